@@ -1,0 +1,1 @@
+"""The CommitLog: every message of a broker, in the order of arrival."""

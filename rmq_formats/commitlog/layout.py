@@ -1,0 +1,111 @@
+"""
+CommitLog layouts: the record's fixed part in its four shapes, the blank that ends a file, DLedger's entry header.
+
+A record is its fixed part, the body, the topic behind its length, the properties behind theirs. Two bits of `sys_flag`
+say how long the two host fields are, each for itself; everything before the born host never moves.
+"""
+
+from __future__ import annotations
+
+from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6
+from rmq_formats.layout import Layout
+
+MAGIC_V1 = -626843481  # 0xDAA320A7
+MAGIC_V2 = -626843477  # 0xDAA320AB, 5.1.0+: the topic length has two bytes
+MAGIC_BLANK = -875286124  # 0xCBD43194
+
+NAME_DIGITS = 20
+DEFAULT_SEGMENT_SIZE = 1 << 30
+
+_HEAD = (
+    ("total_size", "i", "the whole record, these four bytes included"),
+    ("magic_code", "i", "version of the record: V1 or V2"),
+    ("body_crc", "i", "CRC-32 of the stored body without its top bit; 0 for no body"),
+    ("queue_id", "i", "queue of the topic"),
+    ("flag", "i", "the producer's own; not interpreted"),
+    ("queue_offset", "q", "number of the message in its queue"),
+    ("physical_offset", "q", "of this record's first byte in the whole log"),
+    ("sys_flag", "i", "compression, transaction state, host lengths"),
+    ("born_timestamp", "q", "ms, the producer's clock"),
+)
+_MIDDLE = (
+    ("store_timestamp", "q", "ms, the broker's clock"),
+)
+_TAIL = (
+    ("reconsume_times", "i", "how often a consumer gave the message back"),
+    ("prepared_transaction_offset", "q", "physical offset of the half message"),
+    ("body_length", "i", "bytes of the body that follows; negative counts as 0"),
+)
+_V4 = "4s"
+_V6 = "16s"
+
+
+def _host(name: str, address: str) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
+    return (
+        (f"{name}_address", address, "network address"),
+        (f"{name}_port", "i", "port"),
+    )
+
+
+def _fixed(*, born_v6: bool, store_v6: bool) -> Layout:
+    return Layout(
+        *_HEAD,
+        *_host("born_host", _V6 if born_v6 else _V4),
+        *_MIDDLE,
+        *_host("store_host", _V6 if store_v6 else _V4),
+        *_TAIL,
+    )
+
+
+# The fixed part, by the two host bits of sys_flag.
+RECORD = {
+    0: _fixed(born_v6=False, store_v6=False),
+    BORN_HOST_V6: _fixed(born_v6=True, store_v6=False),
+    STORE_HOST_V6: _fixed(born_v6=False, store_v6=True),
+    BORN_HOST_V6 | STORE_HOST_V6: _fixed(born_v6=True, store_v6=True),
+}
+HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
+HOST_V6_GROWTH = 12
+
+# What can be read before the host bits are known.
+HEAD = Layout(*_HEAD)
+
+TOPIC_LENGTH = {
+    MAGIC_V1: Layout(("topic_length", "b", "bytes of the topic that follows")),
+    MAGIC_V2: Layout(("topic_length", "h", "bytes of the topic that follows")),
+}
+PROPERTIES_LENGTH = Layout(("properties_length", "h", "bytes of the properties that follow; negative counts as 0"))
+
+MIN_RECORD_SIZE = RECORD[0].size + TOPIC_LENGTH[MAGIC_V1].size + PROPERTIES_LENGTH.size
+
+BLANK = Layout(
+    ("total_size", "i", "bytes to the end of the file, these eight included; not checked by the broker"),
+    ("magic_code", "i", "blank"),
+)
+
+# One message of an inner batch (5.0.0+): the body of the one record is a row of these.
+INNER_MESSAGE = Layout(
+    ("total_size", "i", "the whole inner message, these four bytes included"),
+    ("magic_code", "i", "always 0"),
+    ("body_crc", "i", "always 0"),
+    ("flag", "i", "the producer's own"),
+    ("body_length", "i", "bytes of the body that follows"),
+)
+
+DLEDGER_MAGIC = 1
+DLEDGER_END_MAGIC = -1
+DLEDGER_ENTRY = Layout(
+    ("magic", "i", "always 1"),
+    ("size", "i", "the entry, this header included"),
+    ("index", "q", "number of the entry, without gaps"),
+    ("term", "q", "the leader's term"),
+    ("pos", "q", "of this header's first byte in the whole log"),
+    ("channel", "i", "always 0"),
+    ("chain_crc", "i", "always 0: checks nothing"),
+    ("body_crc", "i", "always 0: checks nothing"),
+    ("body_length", "i", "bytes of the record that follows"),
+)
+DLEDGER_END = Layout(
+    ("magic", "i", "always -1"),
+    ("size", "i", "bytes to the end of the file, these eight included"),
+)

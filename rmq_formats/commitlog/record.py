@@ -1,0 +1,295 @@
+"""
+One CommitLog record: bytes to values and back. The readable truth that the compiled columns are held to.
+
+`decode_record` answers in three ways, like every reader of this package: a value, `NeedMoreData` when the buffer ends
+before the record does, `CorruptData` when the bytes contradict themselves. A record proves itself by its own numbers:
+the lengths of its parts add up to its size, and it stands at the physical offset that it names.
+"""
+
+from __future__ import annotations
+
+import zlib
+from ipaddress import IPv4Address, IPv6Address
+from typing import TYPE_CHECKING, NamedTuple, Never
+
+from rmq_formats.commitlog.layout import (
+    HEAD,
+    HOST_BITS,
+    INNER_MESSAGE,
+    MIN_RECORD_SIZE,
+    PROPERTIES_LENGTH,
+    RECORD,
+    TOPIC_LENGTH,
+)
+from rmq_formats.errors import CorruptData, NeedMoreData
+from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6
+from rmq_formats.hashing import java_text
+from rmq_formats.properties import CRC_NAME, CRC_SIZE, property_crc_text
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer, Iterator
+
+_V6_SIZE = 16
+
+
+class Host(NamedTuple):
+    """An address of 4 or 16 bytes, and a port."""
+
+    address: bytes
+    port: int
+
+    def __str__(self) -> str:
+        """Give `address:port`, an IPv6 address in brackets."""
+        if len(self.address) == _V6_SIZE:
+            return f"[{IPv6Address(self.address)}]:{self.port}"
+        return f"{IPv4Address(self.address)}:{self.port}"
+
+
+class MessageRecord(NamedTuple):
+    """Every field of a record, as stored, in stored order."""
+
+    total_size: int
+    magic_code: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: Host
+    store_timestamp: int
+    store_host: Host
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body_length: int
+    body: bytes
+    topic_length: int
+    topic_raw: bytes
+    properties_length: int
+    properties_raw: bytes
+
+    @property
+    def topic(self) -> str:
+        """The topic as Java reads it."""
+        return java_text(self.topic_raw)
+
+    @property
+    def end_offset(self) -> int:
+        """The physical offset behind this record."""
+        return self.physical_offset + self.total_size
+
+
+def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None = None) -> MessageRecord:
+    """
+    Return the record at *position*.
+
+    With *physical_offset*, the record must claim to stand there. The body's CRC is not checked here: see `body_crc`.
+    """
+    view = memoryview(buffer)
+    head = HEAD.unpack(view, position)
+    total_size, magic_code, stands_at, sys_flag = (int(head[i]) for i in _HEAD_CHECKED)
+    place = stands_at if physical_offset is None else physical_offset
+    topic_length_layout = TOPIC_LENGTH.get(magic_code)
+    if topic_length_layout is None:
+        _corrupt(f"magic {magic_code & 0xFFFFFFFF:08X} is no message", place)
+    if total_size < MIN_RECORD_SIZE:
+        _corrupt(f"total_size {total_size} is below the smallest record's {MIN_RECORD_SIZE}", place)
+    if stands_at != place:
+        _corrupt(f"physical_offset {stands_at} in a record", place)
+    end = position + total_size
+    if end > view.nbytes:
+        reason = f"record of {total_size} bytes, {view.nbytes - position} there"
+        raise NeedMoreData(reason, place)
+
+    fixed = RECORD[sys_flag & HOST_BITS]
+    cursor = _bounded(position + fixed.size, end, place)
+    values = fixed.unpack(view, position)
+    body_length = int(values[-1])
+    body_end = _bounded(cursor + max(body_length, 0) + topic_length_layout.size, end, place)
+    topic_at = body_end
+    (topic_length,) = map(int, topic_length_layout.unpack(view, topic_at - topic_length_layout.size))
+    if topic_length < 0:
+        _corrupt(f"topic_length {topic_length}", place)
+    properties_at = _bounded(topic_at + topic_length + PROPERTIES_LENGTH.size, end, place)
+    (properties_length,) = map(int, PROPERTIES_LENGTH.unpack(view, properties_at - PROPERTIES_LENGTH.size))
+    if properties_at + max(properties_length, 0) != end:
+        computed = properties_at + max(properties_length, 0) - position
+        _corrupt(f"total_size {total_size}, but the parts take {computed}", place)
+    return _record(
+        values,
+        bytes(view[cursor : cursor + max(body_length, 0)]),
+        topic_length,
+        bytes(view[topic_at : topic_at + topic_length]),
+        properties_length,
+        bytes(view[properties_at:end]),
+    )
+
+
+_HEAD_CHECKED = tuple(
+    [field.name for field in HEAD.fields].index(name)
+    for name in ("total_size", "magic_code", "physical_offset", "sys_flag")
+)
+
+
+def _record(  # noqa: PLR0913 - the parts of a record, in order
+    fixed: tuple[int | bytes, ...],
+    body: bytes,
+    topic_length: int,
+    topic: bytes,
+    properties_length: int,
+    properties: bytes,
+) -> MessageRecord:
+    (size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born, *rest) = fixed
+    born_address, born_port, stored, store_address, store_port, reconsumed, prepared, body_length = rest
+    return MessageRecord(
+        size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born,  # type: ignore[arg-type]
+        Host(born_address, born_port), stored, Host(store_address, store_port),  # type: ignore[arg-type]
+        reconsumed, prepared, body_length, body, topic_length, topic, properties_length, properties,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _bounded(cursor: int, end: int, place: int) -> int:
+    if cursor > end:
+        _corrupt(f"a part reaches {cursor - end} bytes behind the record's end", place)
+    return cursor
+
+
+def _corrupt(reason: str, place: int) -> Never:
+    raise CorruptData(reason, place)
+
+
+def encode_record(record: MessageRecord) -> bytes:
+    """Return the bytes that `decode_record` reads *record* from, length for length as the fields say."""
+    fixed = RECORD[record.sys_flag & HOST_BITS].pack(
+        record.total_size,
+        record.magic_code,
+        record.body_crc,
+        record.queue_id,
+        record.flag,
+        record.queue_offset,
+        record.physical_offset,
+        record.sys_flag,
+        record.born_timestamp,
+        *record.born_host,
+        record.store_timestamp,
+        *record.store_host,
+        record.reconsume_times,
+        record.prepared_transaction_offset,
+        record.body_length,
+    )
+    topic_length = TOPIC_LENGTH[record.magic_code].pack(record.topic_length)
+    properties_length = PROPERTIES_LENGTH.pack(record.properties_length)
+    return b"".join((fixed, record.body, topic_length, record.topic_raw, properties_length, record.properties_raw))
+
+
+def new_record(  # noqa: PLR0913 - a record has this many fields
+    *,
+    topic: bytes,
+    magic_code: int,
+    body: bytes = b"",
+    properties: bytes = b"",
+    queue_id: int = 0,
+    flag: int = 0,
+    queue_offset: int = 0,
+    physical_offset: int = 0,
+    sys_flag: int = 0,
+    born_timestamp: int = 0,
+    born_host: Host = Host(bytes(4), 0),  # noqa: B008 - immutable
+    store_timestamp: int = 0,
+    store_host: Host = Host(bytes(4), 0),  # noqa: B008 - immutable
+    reconsume_times: int = 0,
+    prepared_transaction_offset: int = 0,
+) -> MessageRecord:
+    """Return a record whose sizes, host bits and CRC follow from its parts."""
+    sys_flag &= ~HOST_BITS
+    sys_flag |= BORN_HOST_V6 if len(born_host.address) == _V6_SIZE else 0
+    sys_flag |= STORE_HOST_V6 if len(store_host.address) == _V6_SIZE else 0
+    fixed = RECORD[sys_flag & HOST_BITS].size + TOPIC_LENGTH[magic_code].size + PROPERTIES_LENGTH.size
+    return MessageRecord(
+        total_size=fixed + len(body) + len(topic) + len(properties),
+        magic_code=magic_code,
+        body_crc=body_crc(body),
+        queue_id=queue_id,
+        flag=flag,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        sys_flag=sys_flag,
+        born_timestamp=born_timestamp,
+        born_host=born_host,
+        store_timestamp=store_timestamp,
+        store_host=store_host,
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_transaction_offset,
+        body_length=len(body),
+        body=body,
+        topic_length=len(topic),
+        topic_raw=topic,
+        properties_length=len(properties),
+        properties_raw=properties,
+    )
+
+
+def body_crc(body: bytes) -> int:
+    """Return the CRC that a record stores for *body*; the top bit is dropped, so that it is never negative."""
+    return zlib.crc32(body) & 0x7FFFFFFF
+
+
+def has_right_body_crc(record: MessageRecord) -> bool:
+    """Tell whether the body is what was written; the broker does not check an empty one, nor do we."""
+    return not record.body or record.body_crc == body_crc(record.body)
+
+
+def has_right_property_crc(record: MessageRecord) -> bool | None:
+    """Tell whether the CRC at the end of the properties covers the record; None when there is none (5.2.0+, off by default)."""
+    text = record.properties_raw[-CRC_SIZE:]
+    if len(text) < CRC_SIZE or not text.startswith(CRC_NAME.encode()):
+        return None
+    return text == property_crc_text(encode_record(record)[:-CRC_SIZE])
+
+
+class InnerMessage(NamedTuple):
+    """One message of an inner batch."""
+
+    flag: int
+    body: bytes
+    properties_raw: bytes
+
+
+def decode_inner_batch(body: Buffer) -> Iterator[InnerMessage]:
+    """Yield the messages that an inner batch's one record holds."""
+    view = memoryview(body)
+    position = 0
+    while position < view.nbytes:
+        total_size, _, _, flag, body_length = map(int, INNER_MESSAGE.unpack(view, position))
+        start = position + INNER_MESSAGE.size
+        end = position + total_size
+        smallest = INNER_MESSAGE.size + PROPERTIES_LENGTH.size
+        if total_size < smallest or end > view.nbytes or not 0 <= body_length <= total_size - smallest:
+            reason = f"inner message of {total_size} bytes with a body of {body_length}"
+            raise CorruptData(reason, position)
+        (properties_length,) = map(int, PROPERTIES_LENGTH.unpack(view, start + body_length))
+        properties_at = start + body_length + PROPERTIES_LENGTH.size
+        if properties_at + properties_length != end or properties_length < 0:
+            reason = f"inner message of {total_size} bytes whose parts take {properties_at + properties_length - position}"
+            raise CorruptData(reason, position)
+        yield InnerMessage(flag, bytes(view[start : start + body_length]), bytes(view[properties_at:end]))
+        position = end
+
+
+def encode_inner_batch(messages: Iterator[InnerMessage]) -> bytes:
+    """Return the body of the one record that holds *messages*."""
+    return b"".join(
+        INNER_MESSAGE.pack(
+            INNER_MESSAGE.size + len(message.body) + PROPERTIES_LENGTH.size + len(message.properties_raw),
+            0,
+            0,
+            message.flag,
+            len(message.body),
+        )
+        + message.body
+        + PROPERTIES_LENGTH.pack(len(message.properties_raw))
+        + message.properties_raw
+        for message in messages
+    )
+

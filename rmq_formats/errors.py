@@ -1,0 +1,56 @@
+"""
+Everything that can be wrong with bytes, as one tree.
+
+FormatError
+├── NeedMoreData       the bytes end before the structure does: not wrong, only short
+├── CorruptData        the bytes contradict the format
+├── LimitExceeded      following the bytes would cost more than the caller allows
+├── UnsupportedFormat  a format that is recognised and named, but not read
+└── NotAStore          a directory that holds no RocketMQ store
+
+Arguments are positional only, because an exception travels from a Spark worker to the driver as a pickle of its `args`.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+
+class FormatError(Exception):
+    """A fact about bytes, with the place it was found at."""
+
+    def __init__(self, reason: str, offset: int | None = None, file: str | None = None, /) -> None:
+        """Say what is wrong, at which physical offset (or offset in the file), in which file."""
+        super().__init__(reason, offset, file)
+        self.reason = reason
+        self.offset = offset
+        self.file = file
+
+    def __str__(self) -> str:
+        """Give reason and place in one line."""
+        place = "" if self.offset is None else f" at offset {self.offset}"
+        return f"{self.file}: {self.reason}{place}" if self.file else f"{self.reason}{place}"
+
+    def in_file(self, file: str) -> Self:
+        """Return the same fact with the file named, for code that decodes bytes without knowing where they came from."""
+        return type(self)(self.reason, self.offset, self.file or file)
+
+
+class NeedMoreData(FormatError):
+    """The bytes end before the structure does."""
+
+
+class CorruptData(FormatError):
+    """The bytes contradict the format."""
+
+
+class LimitExceeded(FormatError):
+    """Following the bytes would cost more than the caller allows."""
+
+
+class UnsupportedFormat(FormatError):
+    """A format that is recognised and named, but not read."""
+
+
+class NotAStore(FormatError):
+    """A directory that holds no RocketMQ store."""

@@ -1,0 +1,71 @@
+"""
+Fixed-size byte layouts, declared once.
+
+A `Layout` is a list of fields in file order. The scalar modules unpack it, the compiled modules ask it for offsets, and
+`docs/formats.md` is checked against it. All integers are big-endian and signed.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from rmq_formats.errors import NeedMoreData
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer, Iterator
+
+
+class Field(NamedTuple):
+    """One field: its name, its `struct` code and what it means."""
+
+    name: str
+    code: str
+    meaning: str
+
+
+class Row(NamedTuple):
+    """One line of a layout's documentation."""
+
+    offset: int
+    size: int
+    name: str
+    kind: str
+    meaning: str
+
+
+_KINDS = {"b": "i8", "h": "i16", "i": "i32", "q": "i64"}
+
+
+class Layout:
+    """Fields in file order, without padding."""
+
+    def __init__(self, *fields: tuple[str, str, str]) -> None:
+        """Compile the fields into one `struct.Struct`."""
+        self.fields = tuple(Field(*field) for field in fields)
+        self.struct = struct.Struct(">" + "".join(field.code for field in self.fields))
+        self.size = self.struct.size
+        self._offsets = {row.name: row.offset for row in self.rows()}
+
+    def offset(self, name: str) -> int:
+        """Return where the field begins."""
+        return self._offsets[name]
+
+    def unpack(self, buffer: Buffer, position: int = 0) -> tuple[int | bytes, ...]:
+        """Return the values at *position*; `NeedMoreData` when the buffer is shorter than the layout."""
+        if position < 0 or memoryview(buffer).nbytes - position < self.size:
+            reason = f"{self.size} bytes wanted, {max(memoryview(buffer).nbytes - position, 0)} there"
+            raise NeedMoreData(reason, position)
+        return self.struct.unpack_from(buffer, position)
+
+    def pack(self, *values: int | bytes) -> bytes:
+        """Return the bytes of *values*, in file order."""
+        return self.struct.pack(*values)
+
+    def rows(self) -> Iterator[Row]:
+        """Describe each field, for the documentation."""
+        offset = 0
+        for field in self.fields:
+            size = struct.calcsize(">" + field.code)
+            yield Row(offset, size, field.name, _KINDS.get(field.code, f"{size} bytes"), field.meaning)
+            offset += size

@@ -1,0 +1,94 @@
+"""
+Message properties: `name 0x01 value 0x02 …` as text, and as the map that a release's parser sees in it.
+
+Two parsers exist and disagree on odd input; which one a broker has decides what its index holds. The stored text is
+never rebuilt from the map: its order is that of a Java HashMap.
+"""
+
+from __future__ import annotations
+
+import zlib
+from enum import Enum, unique
+from typing import TYPE_CHECKING
+
+from rmq_formats.hashing import java_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+NAME_VALUE_SEPARATOR = "\x01"
+PROPERTY_SEPARATOR = "\x02"
+
+KEYS = "KEYS"
+TAGS = "TAGS"
+UNIQ_KEY = "UNIQ_KEY"
+DELAY = "DELAY"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QID = "REAL_QID"
+INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+INNER_NUM = "INNER_NUM"
+INNER_BASE = "INNER_BASE"
+KEY_SEPARATOR = " "
+
+CRC_NAME = "__CRC32#"
+CRC_SIZE = len(CRC_NAME) + len(NAME_VALUE_SEPARATOR) + 10 + len(PROPERTY_SEPARATOR)
+
+
+@unique
+class PropertyParser(Enum):
+    """How a release turns the text into a map."""
+
+    SPLIT = "split"
+    SCAN = "scan"
+
+
+def parse_properties(raw: bytes, parser: PropertyParser) -> dict[str, str]:
+    """
+    Return the properties as the broker sees them.
+
+    One entry a name: the last value wins, at the place where the name was first seen.
+    """
+    return dict(property_items(java_text(raw), parser))
+
+
+def property_items(text: str, parser: PropertyParser) -> Iterator[tuple[str, str]]:
+    """Yield every name and value that *parser* accepts, duplicates included."""
+    items = text.split(PROPERTY_SEPARATOR)
+    return _split_items(items) if parser is PropertyParser.SPLIT else _scan_items(items)
+
+
+def _split_items(items: list[str]) -> Iterator[tuple[str, str]]:
+    # MessageDecoder#string2messageProperties to 4.9.0: Java's `split` drops trailing empty parts; exactly two must remain.
+    for item in items:
+        parts = item.rstrip(NAME_VALUE_SEPARATOR).split(NAME_VALUE_SEPARATOR)
+        if len(parts) == 2:  # noqa: PLR2004 - name and value
+            yield parts[0], parts[1]
+
+
+def _scan_items(items: list[str]) -> Iterator[tuple[str, str]]:
+    # MessageDecoder#string2messageProperties from 4.9.1: the first separator splits; neither side may be empty.
+    for item in items:
+        name, _, value = item.partition(NAME_VALUE_SEPARATOR)
+        if name and value:
+            yield name, value
+
+
+def encode_properties(properties: Mapping[str, str], *, trailing_separator: bool) -> bytes:
+    """Return the stored text; a lone surrogate is written as '?', as Java does."""
+    text = PROPERTY_SEPARATOR.join(f"{name}{NAME_VALUE_SEPARATOR}{value}" for name, value in properties.items())
+    if trailing_separator and text:
+        text += PROPERTY_SEPARATOR
+    return text.encode("utf-8", "replace")
+
+
+def split_keys(keys: str) -> list[str]:
+    """Return the parts of a KEYS text in order; empty parts go, duplicates stay."""
+    return [key for key in keys.split(KEY_SEPARATOR) if key]
+
+
+def property_crc_text(record_without_crc: bytes) -> bytes:
+    """Return the 20 bytes that 5.2.0+ with `enabledAppendPropCRC` puts at the end of a record."""
+    # CommitLog#appendCRC…: ten decimal digits, the least significant one first.
+    digits = f"{zlib.crc32(record_without_crc) & 0x7FFFFFFF:010d}"[::-1]
+    return f"{CRC_NAME}{NAME_VALUE_SEPARATOR}{digits}{PROPERTY_SEPARATOR}".encode()

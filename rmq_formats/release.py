@@ -1,0 +1,182 @@
+"""
+What differs between RocketMQ releases, byte for byte, in one table.
+
+`SWITCHES` lists for each behaviour the releases at which it changed. A `Release` is the row of all behaviours for one
+version; everything that depends on a release takes one. `docs/formats.md` prints the same table.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, unique
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.properties import PropertyParser
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_VERSION = re.compile(r"[vV]?(\d+)[._](\d+)[._](\d+)(?:[-_](\w+))?")
+_STAGES = {"PREVIEW": -3, "ALPHA": -2, "BETA": -1}  # 5.0.0 was announced three times before it was released
+
+
+class Version(NamedTuple):
+    """A version that sorts by age; `stage` is negative for what came before the release of that number."""
+
+    major: int
+    minor: int
+    patch: int
+    stage: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `4.0.0-incubating`, `5.3.3`, `V5_3_3`, `5.0.0-ALPHA`."""
+        match = _VERSION.fullmatch(text.strip())
+        if match is None:
+            reason = f"{text!r} is no RocketMQ version such as 5.3.3"
+            raise UnsupportedFormat(reason)
+        major, minor, patch, stage = match.groups()
+        return cls(int(major), int(minor), int(patch), _STAGES.get((stage or "").upper(), 0))
+
+    def __str__(self) -> str:
+        """Give the three numbers, and the stage if there is one."""
+        stage = next((f"-{name}" for name, rank in _STAGES.items() if rank == self.stage), "")
+        return f"{self.major}.{self.minor}.{self.patch}{stage}"
+
+
+@unique
+class HashSlotCount(Enum):
+    """When an index file's `hash_slot_count` grows."""
+
+    EVERY_PUT = "every put"
+    EMPTY_SLOT = "empty slot"
+
+
+@unique
+class UnitSkip(Enum):
+    """Which records a ConsumeQueue takes for already written."""
+
+    OFFSET_NOT_BEYOND_LAST = "offset <= last offset"
+    END_NOT_BEYOND_LAST_END = "end <= last end"
+
+
+# behaviour → {first release: value}; "" stands for the oldest.
+SWITCHES: Mapping[str, Mapping[str, Any]] = {
+    # the record
+    "property_parser": {
+        "": PropertyParser.SPLIT,
+        "4.9.1": PropertyParser.SCAN,
+        "5.0.0-PREVIEW": PropertyParser.SPLIT,
+        "5.0.0-ALPHA": PropertyParser.SCAN,
+    },
+    "trailing_separator": {"": True, "4.9.1": False, "5.0.0-PREVIEW": True, "5.0.0-ALPHA": False, "5.2.0": True},
+    "adds_cluster": {"": False, "4.6.0": True, "4.7.0": False, "4.7.1": True},
+    "drops_wait": {"": False, "4.9.1": True, "5.0.0-PREVIEW": False},
+    "adds_region_and_trace": {"": False, "5.0.0": True},
+    "ipv6_hosts": {"": False, "4.6.0": True},
+    "compression_type_bits": {"": False, "4.9.4": True},
+    "two_byte_topic_length": {"": False, "5.1.0": True},
+    "property_crc": {"": False, "5.2.0": True},
+    "stale_blank": {"": True, "4.9.1": False, "5.0.0-PREVIEW": True, "5.0.0-ALPHA": False},
+    # transactions, delays, batches
+    "half_message_in_real_topic": {"": True, "4.3.0": False},
+    "commit_keeps_real_topic": {"": False, "4.3.0": True, "5.4.0": False},
+    "op_message_lists_offsets": {"": False, "5.1.0": True},
+    "dead_letter_via_schedule_topic": {"": True, "4.9.2": False},
+    "appends_batch_envelope": {"": False, "4.8.0": True, "5.4.0": False},
+    "envelope_has_unique_key": {"": False, "5.0.0": True, "5.4.0": False},
+    "pull_out_of_range_writes": {"": True, "5.0.0-PREVIEW": False},
+    # the ConsumeQueue
+    "unit_skip": {"": UnitSkip.OFFSET_NOT_BEYOND_LAST, "4.5.1": UnitSkip.END_NOT_BEYOND_LAST_END},
+    "drops_low_queue_offset": {"": False, "4.2.0": True},
+    "multi_dispatch": {"": False, "4.9.3": True},
+    "multi_dispatch_excludes_topics": {"": False, "5.1.1": True},
+    "multi_dispatch_stale_bytes": {"": False, "5.2.0": True, "5.3.1": False},
+    # the IndexFile
+    "hash_slot_count": {"": HashSlotCount.EVERY_PUT, "4.7.1": HashSlotCount.EMPTY_SLOT},
+    "indexes_tags": {"": False, "5.4.0": True},
+    "empty_index_count": {"": 0, "5.0.0": 1},
+    # the store
+    "expires_queues_with_log": {"": True, "5.1.1": False},
+    "rocksdb_folder_always": {"": False, "5.4.0": True},
+    # mqadmin and the client
+    "by_key_matches_topic": {"": False, "4.9.3": True},
+    "by_key_exempts_lmq": {"": False, "5.3.1": True},
+    "by_unique_key_keeps_all": {"": False, "5.1.3": True},
+    "by_id_takes_unique_key": {"": False, "5.3.0": True},
+    "prints_index_key": {"": False, "5.4.0": True},
+    "prints_offset_id_twice": {"": True, "4.6.0": False},
+    "prints_compressed_flag": {"": True, "5.3.2": False},
+    "property_map_buckets": {"": 16, "5.1.0": 128},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One release's behaviour; see `SWITCHES` for when each changed."""
+
+    version: Version
+    property_parser: PropertyParser
+    trailing_separator: bool
+    adds_cluster: bool
+    drops_wait: bool
+    adds_region_and_trace: bool
+    ipv6_hosts: bool
+    compression_type_bits: bool
+    two_byte_topic_length: bool
+    property_crc: bool
+    stale_blank: bool
+    half_message_in_real_topic: bool
+    commit_keeps_real_topic: bool
+    op_message_lists_offsets: bool
+    dead_letter_via_schedule_topic: bool
+    appends_batch_envelope: bool
+    envelope_has_unique_key: bool
+    pull_out_of_range_writes: bool
+    unit_skip: UnitSkip
+    drops_low_queue_offset: bool
+    multi_dispatch: bool
+    multi_dispatch_excludes_topics: bool
+    multi_dispatch_stale_bytes: bool
+    hash_slot_count: HashSlotCount
+    indexes_tags: bool
+    empty_index_count: int
+    expires_queues_with_log: bool
+    rocksdb_folder_always: bool
+    by_key_matches_topic: bool
+    by_key_exempts_lmq: bool
+    by_unique_key_keeps_all: bool
+    by_id_takes_unique_key: bool
+    prints_index_key: bool
+    prints_offset_id_twice: bool
+    prints_compressed_flag: bool
+    property_map_buckets: int
+
+    @classmethod
+    def of(cls, version: str) -> Release:
+        """Return the release named by *version*; unpublished numbers behave like the newest one before them."""
+        return _release(Version.parse(version))
+
+    def __str__(self) -> str:
+        """Give the version."""
+        return str(self.version)
+
+
+@cache
+def _release(version: Version) -> Release:
+    return Release(version, **{name: _value_at(steps, version) for name, steps in SWITCHES.items()})
+
+
+def _value_at(steps: Mapping[str, Any], version: Version) -> Any:  # noqa: ANN401 - each switch has its own type
+    value = steps[""]
+    for since, changed in steps.items():
+        if since and Version.parse(since) <= version:
+            value = changed
+    return value
+
+
+OLDEST = Release.of("4.0.0")
+NEWEST = Release.of("5.5.1")
