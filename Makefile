@@ -1,0 +1,52 @@
+# One command for each thing one does here. Every target makes its environment itself, from requirements-dev.lock.
+
+SHELL := /bin/bash
+PYTHON := .venv/bin/python
+ENVIRONMENT := ./spark-submit.sh --prepare-dev
+SLOW := oracle or cluster or s3 or hdfs or browser or slow
+
+# Hashes for every platform and Python that we support; no address of a registry, so that any mirror serves.
+LOCK := uv pip compile pyproject.toml --generate-hashes --universal --no-emit-index-url --no-header --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help environment test test-fast test-slow test-matrix test-browser coverage check format bench lock
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+environment: # .venv with everything that development needs
+	@$(ENVIRONMENT)
+
+test: environment ## Every test that this machine needs nothing for (a JVM is started once)
+	$(PYTHON) -m pytest -m "not ($(SLOW))" $(ARGS)
+
+test-fast: environment ## Tests without a JVM, in seconds
+	$(PYTHON) -m pytest -q -m "not ($(SLOW) or spark)" $(ARGS)
+
+test-slow: environment ## The rest: a real RocketMQ, clusters, S3, HDFS, a browser
+	$(PYTHON) -m pytest -m "$(SLOW)" $(ARGS)
+
+test-browser: environment ## Reports as a browser shows them
+	$(PYTHON) -m pytest -m browser $(ARGS)
+
+test-matrix: environment ## Tests without a JVM on every supported Python that is installed
+	$(PYTHON) -m benchmarks.matrix
+
+coverage: environment ## Branch coverage of rmq_formats and jobs, with the JIT off so that compiled code counts
+	NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest -q -m "not ($(SLOW) or spark)" --cov --cov-report=term $(ARGS)
+
+check: environment ## Format, lint and types; what CI demands before any test
+	$(PYTHON) -m ruff format --check
+	$(PYTHON) -m ruff check
+	$(PYTHON) -m mypy
+
+format: environment ## Let ruff rewrite what it can
+	$(PYTHON) -m ruff format
+	$(PYTHON) -m ruff check --fix
+
+bench: environment ## Benchmarks: results as JSON and a plot, ratios against peers of the same run
+	$(PYTHON) -m benchmarks $(ARGS)
+
+lock: ## Resolve both lock files anew from pyproject.toml (needs uv)
+	$(LOCK) --output-file requirements.lock
+	$(LOCK) --group dev --constraint requirements.lock --output-file requirements-dev.lock

@@ -1,0 +1,162 @@
+"""
+The command line: verbs that are loaded when they are called, and the one place where an exception becomes an exit code.
+
+A verb's module has `command: click.Command`; the command returns an ExitCode, or nothing for a clean end.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module, metadata
+from platform import python_version
+
+import click
+
+from jobs import __version__
+from jobs.exit_codes import ExitCode
+from jobs.verbs import VERBS
+from rmq_formats.errors import FormatError
+
+_EPILOG = """\
+\b
+Examples:
+  rmq-lake --version
+  rmq-lake VERB --help
+
+SPARK OPTIONS (--master, --conf K=V, --driver-memory, …) stand before the verb and go to spark-submit untouched.
+
+\b
+Exit codes: 0 clean · 1 failed · 2 usage or configuration · 3 damage or a gap found · 4 verification mismatch
+            5 not found · 6 another run holds this store · 130 interrupted
+"""
+
+
+class _Verbs(click.Group):
+    """The group of all verbs; `--help` reads their table, not their modules."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the verbs of this installation, in the order of their table."""
+        del ctx
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load the verb."""
+        del ctx
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(VERBS[cmd_name].module).command
+        return command
+
+    def resolve_command(
+        self,
+        ctx: click.Context,
+        args: list[str],
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb, or say which one was probably meant."""
+        if args[0] not in VERBS and not args[0].startswith("-"):
+            raise click.exceptions.NoSuchCommand(args[0], possibilities=VERBS, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs without loading them."""
+        del ctx
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb.name, verb.help) for verb in VERBS.values()])
+
+
+def _print_versions(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001  click's form
+    if not asked or ctx.resilient_parsing:
+        return
+    click.echo(f"rocketmq-lake {__version__}")
+    click.echo(f"python {python_version()}")
+    for name in ("pyspark", "delta-spark", "deltalake", "pyarrow", "numba", "numpy"):
+        click.echo(f"{name} {metadata.version(name)}")
+    ctx.exit()
+
+
+class _Settings:
+    """What the whole command line was told, kept where an error can still read it."""
+
+    traceback = False
+
+
+@click.group(
+    cls=_Verbs,
+    epilog=_EPILOG,
+    subcommand_metavar="VERB [ARGS]…",
+    context_settings={
+        "auto_envvar_prefix": "RMQ_LAKE",
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 120,
+    },
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_versions,
+    help="Show versions and exit.",
+)
+@click.option("--traceback", is_flag=True, help="Show where an error was raised, too.")
+@click.pass_obj
+def rmq_lake(settings: _Settings, *, traceback: bool) -> None:
+    """Apache RocketMQ stores as Delta tables; queues and index files rebuilt byte for byte; no broker needed."""
+    settings.traceback = traceback
+
+
+def main(arguments: Sequence[str]) -> ExitCode:
+    """Run one command line and return how it ended; whatever went wrong is one line on standard error."""
+    settings = _Settings()
+    try:
+        outcome = rmq_lake.main(list(arguments), prog_name="rmq-lake", standalone_mode=False, obj=settings)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return ExitCode.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError as error:
+        return ExitCode.CLEAN if _reader_has_gone() else _fail(error, settings)
+    except _failures() as error:
+        return _fail(error, settings)
+    return ExitCode(outcome or ExitCode.CLEAN)
+
+
+def _failures() -> tuple[type[BaseException], ...]:
+    """Name the errors that are no bug of ours; those of libraries only where the library was loaded at all."""
+    foreign = (
+        ("jobs.storage", "StorageError"),
+        ("pyspark.errors", "PySparkException"),
+        ("py4j.protocol", "Py4JError"),
+        ("deltalake.exceptions", "DeltaError"),
+        ("pyarrow", "ArrowException"),
+    )
+    loaded = (getattr(sys.modules.get(module), name, None) for module, name in foreign)
+    return (FormatError, OSError, *(kind for kind in loaded if kind is not None))
+
+
+def _fail(error: BaseException, settings: _Settings) -> ExitCode:
+    if settings.traceback:
+        traceback.print_exception(error)
+    else:
+        click.echo(f"rmq-lake: {_one_line(error)}", err=True)
+    return ExitCode.FAILED
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _reader_has_gone() -> bool:
+    """Tell whether standard output is the broken pipe (`… | head`), and keep the interpreter's exit quiet if so."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False

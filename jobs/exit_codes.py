@@ -1,0 +1,31 @@
+"""What the process tells the shell. Scripts branch on these numbers: they are part of the contract."""
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """How a command ended."""
+
+    CLEAN = 0
+    FAILED = 1
+    USAGE = 2  # usage or configuration
+    DAMAGE = 3  # done; damage or a gap was found in this run
+    MISMATCH = 4  # verification found a difference, or a surviving file contradicts the proof
+    NOT_FOUND = 5
+    HELD = 6  # another run holds this store
+    INTERRUPTED = 130
+
+
+# A run that found several things reports the first of these.
+_WORST_FIRST = (ExitCode.FAILED, ExitCode.MISMATCH, ExitCode.DAMAGE)
+
+
+def worst(codes: Iterable[ExitCode]) -> ExitCode:
+    """
+    Return the code that stands for all of *codes*: 1 over 4 over 3 over 0.
+
+    The others (usage, not found, held, interrupted) end a command; they are never one result among several.
+    """
+    seen = set(codes)
+    return next((code for code in _WORST_FIRST if code in seen), ExitCode.CLEAN)

@@ -1,0 +1,38 @@
+"""
+The verbs: one row each, read by the launcher (is a JVM needed?) and by the command line (module and help).
+
+This module imports the standard library only, so that both know the verbs before anything heavy is loaded.
+"""
+
+from importlib.util import find_spec
+from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+    """One command of the tool."""
+
+    name: str
+    module: str  # has `command: click.Command`
+    needs_spark: bool
+    help: str  # one line in the list of verbs
+
+    @property
+    def exists(self) -> bool:
+        """Whether the verb's module is part of this installation."""
+        return find_spec(self.module) is not None
+
+
+_ALL = (
+    Verb("demo", "jobs.demo", needs_spark=True, help="The whole tour, on a small store that a real broker wrote."),
+    Verb("inspect", "jobs.inspect_store", needs_spark=False, help="Say what a store holds and what to run next."),
+    Verb("dump", "jobs.dump", needs_spark=False, help="Print any single file of a store, every byte named."),
+    Verb("ingest", "jobs.ingest", needs_spark=True, help="Bring what is new in a store into Delta tables, once."),
+    Verb("verify", "jobs.verify", needs_spark=True, help="Hold log, queues and index files against each other."),
+    Verb("rebuild-index", "jobs.rebuild_index", needs_spark=True, help="Write a store's index files anew."),
+    Verb("rebuild-consumequeue", "jobs.rebuild_consumequeue", needs_spark=True, help="Write a store's queues anew."),
+    Verb("query", "jobs.query", needs_spark=False, help="Find messages as mqadmin does, with the broker down."),
+    Verb("export", "jobs.export", needs_spark=True, help="Write messages out, bodies decompressed."),
+    Verb("optimize", "jobs.optimize", needs_spark=True, help="Compact a lake's tables and remove what is obsolete."),
+)
+
+VERBS = {verb.name: verb for verb in _ALL if verb.exists}

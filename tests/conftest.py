@@ -1,0 +1,30 @@
+"""One Spark session for all tests that need one; tests marked `spark` are left out of `make test-fast`."""
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what uses the session, so that no test has to say it twice."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """Start the session that the launcher would start, with two cores and few partitions."""
+    from jobs.launch import spark as launch
+    from jobs.session import spark_session
+
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    launch.prepare(["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"])
+    session = spark_session("tests")
+    yield session
+    session.stop()
