@@ -1,0 +1,185 @@
+"""
+What the files of a store directory are.
+
+A broker's store is a directory of a fixed shape: the name of a file says what it holds and where in its sequence it
+stands. Nothing here touches a disk: names and bytes in, meaning out.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum, unique
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple
+
+from rmq_formats.layout import Layout
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on; only type checkers read this
+
+OFFSET_DIGITS = 20  # names of files that stand in a sequence of bytes: the offset of their first byte
+TIME_DIGITS = 17  # names of index files: yyyyMMddHHmmssSSS, the broker's local time
+
+COMMITLOG_FOLDER = "commitlog"
+CONSUME_QUEUE_FOLDER = "consumequeue"
+INDEX_FOLDER = "index"
+
+
+@unique
+class FileKind(StrEnum):
+    """What a file of a store is."""
+
+    COMMITLOG = "CommitLog segment"
+    DLEDGER_LOG = "DLedger segment"  # the same records, each behind an entry header; one offset space with `commitlog`
+    CONSUME_QUEUE = "ConsumeQueue file"
+    BATCH_CONSUME_QUEUE = "BatchConsumeQueue file"
+    CONSUME_QUEUE_EXT = "ConsumeQueueExt file"
+    INDEX = "index file"
+    CHECKPOINT = "checkpoint"
+    ABORT = "abort"  # there while the broker runs, and after a crash
+    ABORT_BACKUP = "abort.bak"  # 5.0.0+: says nothing, it stays after a clean stop too
+    LOCK = "lock"
+    CONFIG = "configuration"
+    CONFIG_BACKUP = "configuration backup"
+    DLEDGER_STATE = "DLedger's own state"
+    ROCKSDB = "RocksDB file"
+    COMPACTION = "compaction file"
+    TIMER = "timer file"
+    TIERED = "tiered storage file"
+    UNKNOWN = "unknown file"
+
+
+class StoreFile(NamedTuple):
+    """One file of a store: its path below the root with '/', what it is, and what its name says."""
+
+    path: str
+    kind: FileKind
+    base_offset: int | None = None  # of its first byte: physical in a log, logical in a queue
+    topic: str | None = None
+    queue_id: int | None = None
+
+
+_TOPIC_AND_QUEUE = ("topic", "queue id")  # the folders between a queue folder and its files
+_QUEUE_FOLDERS = {
+    CONSUME_QUEUE_FOLDER: FileKind.CONSUME_QUEUE,
+    "batchconsumequeue": FileKind.BATCH_CONSUME_QUEUE,
+    "consumequeue_ext": FileKind.CONSUME_QUEUE_EXT,
+}
+_ROOT_FILES = {
+    "checkpoint": FileKind.CHECKPOINT,
+    "abort": FileKind.ABORT,
+    "abort.bak": FileKind.ABORT_BACKUP,
+    "lock": FileKind.LOCK,
+    "timerwheel": FileKind.TIMER,
+}
+_NAMED_FOLDERS = {
+    "compaction": FileKind.COMPACTION,
+    "rocksdbstore": FileKind.ROCKSDB,  # 5.4.0+: in every store, and no sign of a RocksDB index
+    "timerlog": FileKind.TIMER,
+    "tieredStore": FileKind.TIERED,
+}
+_DLEDGER_PREFIX = "dledger-"
+_TIMER_STATE = ("timercheck", "timermetrics")
+_BACKUP = ".bak"
+_ROCKSDB_NAMES = ("CURRENT", "IDENTITY", "LOCK", "LOG", "MANIFEST-", "OPTIONS-")
+_ROCKSDB_ENDINGS = (".sst", ".log")
+
+
+def classify(path: str) -> StoreFile:
+    """
+    Say what the file at *path* below a store's root is.
+
+    A file with a wrong name in the right place is UNKNOWN: a broker does not read it either.
+    """
+    *folders, name = PurePosixPath(path).parts or ("",)
+    if not folders:
+        return StoreFile(path, _ROOT_FILES.get(name, FileKind.UNKNOWN))
+    root, *inner = folders
+    queue = _QUEUE_FOLDERS.get(root)
+    base_offset = offset_of_name(name)
+    if queue and base_offset is not None and len(inner) == len(_TOPIC_AND_QUEUE) and _is_decimal(inner[1]):
+        return StoreFile(path, queue, base_offset, inner[0], int(inner[1]))
+    return StoreFile(path, _kind(root, inner, name), base_offset)
+
+
+def _kind(root: str, inner: list[str], name: str) -> FileKind:
+    """Say what a file below the folder *root* is, ConsumeQueue files apart."""
+    if root == COMMITLOG_FOLDER and not inner and offset_of_name(name) is not None:
+        return FileKind.COMMITLOG
+    if root == INDEX_FOLDER and not inner and is_index_name(name):
+        return FileKind.INDEX
+    if root == CONSUME_QUEUE_FOLDER and not inner and is_rocksdb_name(name):
+        return FileKind.ROCKSDB  # storeType=defaultRocksDB
+    if root == "config":
+        return _config_kind(inner, name)
+    if root.startswith(_DLEDGER_PREFIX):
+        is_log = inner == ["data"] and offset_of_name(name) is not None
+        return FileKind.DLEDGER_LOG if is_log else FileKind.DLEDGER_STATE
+    return _NAMED_FOLDERS.get(root, FileKind.UNKNOWN)
+
+
+def _config_kind(inner: list[str], name: str) -> FileKind:
+    if inner:
+        return FileKind.ROCKSDB if is_rocksdb_name(name) else FileKind.UNKNOWN
+    stem = name.removesuffix(_BACKUP)
+    if stem in _TIMER_STATE:
+        return FileKind.TIMER
+    return FileKind.CONFIG if stem == name else FileKind.CONFIG_BACKUP
+
+
+def offset_of_name(name: str) -> int | None:
+    """Return the offset that a file is named by; None for anything but 20 digits that a signed 64-bit number holds."""
+    if len(name) != OFFSET_DIGITS or not _is_decimal(name):
+        return None
+    offset = int(name)
+    return offset if offset < 1 << 63 else None
+
+
+def name_of_offset(offset: int) -> str:
+    """Return the name of the file that begins at *offset*."""
+    return f"{offset:0{OFFSET_DIGITS}d}"
+
+
+def is_index_name(name: str) -> bool:
+    """Tell whether a broker loads a file of this name from `index`: it skips what is no number."""
+    return _is_decimal(name)
+
+
+def is_rocksdb_name(name: str) -> bool:
+    """Tell whether RocksDB names its files so."""
+    return name.startswith(_ROCKSDB_NAMES) or name.endswith(_ROCKSDB_ENDINGS)
+
+
+def _is_decimal(text: str) -> bool:
+    return len(text) <= OFFSET_DIGITS and text.isascii() and text.isdigit()
+
+
+CHECKPOINT_SIZE = 4096
+CHECKPOINT = Layout(
+    ("physical_timestamp", "q", "ms, store time of the newest flushed record"),
+    ("logic_timestamp", "q", "ms, store time of the newest flushed ConsumeQueue unit"),
+    ("index_timestamp", "q", "ms, end time of the newest full index file"),
+    ("master_flushed_offset", "q", "5.0.0+"),
+    ("confirm_offset", "q", "5.1.1+; seen after an abnormal start only"),
+    ("dispatched_offset", "q", "5.5.0+; physical offset of the newest dispatched record"),
+)
+
+
+class Checkpoint(NamedTuple):
+    """How far a broker had flushed; what a release does not know is 0."""
+
+    physical_timestamp: int
+    logic_timestamp: int
+    index_timestamp: int
+    master_flushed_offset: int = 0
+    confirm_offset: int = 0
+    dispatched_offset: int = 0
+
+
+def decode_checkpoint(buffer: Buffer) -> Checkpoint:
+    """Return what a checkpoint says."""
+    return Checkpoint(*map(int, CHECKPOINT.unpack(buffer)))
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """Return the bytes of a checkpoint file."""
+    return CHECKPOINT.pack(*checkpoint).ljust(CHECKPOINT_SIZE, b"\0")
