@@ -11,8 +11,6 @@ FormatError
 Arguments are positional only, because an exception travels from a Spark worker to the driver as a pickle of its `args`.
 """
 
-from __future__ import annotations
-
 from typing import Self
 
 

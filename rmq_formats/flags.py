@@ -4,8 +4,6 @@ The bits of a record's `sys_flag`, and the transaction state they hold.
 The transaction bits are one value of two bits, not two flags. The host bits say how long the host fields are.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum, unique
 
 COMPRESSED = 0x1

@@ -5,8 +5,6 @@ RocketMQ hashes Java strings: UTF-16 units made from UTF-8 by Java's decoder, wh
 way. Everything that is hashed (index keys, tags) comes through `java_text` first.
 """
 
-from __future__ import annotations
-
 import re
 from struct import iter_unpack
 

@@ -5,15 +5,13 @@ A `Layout` is a list of fields in file order. The scalar modules unpack it, the 
 `docs/formats.md` is checked against it. All integers are big-endian and signed.
 """
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from rmq_formats.errors import NeedMoreData
 
-if TYPE_CHECKING:
-    from collections.abc import Buffer, Iterator
+Buffer = bytes | bytearray | memoryview
 
 
 class Field(NamedTuple):

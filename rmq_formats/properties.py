@@ -5,16 +5,11 @@ Two parsers exist and disagree on odd input; which one a broker has decides what
 never rebuilt from the map: its order is that of a Java HashMap.
 """
 
-from __future__ import annotations
-
 import zlib
+from collections.abc import Iterator, Mapping
 from enum import Enum, unique
-from typing import TYPE_CHECKING
 
 from rmq_formats.hashing import java_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"

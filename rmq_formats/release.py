@@ -5,19 +5,15 @@ What differs between RocketMQ releases, byte for byte, in one table.
 version; everything that depends on a release takes one. `docs/formats.md` prints the same table.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, unique
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import PropertyParser
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _VERSION = re.compile(r"[vV]?(\d+)[._](\d+)[._](\d+)(?:[-_](\w+))?")
 _STAGES = {"PREVIEW": -3, "ALPHA": -2, "BETA": -1}  # 5.0.0 was announced three times before it was released
@@ -156,7 +152,7 @@ class Release:
     property_map_buckets: int
 
     @classmethod
-    def of(cls, version: str) -> Release:
+    def of(cls, version: str) -> "Release":
         """Return the release named by *version*; unpublished numbers behave like the newest one before them."""
         return _release(Version.parse(version))
 

@@ -5,8 +5,6 @@ A record is its fixed part, the body, the topic behind its length, the propertie
 say how long the two host fields are, each for itself; everything before the born host never moves.
 """
 
-from __future__ import annotations
-
 from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6
 from rmq_formats.layout import Layout
 
@@ -28,9 +26,7 @@ _HEAD = (
     ("sys_flag", "i", "compression, transaction state, host lengths"),
     ("born_timestamp", "q", "ms, the producer's clock"),
 )
-_MIDDLE = (
-    ("store_timestamp", "q", "ms, the broker's clock"),
-)
+_MIDDLE = (("store_timestamp", "q", "ms, the broker's clock"),)
 _TAIL = (
     ("reconsume_times", "i", "how often a consumer gave the message back"),
     ("prepared_transaction_offset", "q", "physical offset of the half message"),

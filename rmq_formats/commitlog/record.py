@@ -6,11 +6,10 @@ before the record does, `CorruptData` when the bytes contradict themselves. A re
 the lengths of its parts add up to its size, and it stands at the physical offset that it names.
 """
 
-from __future__ import annotations
-
 import zlib
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address, IPv6Address
-from typing import TYPE_CHECKING, NamedTuple, Never
+from typing import NamedTuple, Never
 
 from rmq_formats.commitlog.layout import (
     HEAD,
@@ -24,10 +23,8 @@ from rmq_formats.commitlog.layout import (
 from rmq_formats.errors import CorruptData, NeedMoreData
 from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6
 from rmq_formats.hashing import java_text
+from rmq_formats.layout import Buffer
 from rmq_formats.properties import CRC_NAME, CRC_SIZE, property_crc_text
-
-if TYPE_CHECKING:
-    from collections.abc import Buffer, Iterator
 
 _V6_SIZE = 16
 
@@ -271,13 +268,15 @@ def decode_inner_batch(body: Buffer) -> Iterator[InnerMessage]:
         (properties_length,) = map(int, PROPERTIES_LENGTH.unpack(view, start + body_length))
         properties_at = start + body_length + PROPERTIES_LENGTH.size
         if properties_at + properties_length != end or properties_length < 0:
-            reason = f"inner message of {total_size} bytes whose parts take {properties_at + properties_length - position}"
+            reason = (
+                f"inner message of {total_size} bytes whose parts take {properties_at + properties_length - position}"
+            )
             raise CorruptData(reason, position)
         yield InnerMessage(flag, bytes(view[start : start + body_length]), bytes(view[properties_at:end]))
         position = end
 
 
-def encode_inner_batch(messages: Iterator[InnerMessage]) -> bytes:
+def encode_inner_batch(messages: Iterable[InnerMessage]) -> bytes:
     """Return the body of the one record that holds *messages*."""
     return b"".join(
         INNER_MESSAGE.pack(
@@ -292,4 +291,3 @@ def encode_inner_batch(messages: Iterator[InnerMessage]) -> bytes:
         + message.properties_raw
         for message in messages
     )
-

@@ -11,10 +11,9 @@ unfinished: what no later record contradicts waits. Nor is a later record believ
 that of the last good one: recovery moves the write position back and leaves old records behind it.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from enum import StrEnum, unique
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rmq_formats.commitlog.layout import (
     BLANK,
@@ -28,9 +27,7 @@ from rmq_formats.commitlog.layout import (
 )
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
 from rmq_formats.errors import CorruptData, FormatError
-
-if TYPE_CHECKING:
-    from collections.abc import Buffer, Iterator
+from rmq_formats.layout import Buffer
 
 
 @unique
