@@ -1,10 +1,14 @@
-"""One Spark session for all tests that need one; tests marked `spark` are left out of `make test-fast`."""
+"""One Spark session for all tests that need one (`make test-fast` leaves them out); each golden store unpacked once."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.golden import unpack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,3 +32,15 @@ def spark() -> "Iterator[SparkSession]":
     session = spark_session("tests")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Give a real broker's store by name; it is shared, so copy it before you change anything."""
+    folder = tmp_path_factory.mktemp("golden")
+
+    @cache
+    def store(name: str) -> Path:
+        return unpack(name, folder)
+
+    return store

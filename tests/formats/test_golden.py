@@ -1,0 +1,45 @@
+"""The golden stores themselves: whole, unchanged, and each with a note on where it comes from."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.release import Release
+from tests.golden import ARCHIVES, FOLDER, GOLDEN, SCENARIO, release_of
+
+StoreOf = Callable[[str], Path]
+
+
+def _hashes_by_path(lines: Iterable[str]) -> dict[str, str]:
+    """Read what `sha256sum` prints."""
+    return {path: digest for digest, path in (line.split(maxsplit=1) for line in lines)}
+
+
+def test_every_archive_has_the_hash_it_came_with() -> None:
+    """A golden store that changed proves nothing."""
+    expected = _hashes_by_path((FOLDER / "SHA256SUMS").read_text().splitlines())
+
+    assert expected == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in ARCHIVES.values()}
+
+
+def test_every_scenario_says_why_it_exists() -> None:
+    """A store that nobody can explain is ballast."""
+    explained = (FOLDER / "README.md").read_text()
+    unexplained = {name for name in GOLDEN if f"`{SCENARIO[name]}`" not in explained and SCENARIO[name] != "upgraded"}
+
+    assert not unexplained
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_every_store_names_its_writer_and_the_hashes_of_its_files(golden: StoreOf, name: str) -> None:
+    """Provenance stands inside the store and is true of the bytes beside it."""
+    store = golden(name)
+    note = (store / "PROVENANCE.md").read_text()
+    hashes = _hashes_by_path(line for line in note.partition("## sha256")[2].splitlines() if len(line) > 64)
+    wanted = release_of(name) if name.startswith("b") else ".".join(name.partition("-")[2])
+
+    assert f"**{Release.of(wanted)}**" in note.splitlines()[1]
+    assert hashes
+    assert hashes == {path: hashlib.sha256((store / path).read_bytes()).hexdigest() for path in hashes}

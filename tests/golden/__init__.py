@@ -1,0 +1,27 @@
+"""Stores that real brokers wrote, and how tests unpack them. `README.md` says what each is for."""
+
+import tarfile
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+ARCHIVES = {path.name.removesuffix(".tar.xz"): path for path in sorted(FOLDER.glob("*.tar.xz"))}
+GOLDEN = tuple(ARCHIVES)
+SCENARIO = {name: name.partition("-")[2] if name.startswith("b") else "upgraded" for name in GOLDEN}
+
+
+def golden_stores(*scenarios: str) -> tuple[str, ...]:
+    """Name the stores of some scenarios, of every release that has one."""
+    return tuple(name for name in GOLDEN if SCENARIO[name] in scenarios)
+
+
+def release_of(name: str) -> str:
+    """Return the release that wrote a store; of an upgraded one, the release that began it."""
+    digits = name.partition("-")[0].removeprefix("b").removeprefix("up")
+    return ".".join(digits)
+
+
+def unpack(name: str, folder: Path) -> Path:
+    """Unpack a store into *folder* and return its root."""
+    with tarfile.open(ARCHIVES[name]) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / name
