@@ -7,11 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests.golden import unpack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# The first call of a compiled function compiles it, which is no property of the example it is called with.
+settings.register_profile("rocketmq-lake", deadline=None)
+settings.load_profile("rocketmq-lake")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

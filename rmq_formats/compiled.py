@@ -1,0 +1,74 @@
+"""
+How scans are compiled: plain scalar loops, made machine code by numba at their first call and kept on disk.
+
+A cached function is checked by numba against its own file alone, yet holds what it took from others: functions of
+`kernels`, offsets of the layouts. So the cache lies in a directory that is named after the contents of those. With
+`NUMBA_DISABLE_JIT=1` the same functions run as Python.
+"""
+
+import hashlib
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from numba import config as _config
+from numba import njit
+
+config: Any = _config  # numba declares no types for its settings
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_PACKAGE = Path(__file__).parent
+_TAKEN_FROM = ("compiled.py", "kernels.py", "flags.py", "properties.py", "layout.py", "*/layout.py")
+
+
+def compiled(function: Function) -> Function:
+    """Return *function* compiled for the types that it is called with, without the interpreter's lock."""
+    if _CACHE is None:
+        return cast("Function", njit(nogil=True)(function))
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(_CACHE)
+    try:
+        return cast("Function", njit(nogil=True, cache=True)(function))
+    finally:
+        config.CACHE_DIR = before
+
+
+def _stamp() -> str:
+    """Name the contents of the files that compiled functions take something from."""
+    digest = hashlib.sha256()
+    for pattern in _TAKEN_FROM:
+        for path in sorted(_PACKAGE.glob(pattern)):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _candidates() -> Iterator[Path]:
+    if config.CACHE_DIR:
+        yield Path(config.CACHE_DIR)
+    yield _PACKAGE / "__pycache__"
+    caches = os.environ.get("XDG_CACHE_HOME")
+    if caches:
+        yield Path(caches) / "rocketmq-lake"
+    elif os.environ.get("HOME"):
+        yield Path(os.environ["HOME"]) / ".cache" / "rocketmq-lake"
+
+
+def _find_cache() -> Path | None:
+    """Return the first directory that can be written; without one every process compiles anew."""
+    for candidate in _candidates():
+        directory = candidate / f"compiled-{_stamp()}"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=directory):
+                return directory
+        except OSError:
+            continue
+    message = "no directory for compiled code can be written: scans are compiled anew in every process"
+    warnings.warn(message, RuntimeWarning, stacklevel=2)
+    return None
+
+
+_CACHE = _find_cache()

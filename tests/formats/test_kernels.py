@@ -1,0 +1,149 @@
+"""The compiled primitives are held to the standard library and to the scalar modules."""
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rmq_formats import kernels
+from rmq_formats.hashing import java_hash, java_text
+from rmq_formats.kernels import as_bytes
+from rmq_formats.properties import PropertyParser, parse_properties
+
+# Pieces that malformed UTF-8 is made of: lead bytes, continuations, surrogates, separators.
+_FRAGMENTS = [
+    b"\x61",
+    b"\x01",
+    b"\x02",
+    b"\x20",
+    b"\x80",
+    b"\xbf",
+    b"\xc0",
+    b"\xc3",
+    b"\xe0",
+    b"\xe0\xa0",
+    b"\xe2",
+    b"\xe2\x82",
+    b"\xed",
+    b"\xa0",
+    b"\x9f",
+    b"\xef",
+    b"\xbf\xbd",
+    b"\xf0",
+    b"\xf0\x90",
+    b"\xf0\x90\x80",
+    b"\x90",
+    b"\xf4",
+    b"\xf4\x8f",
+    b"\x8f",
+    b"\xf5",
+    b"\xff",
+]
+_TEXT_BYTES = st.lists(
+    st.one_of(
+        st.sampled_from(_FRAGMENTS),
+        st.text(max_size=3).map(lambda text: text.encode("utf-8", "surrogatepass")),
+        st.binary(max_size=4),
+    ),
+    max_size=24,
+).map(b"".join)
+
+_PARSERS = pytest.mark.parametrize("parser", list(PropertyParser))
+
+
+def _text_at_an_offset(raw: bytes) -> tuple[Any, int, int]:
+    """Put the text between bytes that would continue it, to show that neither side is read."""
+    return as_bytes(b"\xe2\x82" + raw + b"\x80\x80\x80"), 2, 2 + len(raw)
+
+
+@given(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 5))
+def test_integers_are_big_endian_and_signed(value: int, at: int) -> None:
+    """What Java's ByteBuffer writes is read back, and what is written is what it would write."""
+    for size, read in ((1, kernels.read_i8), (2, kernels.read_i16), (4, kernels.read_i32), (8, kernels.read_i64)):
+        stored = value.to_bytes(8, "big", signed=True)[-size:]
+        buffer = as_bytes(bytes(at) + stored)
+        assert int(read(buffer, at)) == int.from_bytes(stored, "big", signed=True)
+    buffer = np.full(20, 0x5A, np.uint8)
+    kernels.write_i64(buffer, at, value)
+    kernels.write_i32(buffer, at + 8, value)
+    wide = value.to_bytes(8, "big", signed=True)
+    assert buffer.tobytes() == b"\x5a" * at + wide + wide[4:] + b"\x5a" * (8 - at)
+
+
+@given(st.binary(max_size=100), st.integers(0, 20))
+def test_the_crc_is_that_of_java_and_zlib(data: bytes, start: int) -> None:
+    """One polynomial, whatever the length leaves behind the last whole step."""
+    start = min(start, len(data))
+    assert int(kernels.crc32(as_bytes(data), start, len(data))) == zlib.crc32(data[start:])
+
+
+@given(_TEXT_BYTES)
+@example(b"\xed\xa0\x80")
+@example(b"\xed\xa0")
+@example("\N{REPLACEMENT CHARACTER}".encode())
+def test_text_is_what_java_reads(raw: bytes) -> None:
+    """Malformed input becomes as many replacement characters as in Java, and is told from text that holds them."""
+    buffer, start, end = _text_at_an_offset(raw)
+    expected = java_text(raw).encode()
+    assert kernels.clean_text_size(buffer, start, end) == len(expected)
+    target = np.full(len(expected) + 2, 0x5A, np.uint8)
+    assert kernels.copy_clean_text(buffer, start, end, target, 1) == 1 + len(expected)
+    assert target.tobytes() == b"\x5a" + expected + b"\x5a"
+    assert bool(kernels.is_clean_text(buffer, start, end)) is (raw == expected)
+    assert bool(kernels.is_ascii(buffer, start, end)) is raw.isascii()
+
+
+@given(_TEXT_BYTES, _TEXT_BYTES)
+@example(b"topic", "\N{GRINNING FACE}".encode())
+def test_a_hash_continues_from_the_text_before(first: bytes, second: bytes) -> None:
+    """An index key is hashed as topic, separator and key, without building the text."""
+    left, right = _text_at_an_offset(first), _text_at_an_offset(second)
+    seed = kernels.hash_character(ord("#"), kernels.hash_text(*left, 0))
+    assert int(kernels.hash_text(*right, seed)) == java_hash(f"{java_text(first)}#{java_text(second)}")
+
+
+def _properties(raw: bytes, parser: PropertyParser) -> dict[str, str]:
+    buffer, at, end = _text_at_an_offset(raw)
+    found = {}
+    while at < end:
+        name_start, name_end, start, stop, at = kernels.next_property(buffer, at, end, kernels.PARSER_CODES[parser])
+        if stop > start:
+            found[java_text(buffer[name_start:name_end].tobytes())] = java_text(buffer[start:stop].tobytes())
+    return found
+
+
+@_PARSERS
+@given(raw=_TEXT_BYTES)
+@example(raw=b"a\x01b\x01\x01\x02\x01c\x02d\x01\x02e\x02\x02f\x01g\x01h")
+def test_properties_are_what_the_releases_parser_sees(parser: PropertyParser, raw: bytes) -> None:
+    """Both parsers agree with the scalar ones on any text, dropped items and duplicates included."""
+    expected = parse_properties(raw, parser)
+    found = _properties(raw, parser)
+    assert found == expected
+    assert list(found) == list(expected)
+
+
+@_PARSERS
+@given(
+    items=st.lists(
+        st.tuples(st.sampled_from(["KEYS", "KEY", "TAGS", ""]), st.sampled_from(["", "a", "b\x01c", "d\x01"])),
+        max_size=8,
+    )
+)
+def test_a_property_lookup_takes_the_last_value(parser: PropertyParser, items: list[tuple[str, str]]) -> None:
+    """The map that Java fills keeps the last of several values."""
+    raw = "\x02".join(f"{name}\x01{value}" for name, value in items).encode()
+    buffer, at, end = _text_at_an_offset(raw)
+    start, stop = kernels.property_value(buffer, at, end, kernels.PARSER_CODES[parser], as_bytes(b"KEYS"))
+    assert buffer[start:stop].tobytes().decode() == parse_properties(raw, parser).get("KEYS", "")
+
+
+@given(st.binary(max_size=20), st.binary(max_size=20))
+def test_equal_means_equal_in_every_byte(left: bytes, right: bytes) -> None:
+    """Neither a common beginning nor an equal length is enough."""
+    compare = kernels.same_bytes
+    assert bool(compare(as_bytes(left), 0, len(left), as_bytes(right), 0, len(right))) is (left == right)
+    assert compare(as_bytes(left), 0, len(left), as_bytes(left), 0, len(left))
