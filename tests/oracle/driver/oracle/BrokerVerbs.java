@@ -1,0 +1,166 @@
+package oracle;
+
+import java.io.File;
+import java.io.IOException;
+import java.lang.reflect.Constructor;
+import java.lang.reflect.Method;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.util.Map;
+import java.util.TreeSet;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.namesrv.NamesrvConfig;
+import org.apache.rocketmq.namesrv.NamesrvController;
+import org.apache.rocketmq.remoting.netty.NettyClientConfig;
+import org.apache.rocketmq.remoting.netty.NettyServerConfig;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+
+/** Runs a name server and a whole broker. */
+final class BrokerVerbs {
+    private static final String DEFAULT_TOPIC = "TBW102";
+    private static final int ANNOUNCEMENTS = 200;
+    private static final String SILENT = "<configuration><root level=\"OFF\"/></configuration>";
+    private static final String[] LOG_CONFIGURATIONS = {
+        "logback_tools.xml", "rmq.tools.logback.xml", "logback_broker.xml", "logback_namesrv.xml"
+    };
+
+    private final StoreVerbs store;
+    private NamesrvController nameServer;
+    private Object broker;
+    private String nameServerAddress;
+
+    BrokerVerbs(StoreVerbs store) {
+        this.store = store;
+    }
+
+    void register(Map<String, Driver.Verb> verbs) {
+        verbs.put("open-broker", this::open);
+        verbs.put("close-broker", request -> close());
+        verbs.put("topic", this::topic);
+    }
+
+    String nameServerAddress() {
+        return nameServerAddress;
+    }
+
+    private Answer open(Request request) throws Exception {
+        String home = request.text("home");
+        prepareHome(home);
+        if (request.has("name-server-port")) {
+            openNameServer(home, request.number("name-server-port", 0));
+        }
+        nameServerAddress = request.text("name-server");
+        System.setProperty("rocketmq.home.dir", home);
+        System.setProperty("rocketmq.namesrv.addr", nameServerAddress);
+        TreeSet<String> unknown = new TreeSet<>();
+        MessageStoreConfig storeConfiguration = StoreVerbs.configuration(request, unknown);
+        BrokerConfig brokerConfiguration = new BrokerConfig();
+        unknown.addAll(Reflect.configure(brokerConfiguration, request.startingWith("broker.")));
+        brokerConfiguration.setNamesrvAddr(nameServerAddress);
+        NettyServerConfig server = new NettyServerConfig();
+        server.setListenPort(request.number("port", 0));
+        broker = controller(brokerConfiguration, server, storeConfiguration);
+        Object initialized = Reflect.call(broker, "initialize");
+        store.adopt(Reflect.call(broker, "getMessageStore"));
+        Loopback.confineServer(broker, "remotingServer");
+        Loopback.confineServer(broker, "fastRemotingServer");
+        Reflect.call(broker, "start");
+        if (request.isTrue("dledger")) {
+            awaitLeadership(storeConfiguration, brokerConfiguration);
+        }
+        announce(DEFAULT_TOPIC);
+        return new Answer().with("initialized", initialized).with("unknown", String.join(",", unknown));
+    }
+
+    private void openNameServer(String home, int port) throws Exception {
+        NamesrvConfig configuration = new NamesrvConfig();
+        configuration.setRocketmqHome(home);
+        configuration.setKvConfigPath(home + "/namesrv/kvConfig.json");
+        configuration.setConfigStorePath(home + "/namesrv/namesrv.properties");
+        NettyServerConfig server = new NettyServerConfig();
+        server.setListenPort(port);
+        nameServer = new NamesrvController(configuration, server);
+        nameServer.initialize();
+        Loopback.confineServer(nameServer, "remotingServer");
+        nameServer.start();
+    }
+
+    private static void prepareHome(String home) throws IOException {
+        File conf = new File(home, "conf");
+        conf.mkdirs();
+        for (String name : LOG_CONFIGURATIONS) {
+            Files.write(new File(conf, name).toPath(), SILENT.getBytes(StandardCharsets.UTF_8));
+        }
+    }
+
+    private static Object controller(BrokerConfig broker, NettyServerConfig server, MessageStoreConfig store)
+            throws Exception {
+        Class<?> type = Reflect.classOrNull("org.apache.rocketmq.broker.BrokerController");
+        for (Constructor<?> constructor : type.getConstructors()) {
+            Class<?>[] types = constructor.getParameterTypes();
+            if (types.length == 4 && types[1] == NettyServerConfig.class) {
+                return constructor.newInstance(broker, server, new NettyClientConfig(), store);
+            }
+        }
+        throw new NoSuchMethodException("constructor of " + type);
+    }
+
+    private static void awaitLeadership(MessageStoreConfig store, BrokerConfig broker) throws Exception {
+        for (int i = 0; i < 600; i++) {
+            if (!"SLAVE".equals(store.getBrokerRole().name()) && broker.getBrokerId() == 0) {
+                return;
+            }
+            Thread.sleep(100);
+        }
+        throw new IllegalStateException("no leader after a minute");
+    }
+
+    /** Tells the name server the broker's topics until it knows them: 5.x first has to find out that it is there. */
+    private void announce(String topic) throws Exception {
+        Object routes = nameServer == null ? null : Reflect.call(nameServer, "getRouteInfoManager");
+        for (int i = 0; i < ANNOUNCEMENTS; i++) {
+            report();
+            if (routes == null || Reflect.call(routes, "pickupTopicRouteData", topic) != null) {
+                return;
+            }
+            Thread.sleep(100);
+        }
+        throw new IllegalStateException("the name server does not learn of " + topic);
+    }
+
+    private void report() throws Exception {
+        Method report = Reflect.methodOrNull(broker.getClass(), "registerBrokerAll", true, false, true);
+        if (report == null) {
+            Reflect.call(broker, "registerBrokerAll", true, false);
+        } else {
+            report.invoke(broker, true, false, true);
+        }
+    }
+
+    private Answer topic(Request request) throws Exception {
+        TopicConfig topic = new TopicConfig(request.text("name"));
+        topic.setReadQueueNums(request.number("queues", 1));
+        topic.setWriteQueueNums(request.number("queues", 1));
+        Map<String, String> attributes = request.startingWith("attribute.");
+        if (!attributes.isEmpty()) {
+            @SuppressWarnings("unchecked")
+            Map<String, String> known = (Map<String, String>) Reflect.call(topic, "getAttributes");
+            attributes.forEach((name, value) -> known.put("+" + name, value));
+        }
+        Reflect.call(Reflect.call(broker, "getTopicConfigManager"), "updateTopicConfig", topic);
+        announce(topic.getTopicName());
+        return Answer.NOTHING;
+    }
+
+    private Answer close() throws Exception {
+        store.drain();
+        Reflect.call(broker, "shutdown");
+        if (nameServer != null) {
+            nameServer.shutdown();
+        }
+        broker = null;
+        nameServer = null;
+        return Answer.NOTHING;
+    }
+}

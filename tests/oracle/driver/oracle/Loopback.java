@@ -1,0 +1,72 @@
+package oracle;
+
+import io.netty.bootstrap.ServerBootstrap;
+import io.netty.channel.ChannelFuture;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Proxy;
+import java.net.InetSocketAddress;
+import java.net.SocketAddress;
+
+/** Makes servers listen on the loopback address only; most releases have no setting for it. */
+final class Loopback {
+    private Loopback() {}
+
+    static InetSocketAddress address(int port) {
+        return new InetSocketAddress("127.0.0.1", port);
+    }
+
+    /** Confines a remoting server that has been made and not yet started. */
+    static void confineServer(Object owner, String fieldName) throws Exception {
+        if (Reflect.hasField(owner, fieldName)) {
+            Object server = Reflect.field(owner, fieldName);
+            if (server != null && Reflect.hasField(server, "serverBootstrap")) {
+                Reflect.replaceField(server, "serverBootstrap", new Bootstrap());
+            }
+        }
+    }
+
+    /** Confines the replication listener of a store that has been made and not yet started. */
+    static void confineReplication(Object store) throws Exception {
+        Object service = Reflect.field(store, "haService");
+        if (service == null) {
+            return;
+        }
+        Class<?> type = Reflect.classOrNull("org.apache.rocketmq.store.ha.HAService");
+        if (!type.isInterface()) {
+            confineListener(service);
+            return;
+        }
+        Object confined = Proxy.newProxyInstance(
+                Loopback.class.getClassLoader(), new Class<?>[] {type}, (proxy, method, arguments) -> {
+                    try {
+                        Object result = method.invoke(service, arguments);
+                        if (method.getName().equals("init")) {
+                            confineListener(service);
+                        }
+                        return result;
+                    } catch (InvocationTargetException failed) {
+                        throw failed.getCause();
+                    }
+                });
+        Reflect.replaceField(store, "haService", confined);
+    }
+
+    private static void confineListener(Object service) throws Exception {
+        Object listener = Reflect.field(service, "acceptSocketService");
+        InetSocketAddress open = (InetSocketAddress) Reflect.field(listener, "socketAddressListen");
+        Reflect.replaceField(listener, "socketAddressListen", address(open.getPort()));
+    }
+
+    /** A bootstrap that reads any address as that port of the loopback address. */
+    private static final class Bootstrap extends ServerBootstrap {
+        @Override
+        public ServerBootstrap localAddress(SocketAddress address) {
+            return super.localAddress(address(((InetSocketAddress) address).getPort()));
+        }
+
+        @Override
+        public ChannelFuture bind(SocketAddress address) {
+            return super.bind(address(((InetSocketAddress) address).getPort()));
+        }
+    }
+}

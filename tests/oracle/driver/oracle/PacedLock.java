@@ -1,0 +1,31 @@
+package oracle;
+
+import java.util.concurrent.locks.Lock;
+import java.util.concurrent.locks.ReadWriteLock;
+import java.util.concurrent.locks.ReentrantReadWriteLock;
+
+/**
+ * The index service's lock, made to wait for the next millisecond after each new file.
+ *
+ * <p>An index file is named by the millisecond of its creation: two created in one millisecond would be one file mapped
+ * twice. The service takes the read lock before it looks whether a new file is due, and the write lock after it made
+ * one; waiting there changes no byte of what it writes.
+ */
+final class PacedLock implements ReadWriteLock {
+    private final ReentrantReadWriteLock lock = new ReentrantReadWriteLock();
+    private volatile long created;
+
+    @Override
+    public Lock readLock() {
+        while (System.currentTimeMillis() <= created) {
+            Thread.yield();
+        }
+        return lock.readLock();
+    }
+
+    @Override
+    public Lock writeLock() {
+        created = System.currentTimeMillis();
+        return lock.writeLock();
+    }
+}

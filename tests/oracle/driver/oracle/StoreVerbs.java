@@ -1,0 +1,293 @@
+package oracle;
+
+import java.lang.reflect.Constructor;
+import java.lang.reflect.Proxy;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeSet;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageDecoder;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.store.DispatchRequest;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+
+/** Drives the store classes themselves, without a broker around them. */
+final class StoreVerbs {
+    private static final Class<?> INNER_MESSAGE = Reflect.classOrNull(
+            "org.apache.rocketmq.common.message.MessageExtBrokerInner", "org.apache.rocketmq.store.MessageExtBrokerInner");
+    private static final long DRAIN_MILLISECONDS = 120_000;
+
+    private final SetClock clock = new SetClock();
+    private Object store;
+
+    void register(Map<String, Driver.Verb> verbs) {
+        verbs.put("open-store", this::open);
+        verbs.put("put", this::put);
+        verbs.put("put-batch", this::putBatch);
+        verbs.put("drain", request -> drain());
+        verbs.put("close-store", request -> close());
+        verbs.put("expire", request -> expire());
+        verbs.put("clock", this::setClock);
+        verbs.put("dispatch", this::dispatch);
+        verbs.put("index", this::index);
+        verbs.put("queue", this::queue);
+        verbs.put("find-offsets", this::findOffsets);
+        verbs.put("read", this::read);
+    }
+
+    /** Takes the store of a broker as the one that the verbs speak of. */
+    void adopt(Object brokerStore) throws Exception {
+        store = brokerStore;
+        Reflect.replaceField(store, "systemClock", clock);
+        if (Reflect.hasField(store, "indexService")) {
+            Reflect.replaceField(Reflect.field(store, "indexService"), "readWriteLock", new PacedLock());
+        }
+        Loopback.confineReplication(store);
+    }
+
+    static MessageStoreConfig configuration(Request request, TreeSet<String> unknown) throws Exception {
+        MessageStoreConfig configuration = new MessageStoreConfig();
+        unknown.addAll(Reflect.configure(configuration, request.startingWith("store.")));
+        return configuration;
+    }
+
+    private Answer open(Request request) throws Exception {
+        TreeSet<String> unknown = new TreeSet<>();
+        MessageStoreConfig configuration = configuration(request, unknown);
+        BrokerConfig broker = new BrokerConfig();
+        Reflect.configure(broker, request.startingWith("broker."));
+        Class<?> listenerType = Reflect.classOrNull("org.apache.rocketmq.store.MessageArrivingListener");
+        Object listener = Proxy.newProxyInstance(
+                StoreVerbs.class.getClassLoader(), new Class<?>[] {listenerType}, (proxy, method, arguments) -> null);
+        Object statistics = Reflect.construct(
+                Reflect.classOrNull("org.apache.rocketmq.store.stats.BrokerStatsManager"), "oracle", Boolean.TRUE);
+        adopt(Reflect.construct(
+                Reflect.classOrNull("org.apache.rocketmq.store.DefaultMessageStore"),
+                configuration,
+                statistics,
+                listener,
+                broker,
+                new ConcurrentHashMap<String, TopicConfig>()));
+        long begin = System.nanoTime();
+        Object loaded = Reflect.call(store, "load");
+        long afterLoad = System.nanoTime();
+        Reflect.call(store, "start");
+        long afterStart = System.nanoTime();
+        return new Answer()
+                .with("loaded", loaded)
+                .with("load-ns", afterLoad - begin)
+                .with("start-ns", afterStart - afterLoad)
+                .with("unknown", String.join(",", unknown));
+    }
+
+    private Answer put(Request request) throws Exception {
+        applyClock(request);
+        return outcome(Reflect.call(store, "putMessage", innerMessage(request)));
+    }
+
+    private Answer putBatch(Request request) throws Exception {
+        applyClock(request);
+        List<Message> messages = new ArrayList<>();
+        for (Request item : request.items()) {
+            messages.add(ClientVerbs.message(item));
+        }
+        MessageExt batch = (MessageExt) Reflect.classOrNull("org.apache.rocketmq.common.message.MessageExtBatch")
+                .getConstructor()
+                .newInstance();
+        fill(batch, request);
+        batch.setBody((byte[]) MessageDecoder.class.getMethod("encodeMessages", List.class).invoke(null, messages));
+        return outcome(Reflect.call(store, "putMessages", batch));
+    }
+
+    private static Answer outcome(Object result) throws Exception {
+        Answer answer = new Answer().with("status", Reflect.call(result, "getPutMessageStatus"));
+        Object appended = Reflect.call(result, "getAppendMessageResult");
+        if (appended == null) {
+            return answer;
+        }
+        return answer.with("offset", Reflect.call(appended, "getWroteOffset"))
+                .with("size", Reflect.call(appended, "getWroteBytes"))
+                .with("queue-offset", Reflect.call(appended, "getLogicsOffset"))
+                .with("store-timestamp", Reflect.call(appended, "getStoreTimestamp"));
+    }
+
+    private MessageExt innerMessage(Request request) throws Exception {
+        MessageExt message = (MessageExt) INNER_MESSAGE.getConstructor().newInstance();
+        fill(message, request);
+        message.setBody(request.bytesOrNull("body"));
+        String properties = request.wideTextOrNull("properties");
+        if (properties != null) {
+            Reflect.call(message, "setPropertiesString", properties);
+            Map<String, String> parsed = new HashMap<>(MessageDecoder.string2messageProperties(properties));
+            // The store would move a message with a delay to the schedule topic: what a test puts stays where it is.
+            parsed.remove("DELAY");
+            Reflect.call(message, "setProperties", parsed);
+        }
+        return message;
+    }
+
+    private void fill(MessageExt message, Request request) throws Exception {
+        message.setTopic(request.text("topic"));
+        message.setQueueId(request.number("queue", 0));
+        message.setSysFlag(request.number("sys-flag", 0));
+        message.setFlag(request.number("flag", 0));
+        message.setReconsumeTimes(request.number("reconsume-times", 0));
+        message.setPreparedTransactionOffset(request.longNumber("prepared-offset", 0));
+        message.setBornTimestamp(request.longNumber("born-timestamp", clock.now()));
+        message.setBornHost(host(request, "born-host", "10.1.2.3", 54321));
+        message.setStoreHost(host(request, "store-host", "127.0.0.1", 10911));
+    }
+
+    private static InetSocketAddress host(Request request, String name, String otherwise, int port) throws Exception {
+        String address = request.has(name) ? request.text(name) : otherwise;
+        return new InetSocketAddress(InetAddress.getByName(address), request.number(name + "-port", port));
+    }
+
+    Answer drain() throws Exception {
+        long begin = System.nanoTime();
+        long deadline = System.currentTimeMillis() + DRAIN_MILLISECONDS;
+        while ((Long) Reflect.call(store, "dispatchBehindBytes") > 0) {
+            if (System.currentTimeMillis() > deadline) {
+                throw new IllegalStateException("the store does not dispatch");
+            }
+            Thread.sleep(1);
+        }
+        return new Answer().with("drain-ns", System.nanoTime() - begin);
+    }
+
+    private Answer close() throws Exception {
+        Reflect.call(store, "shutdown");
+        clock.set(null);
+        store = null;
+        return Answer.NOTHING;
+    }
+
+    /** Does at once what the broker's cleaning services do at their hour. */
+    private Answer expire() throws Exception {
+        if (Reflect.can(store, "cleanFilesPeriodically")) {
+            Reflect.call(store, "cleanFilesPeriodically");
+        }
+        if (Reflect.can(store, "cleanQueueFilesPeriodically")) {
+            Reflect.call(store, "cleanQueueFilesPeriodically");
+        }
+        if (Reflect.can(store, "getQueueStore")) {
+            Object queues = Reflect.call(store, "getQueueStore");
+            if (Reflect.hasField(queues, "cleanConsumeQueueService")) {
+                Reflect.call(Reflect.field(queues, "cleanConsumeQueueService"), "run");
+            }
+        }
+        return Answer.NOTHING;
+    }
+
+    private Answer setClock(Request request) {
+        applyClock(request);
+        return Answer.NOTHING;
+    }
+
+    private void applyClock(Request request) {
+        if (request.has("clock")) {
+            String time = request.text("clock");
+            clock.set(time.isEmpty() ? null : Long.valueOf(time));
+        }
+    }
+
+    /** Gives one crafted message to index and queue alike, as the dispatch thread does. */
+    private Answer dispatch(Request request) throws Exception {
+        queue(request);
+        return index(request);
+    }
+
+    private Answer index(Request request) throws Exception {
+        Reflect.call(Reflect.field(store, "indexService"), "buildIndex", dispatchRequest(request));
+        return Answer.NOTHING;
+    }
+
+    private Answer queue(Request request) throws Exception {
+        Reflect.call(store, "putMessagePositionInfo", dispatchRequest(request));
+        return Answer.NOTHING;
+    }
+
+    private static DispatchRequest dispatchRequest(Request request) throws Exception {
+        Map<String, String> properties = new HashMap<>();
+        String tags = request.wideTextOrNull("tags");
+        if (tags != null) {
+            properties.put("TAGS", tags);
+        }
+        Object[] values = {
+            request.text("topic"),
+            request.number("queue", 0),
+            request.longNumber("offset", 0),
+            request.number("size", 100),
+            request.longNumber("tags-code", 0),
+            request.longNumber("store-timestamp", 0),
+            request.longNumber("queue-offset", 0),
+            request.has("keys") || request.has("keys16") ? request.wideTextOrNull("keys") : "",
+            request.wideTextOrNull("unique-key"),
+            request.number("sys-flag", 0),
+            0L,
+            properties,
+        };
+        for (Constructor<?> constructor : DispatchRequest.class.getConstructors()) {
+            if (constructor.getParameterCount() >= values.length - 1) {
+                return (DispatchRequest) constructor.newInstance(Arrays.copyOf(values, constructor.getParameterCount()));
+            }
+        }
+        throw new NoSuchMethodException("constructor of DispatchRequest");
+    }
+
+    /** Looks a key up in the index, as a broker that is asked by key. */
+    private Answer findOffsets(Request request) throws Exception {
+        Object found = Reflect.call(
+                Reflect.field(store, "indexService"),
+                "queryOffset",
+                request.text("topic"),
+                request.text("key"),
+                request.number("limit", 32),
+                request.longNumber("begin", 0),
+                request.longNumber("end", Long.MAX_VALUE));
+        StringBuilder offsets = new StringBuilder();
+        for (Object offset : (List<?>) Reflect.call(found, "getPhyOffsets")) {
+            offsets.append(offsets.length() == 0 ? "" : " ").append(offset);
+        }
+        return new Answer().with("offsets", offsets);
+    }
+
+    /** Gives the first or next offset of a queue; old releases misspell the question. */
+    private long edge(String which, String topic, int queue) throws Exception {
+        String name = "get" + which + "OffsetInQueue";
+        String misspelled = "get" + which + "OffsetInQuque";
+        return (Long) Reflect.call(store, Reflect.can(store, name, topic, queue) ? name : misspelled, topic, queue);
+    }
+
+    /** Reads a queue from its first to its last message, as consumers do. */
+    private Answer read(Request request) throws Exception {
+        String topic = request.text("topic");
+        int queue = request.number("queue", 0);
+        long next = edge("Min", topic, queue);
+        long end = edge("Max", topic, queue);
+        StringBuilder rows = new StringBuilder();
+        while (next < end) {
+            Object result = Reflect.call(store, "getMessage", "oracle", topic, queue, next, 32, null);
+            for (Object buffer : (List<?>) Reflect.call(result, "getMessageBufferList")) {
+                MessageExt message = MessageDecoder.decode((ByteBuffer) buffer, false);
+                rows.append(message.getQueueOffset()).append(' ').append(message.getCommitLogOffset()).append('\n');
+            }
+            Reflect.call(result, "release");
+            long after = (Long) Reflect.call(result, "getNextBeginOffset");
+            if (after <= next) {
+                throw new IllegalStateException("reading stops at " + next + ": " + Reflect.call(result, "getStatus"));
+            }
+            next = after;
+        }
+        return new Answer().with("rows", rows);
+    }
+}

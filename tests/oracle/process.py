@@ -1,0 +1,234 @@
+"""
+One Java process that runs one RocketMQ release and does as it is told, line by line.
+
+The driver in `driver/` is compiled once against each release's own JARs. The process leads a process group of its own
+and ends with its standard input, so nothing survives the test: not when it fails, not when it is killed.
+"""
+
+import hashlib
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Final, Self, TypeAlias
+from urllib.parse import parse_qsl, unquote_plus, urlencode
+
+from tests.oracle.artifacts import cache_directory, class_path
+
+Value: TypeAlias = str | bytes | int | None
+Answer: TypeAlias = dict[str, str]
+
+_SOURCES: Final = Path(__file__).parent / "driver" / "oracle"
+_MAIN_CLASS: Final = "oracle.Driver"
+_ANSWER_SECONDS: Final = 180
+# Answers to this many requests fit a pipe, so that neither side waits for the other while both write.
+_REQUESTS_AT_ONCE: Final = 200
+
+_SILENT_LOGGING: Final = '<configuration><root level="OFF"/></configuration>'
+_LOGGING_FILES: Final = (
+    "logback.xml",
+    "rmq.logback.xml",
+    "rmq.client.logback.xml",
+    "rmq.broker.logback.xml",
+    "rmq.namesrv.logback.xml",
+    "rmq.tools.logback.xml",
+)
+_OPENED_PACKAGES: Final = (
+    "java.nio",
+    "sun.nio.ch",
+    "jdk.internal.ref",
+    "java.lang",
+    "java.util",
+    "java.util.concurrent",
+)
+_JVM_FLAGS: Final = (
+    "-Xmx700m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dfile.encoding=UTF-8",
+    "-Duser.timezone=UTC",
+    "-Dio.netty.noUnsafe=false",
+    "-Drocketmq.client.logUseSlf4j=true",
+    "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
+    "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.99",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
+)
+
+
+class DriverError(Exception):
+    """The driver could not do what it was asked, or is gone."""
+
+
+class DriverProcess:
+    """A running release: `ask` it, `kill` it."""
+
+    def __init__(self, release: str, scratch: Path) -> None:
+        """Start *release*; what it prints and leaves lying about goes to *scratch*."""
+        scratch.mkdir(parents=True, exist_ok=True)
+        self.release = release
+        self._log = scratch / f"driver-{release}.log"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                _command(release, scratch),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=os.environ | {"LC_ALL": "C.UTF-8"},
+                start_new_session=True,
+            )
+        self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read_answers, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Name the process."""
+        return self._process.pid
+
+    def ask(self, verb: str, values: Mapping[str, Value] | None = None) -> Answer:
+        """Have *verb* done and give its answer."""
+        return next(self.ask_each(verb, [values or {}]))
+
+    def ask_each(self, verb: str, requests: Iterable[Mapping[str, Value]]) -> Iterator[Answer]:
+        """Have *verb* done for each of many requests, without waiting for one answer before the next request."""
+        waiting = iter(requests)
+        while chunk := list(islice(waiting, _REQUESTS_AT_ONCE)):
+            self._send("".join(f"{verb} {_encode(values)}\n" for values in chunk))
+            for values in chunk:
+                yield self._receive(verb, values)
+
+    def kill(self) -> None:
+        """End the process as a power cut would, whatever it is doing."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                _close_quietly(pipe)
+
+    def __enter__(self) -> Self:
+        """Give the process itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill whatever still runs."""
+        self.kill()
+
+    def _send(self, text: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(text.encode("ascii"))
+            self._process.stdin.flush()
+        except BrokenPipeError as gone:
+            raise self._failure("the driver is gone") from gone
+
+    def _receive(self, verb: str, values: Mapping[str, Value]) -> Answer:
+        try:
+            line = self._answers.get(timeout=_ANSWER_SECONDS)
+        except queue.Empty:
+            raise self._failure(f"no answer to {verb} in {_ANSWER_SECONDS} s") from None
+        outcome, _, rest = line.decode("ascii").rstrip("\n").partition(" ")
+        if outcome != "ok":
+            raise self._failure(f"{verb} {dict(values)}: {unquote_plus(rest) or 'the driver is gone'}")
+        return dict(parse_qsl(rest, keep_blank_values=True))
+
+    def _read_answers(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(line)
+        self._answers.put(b"")
+
+    def _failure(self, fact: str) -> DriverError:
+        said = self._log.read_text(encoding="utf-8", errors="replace")[-4000:]
+        return DriverError(f"RocketMQ {self.release}: {fact}\n{said}")
+
+
+@contextmanager
+def running(release: str) -> Iterator[DriverProcess]:
+    """Run *release* for the length of a `with` block."""
+    with (
+        tempfile.TemporaryDirectory(prefix="oracle-", ignore_cleanup_errors=True) as scratch,
+        DriverProcess(release, Path(scratch)) as driver,
+    ):
+        yield driver
+
+
+def text_field(name: str, text: str | None) -> dict[str, Value]:
+    """Name a text for a request; UTF-8 cannot carry lone surrogates, so such a text goes as UTF-16."""
+    if text is None:
+        return {}
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        return {f"{name}16": text.encode("utf-16-be", "surrogatepass")}
+    return {name: text}
+
+
+def list_fields(items: Iterable[Mapping[str, Value]]) -> dict[str, Value]:
+    """Name the fields of several messages for one request."""
+    return {f"{number}.{name}": value for number, item in enumerate(items) for name, value in item.items()}
+
+
+def _encode(values: Mapping[str, Value]) -> str:
+    """Write *values* as one form."""
+    return urlencode({name: value for name, value in values.items() if value is not None})
+
+
+def _command(release: str, scratch: Path) -> list[str]:
+    """Say how *release* is started."""
+    jars = ":".join(map(str, [_compiled_driver(release), *class_path(release)]))
+    return ["java", *_JVM_FLAGS, f"-Duser.home={scratch}", f"-Djava.io.tmpdir={scratch}", "-cp", jars, _MAIN_CLASS]
+
+
+def _compiled_driver(release: str) -> Path:
+    """Compile the driver for *release*, once for each state of its sources."""
+    sources = sorted(_SOURCES.glob("*.java"))
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    classes = cache_directory() / release / f"driver-{digest}"
+    if classes.exists():
+        return classes
+    attempt = Path(tempfile.mkdtemp(prefix="driver.attempt-", dir=_made(classes.parent)))
+    for name in _LOGGING_FILES:
+        attempt.joinpath(name).write_text(_SILENT_LOGGING, encoding="utf-8")
+    jars = ":".join(map(str, class_path(release)))
+    compilation = subprocess.run(
+        ["javac", "-encoding", "UTF-8", "-nowarn", "-cp", jars, "-d", attempt, *sources],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if compilation.returncode:
+        message = f"the driver does not compile against RocketMQ {release}:\n{compilation.stderr}"
+        raise DriverError(message)
+    _publish(attempt, classes)
+    return classes
+
+
+def _publish(attempt: Path, classes: Path) -> None:
+    """Give *attempt* its name, unless another run was first."""
+    try:
+        attempt.rename(classes)
+    except OSError:
+        if not classes.exists():
+            raise
+        shutil.rmtree(attempt)
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _close_quietly(pipe: object) -> None:
+    """Close *pipe*, whose other end may be gone with bytes still unsent."""
+    try:
+        pipe.close()  # type: ignore[attr-defined]
+    except BrokenPipeError:
+        return

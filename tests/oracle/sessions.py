@@ -1,0 +1,320 @@
+"""
+A real store and a real broker, as the tests speak with them.
+
+Both leave the store as RocketMQ left it; both are closed the clean way by their `with` block unless the driver is
+killed before.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.oracle.process import Answer, DriverProcess, Value, list_fields, text_field
+from tests.oracle.settings import OPTIONAL_SETTINGS, Geometry, free_port, store_settings
+
+
+class UnknownSettingError(Exception):
+    """A release was told something that it does not know."""
+
+
+class Stored(NamedTuple):
+    """Where the store put a message; nowhere, if its status says that it was refused."""
+
+    status: str
+    physical_offset: int = -1
+    size: int = 0
+    queue_offset: int = -1
+    store_timestamp: int = 0
+
+
+class Consumed(NamedTuple):
+    """One message as a consumer saw it."""
+
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    keys: str
+
+
+class Printed(NamedTuple):
+    """What mqadmin said."""
+
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True, slots=True)
+class DirectMessage:
+    """A message for the store's own door: every field as it shall be stored, properties as text."""
+
+    topic: str
+    queue_id: int = 0
+    body: bytes | None = b"body"
+    properties: str | None = ""
+    sys_flag: int = 0
+    flag: int = 0
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    born_host: str = "10.1.2.3"
+    store_host: str = "127.0.0.1"
+    store_timestamp: int | None = None
+    """None: the store's clock runs."""
+
+    def fields(self) -> dict[str, Value]:
+        """Name the fields for a request."""
+        return {
+            "topic": self.topic,
+            "queue": self.queue_id,
+            "body": self.body,
+            "sys-flag": self.sys_flag,
+            "flag": self.flag,
+            "reconsume-times": self.reconsume_times,
+            "prepared-offset": self.prepared_transaction_offset,
+            "born-host": self.born_host,
+            "store-host": self.store_host,
+            "clock": "" if self.store_timestamp is None else self.store_timestamp,
+        } | text_field("properties", self.properties)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMessage:
+    """A message as an application makes it."""
+
+    topic: str
+    body: bytes = b"body"
+    tags: str | None = None
+    keys: str | None = None
+    delay_level: int | None = None
+    flag: int = 0
+    waits_for_store: bool = True
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def fields(self) -> dict[str, Value]:
+        """Name the fields for a request."""
+        fields: dict[str, Value] = {
+            "topic": self.topic,
+            "body": self.body,
+            "tags": self.tags,
+            "keys": self.keys,
+            "delay-level": self.delay_level,
+            "flag": self.flag,
+            "wait": str(self.waits_for_store).lower(),
+        }
+        return fields | {f"property.{name}": value for name, value in self.properties.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Crafted:
+    """A message as the dispatch thread hands it on, made up by a test: index and queue files know no more of it."""
+
+    topic: str
+    physical_offset: int
+    store_timestamp: int
+    queue_id: int = 0
+    queue_offset: int = 0
+    size: int = 100
+    tags_code: int = 0
+    keys: str = ""
+    unique_key: str | None = None
+    tags: str | None = None
+    sys_flag: int = 0
+
+    def fields(self) -> dict[str, Value]:
+        """Name the fields for a request."""
+        return {
+            "topic": self.topic,
+            "offset": self.physical_offset,
+            "store-timestamp": self.store_timestamp,
+            "queue": self.queue_id,
+            "queue-offset": self.queue_offset,
+            "size": self.size,
+            "tags-code": self.tags_code,
+            "sys-flag": self.sys_flag,
+            **text_field("keys", self.keys),
+            **text_field("unique-key", self.unique_key),
+            **text_field("tags", self.tags),
+        }
+
+
+class RealStore:
+    """A DefaultMessageStore that runs."""
+
+    def __init__(self, driver: DriverProcess) -> None:
+        """Speak with the store that *driver* has open."""
+        self.driver = driver
+
+    def put(self, message: DirectMessage) -> Stored:
+        """Append one message."""
+        return _stored(self.driver.ask("put", message.fields()))
+
+    def put_each(self, messages: Iterable[DirectMessage]) -> Iterator[Stored]:
+        """Append many messages, fast."""
+        return map(_stored, self.driver.ask_each("put", (message.fields() for message in messages)))
+
+    def put_batch(self, envelope: DirectMessage, messages: Iterable[ClientMessage]) -> Stored:
+        """Append a batch."""
+        values = envelope.fields() | {"body": None}
+        return _stored(
+            self.driver.ask("put-batch", values | list_fields(message.fields() for message in messages))
+        )
+
+    def index_each(self, messages: Iterable[Crafted]) -> None:
+        """Hand crafted messages to the index alone."""
+        for _ in self.driver.ask_each("index", (message.fields() for message in messages)):
+            pass
+
+    def queue_each(self, messages: Iterable[Crafted]) -> None:
+        """Hand crafted messages to the queues alone."""
+        for _ in self.driver.ask_each("queue", (message.fields() for message in messages)):
+            pass
+
+    def find_offsets(self, topic: str, key: str, *, begin: int, end: int, limit: int) -> list[int]:
+        """Ask the index for a key."""
+        answer = self.driver.ask(
+            "find-offsets", {"topic": topic, "key": key, "begin": begin, "end": end, "limit": limit}
+        )
+        return [int(offset) for offset in answer["offsets"].split()]
+
+    def read_queue(self, topic: str, queue_id: int) -> list[tuple[int, int]]:
+        """Read a queue from end to end: the queue offset and physical offset of each message."""
+        rows = self.driver.ask("read", {"topic": topic, "queue": queue_id})["rows"].splitlines()
+        return [(int(queue_offset), int(offset)) for queue_offset, offset in map(str.split, rows)]
+
+    def set_clock(self, milliseconds: int | None) -> None:
+        """Stop the store's clock at a time, or let it run."""
+        self.driver.ask("clock", {"clock": "" if milliseconds is None else milliseconds})
+
+    def drain(self) -> float:
+        """Wait until queues and index have every message, and say how many seconds that took."""
+        return int(self.driver.ask("drain")["drain-ns"]) / 1e9
+
+    def expire(self) -> None:
+        """Have the broker's cleaning services look for expired files now."""
+        self.driver.ask("expire")
+
+
+class RealBroker(RealStore):
+    """A name server, a broker and their clients."""
+
+    def __init__(self, driver: DriverProcess, name_server: str, port: int) -> None:
+        """Speak with the broker that *driver* runs."""
+        super().__init__(driver)
+        self.name_server = name_server
+        self.address = f"127.0.0.1:{port}"
+
+    def make_topic(self, name: str, queues: int = 1, **attributes: str) -> None:
+        """Make a topic, as mqadmin updateTopic does; `queue_type="BatchCQ"` sets attribute queue.type."""
+        named = {f"attribute.{attribute.replace('_', '.')}": value for attribute, value in attributes.items()}
+        self.driver.ask("topic", {"name": name, "queues": queues, **named})
+
+    def send(self, message: ClientMessage, producer: str = "producers", compression: str | None = None) -> Answer:
+        """Send one message; the first send of a *producer* settles its compression."""
+        return self.driver.ask("send", message.fields() | {"producer": producer, "compression": compression})
+
+    def send_each(self, messages: Iterable[ClientMessage]) -> list[Answer]:
+        """Send many messages one after another."""
+        return list(self.driver.ask_each("send", (message.fields() for message in messages)))
+
+    def send_batch(self, messages: Iterable[ClientMessage]) -> Answer:
+        """Send messages as one batch."""
+        return self.driver.ask("send-batch", list_fields(message.fields() for message in messages))
+
+    def send_in_transaction(self, message: ClientMessage, decision: str) -> Answer:
+        """Send a half message and decide: COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW."""
+        return self.driver.ask("send-in-transaction", message.fields() | {"decision": decision})
+
+    def pull(self, topic: str) -> list[Consumed]:
+        """Read every message of a topic as a consumer."""
+        return _consumed(self.driver.ask("pull", {"topic": topic}))
+
+    def consume(self, topic: str, group: str, *, milliseconds: int, failing_keys: str = "") -> list[Consumed]:
+        """Consume a topic for a while, failing for messages whose keys begin with *failing_keys*."""
+        return _consumed(
+            self.driver.ask(
+                "consume",
+                {"topic": topic, "group": group, "milliseconds": milliseconds, "failing-keys": failing_keys},
+            )
+        )
+
+    def mqadmin(self, *arguments: str) -> Printed:
+        """Run an mqadmin command against this broker."""
+        numbered = {f"argument.{number}": argument for number, argument in enumerate(arguments)}
+        answer = self.driver.ask("mqadmin", numbered | {"argument.n": "-n", "argument.ns": self.name_server})
+        return Printed(answer["stdout"], answer["stderr"])
+
+
+@contextmanager
+def open_store(
+    driver: DriverProcess, store: Path, geometry: Geometry, settings: dict[str, str] | None = None
+) -> Iterator[RealStore]:
+    """Open a store in *driver*; after the block it is drained and closed as by a clean stop."""
+    values = _prefixed("store", store_settings(store, geometry, settings)) | _prefixed("broker", _BROKER)
+    _check_known(driver, driver.ask("open-store", values))
+    opened = RealStore(driver)
+    yield opened
+    opened.drain()
+    driver.ask("close-store")
+
+
+@contextmanager
+def open_broker(
+    driver: DriverProcess,
+    store: Path,
+    geometry: Geometry,
+    settings: dict[str, str] | None = None,
+    *,
+    home: Path,
+) -> Iterator[RealBroker]:
+    """Open a name server and a broker in *driver*; after the block both are stopped the clean way."""
+    port, name_server_port = free_port(), free_port()
+    name_server = f"127.0.0.1:{name_server_port}"
+    has_group = (settings or {}).get("enableDLegerCommitLog") == "true"
+    values = _prefixed("store", store_settings(store, geometry, settings)) | _prefixed(
+        "broker", _BROKER | {"rocketmqHome": str(home)} | ({"brokerId": "-1"} if has_group else {})
+    )
+    values |= {"home": str(home), "port": port, "name-server": name_server, "name-server-port": name_server_port}
+    _check_known(driver, driver.ask("open-broker", values | {"dledger": str(has_group).lower()}))
+    broker = RealBroker(driver, name_server, port)
+    yield broker
+    driver.ask("close-producers")
+    driver.ask("close-broker")
+
+
+_BROKER = {
+    "brokerName": "b0",
+    "brokerClusterName": "DefaultCluster",
+    "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1",
+    "defaultTopicQueueNums": "2",
+}
+
+
+def _prefixed(kind: str, settings: Mapping[str, str]) -> dict[str, Value]:
+    return {f"{kind}.{name}": value for name, value in settings.items()}
+
+
+def _check_known(driver: DriverProcess, answer: Answer) -> None:
+    """Refuse to go on with a setting that the release ignored."""
+    unknown = set(answer["unknown"].split(",")) - OPTIONAL_SETTINGS - {""}
+    if unknown:
+        message = f"RocketMQ {driver.release} does not know {sorted(unknown)}"
+        raise UnknownSettingError(message)
+
+
+def _stored(answer: Answer) -> Stored:
+    if "offset" not in answer:
+        return Stored(answer["status"])
+    return Stored(
+        answer["status"],
+        int(answer["offset"]),
+        int(answer["size"]),
+        int(answer["queue-offset"]),
+        int(answer["store-timestamp"]),
+    )
+
+
+def _consumed(answer: Answer) -> list[Consumed]:
+    rows = (line.split(" ", 3) for line in answer["rows"].splitlines())
+    return [Consumed(int(queue), int(queue_offset), int(offset), keys) for queue, queue_offset, offset, keys in rows]

@@ -1,0 +1,92 @@
+"""How the stores of these tests are laid out and what their brokers are told."""
+
+import random
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_BATCH_UNIT_SIZE: Final = 46
+_QUEUE_UNIT_SIZE: Final = 20
+_INDEX_HEADER_SIZE: Final = 40
+_SLOT_SIZE: Final = 4
+_ENTRY_SIZE: Final = 20
+_PORTS: Final = range(20_000, 32_000)
+
+OPTIONAL_SETTINGS: Final = frozenset(
+    {
+        "mapedFileSizeCommitLog",
+        "mapedFileSizeConsumeQueue",
+        "mappedFileSizeCommitLog",
+        "mappedFileSizeConsumeQueue",
+        "mapperFileSizeBatchConsumeQueue",
+        "timerWheelEnable",
+    }
+)
+"""Settings that are sent to every release although some do not know them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The sizes of a store's files; small ones meet every boundary many times in a few kilobytes."""
+
+    commit_log_file_size: int = 16_384
+    consume_queue_units: int = 10
+    hash_slots: int = 100
+    index_entries: int = 20
+
+    @property
+    def consume_queue_file_size(self) -> int:
+        """Give the bytes of a ConsumeQueue file."""
+        return self.consume_queue_units * _QUEUE_UNIT_SIZE
+
+    @property
+    def index_file_size(self) -> int:
+        """Give the bytes of an index file."""
+        return _INDEX_HEADER_SIZE + self.hash_slots * _SLOT_SIZE + self.index_entries * _ENTRY_SIZE
+
+
+REAL_GEOMETRY: Final = Geometry(
+    commit_log_file_size=1 << 30, consume_queue_units=300_000, hash_slots=5_000_000, index_entries=20_000_000
+)
+"""What a broker uses that is told nothing."""
+
+
+def store_settings(store: Path, geometry: Geometry, more: dict[str, str] | None = None) -> dict[str, str]:
+    """Name the settings of a broker's store in *store*."""
+    log_size, queue_size = str(geometry.commit_log_file_size), str(geometry.consume_queue_file_size)
+    return {
+        "storePathRootDir": str(store),
+        "storePathCommitLog": str(store / "commitlog"),
+        # The name was misspelled up to 4.5.1.
+        "mapedFileSizeCommitLog": log_size,
+        "mappedFileSizeCommitLog": log_size,
+        "mapedFileSizeConsumeQueue": queue_size,
+        "mappedFileSizeConsumeQueue": queue_size,
+        "mapperFileSizeBatchConsumeQueue": str(geometry.consume_queue_units * _BATCH_UNIT_SIZE),
+        "maxHashSlotNum": str(geometry.hash_slots),
+        "maxIndexNum": str(geometry.index_entries),
+        "haListenPort": str(free_port()),
+        "diskMaxUsedSpaceRatio": "98",
+        "osPageCacheBusyTimeOutMills": "60000",
+        "timerWheelEnable": "false",
+        "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)),
+    } | (more or {})
+
+
+def free_port() -> int:
+    """Find a port of this machine that is free, as are the second below it (a broker's fast port) and the next."""
+    while True:
+        port = random.choice(_PORTS)
+        if all(map(_is_free, (port - 2, port, port + 1))):
+            return port
+
+
+def _is_free(port: int) -> bool:
+    """Tell whether *port* can be listened on."""
+    with socket.socket() as listener:
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
