@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rmq_formats.errors import NeedMoreData
+from rmq_formats.errors import CorruptData, NeedMoreData
 
 Buffer = bytes | bytearray | memoryview
 
@@ -57,8 +57,12 @@ class Layout:
         return self.struct.unpack_from(buffer, position)
 
     def pack(self, *values: int | bytes) -> bytes:
-        """Return the bytes of *values*, in file order."""
-        return self.struct.pack(*values)
+        """Return the bytes of *values*, in file order; `CorruptData` when one does not fit its field."""
+        try:
+            return self.struct.pack(*values)
+        except struct.error as error:
+            reason = f"{values} do not fit the layout: {error}"
+            raise CorruptData(reason) from error
 
     def rows(self) -> Iterator[Row]:
         """Describe each field, for the documentation."""

@@ -54,7 +54,7 @@ def property_items(text: str, parser: PropertyParser) -> Iterator[tuple[str, str
 
 
 def _split_items(items: list[str]) -> Iterator[tuple[str, str]]:
-    # MessageDecoder#string2messageProperties to 4.9.0: Java's `split` drops trailing empty parts; exactly two must remain.
+    # MessageDecoder#string2messageProperties to 4.9.0, where Java's `split` drops trailing empty parts
     for item in items:
         parts = item.rstrip(NAME_VALUE_SEPARATOR).split(NAME_VALUE_SEPARATOR)
         if len(parts) == 2:  # noqa: PLR2004 - name and value
@@ -62,7 +62,7 @@ def _split_items(items: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _scan_items(items: list[str]) -> Iterator[tuple[str, str]]:
-    # MessageDecoder#string2messageProperties from 4.9.1: the first separator splits; neither side may be empty.
+    # MessageDecoder#string2messageProperties from 4.9.1, which cuts at the first separator
     for item in items:
         name, _, value = item.partition(NAME_VALUE_SEPARATOR)
         if name and value:
@@ -84,6 +84,6 @@ def split_keys(keys: str) -> list[str]:
 
 def property_crc_text(record_without_crc: bytes) -> bytes:
     """Return the 20 bytes that 5.2.0+ with `enabledAppendPropCRC` puts at the end of a record."""
-    # CommitLog#appendCRC…: ten decimal digits, the least significant one first.
+    # Ten decimal digits, the least significant one first (MessageDecoder#appendCRC of 5.2.0)
     digits = f"{zlib.crc32(record_without_crc) & 0x7FFFFFFF:010d}"[::-1]
     return f"{CRC_NAME}{NAME_VALUE_SEPARATOR}{digits}{PROPERTY_SEPARATOR}".encode()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.properties import PropertyParser
 
-_VERSION = re.compile(r"[vV]?(\d+)[._](\d+)[._](\d+)(?:[-_](\w+))?")
+_VERSION = re.compile(r"[vV]?(\d{1,4})[._](\d{1,4})[._](\d{1,4})(?:[-_](\w+))?")
 _STAGES = {"PREVIEW": -3, "ALPHA": -2, "BETA": -1}  # 5.0.0 was announced three times before it was released
 
 

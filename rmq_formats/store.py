@@ -5,16 +5,11 @@ A broker's store is a directory of a fixed shape: the name of a file says what i
 stands. Nothing here touches a disk: names and bytes in, meaning out.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum, unique
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from rmq_formats.layout import Layout
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on; only type checkers read this
+from rmq_formats.layout import Buffer, Layout
 
 OFFSET_DIGITS = 20  # names of files that stand in a sequence of bytes: the offset of their first byte
 TIME_DIGITS = 17  # names of index files: yyyyMMddHHmmssSSS, the broker's local time

@@ -96,7 +96,7 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
         _corrupt(f"physical_offset {stands_at} in a record", place)
     end = position + total_size
     if end > view.nbytes:
-        reason = f"record of {total_size} bytes, {view.nbytes - position} there"
+        reason = f"record of {total_size} bytes is cut off"
         raise NeedMoreData(reason, place)
 
     fixed = RECORD[sys_flag & HOST_BITS]
@@ -129,7 +129,7 @@ _HEAD_CHECKED = tuple(
 )
 
 
-def _record(  # noqa: PLR0913 - the parts of a record, in order
+def _record(  # noqa: PLR0913, PLR0917 - the parts of a record, in order
     fixed: tuple[int | bytes, ...],
     body: bytes,
     topic_length: int,
@@ -238,7 +238,7 @@ def has_right_body_crc(record: MessageRecord) -> bool:
 
 
 def has_right_property_crc(record: MessageRecord) -> bool | None:
-    """Tell whether the CRC at the end of the properties covers the record; None when there is none (5.2.0+, off by default)."""
+    """Tell whether the CRC at the end of the properties fits the record; None without one (5.2.0+, off by default)."""
     text = record.properties_raw[-CRC_SIZE:]
     if len(text) < CRC_SIZE or not text.startswith(CRC_NAME.encode()):
         return None

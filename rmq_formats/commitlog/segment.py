@@ -1,9 +1,9 @@
 """
 One CommitLog segment: where its records are, and how it ends.
 
-`walk` cuts a segment into pieces that cover it without gap or overlap: records, damage, and one last piece that says how
-it ends. Records follow each other by size alone, so walking reads heads and decodes nothing. The chain is the truth:
-bodies may contain whole records, and behind a blank or the end of the chain lie stale ones with right offsets.
+`walk` cuts a segment into pieces that cover it without gap or overlap: records, damage, and one last piece that says
+how it ends. Records follow each other by size alone. The chain is the truth: bodies may contain whole records, and
+behind a blank or the end of the chain lie stale ones with right offsets.
 
 Damage does not end a walk. It goes on at the next record that proves itself: magic, lengths that add up, the physical
 offset where it stands, the body's CRC. In the segment that the broker still writes, nothing is damage that may be
@@ -11,9 +11,9 @@ unfinished: what no later record contradicts waits. Nor is a later record believ
 that of the last good one: recovery moves the write position back and leaves old records behind it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum, unique
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from rmq_formats.commitlog.layout import (
     BLANK,
@@ -24,10 +24,13 @@ from rmq_formats.commitlog.layout import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    TOPIC_LENGTH,
 )
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.layout import Buffer
+
+Read = Callable[[int, int], Buffer]  # the bytes at a position; short only at the end
 
 
 @unique
@@ -96,7 +99,7 @@ def detect_framing(buffer: Buffer) -> Framing:
     return Framing.DLEDGER if not plain and first in (DLEDGER_MAGIC, DLEDGER_END_MAGIC) else Framing.PLAIN
 
 
-def walk(
+def walk(  # noqa: PLR0913 - what is known of a segment besides its bytes
     segment: Buffer,
     base_offset: int,
     framing: Framing = Framing.PLAIN,
@@ -105,19 +108,31 @@ def walk(
     start: int = 0,
     store_timestamp: int | None = None,
 ) -> Iterator[Piece]:
+    """Yield the pieces of a segment that is in memory; see `walk_segment`."""
+    log = SegmentBytes.of(segment, base_offset, framing)
+    return walk_segment(log, final=final, start=start, store_timestamp=store_timestamp)
+
+
+def walk_segment(
+    log: "SegmentBytes",
+    *,
+    final: bool = False,
+    start: int = 0,
+    store_timestamp: int | None = None,
+) -> Iterator[Piece]:
     """
-    Yield the pieces of *segment*, whose first byte has the physical offset *base_offset*, from position *start* on.
+    Yield the pieces of a segment from position *start* on; never more than one record is in memory.
 
     *final*: records are known to follow in a later segment, so nothing here is unfinished. *store_timestamp* is that of
     the last record before *start*, if one is known.
     """
-    log = _Log(memoryview(segment), base_offset, framing)
     position = start
     newest = store_timestamp
-    held: Piece | None = None  # the last record: whether it is whole, only what follows can tell
+    record: MessageRecord | None = None
+    held: Piece | None = None  # the piece of the last record: whether it is whole, only what follows can tell
     reason = ""
     while position < log.size:
-        if log.is_end_at(position):
+        if log.stated_end(position) is not None:
             yield from filter(None, (held, log.piece(PieceKind.BLANK, position)))
             return
         try:
@@ -133,11 +148,11 @@ def walk(
         if held:
             yield held
         newest = record.store_timestamp
-        end = position + framing.header_size + record.total_size
+        end = position + log.framing.header_size + record.total_size
         held = log.piece(PieceKind.RECORD, position, end)
         position = end
-    if held and not final and not is_settled(log.record_at(held.offset - base_offset)):
-        position, held, reason = held.offset - base_offset, None, "the newest record is not whole yet"
+    if held and record and not final and not is_settled(record):
+        position, held, reason = held.offset - log.base_offset, None, "the newest record is not whole yet"
     if held:
         yield held
     if position < log.size:
@@ -153,43 +168,56 @@ def is_settled(record: MessageRecord) -> bool:
     return has_right_body_crc(record) and not record.properties_raw.endswith(b"\0")
 
 
-class _Log(NamedTuple):
-    """A segment's bytes and where they stand."""
+class SegmentBytes(NamedTuple):
+    """A segment's bytes, read by position, and where they stand."""
 
-    view: memoryview
+    read: Read
+    size: int
     base_offset: int
-    framing: Framing
+    framing: Framing = Framing.PLAIN
 
-    @property
-    def size(self) -> int:
-        return self.view.nbytes
+    @classmethod
+    def of(cls, buffer: Buffer, base_offset: int, framing: Framing = Framing.PLAIN) -> Self:
+        """Return the segment that *buffer* holds."""
+        view = memoryview(buffer)
+        return cls(lambda position, length: view[position : position + length], view.nbytes, base_offset, framing)
 
     def piece(self, kind: PieceKind, position: int, end: int | None = None, reason: str = "") -> Piece:
+        """Return the piece from *position* to *end*, or to the end of the segment."""
         return Piece(kind, self.base_offset + position, (self.size if end is None else end) - position, reason)
 
-    def is_end_at(self, position: int) -> bool:
-        """Tell whether the broker closed the file here. It never checks the size that a blank states."""
-        if self.size - position < BLANK.size:
-            return False
-        first, second = BLANK.unpack(self.view, position)
-        return first == DLEDGER_END_MAGIC if self.framing is Framing.DLEDGER else second == MAGIC_BLANK
+    def stated_end(self, position: int) -> int | None:
+        """Return the size that the end of file at *position* states, which no broker checks; None where there is none."""
+        head = self.read(position, BLANK.size)
+        if len(head) < BLANK.size:
+            return None
+        first, second = map(int, BLANK.unpack(head))
+        if self.framing is Framing.DLEDGER:
+            return second if first == DLEDGER_END_MAGIC else None
+        return first if second == MAGIC_BLANK else None
 
     def record_at(self, position: int) -> MessageRecord:
         """Return the record whose piece begins at *position*; `FormatError` when there is none."""
-        at = position + self.framing.header_size
         if self.framing is Framing.PLAIN:
-            return decode_record(self.view, at, self.base_offset + at)
-        entry = DLEDGER_ENTRY.unpack(self.view, position)
-        magic, size, _, _, pos, _, _, _, body_length = entry
+            return self._decode(position)
         place = self.base_offset + position
-        if magic != DLEDGER_MAGIC or pos != place or size != self.framing.header_size + int(body_length):
-            reason = f"entry header says magic {magic}, pos {pos}, size {size}, body {body_length!r}"
+        header_size = self.framing.header_size
+        magic, size, _, _, pos, _, _, _, length = map(int, DLEDGER_ENTRY.unpack(self.read(position, header_size)))
+        if magic != DLEDGER_MAGIC or pos != place or size != header_size + length:
+            reason = f"entry header says magic {magic}, pos {pos}, size {size}, body {length}"
             raise CorruptData(reason, place)
-        record = decode_record(self.view, at, self.base_offset + at)
-        if record.total_size != body_length:
-            reason = f"entry of {body_length!r} bytes around a record of {record.total_size}"
+        record = self._decode(position + header_size)
+        if record.total_size != length:
+            reason = f"entry of {length} bytes around a record of {record.total_size}"
             raise CorruptData(reason, place)
         return record
+
+    def _decode(self, at: int) -> MessageRecord:
+        # A corrupt size must not make us read a gigabyte: what the head refutes is not read.
+        head = self.read(at, HEAD.size)
+        total_size, magic_code = map(int, BLANK.unpack(head))
+        is_possible = magic_code in TOPIC_LENGTH and HEAD.size < total_size <= self.size - at
+        return decode_record(self.read(at, total_size) if is_possible else head, 0, self.base_offset + at)
 
     def find_record(self, start: int, not_before: int | None) -> int | None:
         """
@@ -198,8 +226,9 @@ class _Log(NamedTuple):
         With *not_before*, the first one found must have been stored then or later: an older one is a leftover, and so
         is what follows it.
         """
-        for magic in self._magics(start + self.framing.header_size + _MAGIC_POSITION):
-            position = magic - _MAGIC_POSITION - self.framing.header_size
+        header_size = self.framing.header_size
+        for magic in self._find(_MAGIC_START, start + header_size + _MAGIC_POSITION):
+            position = magic - _MAGIC_POSITION - header_size
             try:
                 record = self.record_at(position)
             except FormatError:
@@ -208,36 +237,44 @@ class _Log(NamedTuple):
                 return None if not_before is not None and record.store_timestamp < not_before else position
         return None
 
-    def _magics(self, start: int) -> Iterator[int]:
-        data = self.view.obj if isinstance(self.view.obj, bytes) else bytes(self.view)
-        found = data.find(_MAGIC_START, start)
-        while found >= 0:
-            yield found
-            found = data.find(_MAGIC_START, found + 1)
-
     def tail(self, position: int, reason: str, *, final: bool) -> Iterator[Piece]:
         """Yield what lies behind the last record that can be believed."""
-        end = self._find_end(position)
+        end = self._find_end(position + 1)
         if end is not None and self.find_record(position + 1, None) is None:
             yield self.piece(PieceKind.DAMAGE, position, end, reason)
             yield self.piece(PieceKind.BLANK, end)
         elif final:
             yield self.piece(PieceKind.DAMAGE, position, None, reason)
-        elif not any(self.view[position:]):
+        elif all(window.count(0) == len(window) for _, window in self._windows(position)):
             yield self.piece(PieceKind.UNWRITTEN, position)
         else:
             yield self.piece(PieceKind.WAITING, position, None, reason)
 
     def _find_end(self, start: int) -> int | None:
         """Return where a blank stands that names exactly the bytes left."""
-        for position in range(start + 1, self.size - BLANK.size + 1):
-            first, second = BLANK.unpack(self.view, position)
-            size = second if self.framing is Framing.DLEDGER else first
-            if self.is_end_at(position) and size == self.size - position:
-                return position
-        return None
+        magic, magic_at = (_BLANK_MAGIC, _MAGIC_POSITION)
+        if self.framing is Framing.DLEDGER:
+            magic, magic_at = _DLEDGER_END_MAGIC, 0
+        positions = (found - magic_at for found in self._find(magic, start + magic_at))
+        return next((position for position in positions if self.stated_end(position) == self.size - position), None)
+
+    def _find(self, wanted: bytes, start: int) -> Iterator[int]:
+        """Yield every place of *wanted*, from *start* on."""
+        for position, window in self._windows(start, len(wanted) - 1):
+            found = window.find(wanted)
+            while found >= 0:
+                yield position + found
+                found = window.find(wanted, found + 1)
+
+    def _windows(self, start: int, overlap: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Yield the bytes from *start* on, each window with the first *overlap* bytes of the next."""
+        for position in range(start, self.size, _WINDOW):
+            yield position, bytes(self.read(position, _WINDOW + overlap))
 
 
+_WINDOW = 1 << 20
 _MAGIC_POSITION = HEAD.offset("magic_code")
-_MAGIC_START = MAGIC_V1.to_bytes(4, "big", signed=True)[:3]  # V1 and V2 differ in the last byte only
-assert MAGIC_V2.to_bytes(4, "big", signed=True).startswith(_MAGIC_START)
+_V1, _BLANK_MAGIC, _DLEDGER_END_MAGIC = (
+    magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_BLANK, DLEDGER_END_MAGIC)
+)
+_MAGIC_START = _V1[:3]  # what V1 and V2 have in common
