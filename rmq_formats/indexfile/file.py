@@ -1,0 +1,169 @@
+"""
+How a broker writes index files: one put after the other. The readable truth that the compiled build is held to.
+
+`IndexFile` is one file and its put, `IndexWriter` the service that hands messages to the newest file and rolls to a new
+one. Two details decide bytes that nobody expects: a new file begins with the end of the previous one as its begin, so
+that its first entry counts seconds from there; and the roll comes before any look at the message, so that a message
+without keys may create a file.
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import NamedTuple, Self
+
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.errors import CorruptData
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.keys import index_keys
+from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader, decode_header
+from rmq_formats.layout import Buffer
+from rmq_formats.release import HashSlotCount, Release
+
+MAX_INT = (1 << 31) - 1
+
+
+class Rule(NamedTuple):
+    """The release that wrote the log from a physical offset on."""
+
+    since: int
+    release: Release
+
+
+Rules = tuple[Rule, ...]
+
+
+def rules_of(*rules: tuple[int, Release]) -> Rules:
+    """Return *rules* checked: ascending, at least one; before the first one's offset the first one holds."""
+    made = tuple(Rule(*rule) for rule in rules)
+    if not made or any(later <= earlier for (earlier, _), (later, _) in pairwise(made)):
+        reason = f"rules must ascend: {[(rule.since, str(rule.release)) for rule in made]}"
+        raise CorruptData(reason)
+    return made
+
+
+def release_at(rules: Rules, physical_offset: int) -> Release:
+    """Return the release that wrote the message at *physical_offset*."""
+    return next((release for since, release in reversed(rules) if since <= physical_offset), rules[0][1])
+
+
+def time_diff_s(begin_timestamp: int, store_timestamp: int) -> int:
+    """Return the seconds that an entry stores, in Java's integers: wrapped, truncated toward zero, then clamped."""
+    if begin_timestamp <= 0:
+        return 0
+    difference = (store_timestamp - begin_timestamp + (1 << 63)) % (1 << 64) - (1 << 63)
+    return min(max(difference, 0) // 1000, MAX_INT)
+
+
+class IndexFile:
+    """One file, in memory."""
+
+    def __init__(self, geometry: Geometry, data: bytearray, header: IndexHeader) -> None:
+        """Take *data* as the mapping and *header* as what the broker knows; see `created` and `loaded`."""
+        self.geometry = geometry
+        self.header = header
+        self._data = data
+
+    @classmethod
+    def created(cls, geometry: Geometry, previous: IndexHeader | None = None) -> Self:
+        """Return a new file behind one whose header is *previous*."""
+        file = cls(geometry, bytearray(geometry.file_size), IndexHeader(index_count=1))
+        # IndexFile's constructor: values that are not positive are not handed on.
+        offset = max(previous.end_physical_offset, 0) if previous else 0
+        timestamp = max(previous.end_timestamp, 0) if previous else 0
+        file.header = IndexHeader(timestamp, timestamp, offset, offset, 0, 1)
+        HEADER.struct.pack_into(file._data, 0, *file.header._replace(index_count=0))
+        return file
+
+    @classmethod
+    def loaded(cls, geometry: Geometry, data: Buffer) -> Self:
+        """Return a file as a starting broker maps it: shorter ones are filled with zeros, longer ones cut."""
+        whole = bytearray(memoryview(data)[: geometry.file_size])
+        whole.extend(bytes(geometry.file_size - len(whole)))
+        header = decode_header(whole)
+        return cls(geometry, whole, header._replace(index_count=max(header.index_count, 1)))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a put would be refused."""
+        return self.header.index_count >= self.geometry.index_num
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever put."""
+        return self.header.index_count <= 1
+
+    def put(self, key_hash: int, physical_offset: int, store_timestamp: int, counting: HashSlotCount) -> bool:
+        """Put one key as `IndexFile#putKey` does; False when the file is full."""
+        if self.is_full:
+            return False
+        header = self.header
+        number = header.index_count
+        slot_at = self.geometry.slot_position(self.geometry.slot_of(key_hash))
+        (previous,) = map(int, SLOT.unpack(self._data, slot_at))
+        # The broker accepts the number of the entry that it is about to write; it takes a damaged file for that.
+        if previous <= 0 or previous > number:
+            previous = 0
+        diff = time_diff_s(header.begin_timestamp, store_timestamp)
+        ENTRY.struct.pack_into(
+            self._data, self.geometry.entry_position(number), key_hash, physical_offset, diff, previous
+        )
+        SLOT.struct.pack_into(self._data, slot_at, number)
+        is_first = number <= 1
+        counts = counting is HashSlotCount.EVERY_PUT or previous == 0
+        self.header = IndexHeader(
+            begin_timestamp=store_timestamp if is_first else header.begin_timestamp,
+            end_timestamp=store_timestamp,
+            begin_physical_offset=physical_offset if is_first else header.begin_physical_offset,
+            end_physical_offset=physical_offset,
+            hash_slot_count=header.hash_slot_count + counts,
+            index_count=number + 1,
+        )
+        HEADER.struct.pack_into(self._data, 0, *self.header)
+        return True
+
+    def encode(self, empty_index_count: int | None = None) -> bytes:
+        """Return the file's bytes; a clean stop leaves *empty_index_count* in a file without entries."""
+        data = bytes(self._data)
+        if not self.is_empty or empty_index_count is None:
+            return data
+        return HEADER.pack(*self.header._replace(index_count=empty_index_count)) + data[HEADER.size :]
+
+
+class IndexWriter:
+    """`IndexService#buildIndex`: messages in the order of the log, files as they fill."""
+
+    def __init__(
+        self, geometry: Geometry, rules: Rules, last: IndexFile | None = None, previous: IndexHeader | None = None
+    ) -> None:
+        """
+        Begin with no file; or go on in *last*, the newest one that a starting broker found.
+
+        *previous* is the header of the file before the first one that is written here, where only that is known.
+        """
+        self.files = [last] if last else []
+        self._geometry = geometry
+        self._rules = rules
+        self._previous = previous
+
+    def dispatch(self, record: MessageRecord, skip_keys: int = 0) -> None:
+        """Index one message; the first *skip_keys* of its keys stand in a file before the ones written here."""
+        file = self._file_with_room()
+        if record.physical_offset < file.header.end_physical_offset:
+            return
+        release = release_at(self._rules, record.physical_offset)
+        for key in index_keys(record, release)[skip_keys:]:
+            self._put(index_key_hash(key), record.physical_offset, record.store_timestamp, release.hash_slot_count)
+
+    def dispatch_all(self, records: Iterable[MessageRecord]) -> None:
+        """Index messages in their order."""
+        for record in records:
+            self.dispatch(record)
+
+    def _put(self, key_hash: int, physical_offset: int, store_timestamp: int, counting: HashSlotCount) -> None:
+        self._file_with_room().put(key_hash, physical_offset, store_timestamp, counting)
+
+    def _file_with_room(self) -> IndexFile:
+        if not self.files or self.files[-1].is_full:
+            previous = self.files[-1].header if self.files else self._previous
+            self.files.append(IndexFile.created(self._geometry, previous))
+        return self.files[-1]

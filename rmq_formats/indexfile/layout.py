@@ -1,0 +1,114 @@
+"""
+IndexFile layouts: a header, a table of hash slots, then entries in the order of arrival.
+
+A slot holds the number of its newest entry, an entry the number of the one before it in the same slot. Entry 0 is never
+used, so that 0 can mean "none": a file of `index_num` entries takes one less, and the header's `index_count` is not how
+many there are but the number of the next free one.
+"""
+
+from typing import NamedTuple
+
+from rmq_formats.layout import Layout
+
+NAME_DIGITS = 17  # yyyyMMddHHmmssSSS, the broker's local time when it created the file
+
+HEADER = Layout(
+    ("begin_timestamp", "q", "store time of the first entry's message; until then the end of the previous file"),
+    ("end_timestamp", "q", "store time of the last entry's message, not the largest one"),
+    ("begin_physical_offset", "q", "of the first entry's message; until then the end of the previous file"),
+    ("end_physical_offset", "q", "of the last entry's message"),
+    ("hash_slot_count", "i", "slots in use; up to 4.7.0 the number of entries"),
+    ("index_count", "i", "number of the next free entry; 0 or 1 in a file without entries"),
+)
+SLOT = Layout(("newest_entry", "i", "number of the slot's newest entry; 0 for none"))
+ENTRY = Layout(
+    ("key_hash", "i", "of the text topic#key; never negative"),
+    ("physical_offset", "q", "of the message"),
+    ("time_diff_s", "i", "seconds from the header's begin to the message's store time, as of the put"),
+    ("prev_entry", "i", "number of the slot's entry before this one; 0 for none"),
+)
+
+
+class IndexHeader(NamedTuple):
+    """A file's header, in file order."""
+
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    begin_physical_offset: int = 0
+    end_physical_offset: int = 0
+    hash_slot_count: int = 0
+    index_count: int = 0
+
+    @property
+    def entry_count(self) -> int:
+        """How many entries the header claims."""
+        return max(self.index_count - 1, 0)
+
+
+class IndexEntry(NamedTuple):
+    """One entry, in file order."""
+
+    key_hash: int
+    physical_offset: int
+    time_diff_s: int
+    prev_entry: int
+
+
+class Geometry(NamedTuple):
+    """How many slots and entries a broker's index files have (`maxHashSlotNum`, `maxIndexNum`)."""
+
+    hash_slots: int = 5_000_000
+    index_num: int = 20_000_000
+
+    @property
+    def capacity(self) -> int:
+        """How many entries a file takes: number 0 is not used."""
+        return self.index_num - 1
+
+    @property
+    def entries_position(self) -> int:
+        """Where the entries begin, entry 0 included."""
+        return HEADER.size + SLOT.size * self.hash_slots
+
+    @property
+    def file_size(self) -> int:
+        """The size of every file."""
+        return self.entries_position + ENTRY.size * self.index_num
+
+    def slot_of(self, key_hash: int) -> int:
+        """Return the slot that an entry of *key_hash* hangs in."""
+        return key_hash % self.hash_slots
+
+    def slot_position(self, slot: int) -> int:
+        """Return where slot number *slot* stands."""
+        return HEADER.size + SLOT.size * slot
+
+    def entry_position(self, number: int) -> int:
+        """Return where entry number *number* stands."""
+        return self.entries_position + ENTRY.size * number
+
+
+DEFAULT_GEOMETRY = Geometry()
+
+
+def decode_header(data: bytes | bytearray | memoryview) -> IndexHeader:
+    """Return the header that *data* begins with; `NeedMoreData` when it is shorter."""
+    return IndexHeader(*map(int, HEADER.unpack(data)))
+
+
+def decode_entry(data: bytes | bytearray | memoryview, position: int = 0) -> IndexEntry:
+    """Return the entry at *position*; `NeedMoreData` when *data* ends before it."""
+    return IndexEntry(*map(int, ENTRY.unpack(data, position)))
+
+
+def detect_geometry(file_size: int, header: IndexHeader) -> Geometry | None:
+    """
+    Return the geometry of a *full* file: its count of the next free entry is the number of entries it was made for.
+
+    None where the sizes cannot be: then the header is damaged or the file was never full.
+    """
+    index_num = header.index_count
+    slots_size = file_size - HEADER.size - ENTRY.size * index_num
+    if index_num <= 1 or slots_size < SLOT.size or slots_size % SLOT.size:
+        return None
+    return Geometry(slots_size // SLOT.size, index_num)

@@ -1,0 +1,345 @@
+"""How a broker puts keys into index files."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_formats.commitlog.layout import MAGIC_V1
+from rmq_formats.commitlog.record import MessageRecord, decode_record, new_record
+from rmq_formats.commitlog.segment import PieceKind, detect_framing, walk
+from rmq_formats.errors import CorruptData
+from rmq_formats.flags import TransactionType
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.file import IndexFile, IndexWriter, release_at, rules_of, time_diff_s
+from rmq_formats.indexfile.keys import index_keys
+from rmq_formats.indexfile.layout import (
+    DEFAULT_GEOMETRY,
+    ENTRY,
+    HEADER,
+    Geometry,
+    IndexEntry,
+    IndexHeader,
+    decode_entry,
+    decode_header,
+    detect_geometry,
+)
+from rmq_formats.release import NEWEST, OLDEST, HashSlotCount, Release
+from tests.golden import GOLDEN, SCENARIO, golden_stores, release_of
+
+TINY = Geometry(hash_slots=100, index_num=20)
+EQUAL_SCENARIOS = (
+    "base",
+    "direct",
+    "types",
+    "types-crc",
+    "clock",
+    "retry",
+    "timer",
+    "crash-before",
+    "rockscq",
+    "dledger",
+    "dledger-upgraded",
+    "multipath",
+    "transient",
+    "cqext",
+)
+# b533-crash-before was halted between append and dispatch: its newest record is not in the index.
+EQUAL = tuple(name for name in golden_stores(*EQUAL_SCENARIOS) if name != "b533-crash-before")
+UPGRADED = {
+    "up470-471": rules_of((0, Release.of("4.7.0")), (11232, Release.of("4.7.1"))),
+    "up533-540": rules_of((0, Release.of("5.3.3")), (11232, Release.of("5.4.0"))),
+}
+
+
+def a_message(offset: int = 0, time: int = 1000, sys_flag: int = 0, **properties: str) -> MessageRecord:
+    """Return a record of topic T with these properties."""
+    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
+    return new_record(
+        topic=b"T",
+        magic_code=MAGIC_V1,
+        properties=text,
+        physical_offset=offset,
+        store_timestamp=time,
+        sys_flag=sys_flag,
+    )
+
+
+def entries_of(file: IndexFile) -> list[IndexEntry]:
+    """Return the entries that a file's header claims."""
+    data = file.encode()
+    header = decode_header(data)
+    return [decode_entry(data, file.geometry.entry_position(i)) for i in range(1, header.index_count)]
+
+
+def a_writer(release: Release = NEWEST, geometry: Geometry = TINY) -> IndexWriter:
+    """Return a writer of one release."""
+    return IndexWriter(geometry, rules_of((0, release)))
+
+
+def log_of(store: Path) -> Iterator[MessageRecord]:
+    """Yield the records of a store's whole log, wherever its segments lie."""
+    folders = [*store.glob("commitlog*"), *store.glob("dledger-*/data")]
+    segments = sorted((path for folder in folders for path in folder.iterdir()), key=lambda path: path.name)
+    for i, path in enumerate(segments):
+        data = path.read_bytes()
+        framing = detect_framing(data)
+        base = int(path.name)
+        last = not any(any(later.read_bytes()) for later in segments[i + 1 :])
+        for piece in walk(data, base, framing, final=not last):
+            if piece.kind is PieceKind.RECORD:
+                yield decode_record(data, piece.offset + framing.header_size - base)
+
+
+def test_hashes_landing_in_slots_16_29_29_8_16_16_chain_as_in_every_article_about_the_format() -> None:
+    """The classic example, through the real put: each entry points at the one before it in its slot."""
+    file = IndexFile.created(Geometry(hash_slots=32, index_num=20))
+    for slot in (16, 29, 29, 8, 16, 16):
+        file.put(slot, 0, 1000, HashSlotCount.EMPTY_SLOT)
+
+    assert [entry[3] for entry in entries_of(file)] == [0, 0, 2, 0, 1, 5]
+    assert file.header.hash_slot_count == 3
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_the_files_of_an_undisturbed_store_are_what_one_writer_makes_of_its_log(
+    golden: Callable[[str], Path], name: str
+) -> None:
+    """The broker's own bytes judge the model."""
+    store = golden(name)
+    writer = a_writer(Release.of(release_of(name)))
+    writer.dispatch_all(log_of(store))
+
+    assert [path.read_bytes() for path in sorted((store / "index").iterdir())] == _encoded(writer, name)
+
+
+@pytest.mark.parametrize("name", UPGRADED)
+def test_files_that_two_releases_wrote_follow_two_rules(golden: Callable[[str], Path], name: str) -> None:
+    """The rule changes at the first record of the newer release, in the middle of a file."""
+    store = golden(name)
+    writer = IndexWriter(TINY, UPGRADED[name])
+    writer.dispatch_all(log_of(store))
+
+    assert [path.read_bytes() for path in sorted((store / "index").iterdir())] == _encoded(writer, name)
+
+
+def _encoded(writer: IndexWriter, name: str) -> list[bytes]:
+    release = Release.of(release_of(name))
+    return [file.encode(release.empty_index_count) for file in writer.files]
+
+
+def test_every_golden_store_is_in_one_of_the_two_proofs_or_known_to_be_disturbed() -> None:
+    """A new store must not slip through."""
+    disturbed = {"crash-after", "crash-later", "expired", "expired-logonly", "live"}
+    left = {name for name in GOLDEN if name not in EQUAL and name not in UPGRADED and SCENARIO[name] not in disturbed}
+
+    assert left <= {"b533-crash-before"}
+
+
+def test_a_default_file_has_420_000_040_bytes() -> None:
+    """What every operator sees in an index directory."""
+    assert DEFAULT_GEOMETRY.file_size == 420_000_040
+
+
+def test_a_full_file_tells_its_geometry_by_its_length_and_count() -> None:
+    """A full file's next free entry is the number of entries it was made for; other sizes cannot be."""
+    header = IndexHeader(index_count=20)
+
+    assert detect_geometry(TINY.file_size, header) == TINY
+    assert detect_geometry(TINY.file_size + 1, header) is None
+    assert detect_geometry(TINY.file_size, IndexHeader(index_count=1)) is None
+    assert detect_geometry(TINY.file_size, IndexHeader(index_count=-5)) is None
+    assert detect_geometry(TINY.file_size, IndexHeader(index_count=10_000)) is None
+
+
+def test_a_file_takes_one_entry_less_than_its_index_num() -> None:
+    """Entry 0 is never written."""
+    file = IndexFile.created(TINY)
+
+    assert [file.put(i, i, 1000, HashSlotCount.EMPTY_SLOT) for i in range(20)] == [True] * 19 + [False]
+    assert file.header.index_count == 20
+    assert file.encode()[TINY.entry_position(0) : TINY.entry_position(1)] == bytes(ENTRY.size)
+
+
+def test_the_first_entry_of_a_later_file_counts_from_the_end_of_the_file_before() -> None:
+    """The seconds are taken before the header's begin moves to the first message."""
+    file = IndexFile.created(TINY, IndexHeader(0, 1_000_000, 0, 77, 5, 20))
+
+    assert tuple(file.header) == (1_000_000, 1_000_000, 77, 77, 0, 1)
+    file.put(1, 100, 1_005_500, HashSlotCount.EMPTY_SLOT)
+    file.put(2, 200, 1_006_500, HashSlotCount.EMPTY_SLOT)
+
+    assert [entry[2] for entry in entries_of(file)] == [5, 1]
+    assert tuple(file.header) == (1_005_500, 1_006_500, 100, 200, 2, 3)
+
+
+def test_an_end_that_is_not_positive_is_not_handed_on() -> None:
+    """The constructor tests for more than 0."""
+    assert tuple(IndexFile.created(TINY, IndexHeader(5, -7, 5, 0, 5, 20)).header) == (0, 0, 0, 0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("begin", "time", "expected"),
+    [
+        (0, 5000, 0),
+        (-1, 5000, 0),
+        (1000, 999, 0),
+        (10_000, 1, 0),
+        (1, 1000, 0),
+        (1, 1001, 1),
+        (1, (1 << 31) * 1000 + 1, (1 << 31) - 1),
+        (1, (1 << 63) - 1, (1 << 31) - 1),
+        ((1 << 63) - 1, -(1 << 63), 0),  # wraps to 1 ms
+        (1000, -(1 << 63), (1 << 31) - 1),  # wraps to a huge positive number
+    ],
+)
+def test_seconds_are_java_integers(begin: int, time: int, expected: int) -> None:
+    """Wrapped at 64 bits, truncated toward zero, clamped to 0 and 2^31 - 1."""
+    assert time_diff_s(begin, time) == expected
+
+
+@pytest.mark.parametrize(("counting", "expected"), [(HashSlotCount.EVERY_PUT, 3), (HashSlotCount.EMPTY_SLOT, 2)])
+def test_hash_slot_count_grows_by_the_rule_of_the_release(counting: HashSlotCount, expected: int) -> None:
+    """Up to 4.7.0 with every put, later with every slot that was empty."""
+    file = IndexFile.created(TINY)
+    for key_hash in (5, 105, 6):
+        file.put(key_hash, 0, 1000, counting)
+
+    assert file.header.hash_slot_count == expected
+
+
+def test_a_slot_that_points_beyond_the_count_is_taken_for_empty_but_not_one_that_points_at_it() -> None:
+    """The broker is off by one, which only a damaged file shows."""
+    data = bytearray(IndexFile.created(TINY).encode())
+    HEADER.struct.pack_into(data, 0, 1000, 1000, 0, 0, 0, 4)
+    for slot, newest in ((1, 5), (2, 4), (3, -1)):
+        data[TINY.slot_position(slot) : TINY.slot_position(slot) + 4] = newest.to_bytes(4, "big", signed=True)
+    file = IndexFile.loaded(TINY, bytes(data))
+    file.put(2, 9, 1000, HashSlotCount.EMPTY_SLOT)
+    file.put(1, 9, 1000, HashSlotCount.EMPTY_SLOT)
+    file.put(3, 9, 1000, HashSlotCount.EMPTY_SLOT)
+
+    # entry 4 in slot 2; then slot 1, whose 5 has just become the count; then slot 3
+    assert [entry[3] for entry in entries_of(file)][3:] == [4, 5, 0]
+
+
+def test_the_end_is_the_last_written_time_not_the_largest() -> None:
+    """A clock that goes back takes the header with it; entries count 0 seconds."""
+    writer = a_writer()
+    writer.dispatch_all([a_message(0, 9000, UNIQ_KEY="a"), a_message(100, 5000, UNIQ_KEY="b")])
+    (file,) = writer.files
+
+    assert (file.header.begin_timestamp, file.header.end_timestamp) == (9000, 5000)
+    assert [entry[2] for entry in entries_of(file)] == [0, 0]
+
+
+def test_keys_of_one_message_straddle_two_files() -> None:
+    """The put that was refused is repeated in the next file, which then begins where the old one ends."""
+    writer = a_writer()
+    writer.dispatch(a_message(500, KEYS=" ".join(f"k{i}" for i in range(25))))
+    first, second = writer.files
+
+    assert [len(entries_of(file)) for file in writer.files] == [19, 6]
+    assert first.header.end_physical_offset == second.header.begin_physical_offset == 500
+
+
+def test_a_message_without_keys_creates_a_file() -> None:
+    """The file is asked for before anyone looks at the message: the first one, and the one behind a full file."""
+    writer = a_writer(Release.of("5.3.3"))
+    writer.dispatch(a_message(0))
+    assert [file.header.index_count for file in writer.files] == [1]
+
+    writer.dispatch(a_message(100, KEYS=" ".join("k" * 19)))
+    assert len(writer.files) == 1
+
+    writer.dispatch(a_message(300, sys_flag=TransactionType.ROLLBACK, KEYS="k"))
+    assert [len(entries_of(file)) for file in writer.files] == [19, 0]
+
+
+def test_only_a_rollback_is_not_indexed() -> None:
+    """PREPARED is, although it gets no ConsumeQueue unit."""
+    indexed = [bool(index_keys(a_message(sys_flag=kind, UNIQ_KEY="u"), NEWEST)) for kind in TransactionType]
+
+    assert dict(zip(TransactionType, indexed, strict=True)) == {
+        TransactionType.NONE: True,
+        TransactionType.PREPARED: True,
+        TransactionType.COMMIT: True,
+        TransactionType.ROLLBACK: False,
+    }
+
+
+def test_keys_are_the_unique_key_then_every_word_then_the_tags() -> None:
+    """Duplicates stay, empty words go; tags from 5.4.0 on, under a text of their own."""
+    record = a_message(KEYS=" dup  dup x ", TAGS="a||b", UNIQ_KEY="U")
+
+    assert index_keys(record, Release.of("5.3.3")) == ["T#U", "T#dup", "T#dup", "T#x"]
+    assert index_keys(record, Release.of("5.4.0")) == ["T#U", "T#dup", "T#dup", "T#x", "T#T#a||b"]
+    assert index_keys(a_message(), NEWEST) == []
+
+
+def test_the_hash_of_the_smallest_integer_is_zero() -> None:
+    """Its absolute value overflows in Java."""
+    assert index_key_hash("polygenelubricants") == 0
+
+
+def test_a_message_before_the_end_of_the_file_is_not_indexed_again_but_the_one_at_its_end_is() -> None:
+    """After recovery the broker dispatches again; only smaller offsets are skipped."""
+    writer = a_writer(Release.of("5.3.3"))
+    writer.dispatch_all([a_message(0, UNIQ_KEY="a"), a_message(100, UNIQ_KEY="b")])
+    writer.dispatch_all([a_message(0, UNIQ_KEY="a"), a_message(100, UNIQ_KEY="b"), a_message(200, UNIQ_KEY="c")])
+
+    assert [entry[1] for entry in entries_of(writer.files[0])] == [0, 100, 100, 200]
+
+
+def test_a_restarted_broker_goes_on_in_the_file_it_finds() -> None:
+    """A file is its bytes: loaded again, it continues as if nothing had happened."""
+    messages = [a_message(100 * i, 1000 * i, UNIQ_KEY=f"u{i}") for i in range(12)]
+    whole = a_writer()
+    whole.dispatch_all(messages)
+    first = a_writer()
+    first.dispatch_all(messages[:5])
+    second = IndexWriter(TINY, rules_of((0, NEWEST)), IndexFile.loaded(TINY, first.files[-1].encode()))
+    second.dispatch_all(messages[5:])
+
+    assert [file.encode() for file in second.files] == [file.encode() for file in whole.files]
+
+
+def test_a_short_file_is_loaded_as_if_zeros_followed() -> None:
+    """The broker maps it at its own size; a count of 0 becomes 1."""
+    file = IndexFile.loaded(TINY, bytes(HEADER.size))
+
+    assert file.header.index_count == 1
+    assert len(file.encode()) == TINY.file_size
+
+
+def test_a_file_never_put_to_shows_the_count_of_the_release_after_a_clean_stop() -> None:
+    """Only a flush writes it: 1 from 5.0.0 on, which flushes at shutdown; 0 before."""
+    file = IndexFile.created(TINY)
+
+    assert decode_header(file.encode()).index_count == 0
+    assert [decode_header(file.encode(release.empty_index_count)).index_count for release in (OLDEST, NEWEST)] == [0, 1]
+
+
+def test_rules_must_ascend() -> None:
+    """A record has one release."""
+    assert release_at(rules_of((100, OLDEST), (200, NEWEST)), 50) is OLDEST
+    assert release_at(rules_of((100, OLDEST), (200, NEWEST)), 200) is NEWEST
+    with pytest.raises(CorruptData, match="ascend"):
+        rules_of((100, OLDEST), (100, NEWEST))
+    with pytest.raises(CorruptData, match="ascend"):
+        rules_of()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 500), st.booleans()), max_size=60))
+def test_every_entry_points_at_the_newest_older_entry_of_its_slot(puts: list[tuple[int, int, bool]]) -> None:
+    """However hashes fall: a plain search backwards finds the same."""
+    file = IndexFile.created(Geometry(7, 100))
+    for key_hash, offset, _ in puts:
+        file.put(key_hash * 5, offset, 1000, HashSlotCount.EMPTY_SLOT)
+    slots = [key_hash * 5 % 7 for key_hash, _, _ in puts]
+    expected = [next((j + 1 for j in range(i - 1, -1, -1) if slots[j] == slots[i]), 0) for i in range(len(slots))]
+
+    assert [entry[3] for entry in entries_of(file)] == expected
+    assert file.header.hash_slot_count == len(set(slots))
