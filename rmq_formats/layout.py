@@ -2,7 +2,7 @@
 Fixed-size byte layouts, declared once.
 
 A `Layout` is a list of fields in file order. The scalar modules unpack it, the compiled modules ask it for offsets, and
-`docs/formats.md` is checked against it. All integers are big-endian and signed.
+`docs/formats.md` is checked against it. Integers are big-endian, and signed except where the code is a capital.
 """
 
 import struct
@@ -32,7 +32,7 @@ class Row(NamedTuple):
     meaning: str
 
 
-_KINDS = {"b": "i8", "h": "i16", "i": "i32", "q": "i64"}
+_KINDS = {"b": "i8", "h": "i16", "H": "u16", "i": "i32", "I": "u32", "q": "i64"}
 
 
 class Layout:

@@ -187,7 +187,7 @@ class SegmentBytes(NamedTuple):
         return Piece(kind, self.base_offset + position, (self.size if end is None else end) - position, reason)
 
     def stated_end(self, position: int) -> int | None:
-        """Return the size that the end of file at *position* states, which no broker checks; None where there is none."""
+        """Return the size that an end of file at *position* states, which no broker checks; None without one."""
         head = self.read(position, BLANK.size)
         if len(head) < BLANK.size:
             return None

@@ -1,0 +1,121 @@
+"""
+The two kinds of message id, and why text alone does not tell them apart.
+
+The broker's offset id says where a record stands: its store host and physical offset. The client's unique id (property
+UNIQ_KEY) says which process made the message and when. Both are upper-case hex of 16 bytes, or of 28 with an IPv6
+address, so every id can be read in both ways. Clients in other languages make unique ids of other shapes: opaque text.
+"""
+
+import re
+from datetime import UTC, datetime, tzinfo
+from typing import NamedTuple
+
+from rmq_formats.commitlog.record import Host
+from rmq_formats.errors import CorruptData
+from rmq_formats.layout import Layout
+
+_ID = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
+
+
+def _offset_id(address: str) -> Layout:
+    return Layout(
+        ("address", address, "of the store host"),
+        ("port", "i", "of the store host"),
+        ("physical_offset", "q", "where the record begins"),
+    )
+
+
+def _unique_id(address: str) -> Layout:
+    return Layout(
+        ("address", address, "of the client; made up from the time where it has none"),
+        ("process_id", "H", "low 16 bits; the high ones in 4.6.0 and 4.6.1"),
+        ("loader_hash", "i", "hash of the client's class loader"),
+        ("time_diff", "I", "ms since the client's month began"),
+        ("counter", "H", "of the client's process"),
+    )
+
+
+# By the bytes of the address.
+OFFSET_ID = {4: _offset_id("4s"), 16: _offset_id("16s")}
+UNIQUE_ID = {4: _unique_id("4s"), 16: _unique_id("16s")}
+
+
+class OffsetId(NamedTuple):
+    """Where a record stands, and at which broker."""
+
+    host: Host
+    physical_offset: int
+
+
+class UniqueId(NamedTuple):
+    """Which client made a message, and when in a month that the id does not name."""
+
+    address: bytes
+    process_id: int
+    loader_hash: int
+    time_diff: int
+    counter: int
+
+
+def encode_offset_id(host: Host, physical_offset: int) -> str:
+    """Return the id of the record that *host* stores at *physical_offset*."""
+    return OFFSET_ID[len(host.address)].pack(*host, physical_offset).hex().upper()
+
+
+def decode_offset_id(text: str) -> OffsetId:
+    """Read an id as a broker's."""
+    address, port, physical_offset = _unpack(text, OFFSET_ID)
+    return OffsetId(Host(bytes(address), int(port)), int(physical_offset))
+
+
+def encode_unique_id(unique_id: UniqueId) -> str:
+    """Return an id as a Java client writes it."""
+    return UNIQUE_ID[len(unique_id.address)].pack(*unique_id).hex().upper()
+
+
+def decode_unique_id(text: str) -> UniqueId:
+    """Read an id as a Java client's."""
+    address, *numbers = _unpack(text, UNIQUE_ID)
+    return UniqueId(bytes(address), *map(int, numbers))
+
+
+def _unpack(text: str, layouts: dict[int, Layout]) -> tuple[int | bytes, ...]:
+    if not _ID.fullmatch(text):
+        reason = f"{text[:80]!r} is no message id: 32 or 56 hexadecimal digits"
+        raise CorruptData(reason)
+    raw = bytes.fromhex(text)
+    layout = next(layout for layout in layouts.values() if layout.size == len(raw))
+    return layout.unpack(raw)
+
+
+def nearly_time(unique_id: UniqueId, now_ms: int, zone: tzinfo) -> int:
+    """
+    Return the time (ms) that a client reads from an id: in this month, or in the one before if that is not past yet.
+
+    Wrong for older ids; see `time_near`.
+    """
+    # MessageClientIDSetter#getNearlyTimeFromID
+    month = _month_start(now_ms, zone)
+    time = month + unique_id.time_diff
+    return time if time < now_ms else _month_start(month - 1, zone) + unique_id.time_diff
+
+
+def time_near(unique_id: UniqueId, born_timestamp: int, zone: tzinfo) -> int | None:
+    """
+    Return the time (ms) in an id whose message was born at *born_timestamp*, whatever the year.
+
+    An id is made just before its message is born, so the month is that of the birth or the one before. None where a
+    born timestamp is no date.
+    """
+    try:
+        month = _month_start(born_timestamp, zone)
+        months = (_month_start(month - 1, zone), month)
+    except (OverflowError, ValueError, OSError):
+        return None
+    return min((start + unique_id.time_diff for start in months), key=lambda time: abs(time - born_timestamp))
+
+
+def _month_start(time_ms: int, zone: tzinfo) -> int:
+    moment = datetime.fromtimestamp(time_ms // 1000, UTC).astimezone(zone)
+    start = moment.replace(day=1, hour=0, minute=0, second=0, microsecond=0, fold=0)
+    return int(start.timestamp()) * 1000
