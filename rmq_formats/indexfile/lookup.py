@@ -7,7 +7,7 @@ which keeps a broker busy for ever, ends here with a word about it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import count
+from itertools import count, islice
 from typing import NamedTuple
 
 from rmq_formats.errors import CorruptData
@@ -100,18 +100,21 @@ class IndexReader:
         first, last = header.begin_timestamp, header.end_timestamp
         return (begin < first and end > last) or first <= begin <= last or first <= end <= last
 
+    def hits(self, text: str, begin: int, end: int) -> Iterator[Hop]:
+        """Yield the entries that may stand for the hashed *text*, newest first; `CorruptData` as `chain`."""
+        key_hash = index_key_hash(text)
+        for hop in self.chain(self.geometry.slot_of(key_hash)):
+            if hop.entry.key_hash == key_hash and begin <= hop.timestamp <= end:
+                yield hop
+            if hop.timestamp < begin:
+                return
+
     def select(self, text: str, begin: int, end: int, limit: int | None = None) -> Selection:
         """Return where messages under the hashed *text* may stand, newest first; at most *limit*."""
-        key_hash = index_key_hash(text)
         found: list[int] = []
         try:
-            for hop in self.chain(self.geometry.slot_of(key_hash)):
-                if limit is not None and len(found) >= limit:
-                    break
-                if hop.entry.key_hash == key_hash and begin <= hop.timestamp <= end:
-                    found.append(hop.entry.physical_offset)
-                if hop.timestamp < begin:
-                    break
+            for hop in islice(self.hits(text, begin, end), limit):
+                found.append(hop.entry.physical_offset)  # noqa: PERF401 - what was found stays when the chain is broken
         except CorruptData as damage:
             return Selection(found, (damage,))
         return Selection(found)
