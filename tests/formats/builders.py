@@ -1,0 +1,91 @@
+"""Records and segments for tests: say what matters, the rest is ordinary."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rmq_formats.commitlog.layout import (
+    BLANK,
+    DLEDGER_END,
+    DLEDGER_END_MAGIC,
+    DLEDGER_ENTRY,
+    DLEDGER_MAGIC,
+    MAGIC_BLANK,
+    MAGIC_V1,
+)
+from rmq_formats.commitlog.record import Host, MessageRecord, encode_record, new_record
+from rmq_formats.commitlog.segment import Framing
+from rmq_formats.properties import encode_properties
+
+PRODUCER = Host(bytes([10, 0, 0, 7]), 51234)
+BROKER = Host(bytes([10, 0, 0, 1]), 10911)
+PRODUCER_V6 = Host(bytes.fromhex("20010db8000000000000000000000007"), 51234)
+BROKER_V6 = Host(bytes.fromhex("20010db8000000000000000000000001"), 10911)
+BORN = 1_763_600_000_000
+STORED = BORN + 5
+
+
+def a_record(
+    body: bytes = b"hello",
+    *,
+    topic: str = "Orders",
+    properties: Mapping[str, str] | bytes = b"KEYS\x01order-1\x02",
+    **fields: Any,  # noqa: ANN401 - those of new_record
+) -> MessageRecord:
+    """Return an ordinary record; *properties* as text or as a map."""
+    raw = properties if isinstance(properties, bytes) else encode_properties(properties, trailing_separator=True)
+    ordinary: dict[str, Any] = {
+        "magic_code": MAGIC_V1,
+        "born_timestamp": BORN,
+        "born_host": PRODUCER,
+        "store_timestamp": STORED,
+        "store_host": BROKER,
+    }
+    return new_record(topic=topic.encode(), body=body, properties=raw, **ordinary | fields)
+
+
+def placed(
+    records: Iterable[MessageRecord], base_offset: int = 0, framing: Framing = Framing.PLAIN
+) -> list[MessageRecord]:
+    """Return the records as they stand one behind the other, the first at the start of a segment."""
+    result: list[MessageRecord] = []
+    offset = base_offset
+    for record in records:
+        result.append(record._replace(physical_offset=offset + framing.header_size))
+        offset = result[-1].end_offset
+    return result
+
+
+def framed(record: MessageRecord, framing: Framing = Framing.PLAIN, index: int = 0) -> bytes:
+    """Return a record's bytes, behind DLedger's entry header if it has one."""
+    raw = encode_record(record)
+    if framing is Framing.PLAIN:
+        return raw
+    pos = record.physical_offset - framing.header_size
+    return DLEDGER_ENTRY.pack(DLEDGER_MAGIC, framing.header_size + len(raw), index, 0, pos, 0, 0, 0, len(raw)) + raw
+
+
+def a_blank(size: int, framing: Framing = Framing.PLAIN) -> bytes:
+    """Return the end of a full segment, with *size* bytes left for it."""
+    if framing is Framing.DLEDGER:
+        return DLEDGER_END.pack(DLEDGER_END_MAGIC, size).ljust(size, b"\0")
+    return BLANK.pack(size, MAGIC_BLANK).ljust(size, b"\0")
+
+
+def log_of(records: Sequence[MessageRecord], base_offset: int = 0, framing: Framing = Framing.PLAIN) -> bytes:
+    """Return the bytes of *records*, one behind the other, each saying where it stands."""
+    in_place = placed(records, base_offset, framing)
+    return b"".join(framed(record, framing, index) for index, record in enumerate(in_place))
+
+
+def a_segment(
+    records: Sequence[MessageRecord],
+    size: int = 4096,
+    base_offset: int = 0,
+    framing: Framing = Framing.PLAIN,
+    *,
+    sealed: bool = False,
+) -> bytes:
+    """Return a segment: records, then zeros not yet written, or the blank that seals it."""
+    log = log_of(records, base_offset, framing)
+    assert len(log) + BLANK.size <= size, "the records do not fit"
+    return log + (a_blank(size - len(log), framing) if sealed else bytes(size - len(log)))
