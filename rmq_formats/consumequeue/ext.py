@@ -1,0 +1,89 @@
+"""
+ConsumeQueueExt: what does not fit into a unit, in files of its own (4.1.0+, `enableConsumeQueueExt`).
+
+The queue's unit then holds the address of an extension unit in place of its tags code. Without filter bitmaps
+(`enableCalcFilterBitMap`, off by default) all of it follows from the log, and so do the files. A bitmap does not.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rmq_formats.consumequeue.layout import EXT_ADDRESS_BASE, EXT_END, EXT_END_SIZE, EXT_UNIT
+from rmq_formats.errors import CorruptData, NeedMoreData
+from rmq_formats.layout import Buffer
+
+_END_MARK = EXT_END.to_bytes(2, "big", signed=True)
+
+
+class ExtUnit(NamedTuple):
+    """One extension unit."""
+
+    size: int
+    tags_code: int
+    store_timestamp: int
+    bitmap: bytes
+
+
+def decode_ext_unit(buffer: Buffer, position: int = 0) -> ExtUnit:
+    """Return the extension unit at *position*."""
+    size, tags_code, store_timestamp, bitmap_size = map(int, EXT_UNIT.unpack(buffer, position))
+    bitmap_at = position + EXT_UNIT.size
+    if bitmap_size < 0 or size != EXT_UNIT.size + bitmap_size:
+        reason = f"extension unit of {size} bytes with a bitmap of {bitmap_size}"
+        raise CorruptData(reason, position)
+    if bitmap_at + bitmap_size > memoryview(buffer).nbytes:
+        reason = f"bitmap of {bitmap_size} bytes, {memoryview(buffer).nbytes - bitmap_at} there"
+        raise NeedMoreData(reason, position)
+    return ExtUnit(size, tags_code, store_timestamp, bytes(buffer[bitmap_at : bitmap_at + bitmap_size]))
+
+
+def walk_ext_units(buffer: Buffer) -> Iterator[tuple[int, ExtUnit]]:
+    """Yield position and value of each unit of an extension file, up to its end mark or its zeros."""
+    position = 0
+    while memoryview(buffer).nbytes - position >= EXT_UNIT.size:
+        size = int(EXT_UNIT.unpack(buffer, position)[0])
+        if size <= 0:
+            return
+        unit = decode_ext_unit(buffer, position)
+        yield position, unit
+        position += unit.size
+
+
+def address_of(ext_offset: int) -> int:
+    """Return what a queue's unit holds for the extension unit at *ext_offset*."""
+    return ext_offset + EXT_ADDRESS_BASE
+
+
+def offset_of_address(address: int) -> int:
+    """Return where the extension unit of *address* stands."""
+    return address - EXT_ADDRESS_BASE
+
+
+def offset_of_number(number: int, file_size: int) -> int:
+    """Return where a queue's *number*-th extension unit without a bitmap stands."""
+    in_file = (file_size - EXT_END_SIZE) // EXT_UNIT.size
+    return number // in_file * file_size + number % in_file * EXT_UNIT.size
+
+
+class ConsumeQueueExt:
+    """The extension of one queue, of units without bitmaps."""
+
+    def __init__(self, file_size: int) -> None:
+        """Make files of *file_size* bytes."""
+        self._file_size = file_size
+        self._units: list[bytes] = []
+
+    def append(self, tags_code: int, store_timestamp: int) -> int:
+        """Write one unit and return its address."""
+        self._units.append(EXT_UNIT.pack(EXT_UNIT.size, tags_code, store_timestamp, 0))
+        return address_of(offset_of_number(len(self._units) - 1, self._file_size))
+
+    def files(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the offset and the bytes of each file."""
+        in_file = (self._file_size - EXT_END_SIZE) // EXT_UNIT.size
+        for first in range(0, len(self._units), in_file):
+            data = b"".join(self._units[first : first + in_file])
+            # The end mark comes with the put that finds no room.
+            if first + in_file < len(self._units):
+                data += _END_MARK
+            yield first // in_file * self._file_size, data.ljust(self._file_size, b"\0")

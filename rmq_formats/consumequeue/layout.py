@@ -1,0 +1,53 @@
+"""
+ConsumeQueue layouts: the unit of a plain queue, of a BatchConsumeQueue, and of the extension file.
+
+A queue's files are one sequence of bytes, cut into files that are named by the logical offset of their first byte. A
+plain queue's n-th unit stands at n * 20 only as long as nothing went wrong: the broker appends, it does not seek.
+"""
+
+from rmq_formats.layout import Layout
+
+UNIT = Layout(
+    ("physical_offset", "q", "where the record begins in the log"),
+    ("size", "i", "the record's total_size; 2147483647 in a pre-blank unit"),
+    (
+        "tags_code",
+        "q",
+        "hash of the TAGS text, time of delivery on the schedule topic, or address of an extension unit",
+    ),
+)
+
+# 5.0.0+, topics whose attribute queue.type is BatchCQ.
+BATCH_UNIT = Layout(
+    ("physical_offset", "q", "where the record begins in the log"),
+    ("size", "i", "the record's total_size"),
+    ("tags_code", "q", "hash of the TAGS text"),
+    ("store_timestamp", "q", "ms, the record's"),
+    ("base_offset", "q", "number of the record's first message in its queue"),
+    ("batch_count", "h", "how many messages the record holds"),
+    ("compacted_offset", "i", "always -1"),
+    ("reserved", "i", "always 0"),
+)
+
+# 4.1.0+ with enableConsumeQueueExt; the bitmap follows.
+EXT_UNIT = Layout(
+    ("size", "h", "the unit, these two bytes and the bitmap included; -1 ends a file"),
+    ("tags_code", "q", "what the queue's unit would hold without the extension"),
+    ("store_timestamp", "q", "ms, the record's"),
+    ("bitmap_size", "h", "bytes of the filter bitmap that follows"),
+)
+
+PRE_BLANK_SIZE = 0x7FFFFFFF  # the `size` of a unit that fills a new queue's first file up to its first message
+BATCH_COMPACTED_OFFSET = -1
+EXT_END = -1
+EXT_END_SIZE = 4  # bytes that a unit leaves free for the end mark
+EXT_ADDRESS_BASE = -(1 << 63)  # an extension unit's address is its offset, counted from here
+MAX_EXT_ADDRESS = -(1 << 31) - 1  # no hash is as low as this
+
+DEFAULT_FILE_SIZE = 300_000 * UNIT.size
+DEFAULT_BATCH_FILE_SIZE = 300_000 * BATCH_UNIT.size
+
+
+def file_size_of(configured: int) -> int:
+    """Return the size of the files that a broker makes: whole units, rounded up."""
+    return -(-configured // UNIT.size) * UNIT.size

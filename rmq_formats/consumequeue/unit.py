@@ -1,0 +1,293 @@
+"""
+Which units a record gives, in which queues.
+
+The dispatcher turns each record of the log into one unit of the queue that the record names. Exceptions: prepared and
+rolled back records give none; a record of a BatchCQ topic gives a batch unit; with multi-dispatch a record appears in
+further queues. What a unit says beside place and size is one number, `tags_code`.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from typing import NamedTuple
+
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.consumequeue.layout import (
+    BATCH_COMPACTED_OFFSET,
+    BATCH_UNIT,
+    MAX_EXT_ADDRESS,
+    PRE_BLANK_SIZE,
+    UNIT,
+)
+from rmq_formats.errors import CorruptData
+from rmq_formats.flags import INNER_BATCH, TransactionType, transaction_type
+from rmq_formats.hashing import java_hash
+from rmq_formats.layout import Buffer, Layout
+from rmq_formats.properties import (
+    DELAY,
+    INNER_BASE,
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    INNER_NUM,
+    TAGS,
+    parse_properties,
+)
+from rmq_formats.release import NEWEST, Release
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+LMQ_PREFIX = "%LMQ%"
+RETRY_PREFIX = "%RETRY%"
+SYSTEM_PREFIX = "rmq_sys_"
+MULTI_DISPATCH_SEPARATOR = ","
+
+DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # messageDelayLevel
+_DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNKNOWN_LEVEL_MS = 1000
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+@unique
+class QueueKind(StrEnum):
+    """The kinds of queue whose files hold units, by the folder that they lie in."""
+
+    PLAIN = "consumequeue"
+    BATCH = "batchconsumequeue"
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of this kind's units."""
+        return BATCH_UNIT if self is QueueKind.BATCH else UNIT
+
+
+class QueueName(NamedTuple):
+    """One queue of a store."""
+
+    kind: QueueKind
+    topic: str
+    queue_id: int
+
+    @property
+    def path(self) -> str:
+        """The folder of its files, below the store's root."""
+        return f"{self.kind}/{self.topic}/{self.queue_id}"
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether the name stays one folder: a record may name any text as its topic."""
+        return bool(self.topic) and self.topic not in {".", ".."} and not set(self.topic) & {"/", "\0"}
+
+
+class Unit(NamedTuple):
+    """One unit of a plain queue."""
+
+    physical_offset: int
+    size: int
+    tags_code: int
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the broker takes the unit for one when it looks for a queue's end."""
+        return self.physical_offset >= 0 and self.size > 0
+
+    @property
+    def is_pre_blank(self) -> bool:
+        """Whether the unit stands before a queue's first message."""
+        return self == PRE_BLANK
+
+    @property
+    def has_ext_address(self) -> bool:
+        """Whether `tags_code` is an address in the extension file."""
+        return self.tags_code <= MAX_EXT_ADDRESS
+
+
+PRE_BLANK = Unit(0, PRE_BLANK_SIZE, 0)
+
+
+class BatchUnit(NamedTuple):
+    """One unit of a BatchConsumeQueue: a record that holds several messages."""
+
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_timestamp: int
+    base_offset: int
+    batch_count: int
+    compacted_offset: int = BATCH_COMPACTED_OFFSET
+    reserved: int = 0
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the broker takes the unit for one when it looks for a queue's end."""
+        return self.physical_offset >= 0 and self.size > 0 and self.base_offset >= 0 and self.batch_count > 0
+
+
+def decode_unit(buffer: Buffer, position: int = 0) -> Unit:
+    """Return the unit of a plain queue at *position*."""
+    return Unit(*map(int, UNIT.unpack(buffer, position)))
+
+
+def decode_batch_unit(buffer: Buffer, position: int = 0) -> BatchUnit:
+    """Return the unit of a BatchConsumeQueue at *position*."""
+    return BatchUnit(*map(int, BATCH_UNIT.unpack(buffer, position)))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRules:
+    """What decides about units beside the records: who wrote them, and the broker's own configuration."""
+
+    releases: Sequence[tuple[int, Release]] = ((0, NEWEST),)  # ascending; the one that wrote from an offset on
+    delay_levels: str = DEFAULT_DELAY_LEVELS
+    batch_topics: frozenset[str] = frozenset()  # topics with the attribute queue.type=BatchCQ
+    multi_dispatch: bool = True  # enableMultiDispatch: a record that lists queue offsets shows that it was on
+    lmq: bool = True  # enableLmq
+
+    def release_at(self, physical_offset: int) -> Release:
+        """Return the release that wrote the record at *physical_offset*."""
+        place = bisect_right(self.releases, physical_offset, key=lambda rule: rule[0])
+        return self.releases[max(place - 1, 0)][1]
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        """How long each delay level waits, from level 1 on."""
+        return parse_delay_levels(self.delay_levels)
+
+
+class ExpectedUnit(NamedTuple):
+    """A unit that the dispatcher makes of a record."""
+
+    queue: QueueName
+    queue_offset: int  # of a batch unit: of its first message
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_timestamp: int
+    batch_count: int = 0  # of a batch unit only
+    is_dispatched: bool = False  # by multi-dispatch: such a unit has none in the extension file
+
+    @property
+    def unit(self) -> Unit | BatchUnit:
+        """The unit itself."""
+        if self.queue.kind is QueueKind.PLAIN:
+            return Unit(self.physical_offset, self.size, self.tags_code)
+        return BatchUnit(
+            self.physical_offset, self.size, self.tags_code, self.store_timestamp, self.queue_offset, self.batch_count
+        )
+
+    @property
+    def encoded(self) -> bytes:
+        """The unit's bytes."""
+        return self.queue.kind.layout.pack(*self.unit)
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """Return the milliseconds of each level of a `messageDelayLevel` text, from level 1 on."""
+    # ScheduleMessageService#parseDelayLevel splits by one space and takes the last character for the time unit.
+    delays = []
+    for item in text.split(" "):
+        number = item[:-1]
+        if item[-1:] not in _DELAY_UNITS_MS or not _INTEGER.fullmatch(number):
+            reason = f"messageDelayLevel {text!r}: {item!r} is no delay such as 10s, 5m, 2h, 1d"
+            raise CorruptData(reason)
+        delays.append(int(number) * _DELAY_UNITS_MS[item[-1]])
+    return tuple(delays)
+
+
+def java_integer(text: str | None, bits: int = 64) -> int | None:
+    """Return what `Long.parseLong` (or, with fewer *bits*, `Integer.parseInt`) gives; None where it throws."""
+    if text is None or not _INTEGER.fullmatch(text):
+        return None
+    value = int(text)
+    return value if -(1 << (bits - 1)) <= value < 1 << (bits - 1) else None
+
+
+def tags_code(topic: str, properties: Mapping[str, str], store_timestamp: int, delays_ms: Sequence[int]) -> int | None:
+    """Return what a unit says beside place and size; None where the broker refuses the record for its delay."""
+    if topic == SCHEDULE_TOPIC and DELAY in properties:
+        level = java_integer(properties[DELAY], bits=32)
+        if level is None:
+            return None
+        if level > 0:
+            return store_timestamp + delay_ms(level, delays_ms)
+    tags = properties.get(TAGS, "")
+    return java_hash(tags) if tags else 0
+
+
+def delay_ms(level: int, delays_ms: Sequence[int]) -> int:
+    """Return how long *level* waits: too high a level is the highest, a table without levels is one second."""
+    level = min(level, len(delays_ms))
+    return delays_ms[level - 1] if level > 0 else _UNKNOWN_LEVEL_MS
+
+
+def expected_units(record: MessageRecord, rules: QueueRules) -> Iterator[ExpectedUnit]:
+    """Yield the units of *record* in the order in which the dispatcher appends them."""
+    if transaction_type(record.sys_flag) in (TransactionType.PREPARED, TransactionType.ROLLBACK):
+        return
+    release = rules.release_at(record.physical_offset)
+    properties = parse_properties(record.properties_raw, release.property_parser)
+    topic = record.topic
+    code = tags_code(topic, properties, record.store_timestamp, rules.delays_ms)
+    if code is None:
+        return
+    if topic in rules.batch_topics or record.sys_flag & INNER_BATCH:
+        yield from _batch_unit(record, properties, code)
+        return
+    place = (record.physical_offset, record.total_size, code, record.store_timestamp)
+    yield ExpectedUnit(QueueName(QueueKind.PLAIN, topic, record.queue_id), record.queue_offset, *place)
+    if rules.multi_dispatch and release.multi_dispatch and not _is_excluded(topic, release):
+        for name, queue_offset in multi_dispatch_queues(properties):
+            queue_id = 0 if rules.lmq and name.startswith(LMQ_PREFIX) else record.queue_id
+            queue = QueueName(QueueKind.PLAIN, name, queue_id)
+            yield ExpectedUnit(queue, queue_offset, *place, is_dispatched=True)
+
+
+def _batch_unit(record: MessageRecord, properties: Mapping[str, str], code: int) -> Iterator[ExpectedUnit]:
+    base_offset = java_integer(properties.get(INNER_BASE))
+    batch_count = java_integer(properties.get(INNER_NUM), bits=16)
+    if base_offset is not None and batch_count is not None and base_offset >= 0 and batch_count >= 0:
+        yield ExpectedUnit(
+            QueueName(QueueKind.BATCH, record.topic, record.queue_id),
+            base_offset,
+            record.physical_offset,
+            record.total_size,
+            code,
+            record.store_timestamp,
+            batch_count,
+        )
+
+
+def _is_excluded(topic: str, release: Release) -> bool:
+    return release.multi_dispatch_excludes_topics and (
+        topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) or topic == SCHEDULE_TOPIC
+    )
+
+
+def multi_dispatch_queues(properties: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """
+    Yield name and queue offset of each further queue that a record appears in.
+
+    The broker goes on to the next record where an offset is no number. A name with a slash is skipped: only some
+    releases do so, but none could read such a queue again.
+    """
+    names = _java_split(properties.get(INNER_MULTI_DISPATCH, ""))
+    offsets = _java_split(properties.get(INNER_MULTI_QUEUE_OFFSET, ""))
+    if len(names) != len(offsets):
+        return
+    for name, text in zip(names, offsets, strict=True):
+        queue_offset = java_integer(text)
+        if queue_offset is None:
+            return
+        if "/" not in name:
+            yield name, queue_offset
+
+
+def _java_split(text: str) -> list[str]:
+    """Split as Java does: empty parts at the end go, a blank text has none."""
+    if not text.strip():
+        return []
+    parts = text.split(MULTI_DISPATCH_SEPARATOR)
+    while parts and not parts[-1]:
+        parts.pop()
+    return parts

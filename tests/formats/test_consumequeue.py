@@ -1,0 +1,376 @@
+"""What units a record gives, and how a broker appends them."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_formats.commitlog.layout import MAGIC_V1
+from rmq_formats.commitlog.record import MessageRecord, new_record
+from rmq_formats.consumequeue.ext import (
+    ConsumeQueueExt,
+    address_of,
+    decode_ext_unit,
+    offset_of_address,
+    walk_ext_units,
+)
+from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_UNIT, UNIT, file_size_of
+from rmq_formats.consumequeue.queue import Appended, BatchConsumeQueue, ConsumeQueue, walk_batch_units, walk_units
+from rmq_formats.consumequeue.unit import (
+    PRE_BLANK,
+    BatchUnit,
+    ExpectedUnit,
+    QueueKind,
+    QueueName,
+    QueueRules,
+    Unit,
+    decode_batch_unit,
+    decode_unit,
+    expected_units,
+    java_integer,
+    parse_delay_levels,
+)
+from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
+from rmq_formats.properties import encode_properties
+from rmq_formats.release import Release
+
+NEW = Release.of("5.3.3")
+FILE_SIZE = 100
+T0 = QueueName(QueueKind.PLAIN, "T", 0)
+
+
+def a_record(topic: str = "T", *, release: str = "5.3.3", **fields: Any) -> MessageRecord:
+    """Build a record; `properties` may be a mapping."""
+    properties = fields.pop("properties", {})
+    assert isinstance(properties, dict)
+    text = encode_properties(properties, trailing_separator=Release.of(release).trailing_separator)
+    return new_record(topic=topic.encode(), magic_code=MAGIC_V1, properties=text, **fields)
+
+
+def units_of(record: MessageRecord, release: str = "5.3.3", **rules: Any) -> list[ExpectedUnit]:
+    """Return the units of a record."""
+    return list(expected_units(record, QueueRules(((0, Release.of(release)),), **rules)))
+
+
+def tags_code_of(properties: dict[str, str], topic: str = "T", **rules: Any) -> list[int]:
+    """Return the tags codes of a record stored at 1000."""
+    return [unit.tags_code for unit in units_of(a_record(topic, properties=properties, store_timestamp=1000), **rules)]
+
+
+def a_unit(queue_offset: int, physical_offset: int, size: int = 10) -> ExpectedUnit:
+    """Build a unit of queue T/0."""
+    return ExpectedUnit(T0, queue_offset, physical_offset, size, 7, 0)
+
+
+def test_units_have_the_sizes_that_the_broker_gives_them() -> None:
+    """20 bytes, 46 bytes, and 20 bytes before a bitmap."""
+    assert (UNIT.size, BATCH_UNIT.size, EXT_UNIT.size) == (20, 46, 20)
+
+
+@pytest.mark.parametrize(("configured", "made"), [(200, 200), (201, 220), (1, 20), (6_000_000, 6_000_000)])
+def test_a_configured_file_size_is_rounded_up_to_whole_units(configured: int, made: int) -> None:
+    """No unit is cut by a file's end."""
+    assert file_size_of(configured) == made
+
+
+def test_a_plain_message_gives_one_unit_in_its_queue() -> None:
+    """Place, size and hash of the tags: all that a consumer needs to find it."""
+    record = a_record(queue_id=3, queue_offset=8, physical_offset=500, properties={"TAGS": "TagA"})
+
+    assert units_of(record) == [ExpectedUnit(QueueName(QueueKind.PLAIN, "T", 3), 8, 500, record.total_size, 2598919, 0)]
+
+
+@pytest.mark.parametrize(
+    ("properties", "code"),
+    [
+        ({}, 0),
+        ({"TAGS": "TagA"}, 2598919),
+        ({"TAGS": "a||b"}, ((97 * 31 + 124) * 31 + 124) * 31 + 98),
+        ({"TAGS": "polygenelubricants"}, -(1 << 31)),
+    ],
+)
+def test_the_tags_code_is_the_java_hash_of_the_whole_text(properties: dict[str, str], code: int) -> None:
+    """Sign-extended to 64 bits; no tags give 0; what looks like several tags is one text."""
+    assert tags_code_of(properties) == [code]
+
+
+@pytest.mark.parametrize(
+    ("level", "code"),
+    [("1", 2000), ("3", 11_000), ("18", 7_201_000), ("99", 7_201_000), ("0", 2598919), ("-2", 2598919)],
+)
+def test_on_the_schedule_topic_the_tags_code_is_the_time_of_delivery(level: str, code: int) -> None:
+    """Too high a level is the highest; a level that is not positive is no delay."""
+    assert tags_code_of({"TAGS": "TagA", "DELAY": level}, "SCHEDULE_TOPIC_XXXX") == [code]
+
+
+def test_a_delay_in_any_other_topic_means_nothing() -> None:
+    """A delivered message keeps the property."""
+    assert tags_code_of({"TAGS": "TagA", "DELAY": "3"}) == [2598919]
+
+
+def test_a_delay_that_is_no_number_gives_no_unit() -> None:
+    """The broker's parser throws, and the record is refused."""
+    assert tags_code_of({"DELAY": "soon"}, "SCHEDULE_TOPIC_XXXX") == []
+
+
+def test_delay_levels_are_the_brokers_configuration() -> None:
+    """`messageDelayLevel` decides, and the log does not hold it."""
+    assert tags_code_of({"DELAY": "2"}, "SCHEDULE_TOPIC_XXXX", delay_levels="2s 1d") == [86_401_000]
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "5x", "1s  5s", "٣s"])
+def test_a_text_that_is_no_list_of_delays_is_refused(text: str) -> None:
+    """The message quotes it."""
+    with pytest.raises(CorruptData, match="messageDelayLevel"):
+        parse_delay_levels(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7", 7),
+        ("+7", 7),
+        ("-7", -7),
+        ("", None),
+        (" 7", None),
+        ("7_0", None),
+        ("9223372036854775808", None),
+        (None, None),
+    ],
+)
+def test_integers_are_read_as_java_reads_them(text: str | None, value: int | None) -> None:
+    """Python's own reading is more generous."""
+    assert java_integer(text) == value
+
+
+@pytest.mark.parametrize(("transaction", "count"), [(0, 1), (4, 0), (8, 1), (12, 0)])
+def test_prepared_and_rolled_back_records_give_no_unit(transaction: int, count: int) -> None:
+    """No consumer may see them."""
+    assert len(units_of(a_record(sys_flag=transaction))) == count
+
+
+MULTI = {"INNER_MULTI_DISPATCH": "%LMQ%a,b", "INNER_MULTI_QUEUE_OFFSET": "5,6", "TAGS": "TagA"}
+
+
+def test_multi_dispatch_gives_a_unit_in_each_queue_of_the_list() -> None:
+    """Light queues have the id 0, others that of the record; place, size and tags are the record's."""
+    record = a_record(queue_id=3, queue_offset=8, properties=MULTI)
+
+    assert [(unit.queue, unit.queue_offset, unit.is_dispatched) for unit in units_of(record)] == [
+        (QueueName(QueueKind.PLAIN, "T", 3), 8, False),
+        (QueueName(QueueKind.PLAIN, "%LMQ%a", 0), 5, True),
+        (QueueName(QueueKind.PLAIN, "b", 3), 6, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("topic", "release", "count"),
+    [
+        ("T", "4.9.2", 1),
+        ("T", "4.9.3", 3),
+        ("%RETRY%g", "5.1.0", 3),
+        ("%RETRY%g", "5.1.1", 1),
+        ("rmq_sys_x", "5.1.1", 1),
+    ],
+)
+def test_multi_dispatch_depends_on_release_and_topic(topic: str, release: str, count: int) -> None:
+    """It came with 4.9.3; 5.1.1 took retry and system topics out."""
+    assert len(units_of(a_record(topic, release=release, properties=MULTI), release)) == count
+
+
+@pytest.mark.parametrize(
+    ("names", "offsets", "queues"),
+    [
+        ("a,b", "1", []),
+        ("a,b,,", "1,2", ["a", "b"]),
+        ("a,b", "x,2", []),
+        ("a,b", "1,x", ["a"]),
+        ("a/b,c", "1,2", ["c"]),
+        (" ", "1", []),
+    ],
+)
+def test_multi_dispatch_lists_are_read_as_the_broker_reads_them(names: str, offsets: str, queues: list[str]) -> None:
+    """Lists of different length are ignored, and nothing is dispatched behind an offset that is no number."""
+    record = a_record(properties={"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets})
+
+    assert [unit.queue.topic for unit in units_of(record)[1:]] == queues
+
+
+@pytest.mark.parametrize("rules", [{"multi_dispatch": False}, {"lmq": False}])
+def test_multi_dispatch_and_light_queues_can_be_switched_off(rules: dict[str, Any]) -> None:
+    """Both are a broker's configuration."""
+    queues = [unit.queue for unit in units_of(a_record(queue_id=3, properties=MULTI), **rules)][1:]
+
+    assert queues == ([] if "multi_dispatch" in rules else [(QueueKind.PLAIN, "%LMQ%a", 3), (QueueKind.PLAIN, "b", 3)])
+
+
+BATCH = {"INNER_BASE": "40", "INNER_NUM": "3"}
+
+
+def test_an_inner_batch_gives_a_batch_unit() -> None:
+    """Its base is the number of its first message."""
+    record = a_record(sys_flag=0xC0, physical_offset=900, store_timestamp=77, properties=BATCH)
+    (unit,) = units_of(record)
+
+    assert unit.queue == QueueName(QueueKind.BATCH, "T", 0)
+    assert unit.unit == BatchUnit(900, record.total_size, 0, 77, 40, 3)
+    assert decode_batch_unit(unit.encoded) == unit.unit
+
+
+@pytest.mark.parametrize("properties", [{}, {"INNER_BASE": "1"}, {"INNER_BASE": "-1", "INNER_NUM": "1"}])
+def test_a_record_of_a_batch_topic_without_base_or_count_gives_no_unit(properties: dict[str, str]) -> None:
+    """The broker only logs it."""
+    assert units_of(a_record(properties=properties), batch_topics=frozenset({"T"})) == []
+
+
+@pytest.mark.parametrize(("topic", "safe"), [("T", True), ("a b", True), ("", False), ("..", False), ("a/b", False)])
+def test_a_topic_that_is_no_folder_name_is_known_as_unsafe(topic: str, safe: bool) -> None:  # noqa: FBT001
+    """A record may name anything as its topic; nothing may be written outside."""
+    assert QueueName(QueueKind.PLAIN, topic, 0).is_safe is safe
+
+
+def test_the_release_of_a_record_is_the_last_that_began_before_it() -> None:
+    """A store may have been written by several."""
+    old = Release.of("4.9.0")
+    rules = QueueRules(((0, old), (100, NEW)))
+
+    assert [rules.release_at(offset) for offset in (-1, 0, 99, 100, 101)] == [old, old, old, NEW, NEW]
+
+
+def test_a_new_queue_that_does_not_begin_at_0_is_filled_with_blanks() -> None:
+    """From the start of the file that the first unit belongs to."""
+    queue = ConsumeQueue(FILE_SIZE)
+
+    assert queue.append(a_unit(7, 0), NEW) is Appended.IN_PLACE
+    ((base, data),) = queue.files()
+    assert base == 100
+    assert list(walk_units(data)) == [PRE_BLANK, PRE_BLANK, Unit(0, 10, 7)]
+    assert data[60:] == bytes(40)
+
+
+def test_units_fill_file_after_file() -> None:
+    """Five of them fill 100 bytes; the next file is made when the next unit comes."""
+    queue = ConsumeQueue(FILE_SIZE)
+    for number in range(5):
+        queue.append(a_unit(number, number * 10), NEW)
+
+    assert [base for base, _ in queue.files()] == [0]
+    queue.append(a_unit(5, 50), NEW)
+    assert [base for base, _ in queue.files()] == [0, 100]
+
+
+def test_too_high_a_queue_offset_makes_no_hole() -> None:
+    """The broker logs it and appends where it is."""
+    queue = ConsumeQueue(FILE_SIZE)
+    queue.append(a_unit(0, 0), NEW)
+
+    assert queue.append(a_unit(3, 10), NEW) is Appended.ELSEWHERE
+    assert queue.end == 40
+
+
+@pytest.mark.parametrize(("release", "appended"), [("4.1.0", Appended.ELSEWHERE), ("4.2.0", Appended.DROPPED)])
+def test_too_low_a_queue_offset_is_dropped_from_4_2_0_on(release: str, appended: Appended) -> None:
+    """Silently: that message is never consumed."""
+    queue = ConsumeQueue(FILE_SIZE)
+    for number in range(3):
+        queue.append(a_unit(number, number * 10), NEW)
+
+    assert queue.append(a_unit(1, 30), Release.of(release)) is appended
+
+
+def test_queue_offset_0_is_appended_wherever_the_queue_ends() -> None:
+    """A topic that was deleted and made again counts from 0; its first unit is never compared."""
+    queue = ConsumeQueue(FILE_SIZE)
+    for number in range(3):
+        queue.append(a_unit(number, number * 10), NEW)
+
+    assert queue.append(a_unit(0, 30), NEW) is Appended.ELSEWHERE
+    assert queue.append(a_unit(1, 40), NEW) is Appended.DROPPED
+    assert queue.end == 80
+
+
+def test_a_dropped_unit_leaves_the_file_that_was_made_for_it() -> None:
+    """The file is made before the unit is looked at."""
+    queue = ConsumeQueue(FILE_SIZE)
+    for number in range(5):
+        queue.append(a_unit(number, number * 10), NEW)
+    queue.append(a_unit(1, 50), NEW)
+
+    assert [(base, any(data)) for base, data in queue.files()] == [(0, True), (100, False)]
+
+
+@pytest.mark.parametrize(
+    ("release", "physical_offset", "size", "appended"),
+    [
+        ("4.4.0", 100, 20, Appended.REPEATED),
+        ("4.5.1", 100, 20, Appended.IN_PLACE),
+        ("4.5.1", 100, 10, Appended.REPEATED),
+        ("4.4.0", 101, 1, Appended.IN_PLACE),
+        ("4.5.1", 101, 1, Appended.REPEATED),
+    ],
+)
+def test_what_is_taken_for_built_depends_on_the_release(
+    release: str, physical_offset: int, size: int, appended: Appended
+) -> None:
+    """By the offset of the last unit up to 4.4.0, by its end from 4.5.1 on."""
+    queue = ConsumeQueue(FILE_SIZE)
+    queue.append(a_unit(0, 100, 10), NEW)
+
+    assert queue.append(a_unit(1, physical_offset, size), Release.of(release)) is appended
+
+
+def test_a_batch_queue_takes_what_comes_later_in_the_log() -> None:
+    """No blanks, no comparison of bases; its first file is named 0."""
+    queue = BatchConsumeQueue(BATCH_UNIT.size)
+    name = QueueName(QueueKind.BATCH, "T", 0)
+    units = [ExpectedUnit(name, base, offset, 10, 0, 1, 2) for base, offset in ((50, 10), (40, 5), (7, 20))]
+
+    assert [queue.append(unit, NEW) for unit in units] == [Appended.IN_PLACE, Appended.REPEATED, Appended.IN_PLACE]
+    files = dict(queue.files())
+    assert list(files) == [0, 46]
+    assert [unit.base_offset for data in files.values() for unit in walk_batch_units(data)] == [50, 7]
+
+
+def test_an_extension_file_ends_when_a_unit_finds_no_room() -> None:
+    """Two units of 20 and four free bytes fit into 44; the third writes the end mark and the address skips the rest."""
+    extension = ConsumeQueueExt(50)
+
+    assert [offset_of_address(extension.append(code, 9)) for code in (1, 2, 3)] == [0, 20, 50]
+    first, second = (data for _, data in extension.files())
+    assert first[40:] == b"\xff\xff" + bytes(8)
+    assert [unit.tags_code for _, unit in walk_ext_units(first)] == [1, 2]
+    assert [unit.tags_code for _, unit in walk_ext_units(second)] == [3]
+
+
+def test_a_bitmap_is_part_of_its_extension_unit() -> None:
+    """Its bytes cannot be made from the log, so they are given as they are."""
+    data = EXT_UNIT.pack(23, 5, 6, 3) + b"abc"
+
+    assert decode_ext_unit(data) == (23, 5, 6, b"abc")
+    with pytest.raises(NeedMoreData):
+        decode_ext_unit(data[:-1])
+    with pytest.raises(CorruptData):
+        decode_ext_unit(EXT_UNIT.pack(24, 5, 6, 3) + b"abc")
+
+
+@given(st.integers(0, (1 << 62)))
+def test_an_address_is_never_taken_for_a_hash(offset: int) -> None:
+    """It lies below every 32-bit number."""
+    assert Unit(0, 1, address_of(offset)).has_ext_address
+    assert not Unit(0, 1, -(1 << 31)).has_ext_address
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_units_or_an_error_of_ours(data: bytes) -> None:
+    """Nothing else escapes, nothing is read outside."""
+    for walk in (walk_units, walk_batch_units, walk_ext_units):
+        try:
+            list(walk(data))
+        except FormatError:
+            continue
+    for decode in (decode_unit, decode_batch_unit, decode_ext_unit):
+        try:
+            decode(data)
+        except FormatError:
+            continue
