@@ -1,0 +1,60 @@
+"""Errors: facts with a place, one tree, at home on both sides of a process boundary."""
+
+import pickle
+
+import pytest
+
+from rmq_formats import errors
+from rmq_formats.errors import CorruptData, FormatError, LimitExceeded, NeedMoreData, NotAStore, UnsupportedFormat
+
+KINDS = (NeedMoreData, CorruptData, LimitExceeded, UnsupportedFormat, NotAStore)
+
+
+def test_every_error_of_the_package_is_a_format_error() -> None:
+    """One `except` catches whatever bytes can do to us."""
+    defined = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)}
+
+    assert defined == {FormatError, *KINDS}
+
+
+def test_the_tree_in_the_docstring_names_every_error() -> None:
+    """Who reads the module's head has seen all kinds."""
+    assert all(kind.__name__ in (errors.__doc__ or "") for kind in KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_survives_the_trip_from_a_worker_to_the_driver(kind: type[FormatError]) -> None:
+    """An exception that cannot be unpickled hides what went wrong."""
+    error = kind("body_crc 1, computed 2", 4711, "commitlog/00000000000000000000")
+
+    arrived = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+
+    assert type(arrived) is kind
+    assert (arrived.reason, arrived.offset, arrived.file) == (error.reason, error.offset, error.file)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (CorruptData("magic 00000000 is no message"), "magic 00000000 is no message"),
+        (CorruptData("short", 0), "short at offset 0"),
+        (CorruptData("short", 7, "log"), "log: short at offset 7"),
+        (CorruptData("odd", None, "log"), "log: odd"),
+    ],
+)
+def test_an_error_says_fact_and_place_in_one_line(error: FormatError, text: str) -> None:
+    """Offset 0 is a place, too."""
+    assert str(error) == text
+
+
+def test_naming_the_file_keeps_kind_fact_and_offset() -> None:
+    """What decodes bytes does not know their file; its caller does."""
+    named = NeedMoreData("short", 7).in_file("log")
+
+    assert type(named) is NeedMoreData
+    assert str(named) == "log: short at offset 7"
+
+
+def test_the_file_that_was_named_first_stays() -> None:
+    """The innermost caller knows best."""
+    assert CorruptData("odd", 1, "inner").in_file("outer").file == "inner"

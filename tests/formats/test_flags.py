@@ -1,0 +1,59 @@
+"""The bits of `sys_flag`."""
+
+import pytest
+
+from rmq_formats.flags import (
+    BORN_HOST_V6,
+    COMPRESSED,
+    COMPRESSION_TYPE_MASK,
+    COMPRESSION_TYPE_SHIFT,
+    INNER_BATCH,
+    MULTI_TAGS,
+    NEED_UNWRAP,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+    CompressionType,
+    TransactionType,
+    transaction_type,
+)
+
+
+@pytest.mark.parametrize(
+    ("sys_flag", "expected"),
+    [
+        (0x0, TransactionType.NONE),
+        (0x4, TransactionType.PREPARED),
+        (0x8, TransactionType.COMMIT),
+        (0xC, TransactionType.ROLLBACK),
+        (0x309, TransactionType.COMMIT),  # a compressed body of a 5.x broker
+        (-1, TransactionType.ROLLBACK),
+    ],
+)
+def test_the_transaction_bits_are_one_value(sys_flag: int, expected: TransactionType) -> None:
+    """Rollback is not "prepared and committed"."""
+    assert transaction_type(sys_flag) is expected
+
+
+def test_no_two_meanings_share_a_bit() -> None:
+    """Each bit of the low eleven has one meaning."""
+    masks = (
+        COMPRESSED,
+        MULTI_TAGS,
+        TRANSACTION_MASK,
+        BORN_HOST_V6,
+        STORE_HOST_V6,
+        NEED_UNWRAP,
+        INNER_BATCH,
+        COMPRESSION_TYPE_MASK,
+    )
+
+    assert sum(masks) == 0x7FF
+
+
+@pytest.mark.parametrize(
+    ("sys_flag", "expected"),
+    [(0x1, "LEGACY"), (0x101, "LZ4"), (0x201, "ZSTD"), (0x301, "ZLIB"), (0x309, "ZLIB")],
+)
+def test_the_compression_type_stands_above_the_flags(sys_flag: int, expected: str) -> None:
+    """As seen in stores of 4.9.3 and older (no type) and of 4.9.8 and 5.x."""
+    assert CompressionType((sys_flag & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT).name == expected

@@ -1,0 +1,111 @@
+"""The table of what releases do differently."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.properties import PropertyParser
+from rmq_formats.release import NEWEST, OLDEST, SWITCHES, HashSlotCount, Release, UnitSkip, Version
+from tests.golden import GOLDEN, golden_stores, release_of
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5.3.3", (5, 3, 3, 0)),
+        (" V5_3_3 ", (5, 3, 3, 0)),
+        ("4.0.0-incubating", (4, 0, 0, 0)),
+        ("5.0.0-ALPHA", (5, 0, 0, -2)),
+        ("5.0.0-preview", (5, 0, 0, -3)),
+    ],
+)
+def test_versions_are_read_in_every_spelling_that_rocketmq_uses(text: str, expected: tuple[int, ...]) -> None:
+    """Artifacts, banners and users write them differently."""
+    assert Version.parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "5", "5.3", "five", "5.3.3.1", "5.3.99999999"])
+def test_anything_else_is_no_version(text: str) -> None:
+    """A typing error must not become a wrong rule."""
+    with pytest.raises(UnsupportedFormat, match=r"5\.3\.3"):
+        Version.parse(text)
+
+
+def test_versions_sort_by_age() -> None:
+    """5.0.0 was announced three times before it was released."""
+    ages = ["4.9.8", "5.0.0-PREVIEW", "5.0.0-ALPHA", "5.0.0-BETA", "5.0.0", "5.0.1", "5.1.0"]
+
+    assert sorted(set(ages), key=Version.parse) == ages
+    assert [str(Version.parse(age)) for age in ages] == ages
+
+
+def test_every_switch_has_an_oldest_value_and_changes_in_order_of_age() -> None:
+    """The table is read from top to bottom."""
+    for steps in SWITCHES.values():
+        oldest, *later = steps
+        versions = [Version.parse(since) for since in later]
+
+        assert oldest == ""
+        assert versions == sorted(versions)
+        assert all(before != after for before, after in zip(steps.values(), list(steps.values())[1:], strict=False))
+
+
+def test_a_release_has_a_value_for_every_switch() -> None:
+    """What is not in the table does not exist, and the other way round."""
+    assert [field.name for field in fields(Release)] == ["version", *SWITCHES]
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("4.0.0", PropertyParser.SPLIT),
+        ("4.9.0", PropertyParser.SPLIT),
+        ("4.9.1", PropertyParser.SCAN),
+        ("4.9.8", PropertyParser.SCAN),
+        ("5.0.0-PREVIEW", PropertyParser.SPLIT),
+        ("5.0.0-ALPHA", PropertyParser.SCAN),
+        ("5.5.1", PropertyParser.SCAN),
+    ],
+)
+def test_the_parser_changed_twice(version: str, expected: PropertyParser) -> None:
+    """The first preview of 5.0.0 was older than 4.9.1 in this."""
+    assert Release.of(version).property_parser is expected
+
+
+def test_an_unpublished_number_behaves_like_the_newest_release_before_it() -> None:
+    """Somebody's own build of 5.3.9 is no reason to refuse."""
+    assert Release.of("5.3.9").indexes_tags is False
+    assert Release.of("6.0.0").indexes_tags is True
+
+
+def test_the_ends_of_the_table() -> None:
+    """The oldest release that we know bytes of, and the newest."""
+    assert (str(OLDEST), str(NEWEST)) == ("4.0.0", "5.5.1")
+    assert OLDEST.unit_skip is UnitSkip.OFFSET_NOT_BEYOND_LAST
+    assert NEWEST.unit_skip is UnitSkip.END_NOT_BEYOND_LAST_END
+
+
+RULES = {
+    "+1 at every put (releases up to 4.7.0)": HashSlotCount.EVERY_PUT,
+    "+1 only for an empty slot (4.7.1+)": HashSlotCount.EMPTY_SLOT,
+    "old": PropertyParser.SPLIT,
+    "new": PropertyParser.SCAN,
+    "no": False,
+    "yes (5.4.0+)": True,
+}
+
+
+@pytest.mark.parametrize("name", golden_stores(*{name.partition("-")[2] for name in GOLDEN if name[0] == "b"}))
+def test_the_table_agrees_with_what_golden_stores_were_found_to_follow(
+    golden: Callable[[str], Path], name: str
+) -> None:
+    """An independent model found the rules that each real index file obeys."""
+    note = (golden(name) / "PROVENANCE.md").read_text()
+    line = next(line for line in note.splitlines() if line.startswith("* hashSlotCount rule: "))
+    rules = [RULES[part.partition(": ")[2]] for part in line.removeprefix("* ").split("; ")]
+    release = Release.of(release_of(name))
+
+    assert [release.hash_slot_count, release.property_parser, release.indexes_tags] == rules
