@@ -1,0 +1,315 @@
+"""
+Index files at the speed of the disk: keys packed range by range, then chained file by file.
+
+The keys of a log, in its order, are one long row that is cut into files. `pack_keys` makes that row: 20 bytes a key,
+which is also the size of an entry, so `FileBuilder` turns one into the other in place and writes it where it belongs;
+only the slots stay in memory. Both are held to `indexfile.file` by property tests.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.commitlog.layout import (
+    HEAD,
+    MAGIC_V2,
+    MIN_RECORD_SIZE,
+    PROPERTIES_LENGTH,
+    RECORD,
+    TOPIC_LENGTH,
+)
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.compiled import compiled
+from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, TransactionType
+from rmq_formats.indexfile.file import MAX_INT, Rules
+from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, KeyKind
+from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
+from rmq_formats.kernels import (
+    PARSER_CODES,
+    Bytes,
+    byte_at,
+    hash_character,
+    hash_text,
+    next_property,
+    read_i8,
+    read_i16,
+    read_i32,
+    read_i64,
+    same_bytes,
+    write_i32,
+    write_i64,
+)
+from rmq_formats.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
+from rmq_formats.release import HashSlotCount
+
+PACKED_KEY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("store_timestamp", ">i8")])
+
+# Where a key's text stands in its buffer, and which kind it is.
+PLACE = np.dtype([("topic", "i4"), ("topic_end", "i4"), ("key", "i4"), ("key_end", "i4"), ("kind", "i4")])
+KINDS = tuple(KeyKind)  # a place names its kind by its number here
+
+
+class RuleTable(NamedTuple):
+    """Rules as compiled code reads them: row by row, the newest last."""
+
+    since: NDArray[np.int64]
+    parser: NDArray[np.int64]
+    indexes_tags: NDArray[np.bool_]
+    counts_every_put: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, rules: Rules) -> "RuleTable":
+        """Return the columns of *rules*."""
+        releases = [release for _, release in rules]
+        return cls(
+            np.array([since for since, _ in rules], np.int64),
+            np.array([PARSER_CODES[release.property_parser] for release in releases], np.int64),
+            np.array([release.indexes_tags for release in releases], np.bool_),
+            np.array([release.hash_slot_count is HashSlotCount.EVERY_PUT for release in releases], np.bool_),
+        )
+
+
+class PackedKeys(NamedTuple):
+    """Keys in the order of the log; `places` is empty unless asked for."""
+
+    keys: NDArray[np.void]
+    places: NDArray[np.void]
+
+
+def pack_keys(
+    records: Records, rules: RuleTable, from_offset: int = 0, *, with_places: bool = False
+) -> Iterator[PackedKeys]:
+    """
+    Yield the keys of *records* that stand at *from_offset* or behind, some at a time.
+
+    What is yielded is valid until the next one.
+    """
+    room = len(records.positions) * 4 + _WIDEST
+    keys = np.empty(room, PACKED_KEY)
+    places = np.empty(room if with_places else 0, PLACE)
+    record = 0
+    while record < len(records.positions):
+        record, count = _pack(
+            records.buffer,
+            records.base_offset,
+            records.positions,
+            records.sizes,
+            record,
+            from_offset,
+            *rules[:3],
+            keys.view(np.uint8),
+            places.view(np.int32),
+        )
+        yield PackedKeys(keys[:count], places[:count] if with_places else places)
+
+
+_SYS_FLAG = HEAD.offset("sys_flag")
+_MAGIC = HEAD.offset("magic_code")
+_BORN_HOST = RECORD[0].offset("born_host_address")
+_STORE_TIMESTAMP = RECORD[0].offset("store_timestamp")
+_BODY_LENGTH = RECORD[0].offset("body_length")
+_FIXED = RECORD[0].size
+_V6_GROWTH = RECORD[BORN_HOST_V6].size - RECORD[0].size
+_TOPIC_LENGTHS = tuple(layout.size for layout in TOPIC_LENGTH.values())
+_PROPERTIES_LENGTH = PROPERTIES_LENGTH.size
+_ROLLBACK = int(TransactionType.ROLLBACK)
+_HASH = ord(TOPIC_SEPARATOR)
+_TAG = ord(TAG_MARK)
+_SPACE = ord(KEY_SEPARATOR)
+_KEYS = np.frombuffer(KEYS.encode(), np.uint8).copy()
+_TAGS = np.frombuffer(TAGS.encode(), np.uint8).copy()
+_UNIQ_KEY = np.frombuffer(UNIQ_KEY.encode(), np.uint8).copy()
+_UNIQUE, _KEY, _TAGGED = map(KINDS.index, (KeyKind.UNIQUE, KeyKind.KEY, KeyKind.TAG))
+_ENTRY_SIZE = ENTRY.size
+_PLACE_FIELDS = PLACE.itemsize // 4
+_OFFSET_AT = ENTRY.offset("physical_offset")
+_TIME_AT = ENTRY.offset("time_diff_s")
+_PREVIOUS_AT = ENTRY.offset("prev_entry")
+_MIN_INT = -MAX_INT - 1
+_LARGEST = (1 << 63) - 1
+# The keys that one message can have: every second byte of its properties, its unique key, its tags.
+_WIDEST = (1 << 15) // 2 + 2
+
+
+@compiled
+def _put_key(
+    keys: Bytes, places: NDArray[np.int32], count: int, key_hash: int, offset: int, time: int,
+    topic: int, topic_end: int, key: int, key_end: int, kind: int,
+) -> int:  # fmt: skip
+    at = count * _ENTRY_SIZE
+    write_i32(keys, at, 0 if key_hash == _MIN_INT else abs(key_hash))
+    write_i64(keys, at + _OFFSET_AT, offset)
+    write_i64(keys, at + _TIME_AT, time)
+    if places.size:
+        place = count * _PLACE_FIELDS
+        places[np.uintp(place)] = topic
+        places[np.uintp(place + 1)] = topic_end
+        places[np.uintp(place + 2)] = key
+        places[np.uintp(place + 3)] = key_end
+        places[np.uintp(place + 4)] = kind
+    return count + 1
+
+
+@compiled
+def _pack(
+    buffer: Bytes, base_offset: int, positions: NDArray[np.int64], sizes: NDArray[np.int32], record: int,
+    from_offset: int, since: NDArray[np.int64], parser: NDArray[np.int64], indexes_tags: NDArray[np.bool_],
+    keys: Bytes, places: NDArray[np.int32],
+) -> tuple[int, int]:  # fmt: skip
+    """Pack the keys of the records from *record* on while there is room for any; return the next one and the count."""
+    count = 0
+    rule = 0
+    room = keys.size // _ENTRY_SIZE - _WIDEST
+    while record < positions.size and count <= room:
+        start = positions[record]
+        end = start + sizes[record]
+        record += 1
+        offset = base_offset + start
+        if offset < from_offset or start < 0 or end > buffer.size or end - start < MIN_RECORD_SIZE:
+            continue
+        while rule + 1 < since.size and since[rule + 1] <= offset:
+            rule += 1
+        sys_flag = read_i32(buffer, start + _SYS_FLAG)
+        if sys_flag & TRANSACTION_MASK == _ROLLBACK:
+            continue
+        time_at = start + _STORE_TIMESTAMP + (_V6_GROWTH if sys_flag & BORN_HOST_V6 else 0)
+        growth = time_at - start - _STORE_TIMESTAMP + (_V6_GROWTH if sys_flag & STORE_HOST_V6 else 0)
+        body_at = start + growth + _FIXED
+        if body_at > end:
+            continue
+        body_length = read_i32(buffer, start + growth + _BODY_LENGTH)
+        wide = read_i32(buffer, start + _MAGIC) == MAGIC_V2
+        topic = body_at + max(body_length, 0) + (_TOPIC_LENGTHS[1] if wide else _TOPIC_LENGTHS[0])
+        if topic > end:
+            continue
+        topic_length = read_i16(buffer, topic - 2) if wide else read_i8(buffer, topic - 1)
+        topic_end = topic + topic_length
+        at = topic_end + _PROPERTIES_LENGTH
+        if topic_length < 0 or at > end:
+            continue
+        properties_end = at + max(read_i16(buffer, topic_end), 0)
+        if properties_end > end:
+            continue
+
+        unique = unique_end = words = words_end = tags = tags_end = 0
+        while at < properties_end:
+            name, name_end, value, value_end, at = next_property(buffer, at, properties_end, parser[rule])
+            if name_end - name == 4 and value_end > value:
+                if same_bytes(buffer, name, name_end, _KEYS, 0, 4):
+                    words, words_end = value, value_end
+                elif same_bytes(buffer, name, name_end, _TAGS, 0, 4):
+                    tags, tags_end = value, value_end
+            elif value_end > value and same_bytes(buffer, name, name_end, _UNIQ_KEY, 0, _UNIQ_KEY.size):
+                unique, unique_end = value, value_end
+
+        time = read_i64(buffer, time_at)
+        topic_hash = hash_character(_HASH, hash_text(buffer, topic, topic_end))
+        if unique_end > unique:
+            key_hash = hash_text(buffer, unique, unique_end, topic_hash)
+            count = _put_key(keys, places, count, key_hash, offset, time, topic, topic_end, unique, unique_end, _UNIQUE)
+        word = words
+        while word < words_end:
+            word_end = word
+            while word_end < words_end and byte_at(buffer, word_end) != _SPACE:
+                word_end += 1
+            if word_end > word:
+                key_hash = hash_text(buffer, word, word_end, topic_hash)
+                count = _put_key(keys, places, count, key_hash, offset, time, topic, topic_end, word, word_end, _KEY)
+            word = word_end + 1
+        if indexes_tags[rule] and tags_end > tags:
+            key_hash = hash_text(buffer, tags, tags_end, hash_character(_HASH, hash_character(_TAG, topic_hash)))
+            count = _put_key(keys, places, count, key_hash, offset, time, topic, topic_end, tags, tags_end, _TAGGED)
+    return record, count
+
+
+class FileBuilder:
+    """One index file, written through `write(position, bytes)`: entries as they come, slots and header at the end."""
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        rules: RuleTable,
+        write: Callable[[int, memoryview], object],
+        previous: IndexHeader | None = None,
+    ) -> None:
+        """Begin behind the file whose header is *previous*; what is not positive in it is not handed on."""
+        offset = max(previous.end_physical_offset, 0) if previous else 0
+        time = max(previous.end_timestamp, 0) if previous else 0
+        self._geometry = geometry
+        self._rules = rules
+        self._write = write
+        self._slots = np.zeros(geometry.hash_slots, np.int32)
+        self._state = np.array([time, time, offset, offset, 0, 1], np.int64)
+
+    @property
+    def header(self) -> IndexHeader:
+        """The header so far; a file without entries counts 1."""
+        return IndexHeader(*map(int, self._state))
+
+    @property
+    def room(self) -> int:
+        """How many more keys the file takes."""
+        return self._geometry.index_num - int(self._state[5])
+
+    def add(self, keys: NDArray[np.void]) -> None:
+        """Chain *keys*, which become entries in place, and write them; the caller heeds `room`."""
+        if len(keys) > self.room:
+            raise ValueError(f"{len(keys)} keys for {self.room} entries")
+        if not len(keys):
+            return
+        number = int(self._state[5])
+        entries = keys.view(np.uint8)
+        _chain(entries, self._slots, self._state, self._rules.since, self._rules.counts_every_put)
+        self._write(self._geometry.entry_position(number), entries.data)
+
+    def finish(self, empty_index_count: int = 1) -> IndexHeader:
+        """Write slots, then the header; *empty_index_count* is what a file without entries shows."""
+        header = self.header
+        if header.index_count <= 1:
+            header = header._replace(index_count=empty_index_count)
+        self._write(self._geometry.slot_position(0), self._slots.astype(">i4").view(np.uint8).data)
+        self._write(0, memoryview(HEADER.pack(*header)))
+        return header
+
+
+@compiled
+def _chain(
+    entries: Bytes,
+    slots: NDArray[np.int32],
+    state: NDArray[np.int64],
+    since: NDArray[np.int64],
+    counts_every_put: NDArray[np.bool_],
+) -> None:
+    """Put packed keys, as `IndexFile.put` does, turning each into an entry where it stands."""
+    rule = 0
+    begin, hash_slot_count, index_count = state[0], state[4], state[5]
+    offset, time = state[3], state[1]
+    for at in range(0, entries.size, _ENTRY_SIZE):
+        key_hash = read_i32(entries, at)
+        offset = read_i64(entries, at + _OFFSET_AT)
+        time = read_i64(entries, at + _TIME_AT)
+        while rule + 1 < since.size and since[rule + 1] <= offset:
+            rule += 1
+        slot = key_hash % slots.size
+        previous = slots[np.uintp(slot)]
+        if begin <= 0:
+            diff = 0
+        elif time >= begin:
+            diff = min((time - begin) // 1000, MAX_INT)
+        elif time < 0 and time + _LARGEST + 1 < begin:
+            # Java's difference wraps and comes out positive.
+            diff = min((time + _LARGEST - begin + _LARGEST + 2) // 1000, MAX_INT)
+        else:
+            diff = 0
+        write_i32(entries, at + _TIME_AT, diff)
+        write_i32(entries, at + _PREVIOUS_AT, previous)
+        slots[np.uintp(slot)] = index_count
+        if index_count <= 1:
+            begin = time
+            state[2] = offset
+        if counts_every_put[rule] or previous == 0:
+            hash_slot_count += 1
+        index_count += 1
+    state[0], state[1], state[3], state[4], state[5] = begin, time, offset, hash_slot_count, index_count

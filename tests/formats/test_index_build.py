@@ -1,0 +1,240 @@
+"""The compiled build against the scalar model: same keys, same files."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2
+from rmq_formats.commitlog.record import Host, MessageRecord, encode_record, new_record
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.flags import TransactionType
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.build import KINDS, PACKED_KEY, FileBuilder, RuleTable, pack_keys
+from rmq_formats.indexfile.file import IndexFile, IndexWriter, Rules, release_at, rules_of
+from rmq_formats.indexfile.keys import typed_index_keys
+from rmq_formats.indexfile.layout import Geometry, IndexHeader
+from rmq_formats.release import NEWEST, OLDEST, Release
+
+GEOMETRY = Geometry(hash_slots=13, index_num=12)
+BASE = 1 << 40
+
+# Texts that hurt: separators, duplicates, malformed UTF-8, surrogates, words of one byte and of four.
+fragments = st.sampled_from(
+    (
+        *(b"KEYS", b"TAGS", b"UNIQ_KEY", b"KEYZ", b"\x01", b"\x02", b" ", b"a", b"bb", b"polygenelubricants"),
+        *(b"\xed\xa0\x80", b"\xc3\xa9", b"\xff", b"\xf0\x9f\x98", b"\xf0\x9f\x98\x80"),
+        *(b"TAGS\x01t\x02", b"KEYS\x01k1 k2\x02", b"UNIQ_KEY\x01u\x02", b"dup dup"),
+    )
+)
+texts = st.lists(fragments, max_size=9).map(b"".join)
+times = st.one_of(
+    st.integers(-5, 5), st.integers(1_700_000_000_000, 1_700_000_100_000), st.integers(-(1 << 63), (1 << 63) - 1)
+)
+hosts = st.sampled_from([Host(bytes(4), 0), Host(bytes(16), 0)])
+releases = st.sampled_from([Release.of(name) for name in ("4.2.0", "4.7.1", "4.9.8", "5.5.1")])
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[MessageRecord]:
+    """Draw records as they stand behind each other in a log that begins at BASE."""
+    records: list[MessageRecord] = []
+    offset = BASE
+    for _ in range(draw(st.integers(0, 12))):
+        record = new_record(
+            topic=draw(texts)[:100],
+            magic_code=draw(st.sampled_from([MAGIC_V1, MAGIC_V2])),
+            body=draw(st.binary(max_size=5)),
+            properties=draw(texts),
+            physical_offset=offset,
+            sys_flag=draw(st.sampled_from([*TransactionType])),
+            born_host=draw(hosts),
+            store_host=draw(hosts),
+            store_timestamp=draw(times),
+        )
+        records.append(record)
+        offset = record.end_offset
+    return records
+
+
+def scanned(records: Sequence[MessageRecord], base_offset: int = BASE) -> Records:
+    """Return *records* as a scan gives them."""
+    data = b"".join(map(encode_record, records))
+    return Records(
+        np.frombuffer(bytearray(data), np.uint8),
+        base_offset,
+        np.array([record.physical_offset - base_offset for record in records], np.int64),
+        np.array([record.total_size for record in records], np.int32),
+    )
+
+
+def packed(records: Sequence[MessageRecord], rules: Rules, from_offset: int = 0) -> NDArray[np.void]:
+    """Return the packed keys of *records*."""
+    blocks = [block.keys.copy() for block in pack_keys(scanned(records), RuleTable.of(rules), from_offset)]
+    return np.concatenate([np.empty(0, PACKED_KEY), *blocks], dtype=PACKED_KEY, casting="equiv")
+
+
+class Written(NamedTuple):
+    """A log and who wrote it."""
+
+    records: list[MessageRecord]
+    rules: Rules
+
+
+@st.composite
+def written_logs(draw: st.DrawFn) -> Written:
+    """Draw a log that one release wrote, or two with the switch at a record."""
+    records = draw(logs())
+    switch = draw(st.integers(0, len(records)))
+    if not 0 < switch < len(records):
+        return Written(records, rules_of((0, draw(releases))))
+    return Written(records, rules_of((0, draw(releases)), (records[switch].physical_offset, draw(releases))))
+
+
+@given(written_logs())
+def test_packed_keys_are_those_of_the_scalar_model(log: Written) -> None:
+    """Same hash, same place, same time, in the same order, whatever the text."""
+    records, rules = log
+    expected = [
+        (index_key_hash(key.text), record.physical_offset, record.store_timestamp)
+        for record in records
+        for key in typed_index_keys(record, release_at(rules, record.physical_offset))
+    ]
+
+    assert [tuple(key) for key in packed(records, rules).tolist()] == expected
+
+
+@given(logs(), releases)
+def test_places_name_the_text_of_each_key(records: list[MessageRecord], release: Release) -> None:
+    """The bytes of topic and key, and the kind."""
+    rules = rules_of((0, release))
+    group = scanned(records)
+    data = bytes(group.buffer)
+    found = [
+        (data[topic:topic_end].decode("latin-1"), data[key:key_end].decode("latin-1"), KINDS[kind])
+        for block in pack_keys(group, RuleTable.of(rules), with_places=True)
+        for topic, topic_end, key, key_end, kind in block.places.tolist()
+    ]
+    expected = [(key.topic, key.key, key.kind) for record in records for key in typed_index_keys(record, release)]
+
+    assert [kind for _, _, kind in found] == [kind for _, _, kind in expected]
+    assert [(topic, key) for topic, key, _ in found if (topic + key).isascii()] == [
+        (topic, key) for topic, key, _ in expected if (topic + key).isascii()
+    ]
+
+
+def built(keys: NDArray[np.void], rules: Rules, cut: int, previous: IndexHeader | None) -> tuple[bytes, IndexHeader]:
+    """Build one file from *keys*, handed over in blocks of *cut*."""
+    data = bytearray(GEOMETRY.file_size)
+
+    def write(position: int, block: memoryview) -> None:
+        data[position : position + len(block)] = block
+
+    builder = FileBuilder(GEOMETRY, RuleTable.of(rules), write, previous)
+    for at in range(0, len(keys), cut):
+        builder.add(keys[at : at + cut].copy())
+    builder.finish()
+    return bytes(data), builder.header
+
+
+@given(written_logs(), st.integers(1, 12), times)
+def test_built_files_are_those_of_the_scalar_model(log: Written, cut: int, end: int) -> None:
+    """Cut into files of any fill, behind any previous file, in blocks of any size."""
+    records, rules = log
+    previous: IndexHeader | None = IndexHeader(0, end, 0, BASE - 1, 0, 12)
+    writer = IndexWriter(GEOMETRY, rules, None, previous)
+    writer.dispatch_all(records)
+    keys = packed(records, rules)
+    for file in writer.files:
+        part, keys = keys[: GEOMETRY.capacity], keys[GEOMETRY.capacity :]
+        data, previous = built(part, rules, cut, previous)
+
+        assert data == file.encode(1)
+
+    assert not len(keys)
+
+
+def test_the_difference_wraps_as_in_java() -> None:
+    """A store time far below zero gives the largest difference, not the smallest."""
+    times_in_order = [(1 << 63) - 1, -(1 << 63), -2, 1]
+    records: list[MessageRecord] = []
+    for time in times_in_order:
+        offset = records[-1].end_offset if records else BASE
+        properties = b"UNIQ_KEY\x01u\x02"
+        records.append(
+            new_record(
+                topic=b"T", magic_code=MAGIC_V1, properties=properties, physical_offset=offset, store_timestamp=time
+            )
+        )
+    rules = rules_of((0, NEWEST))
+    scalar = IndexFile.created(GEOMETRY, IndexHeader(0, 5, 0, 0, 0, 12))
+    for key_hash, offset, time in packed(records, rules).tolist():
+        scalar.put(key_hash, offset, time, NEWEST.hash_slot_count)
+
+    assert built(packed(records, rules), rules, 3, IndexHeader(0, 5, 0, 0, 0, 12))[0] == scalar.encode()
+
+
+def test_keys_before_an_offset_are_left_out() -> None:
+    """A run goes on where the last one ended."""
+    records = [
+        new_record(topic=b"T", magic_code=MAGIC_V1, properties=b"KEYS\x01k\x02", physical_offset=BASE + 99 * i)
+        for i in range(5)
+    ]
+
+    assert packed(records, rules_of((0, OLDEST)), BASE + 99 * 3)["physical_offset"].tolist() == [
+        BASE + 99 * 3,
+        BASE + 99 * 4,
+    ]
+
+
+def test_a_message_of_more_keys_than_fit_a_block_is_packed_whole() -> None:
+    """A message may have sixteen thousand keys."""
+    words = b" ".join([b"k"] * 16_000)
+    records: list[MessageRecord] = []
+    for _ in range(3):
+        offset = records[-1].end_offset if records else BASE
+        records.append(
+            new_record(topic=b"T", magic_code=MAGIC_V1, properties=b"KEYS\x01" + words, physical_offset=offset)
+        )
+
+    assert len(packed(records, rules_of((0, NEWEST)))) == 48_000
+
+
+def test_more_keys_than_a_file_has_room_for_are_refused() -> None:
+    """The caller cuts."""
+    with pytest.raises(ValueError, match="13 keys for 11 entries"):
+        built(np.zeros(13, PACKED_KEY), rules_of((0, NEWEST)), 13, None)
+
+
+@given(logs().filter(bool), st.data())
+def test_a_record_that_contradicts_itself_has_no_keys_and_does_no_harm(
+    records: list[MessageRecord], data: st.DataObject
+) -> None:
+    """Lengths are believed only inside the record."""
+    group = scanned(records)
+    at = data.draw(st.integers(0, group.buffer.size - 1))
+    group.buffer[at] = data.draw(st.integers(0, 255))
+    cut = group._replace(buffer=group.buffer[: data.draw(st.integers(0, group.buffer.size))])
+
+    for damaged in (group, cut):
+        for block in pack_keys(damaged, RuleTable.of(rules_of((0, NEWEST)))):
+            assert all(BASE <= offset < BASE + group.buffer.size for offset in block.keys["physical_offset"].tolist())
+
+
+def test_the_same_functions_run_uncompiled() -> None:
+    """That is how they are covered and debugged; without JIT an index beyond the buffer raises."""
+    if os.environ.get("NUMBA_DISABLE_JIT") == "1":
+        pytest.skip("this is that run")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", __file__]
+    done = subprocess.run(
+        command, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout
