@@ -13,3 +13,13 @@ def spark_session(app_name: str) -> SparkSession:
         # Nobody launched us: a test, or a program that imports a verb.
         spark.prepare([])
     return SparkSession.builder.appName(app_name).getOrCreate()
+
+
+def hadoop_options(spark: SparkSession) -> dict[str, str]:
+    """Return the session's file system settings (`fs.s3a.…`), for clients that are not Hadoop's."""
+    prefix = "spark.hadoop."
+    return {
+        name.removeprefix(prefix): value
+        for name, value in spark.sparkContext.getConf().getAll()
+        if name.startswith(f"{prefix}fs.")
+    }

@@ -1,0 +1,101 @@
+"""
+The tables of a lake, each declared once: from here come Arrow's schema, Delta's, and the documentation's.
+
+Every table begins with `broker` (a label) and `store_id` (which log the row is from: two logs may have had one label).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from deltalake import Schema
+
+TIMESTAMP = pa.timestamp("us", "UTC")
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+
+
+def column(name: str, type_: pa.DataType, comment: str) -> pa.Field:
+    """Return a nullable column with its meaning."""
+    return pa.field(name, type_, metadata={"comment": comment})
+
+
+_WHOSE = (
+    column("broker", pa.string(), "label of the broker that wrote the store"),
+    column("store_id", pa.string(), "which log this is from, known by its bytes"),
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One Delta table: what a row is, its columns, and how its files are laid out for readers."""
+
+    name: str
+    row: str
+    columns: tuple[pa.Field, ...]
+    statistics: tuple[str, ...] = ()  # columns whose minimum and maximum go into the Delta log
+    bloom_filters: tuple[str, ...] = ()
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Arrow's schema of the table's files."""
+        return pa.schema((*_WHOSE, *self.columns))
+
+    @cached_property
+    def delta_schema(self) -> Any:  # noqa: ANN401 - deltalake's own type
+        """Delta's schema, column comments included."""
+        return Schema.from_arrow(self.schema)
+
+
+def messages_table() -> Table:
+    """Return the table of log records; its columns are those of the compiled decoder."""
+    from rmq_formats.commitlog.columns import SCHEMA
+
+    segment = column("segment", pa.int64(), "physical offset of the first byte of the record's file")
+    return Table(
+        "messages",
+        "one CommitLog record",
+        (segment, *SCHEMA),
+        statistics=(
+            "segment", "queue_id", "queue_offset", "physical_offset", "born_timestamp", "store_timestamp",
+            "store_time", "store_date", "topic", "uniq_key", "offset_msg_id",
+        ),
+        bloom_filters=("uniq_key", "offset_msg_id"),
+    )  # fmt: skip
+
+
+QUARANTINE = Table(
+    "quarantine",
+    "one range of the log's bytes that is no message",
+    (
+        column("segment", pa.int64(), "physical offset of the first byte of the file"),
+        column("file", pa.string(), "where the file lay when it was read"),
+        column("physical_offset", pa.int64(), "of the first damaged byte"),
+        column("length", pa.int64(), "bytes until the next piece of the log that proves itself"),
+        column("reason", pa.string(), "what is wrong with them"),
+        column("sample", pa.binary(), "their first bytes"),
+        column("run", pa.int64(), "number of the store's run that found them"),
+    ),
+    statistics=("physical_offset", "run"),
+)
+
+RUNS = Table(
+    "runs",
+    "one step of one run: registered, prepared, done",
+    (
+        column("run", pa.int64(), "number of the store's run; 0 registers the store"),
+        column(
+            "state", pa.string(), "registered: the store is known; prepared: will be committed whatever happens; done"
+        ),
+        column("time", TIMESTAMP, "when this row was written"),
+        column("host", pa.string(), "where the run's driver ran"),
+        column("from_offset", pa.int64(), "first physical offset of the run"),
+        column("to_offset", pa.int64(), "where the next run goes on"),
+        column("messages", pa.int64(), "rows that the run adds to messages"),
+        column("manifest", pa.string(), "file below the lake that holds everything a recovery needs"),
+        column(
+            "detail", pa.string(), "JSON: fingerprints of a registered store; counts, gaps, timings, versions of a run"
+        ),
+    ),
+    statistics=("run",),
+)

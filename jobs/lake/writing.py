@@ -1,0 +1,178 @@
+"""
+Parquet files of a lake's tables, written where the rows are made: in tasks, by pyarrow, never through the JVM.
+
+A file is created exclusively under a name that only this attempt has, flushed, and described by the action that a Delta
+commit needs. Until such a commit names it, it is nobody's.
+"""
+
+import base64
+import datetime as dt
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jobs.lake.tables import Table
+from jobs.storage import is_local, join, local_path, storage_of
+
+COMPRESSION_LEVEL = 1
+STATISTICS_LENGTH = 56  # characters of text minima and maxima: IPv6 ids are this long
+_HIGHEST = "\U0010ffff"
+
+
+class Action(NamedTuple):
+    """What Delta's log says of one new file."""
+
+    path: str
+    size: int
+    modification_time: int
+    stats: str
+    rows: int
+
+
+class FileNaming(NamedTuple):
+    """Whose files these are: a leftover can be told by its name."""
+
+    store_id: str
+    run: int
+
+    def name(self, part: str) -> str:
+        """Return a name that no other attempt has."""
+        return f"{self.prefix}{part}-{uuid4()}.parquet"
+
+    @property
+    def prefix(self) -> str:
+        """How the names of this run's files begin."""
+        return f"{self.store_id}-{self.run}-"
+
+
+class TableFile:
+    """One Parquet file of a table; without rows there is no file."""
+
+    def __init__(
+        self, lake: str, table: Table, name: str, constants: Mapping[str, Any], options: Mapping[str, str]
+    ) -> None:
+        """Prepare a file that is created by its first batch; *constants* fill the columns that the batches lack."""
+        self._location = join(lake, table.name, name)
+        self._table = table
+        self._name = name
+        self._constants = constants
+        self._options = options
+        self._sink: Any = None
+        self._writer: pq.ParquetWriter | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append the rows of *batch*."""
+        if not batch.num_rows:
+            return
+        whole = pa.RecordBatch.from_arrays(
+            [self._column(batch, field) for field in self._table.schema], schema=self._table.schema
+        )
+        if self._writer is None:
+            self._writer = self._open()
+        self._writer.write_batch(whole)
+
+    def write_rows(self, rows: list[dict[str, Any]]) -> None:
+        """Append a few rows given one by one."""
+        fields = [field for field in self._table.schema if field.name not in self._constants]
+        self.write(pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields)))
+
+    def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        if field.name in self._constants:
+            return pa.repeat(pa.scalar(self._constants[field.name], field.type), batch.num_rows)
+        return batch.column(field.name)
+
+    def _open(self) -> pq.ParquetWriter:
+        if is_local(self._location):
+            path = Path(local_path(self._location))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._sink = path.open("xb")
+        else:
+            self._sink = storage_of(self._location, self._options).filesystem.open_output_stream(  # type: ignore[attr-defined]
+                self._location.split("://", 1)[1]
+            )
+        return pq.ParquetWriter(self._sink, self._table.schema, **writer_settings(self._table))
+
+    def close(self) -> Action | None:
+        """Finish and flush the file, and return what a commit needs; None when no row came."""
+        if self._writer is None:
+            return None
+        self._writer.close()
+        metadata = self._writer.writer.metadata if hasattr(self._writer.writer, "metadata") else None
+        self._sink.flush()
+        size = self._sink.tell()
+        if is_local(self._location):
+            os.fsync(self._sink.fileno())
+        self._sink.close()
+        metadata = metadata or pq.read_metadata(local_path(self._location))
+        stats = statistics(metadata, self._table)
+        return Action(self._name, size, int(time.time() * 1000), json.dumps(stats), metadata.num_rows)
+
+    def discard(self) -> None:
+        """Remove the file, if there is one."""
+        if self._writer is not None:
+            storage_of(self._location, self._options).delete(self._location)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Leave no half-written file behind an error."""
+        if kind is not None and self._sink is not None:
+            self._sink.close()
+            self.discard()
+
+
+def writer_settings(table: Table) -> dict[str, Any]:
+    """Return how files of *table* are encoded: see the record of the decision on Parquet settings."""
+    settings: dict[str, Any] = {
+        "compression": "zstd",
+        "compression_level": COMPRESSION_LEVEL,
+        "write_statistics": True,
+        "store_schema": False,
+    }
+    return settings
+
+
+def statistics(metadata: pq.FileMetaData, table: Table) -> dict[str, Any]:
+    """Return Delta's statistics of a file, from its own footer."""
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    columns = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    for name in ("broker", "store_id", *table.statistics):
+        found = [metadata.row_group(group).column(columns[name]).statistics for group in range(metadata.num_row_groups)]
+        if any(item is None or not item.has_null_count for item in found):
+            continue
+        nulls[name] = sum(item.null_count for item in found)
+        ranged = [item for item in found if item.has_min_max]
+        if len(ranged) != sum(1 for item in found if item.num_values):
+            continue  # a row group with values but without limits: nothing can be said of the file
+        if ranged:
+            low[name] = _lowest(min(item.min for item in ranged))
+            high[name] = _highest(max(item.max for item in ranged))
+    return {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+
+
+def _lowest(value: Any) -> Any:  # noqa: ANN401 - whatever type the column has
+    return value[:STATISTICS_LENGTH] if isinstance(value, str) else _json(value)
+
+
+def _highest(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, str) and len(value) > STATISTICS_LENGTH:
+        return value[:STATISTICS_LENGTH] + _HIGHEST
+    return _json(value)
+
+
+def _json(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, dt.datetime):
+        return value.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value

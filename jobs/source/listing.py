@@ -1,0 +1,118 @@
+"""
+What lies in a store, by name: segments in the order of the log, queue files, index files, the rest.
+
+The listing is our own: Spark's drops legal topics such as `_a` and `.x`, and takes `[` in a path for a pattern.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from jobs.storage import FileInfo, join, normalise, storage_of
+from rmq_formats.errors import NotAStore
+from rmq_formats.store import FileKind, StoreFile, classify, offset_of_name
+
+_LOG_KINDS = frozenset({FileKind.COMMITLOG, FileKind.DLEDGER_LOG})
+_QUEUE_KINDS = frozenset({FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE, FileKind.CONSUME_QUEUE_EXT})
+
+
+class Segment(NamedTuple):
+    """One file of the log; `end` is cut where the next file's name says that it begins."""
+
+    location: str
+    base_offset: int
+    size: int
+    end: int
+
+    @property
+    def readable(self) -> int:
+        """How many of the file's bytes belong to this part of the log."""
+        return min(self.size, self.end - self.base_offset)
+
+
+class StoredFile(NamedTuple):
+    """A file of the store that is no segment: where it is, what its name says, its size."""
+
+    location: str
+    about: StoreFile
+    size: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreListing:
+    """Every file of a store, sorted."""
+
+    root: str
+    segments: tuple[Segment, ...] = ()
+    queue_files: tuple[StoredFile, ...] = ()
+    index_files: tuple[StoredFile, ...] = ()
+    other_files: tuple[StoredFile, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def start_offset(self) -> int:
+        """The first physical offset on disk."""
+        return self.segments[0].base_offset if self.segments else 0
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last byte on disk, written or not."""
+        return self.segments[-1].base_offset + self.segments[-1].size if self.segments else 0
+
+
+def list_store(
+    root: str,
+    *,
+    commitlog: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+) -> StoreListing:
+    """
+    Return what the store at *root* holds; `NotAStore` when it holds nothing that a broker writes.
+
+    *commitlog* names the directories of the log where it lies elsewhere; several are one log, sorted by file name.
+    """
+    root = normalise(root)
+    settings = dict(options or {})
+    storage = storage_of(root, settings)
+    files = [StoredFile(join(root, info.name), classify(info.name), info.size, info.modified_ms)
+             for info in storage.list_files(root)]  # fmt: skip
+    logs = list(_elsewhere(commitlog, settings)) or [file for file in files if file.about.kind in _LOG_KINDS]
+    listing = StoreListing(
+        root,
+        _segments(logs),
+        tuple(file for file in files if file.about.kind in _QUEUE_KINDS),
+        tuple(sorted((file for file in files if file.about.kind is FileKind.INDEX), key=_index_order)),
+        tuple(file for file in files if file.about.kind not in _LOG_KINDS | _QUEUE_KINDS | {FileKind.INDEX}),
+        settings,
+    )
+    if not (listing.segments or listing.queue_files or listing.index_files or _looks_like_store(listing)):
+        reason = "no RocketMQ store: no commitlog, consumequeue, index or checkpoint in it"
+        raise NotAStore(reason, None, root)
+    return listing
+
+
+def _elsewhere(directories: Sequence[str], options: Mapping[str, str]) -> Iterator[StoredFile]:
+    for directory in map(normalise, directories):
+        for info in storage_of(directory, options).list_files(directory):
+            base_offset = offset_of_name(info.name)
+            if base_offset is not None:
+                about = StoreFile(info.name, FileKind.COMMITLOG, base_offset)
+                yield StoredFile(join(directory, info.name), about, info.size, info.modified_ms)
+
+
+def _segments(files: Sequence[StoredFile]) -> tuple[Segment, ...]:
+    placed = sorted((file.about.base_offset or 0, file.location, file.size) for file in files)
+    ends = [base for base, _, _ in placed[1:]] + [1 << 63]
+    return tuple(Segment(location, base, size, end) for (base, location, size), end in zip(placed, ends, strict=True))
+
+
+def _index_order(file: StoredFile) -> str:
+    return file.about.path
+
+
+def _looks_like_store(listing: StoreListing) -> bool:
+    return any(file.about.kind is FileKind.CHECKPOINT for file in listing.other_files)
+
+
+__all__ = ["FileInfo", "Segment", "StoreListing", "StoredFile", "list_store"]

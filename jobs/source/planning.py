@@ -1,0 +1,121 @@
+"""
+Which bytes of the log a run reads: ranges that tasks can work on side by side.
+
+A range is cut by size alone. Only the first one of a segment begins at a known record; each other one finds its first
+record by itself, and `jobs.source.distribute` accepts it only if the range before it ends exactly there. So the cut
+never changes the result, and no byte is read twice to plan.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from jobs.source.listing import Segment, StoreListing
+from jobs.storage import storage_of
+from rmq_formats.commitlog.layout import BLANK
+
+DEFAULT_RANGE_SIZE = 256 << 20
+_ZEROS = bytes(BLANK.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bytes of one segment: the pieces that start in them."""
+
+    location: str
+    base_offset: int
+    segment_size: int
+    start: int  # positions in the segment
+    end: int
+    sync: bool  # find the first record: start is no known boundary
+    final: bool  # records follow in a later segment, so nothing here is unfinished
+    store_timestamp: int | None = None  # of the last record before start, where known
+    options: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def start_offset(self) -> int:
+        """The physical offset of the first byte."""
+        return self.base_offset + self.start
+
+    @property
+    def end_offset(self) -> int:
+        """The physical offset behind the last byte."""
+        return self.base_offset + self.end
+
+
+def plan_ranges(
+    listing: StoreListing,
+    from_offset: int = 0,
+    range_size: int = DEFAULT_RANGE_SIZE,
+    store_timestamp: int | None = None,
+) -> list[Range]:
+    """
+    Return the ranges of the log from the record boundary *from_offset* on, in order.
+
+    *store_timestamp* is that of the last record before *from_offset*.
+    """
+    newest = newest_written(listing)
+    ranges: list[Range] = []
+    for segment in listing.segments:
+        start = max(from_offset - segment.base_offset, 0)
+        ranges += [
+            Range(
+                segment.location,
+                segment.base_offset,
+                segment.readable,
+                begin,
+                end,
+                sync=begin > start,
+                final=newest is not None and segment.base_offset < newest,
+                store_timestamp=store_timestamp if from_offset > segment.base_offset and begin == start else None,
+                options=dict(listing.options),
+            )
+            for begin, end in _cuts(start, segment.readable, range_size)
+        ]
+    return ranges
+
+
+def _cuts(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of [start, end), cut at multiples of *size*: a cut does not depend on where a run began."""
+    while start < end:
+        stop = min((start // size + 1) * size, end)
+        yield start, stop
+        start = stop
+
+
+def newest_written(listing: StoreListing) -> int | None:
+    """
+    Return where the newest segment begins that has been written to.
+
+    A broker makes the next file before it needs it, so the last one may be all zeros; one look at each such file tells.
+    """
+    for segment in reversed(listing.segments):
+        if head(segment, listing) not in (_ZEROS, b""):
+            return segment.base_offset
+    return None
+
+
+def head(segment: Segment, listing: StoreListing) -> bytes:
+    """Return a segment's first bytes: enough to tell what its records stand behind."""
+    with storage_of(segment.location, listing.options).open(segment.location) as file:
+        return bytes(file.read(0, BLANK.size))
+
+
+def holes(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int, int]]:
+    """Yield (segment before, from, to) for offsets in the log that no file holds: one was cut short, or is missing."""
+    for before, after in pairwise(segments):
+        end = before.base_offset + before.size
+        if end < after.base_offset:
+            yield before, end, after.base_offset
+
+
+def describe(ranges: Sequence[Range]) -> dict[str, Any]:
+    """Return what a plan holds, for `--dry-run` and the report."""
+    return {
+        "ranges": len(ranges),
+        "segments": len({range_.location for range_ in ranges}),
+        "bytes": sum(range_.end - range_.start for range_ in ranges),
+        "from_offset": ranges[0].start_offset if ranges else None,
+        "to_offset": ranges[-1].end_offset if ranges else None,
+    }

@@ -1,0 +1,41 @@
+"""
+Segments as the executors see them, through Spark's `binaryFile` source.
+
+The driver's listing says what is there; this asks the machines that will read it. Content is pruned: a segment of a
+gigabyte does not fit a row, tasks read ranges of it. Paths are explicit and escaped, so that no name is taken for a
+pattern.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from urllib.parse import unquote
+
+from pyspark.sql import SparkSession
+
+from jobs.source.listing import Segment
+
+_GLOB = re.compile(r"([\[\]{}*?\\])")
+_MANY = 64  # paths: beyond, whole directories are listed, which costs one look each
+
+
+def segment_sizes(spark: SparkSession, segments: Sequence[Segment]) -> Mapping[str, int]:
+    """Return the length of each segment that executors can see."""
+    if not segments:
+        return {}
+    locations = [segment.location for segment in segments]
+    if len(locations) > _MANY:
+        locations = sorted({location.rpartition("/")[0] for location in locations})
+    files = spark.read.format("binaryFile").load([_GLOB.sub(r"\\\1", location) for location in locations])
+    found = files.select("path", "length").toArrow().to_pydict()
+    return {_location(path): length for path, length in zip(found["path"], found["length"], strict=True)}
+
+
+def _location(path: str) -> str:
+    """Return the program's spelling of Spark's `path`."""
+    return unquote(path.removeprefix("file:")) if path.startswith("file:/") else path
+
+
+def unseen(segments: Sequence[Segment], sizes: Mapping[str, int]) -> list[Segment]:
+    """Return the segments that the driver sees and the executors do not."""
+    return [segment for segment in segments if segment.location not in sizes and os.path.exists(segment.location)]  # noqa: PTH110

@@ -1,0 +1,126 @@
+"""Read one range of the log: its pieces, and what the driver needs to hold them against the ranges around it."""
+
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import NamedTuple
+
+from jobs.source.planning import Range
+from jobs.storage import storage_of
+from rmq_formats.commitlog.layout import BLANK, HEAD, HOST_BITS, RECORD
+from rmq_formats.commitlog.scan import Records, scan
+from rmq_formats.commitlog.segment import Piece, PieceKind, detect_framing
+
+
+class Fingerprint(NamedTuple):
+    """Which bytes stand at an offset: a store is known by these, never by its path."""
+
+    offset: int
+    size: int
+    sha256: str
+
+
+class Seen(NamedTuple):
+    """What a range turned out to be."""
+
+    first: int | None  # where its first piece begins; None when no piece begins in it
+    next: int  # where the piece behind its last one begins
+    end: PieceKind | None  # what its last piece is
+    open_at: int | None  # where the log is not written yet, or not whole: a later run goes on there
+    gone: bool  # the file was deleted before it could be opened
+    records: int
+    store_timestamp: int | None  # of its last record
+    fingerprints: tuple[Fingerprint, ...]  # of its first and last record
+
+
+class RangeReader:
+    """Yields a range's pieces and remembers what it has seen."""
+
+    def __init__(self, range_: Range) -> None:
+        """Read nothing yet."""
+        self._range = range_
+        self._first: int | None = None
+        self._next = range_.start_offset
+        self._end: PieceKind | None = None
+        self._open_at: int | None = None
+        self._gone = False
+        self._records = 0
+        self._store_timestamp = range_.store_timestamp
+        self._fingerprints: list[Fingerprint] = []
+
+    def pieces(self) -> Iterator[Records | Piece]:
+        """Yield records in groups, everything else piece by piece; a group's buffer is valid until the next one."""
+        try:
+            yield from self._read()
+        except FileNotFoundError:
+            self._gone = True
+            self._next = self._range.end_offset
+
+    def _read(self) -> Iterator[Records | Piece]:
+        range_ = self._range
+        with storage_of(range_.location, range_.options).open(range_.location) as file:
+            framing = detect_framing(bytes(file.read(0, BLANK.size)))
+            for item in scan(
+                file.read,
+                range_.start,
+                range_.end,
+                range_.segment_size,
+                range_.base_offset,
+                framing,
+                final=range_.final,
+                store_timestamp=range_.store_timestamp,
+                sync=range_.sync,
+                read_into=getattr(file, "read_into", None),
+            ):
+                if isinstance(item, Piece):
+                    self._see(item.offset, item.end, item.kind)
+                else:
+                    self._see_records(item, framing.header_size)
+                yield item
+
+    def _see(self, start: int, end: int, kind: PieceKind) -> None:
+        if self._first is None:
+            self._first = start
+        self._next, self._end = end, kind
+        if kind in (PieceKind.UNWRITTEN, PieceKind.WAITING):
+            self._open_at = start
+
+    def _see_records(self, group: Records, header_size: int) -> None:
+        count = len(group.positions)
+        first, last = int(group.positions[0]), int(group.positions[-1])
+        self._see(
+            group.base_offset + first - header_size, group.base_offset + last + int(group.sizes[-1]), PieceKind.RECORD
+        )
+        view = memoryview(group.buffer.data)
+        if not self._records:
+            self._fingerprints = [_fingerprint(group, 0, view)]
+        self._fingerprints[1:] = [_fingerprint(group, count - 1, view)]
+        sys_flag = int(HEAD.unpack(view, last)[_SYS_FLAG])
+        layout = RECORD[sys_flag & HOST_BITS]
+        (self._store_timestamp,) = (
+            int(value)
+            for field, value in zip(layout.fields, layout.unpack(view, last), strict=True)
+            if field.name == "store_timestamp"
+        )
+        self._records += count
+
+    @property
+    def seen(self) -> Seen:
+        """What the range was, once its pieces are read."""
+        return Seen(
+            self._first,
+            self._next,
+            self._end,
+            self._open_at,
+            self._gone,
+            self._records,
+            self._store_timestamp,
+            tuple(self._fingerprints),
+        )
+
+
+_SYS_FLAG = [field.name for field in HEAD.fields].index("sys_flag")
+
+
+def _fingerprint(group: Records, number: int, view: memoryview) -> Fingerprint:
+    position, size = int(group.positions[number]), int(group.sizes[number])
+    return Fingerprint(group.base_offset + position, size, sha256(view[position : position + size]).hexdigest())
