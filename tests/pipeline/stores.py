@@ -1,0 +1,48 @@
+"""What the scalar layer says of a store, for tests to hold the pipeline to."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from rmq_formats.commitlog.record import MessageRecord, decode_record
+from rmq_formats.commitlog.segment import PieceKind, detect_framing, walk
+from rmq_formats.store import FileKind, classify
+
+_LOG = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG)
+
+
+def segments_of(store: Path, *directories: str) -> list[Path]:
+    """Return a store's segments in the order of the log."""
+    files = [path for path in store.rglob("*") if path.is_file()]
+    if directories:
+        found = [path for path in files if path.parent.name in directories]
+    else:
+        found = [path for path in files if classify(path.relative_to(store).as_posix()).kind in _LOG]
+    return sorted(found, key=lambda path: path.name)
+
+
+def records_of(segments: list[Path]) -> Iterator[tuple[MessageRecord, bytes]]:
+    """Yield each record of a log with its own bytes, decoded by the scalar layer."""
+    contents = [path.read_bytes() for path in segments]
+    for number, (path, content) in enumerate(zip(segments, contents, strict=True)):
+        framing = detect_framing(content)
+        base_offset = int(path.name)
+        final = any(any(later[:8]) for later in contents[number + 1 :])
+        for piece in walk(content, base_offset, framing, final=final):
+            if piece.kind is PieceKind.RECORD:
+                position = piece.offset - base_offset + framing.header_size
+                record = decode_record(content, position)
+                yield record, content[position : position + record.total_size]
+
+
+def tree_state(root: Path) -> dict[str, tuple[str, int, int]]:
+    """Return what a write below *root* would change: hash, time and mode of everything."""
+    state = {}
+    for directory, _, names in os.walk(root):
+        for name in [".", *names]:
+            path = Path(directory, name)
+            status = path.stat()
+            digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+            state[str(path)] = (digest, status.st_mtime_ns, status.st_mode)
+    return state
