@@ -1,0 +1,65 @@
+"""The log of a golden store, read with the scalar modules alone."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, detect_framing, walk_segment
+from rmq_formats.store import FileKind, classify
+
+LOG_FOLDERS = ("commitlog", "commitlog-a", "commitlog-b", "dledger-n0/data")
+
+
+class StoredRecord(NamedTuple):
+    """A record, and the bytes it was read from."""
+
+    record: MessageRecord
+    raw: bytes
+
+
+def segment_files(store: Path) -> list[Path]:
+    """List the files of a store's log in the order of their offsets, whichever folder they lie in."""
+    files = [path for folder in LOG_FOLDERS for path in (store / folder).glob("*")]
+    return sorted(files, key=lambda path: path.name)
+
+
+def read_segment(path: Path) -> SegmentBytes:
+    """Read the bytes of one segment, and where they stand."""
+    raw = path.read_bytes()
+    return SegmentBytes.of(raw, int(path.name), detect_framing(raw))
+
+
+def pieces(store: Path) -> Iterator[tuple[SegmentBytes, Piece]]:
+    """Every piece of a store's log."""
+    files = segment_files(store)
+    for path in files:
+        segment = read_segment(path)
+        for piece in walk_segment(segment, final=path != files[-1]):
+            yield segment, piece
+
+
+def stored_records(store: Path) -> Iterator[StoredRecord]:
+    """Every record of a store, in the order of the log."""
+    for segment, piece in pieces(store):
+        if piece.kind is PieceKind.RECORD:
+            position = piece.offset - segment.base_offset
+            header = segment.framing.header_size
+            raw = bytes(segment.read(position + header, piece.size - header))
+            yield StoredRecord(segment.record_at(position), raw)
+
+
+def names(store: Path) -> list[str]:
+    """Every file's path below the store's root, what the tests' own files are apart."""
+    found = sorted(path.relative_to(store).as_posix() for path in store.rglob("*") if path.is_file())
+    return [name for name in found if not name.startswith(("EXPECT/", "PROVENANCE"))]
+
+
+def is_dledger(store: Path) -> bool:
+    """Whether part of the log lies behind DLedger's entry headers."""
+    return any(read_segment(path).framing is Framing.DLEDGER for path in segment_files(store))
+
+
+def kinds(store: Path) -> set[FileKind]:
+    """Collect the kinds of files that a store has."""
+    return {classify(name).kind for name in names(store)}
