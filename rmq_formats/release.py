@@ -107,6 +107,14 @@ SWITCHES: Mapping[str, Mapping[str, Any]] = {
     "prints_offset_id_twice": {"": True, "4.6.0": False},
     "prints_compressed_flag": {"": True, "5.3.2": False},
     "property_map_buckets": {"": 16, "5.1.0": 128},
+    "prints_queue_units": {"": False, "4.6.0": True},
+    "prints_message_in_braces": {"": False, "4.3.0": True},
+    "prints_broker_of_message": {"": False, "4.7.0": True},
+    "print_msg_ends_lines": {"": False, "4.9.3": True},
+    "prints_put_tps": {"": False, "5.3.2": True},
+    "half_topic_has_route": {"": False, "5.0.0": True},
+    "schedule_topic_has_route": {"": False, "4.7.1": True},
+    "unique_key_window_is_recent": {"": False, "5.4.0": True},
 }
 
 
@@ -150,6 +158,14 @@ class Release:
     prints_offset_id_twice: bool
     prints_compressed_flag: bool
     property_map_buckets: int
+    prints_queue_units: bool
+    prints_message_in_braces: bool
+    prints_broker_of_message: bool
+    print_msg_ends_lines: bool
+    prints_put_tps: bool
+    half_topic_has_route: bool
+    schedule_topic_has_route: bool
+    unique_key_window_is_recent: bool
 
     @classmethod
     def of(cls, version: str) -> "Release":
