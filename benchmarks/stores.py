@@ -1,0 +1,145 @@
+"""
+Large stores made from a seed, at the speed of the disk: real records, in real files, without a broker.
+
+Every record of a store has one size, so that a batch of them is a table of bytes whose columns are filled by numpy.
+Bodies come from a pool whose checksums are known; the pool is larger than any compressor's window.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, RECORD
+from rmq_formats.commitlog.record import Host, encode_record, new_record
+from rmq_formats.store import name_of_offset
+
+_POOL = 8192
+_BATCH = 16384
+_START = 1_760_000_000_000  # ms
+_DIGITS = 12
+_WORDS = b"order created paid shipped amount customer warehouse status pending total currency EUR item quantity "
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a store is made of."""
+
+    total_bytes: int
+    record_size: int  # of the whole record
+    compressible: bool = False
+    topics: int = 8
+    queues: int = 4
+    segment_size: int = 1 << 30
+    seed: int = 4711
+
+    @property
+    def name(self) -> str:
+        """A name that differs where the bytes do."""
+        kind = "text" if self.compressible else "random"
+        return f"{self.total_bytes >> 20}m-{self.record_size}b-{kind}-{self.topics}x{self.queues}-{self.seed}"
+
+
+def make_store(recipe: Recipe, folder: Path) -> Path:
+    """Write the store below *folder*, unless it is there, and return its root."""
+    root = folder / recipe.name
+    finished = root / "checkpoint"
+    if finished.exists():
+        return root
+    (root / "commitlog").mkdir(parents=True, exist_ok=True)
+    _Log(recipe).write(root / "commitlog")
+    finished.write_bytes(bytes(4096))
+    return root
+
+
+class _Log:
+    """The log of a recipe, batch by batch."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        random = np.random.default_rng(recipe.seed)
+        self._topics = [b"Bench%03d" % number for number in range(recipe.topics)]
+        empty = self._template(self._topics[0], b"")
+        body_size = recipe.record_size - len(empty)
+        if body_size < 0:
+            raise ValueError(f"a record of {recipe.record_size} bytes is smaller than its {len(empty)} bytes of fields")
+        self._bodies = _bodies(random, body_size, compressible=recipe.compressible)
+        self._checksums = np.array([crc32(body) & 0x7FFFFFFF for body in self._bodies], ">i4")
+        templates = [self._template(topic, bytes(body_size)) for topic in self._topics]
+        self._templates = np.frombuffer(b"".join(templates), np.uint8).reshape(len(templates), -1)
+        self._body_at = RECORD[0].size
+        properties = templates[0][self._body_at + body_size :]
+        self._unique_at = self._body_at + body_size + properties.index(b"UNIQ_KEY\x01") + 9 + 20
+        self._key_at = self._body_at + body_size + properties.index(b"KEYS\x01") + 5 + 6
+
+    @staticmethod
+    def _template(topic: bytes, body: bytes) -> bytes:
+        digits = b"0" * _DIGITS
+        properties = (
+            b"KEYS\x01order-" + digits + b"\x02UNIQ_KEY\x010A0000078C3C18B4AAC2" + digits
+            + b"\x02CLUSTER\x01DefaultCluster\x02WAIT\x01true\x02TAGS\x01TagA\x02"
+        )  # fmt: skip
+        return encode_record(
+            new_record(
+                topic=topic,
+                magic_code=MAGIC_V1,
+                body=body,
+                properties=properties,
+                born_host=Host(bytes([10, 0, 0, 7]), 51234),
+                store_host=Host(bytes([10, 0, 0, 1]), 10911),
+            )
+        )
+
+    def write(self, directory: Path) -> None:
+        """Write whole segments; only the last one may be open, its rest unwritten."""
+        recipe = self._recipe
+        per_segment = (recipe.segment_size - BLANK.size) // recipe.record_size
+        total = recipe.total_bytes // recipe.record_size
+        for number in range((total + per_segment - 1) // per_segment):
+            base_offset = number * recipe.segment_size
+            first = number * per_segment
+            count = min(per_segment, total - first)
+            with (directory / name_of_offset(base_offset)).open("wb") as file:
+                for start in range(0, count, _BATCH):
+                    size = min(_BATCH, count - start)
+                    file.write(self._batch(first + start, size, base_offset + start * recipe.record_size).data)
+                if count == per_segment:
+                    file.write(BLANK.pack(recipe.segment_size - count * recipe.record_size, MAGIC_BLANK))
+                file.truncate(recipe.segment_size)
+
+    def _batch(self, first: int, count: int, offset: int) -> NDArray[np.uint8]:
+        recipe = self._recipe
+        numbers = np.arange(first, first + count, dtype=np.int64)
+        pooled = numbers % len(self._bodies)
+        rows = self._templates[numbers % recipe.topics]
+        of_topic = numbers // recipe.topics
+        rows[:, self._body_at : self._body_at + self._bodies.shape[1]] = self._bodies[pooled]
+        times = _START + numbers // 10
+        self._put(rows, "body_crc", self._checksums[pooled])
+        self._put(rows, "queue_id", (of_topic % recipe.queues).astype(">i4"))
+        self._put(rows, "queue_offset", (of_topic // recipe.queues).astype(">i8"))
+        self._put(rows, "physical_offset", (offset + np.arange(count) * recipe.record_size).astype(">i8"))
+        self._put(rows, "born_timestamp", (times - 1).astype(">i8"))
+        self._put(rows, "store_timestamp", times.astype(">i8"))
+        for column in range(_DIGITS):
+            digit = ord("0") + numbers // 10 ** (_DIGITS - 1 - column) % 10
+            rows[:, self._unique_at + column] = digit
+            rows[:, self._key_at + column] = digit
+        return rows
+
+    @staticmethod
+    def _put(rows: NDArray[np.uint8], field: str, values: NDArray[np.generic]) -> None:
+        start = RECORD[0].offset(field)
+        width = values.dtype.itemsize
+        rows[:, start : start + width] = np.ascontiguousarray(values).view(np.uint8).reshape(-1, width)
+
+
+def _bodies(random: np.random.Generator, size: int, *, compressible: bool) -> NDArray[np.uint8]:
+    if not compressible:
+        return random.integers(0, 256, (_POOL, size), np.uint8)
+    words = _WORDS.split()
+    chosen = random.integers(0, len(words), (_POOL, size // 4 + 1))
+    texts = [b" ".join(words[number] for number in row)[:size].ljust(size) for row in chosen]
+    return np.frombuffer(b"".join(texts), np.uint8).reshape(_POOL, size)
