@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from enum import StrEnum, unique
 
 from rmq_formats.consumequeue.layout import BATCH_UNIT, UNIT
-from rmq_formats.consumequeue.unit import PRE_BLANK, BatchUnit, ExpectedUnit, Unit, decode_batch_unit, decode_unit
+from rmq_formats.consumequeue.unit import (
+    PRE_BLANK,
+    BatchUnit,
+    ExpectedUnit,
+    Unit,
+    decode_batch_unit,
+    decode_unit,
+    logical_offset,
+)
 from rmq_formats.layout import Buffer
 from rmq_formats.release import Release, UnitSkip
 
@@ -42,7 +50,7 @@ class ConsumeQueue:
         # ConsumeQueue#putMessagePositionInfo
         if self._is_built(unit, release):
             return Appended.REPEATED
-        expected = unit.queue_offset * UNIT.size
+        expected = logical_offset(unit.queue_offset)
         self._make_room(expected)
         end = self.end
         if unit.queue_offset and expected < end and release.drops_low_queue_offset:

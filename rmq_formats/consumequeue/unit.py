@@ -18,6 +18,7 @@ from rmq_formats.consumequeue.layout import (
     BATCH_COMPACTED_OFFSET,
     BATCH_UNIT,
     MAX_EXT_ADDRESS,
+    MAX_QUEUE_OFFSET,
     PRE_BLANK_SIZE,
     UNIT,
 )
@@ -182,6 +183,11 @@ class ExpectedUnit(NamedTuple):
         return self.queue.kind.layout.pack(*self.unit)
 
 
+def logical_offset(queue_offset: int) -> int:
+    """Return where the unit of *queue_offset* belongs in its queue; -1 for what no queue reaches."""
+    return queue_offset * UNIT.size if abs(queue_offset) <= MAX_QUEUE_OFFSET else -1
+
+
 def parse_delay_levels(text: str) -> tuple[int, ...]:
     """Return the milliseconds of each level of a `messageDelayLevel` text, from level 1 on."""
     # ScheduleMessageService#parseDelayLevel splits by one space and takes the last character for the time unit.
@@ -210,9 +216,14 @@ def tags_code(topic: str, properties: Mapping[str, str], store_timestamp: int, d
         if level is None:
             return None
         if level > 0:
-            return store_timestamp + delay_ms(level, delays_ms)
+            return _java_long(store_timestamp + delay_ms(level, delays_ms))
     tags = properties.get(TAGS, "")
     return java_hash(tags) if tags else 0
+
+
+def _java_long(value: int) -> int:
+    """Return *value* in 64 bits, where Java's sum ends up."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def delay_ms(level: int, delays_ms: Sequence[int]) -> int:

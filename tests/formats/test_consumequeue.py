@@ -40,7 +40,7 @@ FILE_SIZE = 100
 T0 = QueueName(QueueKind.PLAIN, "T", 0)
 
 
-def a_record(topic: str = "T", *, release: str = "5.3.3", **fields: Any) -> MessageRecord:
+def a_record(topic: str = "T", *, release: str = "5.3.3", **fields: Any) -> MessageRecord:  # noqa: ANN401 - any field
     """Build a record; `properties` may be a mapping."""
     properties = fields.pop("properties", {})
     assert isinstance(properties, dict)
@@ -48,12 +48,12 @@ def a_record(topic: str = "T", *, release: str = "5.3.3", **fields: Any) -> Mess
     return new_record(topic=topic.encode(), magic_code=MAGIC_V1, properties=text, **fields)
 
 
-def units_of(record: MessageRecord, release: str = "5.3.3", **rules: Any) -> list[ExpectedUnit]:
+def units_of(record: MessageRecord, release: str = "5.3.3", **rules: Any) -> list[ExpectedUnit]:  # noqa: ANN401 - any rule
     """Return the units of a record."""
     return list(expected_units(record, QueueRules(((0, Release.of(release)),), **rules)))
 
 
-def tags_code_of(properties: dict[str, str], topic: str = "T", **rules: Any) -> list[int]:
+def tags_code_of(properties: dict[str, str], topic: str = "T", **rules: Any) -> list[int]:  # noqa: ANN401 - any rule
     """Return the tags codes of a record stored at 1000."""
     return [unit.tags_code for unit in units_of(a_record(topic, properties=properties, store_timestamp=1000), **rules)]
 
