@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -36,7 +37,7 @@ from jobs.options import config_option, json_option, quiet_option, store_options
 from jobs.selection import Selection
 from jobs.session import hadoop_options, spark_session
 from jobs.source.distribute import Outcome, run_ranges, watermark
-from jobs.source.listing import StoreListing, list_store
+from jobs.source.listing import StoreListing, list_store, log_directories, read_broker_conf
 from jobs.source.planning import DEFAULT_RANGE_SIZE, Range, describe, holes, plan_ranges
 from jobs.source.presence import segment_sizes, unseen
 from jobs.storage import normalise
@@ -252,7 +253,7 @@ def command(  # noqa: PLR0913 - one argument an option
     *,
     store: str,
     commitlog: tuple[str, ...] | None,
-    broker_conf: Any,  # noqa: ANN401 - a path
+    broker_conf: Path | None,
     lake: str,
     broker: str | None,
     topics: tuple[str, ...],
@@ -265,12 +266,12 @@ def command(  # noqa: PLR0913 - one argument an option
     quiet: bool,
 ) -> ExitCode:
     """Bring what is new in STORE into the Delta tables of LAKE, every message exactly once."""
-    del broker_conf
+    conf = read_broker_conf(broker_conf)
     request = Request(
         store=store,
         lake=lake,
-        broker=broker,
-        commitlog=commitlog or (),
+        broker=broker or conf.broker_name,
+        commitlog=log_directories(commitlog, conf),
         selection=Selection(topics, exclude_topics, with_body=not no_body),
         release=Release.of(release) if release else NEWEST,
         settle_ms=settle,

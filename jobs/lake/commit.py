@@ -69,7 +69,7 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
     """
     app, number = transaction
     adds: list[AddAction | RemoveAction] = [
-        AddAction(a.path, a.size, {}, a.modification_time, True, a.stats) for a in actions
+        AddAction(a.path, a.size, {}, a.modification_time, data_change=True, stats=a.stats) for a in actions
     ]
 
     def attempt() -> int:

@@ -44,13 +44,13 @@ class RangeFiles(NamedTuple):
 def write_range(writing: RowWriting, range_: Range, pieces: Iterator[Records | Piece]) -> RangeFiles:
     """Write the rows of one range, and return what a commit needs."""
     constants = {"broker": writing.broker, "store_id": writing.naming.store_id, "segment": range_.base_offset}
+    found = {"file": range_.location, "run": writing.naming.run}
     name = writing.naming.name(f"{range_.start_offset:020d}")
     location, options = writing.lake.location, writing.lake.options
     with (
         TableFile(location, messages_table(), name, constants, options) as messages,
-        TableFile(location, QUARANTINE, name, {**constants, "file": range_.location, "run": writing.naming.run}, options)
-        as quarantine,
-    ):  # fmt: skip
+        TableFile(location, QUARANTINE, name, constants | found, options) as quarantine,
+    ):
         damaged = []
         for item in pieces:
             if isinstance(item, Piece):

@@ -10,6 +10,7 @@ next run begins is what the newest prepared manifest says.
 import json
 import socket
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any

@@ -131,13 +131,13 @@ class TableFile:
 
 def writer_settings(table: Table) -> dict[str, Any]:
     """Return how files of *table* are encoded: see the record of the decision on Parquet settings."""
-    settings: dict[str, Any] = {
+    return {
         "compression": "zstd",
         "compression_level": COMPRESSION_LEVEL,
-        "write_statistics": True,
+        "write_statistics": ["broker", "store_id", *table.statistics],
         "store_schema": False,
+        "bloom_filter_options": {name: True for name in table.bloom_filters},
     }
-    return settings
 
 
 def statistics(metadata: pq.FileMetaData, table: Table) -> dict[str, Any]:

@@ -4,11 +4,14 @@ What lies in a store, by name: segments in the order of the log, queue files, in
 The listing is our own: Spark's drops legal topics such as `_a` and `.x`, and takes `[` in a path for a pattern.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from jobs.storage import FileInfo, join, normalise, storage_of
+from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from rmq_formats.errors import NotAStore
 from rmq_formats.store import FileKind, StoreFile, classify, offset_of_name
 
@@ -90,6 +93,20 @@ def list_store(
         reason = "no RocketMQ store: no commitlog, consumequeue, index or checkpoint in it"
         raise NotAStore(reason, None, root)
     return listing
+
+
+def read_broker_conf(path: str | os.PathLike[str] | None) -> BrokerConf:
+    """Return what a broker's configuration file says; nothing when there is none."""
+    return parse_broker_conf(Path(path).read_bytes()) if path is not None else BrokerConf()
+
+
+def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequence[str]:
+    """
+    Return where the log lies if not below the store's root: where the user says, else where the broker's file says.
+
+    A store may have been copied together with its configuration: paths that are not on this machine mean nothing.
+    """
+    return commitlog or [path for path in conf.commitlog_paths if Path(path).is_dir()]
 
 
 def _elsewhere(directories: Sequence[str], options: Mapping[str, str]) -> Iterator[StoredFile]:
