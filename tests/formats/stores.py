@@ -30,23 +30,28 @@ def read_segment(path: Path) -> SegmentBytes:
     return SegmentBytes.of(raw, int(path.name), detect_framing(raw))
 
 
-def pieces(store: Path) -> Iterator[tuple[SegmentBytes, Piece]]:
-    """Every piece of a store's log."""
-    files = segment_files(store)
-    for path in files:
+def newest_segment(store: Path) -> Path:
+    """Find the last segment that holds anything: a crash leaves one of zeros behind it, made ahead of need."""
+    return [path for path in segment_files(store) if any(path.read_bytes()[:8])][-1]
+
+
+def walked_segments(store: Path) -> Iterator[tuple[SegmentBytes, list[Piece]]]:
+    """Walk a store's log, segment by segment."""
+    newest = newest_segment(store)
+    for path in segment_files(store):
         segment = read_segment(path)
-        for piece in walk_segment(segment, final=path != files[-1]):
-            yield segment, piece
+        yield segment, list(walk_segment(segment, final=path.name < newest.name))
 
 
 def stored_records(store: Path) -> Iterator[StoredRecord]:
     """Every record of a store, in the order of the log."""
-    for segment, piece in pieces(store):
-        if piece.kind is PieceKind.RECORD:
-            position = piece.offset - segment.base_offset
-            header = segment.framing.header_size
-            raw = bytes(segment.read(position + header, piece.size - header))
-            yield StoredRecord(segment.record_at(position), raw)
+    for segment, pieces in walked_segments(store):
+        header = segment.framing.header_size
+        for piece in pieces:
+            if piece.kind is PieceKind.RECORD:
+                position = piece.offset - segment.base_offset
+                raw = bytes(segment.read(position + header, piece.size - header))
+                yield StoredRecord(segment.record_at(position), raw)
 
 
 def names(store: Path) -> list[str]:
