@@ -24,6 +24,7 @@ from jobs.storage import is_local, join, local_path, storage_of
 COMPRESSION_LEVEL = 1
 STATISTICS_LENGTH = 56  # characters of text minima and maxima: IPv6 ids are this long
 _HIGHEST = "\U0010ffff"
+_FALSE_POSITIVES = 0.01  # of a bloom filter
 
 
 class Action(NamedTuple):
@@ -75,7 +76,7 @@ class TableFile:
             [self._column(batch, field) for field in self._table.schema], schema=self._table.schema
         )
         if self._writer is None:
-            self._writer = self._open()
+            self._writer = self._open(batch.num_rows)
         self._writer.write_batch(whole)
 
     def write_rows(self, rows: list[dict[str, Any]]) -> None:
@@ -88,7 +89,7 @@ class TableFile:
             return pa.repeat(pa.scalar(self._constants[field.name], field.type), batch.num_rows)
         return batch.column(field.name)
 
-    def _open(self) -> pq.ParquetWriter:
+    def _open(self, rows: int) -> pq.ParquetWriter:
         if is_local(self._location):
             path = Path(local_path(self._location))
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +98,7 @@ class TableFile:
             self._sink = storage_of(self._location, self._options).filesystem.open_output_stream(  # type: ignore[attr-defined]
                 self._location.split("://", 1)[1]
             )
-        return pq.ParquetWriter(self._sink, self._table.schema, **writer_settings(self._table))
+        return pq.ParquetWriter(self._sink, self._table.schema, **writer_settings(self._table, rows))
 
     def close(self) -> Action | None:
         """Finish and flush the file, and return what a commit needs; None when no row came."""
@@ -129,14 +130,14 @@ class TableFile:
             self.discard()
 
 
-def writer_settings(table: Table) -> dict[str, Any]:
-    """Return how files of *table* are encoded: see the record of the decision on Parquet settings."""
+def writer_settings(table: Table, rows: int) -> dict[str, Any]:
+    """Return how files of *table* with row groups of *rows* are encoded: see the ADR on Parquet settings."""
     return {
         "compression": "zstd",
         "compression_level": COMPRESSION_LEVEL,
         "write_statistics": ["broker", "store_id", *table.statistics],
         "store_schema": False,
-        "bloom_filter_options": {name: True for name in table.bloom_filters},
+        "bloom_filter_options": {name: {"ndv": rows, "fpp": _FALSE_POSITIVES} for name in table.bloom_filters},
     }
 
 
