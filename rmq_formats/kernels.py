@@ -14,6 +14,8 @@ from rmq_formats.compiled import compiled
 from rmq_formats.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, PropertyParser
 
 Bytes = NDArray[np.uint8]
+Integers = NDArray[np.int64]
+Sizes = NDArray[np.int32]
 
 PARSER_SPLIT = 0
 PARSER_SCAN = 1

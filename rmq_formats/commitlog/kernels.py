@@ -1,0 +1,249 @@
+"""
+Compiled reading of CommitLog records: the same rules as `record` and `segment`, on raw positions.
+
+Positions are in a buffer; `limit` is where its bytes end. What a record says of itself is believed only after
+`check_record` or `chain` has accepted it; the other functions trust the place that they are given.
+"""
+
+from rmq_formats.commitlog.layout import (
+    BLANK,
+    DLEDGER_END_MAGIC,
+    DLEDGER_ENTRY,
+    DLEDGER_MAGIC,
+    HEAD,
+    HOST_V6_GROWTH,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_SIZE,
+    PROPERTIES_LENGTH,
+    RECORD,
+    TOPIC_LENGTH,
+)
+from rmq_formats.compiled import compiled
+from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6
+from rmq_formats.kernels import Bytes, Integers, Sizes, byte_at, crc32, read_i8, read_i16, read_i32, read_i64
+
+# Where fields stand that no host moves.
+TOTAL_SIZE_AT = HEAD.offset("total_size")
+MAGIC_CODE_AT = HEAD.offset("magic_code")
+BODY_CRC_AT = HEAD.offset("body_crc")
+QUEUE_ID_AT = HEAD.offset("queue_id")
+FLAG_AT = HEAD.offset("flag")
+QUEUE_OFFSET_AT = HEAD.offset("queue_offset")
+PHYSICAL_OFFSET_AT = HEAD.offset("physical_offset")
+SYS_FLAG_AT = HEAD.offset("sys_flag")
+BORN_TIMESTAMP_AT = HEAD.offset("born_timestamp")
+BORN_HOST_AT = RECORD[0].offset("born_host_address")
+# Where they stand behind a born host of IPv4; of IPv6, HOST_V6_GROWTH later.
+STORE_TIMESTAMP_AT = RECORD[0].offset("store_timestamp")
+STORE_HOST_AT = RECORD[0].offset("store_host_address")
+# Where they stand behind two hosts of IPv4; HOST_V6_GROWTH later for each of IPv6.
+RECONSUME_TIMES_AT = RECORD[0].offset("reconsume_times")
+PREPARED_TRANSACTION_OFFSET_AT = RECORD[0].offset("prepared_transaction_offset")
+BODY_LENGTH_AT = RECORD[0].offset("body_length")
+FIXED_SIZE = RECORD[0].size
+
+_HEAD_SIZE = HEAD.size
+_BLANK_SIZE = BLANK.size
+_BLANK_MAGIC_AT = BLANK.offset("magic_code")
+_TOPIC_LENGTH_V1_SIZE = TOPIC_LENGTH[MAGIC_V1].size
+_TOPIC_LENGTH_V2_SIZE = TOPIC_LENGTH[MAGIC_V2].size
+_PROPERTIES_LENGTH_SIZE = PROPERTIES_LENGTH.size
+_ENTRY_SIZE = DLEDGER_ENTRY.size
+_ENTRY_MAGIC_AT = DLEDGER_ENTRY.offset("magic")
+_ENTRY_SIZE_AT = DLEDGER_ENTRY.offset("size")
+_ENTRY_POS_AT = DLEDGER_ENTRY.offset("pos")
+_ENTRY_BODY_LENGTH_AT = DLEDGER_ENTRY.offset("body_length")
+
+_MAGIC_START = MAGIC_V1.to_bytes(4, "big", signed=True)
+_FIRST, _SECOND, _THIRD, _FOURTH_V1 = _MAGIC_START
+_FOURTH_V2 = MAGIC_V2.to_bytes(4, "big", signed=True)[3]
+
+# What stands at a position.
+GOOD = 0
+SHORT = 1  # the buffer ends before it can be told
+BAD = 2  # no record
+END = 3  # the broker closed the file here
+OUTSIDE = 4  # the range ends here
+
+_CRC_MASK = 0x7FFFFFFF
+
+
+@compiled
+def host_growth(sys_flag: int) -> int:
+    """Return by how much the hosts lengthen the fixed part."""
+    growth = HOST_V6_GROWTH if sys_flag & BORN_HOST_V6 else 0
+    return growth + HOST_V6_GROWTH if sys_flag & STORE_HOST_V6 else growth
+
+
+@compiled
+def born_growth(sys_flag: int) -> int:
+    """Return by how much the born host shifts what stands behind it."""
+    return HOST_V6_GROWTH if sys_flag & BORN_HOST_V6 else 0
+
+
+@compiled
+def store_timestamp(buffer: Bytes, at: int) -> int:
+    """Return when the record at *at* was stored."""
+    return read_i64(buffer, at + STORE_TIMESTAMP_AT + born_growth(read_i32(buffer, at + SYS_FLAG_AT)))
+
+
+@compiled
+def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
+    """Tell what stands at *at* as `decode_record` does: GOOD, SHORT or BAD. *place* is its physical offset."""
+    if limit - at < _HEAD_SIZE:
+        return SHORT
+    magic = read_i32(buffer, at + MAGIC_CODE_AT)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return BAD
+    total_size = read_i32(buffer, at + TOTAL_SIZE_AT)
+    if total_size < MIN_RECORD_SIZE or read_i64(buffer, at + PHYSICAL_OFFSET_AT) != place:
+        return BAD
+    if total_size > limit - at:
+        return SHORT
+    # From here on everything is a size within the record: nothing overflows, nothing is read behind its end.
+    fixed = FIXED_SIZE + host_growth(read_i32(buffer, at + SYS_FLAG_AT))
+    topic_length_size = _TOPIC_LENGTH_V1_SIZE if magic == MAGIC_V1 else _TOPIC_LENGTH_V2_SIZE
+    if fixed > total_size:
+        return BAD
+    size = fixed + max(read_i32(buffer, at + fixed - 4), 0) + topic_length_size
+    if size > total_size:
+        return BAD
+    topic_length = read_i8(buffer, at + size - 1) if magic == MAGIC_V1 else read_i16(buffer, at + size - 2)
+    if topic_length < 0:
+        return BAD
+    size += topic_length + _PROPERTIES_LENGTH_SIZE
+    if size > total_size:
+        return BAD
+    size += max(read_i16(buffer, at + size - _PROPERTIES_LENGTH_SIZE), 0)
+    return GOOD if size == total_size else BAD
+
+
+@compiled
+def check_entry(buffer: Bytes, at: int, limit: int, place: int, header_size: int) -> int:
+    """Tell what stands at *at*, where a record's piece begins: behind a DLedger entry header, if there are such."""
+    if header_size == 0:
+        return check_record(buffer, at, limit, place)
+    if limit - at < _ENTRY_SIZE:
+        return SHORT
+    body_length = read_i32(buffer, at + _ENTRY_BODY_LENGTH_AT)
+    if (
+        read_i32(buffer, at + _ENTRY_MAGIC_AT) != DLEDGER_MAGIC
+        or read_i64(buffer, at + _ENTRY_POS_AT) != place
+        or read_i32(buffer, at + _ENTRY_SIZE_AT) != _ENTRY_SIZE + body_length
+    ):
+        return BAD
+    found = check_record(buffer, at + _ENTRY_SIZE, limit, place + _ENTRY_SIZE)
+    if found == GOOD and read_i32(buffer, at + _ENTRY_SIZE + TOTAL_SIZE_AT) != body_length:
+        return BAD
+    return found
+
+
+@compiled
+def is_end(buffer: Bytes, at: int, limit: int, header_size: int) -> bool:
+    """Tell whether the broker closed the file here."""
+    if limit - at < _BLANK_SIZE:
+        return False
+    if header_size:
+        return read_i32(buffer, at) == DLEDGER_END_MAGIC
+    return read_i32(buffer, at + _BLANK_MAGIC_AT) == MAGIC_BLANK
+
+
+@compiled
+def chain(
+    buffer: Bytes, at: int, limit: int, stop: int, base_offset: int, header_size: int, positions: Integers, sizes: Sizes
+) -> tuple[int, int, int]:
+    """
+    Follow records from *at* until one begins at *stop* or behind, or none can be followed.
+
+    Return how many positions and sizes were filled in, where the chain stands, and what is there.
+    """
+    count = 0
+    while at < stop:
+        if limit - at < _BLANK_SIZE:
+            return count, at, SHORT
+        if is_end(buffer, at, limit, header_size):
+            return count, at, END
+        found = check_entry(buffer, at, limit, base_offset + at, header_size)
+        if found != GOOD or count == positions.size:
+            return count, at, found
+        record = at + header_size
+        size = read_i32(buffer, record + TOTAL_SIZE_AT)
+        positions[count] = record
+        sizes[count] = size
+        count += 1
+        at = record + size
+    return count, at, OUTSIDE
+
+
+@compiled
+def record_parts(buffer: Bytes, at: int) -> tuple[int, int, int, int, int, int]:
+    """Return where body, topic and properties of a checked record begin and end."""
+    body = at + FIXED_SIZE + host_growth(read_i32(buffer, at + SYS_FLAG_AT))
+    body_end = body + max(read_i32(buffer, body - 4), 0)
+    if read_i32(buffer, at + MAGIC_CODE_AT) == MAGIC_V1:
+        topic = body_end + _TOPIC_LENGTH_V1_SIZE
+        topic_end = topic + read_i8(buffer, body_end)
+    else:
+        topic = body_end + _TOPIC_LENGTH_V2_SIZE
+        topic_end = topic + read_i16(buffer, body_end)
+    properties = topic_end + _PROPERTIES_LENGTH_SIZE
+    return body, body_end, topic, topic_end, properties, properties + max(read_i16(buffer, topic_end), 0)
+
+
+@compiled
+def has_right_crc(buffer: Bytes, at: int) -> bool:
+    """Tell whether a checked record's body is what was written; an empty one is not looked at."""
+    body, body_end, _, _, _, _ = record_parts(buffer, at)
+    return body == body_end or crc32(buffer, body, body_end) & _CRC_MASK == read_i32(buffer, at + BODY_CRC_AT)
+
+
+@compiled
+def is_written(buffer: Bytes, at: int) -> bool:
+    """Tell whether a checked record is written to its last byte, as `is_settled` does."""
+    _, _, _, _, properties, properties_end = record_parts(buffer, at)
+    if properties_end > properties and byte_at(buffer, properties_end - 1) == 0:
+        return False
+    return has_right_crc(buffer, at)
+
+
+@compiled
+def find_magic(buffer: Bytes, at: int, limit: int) -> int:
+    """Return where the next magic number of a record stands, or *limit*."""
+    while at <= limit - 4:
+        if (
+            byte_at(buffer, at) == _FIRST
+            and byte_at(buffer, at + 1) == _SECOND
+            and byte_at(buffer, at + 2) == _THIRD
+            and byte_at(buffer, at + 3) in (_FOURTH_V1, _FOURTH_V2)
+        ):
+            return at
+        at += 1
+    return limit
+
+
+@compiled
+def find_end(buffer: Bytes, at: int, limit: int, left: int, header_size: int) -> int:
+    """Return where an end stands that names exactly the bytes left, or -1; *left* are those at *at*."""
+    size_at = 4 if header_size else 0
+    for i in range(limit - _BLANK_SIZE + 1 - at):
+        if is_end(buffer, at + i, limit, header_size) and read_i32(buffer, at + i + size_at) == left - i:
+            return at + i
+    return -1
+
+
+@compiled
+def written_end(buffer: Bytes, start: int, end: int) -> int:
+    """Return where the zeros begin that the bytes end in."""
+    block = 512
+    while end - start >= block:
+        seen = 0
+        for i in range(block):
+            seen |= byte_at(buffer, end - block + i)
+        if seen:
+            break
+        end -= block
+    while end > start and byte_at(buffer, end - 1) == 0:
+        end -= 1
+    return end

@@ -1,0 +1,289 @@
+"""
+Compiled walking of a segment: the pieces that `segment.walk` yields, at the speed of memory.
+
+A range of a segment is read window by window into one buffer; a compiled loop follows the chain of records through it.
+What is rare (damage, the end of the log) is decided in Python, in the words of the scalar module. Memory holds one
+window, or one record where that is larger. A part of the file that cannot be read is damage like any other, and
+reading goes on behind it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from rmq_formats.commitlog import kernels
+from rmq_formats.commitlog.layout import BLANK, HEAD, MIN_RECORD_SIZE
+from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, Read, SegmentBytes
+from rmq_formats.commitlog.window import ReadInto, Window
+from rmq_formats.errors import CorruptData, FormatError
+from rmq_formats.kernels import Bytes, Integers, Sizes, read_i32
+
+WINDOW = 16 << 20
+IO_ERROR = "io_error"
+UNSETTLED = "the newest record is not whole yet"
+
+_LAST_OFFSET = (1 << 63) - 1
+_MAGIC_SIZE = 4
+_UNREADABLE = -1  # beside what the kernels find
+
+
+class Records(NamedTuple):
+    """Some whole records in a buffer that is valid until the scan goes on."""
+
+    buffer: Bytes
+    base_offset: int  # physical offset of the buffer's first byte
+    positions: Integers  # of each record, behind its DLedger entry header if it has one
+    sizes: Sizes
+
+
+def scan(
+    read: Read,
+    start: int,
+    end: int,
+    segment_size: int,
+    base_offset: int,
+    framing: Framing = Framing.PLAIN,
+    *,
+    final: bool,
+    store_timestamp: int | None = None,
+    sync: bool = False,
+    window: int = WINDOW,
+    read_into: ReadInto | None = None,
+) -> Iterator[Records | Piece]:
+    """
+    Yield the pieces that begin in positions [start, end) of a segment; the last one may reach beyond.
+
+    Records come in groups, all other pieces one by one. *start* is where a piece begins, or with *sync* any position:
+    then the range begins at the first record that proves itself. *read* raises `OSError` for what cannot be read; with
+    *read_into*, bytes are not copied once more. *final* and *store_timestamp* are those of `segment.walk`.
+    """
+    if base_offset + segment_size > _LAST_OFFSET:
+        reason = "a file that begins here reaches behind the last offset that 64 bits can hold"
+        raise CorruptData(reason, base_offset)
+    log = _Log(Window(read, read_into, segment_size, window), base_offset, framing)
+    if sync:
+        first = log.find_record(start, None, stop=end)
+        if first is None:
+            return
+        start = first
+    yield from _Walker(log, end, final, store_timestamp).walk(start)
+
+
+@dataclass(slots=True)
+class _Walker:
+    """One walk over one range."""
+
+    log: "_Log"
+    end: int
+    final: bool
+    newest: int | None  # store time of the last record
+    held: Records | None = None  # a copy of the last record, while only what follows can tell whether it is whole
+
+    def walk(self, position: int) -> Iterator[Records | Piece]:
+        log = self.log
+        reason = ""
+        while position < min(self.end, log.size):
+            records, position, found = log.chain(position, self.end)
+            if records is not None:
+                yield from self._release()
+                yield from self._hold(records)
+            if found == kernels.END:
+                yield from self._release()
+                yield log.piece(PieceKind.BLANK, position)
+                return
+            if found in (kernels.BAD, _UNREADABLE):
+                reason, unreadable_end = log.refusal(position, found)
+                behind = log.find_record(position + 1, None if self.final else self.newest)
+                if behind is None:
+                    behind = unreadable_end
+                if behind is None:
+                    break
+                yield from self._release()
+                yield log.piece(PieceKind.DAMAGE, position, behind, reason)
+                position = behind
+        if self.held is not None and not self._is_followed(position):
+            position, reason, self.held = self.held.base_offset - log.base_offset, UNSETTLED, None
+        yield from self._release()
+        if position < min(self.end, log.size):
+            yield from log.tail(position, reason, final=self.final)
+
+    def _hold(self, records: Records) -> Iterator[Records]:
+        """Yield *records*, without the last one if it may be unfinished."""
+        last = int(records.positions[-1])
+        self.newest = int(kernels.store_timestamp(records.buffer, last))
+        if not self.final and not kernels.is_written(records.buffer, last):
+            header_size, end = self.log.framing.header_size, last + int(records.sizes[-1])
+            self.held = Records(
+                records.buffer[last - header_size : end].copy(),
+                records.base_offset + last - header_size,
+                np.array([header_size], np.int64),
+                records.sizes[-1:],
+            )
+            records = records._replace(positions=records.positions[:-1], sizes=records.sizes[:-1])
+        if records.positions.size:
+            yield records
+
+    def _release(self) -> Iterator[Records]:
+        if self.held is not None:
+            yield self.held
+            self.held = None
+
+    def _is_followed(self, position: int) -> bool:
+        """Tell whether something behind the range shows that the record before *position* is whole."""
+        if not self.end <= position < self.log.size:
+            return False
+        _, _, found = self.log.chain(position, position + 1)
+        return found != kernels.BAD or self.log.find_record(position + 1, self.newest) is not None
+
+
+class _Log:
+    """A segment's bytes, and where they stand."""
+
+    def __init__(self, window: Window, base_offset: int, framing: Framing) -> None:
+        self.base_offset = base_offset
+        self.framing = framing
+        self._window = window
+        self._header_size = framing.header_size
+        self._zeros_from = window.size  # everything from here on is known to be zero
+        self._known = (0, 0)  # the window whose end of zeros is known
+        self._known_end = 0
+        self._positions: Integers = np.empty(window.buffer.size // MIN_RECORD_SIZE + 1, np.int64)
+        self._sizes: Sizes = np.empty(self._positions.size, np.int32)
+
+    @property
+    def size(self) -> int:
+        return self._window.size
+
+    def piece(self, kind: PieceKind, position: int, end: int | None = None, reason: str = "") -> Piece:
+        return Piece(kind, self.base_offset + position, (self.size if end is None else end) - position, reason)
+
+    def chain(self, position: int, stop: int) -> tuple[Records | None, int, int]:
+        """Return the records that follow each other from *position*, where they end, and what stands there."""
+        window = self._window
+        head = wanted = self._header_size + HEAD.size
+        while True:
+            at = window.seek(position, min(wanted, window.size - position))
+            base = self.base_offset + window.position
+            count, next_at, found = kernels.chain(
+                window.buffer, at, window.filled, stop - window.position, base, self._header_size,
+                self._positions, self._sizes,
+            )  # fmt: skip
+            if count:
+                buffer, positions, sizes = window.buffer[: window.filled], self._positions, self._sizes
+                records = Records(buffer, base, positions[:count].copy(), sizes[:count].copy())
+                return records, window.position + int(next_at), int(found)
+            if found != kernels.SHORT:
+                return None, position, int(found)
+            there = window.filled - at
+            left = window.size - position
+            if there < head:
+                return None, position, _UNREADABLE if there < left else kernels.BAD
+            needed = self._header_size + int(read_i32(window.buffer, at + self._header_size + kernels.TOTAL_SIZE_AT))
+            if needed > left or needed == wanted:
+                return None, position, kernels.BAD if needed > left else _UNREADABLE
+            wanted = needed
+
+    def refusal(self, position: int, found: int) -> tuple[str, int | None]:
+        """Say why no record stands at *position*, and where reading goes on when it could not be read."""
+        window = self._window
+        if found == _UNREADABLE and window.unreadable is not None:
+            return IO_ERROR, window.unreadable[1]
+        reason = ""
+        view = window.buffer.data
+        start = window.position
+
+        def read(at: int, length: int) -> memoryview:
+            return view[at - start : min(at - start + length, window.filled)]
+
+        try:
+            SegmentBytes(read, window.size, self.base_offset, self.framing).record_at(position)
+        except FormatError as error:
+            reason = error.reason
+        return reason, None
+
+    def find_record(self, start: int, not_before: int | None, stop: int | None = None) -> int | None:
+        """Return where the next record that proves itself begins, as the scalar `find_record`; before *stop*."""
+        window = self._window
+        magic_at = self._header_size + kernels.MAGIC_CODE_AT
+        reach = magic_at + _MAGIC_SIZE
+        position = written = start
+        while position < (window.size if stop is None else min(stop, window.size)):
+            at = window.seek(position, min(reach, window.size - position))
+            end = self._written_end()
+            if end > at:
+                written = window.position + end
+            found = int(kernels.find_magic(window.buffer, at + magic_at, end))
+            if found < end:
+                position = window.position + found - magic_at
+                if stop is not None and position >= stop:
+                    return None
+                timestamp = self._proven(position)
+                if timestamp is not None:
+                    return None if not_before is not None and timestamp < not_before else position
+                position += 1
+            elif window.unreadable is not None:
+                position = written = window.unreadable[1]
+            elif window.is_last:
+                break
+            else:
+                position = window.position + window.filled - reach + 1
+        if stop is None:
+            self._zeros_from = min(written, window.size)
+        return None
+
+    def _written_end(self) -> int:
+        """Return where the zeros begin that the window ends in."""
+        window = self._window
+        if self._known != (window.position, window.filled):
+            self._known = window.position, window.filled
+            self._known_end = int(kernels.written_end(window.buffer, 0, window.filled))
+        return self._known_end
+
+    def _proven(self, position: int) -> int | None:
+        """Return the store time of the record at *position*; None when it does not prove itself."""
+        records, _, _ = self.chain(position, position + 1)
+        if records is None or not kernels.has_right_crc(records.buffer, records.positions[0]):
+            return None
+        return int(kernels.store_timestamp(records.buffer, records.positions[0]))
+
+    def tail(self, position: int, reason: str, *, final: bool) -> Iterator[Piece]:
+        """Yield what lies behind the last record that can be believed, as the scalar `tail`."""
+        end = self._find_end(position + 1)
+        if end is not None and self.find_record(position + 1, None) is None:
+            yield self.piece(PieceKind.DAMAGE, position, end, reason)
+            yield self.piece(PieceKind.BLANK, end)
+        elif final:
+            yield self.piece(PieceKind.DAMAGE, position, None, reason)
+        elif self._is_zero(position):
+            yield self.piece(PieceKind.UNWRITTEN, position)
+        else:
+            yield self.piece(PieceKind.WAITING, position, None, reason)
+
+    def _find_end(self, position: int) -> int | None:
+        """Return where an end of file stands that states exactly the bytes left."""
+        window = self._window
+        while position < min(self._zeros_from + BLANK.size, window.size):
+            at = window.seek(position, min(BLANK.size, window.size - position))
+            limit = min(window.filled, self._zeros_from + BLANK.size - window.position)
+            found = int(kernels.find_end(window.buffer, at, limit, window.size - position, self._header_size))
+            if found >= 0:
+                return window.position + found
+            if window.unreadable is not None:
+                position = window.unreadable[1]
+            elif window.is_last:
+                break
+            else:
+                position = window.position + window.filled - BLANK.size + 1
+        return None
+
+    def _is_zero(self, position: int) -> bool:
+        """Tell whether nothing is written from *position* on."""
+        window = self._window
+        while position < min(self._zeros_from, window.size):
+            at = window.seek(position, 1)
+            if at == window.filled or kernels.written_end(window.buffer, at, window.filled) > at:
+                return False
+            position = window.position + window.filled
+        return True

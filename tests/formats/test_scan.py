@@ -1,0 +1,293 @@
+"""The compiled scan gives the pieces that the scalar walk gives, whatever the window, the cut and the damage."""
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
+from rmq_formats.commitlog.scan import IO_ERROR, Records, scan
+from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, walk
+from rmq_formats.commitlog.window import BLOCK
+from rmq_formats.errors import CorruptData, FormatError
+from tests.formats.builders import STORED, a_blank, a_record, a_segment, log_of, placed
+from tests.formats.stores import read_segment, segment_files
+from tests.formats.strategies import FRAMINGS, I64, mutations, records
+from tests.golden import GOLDEN
+
+BASE = 1 << 40
+WINDOWS = st.sampled_from([1, 64, 200, 300, 512, 777, 1 << 16])
+
+
+def flat(items: Iterator[Records | Piece], framing: Framing = Framing.PLAIN) -> list[Piece]:
+    """Return every piece, records too, and check that each record's bytes are in its group's buffer."""
+    pieces = []
+    for item in items:
+        if isinstance(item, Piece):
+            pieces.append(item)
+            continue
+        for at, size in zip(item.positions.tolist(), item.sizes.tolist(), strict=True):
+            record = decode_record(item.buffer[:].data, at, item.base_offset + at)
+            assert record.total_size == size
+            start = item.base_offset + at - framing.header_size
+            pieces.append(Piece(PieceKind.RECORD, start, size + framing.header_size))
+    return pieces
+
+
+def scanned(  # noqa: PLR0913 - what scan takes, with ordinary values
+    segment: bytes,
+    framing: Framing = Framing.PLAIN,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    base: int = BASE,
+    size: int | None = None,
+    **options: Any,  # noqa: ANN401 - those of scan
+) -> list[Piece]:
+    """Scan a segment that is in memory."""
+
+    def read(position: int, length: int) -> bytes:
+        return segment[position : position + length]
+
+    size = len(segment) if size is None else size
+    options.setdefault("final", False)
+    return flat(scan(read, start, size if end is None else end, size, base, framing, **options), framing)
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> tuple[bytes, Framing]:
+    """Draw some records, a tail of any kind, and damage."""
+    framing = draw(FRAMINGS)
+    some = draw(st.lists(records() | st.builds(a_record, body=st.binary(max_size=40)), max_size=5))
+    raw = log_of(some, BASE, framing)
+    tail = draw(st.sampled_from(["", "zeros", "blank", "stale blank", "stale record"]))
+    if tail == "zeros":
+        raw += bytes(draw(st.integers(1, 600)))
+    elif tail:
+        raw += a_blank(8 + draw(st.integers(0, 300)), framing)
+    if tail == "stale blank":
+        raw = raw[:-1] + b"\1"
+    elif tail == "stale record":
+        raw += log_of([a_record()], BASE + len(raw), framing)
+    return draw(mutations(raw)) if draw(st.booleans()) else raw, framing
+
+
+@given(segment=segments(), window=WINDOWS, final=st.booleans(), timestamp=st.none() | I64 | st.just(STORED))
+@settings(max_examples=200)
+def test_a_scan_is_the_walk_for_every_window(
+    segment: tuple[bytes, Framing], window: int, final: bool, timestamp: int | None
+) -> None:
+    """How much is read at once changes nothing: neither what is found nor the words for what is wrong."""
+    raw, framing = segment
+    expected = list(walk(raw, BASE, framing, final=final, store_timestamp=timestamp))
+    found = scanned(raw, framing, window=window, final=final, store_timestamp=timestamp)
+    assert found == expected
+
+
+@given(segment=segments(), window=WINDOWS, final=st.booleans(), cuts=st.lists(st.integers(0, 1500), max_size=3))
+@settings(max_examples=200)
+def test_ranges_that_chain_give_the_pieces_of_the_whole(
+    segment: tuple[bytes, Framing], window: int, final: bool, cuts: list[int]
+) -> None:
+    """A range owns what begins in it; the next one goes on where it ends."""
+    raw, framing = segment
+    expected = list(walk(raw, BASE, framing, final=final))
+    found: list[Piece] = []
+    position, newest = 0, None
+    for end in sorted({*(cut for cut in cuts if cut < len(raw)), len(raw)}):
+        if position < end:
+            part = scanned(raw, framing, start=position, end=end, window=window, final=final, store_timestamp=newest)
+            found += part
+            position = part[-1].end - BASE
+            whole = [piece for piece in found if piece.kind is PieceKind.RECORD]
+            if whole:
+                at = whole[-1].offset - BASE + framing.header_size
+                newest = decode_record(raw, at).store_timestamp
+    assert found == expected
+
+
+@given(segment=segments(), window=WINDOWS, start=st.integers(0, 1500), end=st.integers(0, 1500))
+@settings(max_examples=200)
+def test_a_range_without_a_known_boundary_begins_at_a_record_that_proves_itself(
+    segment: tuple[bytes, Framing], window: int, start: int, end: int
+) -> None:
+    """From there on it is the walk from that record."""
+    raw, framing = segment
+    end = min(end, len(raw))
+    found = scanned(raw, framing, start=start, end=end, window=window, final=True, sync=True)
+    if not found:
+        assert not [at for at in range(start, end) if _proves_itself(raw, at, framing)]
+        return
+    first = found[0].offset - BASE
+    assert _proves_itself(raw, first, framing)
+    assert not [at for at in range(start, first) if _proves_itself(raw, at, framing)]
+    whole = walk(raw, BASE, framing, final=True, start=first)
+    assert found == [piece for piece in whole if piece.offset < BASE + end]
+
+
+def _proves_itself(raw: bytes, position: int, framing: Framing) -> bool:
+    """Tell whether a walk from here begins with a record whose body is right."""
+    try:
+        return has_right_body_crc(SegmentBytes.of(raw, BASE, framing).record_at(position))
+    except FormatError:
+        return False
+
+
+class Disk:
+    """Bytes of which some blocks cannot be read."""
+
+    def __init__(self, raw: bytes, *bad: int) -> None:
+        """Make the blocks with these numbers unreadable."""
+        self._raw = raw
+        self._bad = bad
+
+    def read(self, position: int, length: int) -> bytes:
+        """Read as a disk does: a request that touches a bad block fails whole."""
+        if any(position < (block + 1) * BLOCK and block * BLOCK < position + length for block in self._bad):
+            raise OSError(errno.EIO, "Input/output error")
+        return self._raw[position : position + length]
+
+    def read_into(self, position: int, target: memoryview) -> int:
+        """Read into a buffer."""
+        data = self.read(position, target.nbytes)
+        target[: len(data)] = data
+        return len(data)
+
+
+def _log_of_some_blocks() -> tuple[bytes, list[MessageRecord]]:
+    """Return a sealed segment of 16 blocks with records of about a third of one."""
+    some = placed([a_record(bytes([65 + i]) * (1200 + 13 * i)) for i in range(40)], BASE)
+    return a_segment(some, 16 * BLOCK, BASE, sealed=True), some
+
+
+@pytest.mark.parametrize("window", [100, BLOCK, 3 * BLOCK + 5, 1 << 20])
+@pytest.mark.parametrize("into", [False, True])
+@pytest.mark.parametrize("bad", [(3,), (0,), (2, 3, 7), (15,), (5, 6, 7, 8)])
+def test_what_cannot_be_read_is_damage_and_the_rest_is_read(window: int, into: bool, bad: tuple[int, ...]) -> None:
+    """Every record that does not touch an unreadable block is found; what lies between is `io_error`."""
+    raw, some = _log_of_some_blocks()
+    disk = Disk(raw, *bad)
+    read_into = disk.read_into if into else None
+    found = flat(scan(disk.read, 0, len(raw), len(raw), BASE, final=True, window=window, read_into=read_into))
+    lost = [
+        record
+        for record in some
+        if any(
+            record.physical_offset - BASE < (block + 1) * BLOCK and block * BLOCK < record.end_offset - BASE
+            for block in bad
+        )
+    ]
+    whole = [piece.offset for piece in found if piece.kind is PieceKind.RECORD]
+    assert whole == [record.physical_offset for record in some if record not in lost]
+    damage = [piece for piece in found if piece.kind is PieceKind.DAMAGE]
+    assert sum(piece.size for piece in damage) >= sum(record.total_size for record in lost)
+    assert {piece.reason for piece in damage} == {IO_ERROR}
+    assert [piece.offset for piece in found] == [BASE, *(piece.end for piece in found)][: len(found)]
+    assert found[-1].end == BASE + len(raw)
+
+
+def test_an_unreadable_block_at_the_end_of_a_live_log_is_damage_and_the_rest_waits() -> None:
+    """What is not written behind it is told apart; nothing else contradicts the block."""
+    raw = a_segment(placed([a_record(b"a" * 1000) for _ in range(6)], BASE), 4 * BLOCK, BASE)
+    found = flat(scan(Disk(raw, 1).read, 0, len(raw), len(raw), BASE, final=False))
+    kinds = [(piece.kind, piece.offset - BASE) for piece in found[-2:]]
+    assert kinds == [(PieceKind.DAMAGE, found[-2].offset - BASE), (PieceKind.UNWRITTEN, 2 * BLOCK)]
+    assert found[-2].reason == IO_ERROR
+
+
+@pytest.mark.parametrize("bad", [1, 3])
+def test_an_unreadable_block_where_nothing_is_written_yet_does_not_hide_what_waits(bad: int) -> None:
+    """Zeros that cannot all be seen are not called unwritten, and the records before them are read."""
+    some = placed([a_record(b"a" * 1000) for _ in range(2)], BASE)
+    raw = a_segment(some, 4 * BLOCK, BASE)
+    found = flat(scan(Disk(raw, bad).read, 0, len(raw), len(raw), BASE, final=False, window=300))
+    assert [piece.kind for piece in found] == [PieceKind.RECORD, PieceKind.RECORD, PieceKind.WAITING]
+
+
+@given(segment=segments(), shorter=st.integers(1, 1500), window=WINDOWS, final=st.booleans())
+def test_a_file_that_is_cut_while_it_is_read_ends_where_it_ends(
+    segment: tuple[bytes, Framing], shorter: int, window: int, final: bool
+) -> None:
+    """A short read is the end of what is there, whatever the listing had said."""
+    raw, framing = segment
+    found = scanned(raw, framing, size=len(raw) + shorter, window=window, final=final)
+    if found and found[-1].kind is PieceKind.BLANK:  # what follows eight bytes of blank is not looked at
+        found[-1] = found[-1]._replace(size=len(raw) - (found[-1].offset - BASE))
+    assert found == list(walk(raw, BASE, framing, final=final))
+
+
+def test_a_record_larger_than_the_window_is_read_whole() -> None:
+    """The buffer grows for it, and only for a size that the segment has room for."""
+    large = a_record(b"x" * 10_000)
+    raw = log_of([a_record(), large, a_record(), large], BASE)
+    assert scanned(raw, window=256, final=True) == list(walk(raw, BASE, final=True))
+
+
+def test_a_size_that_the_segment_has_no_room_for_is_not_allocated() -> None:
+    """A length of two gigabytes costs nothing."""
+    wanted = []
+
+    def read(position: int, length: int) -> bytes:
+        wanted.append(length)
+        return raw[position : position + length]
+
+    record = a_record()._replace(physical_offset=BASE, total_size=(1 << 31) - 1)
+    raw = log_of([a_record()], BASE + 200).rjust(1000, b"\0")
+    raw = encode_record(record) + raw[200:]
+    assert [piece.kind for piece in flat(scan(read, 0, len(raw), len(raw), BASE, final=True, window=256))]
+    assert max(wanted) <= 256
+
+
+def test_a_group_stays_what_it_is_until_the_next_one() -> None:
+    """The positions belong to the caller; only the buffer is used again."""
+    raw = log_of([a_record(bytes([65 + i]) * 50) for i in range(9)], BASE)
+    groups = list(scan(_reader(raw), 0, len(raw), len(raw), BASE, final=True, window=500))
+    assert len(groups) > 1
+    positions = [group.base_offset + at for group in groups if isinstance(group, Records) for at in group.positions]
+    assert positions == [piece.offset for piece in walk(raw, BASE, final=True)]
+
+
+def test_offsets_that_64_bits_cannot_hold_are_refused() -> None:
+    """Twenty digits name larger numbers than a record can."""
+    with pytest.raises(CorruptData, match="64 bits"):
+        list(scan(_reader(b""), 0, 0, 1 << 30, (1 << 63) - 1, final=True))
+
+
+def test_a_live_log_that_only_zeros_follow_is_read_to_its_end_once() -> None:
+    """A gigabyte that is not written yet is looked at once, not once for every question about it."""
+    raw = a_segment([a_record()], 1 << 20)
+    counted = []
+
+    def read(position: int, length: int) -> bytes:
+        counted.append(length)
+        return raw[position : position + length]
+
+    found = flat(scan(read, 0, len(raw), len(raw), 0, final=False, window=4096))
+    assert [piece.kind for piece in found] == [PieceKind.RECORD, PieceKind.UNWRITTEN]
+    assert sum(counted) < 1.1 * len(raw)
+
+
+def _reader(raw: bytes) -> Callable[[int, int], bytes]:
+    return lambda position, length: raw[position : position + length]
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_real_brokers_segments_are_scanned_as_they_are_walked(golden: Callable[[str], Path], name: str) -> None:
+    """Every segment of every release, in windows that cut records, whole and in two ranges."""
+    files = segment_files(golden(name))
+    assert files
+    for path in files:
+        segment = read_segment(path)
+        raw = path.read_bytes()
+        for final in (False, True):
+            expected = list(walk(raw, segment.base_offset, segment.framing, final=final))
+            options = {"base": segment.base_offset, "final": final}
+            assert scanned(raw, segment.framing, window=5000, **options) == expected
+            middle = expected[len(expected) // 2].offset - segment.base_offset
+            first = scanned(raw, segment.framing, end=middle, **options)
+            second = scanned(raw, segment.framing, start=middle, **options)
+            assert first + second == expected or not final
