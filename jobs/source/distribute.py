@@ -43,8 +43,17 @@ def run_ranges(
 
     *task* must read its pieces to the end. *discard* undoes what a task wrote for a range that is not accepted.
     """
+    return chained(ranges, lambda some: _run(spark, some, task), discard)
+
+
+def chained(
+    ranges: Sequence[Range],
+    run: Callable[[Sequence[Range]], list[Outcome[T]]],
+    discard: Callable[[T], object] = id,
+) -> list[Outcome[T]]:
+    """Run *ranges*, and again what does not chain; return the outcomes that do."""
     accepted: list[Outcome[T]] = []
-    for range_, outcome in zip(ranges, _run(spark, ranges, task), strict=True):
+    for range_, outcome in zip(ranges, run(ranges), strict=True):
         boundary = _boundary(accepted, range_)
         if _log_ends(accepted) or (range_.sync and boundary >= range_.end_offset):
             discard(outcome.payload)
@@ -52,7 +61,7 @@ def run_ranges(
             discard(outcome.payload)
             start = boundary - range_.base_offset
             known = accepted[-1].seen.store_timestamp
-            accepted += _run(spark, [replace(range_, start=start, sync=False, store_timestamp=known)], task)
+            accepted += run([replace(range_, start=start, sync=False, store_timestamp=known)])
         else:
             accepted.append(outcome)
     return accepted

@@ -59,12 +59,17 @@ def test_every_record_of_a_real_store_is_a_row_that_encodes_to_its_own_bytes(
     name: str, golden: Golden, rows: dict[str, list[dict[str, object]]]
 ) -> None:
     """The lake holds each record once, and losslessly."""
-    expected = [raw for _, raw in records_of(segments_of(golden(name)) or segments_of(golden(name), "commitlog-a", "commitlog-b"))]
+    expected = [
+        raw
+        for _, raw in records_of(segments_of(golden(name)) or segments_of(golden(name), "commitlog-a", "commitlog-b"))
+    ]
 
     assert expected == [encode_record(record_of_row(row)) for row in rows[name]]
 
 
-def test_a_second_reader_that_is_not_spark_reads_the_same(golden_lake: Path, rows: dict[str, list[dict[str, object]]]) -> None:
+def test_a_second_reader_that_is_not_spark_reads_the_same(
+    golden_lake: Path, rows: dict[str, list[dict[str, object]]]
+) -> None:
     """DuckDB's own Delta reader sees the values that delta-rs sees."""
     connection = duckdb.connect()
     connection.execute("LOAD delta")
@@ -90,7 +95,9 @@ def test_any_engine_may_read_the_tables(golden_lake: Path) -> None:
         assert DeltaTable(golden_lake / name).protocol().min_reader_version == 1
 
 
-def test_spark_reads_what_the_tasks_wrote(spark: SparkSession, golden_lake: Path, rows: dict[str, list[dict[str, object]]]) -> None:
+def test_spark_reads_what_the_tasks_wrote(
+    spark: SparkSession, golden_lake: Path, rows: dict[str, list[dict[str, object]]]
+) -> None:
     """The files that no Spark writer made are Spark's like any others."""
     frame = spark.read.format("delta").load(str(golden_lake / "messages"))
 
