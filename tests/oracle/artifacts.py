@@ -100,7 +100,7 @@ def _resolve_with_ivy(release: str, scratch: Path) -> list[Path]:
 
 def _ivy_jar() -> Path:
     """Find the Ivy that ships inside pyspark."""
-    import pyspark  # noqa: PLC0415  only needed where Maven is not installed
+    import pyspark
 
     return next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
 

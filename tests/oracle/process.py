@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -48,10 +48,13 @@ _OPENED_PACKAGES: Final = (
     "java.util",
     "java.util.concurrent",
 )
+QUICK_TO_START: Final = ("-Xmx700m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Heap and compiler of a process that lives for seconds."""
+
+AT_FULL_SPEED: Final = ("-Xmx4g", "-XX:+UseG1GC")
+"""Heap and compiler of a process that is timed."""
+
 _JVM_FLAGS: Final = (
-    "-Xmx700m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
     "-Dfile.encoding=UTF-8",
     "-Duser.timezone=UTC",
     "-Dio.netty.noUnsafe=false",
@@ -70,14 +73,14 @@ class DriverError(Exception):
 class DriverProcess:
     """A running release: `ask` it, `kill` it."""
 
-    def __init__(self, release: str, scratch: Path) -> None:
-        """Start *release*; what it prints and leaves lying about goes to *scratch*."""
+    def __init__(self, release: str, scratch: Path, speed: Sequence[str] = QUICK_TO_START) -> None:
+        """Start *release*, with heap and compiler as *speed* says; what it leaves lying about goes to *scratch*."""
         scratch.mkdir(parents=True, exist_ok=True)
         self.release = release
         self._log = scratch / f"driver-{release}.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                _command(release, scratch),
+                _command(release, scratch, speed),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -92,6 +95,11 @@ class DriverProcess:
     def pid(self) -> int:
         """Name the process."""
         return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not been killed."""
+        return self._process.poll() is None
 
     def ask(self, verb: str, values: Mapping[str, Value] | None = None) -> Answer:
         """Have *verb* done and give its answer."""
@@ -153,11 +161,11 @@ class DriverProcess:
 
 
 @contextmanager
-def running(release: str) -> Iterator[DriverProcess]:
+def running(release: str, speed: Sequence[str] = QUICK_TO_START) -> Iterator[DriverProcess]:
     """Run *release* for the length of a `with` block."""
     with (
         tempfile.TemporaryDirectory(prefix="oracle-", ignore_cleanup_errors=True) as scratch,
-        DriverProcess(release, Path(scratch)) as driver,
+        DriverProcess(release, Path(scratch), speed) as driver,
     ):
         yield driver
 
@@ -181,10 +189,19 @@ def _encode(values: Mapping[str, Value]) -> str:
     return urlencode({name: value for name, value in values.items() if value is not None})
 
 
-def _command(release: str, scratch: Path) -> list[str]:
+def _command(release: str, scratch: Path, speed: Sequence[str]) -> list[str]:
     """Say how *release* is started."""
     jars = ":".join(map(str, [_compiled_driver(release), *class_path(release)]))
-    return ["java", *_JVM_FLAGS, f"-Duser.home={scratch}", f"-Djava.io.tmpdir={scratch}", "-cp", jars, _MAIN_CLASS]
+    return [
+        "java",
+        *speed,
+        *_JVM_FLAGS,
+        f"-Duser.home={scratch}",
+        f"-Djava.io.tmpdir={scratch}",
+        "-cp",
+        jars,
+        _MAIN_CLASS,
+    ]
 
 
 def _compiled_driver(release: str) -> Path:

@@ -11,8 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.oracle.process import Answer, DriverProcess, Value, list_fields, text_field
-from tests.oracle.settings import OPTIONAL_SETTINGS, Geometry, free_port, store_settings
+from tests.oracle.process import (
+    AT_FULL_SPEED,
+    Answer,
+    DriverProcess,
+    Value,
+    list_fields,
+    running,
+    text_field,
+)
+from tests.oracle.settings import OPTIONAL_SETTINGS, REAL_GEOMETRY, Geometry, free_port, store_settings
 
 
 class UnknownSettingError(Exception):
@@ -64,7 +72,7 @@ class DirectMessage:
 
     def fields(self) -> dict[str, Value]:
         """Name the fields for a request."""
-        return {
+        fields: dict[str, Value] = {
             "topic": self.topic,
             "queue": self.queue_id,
             "body": self.body,
@@ -75,7 +83,8 @@ class DirectMessage:
             "born-host": self.born_host,
             "store-host": self.store_host,
             "clock": "" if self.store_timestamp is None else self.store_timestamp,
-        } | text_field("properties", self.properties)
+        }
+        return fields | text_field("properties", self.properties)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +165,7 @@ class RealStore:
     def put_batch(self, envelope: DirectMessage, messages: Iterable[ClientMessage]) -> Stored:
         """Append a batch."""
         values = envelope.fields() | {"body": None}
-        return _stored(
-            self.driver.ask("put-batch", values | list_fields(message.fields() for message in messages))
-        )
+        return _stored(self.driver.ask("put-batch", values | list_fields(message.fields() for message in messages)))
 
     def index_each(self, messages: Iterable[Crafted]) -> None:
         """Hand crafted messages to the index alone."""
@@ -249,13 +256,39 @@ class RealBroker(RealStore):
 def open_store(
     driver: DriverProcess, store: Path, geometry: Geometry, settings: dict[str, str] | None = None
 ) -> Iterator[RealStore]:
-    """Open a store in *driver*; after the block it is drained and closed as by a clean stop."""
-    values = _prefixed("store", store_settings(store, geometry, settings)) | _prefixed("broker", _BROKER)
-    _check_known(driver, driver.ask("open-store", values))
+    """Open a store in *driver*; after the block it is drained and closed as by a clean stop, unless killed."""
+    _check_known(driver, driver.ask("open-store", _store_values(store, geometry, settings)))
     opened = RealStore(driver)
     yield opened
-    opened.drain()
-    driver.ask("close-store")
+    if driver.is_running:
+        opened.drain()
+        driver.ask("close-store")
+
+
+class Rebuild(NamedTuple):
+    """How long a broker took to load a store, and then to dispatch what queues and index did not have."""
+
+    load_seconds: float
+    dispatch_seconds: float
+
+
+def rebuild_by_broker(
+    release: str, store: Path, geometry: Geometry = REAL_GEOMETRY, settings: dict[str, str] | None = None
+) -> Rebuild:
+    """
+    Let *release* make the queues and index files of *store*, a directory that holds a log alone, and time it.
+
+    Small index files are slowed down (a name is a millisecond): time stores of real geometry only.
+    """
+    with running(release, AT_FULL_SPEED) as driver:
+        answer = driver.ask("open-store-timed", _store_values(store, geometry, settings))
+        _check_known(driver, answer)
+        driver.ask("close-store")
+    return Rebuild(int(answer["load-ns"]) / 1e9, int(answer["dispatch-ns"]) / 1e9)
+
+
+def _store_values(store: Path, geometry: Geometry, settings: dict[str, str] | None) -> dict[str, Value]:
+    return _prefixed("store", store_settings(store, geometry, settings)) | _prefixed("broker", _BROKER)
 
 
 @contextmanager
@@ -267,7 +300,7 @@ def open_broker(
     *,
     home: Path,
 ) -> Iterator[RealBroker]:
-    """Open a name server and a broker in *driver*; after the block both are stopped the clean way."""
+    """Open a name server and a broker in *driver*; after the block both are stopped, unless killed."""
     port, name_server_port = free_port(), free_port()
     name_server = f"127.0.0.1:{name_server_port}"
     has_group = (settings or {}).get("enableDLegerCommitLog") == "true"
@@ -278,8 +311,9 @@ def open_broker(
     _check_known(driver, driver.ask("open-broker", values | {"dledger": str(has_group).lower()}))
     broker = RealBroker(driver, name_server, port)
     yield broker
-    driver.ask("close-producers")
-    driver.ask("close-broker")
+    if driver.is_running:
+        driver.ask("close-producers")
+        driver.ask("close-broker")
 
 
 _BROKER = {

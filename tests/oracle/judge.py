@@ -1,0 +1,335 @@
+"""
+What we make of a store's log, beside what the broker left.
+
+Everything is made twice, by the scalar modules and by the compiled ones, from the log alone; the broker's files are
+read as they are. Where a rebuild from the log cannot be equal (`explain_index`), a file must still follow from the real
+file before it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from rmq_formats.commitlog.record import MessageRecord, encode_record
+from rmq_formats.commitlog.scan import Records, scan
+from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, detect_framing, walk_segment
+from rmq_formats.consumequeue.build import QueueBuilder, UnitCollector
+from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.consumequeue.queue import BatchConsumeQueue, ConsumeQueue
+from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules, decode_unit, expected_units
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable, pack_keys
+from rmq_formats.indexfile.file import IndexWriter, release_at, rules_of
+from rmq_formats.indexfile.keys import index_keys
+from rmq_formats.indexfile.layout import Geometry as IndexGeometry
+from rmq_formats.indexfile.layout import IndexEntry, IndexHeader, decode_entry, decode_header
+from rmq_formats.release import Release
+from rmq_formats.store import FileKind, classify, is_index_name, name_of_offset
+from tests.oracle.settings import Geometry
+
+_BATCH_UNIT_SIZE = 46
+_MODELS: dict[QueueKind, type[ConsumeQueue | BatchConsumeQueue]] = {
+    QueueKind.PLAIN: ConsumeQueue,
+    QueueKind.BATCH: BatchConsumeQueue,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who wrote a store, and what decided about its queues and index files."""
+
+    releases: tuple[tuple[int, str], ...]
+    geometry: Geometry
+    settings: dict[str, str] = field(default_factory=dict)
+    batch_topics: frozenset[str] = frozenset()
+
+    @property
+    def rules(self) -> list[tuple[int, Release]]:
+        """Give the release that wrote from each offset on."""
+        return [(since, Release.of(release)) for since, release in self.releases]
+
+    @property
+    def index_geometry(self) -> IndexGeometry:
+        """Give the numbers of an index file."""
+        return IndexGeometry(self.geometry.hash_slots, self.geometry.index_entries)
+
+    @property
+    def queue_rules(self) -> QueueRules:
+        """Give what decides about units."""
+        more = {"delay_levels": self.settings[_DELAYS]} if _DELAYS in self.settings else {}
+        return QueueRules(
+            releases=self.rules,
+            batch_topics=self.batch_topics,
+            multi_dispatch=self.settings.get("enableMultiDispatch") == "true",
+            lmq=self.settings.get("enableLmq") == "true",
+            **more,
+        )
+
+    def queue_file_size(self, kind: QueueKind) -> int:
+        """Give the bytes of a queue's files."""
+        return self.geometry.consume_queue_units * (UNIT.size if kind is QueueKind.PLAIN else _BATCH_UNIT_SIZE)
+
+
+_DELAYS = "messageDelayLevel"
+
+
+class Derived(NamedTuple):
+    """Queue files by path below the store, index files in the order of their names."""
+
+    queues: dict[str, bytes]
+    index_files: list[bytes]
+
+
+class Difference(NamedTuple):
+    """The first place where a file is not what it should be."""
+
+    file: str
+    position: int
+    expected: bytes
+    actual: bytes
+
+
+def on_disk(store: Path) -> Derived:
+    """Read what the broker left."""
+    folders = [store / kind for kind in QueueKind]
+    queues = {
+        path.relative_to(store).as_posix(): path.read_bytes()
+        for folder in folders
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    return Derived(queues, [path.read_bytes() for path in list_index_files(store)])
+
+
+def list_index_files(store: Path) -> list[Path]:
+    """List a store's index files, oldest first."""
+    return sorted(path for path in (store / "index").glob("*") if is_index_name(path.name))
+
+
+def differences(expected: Derived, actual: Derived) -> list[Difference]:
+    """List the files that differ, each with its first differing byte."""
+    named = {f"index {number}": data for number, data in enumerate(expected.index_files)} | expected.queues
+    found = {f"index {number}": data for number, data in enumerate(actual.index_files)} | actual.queues
+    return [
+        difference
+        for name in sorted(named.keys() | found.keys())
+        if (difference := _difference(name, named.get(name, b""), found.get(name, b"")))
+    ]
+
+
+def _difference(name: str, expected: bytes, actual: bytes) -> Difference | None:
+    if expected == actual:
+        return None
+    equal = next((at for at, (ours, theirs) in enumerate(zip(expected, actual, strict=False)) if ours != theirs), -1)
+    position = equal if equal >= 0 else min(len(expected), len(actual))
+    around = slice(max(position - 8, 0), position + 24)
+    return Difference(name, position, expected[around], actual[around])
+
+
+# --- the log ---------------------------------------------------------------------------------------------------------
+
+
+def segments(store: Path) -> list[Path]:
+    """List the files of a store's log in the order of their offsets."""
+    logs = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG)
+    found = [path for path in store.rglob("*") if path.is_file() and _kind(store, path) in logs]
+    return sorted(found, key=lambda path: path.name)
+
+
+def _kind(store: Path, path: Path) -> FileKind:
+    return classify(path.relative_to(store).as_posix()).kind
+
+
+def pieces(store: Path) -> Iterator[tuple[SegmentBytes, Piece]]:
+    """Yield every piece of a store's log."""
+    files = segments(store)
+    for path in files:
+        raw = path.read_bytes()
+        segment = SegmentBytes.of(raw, int(path.name), detect_framing(raw))
+        for piece in walk_segment(segment, final=path != files[-1]):
+            yield segment, piece
+
+
+def records(store: Path) -> list[MessageRecord]:
+    """Decode every record of a store."""
+    return [
+        segment.record_at(piece.offset - segment.base_offset)
+        for segment, piece in pieces(store)
+        if piece.kind is PieceKind.RECORD
+    ]
+
+
+def unfaithful(store: Path) -> list[int]:
+    """List the offsets of pieces of the log that are no message, or do not come out again as they went in."""
+    faults = []
+    for segment, piece in pieces(store):
+        if piece.kind is PieceKind.DAMAGE:
+            faults.append(piece.offset)
+        if piece.kind is PieceKind.RECORD:
+            position = piece.offset - segment.base_offset
+            header = segment.framing.header_size
+            stored = bytes(segment.read(position + header, piece.size - header))
+            if encode_record(segment.record_at(position)) != stored:
+                faults.append(piece.offset)
+    return faults
+
+
+# --- made again ------------------------------------------------------------------------------------------------------
+
+
+def by_scalar(log: list[MessageRecord], writer: Writer) -> Derived:
+    """Make queues and index files from *log* with the readable modules."""
+    queue_rules = writer.queue_rules
+    queues: dict[QueueName, ConsumeQueue | BatchConsumeQueue] = {}
+    for record in log:
+        for unit in expected_units(record, queue_rules):
+            kind = unit.queue.kind
+            queue = queues.setdefault(unit.queue, _MODELS[kind](writer.queue_file_size(kind)))
+            queue.append(unit, queue_rules.release_at(record.physical_offset))
+    index = IndexWriter(writer.index_geometry, rules_of(*writer.rules))
+    index.dispatch_all(log)
+    return Derived(
+        {f"{name.path}/{name_of_offset(base)}": data for name, queue in queues.items() for base, data in queue.files()},
+        [file.encode(writer.rules[-1][1].empty_index_count) for file in index.files],
+    )
+
+
+def by_compiled(store: Path, writer: Writer) -> Derived:
+    """Make queues and index files from a store's log with the compiled modules."""
+    collector = UnitCollector(writer.queue_rules)
+    table = RuleTable.of(rules_of(*writer.rules))
+    keys = [np.empty(0, PACKED_KEY)]
+    newest = -1
+    for group in _scanned(store):
+        collector.add(group)
+        keys += [packed.keys.copy() for packed in pack_keys(group, table)]
+        newest = group.base_offset + int(group.positions[-1])
+    packed_keys = np.concatenate(keys, dtype=PACKED_KEY, casting="equiv")
+    return Derived(_built_queues(collector, writer), _built_index(packed_keys, table, writer, newest))
+
+
+def _scanned(store: Path) -> Iterator[Records]:
+    files = segments(store)
+    for path in files:
+        raw = path.read_bytes()
+        found = scan(
+            lambda position, size, raw=raw: raw[position : position + size],  # type: ignore[misc]
+            0,
+            len(raw),
+            len(raw),
+            int(path.name),
+            detect_framing(raw),
+            final=path != files[-1],
+        )
+        yield from (group for group in found if isinstance(group, Records))
+
+
+def _built_queues(collector: UnitCollector, writer: Writer) -> dict[str, bytes]:
+    units = collector.finish()
+    files: dict[str, bytes] = {}
+    for name, part in units.queues():
+        size = writer.queue_file_size(name.kind)
+        builder = QueueBuilder(name.kind, size, writer.rules)
+        stretches = list(builder.append(units.units[part]))
+        start = builder.start or 0
+        data = bytearray(builder.files_end - start)
+        for stretch in stretches:
+            data[stretch.offset - start : stretch.offset - start + stretch.data.size] = stretch.data.tobytes()
+        for at in range(0, len(data), size):
+            files[f"{name.path}/{name_of_offset(start + at)}"] = bytes(data[at : at + size])
+    return files
+
+
+def _built_index(keys: np.ndarray, table: RuleTable, writer: Writer, newest: int) -> list[bytes]:
+    """Cut *keys* into files; one more file exists when a message came after the last one was full."""
+    geometry = writer.index_geometry
+    cuts = list(range(0, len(keys), geometry.capacity)) or ([0] if newest >= 0 else [])
+    if len(keys) and len(keys) % geometry.capacity == 0 and int(keys[-1]["physical_offset"]) < newest:
+        cuts.append(len(keys))
+    files: list[bytes] = []
+    previous: IndexHeader | None = None
+    for cut in cuts:
+        data = bytearray(geometry.file_size)
+
+        def write(position: int, block: memoryview, data: bytearray = data) -> None:
+            data[position : position + len(block)] = block
+
+        builder = FileBuilder(geometry, table, write, previous)
+        builder.add(keys[cut : cut + geometry.capacity].copy())
+        previous = builder.finish(writer.rules[-1][1].empty_index_count)
+        files.append(bytes(data))
+    return files
+
+
+# --- not from the log alone ------------------------------------------------------------------------------------------
+
+
+def explain_index(store: Path, log: list[MessageRecord], writer: Writer) -> list[str]:
+    """
+    Say for each index file of a store how it follows from the one before: `continued`, `repeated` or `unexplained`.
+
+    `continued`: the message that straddles both goes on where it stopped. `repeated`: after a crash the broker puts all
+    keys of that message again. The first file is `whole` if it is what the log alone gives, `partly` if the broker has
+    deleted messages that it still names, and agrees about all others.
+    """
+    files = [path.read_bytes() for path in list_index_files(store)]
+    verdicts = [_explain_first(files[0], log, writer)] if files else []
+    for previous, file in pairwise(files):
+        verdicts.append(_explain_next(previous, file, log, writer))
+    return verdicts
+
+
+def _explain_first(file: bytes, log: list[MessageRecord], writer: Writer) -> str:
+    made = by_scalar(log, writer).index_files
+    if made and made[0] == file:
+        return "whole"
+    first = log[0].physical_offset
+    kept = [entry for entry in _entries(file, writer) if entry.physical_offset >= first]
+    wanted = [key for key in _keys(log, writer) if key[1] <= decode_header(file).end_physical_offset]
+    return (
+        "partly"
+        if [(entry.key_hash, entry.physical_offset) for entry in kept] == wanted[: len(kept)]
+        else "unexplained"
+    )
+
+
+def _explain_next(previous: bytes, file: bytes, log: list[MessageRecord], writer: Writer) -> str:
+    header = decode_header(previous)
+    known = sum(entry.physical_offset == header.end_physical_offset for entry in _entries(previous, writer))
+    rest = [record for record in log if record.physical_offset >= header.end_physical_offset]
+    for verdict, skipped in (("continued", known), ("repeated", 0)):
+        index = IndexWriter(writer.index_geometry, rules_of(*writer.rules), None, header)
+        for number, record in enumerate(rest):
+            is_straddling = number == 0 and record.physical_offset == header.end_physical_offset
+            index.dispatch(record, skipped if is_straddling else 0)
+        if index.files and index.files[0].encode(writer.rules[-1][1].empty_index_count) == file:
+            return verdict
+    return "unexplained"
+
+
+def _entries(file: bytes, writer: Writer) -> list[IndexEntry]:
+    geometry = writer.index_geometry
+    return [decode_entry(file, geometry.entry_position(at)) for at in range(1, decode_header(file).index_count)]
+
+
+def _keys(log: list[MessageRecord], writer: Writer) -> list[tuple[int, int]]:
+    rules = rules_of(*writer.rules)
+    return [
+        (index_key_hash(key), record.physical_offset)
+        for record in log
+        for key in index_keys(record, release_at(rules, record.physical_offset))
+    ]
+
+
+def units_into_log(files: dict[str, bytes], log_start: int) -> list[tuple[str, int, bytes]]:
+    """List the written units of plain queues that point at *log_start* or behind it, with their places."""
+    return [
+        (path, at, data[at : at + UNIT.size])
+        for path, data in sorted(files.items())
+        for at in range(0, len(data), UNIT.size)
+        if (unit := decode_unit(data, at)).is_written and unit.physical_offset >= log_start and not unit.is_pre_blank
+    ]

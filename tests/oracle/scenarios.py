@@ -1,0 +1,446 @@
+"""
+What is sent to a real RocketMQ, and why: one function a scenario, its docstring the reason.
+
+A scenario plays on a `Stage` and runs on every release from `since` on. The stores it leaves are judged by
+`tests/oracle/test_*.py`, and kept as golden stores by `tests/oracle/golden.py`.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final, TypeAlias
+
+from tests.oracle.releases import version_of
+from tests.oracle.sessions import ClientMessage, DirectMessage
+from tests.oracle.settings import Geometry, free_port
+from tests.oracle.stage import Stage, StageBroker, StageStore
+
+_UNIQUE_KEY_PREFIX: Final = "0A0102031234ABCD"
+_IPV6: Final = "2001:db8::1"
+_OTHER_IPV6: Final = "fd00::abcd"
+_JAVA_INT: Final = 1 << 32
+_TEXT_KEY_LENGTH: Final = 7
+_KEYS_OVER_SEVERAL_FILES: Final = (45, 70)
+_DAY: Final = 86_400_000
+
+_Labelled: TypeAlias = tuple[str, DirectMessage]
+
+SHORT_DELAYS: Final = "1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 2h"
+"""Delay levels that let a message through within seconds; a rebuild of queues must know them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A story that a store has lived through."""
+
+    name: str
+    why: str
+    play: Callable[[Stage], None]
+    since: str
+    geometry: Geometry
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def runs_on(self, release: str) -> bool:
+        """Tell whether *release* knows everything that this scenario asks for."""
+        return version_of(release) >= version_of(self.since)
+
+    def on(self, release: str, store: Path, scratch: Path) -> Stage:
+        """Play to the end and give the stage with its processes ended."""
+        stage = Stage(release, store, self.geometry, scratch)
+        try:
+            self.play(stage)
+        finally:
+            stage.end()
+        return stage
+
+
+SCENARIOS: dict[str, Scenario] = {}
+
+
+def scenario(
+    *, since: str = "4.0.0", geometry: Geometry | None = None
+) -> Callable[[Callable[[Stage], None]], Callable[[Stage], None]]:
+    """Add a function to `SCENARIOS`."""
+
+    def add(play: Callable[[Stage], None]) -> Callable[[Stage], None]:
+        name = play.__name__.replace("_", "-")
+        SCENARIOS[name] = Scenario(name, (play.__doc__ or "").strip(), play, since, geometry or Geometry())
+        return play
+
+    return add
+
+
+@scenario()
+def everyday(stage: Stage) -> None:
+    """Send everything that applications send: keys, tags, duplicates, compression, delays, batches, transactions."""
+    with stage.broker({"messageDelayLevel": SHORT_DELAYS}) as broker:
+        for topic in ("T1", "T2", "T3"):
+            broker.real.make_topic(topic, queues=2)
+        _send_keys_and_tags(broker)
+        _send_odd_texts(broker)
+        for number in range(9):
+            topic = "T1" if number % 2 else "T3"
+            broker.send(f"large-{number}", ClientMessage(topic, _noise(3500, number), "TagN", f"noise{number} nn"))
+        broker.send("delayed", ClientMessage("T1", b"delayed", "TagD", "delaykey", delay_level=1))
+        broker.send("far", ClientMessage("T2", b"far", "TagD", "farkey", delay_level=18))
+        if stage.runs(since="4.1.0"):
+            broker.send_batch("batch", [_batched("T1", number) for number in range(4)])
+        for decision in ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"):
+            message = ClientMessage("T1", decision.encode(), "TagTx", f"tx{decision} txshared")
+            broker.send_in_transaction(f"transaction-{decision}", message, decision)
+        # The delay passes, and brokers from 5.1.0 on write one op message for several transactions 3 s later.
+        time.sleep(4)
+        for number in range(3):
+            broker.send(f"last-{number}", ClientMessage("T1", b"last", "TagZ", f"last{number}"))
+
+
+def _send_keys_and_tags(broker: StageBroker) -> None:
+    for number in range(26):
+        tags = None if number % 4 == 3 else f"Tag{'ABC'[number % 3]}"
+        keys = f"k{number % 3} dup dup  x{number}"
+        broker.send(f"key-{number}", ClientMessage("T1", f"body{number}".encode(), tags, keys))
+    noted = ClientMessage(
+        "T1", b"noted", "TagA", "noted", flag=77, waits_for_store=False, properties={"userprop": "v-5"}
+    )
+    broker.send("noted", noted)
+    broker.send("no-key", ClientMessage("T1", b"plain"))
+    broker.send("only-tag", ClientMessage("T2", b"only a tag", "TagOnly"))
+
+
+def _send_odd_texts(broker: StageBroker) -> None:
+    broker.send("compressed", ClientMessage("T1", _prose(5000, 1), "TagB", "big"))
+    broker.send("zeros", ClientMessage("T2", bytes(3000), "TagB", "zeros dup"))
+    broker.send("unicode", ClientMessage("T2", "тело-正文".encode(), "тег", "ключ 键 \U0001f511 k1"))
+    broker.send("same", ClientMessage("T3", b"same key in another topic", "TagA", "k1"))
+
+
+def _batched(topic: str, number: int) -> ClientMessage:
+    return ClientMessage(
+        topic,
+        f"batch{number}".encode(),
+        tags=None if number == 2 else "TagBatch",
+        keys=None if number == 3 else f"bk{number} bshared",
+    )
+
+
+@scenario()
+def edges(stage: Stage) -> None:
+    """Put what only a hand can send: every transaction bit, edge hashes, texts that parsers differ on, blanks of 8."""
+    with stage.store() as store:
+        unique_keys = _unique_keys()
+        for label, message in _edge_messages(stage, unique_keys):
+            store.put(label, message)
+        _put_to_the_last_byte(store, stage.geometry)
+        store.put("last", DirectMessage("D1", properties=_text(UNIQ_KEY=next(unique_keys), KEYS="last")))
+
+
+def _edge_messages(stage: Stage, unique_keys: Iterator[str]) -> Iterator[_Labelled]:
+    def message(topic: str, queue_id: int = 0, sys_flag: int = 0, **properties: str) -> DirectMessage:
+        text = _text(UNIQ_KEY=next(unique_keys), **properties)
+        return DirectMessage(topic, queue_id, b"edge body", text, sys_flag)
+
+    yield from _edge_keys(message)
+    yield from _edge_properties(message)
+    yield from _edge_hosts(stage)
+    yield "topic-127", message("t" + "x" * 126, KEYS="t127")
+    if stage.runs(since="5.1.0"):
+        for length in (128, 200, 255):
+            yield f"topic-{length}", message("%RETRY%" + "r" * (length - 7), KEYS=f"t{length}", TAGS="TagV2")
+
+
+def _edge_keys(message: Callable[..., DirectMessage]) -> Iterator[_Labelled]:
+    for number in range(1, 6):
+        yield f"same-key-{number}", message(f"D{number}", number % 3, KEYS=f"same own{number}", TAGS=f"Tag{number}")
+    for bits, word in ((4, "prepared"), (8, "committed"), (12, "rolled-back")):
+        yield word, message("D1", sys_flag=bits, KEYS=f"{word} same", TAGS="TagX")
+    yield "after-rollback", message("D1", KEYS="afterroll")
+    for label, keys in _KEY_TEXTS.items():
+        yield label, message("D1", 1, KEYS=keys)
+    yield "unicode", message("D2", KEYS="ключ 键 \U0001f511 e\u0301 \u00e9", TAGS="тег")
+    yield "unicode-topic", message("топик-主题", KEYS="same", TAGS="TagU")
+    for java_hash in (-(1 << 31), 1 - (1 << 31), (1 << 31) - 1, -1, 0, 1, 100, -100, 42, 42):
+        yield f"hash{java_hash}", message("D3", KEYS=f"{_key_with_hash('D3', java_hash)} h{java_hash}")
+    for count in _KEYS_OVER_SEVERAL_FILES:
+        yield f"{count}-keys", message("D4", KEYS=" ".join(f"m{number}" for number in range(count)), TAGS="TagM")
+        yield f"behind-{count}-keys", message("D4", KEYS="between")
+
+
+def _edge_properties(message: Callable[..., DirectMessage]) -> Iterator[_Labelled]:
+    yield "empty-body", DirectMessage("D2", body=b"", properties=_text(KEYS="emptybody"))
+    yield "no-body", DirectMessage("D2", body=None, properties=_text(KEYS="nobody"))
+    yield "multi-tag", message("D5", 1, sys_flag=2, TAGS="a||b||c")
+    yield "tag-of-lowest-hash", message("D5", 1, TAGS="polygenelubricants")
+    for label, text in _PROPERTY_TEXTS.items():
+        yield label, DirectMessage("D5", 2, b"edge body", text)
+    for level in ("5", "99", "0", "-1"):
+        yield f"level{level}", message("SCHEDULE_TOPIC_XXXX", 4, KEYS=f"sk{level}", TAGS="TagS", DELAY=level)
+    yield "level-elsewhere", message("D1", KEYS="dot", TAGS="TagS", DELAY="3")
+
+
+def _edge_hosts(stage: Stage) -> Iterator[_Labelled]:
+    if not stage.runs(since="4.6.0"):
+        return
+    for born, stored in ((_OTHER_IPV6, "127.0.0.1"), ("10.1.2.3", _IPV6), (_OTHER_IPV6, _IPV6)):
+        text = _text(KEYS="v6", TAGS="Tag6")
+        yield f"{born}-{stored}", DirectMessage("D6", 0, b"v6", text, born_host=born, store_host=stored)
+
+
+_KEY_TEXTS: Final = {
+    "leading-space": " lead",
+    "trailing-space": "trail ",
+    "double-space": "dbl1  dbl2   dbl3",
+    "only-spaces": "   ",
+    "other-spaces": "ta\tb n\u00a0b i\u3000d",
+    "separator-in-key": "a#b #c",
+}
+
+_PROPERTY_TEXTS: Final = {
+    "nothing-known": "X\1y\2",
+    "empty-text": "",
+    "only-unique-key": "UNIQ_KEY\1only\2",
+    "only-keys": "KEYS\1onlykeys\2",
+    "only-tags": "TAGS\1OnlyTags\2",
+    "unique-key-equals-key": "UNIQ_KEY\1sameuk\2KEYS\1sameuk\2",
+    "names-twice": "KEYS\1first\2UNIQ_KEY\1u-dup1\2KEYS\1second\2UNIQ_KEY\1u-dup2\2",
+    "empty-value": "KEYS\1\2UNIQ_KEY\1u-ev\2TAGS\1\2",
+    "value-with-separator": "KEYS\1x\1y\2UNIQ_KEY\1u-vs\2",
+    "empty-name": "\1v\2KEYS\1en\2UNIQ_KEY\1u-en\2",
+    "no-last-separator": "UNIQ_KEY\1u-nt\2KEYS\1notrail",
+    "junk": "junk\2KEYS\1jk\2\2\2ab\2UNIQ_KEY\1u-j\2x",
+    "too-short": "a\1b\2K\2KEYS\1sh\2\1\2",
+    "second-is-empty": "KEYS\1kept\2KEYS\1\2UNIQ_KEY\1u-de\2",
+}
+
+
+def _put_to_the_last_byte(store: StageStore, geometry: Geometry) -> None:
+    """Fill one file to the last byte that a record may take, and miss that by one in the next."""
+    for number in range(6):
+        store.put(f"fill-{number}", DirectMessage("D1", body=_noise(2500, number), properties=_text(KEYS="fill")))
+    for label, left in (("leaves-8", 8), ("would-leave-7", 7)):
+        probe = store.put("probe", DirectMessage("D1", body=_noise(10, 1), properties=_text(KEYS="edgekey0")))
+        overhead = probe.size - 10
+        while (room := -store.next_offset % geometry.commit_log_file_size) < 2 * overhead:
+            store.put("probe", DirectMessage("D1", body=_noise(10, 1), properties=_text(KEYS="edgekey0")))
+        body = _noise(room - left - overhead, left)
+        store.put(label, DirectMessage("D1", body=body, properties=_text(KEYS="edgekey0")))
+        store.put("next", DirectMessage("D1", properties=_text(KEYS="edgekeyN")))
+
+
+@scenario()
+def clock(stage: Stage) -> None:
+    """Let store times stand, jump, go back, be zero or negative: an index entry keeps seconds, cut and clamped."""
+    with stage.store() as store:
+        for number, timestamp in enumerate(_jumping_times()):
+            properties = _text(UNIQ_KEY=f"{_UNIQUE_KEY_PREFIX}{number:016X}", KEYS=f"c{number} all", TAGS="TagC")
+            message = DirectMessage(f"C{number % 2}", 0, b"clock", properties, store_timestamp=timestamp)
+            store.put(f"clock-{number}", message)
+        store.put("now", DirectMessage("C0", properties=_text(KEYS="now")))
+
+
+def _jumping_times() -> list[int]:
+    now = 1_795_000_000_000
+    steps = (0, 1, 999, 1000, 1001, 1999, 2000, -1, -999, -1000, -5000, 3_600_000, -7_200_000, 0, 400 * _DAY)
+    far = [now + 1000 * ((1 << 31) + seconds) for seconds in (-2, -1, 0, 5)]
+    small = [1, 2500, 0, 7000, 0, 0, 0, 0, 0, 0, -1, 9000, -5000, 3, 5003]
+    late = (0, 100, -100, 0, 10_000, 0, 60_000, 59_999, 61_000, 1, 2, 3, 4, 5, 6, 3000, 2000, 1000)
+    return [*(now + step for step in steps), *far, now, *small, *(now + step for step in late), now]
+
+
+@scenario()
+def restarted(stage: Stage) -> None:
+    """Stop and start a store again and again: each run goes on in the last file of every kind."""
+    for run in range(4):
+        with stage.store() as store:
+            store.put_each(f"run{run}", (_numbered("R", run * 17 + number) for number in range(17)))
+    with stage.store():
+        stage.note("nothing sent")
+
+
+@scenario()
+def killed(stage: Stage) -> None:
+    """Kill a process while it writes, start it again, use it: what a broker makes of a half written store."""
+    with stage.store() as store:
+        store.put_each("before", (_numbered("W", number) for number in range(300)))
+    with stage.store() as store:
+        store.put_each("unflushed", (_numbered("W", number) for number in range(300, 340)))
+        stage.crash()
+    with stage.store() as store:
+        store.put_each("after", (_numbered("W", number) for number in range(340, 352)))
+
+
+@scenario()
+def expired(stage: Stage) -> None:
+    """Delete the oldest files of the log, send more: what is left, and what a new queue begins with."""
+    with stage.store({"fileReservedTime": "72"}) as store:
+        store.put_each("old", (_numbered("E", number, body_size=1200) for number in range(64)))
+        store.real.drain()
+        # A file must be flushed before the cleaning service deletes it.
+        time.sleep(1.5)
+        stage.age(stage.segments()[:3])
+        for _ in range(4):
+            store.real.expire()
+            time.sleep(0.3)
+        stage.note(f"left {[segment.name for segment in stage.segments()]}")
+        store.put_each("new", (_numbered("E", number, body_size=100) for number in range(64, 70)))
+        store.put("new-topic", DirectMessage("E9", properties=_text(KEYS="e9 all", TAGS="TagX")))
+
+
+@scenario(since="4.9.3")
+def typed(stage: Stage) -> None:
+    """Use what 4.9 and 5.x added: compressors, light queues, inner batches, IPv6 beside IPv4."""
+    _play_typed(stage, {})
+
+
+@scenario(since="5.2.0")
+def property_crc(stage: Stage) -> None:
+    """Use the same with a CRC at the end of every record's properties."""
+    _play_typed(stage, {"enabledAppendPropCRC": "true"})
+
+
+def _play_typed(stage: Stage, settings: dict[str, str]) -> None:
+    with stage.broker({"enableLmq": "true", "enableMultiDispatch": "true"} | settings) as broker:
+        for topic in ("T1", "TZ", "TL"):
+            broker.real.make_topic(topic)
+        for compression in ("ZLIB", "LZ4", "ZSTD"):
+            for number in range(3):
+                message = ClientMessage("TZ", _prose(2500 + 400 * number, number), f"Tag{compression}", "zall")
+                broker.send(f"{compression}-{number}", message, f"producers{compression}", compression)
+        if stage.runs(since="5.0.0"):
+            broker.real.make_topic("TB", queue_type="BatchCQ")
+            for size in (1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4):
+                broker.send_batch("inner-batch", [_batched("TB", number) for number in range(size)])
+        for number in range(14):
+            queues = "%LMQ%qa,%LMQ%qb" if number % 2 else "%LMQ%qa"
+            properties = {"INNER_MULTI_DISPATCH": queues}
+            broker.send(f"lmq-{number}", ClientMessage("TL", b"lmq", "TagL", f"lmq{number}", properties=properties))
+        broker.send_batch("batch", [_batched("T1", number) for number in range(4)])
+        broker.send_in_transaction("transaction", ClientMessage("T1", _prose(1500, 5), "TagTx", "tx"), "COMMIT_MESSAGE")
+        inner = DirectMessage("T6", 0, b"v6", _text(KEYS="v6"), born_host=_OTHER_IPV6, store_host=_IPV6)
+        stage.note(f"PUT v6 {broker.real.put(inner)}")
+        time.sleep(4)
+        broker.send("last", ClientMessage("T1", _noise(3000, 9), "TagZ", "last"))
+
+
+@scenario()
+def retried(stage: Stage) -> None:
+    """Let a consumer fail: one message becomes up to five records of one unique key, in four topics."""
+    with stage.broker({"messageDelayLevel": SHORT_DELAYS}) as broker:
+        broker.real.make_topic("T1", queues=2)
+        for number in range(12):
+            keys = f"{'bad' if number % 4 == 0 else 'good'}{number} all"
+            broker.send(f"message-{number}", ClientMessage("T1", b"body", f"Tag{number % 2}", keys))
+        for consumed in broker.real.consume("T1", "consumers", milliseconds=9000, failing_keys="bad"):
+            stage.note(f"CONSUME {consumed}")
+        broker.send("last", ClientMessage("T1", b"last", "TagZ", "last"))
+
+
+@scenario(since="5.0.0")
+def timed(stage: Stage) -> None:
+    """Send messages for a point in time: they wait in the wheel's topic and are written again."""
+    with stage.broker({"timerWheelEnable": "true"}) as broker:
+        broker.real.make_topic("T1", queues=2)
+        for number in range(6):
+            properties = {"TIMER_DELAY_MS": str(1000 + 500 * number)}
+            keys = f"timer{number} all"
+            broker.send(f"timer-{number}", ClientMessage("T1", b"timer", "TagT", keys, properties=properties))
+        far = ClientMessage("T1", b"far", "TagT", "far all", properties={"TIMER_DELAY_SEC": "3600"})
+        broker.send("far", far)
+        time.sleep(7)
+        broker.send("last", ClientMessage("T1", b"last", "TagZ", "last"))
+
+
+@scenario(since="4.5.2")
+def dledger(stage: Stage) -> None:
+    """Run a group of one: every record in an entry of a DLedger log, offsets counted behind its header."""
+    with stage.broker(_group_of_one(stage)) as broker:
+        for topic in ("T1", "T2"):
+            broker.real.make_topic(topic, queues=2)
+        _send_keys_and_tags(broker)
+        for number in range(20):
+            keys = f"noise{number} nn"
+            broker.send(f"large-{number}", ClientMessage(f"T{number % 2 + 1}", _noise(3500, number), "TagN", keys))
+        broker.send("last", ClientMessage("T1", b"last", "TagZ", "last"))
+
+
+def _group_of_one(stage: Stage) -> dict[str, str]:
+    stage.note("group of one")
+    return {
+        "enableDLegerCommitLog": "true",
+        "dLegerGroup": "b0",
+        "dLegerPeers": f"n0-127.0.0.1:{free_port()}",
+        "dLegerSelfId": "n0",
+    }
+
+
+def upgraded(*releases: str) -> Scenario:
+    """Make the scenario of a store that several releases wrote one after another."""
+
+    def play(stage: Stage) -> None:
+        next_offset = 0
+        for run, release in enumerate(releases):
+            if next_offset:
+                stage.upgrade(release, next_offset)
+            with stage.store() as store:
+                store.put_each(release, (_numbered("U", run * 45 + number) for number in range(45)))
+                next_offset = store.next_offset
+
+    why = "Files that two releases wrote: each message follows the rules of the release that dispatched it."
+    return Scenario("-".join(("upgraded", *releases)), why, play, releases[0], Geometry())
+
+
+UPGRADES: Final = (
+    upgraded("4.7.0", "4.7.1"),
+    upgraded("4.7.0", "5.5.1"),
+    upgraded("4.9.8", "5.5.1"),
+    upgraded("5.3.3", "5.4.0"),
+)
+
+
+def _numbered(prefix: str, number: int, body_size: int = 500) -> DirectMessage:
+    """Make one of many messages, over three topics of two queues."""
+    properties = _text(
+        UNIQ_KEY=f"{_UNIQUE_KEY_PREFIX}{number:016X}",
+        KEYS=f"{prefix}{number} all",
+        TAGS=f"Tag{number % 3}",
+    )
+    return DirectMessage(f"{prefix}{number % 3}", number % 2, _noise(body_size + number % 7, number), properties)
+
+
+def _text(**properties: str) -> str:
+    """Write properties as a client does."""
+    return "".join(f"{name}\1{value}\2" for name, value in properties.items())
+
+
+def _unique_keys() -> Iterator[str]:
+    number = 0
+    while True:
+        yield f"{_UNIQUE_KEY_PREFIX}{number:016X}"
+        number += 1
+
+
+def _noise(size: int, seed: int) -> bytes:
+    """Make a body that does not compress."""
+    return Random(seed).randbytes(size)
+
+
+def _prose(size: int, seed: int) -> bytes:
+    """Make a body that compresses well."""
+    random = Random(seed)
+    return " ".join(f"word{random.randrange(50)}" for _ in range(size // 5)).encode()[:size].ljust(size)
+
+
+def _key_with_hash(topic: str, java_hash: int) -> str:
+    """Make a key such that Java's hash of `topic#key` is *java_hash*."""
+    prefix = 0
+    for character in f"{topic}#":
+        prefix = prefix * 31 + ord(character)
+    # Seven digits of base 31 on top of '0' reach every 32-bit number.
+    zeros = sum(ord("0") * 31**place for place in range(_TEXT_KEY_LENGTH))
+    rest = (java_hash - prefix * 31**_TEXT_KEY_LENGTH - zeros) % _JAVA_INT
+    digits = []
+    for _ in range(_TEXT_KEY_LENGTH):
+        rest, digit = divmod(rest, 31)
+        digits.append(chr(ord("0") + digit))
+    return "".join(reversed(digits))

@@ -1,0 +1,167 @@
+"""
+Where a scenario plays: one store directory, and whatever releases work on it one after another.
+
+The stage notes what was sent and what came back, and from which physical offset on which release wrote.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.oracle.process import Answer, DriverProcess
+from tests.oracle.releases import version_of
+from tests.oracle.sessions import (
+    ClientMessage,
+    DirectMessage,
+    RealBroker,
+    RealStore,
+    Stored,
+    open_broker,
+    open_store,
+)
+from tests.oracle.settings import Geometry
+
+_OLD: Final = 100 * 3600
+
+
+class Stage:
+    """A store directory and the release at work on it."""
+
+    def __init__(self, release: str, store: Path, geometry: Geometry, scratch: Path) -> None:
+        """Begin an empty store with *release*."""
+        self.release = release
+        self.store_directory = store
+        self.geometry = geometry
+        self.rules: list[tuple[int, str]] = [(0, release)]
+        self.sent: list[str] = []
+        self.settings: dict[str, str] = {}
+        self._scratch = scratch
+        self._driver: DriverProcess | None = None
+
+    def runs(self, since: str) -> bool:
+        """Tell whether the release at work is *since* or newer."""
+        return version_of(self.release) >= version_of(since)
+
+    def note(self, line: str) -> None:
+        """Write *line* into the account of what was sent."""
+        self.sent.append(line)
+
+    @contextmanager
+    def store(self, settings: dict[str, str] | None = None) -> Iterator["StageStore"]:
+        """Open the store alone."""
+        self.settings = settings or {}
+        self.note(f"== store {self.release}")
+        with open_store(self._running(), self.store_directory, self.geometry, settings) as opened:
+            yield StageStore(self, opened)
+
+    @contextmanager
+    def broker(self, settings: dict[str, str] | None = None) -> Iterator["StageBroker"]:
+        """Open the store with a broker around it, a name server and clients."""
+        self.settings = settings or {}
+        self.note(f"== broker {self.release}")
+        home = self._scratch / "home"
+        with open_broker(self._running(), self.store_directory, self.geometry, settings, home=home) as opened:
+            yield StageBroker(self, opened)
+
+    def crash(self) -> None:
+        """Kill the process that has the store open."""
+        self.note("== killed")
+        self.end()
+
+    def upgrade(self, release: str, next_offset: int) -> None:
+        """Let *release* go on with the store; its first message will stand at *next_offset* or later."""
+        self.end()
+        self.release = release
+        self.rules.append((next_offset, release))
+        self.note(f"== upgraded to {release}, which writes from {next_offset}")
+
+    def age(self, files: Iterable[Path]) -> None:
+        """Make *files* look older than any retention time."""
+        for file in files:
+            modified = file.stat().st_mtime - _OLD
+            os.utime(file, (modified, modified))
+
+    def segments(self) -> list[Path]:
+        """List the files of the log, oldest first."""
+        return sorted(file for file in (self.store_directory / "commitlog").iterdir() if file.is_file())
+
+    def end(self) -> None:
+        """End the process, if one runs."""
+        if self._driver is not None:
+            self._driver.kill()
+            self._driver = None
+
+    def _running(self) -> DriverProcess:
+        if self._driver is None:
+            self._driver = DriverProcess(self.release, self._scratch)
+        return self._driver
+
+
+class StageStore:
+    """The open store, with every put noted."""
+
+    def __init__(self, stage: Stage, store: RealStore) -> None:
+        """Note on *stage* what goes into *store*."""
+        self.real = store
+        self.next_offset = 0
+        self._stage = stage
+
+    def put(self, label: str, message: DirectMessage) -> Stored:
+        """Append one message and say under *label* where it went."""
+        stored = self.real.put(message)
+        self._note(label, stored)
+        return stored
+
+    def put_each(self, label: str, messages: Iterable[DirectMessage]) -> list[Stored]:
+        """Append many messages."""
+        stored = list(self.real.put_each(messages))
+        for number, one in enumerate(stored):
+            self._note(f"{label}-{number}", one)
+        return stored
+
+    def put_batch(self, label: str, envelope: DirectMessage, messages: Iterable[ClientMessage]) -> Stored:
+        """Append a batch."""
+        stored = self.real.put_batch(envelope, messages)
+        self._note(label, stored)
+        return stored
+
+    def _note(self, label: str, stored: Stored) -> None:
+        self._stage.note(
+            f"PUT {label} {stored.status} offset={stored.physical_offset} bytes={stored.size}"
+            f" logicOffset={stored.queue_offset} storeTime={stored.store_timestamp}"
+        )
+        if stored.size:
+            self.next_offset = stored.physical_offset + stored.size
+
+
+class StageBroker:
+    """The running broker, with every send noted."""
+
+    def __init__(self, stage: Stage, broker: RealBroker) -> None:
+        """Note on *stage* what is sent to *broker*."""
+        self.real = broker
+        self._stage = stage
+
+    def send(
+        self, label: str, message: ClientMessage, producer: str = "producers", compression: str | None = None
+    ) -> Answer:
+        """Send one message and say under *label* what the producer learnt."""
+        return self._note(label, message.topic, self.real.send(message, producer, compression))
+
+    def send_batch(self, label: str, messages: list[ClientMessage]) -> Answer:
+        """Send messages as one batch."""
+        return self._note(label, messages[0].topic, self.real.send_batch(messages))
+
+    def send_in_transaction(self, label: str, message: ClientMessage, decision: str) -> Answer:
+        """Send a half message and decide."""
+        return self._note(label, message.topic, self.real.send_in_transaction(message, decision))
+
+    def _note(self, label: str, topic: str, answer: Answer) -> Answer:
+        self._stage.note(
+            f"SENT {label} status={answer['status']} msgId={answer['message-id']}"
+            f" offsetMsgId={answer.get('offset-message-id')} queue={topic}/{answer['queue']}"
+            f" queueOffset={answer['queue-offset']}"
+        )
+        return answer
