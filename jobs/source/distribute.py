@@ -14,6 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from jobs.progress import of_spark_job
 from jobs.source.planning import Range
 from jobs.source.reading import RangeReader, Seen
 from rmq_formats.commitlog.scan import Records
@@ -37,13 +38,16 @@ def run_ranges(
     ranges: Sequence[Range],
     task: Task[T],
     discard: Callable[[T], object] = id,
+    label: str = "reading",
 ) -> list[Outcome[T]]:
     """
     Return the outcome of each range that holds part of the log, in order.
 
     *task* must read its pieces to the end. *discard* undoes what a task wrote for a range that is not accepted.
     """
-    return chained(ranges, lambda some: _run(spark, some, task), discard)
+    size = sum(range_.end - range_.start for range_ in ranges)
+    with of_spark_job(spark, label, len(ranges), size):
+        return chained(ranges, lambda some: _run(spark, some, task), discard)
 
 
 def chained(

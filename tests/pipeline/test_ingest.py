@@ -9,10 +9,10 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from rmq_formats.commitlog.columns import record_of_row
 
 from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, ingest
-from rmq_formats.commitlog.columns import record_of_row
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.release import Release
 from tests.golden import GOLDEN, release_of

@@ -60,7 +60,7 @@ def _log(tmp_path: Path, content: bytes, name: str = "00000000000000000000") -> 
 
 
 def _bait(offset: int, body_size: int) -> bytes:
-    """Return a body for the record at *offset* that is made of whole records for the very places where they will lie."""
+    """Return a body for the record at *offset*, made of whole records for the very places where they will lie."""
     inner = len(encode_record(a_record(b"bait")))
     start = offset + 88
     baits = [a_record(b"bait", physical_offset=start + number * inner) for number in range(body_size // inner)]
@@ -102,7 +102,7 @@ def test_stale_records_behind_a_blank_are_no_messages(tmp_path: Path, range_size
 @pytest.mark.parametrize("seed", range(20))
 def test_damage_gives_the_same_records_whatever_the_cut(tmp_path: Path, seed: int) -> None:
     """The scalar walk of the whole segment says what must be found."""
-    chance = random.Random(seed)  # noqa: S311 - no secret
+    chance = random.Random(seed)
     records = placed([a_record(chance.randbytes(chance.randrange(400))) for _ in range(40)])
     content = bytearray(b"".join(map(encode_record, records)).ljust(SEGMENT, b"\0"))
     for _ in range(chance.randrange(1, 12)):
@@ -134,7 +134,7 @@ def test_a_segment_deleted_before_it_is_opened_is_gone_not_an_error(golden: Gold
     Path(listing.segments[0].location).unlink()
     outcomes = chained(ranges, _run)
 
-    assert [True, False, False, False] == [outcome.seen.gone for outcome in outcomes]
+    assert [outcome.seen.gone for outcome in outcomes] == [True, False, False, False]
     assert len(outcomes[1].payload) > 0
 
 
@@ -154,4 +154,4 @@ def test_offsets_that_no_file_holds_are_named(golden: Golden, tmp_path: Path) ->
     first.write_bytes(first.read_bytes()[:10_000])
     second.unlink()
 
-    assert [(10_000, 32_768)] == [(start, end) for _, start, end in holes(list_store(str(store)).segments)]
+    assert [(start, end) for _, start, end in holes(list_store(str(store)).segments)] == [(10_000, 32_768)]

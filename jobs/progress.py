@@ -1,0 +1,109 @@
+"""
+Progress of long work on standard error: one live line in a terminal, one plain line per interval elsewhere.
+
+Nothing is shown in the first two seconds. What is done is asked for by a thread, of Spark's own status: the work itself
+is not slowed and knows nothing of it.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import TextIO
+
+from pyspark.sql import SparkSession
+
+QUIET_SECONDS = 2.0
+_LIVE_INTERVAL = 0.25
+_PLAIN_INTERVAL = 10.0
+_MIB = 1 << 20
+
+
+class _Display:
+    """One line, rewritten or written again."""
+
+    def __init__(self, label: str, total: int, total_bytes: int, stream: TextIO) -> None:
+        self._label = label
+        self._total = total
+        self._bytes = total_bytes
+        self._stream = stream
+        self._live = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._began = monotonic()
+        self._next = self._began + QUIET_SECONDS
+        self._shown = False
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two looks."""
+        return _LIVE_INTERVAL
+
+    def show(self, done: int) -> None:
+        """Show how far the work is, if it is time to."""
+        now = monotonic()
+        if now < self._next:
+            return
+        self._next = now + (_LIVE_INTERVAL if self._live else _PLAIN_INTERVAL)
+        text = self.line(done, now - self._began)
+        self._stream.write(f"\r{text}\x1b[K" if self._live else f"{text}\n")
+        self._stream.flush()
+        self._shown = True
+
+    def line(self, done: int, seconds: float) -> str:
+        """Return ranges done, speed and what is left."""
+        parts = [f"{self._label}: {done}/{self._total} ranges"]
+        if self._bytes and seconds > 0:
+            parts.append(f"{self._bytes * done / max(self._total, 1) / seconds / _MIB:.0f} MB/s")
+        if 0 < done < self._total:
+            parts.append(f"about {seconds / done * (self._total - done):.0f} s left")
+        return " · ".join(parts)
+
+    def close(self) -> None:
+        """Leave the terminal's line to whatever comes next."""
+        if self._live and self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+
+@contextmanager
+def shown(label: str, total: int, total_bytes: int, done: Callable[[], int]) -> Iterator[None]:
+    """Show the progress of the block, *done* of *total* ranges."""
+    display = _Display(label, total, total_bytes, sys.stderr)
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(display.interval):
+            display.show(done())
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        display.close()
+
+
+@contextmanager
+def of_spark_job(spark: SparkSession, label: str, total: int, total_bytes: int) -> Iterator[None]:
+    """Show the progress of the Spark jobs that the block starts; each range is a task."""
+    context = spark.sparkContext
+    group = f"rmq-lake {label} {id(object())}"
+    context.setJobGroup(group, label, interruptOnCancel=True)
+    tracker = context.statusTracker()
+
+    def done() -> int:
+        finished = 0
+        for job in tracker.getJobIdsForGroup(group):
+            info = tracker.getJobInfo(job)
+            stages = [tracker.getStageInfo(stage) for stage in info.stageIds] if info else []
+            finished += sum(stage.numCompletedTasks for stage in stages if stage)
+        return min(finished, total)
+
+    try:
+        with shown(label, total, total_bytes, done):
+            yield
+    finally:
+        context.setJobGroup("rmq-lake", "")
