@@ -5,6 +5,7 @@ A verb's module has `command: click.Command`; the command returns an ExitCode, o
 """
 
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,6 +16,9 @@ import click
 
 from jobs import __version__
 from jobs.exit_codes import ExitCode
+from jobs.launch.arguments import CommandLine, divide, value_of
+from jobs.launch.errors import SetupError
+from jobs.launch.spark import submit_to_cluster
 from jobs.verbs import VERBS
 from rmq_formats.errors import FormatError
 
@@ -109,8 +113,16 @@ def rmq_lake(settings: _Settings, *, traceback: bool) -> None:
 def main(arguments: Sequence[str]) -> ExitCode:
     """Run one command line and return how it ended; whatever went wrong is one line on standard error."""
     settings = _Settings()
+    code = _run(arguments, settings)
+    if "jobs.session" in sys.modules:
+        sys.modules["jobs.session"].close(succeeded=code is not ExitCode.FAILED and code is not ExitCode.INTERRUPTED)
+    return code
+
+
+def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
     try:
-        outcome = rmq_lake.main(list(arguments), prog_name="rmq-lake", standalone_mode=False, obj=settings)
+        own = _launched(divide(arguments))
+        outcome = rmq_lake.main(own, prog_name="rmq-lake", standalone_mode=False, obj=settings)
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()
@@ -124,6 +136,20 @@ def main(arguments: Sequence[str]) -> ExitCode:
     return ExitCode(outcome or ExitCode.CLEAN)
 
 
+def _launched(line: CommandLine) -> list[str]:
+    """Note Spark's options for the session, or leave for the cluster if the driver shall run there; return the rest."""
+    verb = next((word for word in line.own if not word.startswith("-")), None)
+    s3 = any("s3a://" in word for word in (*line.spark_options, *line.own))
+    on_cluster = value_of("--deploy-mode", line.spark_options) == "cluster"
+    if on_cluster and verb in VERBS and VERBS[verb].needs_spark:
+        submit_to_cluster(line.spark_options, line.own, s3=s3)
+    if line.spark_options:
+        os.environ["RMQ_LAKE_SPARK_OPTIONS"] = shlex.join(line.spark_options)
+    if s3:
+        os.environ["RMQ_LAKE_S3"] = "1"
+    return list(line.own)
+
+
 def _failures() -> tuple[type[BaseException], ...]:
     """Name the errors that are no bug of ours; those of libraries only where the library was loaded at all."""
     foreign = (
@@ -134,7 +160,7 @@ def _failures() -> tuple[type[BaseException], ...]:
         ("pyarrow", "ArrowException"),
     )
     loaded = (getattr(sys.modules.get(module), name, None) for module, name in foreign)
-    return (FormatError, OSError, *(kind for kind in loaded if kind is not None))
+    return (FormatError, OSError, SetupError, *(kind for kind in loaded if kind is not None))
 
 
 def _fail(error: BaseException, settings: _Settings) -> ExitCode:

@@ -1,18 +1,78 @@
 """The Spark session of a run. Only verbs that need Spark import this module."""
 
 import os
+import shlex
+import subprocess
+from collections.abc import Sequence
+from threading import Thread
+from typing import NamedTuple
 
+from pyspark import SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from jobs.launch import spark
+from jobs.launch.class_archive import Recording
+
+_JVM_EXIT_SECONDS = 120  # to write 190 MB on a slow disk; a JVM that takes longer is left to itself
+
+# What the JVM says whenever Spark starts it, and cannot be told not to.
+_NOISE = frozenset((b"WARNING: Using incubator modules: jdk.incubator.vector",))
 
 
-def spark_session(app_name: str) -> SparkSession:
-    """Return the session of this process, started with the launcher's options where none runs yet."""
-    if "PYSPARK_SUBMIT_ARGS" not in os.environ and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        # Nobody launched us: a test, or a program that imports a verb.
-        spark.prepare([])
+class _Jvm(NamedTuple):
+    """The JVM that this process has started."""
+
+    process: "subprocess.Popen[bytes]"
+    recording: Recording | None
+    is_local: bool
+
+
+_jvms: list[_Jvm] = []  # one at most: pyspark keeps one gateway a process
+
+
+def spark_session(
+    app_name: str,
+    *,
+    joins: bool = False,
+    spark_options: Sequence[str] | None = None,
+    record_classes: bool = True,
+) -> SparkSession:
+    """
+    Return the session of this process, started first where none runs.
+
+    Spark's options are those of the command line (RMQ_LAKE_SPARK_OPTIONS) unless given. *joins* says that the JVM will
+    compute, not only schedule. A driver that spark-submit itself started has its JVM already.
+    """
+    if not _jvms and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        if spark_options is None:
+            spark_options = shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))
+        s3 = "RMQ_LAKE_S3" in os.environ
+        _start_jvm(app_name, spark.submission(spark_options, joins=joins, s3=s3, record=record_classes))
     return SparkSession.builder.appName(app_name).getOrCreate()
+
+
+def close(*, succeeded: bool) -> None:
+    """
+    End the session as the command ends.
+
+    A local JVM ends by itself when our end of its standard input closes, and nobody waits for it; unless it is to leave
+    the class archive of later runs behind. On a cluster the application is told that it is over.
+    """
+    if not _jvms:
+        return
+    jvm = _jvms.pop()
+    if jvm.is_local and (jvm.recording is None or not succeeded):
+        return
+    SparkSession.builder.getOrCreate().stop()
+    if jvm.process.stdin is not None:
+        jvm.process.stdin.close()
+    try:
+        code = jvm.process.wait(_JVM_EXIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return
+    if jvm.recording is not None and code == 0:
+        jvm.recording.keep()
 
 
 def hadoop_options(spark: SparkSession) -> dict[str, str]:
@@ -23,3 +83,24 @@ def hadoop_options(spark: SparkSession) -> dict[str, str]:
         for name, value in spark.sparkContext.getConf().getAll()
         if name.startswith(f"{prefix}fs.")
     }
+
+
+def _start_jvm(app_name: str, told: spark.Submission) -> None:
+    os.environ.update(told.environment)
+    os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*told.arguments, "pyspark-shell"])
+    reading, writing = os.pipe()
+    Thread(target=_pass_on, args=(reading,), daemon=True).start()
+    try:
+        gateway = launch_gateway(popen_kwargs={"stderr": writing})  # type: ignore[no-untyped-call]
+    finally:
+        os.close(writing)
+    _jvms.append(_Jvm(gateway.proc, told.recording, told.is_local))
+    SparkContext(appName=app_name, gateway=gateway)
+
+
+def _pass_on(reading: int) -> None:
+    """Copy what the JVM says to our standard error, without the noise."""
+    with os.fdopen(reading, "rb") as lines:
+        for line in lines:
+            if line.strip() not in _NOISE:
+                os.write(2, line)

@@ -1,6 +1,5 @@
 """One Spark session for all tests that need one (`make test-fast` leaves them out); each golden store unpacked once."""
 
-import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -30,14 +29,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """Start the session that the launcher would start, with two cores and few partitions."""
-    from jobs.launch import spark as launch
-    from jobs.session import spark_session
+    from jobs.session import close, spark_session
 
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    launch.prepare(["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"])
-    session = spark_session("tests")
-    yield session
-    session.stop()
+    options = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"]
+    yield spark_session("tests", spark_options=options, record_classes=False)
+    close(succeeded=True)
 
 
 @pytest.fixture(scope="session")

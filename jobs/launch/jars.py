@@ -36,8 +36,7 @@ def spark_home() -> Path:
     """Return the directory of the Spark that pip installed."""
     found = find_spec("pyspark")
     if found is None or found.origin is None:
-        message = "pyspark is not installed; `pip install rocketmq-lake` brings it"
-        raise SetupError(message)
+        raise SetupError("pyspark is not installed; `pip install rocketmq-lake` brings it")
     return Path(found.origin).parent
 
 
@@ -95,18 +94,15 @@ def _run_ivy(jars: Sequence[Jar], scratch: Path, java_home: Path) -> None:
     answer = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  our own command
     if answer.returncode:
         first = next((line.strip() for line in answer.stdout.splitlines() if "rror" in line or "::" in line), "")
-        message = (
-            f"Delta's JARs could not be fetched ({first or 'no answer'}); the first run needs the network, "
+        raise SetupError(
+            f"JARs could not be fetched ({first or 'no answer'}); the first run needs the network, "
             "or RMQ_LAKE_IVY_SETTINGS naming an Ivy settings file for your mirror"
         )
-        raise SetupError(message)
 
 
 def _checked(jar: Jar, path: Path) -> None:
     if not path.exists():
-        message = f"the repository does not have {jar.organisation}:{jar.name}:{jar.version}"
-        raise SetupError(message)
+        raise SetupError(f"the repository does not have {jar.organisation}:{jar.name}:{jar.version}")
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     if sha256 != jar.sha256:
-        message = f"{jar.file_name} has SHA-256 {sha256}, conf/jars.lock says {jar.sha256}"
-        raise SetupError(message)
+        raise SetupError(f"{jar.file_name} has SHA-256 {sha256}, conf/jars.lock says {jar.sha256}")

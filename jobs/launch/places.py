@@ -2,10 +2,11 @@
 Where things are: the configuration that travels with the code, and the cache that all checkouts share.
 
 The cache is the user's, not the checkout's: what lies in it is named by version and content, so that a second clone or
-an installed wheel finds it there.
+an installed wheel finds it there. This module is also shipped to workers (see `shipping`): it imports nothing of ours.
 """
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -20,29 +21,34 @@ def cache() -> Path:
     """
     Return the cache directory, made if it is not there.
 
-    RMQ_LAKE_CACHE names it; else it is the user's cache directory, else (no home, a read-only one) a private
-    directory among the temporary files.
+    RMQ_LAKE_CACHE names it; else it is the user's cache directory. Where that cannot be written (no home, a read-only
+    one) it is a private directory among the temporary files, and a line on standard error says so.
     """
-    named = os.environ.get("RMQ_LAKE_CACHE")
+    wanted = _wanted()
+    if _is_usable(wanted):
+        return wanted
+    fallback = Path(tempfile.gettempdir()) / f"rocketmq-lake-{os.getuid()}"
+    fallback.mkdir(mode=0o700, exist_ok=True)
+    if fallback.stat().st_uid != os.getuid():
+        raise PermissionError(
+            None, "belongs to another user; set RMQ_LAKE_CACHE to a directory of yours", str(fallback)
+        )
+    print(f"rmq-lake: {wanted} cannot be written, using {fallback}", file=sys.stderr)  # noqa: T201  runs on workers, too
+    return fallback
+
+
+def _wanted() -> Path:
+    named, base = os.environ.get("RMQ_LAKE_CACHE"), os.environ.get("XDG_CACHE_HOME")
     if named:
-        return _made(Path(named).absolute())
-    base = os.environ.get("XDG_CACHE_HOME")
-    directory = (Path(base) if base else Path("~/.cache").expanduser()) / "rocketmq-lake"
+        return Path(named).absolute()
+    # Not Path.expanduser: that raises where there is neither HOME nor an entry for the user.
+    return Path(base or os.path.expanduser("~/.cache")).absolute() / "rocketmq-lake"  # noqa: PTH111
+
+
+def _is_usable(directory: Path) -> bool:
     try:
-        directory = _made(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            return True
     except OSError:
-        return _private_temporary()
-    return directory if os.access(directory, os.W_OK) else _private_temporary()
-
-
-def _made(directory: Path) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
-
-
-def _private_temporary() -> Path:
-    directory = Path(tempfile.gettempdir()) / f"rocketmq-lake-{os.getuid()}"
-    directory.mkdir(mode=0o700, exist_ok=True)
-    if directory.stat().st_uid != os.getuid():
-        raise PermissionError(None, "belongs to another user; set RMQ_LAKE_CACHE", str(directory))
-    return directory
+        return False

@@ -6,32 +6,131 @@ The driver is this Python process: pyspark starts spark-submit, which starts the
 """
 
 import os
-import shlex
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
 
-from jobs.launch import jars
+from jobs.launch import class_archive, jars, shipping
+from jobs.launch.arguments import configured, value_of
+from jobs.launch.class_archive import Recording
 from jobs.launch.java import find_java_home
 from jobs.launch.places import CONF
 
-DEFAULT_MASTER = "local[*,4]"  # four attempts a task: plain local[*] gives one, and a killed worker would end the run
+# Four attempts a task: plain local[*] gives one, and a Python worker that is killed would end the run.
+DEFAULT_MASTER = "local[*,4]"
+
+# A JVM that schedules what Python computes, for seconds: one collector thread, and code compiled fast, not well.
+_SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+# A JVM that joins: the optimising compiler comes, but only for what is really hot (ten times its usual thresholds).
+_COMPUTING = (
+    "-XX:+UseSerialGC",
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
+
+# Those that a run without them would not be ours, whatever properties file the user brings.
+_DELTA = (
+    "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
+)
 
 
-def prepare(spark_options: Sequence[str]) -> None:
-    """Make the environment of this process such that the first SparkSession is the one that a run wants."""
+class Submission(NamedTuple):
+    """How this process's JVM is to be started."""
+
+    arguments: tuple[str, ...]  # spark-submit's, without what it submits
+    environment: Mapping[str, str]
+    is_local: bool
+    recording: Recording | None  # of the class archive, to be ended with the JVM
+
+
+def submission(
+    spark_options: Sequence[str], *, joins: bool = False, s3: bool = False, record: bool = True
+) -> Submission:
+    """Find and fetch what is needed, and return what spark-submit is told: the user's options over ours."""
     java_home = find_java_home()
-    os.environ["JAVA_HOME"] = str(java_home)
-    os.environ["SPARK_HOME"] = str(jars.spark_home())
-    arguments = [*_defaults(spark_options), *spark_options]
-    arguments += ["--jars", ",".join(str(path) for path in jars.fetched("delta", java_home))]
-    os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*arguments, "pyspark-shell"])
+    spark_home = jars.spark_home()
+    sections = ("delta", "s3") if s3 else ("delta",)
+    own_jars = [str(path) for section in sections for path in jars.fetched(section, java_home)]
+    environment = {"JAVA_HOME": str(java_home), "SPARK_HOME": str(spark_home), "PYTHONSAFEPATH": "1"}
+    options = _with_defaults(spark_options)
+    options = _with_files(options, "--jars", own_jars)
+    recording = None
+    local = is_local(spark_options)
+    if local:
+        flags, recording = _jvm_flags(java_home, spark_home, joins=joins, record=record)
+        environment["SPARK_SUBMIT_OPTS"] = _appended(flags, os.environ.get("SPARK_SUBMIT_OPTS", ""))
+        environment["PYSPARK_PYTHON"] = sys.executable
+        environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")  # nothing listens outside
+    else:
+        environment["SPARK_SUBMIT_OPTS"] = _appended([_QUIET], os.environ.get("SPARK_SUBMIT_OPTS", ""))
+        options = _with_files(options, "--py-files", [str(shipping.archive())])
+    return Submission(tuple(options), environment, local, recording)
 
 
-def _defaults(spark_options: Sequence[str]) -> list[str]:
-    given = {option.partition("=")[0] for option in spark_options}
+def submit_to_cluster(spark_options: Sequence[str], arguments: Sequence[str], *, s3: bool) -> NoReturn:
+    """Become the spark-submit that starts the driver somewhere on the cluster."""
+    told = submission(spark_options, s3=s3)
+    program = str(Path(told.environment["SPARK_HOME"]) / "bin" / "spark-submit")
+    main = str(Path(shipping.__file__).parent.parent / "main.py")
+    os.environ.update(told.environment)
+    os.execv(program, [program, *told.arguments, main, *arguments])  # noqa: S606  this is what we are for
+
+
+def is_local(spark_options: Sequence[str]) -> bool:
+    """Tell whether the driver's process is the whole of Spark."""
+    return (_master(spark_options) or DEFAULT_MASTER).startswith("local")
+
+
+def _master(spark_options: Sequence[str]) -> str | None:
+    given = value_of("--master", spark_options) or configured("spark.master", spark_options)
+    properties = value_of("--properties-file", spark_options)
+    if given is None and properties is not None:
+        lines = (line.replace("=", " ", 1).split() for line in Path(properties).read_text().splitlines())
+        given = next((words[1] for words in lines if words[:1] == ["spark.master"] and words[1:]), None)
+    return given
+
+
+def _with_defaults(spark_options: Sequence[str]) -> list[str]:
     defaults = []
-    if "--master" not in given:
+    if _master(spark_options) is None:
         defaults += ["--master", DEFAULT_MASTER]
-    if "--properties-file" not in given:
+    if value_of("--properties-file", spark_options) is None:
         defaults += ["--properties-file", str(CONF / "spark-defaults.conf")]
-    defaults += ["--driver-java-options", f"-Dlog4j2.configurationFile={(CONF / 'log4j2.properties').as_uri()}"]
-    return defaults
+    else:
+        defaults += [word for setting in _DELTA for word in ("--conf", setting)]
+    return [*defaults, *spark_options]
+
+
+def _with_files(options: Sequence[str], name: str, files: Sequence[str]) -> list[str]:
+    """Add our files to the user's: spark-submit takes the last list it is given."""
+    given = value_of(name, options)
+    return [*options, name, ",".join([*files, given] if given else files)]
+
+
+_QUIET = f"-Dlog4j2.configurationFile={(CONF / 'log4j2.properties').as_uri()}"
+
+
+def _jvm_flags(
+    java_home: Path,
+    spark_home: Path,
+    *,
+    joins: bool,
+    record: bool,
+) -> tuple[list[str], Recording | None]:
+    flag, recording = class_archive.use_or_record(java_home, spark_home)
+    if recording is not None and not record:
+        recording.discard()
+        flag, recording = "-Xshare:auto", None
+    # The JVM talks about its archive on standard output, which is the data's.
+    flags = [_QUIET, "-Xlog:disable", "-Xlog:all=error:stderr", "-Xshare:auto", flag]
+    return [*flags, *(_COMPUTING if joins else _SHORT_LIVED)], recording
+
+
+def _appended(flags: Sequence[str], given: str) -> str:
+    """Put the user's own flags behind ours, where they win; two collectors would be an error."""
+    own = [flag for flag in flags if not (flag.startswith("-XX:+Use") and flag.endswith("GC") and "GC" in given)]
+    return " ".join([*(f'"{flag}"' for flag in own), given]).strip()

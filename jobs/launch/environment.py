@@ -1,0 +1,103 @@
+"""
+Make a checkout's `.venv` from a lock file. Run by whatever Python spark-submit.sh found: standard library only.
+
+Each lock gets an environment of its own, `.venvs/<name>-<hash of the lock>`, and `.venv` is a link to the one in use.
+So none is ever changed under a run that uses it, one that was killed half-way is known by the mark it lacks, and going
+back to an older lock is a matter of turning the link.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+_KEPT = 2  # the environment in use, and the one before it: a long run may still import from that
+
+
+def main(root: Path, lock_name: str) -> int:
+    """Make the environment of *lock_name* and point `.venv` at it; say on standard error what takes so long."""
+    if (root / ".venv").exists() and not (root / ".venv").is_symlink():
+        return _refuse(f"{root / '.venv'} was not made by spark-submit.sh: move it away, or call .venv/bin/rmq-lake")
+    if find_spec("ensurepip") is None:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return _refuse(
+            f"{sys.executable} cannot make environments; `sudo apt install python{version}-venv` (Debian, Ubuntu) helps"
+        )
+    lock = root / lock_name
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
+    environments = root / ".venvs"
+    environments.mkdir(exist_ok=True)
+    directory = environments / f"{lock.stem}-{digest}-py{sys.version_info.major}{sys.version_info.minor}"
+    with _alone(environments / ".lock"):
+        if not _is_complete(directory) and not _make(directory, lock):
+            return 1
+        _turn_link(root / ".venv", directory)
+        _remove_others(environments, directory)
+    return 0
+
+
+def _refuse(reason: str) -> int:
+    print(f"rmq-lake: {reason}", file=sys.stderr)  # noqa: T201  click is what is being installed
+    return 2
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait until no other launcher prepares this checkout; the kernel ends the lock with the process."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _is_complete(directory: Path) -> bool:
+    return (directory / "made-from").is_dir()
+
+
+def _make(directory: Path, lock: Path) -> bool:
+    print(f"rmq-lake: making .venv from {lock.name}, once …", file=sys.stderr, flush=True)  # noqa: T201  as above
+    shutil.rmtree(directory, ignore_errors=True)  # what a killed launcher left
+    venv.create(directory, with_pip=True, symlinks=True)
+    pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    pip += ["--no-deps", "--require-hashes", "--requirement", str(lock)]
+    if subprocess.run(pip, check=False, stdout=sys.stderr).returncode:  # noqa: S603  our own command
+        _refuse("the packages could not be installed; pip says above why. The first run needs a package registry")
+        return False
+    # The checkout itself, by a relative path: a checkout that is moved as a whole keeps working.
+    (site_packages,) = directory.glob("lib/python3*/site-packages")
+    (site_packages / "rocketmq-lake.pth").write_text(f"{os.path.relpath(lock.parent, site_packages)}\n")
+    _mark_complete(directory, lock)
+    return True
+
+
+def _mark_complete(directory: Path, lock: Path) -> None:
+    """Leave copies of the locks that the environment satisfies; the development lock contains the other."""
+    unfinished = directory / "made-from.unfinished"
+    unfinished.mkdir()
+    shutil.copy(lock, unfinished)
+    shutil.copy(lock.parent / "requirements.lock", unfinished)
+    unfinished.rename(directory / "made-from")
+
+
+def _turn_link(link: Path, directory: Path) -> None:
+    unfinished = link.with_name(f"{link.name}.{os.getpid()}")
+    unfinished.symlink_to(directory.relative_to(link.parent))
+    unfinished.replace(link)
+    os.utime(directory)
+
+
+def _remove_others(environments: Path, current: Path) -> None:
+    others = [path for path in environments.iterdir() if path.is_dir() and path != current]
+    others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in others[_KEPT - 1 :]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# The launcher of a checkout: makes .venv from requirements.lock when it is missing or out of date, then hands over to
+# jobs.launch, which finds Java, prepares Spark where the verb needs it, and runs the verb.
+#
+#   ./spark-submit.sh [SPARK OPTIONS] VERB …        ./spark-submit.sh --help
+#
+# When there is nothing to prepare, this script starts no process of its own: `query` answers in a fraction of a second.
+set -euo pipefail
+
+here=${BASH_SOURCE[0]}
+while [[ -L $here ]]; do
+    target=$(readlink "$here")
+    [[ $target == /* ]] && here=$target || here=${here%/*}/$target
+done
+[[ $here == */* ]] && root=${here%/*} || root=.
+[[ $root == /* ]] || root=$PWD/$root
+
+# A Spark of the user's own would bring its pyspark and its workers' modules; nor may the working directory shadow ours.
+unset PYTHONPATH PYTHONHOME
+export PYTHONSAFEPATH=1
+
+lock=requirements.lock
+if [[ ${1-} == --prepare-dev ]]; then # what the Makefile calls
+    lock=requirements-dev.lock
+fi
+
+# The environment keeps copies of the locks it was made from. $(<file) is read by the shell itself.
+is_current() {
+    [[ -r $root/.venv/made-from/$lock && $(<"$root/.venv/made-from/$lock") == "$(<"$root/$lock")" ]]
+}
+
+# Print the first Python that our dependencies have wheels for: one named by the user, on PATH, in the usual directories.
+find_python() {
+    local candidate
+    for candidate in "${RMQ_LAKE_PYTHON:-python3}" python3.13 python3.12 python3.11 python3.14 \
+        {/opt/homebrew/bin,/usr/local/bin,/usr/bin,"$HOME"/.local/bin}/python3.1{3,2,1,4} \
+        "$HOME"/.pyenv/versions/3.1[1234].*/bin/python3; do
+        if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+if ! is_current; then
+    if ! python=$(find_python); then
+        echo "rmq-lake: Python 3.11 to 3.14 is needed and was not found: install it with" \
+            "\`sudo apt install python3.11 python3.11-venv\` (Debian, Ubuntu), \`sudo dnf install python3.12\` (Fedora)" \
+            "or \`brew install python@3.13\` (macOS), or set RMQ_LAKE_PYTHON." >&2
+        exit 2
+    fi
+    PYTHONPATH=$root "$python" -m jobs.launch.environment "$root" "$lock" || exit
+fi
+
+if [[ $lock != requirements.lock ]]; then
+    exit
+fi
+exec "$root/.venv/bin/python" -m jobs.launch "$@"
