@@ -9,6 +9,7 @@ a local path or a URI; `join` builds children of either.
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,17 @@ from urllib.parse import unquote, urlsplit
 
 LOCAL = "file"
 S3_SCHEMES = frozenset({"s3", "s3a"})
+
+
+class Care(NamedTuple):
+    """How to read beside a running broker."""
+
+    max_rate: int | None = None  # bytes a second
+
+    def pause(self, size: int, began: float) -> None:
+        """Wait until *size* bytes since *began* are not too many."""
+        if self.max_rate:
+            time.sleep(max(size / self.max_rate - (time.monotonic() - began), 0))
 
 
 class FileInfo(NamedTuple):
@@ -86,16 +98,16 @@ def join(location: str, *names: str) -> str:
     return "/".join((location.rstrip("/"), *names))
 
 
-def storage_of(location: str, options: Mapping[str, str] | None = None) -> Storage:
+def storage_of(location: str, options: Mapping[str, str] | None = None, care: Care | None = None) -> Storage:
     """
     Return the storage that holds *location*.
 
     *options* are the Hadoop settings of the session (`fs.s3a.…`), from which an object store's client takes address and
-    credentials.
+    credentials. *care* says how to read where a broker may be at work.
     """
     scheme = scheme_of(location)
     if scheme == LOCAL:
-        return LocalStorage()
+        return LocalStorage(care)
     if scheme in S3_SCHEMES:
         return _s3_storage(tuple(sorted((options or {}).items())))
     reason = f"no way to read {scheme}:// locations; known are local paths and {', '.join(sorted(S3_SCHEMES))}://"
@@ -103,30 +115,42 @@ def storage_of(location: str, options: Mapping[str, str] | None = None) -> Stora
 
 
 class LocalReader:
-    """A descriptor, read by position."""
+    """A descriptor, read by position; with care, pages that nobody had cached are dropped again."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, care: Care | None = None) -> None:
         """Take over an open descriptor."""
         self._descriptor = descriptor
+        self._care = care
         self.size = os.fstat(descriptor).st_size
 
     def read(self, position: int, length: int) -> bytes:
         """Return the bytes at *position*; short only at the file's end."""
-        data = os.pread(self._descriptor, length, position)
-        if len(data) == length or not data:
-            return data
-        parts = [data]
-        while data:  # the kernel may cut a large read
-            position += len(data)
-            length -= len(data)
-            data = os.pread(self._descriptor, length, position)
-            parts.append(data)
-        return b"".join(parts)
+        buffer = bytearray(max(min(length, self.size - position), 0))
+        filled = self.read_into(position, memoryview(buffer))
+        return bytes(buffer if filled == len(buffer) else buffer[:filled])
 
     def read_into(self, position: int, buffer: memoryview) -> int:
         """Fill *buffer* from *position* and return how many bytes there were."""
+        if self._care is None:
+            return self._fill(position, buffer)
+        began = time.monotonic()
+        cached = self._cached(position, buffer)
+        filled = cached + self._fill(position + cached, buffer[cached:])
+        if filled > cached:
+            os.posix_fadvise(self._descriptor, position + cached, filled - cached, os.POSIX_FADV_DONTNEED)
+        self._care.pause(filled, began)
+        return filled
+
+    def _cached(self, position: int, buffer: memoryview) -> int:
+        """Read what the page cache holds, up to the first page that it does not."""
+        try:
+            return os.preadv(self._descriptor, [buffer], position, os.RWF_NOWAIT)
+        except (OSError, AttributeError):  # nothing is cached, or this system cannot tell
+            return 0
+
+    def _fill(self, position: int, buffer: memoryview) -> int:
         filled = 0
-        while filled < buffer.nbytes:
+        while filled < buffer.nbytes:  # the kernel may cut a large read
             count = os.preadv(self._descriptor, [buffer[filled:]], position + filled)
             if count == 0:
                 break
@@ -137,6 +161,8 @@ class LocalReader:
 @dataclass(frozen=True, slots=True)
 class LocalStorage:
     """The file system of this machine."""
+
+    care: Care | None = None
 
     def list_files(self, location: str) -> list[FileInfo]:
         """Return every regular file below *location*, sorted by name; links are followed, but no directory twice."""
@@ -165,7 +191,7 @@ class LocalStorage:
         """Open a file read-only; the descriptor does not outlive the block."""
         descriptor = os.open(local_path(location), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            yield LocalReader(descriptor)
+            yield LocalReader(descriptor, self.care)
         finally:
             os.close(descriptor)
 

@@ -1,0 +1,69 @@
+"""
+Beside a running broker the tool takes the back seat: priority, page cache, speed, and room on the disk.
+
+A broker that runs holds a lock on the file `lock` in its store. Whether it is held tells whether one runs; whether the
+file exists, or `abort` does, tells nothing.
+"""
+
+import ctypes
+import fcntl
+import os
+import platform
+import shutil
+import struct
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from jobs.storage import is_local, local_path
+
+_LOCK_FILE = "lock"
+_FLOCK = struct.Struct("@hhqqi")  # struct flock of 64-bit Linux
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+_IDLE_CLASS = 3 << 13
+_NICENESS = 10
+FULL = 0.75  # diskMaxUsedSpaceRatio: from here on a broker deletes before its time
+
+
+class DiskWouldFillError(OSError):
+    """What is to be written would make the broker delete messages."""
+
+
+def broker_process(store: str) -> int | None:
+    """Return the process that holds the store's lock; None when no broker runs on it, as far as can be told."""
+    path = Path(local_path(store)) / _LOCK_FILE if is_local(store) else None
+    if path is None or not path.is_file() or not sys.platform.startswith("linux"):
+        return None
+    with path.open("rb") as file:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        kind, _, _, _, process = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else process
+
+
+def step_back() -> None:
+    """Lower this process's claims on processor and disk, and those of the processes that it starts."""
+    with suppress(OSError):
+        os.nice(_NICENESS)
+    number = _IOPRIO_SET.get(platform.machine()) if sys.platform.startswith("linux") else None
+    if number is not None:
+        ctypes.CDLL(None).syscall(number, 1, 0, _IDLE_CLASS)
+
+
+def check_room(store: str, target: str, expected_bytes: int) -> None:
+    """Refuse to start when *expected_bytes* more in *target* would fill the store's own file system."""
+    if not (is_local(store) and is_local(target)):
+        return
+    root, place = Path(local_path(store)), _existing(Path(local_path(target)))
+    if root.stat().st_dev != place.stat().st_dev:
+        return
+    usage = shutil.disk_usage(place)
+    share = (usage.used + expected_bytes) / usage.total
+    if share > FULL:
+        raise DiskWouldFillError(
+            f"{target}: on the store's file system, which this run would fill to {share:.0%}; "
+            f"beyond {FULL:.0%} a broker deletes messages early"
+        )
+
+
+def _existing(path: Path) -> Path:
+    return path if path.exists() else _existing(path.parent)
