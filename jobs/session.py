@@ -3,6 +3,7 @@
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Sequence
 from threading import Thread
 from typing import NamedTuple
@@ -64,6 +65,8 @@ def close(*, succeeded: bool) -> None:
     jvm = _jvms.pop()
     if jvm.is_local and (jvm.recording is None or not succeeded):
         return
+    if jvm.recording is not None:
+        print("rmq-lake: leaving an archive of Spark's classes for faster starts, once …", file=sys.stderr)  # noqa: T201
     SparkSession.builder.getOrCreate().stop()
     if jvm.process.stdin is not None:
         jvm.process.stdin.close()

@@ -1,9 +1,9 @@
 """
 Make a checkout's `.venv` from a lock file. Run by whatever Python spark-submit.sh found: standard library only.
 
-Each lock gets an environment of its own, `.venvs/<name>-<hash of the lock>`, and `.venv` is a link to the one in use.
-So none is ever changed under a run that uses it, one that was killed half-way is known by the mark it lacks, and going
-back to an older lock is a matter of turning the link.
+Each lock gets an environment of its own, `.venv-<name>-<hash of the lock>`, and `.venv` is a link to the one in use. So
+none is ever changed under a run that uses it, one that was killed half-way is known by the mark it lacks, and going back to
+an older lock is a matter of turning the link.
 """
 
 import fcntl
@@ -32,14 +32,12 @@ def main(root: Path, lock_name: str) -> int:
         )
     lock = root / lock_name
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
-    environments = root / ".venvs"
-    environments.mkdir(exist_ok=True)
-    directory = environments / f"{lock.stem}-{digest}-py{sys.version_info.major}{sys.version_info.minor}"
-    with _alone(environments / ".lock"):
+    directory = root / f".venv-{lock.stem}-{digest}-py{sys.version_info.major}{sys.version_info.minor}"
+    with _alone(root / ".venv.lock"):
         if not _is_complete(directory) and not _make(directory, lock):
             return 1
         _turn_link(root / ".venv", directory)
-        _remove_others(environments, directory)
+        _remove_others(root, directory)
     return 0
 
 
@@ -64,7 +62,7 @@ def _make(directory: Path, lock: Path) -> bool:
     print(f"rmq-lake: making .venv from {lock.name}, once …", file=sys.stderr, flush=True)  # noqa: T201  as above
     shutil.rmtree(directory, ignore_errors=True)  # what a killed launcher left
     venv.create(directory, with_pip=True, symlinks=True)
-    pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
     pip += ["--no-deps", "--require-hashes", "--requirement", str(lock)]
     if subprocess.run(pip, check=False, stdout=sys.stderr).returncode:  # noqa: S603  our own command
         _refuse("the packages could not be installed; pip says above why. The first run needs a package registry")
@@ -92,8 +90,8 @@ def _turn_link(link: Path, directory: Path) -> None:
     os.utime(directory)
 
 
-def _remove_others(environments: Path, current: Path) -> None:
-    others = [path for path in environments.iterdir() if path.is_dir() and path != current]
+def _remove_others(root: Path, current: Path) -> None:
+    others = [path for path in root.glob(".venv-requirements*") if path != current]
     others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     for path in others[_KEPT - 1 :]:
         shutil.rmtree(path, ignore_errors=True)
