@@ -77,7 +77,7 @@ def everyday(stage: Stage) -> None:
     """Send everything that applications send: keys, tags, duplicates, compression, delays, batches, transactions."""
     with stage.broker({"messageDelayLevel": SHORT_DELAYS}) as broker:
         for topic in ("T1", "T2", "T3"):
-            broker.real.make_topic(topic, queues=2)
+            broker.make_topic(topic, queues=2)
         _send_keys_and_tags(broker)
         _send_odd_texts(broker)
         for number in range(9):
@@ -302,13 +302,13 @@ def property_crc(stage: Stage) -> None:
 def _play_typed(stage: Stage, settings: dict[str, str]) -> None:
     with stage.broker({"enableLmq": "true", "enableMultiDispatch": "true"} | settings) as broker:
         for topic in ("T1", "TZ", "TL"):
-            broker.real.make_topic(topic)
+            broker.make_topic(topic)
         for compression in ("ZLIB", "LZ4", "ZSTD"):
             for number in range(3):
                 message = ClientMessage("TZ", _prose(2500 + 400 * number, number), f"Tag{compression}", "zall")
                 broker.send(f"{compression}-{number}", message, f"producers{compression}", compression)
         if stage.runs(since="5.0.0"):
-            broker.real.make_topic("TB", queue_type="BatchCQ")
+            broker.make_topic("TB", queue_type="BatchCQ")
             for size in (1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4):
                 broker.send_batch("inner-batch", [_batched("TB", number) for number in range(size)])
         for number in range(14):
@@ -327,7 +327,7 @@ def _play_typed(stage: Stage, settings: dict[str, str]) -> None:
 def retried(stage: Stage) -> None:
     """Let a consumer fail: one message becomes up to five records of one unique key, in four topics."""
     with stage.broker({"messageDelayLevel": SHORT_DELAYS}) as broker:
-        broker.real.make_topic("T1", queues=2)
+        broker.make_topic("T1", queues=2)
         for number in range(12):
             keys = f"{'bad' if number % 4 == 0 else 'good'}{number} all"
             broker.send(f"message-{number}", ClientMessage("T1", b"body", f"Tag{number % 2}", keys))
@@ -340,7 +340,7 @@ def retried(stage: Stage) -> None:
 def timed(stage: Stage) -> None:
     """Send messages for a point in time: they wait in the wheel's topic and are written again."""
     with stage.broker({"timerWheelEnable": "true"}) as broker:
-        broker.real.make_topic("T1", queues=2)
+        broker.make_topic("T1", queues=2)
         for number in range(6):
             properties = {"TIMER_DELAY_MS": str(1000 + 500 * number)}
             keys = f"timer{number} all"
@@ -356,7 +356,7 @@ def dledger(stage: Stage) -> None:
     """Run a group of one: every record in an entry of a DLedger log, offsets counted behind its header."""
     with stage.broker(_group_of_one(stage)) as broker:
         for topic in ("T1", "T2"):
-            broker.real.make_topic(topic, queues=2)
+            broker.make_topic(topic, queues=2)
         _send_keys_and_tags(broker)
         for number in range(20):
             keys = f"noise{number} nn"

@@ -37,6 +37,7 @@ class Stage:
         self.rules: list[tuple[int, str]] = [(0, release)]
         self.sent: list[str] = []
         self.settings: dict[str, str] = {}
+        self.batch_topics: set[str] = set()
         self._scratch = scratch
         self._driver: DriverProcess | None = None
 
@@ -51,7 +52,7 @@ class Stage:
     @contextmanager
     def store(self, settings: dict[str, str] | None = None) -> Iterator["StageStore"]:
         """Open the store alone."""
-        self.settings = settings or {}
+        self.settings |= settings or {}
         self.note(f"== store {self.release}")
         with open_store(self._running(), self.store_directory, self.geometry, settings) as opened:
             yield StageStore(self, opened)
@@ -59,7 +60,7 @@ class Stage:
     @contextmanager
     def broker(self, settings: dict[str, str] | None = None) -> Iterator["StageBroker"]:
         """Open the store with a broker around it, a name server and clients."""
-        self.settings = settings or {}
+        self.settings |= settings or {}
         self.note(f"== broker {self.release}")
         home = self._scratch / "home"
         with open_broker(self._running(), self.store_directory, self.geometry, settings, home=home) as opened:
@@ -143,6 +144,12 @@ class StageBroker:
         """Note on *stage* what is sent to *broker*."""
         self.real = broker
         self._stage = stage
+
+    def make_topic(self, name: str, queues: int = 1, **attributes: str) -> None:
+        """Make a topic; `queue_type="BatchCQ"` sets its attribute queue.type."""
+        self.real.make_topic(name, queues, **attributes)
+        if attributes.get("queue_type") == "BatchCQ":
+            self._stage.batch_topics.add(name)
 
     def send(
         self, label: str, message: ClientMessage, producer: str = "producers", compression: str | None = None

@@ -1,0 +1,124 @@
+"""
+Real RocketMQ for tests.
+
+Tests take a `release` and perhaps a `scenario`. Marked `oracle` are the two newest lines and what can be shown of them
+in two minutes; `matrix` is everything on every release, and is left out unless the marker expression names it.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.oracle.plays import Plays
+from tests.oracle.process import running
+from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES
+from tests.oracle.scenarios import SCENARIOS
+from tests.oracle.sessions import RealBroker, RealStore, open_broker, open_store
+from tests.oracle.settings import Geometry
+
+_IN_TWO_MINUTES = frozenset({"everyday", "edges", "clock", "killed"})
+"""Scenarios that every test run plays."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that takes a release on each, and one that takes a scenario's name on each that the release knows."""
+    if "release" not in metafunc.fixturenames:
+        return
+    named = getattr(metafunc.function, "scenarios", None)
+    if named is None:
+        parameters = [pytest.param(release, id=release, marks=_marks(release)) for release in MATRIX]
+        metafunc.parametrize("release", parameters)
+        return
+    parameters = [
+        pytest.param(release, name, id=f"{release}-{name}", marks=_marks(release, name))
+        for release in MATRIX
+        for name in named
+        if SCENARIOS[name].runs_on(release)
+    ]
+    metafunc.parametrize(("release", "scenario"), parameters)
+
+
+def _marks(release: str, name: str | None = None) -> list[pytest.MarkDecorator]:
+    is_short = release in NEWEST_OF_TWO_LINES and (name is None or name in _IN_TWO_MINUTES)
+    return [pytest.mark.matrix, *([pytest.mark.oracle] if is_short else [])]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the matrix out unless it is asked for."""
+    if "matrix" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("matrix") and not item.get_closest_marker("oracle")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+@pytest.fixture(scope="session")
+def plays(tmp_path_factory: pytest.TempPathFactory) -> Plays:
+    """Play each scenario once in a session."""
+    return Plays(tmp_path_factory.mktemp("plays"))
+
+
+class BrokerFactory(Protocol):
+    """Starts a whole broker for the length of a `with` block."""
+
+    def __call__(
+        self, release: str, store: Path, geometry: Geometry = ..., settings: dict[str, str] | None = ...
+    ) -> AbstractContextManager[RealBroker]:
+        """Open *store* with *release*."""
+
+
+class StoreFactory(Protocol):
+    """Opens a store without a broker for the length of a `with` block."""
+
+    def __call__(
+        self, release: str, store: Path, geometry: Geometry = ..., settings: dict[str, str] | None = ...
+    ) -> AbstractContextManager[RealStore]:
+        """Open *store* with *release*."""
+
+
+@pytest.fixture
+def real_broker(tmp_path: Path) -> BrokerFactory:
+    """Open stores with a real broker, name server and clients; nothing of them outlives the `with` block."""
+
+    @contextmanager
+    def start(
+        release: str, store: Path, geometry: Geometry = Geometry(), settings: dict[str, str] | None = None
+    ) -> Iterator[RealBroker]:
+        home = tmp_path / "home"
+        with running(release) as driver, open_broker(driver, store, geometry, settings, home=home) as broker:
+            yield broker
+
+    return start
+
+
+@pytest.fixture
+def real_store() -> StoreFactory:
+    """Open stores with the store classes of a release; nothing of them outlives the `with` block."""
+
+    @contextmanager
+    def start(
+        release: str, store: Path, geometry: Geometry = Geometry(), settings: dict[str, str] | None = None
+    ) -> Iterator[RealStore]:
+        with running(release) as driver, open_store(driver, store, geometry, settings) as opened:
+            yield opened
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def verdict() -> Callable[[str, str, str], None]:
+    """Write down what became of a scenario on a release, for docs/compatibility.md."""
+    path = os.environ.get("ORACLE_VERDICTS")
+
+    def write(release: str, way: str, words: str) -> None:
+        if path:
+            with Path(path).open("a", encoding="utf-8") as verdicts:
+                verdicts.write(json.dumps({"release": release, "way": way, "verdict": words}) + "\n")
+
+    return write
