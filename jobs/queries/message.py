@@ -1,0 +1,81 @@
+"""One message as a query shows it: a record of the log, read with the eyes of its release's client."""
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from rmq_formats.body import decode_body
+
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.errors import FormatError
+from rmq_formats.flags import COMPRESSED, TransactionType, transaction_type
+from rmq_formats.message_id import encode_offset_id
+from rmq_formats.properties import KEYS, TAGS, UNIQ_KEY, parse_properties, split_keys
+from rmq_formats.release import Release
+
+
+class Message:
+    """A record and what a client makes of it."""
+
+    def __init__(self, record: MessageRecord, release: Release) -> None:
+        """Keep *record*; nothing is parsed before it is asked for."""
+        self.record = record
+        self.release = release
+
+    @cached_property
+    def topic(self) -> str:
+        """The stored topic: a delayed or half message waits under a system topic."""
+        return self.record.topic
+
+    @cached_property
+    def properties(self) -> Mapping[str, str]:
+        """The properties as the release's parser sees them."""
+        return parse_properties(self.record.properties_raw, self.release.property_parser)
+
+    @property
+    def unique_key(self) -> str | None:
+        """The id that the producer gave the message."""
+        return self.properties.get(UNIQ_KEY)
+
+    @property
+    def keys(self) -> list[str]:
+        """The words of KEYS, duplicates included."""
+        return split_keys(self.properties.get(KEYS, ""))
+
+    @property
+    def tags(self) -> str | None:
+        """The whole TAGS text."""
+        return self.properties.get(TAGS)
+
+    @cached_property
+    def offset_id(self) -> str:
+        """The id made of the store host and the physical offset."""
+        return encode_offset_id(self.record.store_host, self.record.physical_offset)
+
+    @property
+    def message_id(self) -> str:
+        """What mqadmin calls the message's id: the producer's, else the one made of the offset."""
+        return self.unique_key or self.offset_id
+
+    @property
+    def transaction(self) -> TransactionType:
+        """What the transaction bits say."""
+        return transaction_type(self.record.sys_flag)
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the body is stored compressed."""
+        return bool(self.record.sys_flag & COMPRESSED)
+
+    @cached_property
+    def body(self) -> bytes | None:
+        """The body as the producer sent it; None when it cannot be decompressed."""
+        try:
+            return decode_body(self.record.body, self.record.sys_flag)
+        except FormatError:
+            return None
+
+    @property
+    def printed_sys_flag(self) -> int:
+        """The flag as the release's mqadmin prints it: newer clients clear the bit when they decompress."""
+        sys_flag = self.record.sys_flag
+        return sys_flag if self.release.prints_compressed_flag else sys_flag & ~COMPRESSED

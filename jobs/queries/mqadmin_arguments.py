@@ -1,0 +1,147 @@
+"""
+mqadmin's own command lines: which letters a release knows, and what they mean there.
+
+Letters change: `-c` of queryMsgByKey does not exist at first, then is the largest number of messages, then the cluster.
+"""
+
+from collections.abc import Mapping, Sequence
+from getopt import GetoptError, gnu_getopt
+from typing import NamedTuple
+
+from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.release import Release, Version
+
+
+class Letter(NamedTuple):
+    """One option of a command, in the releases [since, until)."""
+
+    letter: str
+    name: str  # its long form, and its name here
+    is_required: bool = False
+    since: str = ""
+    until: str = ""
+    has_value: bool = True
+
+    def is_known_to(self, version: Version) -> bool:
+        """Tell whether a release has the option."""
+        after = not self.since or Version.parse(self.since) <= version
+        return after and (not self.until or version < Version.parse(self.until))
+
+
+_ALWAYS = (Letter("n", "namesrvAddr"), Letter("h", "help", has_value=False))
+_TOPIC = Letter("t", "topic", is_required=True)
+_CLUSTER = Letter("c", "cluster", since="5.3.1")
+_DIRECTLY = (Letter("g", "consumerGroup"), Letter("d", "clientId"))  # hand a message to a consumer: needs a broker
+
+COMMANDS: Mapping[str, tuple[Letter, ...]] = {
+    "queryMsgByKey": (
+        _TOPIC,
+        Letter("k", "msgKey", is_required=True),
+        Letter("b", "beginTimestamp", since="5.1.1"),
+        Letter("e", "endTimestamp", since="5.1.1"),
+        Letter("c", "maxNum", since="5.1.1", until="5.3.1"),
+        Letter("m", "maxNum", since="5.3.1"),
+        _CLUSTER,
+        Letter("p", "keyType", since="5.4.0"),
+        Letter("l", "lastKey", since="5.4.0"),
+    ),
+    "queryMsgById": (
+        Letter("i", "msgId", is_required=True),
+        Letter("t", "topic", is_required=True, since="5.3.0"),
+        *_DIRECTLY,
+        Letter("s", "sendMessage"),
+        Letter("u", "unitName"),
+        Letter("f", "bodyFormat", since="5.0.0"),
+        Letter("c", "cluster", since="5.3.0"),
+    ),
+    "queryMsgByUniqueKey": (
+        Letter("i", "msgId", is_required=True),
+        _TOPIC,
+        *_DIRECTLY,
+        Letter("a", "showAll", since="4.9.0", has_value=False),
+        _CLUSTER,
+        Letter("s", "startTime", since="5.4.0"),
+        Letter("e", "endTime", since="5.4.0"),
+    ),
+    "queryMsgByOffset": (
+        _TOPIC,
+        Letter("b", "brokerName", is_required=True),
+        Letter("i", "queueId", is_required=True),
+        Letter("o", "offset", is_required=True),
+        Letter("f", "bodyFormat", since="5.0.0"),
+        Letter("r", "routeTopic", since="5.5.0"),
+    ),
+    "printMsg": (
+        _TOPIC,
+        Letter("c", "charsetName"),
+        Letter("s", "subExpression"),
+        Letter("b", "beginTimestamp"),
+        Letter("e", "endTimestamp"),
+        Letter("d", "printBody"),
+        Letter("l", "lmqParentTopic", since="5.3.2"),
+    ),
+    "queryCq": (
+        _TOPIC,
+        Letter("q", "queue", is_required=True),
+        Letter("i", "index", is_required=True),
+        Letter("c", "count"),
+        Letter("b", "broker"),
+        Letter("g", "consumer"),
+    ),
+    "topicStatus": (_TOPIC, _CLUSTER),
+}
+_SINCE = {"queryCq": "4.1.0"}  # not in 4.0.0
+
+
+class Line(NamedTuple):
+    """A command line that was understood: the command, and its options by their long names."""
+
+    command: str
+    options: Mapping[str, str]
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """Return a number that the line gives."""
+        text = self.options.get(name)
+        if text is None and default is not None:
+            return default
+        try:
+            return int(text or "")
+        except ValueError as error:
+            reason = f"{self.command}: {text!r} is no number for {name}"
+            raise UnsupportedFormat(reason) from error
+
+
+def parse(arguments: Sequence[str], release: Release) -> Line:
+    """Read a line as the mqadmin of *release* does; `UnsupportedFormat` says what it would not take."""
+    words = list(arguments[1:] if arguments[:1] == ["mqadmin"] else arguments)
+    name = words.pop(0) if words else ""
+    if name not in COMMANDS or not _has(release, name):
+        known = ", ".join(command for command in COMMANDS if _has(release, command))
+        reason = f"{name!r} is no mqadmin command that is answered here for RocketMQ {release}; these are: {known}"
+        raise UnsupportedFormat(reason)
+    letters = [letter for letter in (*COMMANDS[name], *_ALWAYS) if letter.is_known_to(release.version)]
+    return Line(name, _options(name, words, letters, release))
+
+
+def _has(release: Release, command: str) -> bool:
+    return release.version >= Version.parse(_SINCE.get(command, "0.0.0"))
+
+
+def _options(command: str, words: list[str], letters: Sequence[Letter], release: Release) -> Mapping[str, str]:
+    short = "".join(letter.letter + ":" * letter.has_value for letter in letters)
+    long = [letter.name + "=" * letter.has_value for letter in letters]
+    try:
+        given, surplus = gnu_getopt(words, short, long)
+    except GetoptError as error:
+        reason = f"mqadmin {command} of RocketMQ {release}: {error}"
+        raise UnsupportedFormat(reason) from error
+    if surplus:
+        reason = f"mqadmin {command}: {surplus[0]!r} belongs to no option"
+        raise UnsupportedFormat(reason)
+    names = {f"-{letter.letter}": letter.name for letter in letters}
+    options = {names.get(option, option.removeprefix("--")): value.strip() for option, value in given}
+    for letter in letters:
+        if letter.is_required and letter.name not in options:
+            reason = f"mqadmin {command} of RocketMQ {release} needs -{letter.letter} ({letter.name})"
+            raise UnsupportedFormat(reason)
+    return options

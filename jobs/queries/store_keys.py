@@ -1,0 +1,144 @@
+"""Messages of a store by key: through its index files where they are there, through the log where they are not."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from jobs.queries.log_search import Progress, holding, search
+from jobs.queries.message import Message
+from jobs.queries.source import MAX_TIME, MIN_TIME, Occurrence
+from jobs.queries.store_reader import StoreReader
+from rmq_formats.errors import CorruptData
+from rmq_formats.flags import TransactionType
+from rmq_formats.hashing import java_text
+from rmq_formats.indexfile.keys import KeyKind, index_keys, key_text, tag_text
+from rmq_formats.properties import UNIQ_KEY, property_items
+from rmq_formats.release import Release
+
+_EXPLAINED_BY = 20  # this many occurrences explain enough
+
+
+class StoreKeys:
+    """The keys of a store's messages."""
+
+    def __init__(
+        self,
+        reader: StoreReader,
+        release: Release,
+        progress: Progress,
+        say: Callable[[str], None],
+        *,
+        through_log: bool,
+    ) -> None:
+        """Look into *reader*'s files; *say* takes what the user should know beside the answer."""
+        self._reader = reader
+        self._release = release
+        self._progress = progress
+        self._say = say
+        self._through_log = through_log
+
+    def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+        """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
+        why_not = self._why_not_index(kind)
+        if why_not is None:
+            yield from self._find_in_index(kind, topic, key, begin, end)
+        else:
+            if why_not:
+                self._say(f"{why_not}: the log itself is searched")
+            yield from self._find_in_log(kind, topic, key, begin, end)
+
+    def _why_not_index(self, kind: KeyKind) -> str | None:
+        """Say why the index cannot be asked; None when it can, nothing when the user does not want it."""
+        if self._through_log:
+            return ""
+        if kind is KeyKind.TAG and not self._release.indexes_tags:
+            return f"RocketMQ {self._release} does not index tags"
+        if not self._reader.listing.index_files:
+            return "the store has no index files"
+        if self._reader.index_geometry is None:
+            return "the index files do not tell how many slots and entries they have (--hash-slots, --index-num)"
+        return None
+
+    def _find_in_index(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+        text = _hashed_text(kind, topic, key)
+        for file in self._reader.index_readers():
+            try:
+                if file.matches_time(begin, end):
+                    for hop in file.hits(text, begin, end):
+                        message = self._at(hop.entry.physical_offset)
+                        # Only hashes were compared: the message itself has the last word.
+                        if message and has_key(message, kind, topic, key):
+                            yield message
+                if file.header.begin_timestamp < begin:
+                    return
+            except CorruptData as damage:
+                self._say(f"damaged index file: {damage}")
+
+    def _find_in_log(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+        text = _hashed_text(kind, topic, key)
+        has_entry = kind is not KeyKind.TAG or self._release.indexes_tags
+        places: list[tuple[int, int]] = []
+        for record in search(self._reader, holding(key), self._progress):
+            if begin <= record.store_timestamp <= end and has_key(Message(record, self._release), kind, topic, key):
+                times = index_keys(record, self._release).count(text) if has_entry else 1
+                places.append((record.physical_offset, times))
+        for offset, times in reversed(places):
+            found = self._at(offset)
+            if found:
+                yield from [found] * times
+
+    def _at(self, physical_offset: int) -> Message | None:
+        record = self._reader.read_record(physical_offset)
+        return Message(record, self._release) if record else None
+
+    def indexed(self, text: str, topics: frozenset[str]) -> Iterator[Occurrence]:
+        """Yield the newest message of each topic and kind of key that the index files have under *text*."""
+        if not self._reader.index_readers():
+            return
+        for topic in sorted(topics):
+            for kind in KeyKind:
+                for message in islice(self._find_in_index(kind, topic, text, MIN_TIME, MAX_TIME), 1):
+                    yield Occurrence(message, kind, is_indexed=True)
+
+    def logged(self, text: str) -> Iterator[Occurrence]:
+        """Yield messages of the log that have *text* as a key, as many as explain enough."""
+        found = (
+            occurrence
+            for record in search(self._reader, holding(text), self._progress)
+            for occurrence in self._occurrences_in(Message(record, self._release), text)
+        )
+        yield from islice(found, _EXPLAINED_BY)
+
+    def _occurrences_in(self, message: Message, text: str) -> Iterator[Occurrence]:
+        for kind in KeyKind:
+            if _says(message, kind, text):
+                yield Occurrence(message, kind, self._is_indexed(message, kind, text))
+        if has_shadowed_key(message, text):
+            yield Occurrence(message, KeyKind.UNIQUE, is_indexed=False, is_shadowed=True)
+
+    def _is_indexed(self, message: Message, kind: KeyKind, text: str) -> bool:
+        found = self._find_in_index(kind, message.topic, text, MIN_TIME, MAX_TIME)
+        return any(other.record.physical_offset == message.record.physical_offset for other in found)
+
+
+def has_key(message: Message, kind: KeyKind, topic: str, key: str) -> bool:
+    """Tell whether a message is what a client keeps of a broker's answer; a rollback is indexed by no broker."""
+    is_indexed = message.transaction is not TransactionType.ROLLBACK
+    return is_indexed and message.topic == topic and _says(message, kind, key)
+
+
+def _says(message: Message, kind: KeyKind, key: str) -> bool:
+    if kind is KeyKind.UNIQUE:
+        return message.unique_key == key
+    return message.tags == key if kind is KeyKind.TAG else key in message.keys
+
+
+def has_shadowed_key(message: Message, text: str) -> bool:
+    """Tell whether *text* is a message's own id which its batch's follows and hides (5.0.0 to 5.3.3)."""
+    if message.unique_key == text:
+        return False
+    items = property_items(java_text(message.record.properties_raw), message.release.property_parser)
+    return (UNIQ_KEY, text) in items
+
+
+def _hashed_text(kind: KeyKind, topic: str, key: str) -> str:
+    return tag_text(topic, key) if kind is KeyKind.TAG else key_text(topic, key)
