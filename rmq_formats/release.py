@@ -85,6 +85,8 @@ SWITCHES: Mapping[str, Mapping[str, Any]] = {
     "appends_batch_envelope": {"": False, "4.8.0": True, "5.4.0": False},
     "envelope_has_unique_key": {"": False, "5.0.0": True, "5.4.0": False},
     "pull_out_of_range_writes": {"": True, "5.0.0-PREVIEW": False},
+    "inner_batches": {"": False, "5.0.0-ALPHA": True},
+    "timer_messages": {"": False, "5.0.0": True},
     # the ConsumeQueue
     "unit_skip": {"": UnitSkip.OFFSET_NOT_BEYOND_LAST, "4.5.1": UnitSkip.END_NOT_BEYOND_LAST_END},
     "drops_low_queue_offset": {"": False, "4.2.0": True},
@@ -98,6 +100,10 @@ SWITCHES: Mapping[str, Mapping[str, Any]] = {
     # the store
     "expires_queues_with_log": {"": True, "5.1.1": False},
     "rocksdb_folder_always": {"": False, "5.4.0": True},
+    "lock_file": {"": False, "4.2.0": True},
+    "abort_has_process_id": {"": False, "5.0.0": True},
+    "checkpoint_fields": {"": 3, "5.0.0": 4, "5.1.1": 5, "5.5.0": 6},
+    "compaction": {"": False, "5.1.0": True},
     # mqadmin and the client
     "by_key_matches_topic": {"": False, "4.9.3": True},
     "by_key_exempts_lmq": {"": False, "5.3.1": True},
@@ -140,6 +146,8 @@ class Release:
     appends_batch_envelope: bool
     envelope_has_unique_key: bool
     pull_out_of_range_writes: bool
+    inner_batches: bool
+    timer_messages: bool
     unit_skip: UnitSkip
     drops_low_queue_offset: bool
     multi_dispatch: bool
@@ -150,6 +158,10 @@ class Release:
     empty_index_count: int
     expires_queues_with_log: bool
     rocksdb_folder_always: bool
+    lock_file: bool
+    abort_has_process_id: bool
+    checkpoint_fields: int
+    compaction: bool
     by_key_matches_topic: bool
     by_key_exempts_lmq: bool
     by_unique_key_keeps_all: bool
@@ -190,5 +202,10 @@ def _value_at(steps: Mapping[str, Any], version: Version) -> Any:  # noqa: ANN40
     return value
 
 
-OLDEST = Release.of("4.0.0")
-NEWEST = Release.of("5.5.1")
+# Line → its last patch. A store may also come from somebody's own build, or from a preview.
+_LINES = {
+    "4.0": 0, "4.1": 0, "4.2": 0, "4.3": 2, "4.4": 0, "4.5": 2, "4.6": 1, "4.7": 1, "4.8": 0, "4.9": 8,
+    "5.0": 0, "5.1": 4, "5.2": 0, "5.3": 3, "5.4": 0, "5.5": 1,
+}  # fmt: skip
+PUBLISHED = tuple(Release.of(f"{line}.{patch}") for line, last in _LINES.items() for patch in range(last + 1))
+OLDEST, *_, NEWEST = PUBLISHED

@@ -139,7 +139,7 @@ def walk_segment(
             record = log.record_at(position)
         except FormatError as error:
             reason = error.reason
-            resume = log.find_record(position + 1, None if final else newest)
+            resume = None if log.is_zero(position) else log.find_record(position + 1, None if final else newest)
             if resume is None:
                 break
             yield from filter(None, (held, log.piece(PieceKind.DAMAGE, position, resume, reason)))
@@ -239,18 +239,23 @@ class SegmentBytes(NamedTuple):
 
     def tail(self, position: int, reason: str, *, final: bool) -> Iterator[Piece]:
         """Yield what lies behind the last record that can be believed."""
-        end = self._find_end(position + 1)
+        is_zero = self.is_zero(position)
+        end = None if is_zero else self.find_end(position + 1)
         if end is not None and self.find_record(position + 1, None) is None:
             yield self.piece(PieceKind.DAMAGE, position, end, reason)
             yield self.piece(PieceKind.BLANK, end)
         elif final:
             yield self.piece(PieceKind.DAMAGE, position, None, reason)
-        elif all(window.count(0) == len(window) for _, window in self._windows(position)):
+        elif is_zero:
             yield self.piece(PieceKind.UNWRITTEN, position)
         else:
             yield self.piece(PieceKind.WAITING, position, None, reason)
 
-    def _find_end(self, start: int) -> int | None:
+    def is_zero(self, position: int) -> bool:
+        """Tell whether nothing but zeros follows."""
+        return all(window.count(0) == len(window) for _, window in self._windows(position))
+
+    def find_end(self, start: int) -> int | None:
         """Return where a blank stands that names exactly the bytes left."""
         magic, magic_at = (_BLANK_MAGIC, _MAGIC_POSITION)
         if self.framing is Framing.DLEDGER:

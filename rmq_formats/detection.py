@@ -1,0 +1,201 @@
+"""
+Which release wrote a store, by the marks that it left in the store's own bytes.
+
+A mark is something that only some releases do: it says what was seen, where, and which values of one switch of
+`release.SWITCHES` that allows. Marks narrow down the published releases; where one allows none of those that the marks
+before it in the log leave, another release has taken over there: a store is a row of eras.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from rmq_formats.commitlog.layout import HOST_BITS, MAGIC_V2
+from rmq_formats.commitlog.record import MessageRecord, has_right_property_crc
+from rmq_formats.flags import INNER_BATCH, TransactionType, transaction_type
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.layout import IndexHeader
+from rmq_formats.properties import (
+    PROPERTY_SEPARATOR,
+    REAL_TOPIC,
+    TAGS,
+    PropertyParser,
+    parse_properties,
+)
+from rmq_formats.release import OLDEST, PUBLISHED, HashSlotCount, Release
+from rmq_formats.store import Checkpoint, FileKind, StoreFile
+
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+CLUSTER = "CLUSTER"
+MSG_REGION = "MSG_REGION"
+TRAN_MSG = "TRAN_MSG"
+
+_PROPERTY_SEPARATOR = PROPERTY_SEPARATOR.encode()
+
+
+class Mark(NamedTuple):
+    """What only releases do whose *switch* has one of *values*; *offset* is that of a record, where one shows it."""
+
+    reason: str
+    switch: str
+    values: tuple[Any, ...]
+    offset: int | None = None
+
+    def allows(self, release: Release) -> bool:
+        """Tell whether *release* could have left this mark."""
+        return getattr(release, self.switch) in self.values
+
+
+class Era(NamedTuple):
+    """A stretch of the log, from *first_offset* on, that one release wrote; which one is one of *candidates*."""
+
+    first_offset: int
+    candidates: tuple[Release, ...]
+    marks: tuple[Mark, ...]
+
+    @property
+    def lowest(self) -> Release:
+        """The oldest release that could have written this."""
+        return self.candidates[0]
+
+    @property
+    def highest(self) -> Release:
+        """The newest release that could have written this."""
+        return self.candidates[-1]
+
+    def undecided(self, switches: Iterable[str]) -> list[str]:
+        """Name those of *switches* that the candidates disagree on."""
+        return [switch for switch in switches if len({getattr(release, switch) for release in self.candidates}) > 1]
+
+
+def detect_eras(marks: Iterable[Mark]) -> tuple[Era, ...]:
+    """
+    Return who wrote a store, era by era; one era of every release where there is no mark.
+
+    An era begins no later than at its first offset: between the last mark of one and the first of the next nothing is
+    known. What is no record's mark (a checkpoint, a file) was left by the last writer.
+    """
+    ordered = sorted(marks, key=lambda mark: (mark.offset is None, mark.offset or 0))
+    eras = [Era(0, PUBLISHED, ())]
+    for mark in ordered:
+        last = eras[-1]
+        candidates = _allowed(last.candidates, mark)
+        if candidates:
+            eras[-1] = last._replace(candidates=candidates, marks=_with(last.marks, mark))
+        elif mark.offset is not None and _allowed(PUBLISHED, mark):
+            eras.append(Era(mark.offset, _allowed(PUBLISHED, mark), (mark,)))
+    return tuple(eras)
+
+
+def _allowed(candidates: tuple[Release, ...], mark: Mark) -> tuple[Release, ...]:
+    return tuple(release for release in candidates if mark.allows(release))
+
+
+def _with(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
+    """Add a mark that tells something new."""
+    known = any((old.switch, old.values) == (mark.switch, mark.values) for old in marks)
+    return marks if known else (*marks, mark)
+
+
+def record_marks(record: MessageRecord) -> Iterator[Mark]:
+    """Yield what a record gives away about the broker that wrote it."""
+    offset = record.physical_offset
+    properties = parse_properties(record.properties_raw, PropertyParser.SCAN)
+    if record.magic_code == MAGIC_V2:
+        yield Mark("a record of the second version", "two_byte_topic_length", (True,), offset)
+    if record.sys_flag & HOST_BITS:
+        yield Mark("an IPv6 host", "ipv6_hosts", (True,), offset)
+    if record.sys_flag & INNER_BATCH:
+        yield Mark("an inner batch", "inner_batches", (True,), offset)
+    if has_right_property_crc(record):
+        yield Mark("a CRC over the whole record", "property_crc", (True,), offset)
+    if CLUSTER in properties:
+        yield from _serialised_marks(record, has_region=MSG_REGION in properties)
+    yield from _transaction_marks(record, properties.keys())
+    if record.topic == TIMER_TOPIC:
+        yield Mark("a timer message", "timer_messages", (True,), offset)
+    if record.topic == OFFSET_MOVED_TOPIC:
+        yield Mark("a record of a pull out of range", "pull_out_of_range_writes", (True,), offset)
+
+
+def _serialised_marks(record: MessageRecord, *, has_region: bool) -> Iterator[Mark]:
+    """Yield what a text gives away that the broker itself has written, as CLUSTER in it shows."""
+    offset = record.physical_offset
+    ends = record.properties_raw.endswith(_PROPERTY_SEPARATOR)
+    yield Mark("properties with CLUSTER", "adds_cluster", (True,), offset)
+    yield Mark(f"properties end {'with' if ends else 'without'} a separator", "trailing_separator", (ends,), offset)
+    yield Mark(
+        f"properties {'with' if has_region else 'without'} a region", "adds_region_and_trace", (has_region,), offset
+    )
+
+
+def _transaction_marks(record: MessageRecord, names: Collection[str]) -> Iterator[Mark]:
+    offset = record.physical_offset
+    if record.topic == HALF_TOPIC:
+        yield Mark("a half message in a topic of its own", "half_message_in_real_topic", (False,), offset)
+    if record.topic == OP_TOPIC:
+        lists = b"," in record.body
+        yield Mark(f"an op message of {'several' if lists else 'one'}", "op_message_lists_offsets", (lists,), offset)
+    if transaction_type(record.sys_flag) is TransactionType.COMMIT and TRAN_MSG in names:
+        keeps = REAL_TOPIC in names
+        yield Mark(f"a commit {'with' if keeps else 'without'} REAL_TOPIC", "commit_keeps_real_topic", (keeps,), offset)
+
+
+def checkpoint_mark(checkpoint: Checkpoint) -> Mark | None:
+    """Return what a checkpoint gives away: each of its later fields came with a release, which need not fill it."""
+    filled = max((number for number, value in enumerate(checkpoint, 1) if value), default=0)
+    if filled <= OLDEST.checkpoint_fields:
+        return None
+    values = tuple(range(filled, len(checkpoint) + 1))
+    return Mark(f"checkpoint field {checkpoint._fields[filled - 1]}", "checkpoint_fields", values)
+
+
+def abort_mark(content: bytes) -> Mark | None:
+    """Return what the file `abort` gives away: it was empty before it held a process id."""
+    return Mark("abort names a process", "abort_has_process_id", (True,)) if content else None
+
+
+_FILE_SWITCHES = {
+    FileKind.LOCK: "lock_file",
+    FileKind.ABORT_BACKUP: "abort_has_process_id",
+    FileKind.BATCH_CONSUME_QUEUE: "inner_batches",
+    FileKind.COMPACTION: "compaction",
+}
+
+
+def file_marks(files: Iterable[StoreFile]) -> Iterator[Mark]:
+    """Yield what the presence of files gives away; absence says nothing, a copy may be incomplete."""
+    for file in files:
+        switch = _FILE_SWITCHES.get(file.kind)
+        if file.path.startswith("rocksdbstore/"):
+            switch = "rocksdb_folder_always"
+        if switch:
+            yield Mark(f"{file.path} exists", switch, (True,))
+
+
+def slot_count_mark(header: IndexHeader, *, has_shared_slot: bool) -> Mark | None:
+    """
+    Return which rule an index file's `hash_slot_count` follows; None where no two entries are known to share a slot.
+
+    A file may have been begun under the old rule and continued under the new one.
+    """
+    if header.hash_slot_count < header.entry_count:
+        rule, offset = HashSlotCount.EMPTY_SLOT, header.end_physical_offset
+    elif has_shared_slot:
+        rule, offset = HashSlotCount.EVERY_PUT, header.begin_physical_offset
+    else:
+        return None
+    reason = f"an index file counts {header.hash_slot_count} slots for {header.entry_count} entries"
+    return Mark(reason, "hash_slot_count", (rule,), offset)
+
+
+def tag_entry_mark(record: MessageRecord, key_hashes: Collection[int]) -> Mark | None:
+    """Return whether the index has an entry for a record's tags; *key_hashes* are those of all its entries."""
+    tags = parse_properties(record.properties_raw, PropertyParser.SCAN).get(TAGS)
+    if not tags:
+        return None
+    indexed = index_key_hash(f"{record.topic}#T#{tags}") in key_hashes
+    reason = f"{'an' if indexed else 'no'} index entry for a message's tags"
+    return Mark(reason, "indexes_tags", (indexed,), record.physical_offset)
