@@ -46,6 +46,7 @@ MULTI_DISPATCH_SEPARATOR = ","
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # messageDelayLevel
 _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNKNOWN_LEVEL_MS = 1000
+_LONGEST_NAME = 255  # bytes, on every file system a broker runs on
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
@@ -78,7 +79,9 @@ class QueueName(NamedTuple):
     @property
     def is_safe(self) -> bool:
         """Whether the name stays one folder: a record may name any text as its topic."""
-        return bool(self.topic) and self.topic not in {".", ".."} and not set(self.topic) & {"/", "\0"}
+        encoded = self.topic.encode("utf-8", "surrogatepass")
+        is_name = self.topic not in {"", ".", ".."} and not set(self.topic) & {"/", "\0"}
+        return is_name and len(encoded) <= _LONGEST_NAME
 
 
 class Unit(NamedTuple):

@@ -1,0 +1,91 @@
+"""What decides about a store's queues beside its log: release, configuration, and what its own files show."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jobs.source.listing import StoredFile, StoreListing
+from jobs.storage import storage_of
+from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.config_json import decode_config
+from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueRules
+from rmq_formats.errors import FormatError
+from rmq_formats.release import Release
+from rmq_formats.store import FileKind
+
+_LARGEST_CONFIG = 64 << 20
+_QUEUE_TYPES = ("+queue.type", "queue.type")  # with the sign while a change is on its way
+
+
+def read_config(listing: StoreListing, name: str) -> dict[str, Any] | None:
+    """Return what the store's `config/<name>` holds; None when there is no such file, or it cannot be read."""
+    file = next((file for file in listing.other_files if file.about.path == f"config/{name}"), None)
+    if file is None or file.size > _LARGEST_CONFIG:
+        return None
+    try:
+        return decode_config(_content(file, listing))
+    except (FormatError, OSError):
+        return None
+
+
+def _content(file: StoredFile, listing: StoreListing) -> bytes:
+    with storage_of(file.location, listing.options).open(file.location) as reader:
+        return bytes(reader.read(0, reader.size))
+
+
+def queue_rules(listing: StoreListing, releases: tuple[tuple[int, Release], ...], conf: BrokerConf) -> QueueRules:
+    """Return the rules of a store's queues; a record that lists queue offsets shows that multi-dispatch was on."""
+    return QueueRules(releases, conf.delay_level or DEFAULT_DELAY_LEVELS, frozenset(_batch_topics(listing)))
+
+
+def _batch_topics(listing: StoreListing) -> Iterator[str]:
+    """Yield the topics whose queues are BatchConsumeQueues: by their files, or by the broker's table of topics."""
+    for file in listing.queue_files:
+        if file.about.kind is FileKind.BATCH_CONSUME_QUEUE and file.about.topic:
+            yield file.about.topic
+    table = (read_config(listing, "topics.json") or {}).get("topicConfigTable")
+    for topic, config in _objects(table):
+        attributes = config.get("attributes")
+        if isinstance(attributes, dict) and any(attributes.get(name) == "BatchCQ" for name in _QUEUE_TYPES):
+            yield topic
+
+
+def _objects(table: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if isinstance(table, dict):
+        yield from ((name, value) for name, value in table.items() if isinstance(value, dict))
+
+
+def consumer_offsets(listing: StoreListing) -> Iterator[tuple[str, str, str, int, int]]:
+    """Yield (file, group, topic, queue id, offset) of every consumer's progress that the broker has noted down."""
+    for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
+        config = read_config(listing, name) or {}
+        for key, queues in _objects(config.get("offsetTable")):
+            topic, _, group = key.partition("@")
+            for queue_id, offset in queues.items():
+                if isinstance(offset, int) and queue_id.lstrip("-").isdigit():
+                    yield name, group, topic, int(queue_id), offset
+        table = config.get("lmqOffsetTable")
+        for key, offset in table.items() if isinstance(table, dict) else ():
+            if isinstance(offset, int):
+                topic, _, group = key.partition("@")
+                yield name, group, topic, 0, offset
+
+
+def delay_offsets(listing: StoreListing) -> Iterator[tuple[int, int]]:
+    """Yield (queue id, offset) of each delay level: how far its queue of the schedule topic is delivered."""
+    table = (read_config(listing, "delayOffset.json") or {}).get("offsetTable")
+    for level, offset in table.items() if isinstance(table, dict) else ():
+        if isinstance(offset, int) and level.isdigit():
+            yield int(level) - 1, offset
+
+
+def is_closed(listing: StoreListing) -> bool:
+    """Tell whether a broker shut this store down in order: then everything in the log was dispatched."""
+    return all(file.about.kind is not FileKind.ABORT for file in listing.other_files)
+
+
+def has_rocksdb_queues(listing: StoreListing) -> bool:
+    """Tell whether the queues are in RocksDB (storeType=defaultRocksDB), which is not read here."""
+    return any(
+        file.about.kind is FileKind.ROCKSDB and file.about.path.startswith("consumequeue/")
+        for file in listing.other_files
+    )

@@ -1,0 +1,25 @@
+"""A broker's `config/*.json` files: JSON but for numbers as names, which the broker's writer does not quote."""
+
+import json
+import re
+from typing import Any
+
+from rmq_formats.errors import CorruptData
+
+# A text, or a number where a name should be. Texts are matched first, so that nothing inside them is.
+_NUMBER_AS_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?[0-9]+)(?=\s*:)')
+
+
+def decode_config(raw: bytes) -> dict[str, Any]:
+    """Return what a configuration file holds; `CorruptData` when it is no object."""
+    text = raw.decode("utf-8", "replace")
+    quoted = _NUMBER_AS_NAME.sub(lambda found: f'{found[1]}"{found[2]}"' if found[2] else found[0], text)
+    try:
+        values = json.loads(quoted)
+    except (json.JSONDecodeError, RecursionError) as error:
+        reason = f"no JSON: {error}"
+        raise CorruptData(reason) from error
+    if not isinstance(values, dict):
+        reason = f"JSON, but no object: {type(values).__name__}"
+        raise CorruptData(reason)
+    return values
