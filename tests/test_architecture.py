@@ -1,0 +1,101 @@
+"""Which way imports go: formats know no jobs, scalar modules no compiled ones, light commands load nothing heavy."""
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from importlib.util import find_spec
+from pathlib import Path
+from subprocess import run
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# What a module of one of these names holds is compiled, or calls what is; every other one is scalar.
+COMPILED = {"build", "columns", "compare", "compiled", "interning", "kernels", "ranges", "scan", "schema", "window"}
+COMPILERS = {"numba", "numpy", "pyarrow"}
+
+# What starts no JVM, and must not wait for numba either: a query answers in a fraction of a second.
+LIGHT = ("jobs.cli", "jobs.verbs", "jobs.options", "jobs.launch", "jobs.query", "jobs.inspect_store", "jobs.dump")
+
+
+@cache
+def modules() -> Mapping[str, Path]:
+    """Find every module of the two packages."""
+    found = {}
+    for package in ("rmq_formats", "jobs"):
+        for path in (ROOT / package).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imported(name: str, *, everywhere: bool) -> Iterator[str]:
+    """Yield the full names of what a module imports: at its top, or *everywhere* in it."""
+    tree = ast.parse(modules()[name].read_text())
+    nodes = ast.walk(tree) if everywhere else iter(tree.body)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            source = node.module or ""
+            if node.level:
+                package = name if modules()[name].name == "__init__.py" else name.rpartition(".")[0]
+                source = ".".join([*package.split(".")[: len(package.split(".")) - node.level + 1], source]).rstrip(".")
+            for alias in node.names:
+                module = f"{source}.{alias.name}"
+                yield module if module in modules() else source
+
+
+def is_compiled(name: str) -> bool:
+    """Tell by its name whether a module of rmq_formats is a compiled one."""
+    return name.rpartition(".")[2] in COMPILED
+
+
+def of(package: str) -> list[str]:
+    """Name the modules of a package, in order."""
+    return sorted(name for name in modules() if name.split(".")[0] == package)
+
+
+def test_the_packages_are_found() -> None:
+    """Every other test here would pass on an empty list."""
+    assert {"jobs.cli", "rmq_formats.errors", "rmq_formats.commitlog.record"} <= modules().keys()
+
+
+@pytest.mark.parametrize("name", of("rmq_formats"))
+def test_formats_import_neither_jobs_nor_spark(name: str) -> None:
+    """The formats are a library of their own: bytes in, values out."""
+    foreign = {module.split(".")[0] for module in imported(name, everywhere=True)} - set(sys.stdlib_module_names)
+
+    assert foreign <= {"rmq_formats", *(COMPILERS if is_compiled(name) else ())}
+
+
+@pytest.mark.parametrize("name", [name for name in of("rmq_formats") if not is_compiled(name)])
+def test_scalar_modules_import_no_compiled_ones(name: str) -> None:
+    """The readable truth stands without its fast twin."""
+    assert [] == [module for module in imported(name, everywhere=True) if is_compiled(module)]
+
+
+def test_no_module_imports_in_a_circle() -> None:
+    """One direction of imports: the tree can be read from the bottom up."""
+    graph = {
+        name: {module for module in imported(name, everywhere=False) if module in modules() and module != name}
+        for name in modules()
+    }
+
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" → ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("name", [name for name in LIGHT if find_spec(name) is not None])
+def test_light_commands_import_without_spark_and_numba(name: str) -> None:
+    """`inspect`, `dump` and `query` work where pyspark is absent, and do not pay for the compiler."""
+    program = f"import sys; sys.modules.update(dict.fromkeys(('pyspark', 'py4j', 'delta', 'numba'))); import {name}"
+
+    answer = run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+
+    assert "" == answer.stderr
