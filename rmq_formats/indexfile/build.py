@@ -264,6 +264,23 @@ class FileBuilder:
         _chain(entries, self._slots, self._state, self._rules.since, self._rules.counts_every_put)
         self._write(self._geometry.entry_position(number), entries.data)
 
+    def adopt(self, entries: NDArray[np.uint8], header: IndexHeader) -> None:
+        """
+        Chain entries of a real file whose messages the log does not hold, and write them.
+
+        Their seconds are believed, and so is what the file's *header* says about begin and end.
+        """
+        if not entries.size:
+            return
+        number = int(self._state[5])
+        if entries.size > self.room * ENTRY.size:
+            raise ValueError(f"{entries.size // ENTRY.size} entries, room for {self.room}")
+        if number <= 1:
+            self._state[0], self._state[2] = header.begin_timestamp, header.begin_physical_offset
+        self._state[1] = header.end_timestamp
+        _adopt(entries, self._slots, self._state, self._rules.since, self._rules.counts_every_put)
+        self._write(self._geometry.entry_position(number), entries.data)
+
     def finish(self, empty_index_count: int = 1) -> IndexHeader:
         """Write slots, then the header; *empty_index_count* is what a file without entries shows."""
         header = self.header
@@ -272,6 +289,39 @@ class FileBuilder:
         self._write(self._geometry.slot_position(0), self._slots.astype(">i4").view(np.uint8).data)
         self._write(0, memoryview(HEADER.pack(*header)))
         return header
+
+
+@compiled
+def _hang(entries: Bytes, at: int, number: int, slots: NDArray[np.int32]) -> int:
+    """Hang an entry in its slot; return the number of the one before it."""
+    slot = np.uintp(read_i32(entries, at) % slots.size)
+    previous = slots[slot]
+    write_i32(entries, at + _PREVIOUS_AT, previous)
+    slots[slot] = number
+    return int(np.int64(previous))
+
+
+@compiled
+def _adopt(
+    entries: Bytes,
+    slots: NDArray[np.int32],
+    state: NDArray[np.int64],
+    since: NDArray[np.int64],
+    counts_every_put: NDArray[np.bool_],
+) -> None:
+    """Chain entries whose seconds are given."""
+    rule = 0
+    for at in range(0, entries.size, _ENTRY_SIZE):
+        if read_i32(entries, at) < 0:
+            write_i32(entries, at, 0)  # no broker stores a negative hash: the file is damaged, and will differ here
+        offset = read_i64(entries, at + _OFFSET_AT)
+        while rule + 1 < since.size and since[rule + 1] <= offset:
+            rule += 1
+        previous = _hang(entries, at, state[5], slots)
+        if counts_every_put[rule] or previous == 0:
+            state[4] += 1
+        state[3] = offset
+        state[5] += 1
 
 
 @compiled
@@ -287,13 +337,10 @@ def _chain(
     begin, hash_slot_count, index_count = state[0], state[4], state[5]
     offset, time = state[3], state[1]
     for at in range(0, entries.size, _ENTRY_SIZE):
-        key_hash = read_i32(entries, at)
         offset = read_i64(entries, at + _OFFSET_AT)
         time = read_i64(entries, at + _TIME_AT)
         while rule + 1 < since.size and since[rule + 1] <= offset:
             rule += 1
-        slot = key_hash % slots.size
-        previous = slots[np.uintp(slot)]
         if begin <= 0:
             diff = 0
         elif time >= begin:
@@ -304,8 +351,7 @@ def _chain(
         else:
             diff = 0
         write_i32(entries, at + _TIME_AT, diff)
-        write_i32(entries, at + _PREVIOUS_AT, previous)
-        slots[np.uintp(slot)] = index_count
+        previous = _hang(entries, at, index_count, slots)
         if index_count <= 1:
             begin = time
             state[2] = offset

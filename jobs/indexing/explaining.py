@@ -1,0 +1,206 @@
+"""
+Every index file of a store, recomputed from the log and explained.
+
+A file is either what an undisturbed broker writes, or it differs in a way that has a name: then it is recomputed as
+that way demands, and equality is the proof. Only what has no name is a contradiction.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum, unique
+from functools import partial
+
+from jobs.indexing.building import Compared, RealFile, Recipe, compare_file
+from jobs.indexing.keyrow import KeyRow, collect_keys
+from jobs.indexing.overwriting import is_overwritten
+from jobs.indexing.scratch import Scratch
+from jobs.indexing.survivors import Placing, Relation, Survivor, asked_offsets, refusal
+from jobs.indexing.workers import Workers
+from jobs.source.listing import StoreListing
+from jobs.source.planning import Range
+from rmq_formats.indexfile.compare import Part
+from rmq_formats.indexfile.file import Rules
+from rmq_formats.indexfile.layout import Geometry, IndexHeader
+
+FEW_BITS = 64
+
+
+@unique
+class Verdict(StrEnum):
+    """What a file is."""
+
+    EQUAL = "equal"
+    RESTARTED = "restart duplicates after a crash"
+    BEHIND_GAP = "entries before it are missing"
+    HISTORY = "history before the first segment"
+    AHEAD = "copied while live: ahead of the log"
+    OVERWRITTEN = "two rolls in one millisecond: one file over another"
+    OTHER_RULE = "other release's rule"
+    TRUNCATED = "truncated"
+    WRONG_GEOMETRY = "wrong geometry"
+    ZEROED = "zeroed"
+    HALF_WRITTEN = "half written"
+    BIT_DAMAGE = "bit damage"
+    HEADER_DAMAGE = "header damaged"
+    FOREIGN = "foreign file"
+    CONTRADICTION = "contradiction"
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the file is what some broker wrote, proven by recomputing it."""
+        return self in _EXPLAINED
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether the file was right once, or is cut short: then it counts as lost."""
+        return self in _DAMAGE
+
+
+_EXPLAINED = frozenset(
+    {Verdict.EQUAL, Verdict.RESTARTED, Verdict.BEHIND_GAP, Verdict.HISTORY, Verdict.AHEAD, Verdict.OVERWRITTEN}
+)
+_DAMAGE = frozenset(
+    {Verdict.TRUNCATED, Verdict.ZEROED, Verdict.HALF_WRITTEN, Verdict.BIT_DAMAGE, Verdict.HEADER_DAMAGE}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """One file: its verdict, and how it is known."""
+
+    real: RealFile
+    verdict: Verdict
+    survivor: Survivor | None = None  # its place in the row; None where size or header forbid to look
+    compared: Compared | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All index files of a store."""
+
+    row: KeyRow
+    files: tuple[Explained, ...]
+    geometry: Geometry
+    rules: Rules
+    gaps: tuple[tuple[str, int], ...] = field(default=())  # before which file, how many keys of the log
+
+    @property
+    def behind(self) -> int:
+        """How many keys of the log's end no file has: a live broker has not indexed them yet."""
+        placed = [explained.survivor.end for explained in self.files if explained.survivor is not None]
+        return max(len(self.row) - max(placed, default=0), 0)
+
+
+def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
+    workers: Workers,
+    listing: StoreListing,
+    ranges: Sequence[Range],
+    files: Sequence[RealFile],
+    geometry: Geometry,
+    rules: Rules,
+    scratch: Scratch,
+) -> Explanation:
+    """Recompute every file and say what it is."""
+    refused = {file.name: refusal(file, geometry) for file in files}
+    sane = [file for file in files if refused[file.name] is None]
+    row = collect_keys(workers, ranges, rules, scratch, asked_offsets(sane))
+    survivors = Placing(row, geometry, listing).place_all(sane)
+    recipes = [recipe_of(survivor, row, geometry, rules, listing) for survivor in survivors]
+    compared = workers.map(recipes, compare_file)
+    judge = partial(_judge, row=row, geometry=geometry, rules=rules, listing=listing)
+    judged: dict[str, Explained] = {}
+    before: Survivor | None = None
+    for survivor, result in zip(survivors, compared, strict=True):
+        judged[survivor.real.name] = judge(survivor, result, before)
+        before = survivor
+    explained = tuple(judged.get(file.name) or _refused(file, refused[file.name] or "") for file in files)
+    return Explanation(row, explained, geometry, rules, tuple(_gaps(survivors)))
+
+
+def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules, listing: StoreListing) -> Recipe:
+    """Return what the file should be made of."""
+    count = survivor.real.header.index_count
+    return Recipe(
+        geometry,
+        rules,
+        row.scratch,
+        tuple(row.parts(max(survivor.start, 0), max(survivor.end - survivor.tail, 0))),
+        survivor.previous,
+        min(count, 1),  # before its first put a file may show either
+        survivor.real,
+        survivor.head,
+        survivor.tail,
+        dict(listing.options),
+    )
+
+
+def _gaps(survivors: Sequence[Survivor]) -> list[tuple[str, int]]:
+    end = 0
+    gaps = []
+    for survivor in survivors:
+        if survivor.start > end:
+            gaps.append((survivor.real.name, survivor.start - end))
+        end = max(survivor.end, 0)
+    return gaps
+
+
+def _refused(real: RealFile, reason: str) -> Explained:
+    kind = reason.partition(":")[0]
+    verdict = next((verdict for verdict in Verdict if verdict == kind), Verdict.HEADER_DAMAGE)
+    return Explained(real, verdict, detail=reason)
+
+
+def _judge(  # noqa: PLR0913 - a file, and what it is held against
+    survivor: Survivor,
+    compared: Compared,
+    before: Survivor | None,
+    *,
+    row: KeyRow,
+    geometry: Geometry,
+    rules: Rules,
+    listing: StoreListing,
+) -> Explained:
+    if compared.is_equal:
+        return Explained(survivor.real, *_how_equal(survivor, compared))
+    if before is not None and is_overwritten(survivor, before, row, geometry, rules, listing):
+        return Explained(survivor.real, Verdict.OVERWRITTEN, survivor, compared)
+    verdict, detail = _how_different(survivor, compared)
+    return Explained(survivor.real, verdict, survivor, compared, detail)
+
+
+def _how_equal(survivor: Survivor, compared: Compared) -> tuple[Verdict, Survivor, Compared, str]:
+    if survivor.head:
+        return Verdict.HISTORY, survivor, compared, f"{survivor.head} entries are of messages before the log"
+    if survivor.tail:
+        return Verdict.AHEAD, survivor, compared, f"{survivor.tail} entries are of messages that the log does not hold"
+    if survivor.relation is Relation.RESTARTED:
+        offset = survivor.real.header.begin_physical_offset
+        return Verdict.RESTARTED, survivor, compared, f"continued from offset {offset}, that message included"
+    if survivor.relation is Relation.BEHIND_GAP:
+        return Verdict.BEHIND_GAP, survivor, compared, "equal, continued from what comes before it in the log"
+    return Verdict.EQUAL, survivor, compared, ""
+
+
+def _how_different(survivor: Survivor, compared: Compared) -> tuple[Verdict, str]:  # noqa: PLR0911 - one a verdict
+    first = str(compared.differences[0]) if compared.differences else f"{compared.beyond} bytes behind the last entry"
+    rows = compared.counts[Part.SLOT] + compared.counts[Part.ENTRY]
+    fields = {difference.field for difference in compared.differences if difference.part is Part.HEADER}
+    if not rows and fields == {"hash_slot_count"} and _counts_otherwise(survivor.real.header, compared):
+        return Verdict.OTHER_RULE, first
+    if compared.beyond:
+        return Verdict.HALF_WRITTEN, f"{first}; {compared.beyond} bytes behind the last entry that the header counts"
+    if rows and compared.zeroed == rows:
+        return Verdict.ZEROED, f"{first}; {rows} slots and entries are zero"
+    if compared.bits <= FEW_BITS:
+        return Verdict.BIT_DAMAGE, f"{first}; {compared.bits} bits differ"
+    if compared.zeroed > rows // 2:
+        return Verdict.ZEROED, f"{first}; {compared.zeroed} of {rows} differing slots and entries are zero"
+    if compared.counts[Part.ENTRY] == survivor.real.header.entry_count:
+        return Verdict.FOREIGN, first
+    return Verdict.CONTRADICTION, first
+
+
+def _counts_otherwise(header: IndexHeader, compared: Compared) -> bool:
+    """Tell whether the slots are counted by one of the two rules, or by one after the other."""
+    return compared.slots_in_use <= header.hash_slot_count <= header.entry_count

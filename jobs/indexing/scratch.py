@@ -1,0 +1,67 @@
+"""
+Scratch files of a run: written by one task, read by others, gone when the run ends.
+
+They lie beside the output, where every worker reaches them. To pass them through Spark's own shuffle would cost as much
+as the whole build.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+from jobs.storage import Reader, is_local, join, local_path, storage_of
+
+PREFIX = ".scratch-"
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """A directory for a run's own files."""
+
+    location: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        """Open a new file for writing; nothing is flushed to disk, for nobody reads it after a crash."""
+        location = join(self.location, name)
+        if is_local(location):
+            with Path(local_path(location)).open("wb") as file:
+                yield file
+            return
+        buffer = BytesIO()
+        yield buffer
+        storage_of(location, self.options).create(location, buffer.getvalue())
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Reader]:
+        """Open a file for reading."""
+        location = join(self.location, name)
+        with storage_of(location, self.options).open(location) as reader:
+            yield reader
+
+    def delete(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        location = join(self.location, name)
+        storage_of(location, self.options).delete(location)
+
+
+@contextmanager
+def scratch_beside(output: str, options: Mapping[str, str]) -> Iterator[Scratch]:
+    """Give a directory below *output* for the time of a run."""
+    scratch = Scratch(join(output, f"{PREFIX}{uuid4()}"), dict(options))
+    local = is_local(scratch.location)
+    if local:
+        Path(local_path(scratch.location)).mkdir(parents=True)
+    try:
+        yield scratch
+    finally:
+        storage = storage_of(scratch.location, options)
+        for info in storage.list_files(scratch.location):
+            storage.delete(join(scratch.location, info.name))
+        if local:
+            Path(local_path(scratch.location)).rmdir()
