@@ -3,7 +3,8 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 ENVIRONMENT := ./spark-submit.sh --prepare-dev
-SLOW := oracle or cluster or s3 or hdfs or browser or slow
+# Left out of `make test`: what needs more than Python and Java, or minutes.
+SLOW := oracle or cluster or s3 or hdfs or browser or slow or matrix
 
 # Hashes for every platform and Python that we support; no address of a registry, so that any mirror serves.
 LOCK := uv pip compile pyproject.toml --generate-hashes --universal --no-emit-index-url --no-header --quiet
@@ -24,7 +25,7 @@ test-fast: environment ## Tests without a JVM, in seconds
 	$(PYTHON) -m pytest -q -m "not ($(SLOW) or spark)" $(ARGS)
 
 test-slow: environment ## The rest: a real RocketMQ, clusters, S3, HDFS, a browser
-	$(PYTHON) -m pytest -m "$(SLOW)" $(ARGS)
+	$(PYTHON) -m pytest -m "($(SLOW)) and not matrix" $(ARGS)
 
 test-browser: environment ## Reports as a browser shows them
 	$(PYTHON) -m pytest -m browser $(ARGS)

@@ -7,9 +7,8 @@ A verb's module has `command: click.Command`; the command returns an ExitCode, o
 import os
 import shlex
 import sys
-import traceback
 from collections.abc import Sequence
-from importlib import import_module, metadata
+from importlib import import_module
 from platform import python_version
 
 import click
@@ -18,7 +17,6 @@ from jobs import __version__
 from jobs.exit_codes import ExitCode
 from jobs.launch.arguments import CommandLine, divide, value_of
 from jobs.launch.errors import SetupError
-from jobs.launch.spark import submit_to_cluster
 from jobs.verbs import VERBS
 from rmq_formats.errors import FormatError
 
@@ -72,6 +70,8 @@ class _Verbs(click.Group):
 def _print_versions(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001  click's form
     if not asked or ctx.resilient_parsing:
         return
+    from importlib import metadata
+
     click.echo(f"rocketmq-lake {__version__}")
     click.echo(f"python {python_version()}")
     for name in ("pyspark", "delta-spark", "deltalake", "pyarrow", "numba", "numpy"):
@@ -142,6 +142,8 @@ def _launched(line: CommandLine) -> list[str]:
     s3 = any("s3a://" in word for word in (*line.spark_options, *line.own))
     on_cluster = value_of("--deploy-mode", line.spark_options) == "cluster"
     if on_cluster and verb in VERBS and VERBS[verb].needs_spark:
+        from jobs.launch.spark import submit_to_cluster
+
         submit_to_cluster(line.spark_options, line.own, s3=s3)
     if line.spark_options:
         os.environ["RMQ_LAKE_SPARK_OPTIONS"] = shlex.join(line.spark_options)
@@ -165,6 +167,8 @@ def _failures() -> tuple[type[BaseException], ...]:
 
 def _fail(error: BaseException, settings: _Settings) -> ExitCode:
     if settings.traceback:
+        import traceback
+
         traceback.print_exception(error)
     else:
         click.echo(f"rmq-lake: {_one_line(error)}", err=True)
