@@ -237,7 +237,21 @@ final class StoreVerbs {
 
     /** Gives one crafted message to its queue, as the dispatch thread does. */
     private Answer queue(Request request) throws Exception {
-        Reflect.call(store, "putMessagePositionInfo", dispatchRequest(request));
+        DispatchRequest dispatched = dispatchRequest(request);
+        if (Reflect.can(store, "putMessagePositionInfo", dispatched)) {
+            Reflect.call(store, "putMessagePositionInfo", dispatched);
+        } else {
+            Reflect.call(
+                    store,
+                    "putMessagePositionInfo",
+                    dispatched.getTopic(),
+                    dispatched.getQueueId(),
+                    dispatched.getCommitLogOffset(),
+                    dispatched.getMsgSize(),
+                    dispatched.getTagsCode(),
+                    dispatched.getStoreTimestamp(),
+                    dispatched.getConsumeQueueOffset());
+        }
         return Answer.NOTHING;
     }
 
