@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 ENVIRONMENT := ./spark-submit.sh --prepare-dev
 # Left out of `make test`: what needs more than Python and Java, or minutes.
-SLOW := oracle or cluster or s3 or hdfs or browser or slow or matrix
+SLOW := oracle or cluster or s3 or hdfs or browser or slow
 
 # Hashes for every platform and Python that we support; no address of a registry, so that any mirror serves.
 LOCK := uv pip compile pyproject.toml --generate-hashes --universal --no-emit-index-url --no-header --quiet
@@ -25,13 +25,13 @@ test-fast: environment ## Tests without a JVM, in seconds
 	$(PYTHON) -m pytest -q -m "not ($(SLOW) or spark)" $(ARGS)
 
 test-slow: environment ## The rest: a real RocketMQ, clusters, S3, HDFS, a browser
-	$(PYTHON) -m pytest -m "($(SLOW)) and not matrix" $(ARGS)
+	$(PYTHON) -m pytest -m "$(SLOW)" $(ARGS)
 
 test-browser: environment ## Reports as a browser shows them
 	$(PYTHON) -m pytest -m browser $(ARGS)
 
-test-matrix: environment ## Tests without a JVM on every supported Python that is installed
-	$(PYTHON) -m benchmarks.matrix
+test-matrix: environment ## What real brokers of every release write and accept (an hour)
+	$(PYTHON) -m pytest -m matrix $(ARGS)
 
 coverage: environment ## Branch coverage of rmq_formats and jobs, with the JIT off so that compiled code counts
 	NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest -q -m "not ($(SLOW) or spark)" --cov --cov-report=term $(ARGS)
