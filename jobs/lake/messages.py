@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rmq_formats.commitlog.columns import message_batch
 
 from jobs.lake.runs import Lake
-from jobs.lake.tables import QUARANTINE, messages_table
+from jobs.lake.tables import MESSAGES, QUARANTINE
 from jobs.lake.writing import Action, FileNaming, TableFile
 from jobs.selection import Selection
 from jobs.source.planning import Range
@@ -48,7 +48,7 @@ def write_range(writing: RowWriting, range_: Range, pieces: Iterator[Records | P
     name = writing.naming.name(f"{range_.start_offset:020d}")
     location, options = writing.lake.location, writing.lake.options
     with (
-        TableFile(location, messages_table(), name, constants, options) as messages,
+        TableFile(location, MESSAGES, name, constants, options) as messages,
         TableFile(location, QUARANTINE, name, constants | found, options) as quarantine,
     ):
         damaged = []

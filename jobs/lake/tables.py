@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import Schema
 
+from rmq_formats.commitlog.schema import SCHEMA
+
 TIMESTAMP = pa.timestamp("us", "UTC")
-_TEXT = pa.dictionary(pa.int32(), pa.string())
 
 
 def column(name: str, type_: pa.DataType, comment: str) -> pa.Field:
@@ -44,24 +45,36 @@ class Table:
     @cached_property
     def delta_schema(self) -> Any:  # noqa: ANN401 - deltalake's own type
         """Delta's schema, column comments included."""
-        return Schema.from_arrow(self.schema)
+        return Schema.from_arrow(pa.schema([field.with_type(_plain(field.type)) for field in self.schema]))
 
 
-def messages_table() -> Table:
-    """Return the table of log records; its columns are those of the compiled decoder."""
-    from rmq_formats.commitlog.columns import SCHEMA
+def _plain(type_: pa.DataType) -> pa.DataType:
+    """Return the type that readers see: dictionaries are how a column is held in memory, not what it is."""
+    if pa.types.is_dictionary(type_):
+        return type_.value_type
+    if pa.types.is_map(type_):
+        return pa.map_(_plain(type_.key_type), _plain(type_.item_type))
+    return type_
 
-    segment = column("segment", pa.int64(), "physical offset of the first byte of the record's file")
-    return Table(
-        "messages",
-        "one CommitLog record",
-        (segment, *SCHEMA),
-        statistics=(
-            "segment", "queue_id", "queue_offset", "physical_offset", "born_timestamp", "store_timestamp",
-            "store_time", "store_date", "topic", "uniq_key", "offset_msg_id",
-        ),
-        bloom_filters=("uniq_key", "offset_msg_id"),
-    )  # fmt: skip
+
+MESSAGES = Table(
+    "messages",
+    "one CommitLog record",
+    (column("segment", pa.int64(), "physical offset of the first byte of the record's file"), *SCHEMA),
+    statistics=(
+        "segment", "queue_id", "queue_offset", "physical_offset", "born_timestamp", "store_timestamp",
+        "store_time", "store_date", "topic", "uniq_key", "offset_msg_id",
+    ),
+    bloom_filters=("uniq_key", "offset_msg_id"),
+)  # fmt: skip
+
+
+SUPERSEDED_MESSAGES = Table(
+    "superseded_messages",
+    "one record that was in messages until its broker cut it off its log",
+    (*MESSAGES.columns, column("superseded_by_run", pa.int64(), "number of the store's run that found other bytes")),
+    statistics=("physical_offset", "superseded_by_run"),
+)
 
 
 QUARANTINE = Table(
