@@ -1,5 +1,6 @@
 """Messages of a store by key: through its index files where they are there, through the log where they are not."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 
@@ -9,7 +10,7 @@ from jobs.queries.source import MAX_TIME, MIN_TIME, Occurrence
 from jobs.queries.store_reader import StoreReader
 from rmq_formats.errors import CorruptData
 from rmq_formats.flags import TransactionType
-from rmq_formats.hashing import java_text
+from rmq_formats.hashing import index_key_hash, java_text
 from rmq_formats.indexfile.keys import KeyKind, index_keys, key_text, tag_text
 from rmq_formats.properties import UNIQ_KEY, property_items
 from rmq_formats.release import Release
@@ -60,18 +61,33 @@ class StoreKeys:
 
     def _find_in_index(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         text = _hashed_text(kind, topic, key)
+        seen: Counter[int] = Counter()
         for file in self._reader.index_readers():
             try:
                 if file.matches_time(begin, end):
                     for hop in file.hits(text, begin, end):
-                        message = self._at(hop.entry.physical_offset)
+                        offset = hop.entry.physical_offset
+                        message = self._at(offset)
                         # Only hashes were compared: the message itself has the last word.
                         if message and has_key(message, kind, topic, key):
-                            yield message
+                            if self._stands_for(text, message, seen[offset]):
+                                yield message
+                            seen[offset] += 1
                 if file.header.begin_timestamp < begin:
                     return
             except CorruptData as damage:
                 self._say(f"damaged index file: {damage}")
+
+    def _stands_for(self, text: str, message: Message, number: int) -> bool:
+        """
+        Tell whether a message's entry of this *number* stands for *text* itself.
+
+        Two keys of one message may collide, too; and a broker that starts after a crash may index a message again.
+        """
+        keys = index_keys(message.record, self._release)
+        key_hash = index_key_hash(text)
+        colliding = sum(index_key_hash(key) == key_hash for key in keys)
+        return not colliding or number % colliding < keys.count(text)
 
     def _find_in_log(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         text = _hashed_text(kind, topic, key)

@@ -1,0 +1,71 @@
+"""
+A message's body as its producer sent it: decompressed as the record's flag says.
+
+zlib is what every release writes by default; LZ4 (its frame format) and zstd streams without a stated size came with
+the type bits. pyarrow, which knows both, is imported where one of them is met.
+"""
+
+import zlib
+from typing import Any
+
+from rmq_formats.errors import CorruptData, LimitExceeded, UnsupportedFormat
+from rmq_formats.flags import (
+    COMPRESSED,
+    COMPRESSION_TYPE_MASK,
+    COMPRESSION_TYPE_SHIFT,
+    CompressionType,
+)
+
+MAX_BODY_SIZE = 1 << 28  # far above what a broker takes (4 MiB by default): a small body may claim to be huge
+
+_STREAMED = {CompressionType.LZ4: "lz4", CompressionType.ZSTD: "zstd"}
+_KNOWN_TYPES = frozenset(CompressionType)
+
+
+def decode_body(body: bytes, sys_flag: int, limit: int = MAX_BODY_SIZE) -> bytes:
+    """
+    Return the body as it was sent.
+
+    `CorruptData` when it is no stream of its type, `LimitExceeded` when it would be larger than *limit*.
+    """
+    if not sys_flag & COMPRESSED or not body:
+        return body
+    number = (sys_flag & COMPRESSION_TYPE_MASK) >> COMPRESSION_TYPE_SHIFT
+    if number not in _KNOWN_TYPES:
+        reason = f"compression type {number} has no meaning"
+        raise UnsupportedFormat(reason)
+    codec = _STREAMED.get(CompressionType(number))
+    return _inflate(body, limit) if codec is None else _read_stream(body, codec, limit)
+
+
+def _inflate(body: bytes, limit: int) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        data = stream.decompress(body, limit)
+    except zlib.error as error:
+        reason = f"body is no zlib stream: {error}"
+        raise CorruptData(reason) from error
+    if stream.unconsumed_tail:
+        raise LimitExceeded(_too_large(limit))
+    if not stream.eof:
+        reason = "body is a zlib stream that does not end"
+        raise CorruptData(reason)
+    return data
+
+
+def _read_stream(body: bytes, codec: str, limit: int) -> bytes:
+    import pyarrow as pa
+
+    try:
+        stream: Any = pa.CompressedInputStream(pa.BufferReader(body), codec)
+        data: bytes = stream.read(limit + 1)
+    except (OSError, pa.ArrowException) as error:
+        reason = f"body is no {codec} stream: {error}"
+        raise CorruptData(reason) from error
+    if len(data) > limit:
+        raise LimitExceeded(_too_large(limit))
+    return data
+
+
+def _too_large(limit: int) -> str:
+    return f"body is larger than {limit} bytes when decompressed"
