@@ -1,0 +1,61 @@
+"""What every dumper yields, whatever the format: things in a file, each with its place, in words and as values."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from rmq_formats.layout import Layout
+
+
+class Field(NamedTuple):
+    """One field of an item and where it stands."""
+
+    offset: int
+    name: str
+    text: str
+
+
+class Item(NamedTuple):
+    """
+    One thing in a file.
+
+    *offset* is physical in a log, else that in the file. *fields* name every byte; *values* are what JSON says.
+    """
+
+    offset: int
+    size: int
+    kind: str
+    text: str
+    values: Mapping[str, Any]
+    fields: Sequence[Field] = ()
+    is_damage: bool = False
+
+
+class Request(NamedTuple):
+    """What is wanted of a file: items from the offset *start* on, at most *limit*; *chain* is one slot of an index."""
+
+    start: int = 0
+    limit: int | None = None
+    chain: str | None = None
+
+
+def layout_fields(layout: Layout, values: Sequence[int | bytes], offset: int) -> list[Field]:
+    """Say what stands in each field of a layout that begins at *offset*."""
+    return [
+        Field(offset + row.offset, row.name, value.hex() if isinstance(value, bytes) else str(value))
+        for row, value in zip(layout.rows(), values, strict=True)
+    ]
+
+
+def printable(text: str) -> str:
+    """Write text so that it stays in one line and does nothing to a terminal."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def time_text(timestamp: int) -> str:
+    """Write milliseconds as a time in UTC, or as they are where they are no time."""
+    try:
+        moment = datetime.fromtimestamp(timestamp // 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp} ms"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp % 1000:03d}Z"
