@@ -120,7 +120,7 @@ def _elsewhere(directories: Sequence[str], options: Mapping[str, str]) -> Iterat
 
 def _segments(files: Sequence[StoredFile]) -> tuple[Segment, ...]:
     placed = sorted((file.about.base_offset or 0, file.location, file.size) for file in files)
-    ends = [base for base, _, _ in placed[1:]] + [1 << 63]
+    ends = [base for base, _, _ in placed[1:]] + [1 << 63] * bool(placed)
     return tuple(Segment(location, base, size, end) for (base, location, size), end in zip(placed, ends, strict=True))
 
 
