@@ -29,12 +29,15 @@ is_current() {
     [[ -r $root/.venv/made-from/$lock && $(<"$root/.venv/made-from/$lock") == "$(<"$root/$lock")" ]]
 }
 
-# Print the first Python that our dependencies have wheels for: one named by the user, on PATH, in the usual directories.
+# Print the first Python that our dependencies have wheels for: the one that is named, else on PATH, else in the usual
+# directories.
 find_python() {
-    local candidate
-    for candidate in "${RMQ_LAKE_PYTHON:-python3}" python3.13 python3.12 python3.11 python3.14 \
-        {/opt/homebrew/bin,/usr/local/bin,/usr/bin,"$HOME"/.local/bin}/python3.1{3,2,1,4} \
-        "$HOME"/.pyenv/versions/3.1[1234].*/bin/python3; do
+    local candidate candidates=("${RMQ_LAKE_PYTHON-}")
+    if [[ -z ${candidates[0]} ]]; then
+        candidates=(python3 python3.1{3,2,1,4} {/opt/homebrew,/usr/local,/usr,"${HOME-}/.local"}/bin/python3.1{3,2,1,4}
+            "${HOME-}"/.pyenv/versions/3.1[1234].*/bin/python3)
+    fi
+    for candidate in "${candidates[@]}"; do
         if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; then
             printf '%s\n' "$candidate"
             return
@@ -48,7 +51,7 @@ if ! is_current; then
         echo "rmq-lake: Python 3.11 to 3.14 is needed and was not found: install it with" \
             "\`sudo apt install python3.11 python3.11-venv\` (Debian, Ubuntu), \`sudo dnf install python3.12\` (Fedora)" \
             "or \`brew install python@3.13\` (macOS), or set RMQ_LAKE_PYTHON." >&2
-        exit 2
+        exit 1
     fi
     PYTHONPATH=$root "$python" -m jobs.launch.environment "$root" "$lock" || exit
 fi

@@ -43,7 +43,7 @@ def main(root: Path, lock_name: str) -> int:
 
 def _refuse(reason: str) -> int:
     print(f"rmq-lake: {reason}", file=sys.stderr)  # noqa: T201  click is what is being installed
-    return 2
+    return 1
 
 
 @contextmanager

@@ -1,0 +1,153 @@
+"""The command line as a user meets it: help, typos, and how every kind of failure ends."""
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+import click
+import pytest
+
+from jobs import cli
+from jobs.exit_codes import ExitCode
+from jobs.launch.errors import SetupError
+from jobs.verbs import VERBS, Verb
+from rmq_formats.errors import CorruptData
+
+Probe = Callable[[Callable[[], ExitCode | None]], None]
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch) -> Probe:
+    """Make `probe` a verb that does what a test says."""
+
+    def install(body: Callable[[], ExitCode | None]) -> None:
+        module = ModuleType("probe_verb")
+        module.command = click.command("probe")(body)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "probe_verb", module)
+        monkeypatch.setitem(VERBS, "probe", Verb("probe", "probe_verb", needs_spark=False, help="Probe."))
+
+    return install
+
+
+def raising(error: BaseException) -> Callable[[], ExitCode | None]:
+    """Return the body of a verb that fails."""
+
+    def body() -> ExitCode | None:
+        raise error
+
+    return body
+
+
+@pytest.mark.parametrize("code", ExitCode)
+def test_a_verb_ends_as_it_says(probe: Probe, code: ExitCode) -> None:
+    """What a verb returns is the exit code."""
+    probe(lambda: code)
+
+    assert code == cli.main(["probe"])
+
+
+def test_a_verb_that_returns_nothing_ends_clean(probe: Probe) -> None:
+    """Most verbs have nothing to add to having finished."""
+    probe(lambda: None)
+
+    assert ExitCode.CLEAN == cli.main(["probe"])
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (CorruptData("body_crc 0x1, computed 0x2", 1048576, "commitlog/00000000000000000000"), ExitCode.FAILED),
+        (FileNotFoundError(2, "No such file or directory", "/no/such/store"), ExitCode.FAILED),
+        (SetupError("Java 17 or newer is needed"), ExitCode.FAILED),
+        (click.UsageError("--lake is missing"), ExitCode.USAGE),
+        (click.BadParameter("no such zone"), ExitCode.USAGE),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+    ],
+)
+def test_each_failure_has_its_exit_code_and_no_traceback(
+    probe: Probe,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    expected: ExitCode,
+) -> None:
+    """What went wrong is said on standard error; standard output is data only."""
+    probe(raising(error))
+
+    assert expected == cli.main(["probe"])
+
+    output = capsys.readouterr()
+    assert "" == output.out
+    assert "Traceback" not in output.err
+
+
+def test_damaged_bytes_are_named_by_file_and_offset(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, with the place at which somebody can look."""
+    probe(raising(CorruptData("total_size 7 is too small", 4096, "/store/commitlog/00000000000000000000")))
+
+    cli.main(["probe"])
+
+    expected = "rmq-lake: /store/commitlog/00000000000000000000: total_size 7 is too small at offset 4096\n"
+    assert expected == capsys.readouterr().err
+
+
+def test_a_file_error_names_the_file_first(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
+    """`[Errno 13]` helps nobody."""
+    probe(raising(PermissionError(13, "Permission denied", "/store/commitlog")))
+
+    cli.main(["probe"])
+
+    assert "rmq-lake: /store/commitlog: Permission denied\n" == capsys.readouterr().err
+
+
+def test_the_traceback_comes_when_it_is_asked_for(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
+    """Somebody who reports a failure needs to show where it was raised."""
+    probe(raising(CorruptData("bad", 0, "file")))
+
+    cli.main(["--traceback", "probe"])
+
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_bug_is_not_taken_for_a_failure(probe: Probe) -> None:
+    """Only errors that are no bug of ours are made one line; a bug keeps its traceback."""
+    probe(raising(KeyError("bug")))
+
+    with pytest.raises(KeyError):
+        cli.main(["probe"])
+
+
+def test_a_mistyped_verb_gets_a_suggestion(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
+    """Usage errors say what was probably meant."""
+    probe(lambda: None)
+
+    assert ExitCode.USAGE == cli.main(["prboe"])
+    assert "Did you mean 'probe'?" in capsys.readouterr().err
+
+
+def test_an_option_before_the_verb_that_is_not_sparks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--json inspect` would otherwise hand `inspect` to Spark as a value."""
+    assert ExitCode.USAGE == cli.main(["--json", "inspect", "store"])
+    assert "--json is no option of Spark" in capsys.readouterr().err
+
+
+def test_help_lists_every_verb_without_loading_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """The list comes from the table of verbs; Spark and numba are not waited for."""
+    assert ExitCode.CLEAN == cli.main(["--help"])
+
+    text = capsys.readouterr().out
+    assert [] == [verb.name for verb in VERBS.values() if f"  {verb.name} " not in text or verb.help not in text]
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_explains_itself_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`VERB --help` is where a user looks first, and an example is what is read first there."""
+    assert ExitCode.CLEAN == cli.main([name, "--help"])
+    assert f"rmq-lake {name} " in capsys.readouterr().out
+
+
+def test_version_names_what_a_report_of_a_fault_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Which Spark, Delta, Arrow and numba are at work decides many a question."""
+    assert ExitCode.CLEAN == cli.main(["--version"])
+
+    named = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+    assert {"rocketmq-lake", "python", "pyspark", "delta-spark", "deltalake", "pyarrow", "numba"} <= named
