@@ -47,7 +47,7 @@ COMMANDS: Mapping[str, tuple[Letter, ...]] = {
     ),
     "queryMsgById": (
         Letter("i", "msgId", is_required=True),
-        Letter("t", "topic", is_required=True, since="5.3.0"),
+        Letter("t", "topic", since="5.3.0"),  # required there; here an offset id is enough
         *_DIRECTLY,
         Letter("s", "sendMessage"),
         Letter("u", "unitName"),

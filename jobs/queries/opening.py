@@ -5,12 +5,13 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from jobs.queries.log_search import Progress
+from jobs.queries.release_hint import guess_release
 from jobs.queries.source import Source
 from jobs.queries.store_reader import StoreReader
 from jobs.queries.store_source import StoreSource
 from jobs.source.listing import list_store, log_directories, read_broker_conf
 from rmq_formats.indexfile.layout import Geometry
-from rmq_formats.release import NEWEST, Release
+from rmq_formats.release import Release
 
 _BROKER_TOPIC_PERMISSION = 7  # inherit, read, write: topics that the broker makes for itself
 _SYNC_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"  # 5.0.0+
@@ -43,8 +44,11 @@ def open_store(asked: Asked, progress: Progress) -> Iterator[tuple[Source, str |
     if geometry is None and conf.hash_slots and conf.index_num:
         geometry = Geometry(conf.hash_slots, conf.index_num)
     with StoreReader(listing, geometry) as reader:
-        release = asked.known_release() or NEWEST
+        given = asked.known_release()
+        release, note = (given, None) if given else guess_release(reader)
         source = StoreSource(reader, release, through_log=asked.through_log, progress=progress)
+        if note:
+            source.notes.append(note)
         yield source, asked.broker or conf.broker_name or broker_name(reader.topic_config)
 
 

@@ -114,6 +114,14 @@ class StoreReader:
         """Return the record that a segment begins with."""
         return self.read_record(segment.base_offset + self.framing(segment).header_size)
 
+    def records(self, segment: Segment) -> Iterator[MessageRecord]:
+        """Yield a segment's records from its first one on, up to the first that is none."""
+        header = self.framing(segment).header_size
+        record = self.first_record(segment)
+        while record:
+            yield record
+            record = self.read_record(record.end_offset + header)
+
     def record_around(self, segment: Segment, physical_offset: int) -> tuple[int, int]:
         """
         Return where the record begins and ends that *physical_offset* is in; behind the last one, that one's.
