@@ -19,7 +19,7 @@ from tests.oracle.process import running
 from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES
 from tests.oracle.scenarios import SCENARIOS
 from tests.oracle.sessions import RealBroker, RealStore, open_broker, open_store
-from tests.oracle.settings import Geometry
+from tests.oracle.settings import SMALL_GEOMETRY, Geometry
 
 _IN_TWO_MINUTES = frozenset({"everyday", "edges", "clock", "killed"})
 """Scenarios that every test run plays."""
@@ -88,7 +88,7 @@ def real_broker(tmp_path: Path) -> BrokerFactory:
 
     @contextmanager
     def start(
-        release: str, store: Path, geometry: Geometry = Geometry(), settings: dict[str, str] | None = None
+        release: str, store: Path, geometry: Geometry = SMALL_GEOMETRY, settings: dict[str, str] | None = None
     ) -> Iterator[RealBroker]:
         home = tmp_path / "home"
         with running(release) as driver, open_broker(driver, store, geometry, settings, home=home) as broker:
@@ -103,7 +103,7 @@ def real_store() -> StoreFactory:
 
     @contextmanager
     def start(
-        release: str, store: Path, geometry: Geometry = Geometry(), settings: dict[str, str] | None = None
+        release: str, store: Path, geometry: Geometry = SMALL_GEOMETRY, settings: dict[str, str] | None = None
     ) -> Iterator[RealStore]:
         with running(release) as driver, open_store(driver, store, geometry, settings) as opened:
             yield opened

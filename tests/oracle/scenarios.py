@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from tests.oracle.releases import version_of
 from tests.oracle.sessions import ClientMessage, DirectMessage
-from tests.oracle.settings import Geometry, free_port
+from tests.oracle.settings import SMALL_GEOMETRY, Geometry, free_port
 from tests.oracle.stage import Stage, StageBroker, StageStore
 
 _UNIQUE_KEY_PREFIX: Final = "0A0102031234ABCD"
@@ -66,7 +66,7 @@ def scenario(
 
     def add(play: Callable[[Stage], None]) -> Callable[[Stage], None]:
         name = play.__name__.replace("_", "-")
-        SCENARIOS[name] = Scenario(name, (play.__doc__ or "").strip(), play, since, geometry or Geometry())
+        SCENARIOS[name] = Scenario(name, (play.__doc__ or "").strip(), play, since, geometry or SMALL_GEOMETRY)
         return play
 
     return add
@@ -94,6 +94,37 @@ def everyday(stage: Stage) -> None:
         time.sleep(4)
         for number in range(3):
             broker.send(f"last-{number}", ClientMessage("T1", b"last", "TagZ", f"last{number}"))
+        stage.ask(broker.real, _mqadmin_lines(stage, broker))
+
+
+def _mqadmin_lines(stage: Stage, broker: StageBroker) -> Iterator[tuple[str, ...]]:
+    """Ask for what is there and for what is not, in all ways; the out of range offset comes last: it may write."""
+    for topic, key in _ASKED_KEYS:
+        yield "queryMsgByKey", "-t", topic, "-k", key
+    topic_of_id = ("-t", "T1") if stage.runs(since="5.3.0") else ()
+    for label, sent in broker.sent.items():
+        if label not in _ASKED_LABELS:
+            continue
+        yield "queryMsgByUniqueKey", "-t", sent.topic, "-i", sent.message_id
+        yield "queryMsgByOffset", "-t", sent.topic, "-b", "b0", "-i", sent.queue, "-o", sent.queue_offset
+        yield "queryMsgById", *topic_of_id, "-i", sent.offset_message_id
+    yield "queryMsgById", *topic_of_id, "-i", "7F00000100002A9F0000000000FFFFFF"
+    yield "queryMsgByUniqueKey", "-t", "T1", "-i", "0A010203000000000000000000000000"
+    yield "printMsg", "-t", "T3", "-d", "true"
+    if stage.runs(since="4.7.0"):
+        yield "queryCq", "-t", "T1", "-q", "0", "-i", "0", "-c", "5", "-b", broker.real.address
+    yield "topicStatus", "-t", "T1"
+    yield "queryMsgByOffset", "-t", "T1", "-b", "b0", "-i", "0", "-o", "9999"
+
+
+_ASKED_KEYS: Final = (
+    *(("T1", key) for key in ("k0", "k1", "k2", "dup", "x7", "noted", "big", "nn", "delaykey", "bshared", "bk0")),
+    *(("T1", key) for key in ("txshared", "absent", "K1", "dup dup", "T#TagA")),
+    *(("T2", "zeros"), ("T2", "ключ"), ("T3", "k1"), ("T2", "farkey"), ("SCHEDULE_TOPIC_XXXX", "farkey")),
+    *(("RMQ_SYS_TRANS_HALF_TOPIC", "txshared"), ("NoSuchTopic", "k1")),
+)
+
+_ASKED_LABELS: Final = frozenset({"key-0", "key-3", "noted", "no-key", "compressed", "unicode", "delayed", "last-2"})
 
 
 def _send_keys_and_tags(broker: StageBroker) -> None:
@@ -387,7 +418,7 @@ def upgraded(*releases: str) -> Scenario:
                 next_offset = store.next_offset
 
     why = "Files that two releases wrote: each message follows the rules of the release that dispatched it."
-    return Scenario("-".join(("upgraded", *releases)), why, play, releases[0], Geometry())
+    return Scenario("-".join(("upgraded", *releases)), why, play, releases[0], SMALL_GEOMETRY)
 
 
 UPGRADES: Final = (

@@ -46,6 +46,9 @@ class Geometry:
         return _INDEX_HEADER_SIZE + self.hash_slots * _SLOT_SIZE + self.index_entries * _ENTRY_SIZE
 
 
+SMALL_GEOMETRY: Final = Geometry()
+"""What scenarios use unless they say otherwise."""
+
 REAL_GEOMETRY: Final = Geometry(
     commit_log_file_size=1 << 30, consume_queue_units=300_000, hash_slots=5_000_000, index_entries=20_000_000
 )

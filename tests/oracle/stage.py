@@ -5,16 +5,19 @@ The stage notes what was sent and what came back, and from which physical offset
 """
 
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tests.oracle.process import Answer, DriverProcess
 from tests.oracle.releases import version_of
 from tests.oracle.sessions import (
     ClientMessage,
     DirectMessage,
+    Printed,
     RealBroker,
     RealStore,
     Stored,
@@ -24,6 +27,14 @@ from tests.oracle.sessions import (
 from tests.oracle.settings import Geometry
 
 _OLD: Final = 100 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A line that mqadmin was given, and what it said."""
+
+    arguments: tuple[str, ...]
+    printed: Printed
 
 
 class Stage:
@@ -38,6 +49,7 @@ class Stage:
         self.sent: list[str] = []
         self.settings: dict[str, str] = {}
         self.batch_topics: set[str] = set()
+        self.asked: list[Asked] = []
         self._scratch = scratch
         self._driver: DriverProcess | None = None
 
@@ -77,6 +89,17 @@ class Stage:
         self.release = release
         self.rules.append((next_offset, release))
         self.note(f"== upgraded to {release}, which writes from {next_offset}")
+
+    @property
+    def snapshot(self) -> Path:
+        """Name the copy of the store that was made when mqadmin was asked."""
+        return self._scratch / "snapshot"
+
+    def ask(self, broker: RealBroker, lines: Iterable[tuple[str, ...]]) -> None:
+        """Copy the store as it stands, the broker running and idle, and give mqadmin *lines*."""
+        broker.drain()
+        shutil.copytree(self.store_directory, self.snapshot)
+        self.asked += [Asked(line, broker.mqadmin(*line)) for line in lines]
 
     def age(self, files: Iterable[Path]) -> None:
         """Make *files* look older than any retention time."""
@@ -137,12 +160,23 @@ class StageStore:
             self.next_offset = stored.physical_offset + stored.size
 
 
+class Sent(NamedTuple):
+    """What a producer learnt of a message, as texts for mqadmin."""
+
+    topic: str
+    queue: str
+    queue_offset: str
+    message_id: str
+    offset_message_id: str
+
+
 class StageBroker:
     """The running broker, with every send noted."""
 
     def __init__(self, stage: Stage, broker: RealBroker) -> None:
         """Note on *stage* what is sent to *broker*."""
         self.real = broker
+        self.sent: dict[str, Sent] = {}
         self._stage = stage
 
     def make_topic(self, name: str, queues: int = 1, **attributes: str) -> None:
@@ -166,6 +200,13 @@ class StageBroker:
         return self._note(label, message.topic, self.real.send_in_transaction(message, decision))
 
     def _note(self, label: str, topic: str, answer: Answer) -> Answer:
+        self.sent[label] = Sent(
+            topic,
+            answer["queue"],
+            answer["queue-offset"],
+            answer["message-id"],
+            answer.get("offset-message-id", ""),
+        )
         self._stage.note(
             f"SENT {label} status={answer['status']} msgId={answer['message-id']}"
             f" offsetMsgId={answer.get('offset-message-id')} queue={topic}/{answer['queue']}"

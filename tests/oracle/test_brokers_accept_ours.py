@@ -21,7 +21,7 @@ _MORE = [
 
 
 @on_scenarios("edges", "clock", "restarted")
-def test_a_broker_serves_from_our_files_and_goes_on_writing_them_as_we_predict(  # noqa: PLR0913 - fixtures
+def test_a_broker_serves_from_our_files_and_goes_on_writing_them_as_we_predict(  # noqa: PLR0913, PLR0917 - fixtures
     plays: Plays, real_store: StoreFactory, tmp_path: Path, verdict: Verdict, release: str, scenario: str
 ) -> None:
     """Load, read every queue, look up keys, append: afterwards all files are again those that the log gives."""
@@ -50,9 +50,7 @@ def _queues(played: Played) -> dict[tuple[str, int], list[tuple[int, int]]]:
             if unit.queue.kind is QueueKind.PLAIN:
                 queue = queues.setdefault((unit.queue.topic, unit.queue.queue_id), [])
                 queue.append((unit.queue_offset, unit.physical_offset))
-    return {
-        name: units for name, units in queues.items() if [number for number, _ in units] == list(range(len(units)))
-    }
+    return {name: units for name, units in queues.items() if [number for number, _ in units] == list(range(len(units)))}
 
 
 def _found(opened: RealStore, played: Played) -> list[tuple[int, list[int]]]:
