@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from socket import gethostname
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -96,6 +97,7 @@ class BuiltFile(NamedTuple):
     size: int
     sha256: str
     header: IndexHeader
+    host: str
 
 
 def build_file(work: tuple[str, Recipe], *, directory: str, options: Mapping[str, str]) -> BuiltFile:
@@ -126,7 +128,19 @@ def _build_local(name: str, recipe: Recipe, directory: Path) -> BuiltFile:
     finally:
         os.close(descriptor)
     flush_directory(directory)
-    return BuiltFile(name, recipe.geometry.file_size, digest, header)
+    return BuiltFile(name, recipe.geometry.file_size, digest, header, gethostname())
+
+
+def check_built(built: BuiltFile, directory: str, options: Mapping[str, str]) -> None:
+    """See a file from this side; `OSError` when it is not what the task says it wrote."""
+    location = join(directory, built.name)
+    try:
+        with storage_of(location, options).open(location) as file:
+            seen = hash_file(file.read)
+    except FileNotFoundError as error:
+        raise OSError(f"{location}: written on {built.host}, not to be seen from here: no shared directory?") from error
+    if seen != built.sha256:
+        raise OSError(f"{location}: sha256 {seen} here, {built.sha256} on {built.host}")
 
 
 def _write_all(descriptor: int, position: int, block: Buffer) -> None:

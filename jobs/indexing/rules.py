@@ -218,17 +218,3 @@ def _log_marks(listing: StoreListing) -> Iterator[Mark]:
                 looked += len(item.positions)
             if looked >= RECORDS_LOOKED_AT:
                 break
-
-
-def rules_of_log(listing: StoreListing) -> KnownRules | list[str]:
-    """Return the rules that the log's own marks leave, or the names of the switches that they leave open."""
-    eras = eras_of_log(listing)
-    undecided = sorted({switch for era in eras for switch in era.undecided(SWITCHES)})
-    if undecided:
-        return undecided
-    rules: list[tuple[int, Release]] = []
-    for era in eras:
-        if not rules or not _alike(rules[-1][1], era.highest):
-            rules.append((era.first_offset if rules else 0, era.highest))
-    reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
-    return KnownRules(rules_of(*rules), "detected", reasons)

@@ -60,6 +60,10 @@ class Geometry(NamedTuple):
     hash_slots: int = 5_000_000
     index_num: int = 20_000_000
 
+    def __str__(self) -> str:
+        """Give both numbers."""
+        return f"{self.hash_slots} slots, {self.index_num} entries"
+
     @property
     def capacity(self) -> int:
         """How many entries a file takes: number 0 is not used."""

@@ -1,0 +1,116 @@
+"""`rebuild-index`: index files written anew from a store's log, and put in place if asked."""
+
+import json
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import click
+
+from jobs.beside_broker import broker_process, check_room
+from jobs.exit_codes import ExitCode
+from jobs.indexing.rebuilding import MANIFEST, Request, Result, is_inside, is_unused, rebuild
+from jobs.indexing.settings import UndecidedError, Wanted
+from jobs.options import config_option, geometry_options, json_option, quiet_option, store_options
+from jobs.source.listing import list_store, log_directories, read_broker_conf
+
+_SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files take at most where keys are usual
+
+
+@click.command(epilog="\b\nExamples:\n  rmq-lake rebuild-index /data/rocketmq/store --out /data/index\n  "
+               "rmq-lake rebuild-index STORE --out DIR --lost-only --install --dry-run")  # fmt: skip
+@store_options
+@click.option("--out", required=True, metavar="DIR", help="An empty directory, or a new one; a path or a URI.")
+@click.option("--lost-only", is_flag=True, help="Keep the index files that are there; write those that are missing.")
+@click.option("--install", "wants_install", is_flag=True, help="Put the files into the stopped broker's store.")
+@click.option("--dry-run", is_flag=True, help="With --install: say what would be done, and touch nothing.")
+@click.option(
+    "--advance-checkpoint",
+    is_flag=True,
+    help="With --install, after a crash: keep the broker from deleting the files at its start.",
+)
+@geometry_options
+@json_option
+@quiet_option
+@config_option
+def command(  # noqa: PLR0913 - one argument an option
+    *,
+    store: str,
+    commitlog: tuple[str, ...] | None,
+    broker_conf: Path | None,
+    out: str,
+    lost_only: bool,
+    wants_install: bool,
+    dry_run: bool,
+    advance_checkpoint: bool,
+    hash_slots: int | None,
+    index_num: int | None,
+    consume_queue_size: int | None,
+    release: str | None,
+    time_zone: ZoneInfo | None,
+    as_json: bool,
+    quiet: bool,
+) -> ExitCode:
+    """Write the index files of STORE anew from its log into DIR, byte for byte a broker's."""
+    del consume_queue_size  # of queues
+    from jobs.indexing.workers import SparkWorkers
+    from jobs.session import hadoop_options, spark_session
+
+    if is_inside(out, store):
+        raise click.UsageError(f"--out {out}: nothing is written inside a store")
+    if (dry_run or advance_checkpoint) and not wants_install:
+        raise click.UsageError("--dry-run and --advance-checkpoint belong to --install")
+    conf = read_broker_conf(broker_conf)
+    spark = spark_session("rmq-lake rebuild-index")
+    options = hadoop_options(spark)
+    if not is_unused(out, options):
+        raise click.UsageError(f"--out {out}: the directory is not empty")
+    request = Request(
+        store,
+        out,
+        Wanted(hash_slots, index_num, release, time_zone, conf),
+        log_directories(commitlog, conf),
+        lost_only,
+        broker_process(store) is not None,
+    )
+    if request.broker_runs:
+        listing = list_store(store, commitlog=request.commitlog, options=options)
+        check_room(store, out, int(sum(segment.size for segment in listing.segments) * _SHARE_OF_LOG))
+    try:
+        result = rebuild(request, SparkWorkers(spark), options)
+    except UndecidedError as error:
+        raise click.UsageError(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(result.describe(), indent=1))
+    elif not quiet:
+        click.echo(_text(result), err=True)
+    return result.exit_code
+
+
+def _text(result: Result) -> str:
+    """Return the summary for people."""
+    settings = result.settings
+    lines = [
+        f"{result.store} → {result.out}",
+        f"  {result.row_keys} keys of {result.records} messages",
+        f"  {settings.geometry.value}: {settings.geometry.origin}, {settings.geometry.evidence}",
+        f"  rules {settings.rules.origin}: {settings.rules.evidence}",
+        f"  names in {settings.zone.value}: {settings.zone.origin}, {settings.zone.evidence}",
+    ]
+    lines += [
+        f"  {entry['role'].upper()} {entry['name']}: {entry['verdict']}; {entry['detail']}"
+        for entry in result.survivors
+        if entry["role"] != "kept"
+    ]
+    if result.contradictions:
+        lines.append("  nothing was written: these files are not what any known release leaves")
+        return "\n".join(lines)
+    lines += [
+        "  {name} {kind} {keys} keys, {is_}proven: {proof}".format(is_="" if file["proven"] else "not ", **file)
+        for file in result.files
+    ]
+    if result.damaged_bytes:
+        lines.append(
+            f"  {result.damaged_bytes} bytes of the log are damaged: keys of the records lost there are missing"
+        )
+    lines.append(f"  {len(result.files)} files and {MANIFEST}")
+    return "\n".join(lines)
