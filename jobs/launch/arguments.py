@@ -1,5 +1,7 @@
 """Divide a command line: spark-submit's options stand before the verb, everything else is ours."""
 
+import os
+import shlex
 from collections.abc import Sequence
 from difflib import get_close_matches
 from itertools import pairwise
@@ -40,6 +42,8 @@ _WITH_VALUE = frozenset(
 )
 _FLAGS = frozenset(("--load-spark-defaults", "--supervise", "--verbose", "-v"))
 _OURS = frozenset(("--help", "-h", "--version", "--traceback"))
+
+_HADOOP = "spark.hadoop."
 
 
 class CommandLine(NamedTuple):
@@ -82,6 +86,14 @@ def configured(key: str, spark_options: Sequence[str]) -> str | None:
         v.removeprefix(prefix) for n, v in pairwise(spark_options) if n in {"--conf", "-c"} and v.startswith(prefix)
     ]
     return values[-1] if values else None
+
+
+def file_system_options() -> dict[str, str]:
+    """Return the file system settings (`fs.s3a.…`) of the command line's Spark options, for verbs without a session."""
+    spark_options = shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))
+    values = [value for name, value in pairwise(spark_options) if name in {"--conf", "-c"}]
+    settings = (value.removeprefix(_HADOOP).partition("=") for value in values if value.startswith(f"{_HADOOP}fs."))
+    return {name: value for name, _, value in settings}
 
 
 def _value(name: str, value: str | None) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from jobs.launch.arguments import file_system_options
 from jobs.queries.log_search import Progress
 from jobs.queries.release_hint import guess_release
 from jobs.queries.source import Source
@@ -39,7 +40,8 @@ class Asked(Protocol):
 def open_store(asked: Asked, progress: Progress) -> Iterator[tuple[Source, str | None]]:
     """Open the store that is asked for; also give its broker's name, where something tells it."""
     conf = read_broker_conf(asked.broker_conf)
-    listing = list_store(asked.store or "", commitlog=log_directories(asked.commitlog, conf))
+    options = file_system_options()
+    listing = list_store(asked.store or "", commitlog=log_directories(asked.commitlog, conf), options=options)
     geometry = asked.geometry
     if geometry is None and conf.hash_slots and conf.index_num:
         geometry = Geometry(conf.hash_slots, conf.index_num)

@@ -85,8 +85,9 @@ def _pull(  # noqa: PLR0913, PLR0917 - a pull request
     """Return what one pull brings, and where the next one begins."""
     end = min(offsets.maximum, offset + _UNITS_FILTERED, source.pull_end(topic, queue_id, offset))
     found: list[Message] = []
-    while offset < end and len(found) < _PULL_COUNT:
-        message = source.in_queue(topic, queue_id, offset)
+    for message in source.run_of_queue(topic, queue_id, offset, end):
+        if len(found) == _PULL_COUNT:
+            break
         if message and (tags is None or message.tags in tags):
             found.append(message)
         offset += 1

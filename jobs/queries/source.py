@@ -107,6 +107,10 @@ class Source(Protocol):
         """Name every topic that is known."""
         ...
 
+    def run_of_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
+        """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
+        ...
+
     def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         """Return a queue's ConsumeQueue unit."""
         ...

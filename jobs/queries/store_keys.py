@@ -90,13 +90,11 @@ class StoreKeys:
         return not colliding or number % colliding < keys.count(text)
 
     def _find_in_log(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
-        text = _hashed_text(kind, topic, key)
-        has_entry = kind is not KeyKind.TAG or self._release.indexes_tags
         places: list[tuple[int, int]] = []
         for record in search(self._reader, holding(key), self._progress):
-            if begin <= record.store_timestamp <= end and has_key(Message(record, self._release), kind, topic, key):
-                times = index_keys(record, self._release).count(text) if has_entry else 1
-                places.append((record.physical_offset, times))
+            message = Message(record, self._release)
+            if begin <= record.store_timestamp <= end and has_key(message, kind, topic, key):
+                places.append((record.physical_offset, times_indexed(message, kind, topic, key)))
         for offset, times in reversed(places):
             found = self._at(offset)
             if found:
@@ -126,7 +124,7 @@ class StoreKeys:
 
     def _occurrences_in(self, message: Message, text: str) -> Iterator[Occurrence]:
         for kind in KeyKind:
-            if _says(message, kind, text):
+            if says(message, kind, text):
                 yield Occurrence(message, kind, self._is_indexed(message, kind, text))
         if has_shadowed_key(message, text):
             yield Occurrence(message, KeyKind.UNIQUE, is_indexed=False, is_shadowed=True)
@@ -139,13 +137,21 @@ class StoreKeys:
 def has_key(message: Message, kind: KeyKind, topic: str, key: str) -> bool:
     """Tell whether a message is what a client keeps of a broker's answer; a rollback is indexed by no broker."""
     is_indexed = message.transaction is not TransactionType.ROLLBACK
-    return is_indexed and message.topic == topic and _says(message, kind, key)
+    return is_indexed and message.topic == topic and says(message, kind, key)
 
 
-def _says(message: Message, kind: KeyKind, key: str) -> bool:
+def says(message: Message, kind: KeyKind, key: str) -> bool:
+    """Tell whether a message has *key* as a key of that kind."""
     if kind is KeyKind.UNIQUE:
         return message.unique_key == key
     return message.tags == key if kind is KeyKind.TAG else key in message.keys
+
+
+def times_indexed(message: Message, kind: KeyKind, topic: str, key: str) -> int:
+    """Return how many entries a broker's index has for a message under a key; one where its release indexes no tags."""
+    if kind is KeyKind.TAG and not message.release.indexes_tags:
+        return 1
+    return index_keys(message.record, message.release).count(_hashed_text(kind, topic, key))
 
 
 def has_shadowed_key(message: Message, text: str) -> bool:

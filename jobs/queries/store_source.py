@@ -94,6 +94,10 @@ class StoreSource:
         """Return a queue's message by its number."""
         return self._queues.message(topic, queue_id, queue_offset)
 
+    def run_of_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
+        """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
+        return (self._queues.message(topic, queue_id, number) for number in range(begin, end))
+
     def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         """Return a queue's ConsumeQueue unit; None in a BatchConsumeQueue, and where the file is lost."""
         return self._queues.unit(topic, queue_id, queue_offset)

@@ -1,0 +1,63 @@
+"""
+SQL on a lake's tables without a JVM.
+
+`deltalake` brings the engine: it leaves out files by the Delta log's statistics, row groups by Parquet's, and by bloom
+filters what remains.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import TableNotFoundError
+
+from jobs.storage import delta_location, delta_options, join, normalise
+from rmq_formats.errors import NotAStore
+
+MESSAGES = "messages"
+INDEX_ENTRIES = "index_entries"
+
+
+class LakeTables:
+    """The tables of one lake that queries read."""
+
+    def __init__(self, lake: str, options: Mapping[str, str]) -> None:
+        """Open the lake at *lake*; `NotAStore` when there is no table of messages."""
+        self._lake = normalise(lake)
+        self._options = options
+        self._builder = QueryBuilder()
+        self._builder.register(MESSAGES, self._table(MESSAGES))
+
+    def _table(self, name: str) -> DeltaTable:
+        location = join(self._lake, name)
+        try:
+            return DeltaTable(delta_location(location), storage_options=delta_options(location, self._options))
+        except TableNotFoundError as error:
+            reason = f"no lake: it has no table {name}"
+            raise NotAStore(reason, None, self._lake) from error
+
+    @cached_property
+    def has_index_entries(self) -> bool:
+        """Whether keys can be looked up by their hash."""
+        try:
+            self._builder.register(INDEX_ENTRIES, self._table(INDEX_ENTRIES))
+        except NotAStore:
+            return False
+        return True
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        """Run a query and return its rows."""
+        found: list[dict[str, Any]] = pa.table(self._builder.execute(sql).read_all()).to_pylist()
+        return found
+
+
+def text(value: str) -> str:
+    """Return a text as SQL writes it."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def one_of(column: str, values: Iterable[int | str]) -> str:
+    """Return the condition that a column has one of *values*."""
+    return f"{column} IN ({', '.join(text(value) if isinstance(value, str) else str(value) for value in values)})"
