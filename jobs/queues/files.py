@@ -18,6 +18,7 @@ from rmq_formats.store import FileKind, StoreFile
 Units = NDArray[np.void]
 
 KINDS = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}
+GONE = -1  # in place and size of a unit whose file the broker deleted after we listed it
 _FIRST_LOOK = 25  # units; a queue that has none or few new ones costs half a kilobyte
 _LARGEST_LOOK = 1 << 16
 
@@ -67,10 +68,16 @@ class StoredQueue:
         for file in self.files:
             begin, end = max(first, file.base_offset), min(last, file.end)
             if begin < end:
-                with storage_of(file.location, self.options).open(file.location) as reader:
-                    part = np.frombuffer(reader.read(begin - file.base_offset, end - begin), np.uint8)
+                part = self._read_file(file, begin - file.base_offset, end - begin)
                 data[begin - first : begin - first + part.size] = part
         return units
+
+    def _read_file(self, file: QueueFile, position: int, size: int) -> NDArray[np.uint8]:
+        try:
+            with storage_of(file.location, self.options).open(file.location) as reader:
+                return np.frombuffer(reader.read(position, size), np.uint8)
+        except FileNotFoundError:
+            return np.full(size, 0xFF, np.uint8)
 
     def file_at(self, position: int) -> QueueFile | None:
         """Return the file that holds the unit at *position*."""

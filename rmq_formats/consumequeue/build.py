@@ -260,18 +260,11 @@ def _collect(
 
 
 @compiled
-def _grouped(numbers: Integers, starts: Integers) -> Integers:
-    """Return the order that brings equal *numbers* together and keeps what came first first; fill *starts*."""
+def _group(numbers: Integers, places: Integers, order: Integers) -> None:
+    """Fill *order* so that equal numbers come together and what came first stays first; *places* are their starts."""
     for i in range(numbers.size):
-        starts[numbers[i] + 1] += 1
-    for number in range(starts.size - 1):
-        starts[number + 1] += starts[number]
-    place = starts.copy()
-    order = np.empty(numbers.size, np.int64)
-    for i in range(numbers.size):
-        order[place[numbers[i]]] = i
-        place[numbers[i]] += 1
-    return order
+        order[places[numbers[i]]] = i
+        places[numbers[i]] += 1
 
 
 class UnitCollector:
@@ -408,9 +401,11 @@ class UnitCollector:
         rank = np.empty(len(names), np.int64)
         for place, name in enumerate(names):
             rank[self._queues[name]] = place
-        starts = np.zeros(len(names) + 1, np.int64)
         collected = self._units[:, : self._count]
-        order = _grouped(rank[collected[_QUEUE]], starts)
+        numbers = rank[collected[_QUEUE]]
+        starts = np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=len(names)))])
+        order = np.empty(self._count, np.int64)
+        _group(numbers, starts.copy(), order)
         units = np.zeros(self._count, PACKED_UNIT)
         for field, row in _FIELD_ROWS.items():
             units[field] = collected[row][order]

@@ -1,0 +1,64 @@
+"""What is not as the log says, queue by queue: found by the join, told by `verify`."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum, unique
+
+from rmq_formats.consumequeue.unit import QueueName
+
+
+@unique
+class DifferenceKind(StrEnum):
+    """The classes; scripts branch on these."""
+
+    DANGLING = "dangling_unit"
+    DAMAGED_RECORD = "unit_of_damaged_record"
+    BEHIND_LOG = "unit_behind_log"
+    WRONG_SIZE = "wrong_size"
+    WRONG_TAGS_CODE = "wrong_tags_code"
+    WRONG_BATCH_FIELD = "wrong_batch_field"
+    FOREIGN = "unit_of_other_queue"
+    HIDDEN_RECORD = "unit_of_hidden_record"
+    DUPLICATE = "duplicate_unit"
+    OUT_OF_ORDER = "out_of_order"
+    MISPLACED = "misplaced_unit"
+    MISSING = "missing_unit"
+    MISSING_FILE = "missing_file"
+    MISSING_QUEUE = "missing_queue"
+    HOLE = "hole"
+    BLANK_INSIDE = "blank_inside"
+    CORRUPT = "corrupt_unit"
+    RESTARTED = "queue_restarted"
+    DROPPED = "dropped_record"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One difference, or several of one kind at places that follow each other."""
+
+    kind: DifferenceKind
+    queue: QueueName
+    position: int  # of the unit; where it should be, if there is none
+    found: str
+    expected: str
+    field: str = "unit"
+    times: int = 1
+    shift: int = 0  # by how much the unit's place differs from its queue offset
+
+    def joined(self, other: "Difference") -> "Difference | None":
+        """Return both as one, if *other* goes on where this ends."""
+        goes_on = other.position == self.position + self.times
+        same = (self.kind, self.queue, self.field, self.shift) == (other.kind, other.queue, other.field, other.shift)
+        return replace(self, times=self.times + other.times) if goes_on and same else None
+
+
+def merged(differences: Sequence[Difference]) -> Iterator[Difference]:
+    """Yield differences by queue and place, neighbours of one kind as one."""
+    current: Difference | None = None
+    for difference in sorted(differences, key=lambda item: (item.queue, item.kind, item.field, item.position)):
+        both = current.joined(difference) if current else None
+        if current and both is None:
+            yield current
+        current = both or difference
+    if current:
+        yield current

@@ -1,0 +1,135 @@
+"""Rows of `consume_queue`: one unit, and what the join with its message says."""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum, unique
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmq_formats.consumequeue.unit import QueueName
+
+
+@unique
+class Status(StrEnum):
+    """What the join says of a unit."""
+
+    MATCHED = "matched"
+    MISMATCHED = "mismatched"
+    DANGLING = "dangling"
+    EXPIRED = "expired"
+    MISSING = "missing"
+
+
+def _column(name: str, type_: pa.DataType, comment: str) -> pa.Field:
+    return pa.field(name, type_, metadata={"comment": comment})
+
+
+SCHEMA = pa.schema(
+    [
+        _column("topic", pa.string(), "topic of the queue, by its folder"),
+        _column("queue_id", pa.int32(), "queue of the topic, by its folder"),
+        _column(
+            "queue_offset", pa.int64(), "number of the unit in its queue, by its place; of a batch its first message"
+        ),
+        _column("physical_offset", pa.int64(), "where the unit says that the record begins"),
+        _column("size", pa.int32(), "how long the unit says that the record is"),
+        _column("tags_code", pa.int64(), "as stored: hash of TAGS, time of delivery, or address of an extension unit"),
+        _column("is_pre_blank", pa.bool_(), "the unit fills a queue's first file up to its first message"),
+        _column("batch_count", pa.int16(), "messages of a BatchConsumeQueue unit; NULL in a plain queue"),
+        _column(
+            "status",
+            pa.string(),
+            "matched; mismatched: see `mismatch`; dangling: points at no record; expired: its record was deleted; "
+            "missing: a record that should have a unit and has none",
+        ),
+        _column("mismatch", pa.list_(pa.string()), "fields of the record that the unit contradicts"),
+        _column("store_timestamp", pa.int64(), "ms, of the record; NULL without one"),
+        _column("tags", pa.string(), "TAGS of the record"),
+    ]
+)
+_NAMES = [field.name for field in SCHEMA]
+
+
+class RowBlock(NamedTuple):
+    """Rows of one queue, column by column."""
+
+    name: QueueName
+    queue_offset: NDArray[np.int64]
+    physical_offset: NDArray[np.int64]
+    size: NDArray[np.int32]
+    tags_code: NDArray[np.int64]
+    batch_count: NDArray[np.int16] | None
+    status: Status
+    store_timestamp: NDArray[np.int64] | None = None
+    tag_numbers: NDArray[np.int32] | None = None
+    is_pre_blank: bool = False
+    mismatch: tuple[str, ...] = ()
+
+
+def batches_of(
+    blocks: Sequence[RowBlock], tags: Sequence[str], rows_at_once: int = 1 << 17
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of *blocks*; *tags* are the texts that their tag numbers mean."""
+    some: list[RowBlock] = []
+    count = 0
+    for block in blocks:
+        some.append(block)
+        count += block.queue_offset.size
+        if count >= rows_at_once:
+            yield _batch(some, tags)
+            some, count = [], 0
+    if count:
+        yield _batch(some, tags)
+
+
+def _batch(blocks: Sequence[RowBlock], tags: Sequence[str]) -> pa.RecordBatch:
+    counts = [block.queue_offset.size for block in blocks]
+    columns: dict[str, Any] = {
+        "topic": _repeated([block.name.topic for block in blocks], counts, pa.string()),
+        "queue_id": pa.array(np.repeat([block.name.queue_id for block in blocks], counts), pa.int32()),
+        "is_pre_blank": pa.array(np.repeat([block.is_pre_blank for block in blocks], counts), pa.bool_()),
+        "batch_count": _optional([block.batch_count for block in blocks], counts, np.int16),
+        "status": _repeated([block.status.value for block in blocks], counts, pa.string()),
+        "mismatch": _mismatches(blocks, counts),
+        "store_timestamp": _optional([block.store_timestamp for block in blocks], counts, np.int64),
+        "tags": _tags([block.tag_numbers for block in blocks], counts, tags),
+    }
+    for name in ("queue_offset", "physical_offset", "size", "tags_code"):
+        columns[name] = pa.array(np.concatenate([getattr(block, name) for block in blocks]), SCHEMA.field(name).type)
+    return pa.RecordBatch.from_arrays([columns[name] for name in _NAMES], schema=SCHEMA)
+
+
+def _mismatches(blocks: Sequence[RowBlock], counts: Sequence[int]) -> pa.Array:
+    type_ = pa.list_(pa.string())
+    if not any(block.mismatch for block in blocks):
+        return pa.nulls(sum(counts), type_)
+    values = [list(block.mismatch) or None for block, count in zip(blocks, counts, strict=True) for _ in range(count)]
+    return pa.array(values, type_)
+
+
+def _repeated(values: Sequence[str], counts: Sequence[int], type_: pa.DataType) -> pa.Array:
+    distinct = list(dict.fromkeys(values))
+    numbers = {value: number for number, value in enumerate(distinct)}
+    indices = np.repeat(np.array([numbers[value] for value in values], np.int32), counts)
+    return pa.DictionaryArray.from_arrays(indices, pa.array(distinct, type_)).cast(type_)
+
+
+def _optional(parts: Sequence[NDArray[Any] | None], counts: Sequence[int], type_: type[np.integer[Any]]) -> pa.Array:
+    missing = np.repeat([part is None for part in parts], counts)
+    filled = [np.zeros(count, type_) if part is None else part for part, count in zip(parts, counts, strict=True)]
+    return pa.array(np.concatenate(filled).astype(type_), mask=missing)
+
+
+def _tags(parts: Sequence[NDArray[np.int32] | None], counts: Sequence[int], tags: Sequence[str]) -> pa.Array:
+    filled = [np.full(count, -1, np.int32) if part is None else part for part, count in zip(parts, counts, strict=True)]
+    numbers = np.concatenate(filled)
+    return pa.DictionaryArray.from_arrays(pa.array(numbers, mask=numbers < 0), pa.array(tags, pa.string())).cast(
+        pa.string()
+    )
+
+
+def batch_of_rows(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+    """Return a few rows given one by one."""
+    return pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA)
