@@ -99,14 +99,9 @@ def _guess_geometry(report: IndexReport) -> None:
         for file in report.files
         if (geometry := detect_geometry(file.size, _header(file))) is not None and geometry.file_size == file.size
     )
-    agreed = [
-        (geometry, count)
-        for geometry, count in guesses.most_common()
-        if count > 1 or len(report.files) <= _TOO_FEW_TO_AGREE
-    ]
-    if agreed:
-        geometry, count = agreed[0]
-        report.geometry_origin = f"{count} full files agree"
+    (best, count), *_ = guesses.most_common(1) or [(DEFAULT_GEOMETRY, 0)]
+    if count > 1 or (count and len(report.files) <= _TOO_FEW_TO_AGREE):
+        geometry, report.geometry_origin = best, f"{count} full files agree"
     elif report.files and all(file.size == DEFAULT_GEOMETRY.file_size for file in report.files):
         geometry, report.geometry_origin = DEFAULT_GEOMETRY, "the files have the default size"
     else:

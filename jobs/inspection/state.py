@@ -27,7 +27,9 @@ class StateReport:
 
 def inspect_state(listing: StoreListing, marks: MarkCollector, problems: Problems) -> StateReport:
     """Read checkpoint and abort, and ask for the lock."""
-    report = StateReport(process=broker_process(listing.root))
+    report = StateReport()
+    with problems.noted(listing.root):
+        report.process = broker_process(listing.root)
     for mark in file_marks(file.about for file in (*listing.other_files, *listing.queue_files)):
         marks.add(mark)
     for file in listing.other_files:
