@@ -1,0 +1,238 @@
+"""What spark-submit is told, and what a run leaves in the cache for the next."""
+
+import shlex
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from jobs.launch import class_archive, jars, places, spark
+from jobs.launch.class_archive import use_or_record
+from jobs.launch.errors import SetupError
+from jobs.launch.spark import Submission, submission
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give each test a cache of its own, in which the JARs lie already."""
+    directory = tmp_path / "cache of a user"
+    for section in ("delta", "s3"):
+        for jar in jars.locked_jars(section):
+            path = directory / "jars" / jar.file_name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+    monkeypatch.setenv("RMQ_LAKE_CACHE", str(directory))
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
+    return directory
+
+
+def values(told: Submission, option: str) -> list[str]:
+    """Return every value that an option is given."""
+    return [value for name, value in pairwise(told.arguments) if name == option]
+
+
+def jvm_flags(told: Submission) -> list[str]:
+    """Return the flags of the driver's JVM."""
+    return shlex.split(told.environment["SPARK_SUBMIT_OPTS"])
+
+
+def test_a_run_without_options_is_local_and_retries_tasks() -> None:
+    """Plain local[*] gives a task one attempt: a killed worker would end the run."""
+    told = submission([], record=False)
+
+    assert ["local[*,4]"] == values(told, "--master")
+    assert ["spark-defaults.conf"] == [Path(path).name for path in values(told, "--properties-file")]
+    assert sys.executable == told.environment["PYSPARK_PYTHON"]
+    assert "127.0.0.1" == told.environment["SPARK_LOCAL_IP"]
+
+
+@pytest.mark.parametrize("options", [["--master", "local[2]"], ["--conf", "spark.master=local[2]"]])
+def test_the_users_master_is_the_only_one(options: Sequence[str]) -> None:
+    """A default beside it would win or lose by its position."""
+    told = submission(options, record=False)
+
+    assert "local[*,4]" not in told.arguments
+    assert told.is_local
+
+
+def test_a_properties_file_of_the_user_replaces_ours_and_delta_stays(tmp_path: Path) -> None:
+    """spark-submit reads one such file; without Delta's two settings no table could be written."""
+    own = tmp_path / "spark.conf"
+    own.write_text("# mine\nspark.master   spark://host:7077\n")
+
+    told = submission(["--properties-file", str(own)])
+
+    assert [str(own)] == values(told, "--properties-file")
+    assert not told.is_local
+    assert 2 == len([setting for setting in values(told, "--conf") if "delta" in setting])
+
+
+def test_the_users_settings_come_behind_ours() -> None:
+    """The last one wins in spark-submit and in the JVM."""
+    told = submission(["--conf", "spark.ui.enabled=true"], record=False)
+
+    arguments = list(told.arguments)
+    assert arguments.index("--properties-file") < arguments.index("spark.ui.enabled=true")
+
+
+def test_jars_of_the_user_are_added_to_deltas() -> None:
+    """spark-submit takes the last list alone."""
+    told = submission(["--jars", "mine.jar"], record=False)
+
+    names = [Path(path).name for path in values(told, "--jars")[-1].split(",")]
+    assert ["io.delta_delta-spark_4.2_2.13-4.4.0.jar", "io.delta_delta-storage-4.4.0.jar", "mine.jar"] == names
+
+
+def test_the_jars_of_s3_come_only_when_they_are_needed() -> None:
+    """Thirty-six JARs are fetched by who uses them."""
+    without, with_s3 = submission([], record=False), submission([], s3=True, record=False)
+
+    assert "hadoop-aws" not in values(without, "--jars")[-1]
+    assert "hadoop-aws" in values(with_s3, "--jars")[-1]
+
+
+def test_a_cluster_gets_our_code_and_not_our_jvm_flags() -> None:
+    """Its executors compute, and do not import what is installed here."""
+    told = submission(["--master", "spark://host:7077", "--py-files", "mine.zip"])
+
+    shipped, mine = values(told, "--py-files")[-1].split(",")
+    assert "mine.zip" == mine
+    assert {"jobs/__init__.py", "rmq_formats/__init__.py", "payload.zip"} <= set(ZipFile(shipped).namelist())
+    assert [] == [flag for flag in jvm_flags(told) if flag.startswith("-X")]
+    assert "PYSPARK_PYTHON" not in told.environment
+
+
+def test_the_jvm_compiles_well_only_where_it_computes() -> None:
+    """A JVM that schedules for seconds never earns back what the optimising compiler costs."""
+    scheduling, joining = submission([], record=False), submission([], joins=True, record=False)
+
+    assert "-XX:TieredStopAtLevel=1" in jvm_flags(scheduling)
+    assert "-XX:TieredStopAtLevel=1" not in jvm_flags(joining)
+
+
+def test_a_collector_of_the_user_replaces_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two collectors are an error that ends the JVM before it begins."""
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:+UseG1GC -Dmine=1")
+
+    flags = jvm_flags(submission([], record=False))
+
+    assert ["-XX:+UseG1GC"] == [flag for flag in flags if flag.endswith("GC")]
+    assert "-Dmine=1" == flags[-1]
+
+
+def test_the_first_run_records_the_class_archive_and_the_second_uses_it(cache: Path) -> None:
+    """What the JVM has parsed once it need not parse again."""
+    first = submission([])
+    (recording_flag,) = [flag for flag in jvm_flags(first) if "ArchiveClassesAtExit" in flag]
+    Path(recording_flag.partition("=")[2]).write_bytes(b"classes")  # as the JVM does when it exits
+    assert first.recording is not None
+    first.recording.keep()
+
+    second = submission([])
+
+    (archive,) = (cache / "class-archives").glob("*.jsa")
+    assert f"-XX:SharedArchiveFile={archive}" in jvm_flags(second)
+    assert second.recording is None
+
+
+def test_while_one_run_records_another_neither_waits_nor_records(cache: Path) -> None:
+    """Two at once would write 190 MB twice."""
+    first, second = submission([]), submission([])
+
+    assert first.recording is not None
+    assert second.recording is None
+    assert [] == [flag for flag in jvm_flags(second) if "ArchiveClassesAtExit" in flag]
+    assert [] == list((cache / "class-archives").glob("*.jsa"))
+    first.recording.discard()
+
+
+def test_a_recording_that_was_killed_is_begun_anew(tmp_path: Path) -> None:
+    """Half an archive is never used: it has another name until it is whole."""
+    spark_home = tmp_path / "spark"
+    (spark_home / "jars").mkdir(parents=True)
+    flag, killed = use_or_record(tmp_path, spark_home)
+    assert killed is not None
+    Path(flag.partition("=")[2]).write_bytes(b"half")
+    killed._lock.close()  # noqa: SLF001  as the kernel does for a process that is killed
+
+    again, recording = use_or_record(tmp_path, spark_home)
+
+    assert flag == again
+    assert recording is not None
+    assert not Path(flag.partition("=")[2]).exists()
+    recording.discard()
+
+
+def test_another_set_of_jars_is_another_archive(tmp_path: Path) -> None:
+    """A JVM refuses an archive whose class path has changed; it would be slow for ever."""
+    spark_home = tmp_path / "spark"
+    (spark_home / "jars").mkdir(parents=True)
+    before = class_archive._fingerprint(tmp_path, spark_home)  # noqa: SLF001
+
+    (spark_home / "jars" / "new.jar").write_bytes(b"")
+
+    assert before != class_archive._fingerprint(tmp_path, spark_home)  # noqa: SLF001
+
+
+def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A service without a home still runs; it is told that it could be faster."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+
+    directory = places.cache()
+
+    assert tmp_path == directory.parent
+    assert 0o700 == directory.stat().st_mode & 0o777
+    assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"RMQ_LAKE_CACHE": "/tmp/a", "XDG_CACHE_HOME": "/tmp/b"}, "/tmp/a"),
+        ({"XDG_CACHE_HOME": "/tmp/b", "HOME": "/tmp/c"}, "/tmp/b/rocketmq-lake"),
+        ({"HOME": "/tmp/c"}, "/tmp/c/.cache/rocketmq-lake"),
+    ],
+)
+def test_the_cache_is_where_the_user_says_then_where_caches_are(
+    monkeypatch: pytest.MonkeyPatch,
+    environment: Mapping[str, str],
+    expected: str,
+) -> None:
+    """A directory of the user's, shared by all checkouts."""
+    for name in ("RMQ_LAKE_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    assert Path(expected) == places._wanted()  # noqa: SLF001
+
+
+def test_a_jar_with_another_hash_is_refused(tmp_path: Path) -> None:
+    """What is fetched from a mirror is what was tested, or it is not used."""
+    jar = jars.locked_jars("delta")[0]
+    (tmp_path / jar.file_name).write_bytes(b"something else")
+
+    with pytest.raises(SetupError, match="SHA-256"):
+        jars._checked(jar, tmp_path / jar.file_name)  # noqa: SLF001
+
+
+def test_delta_is_on_the_list_of_jars_in_the_version_that_is_installed() -> None:
+    """Python's delta-spark and the JAR are one release."""
+    from importlib.metadata import version
+
+    assert {version("delta-spark")} == {jar.version for jar in jars.locked_jars("delta")}
+
+
+def test_a_cluster_by_configuration_alone_is_a_cluster() -> None:
+    """`--conf spark.master=…` is what schedulers write."""
+    assert not spark.is_local(["--conf", "spark.master=yarn"])
