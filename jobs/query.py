@@ -49,6 +49,18 @@ class Place(NamedTuple):
     charset: str = "UTF-8"
     bodies: Path | None = None
 
+    def check(self) -> None:
+        """Refuse what makes no sense before anything is read."""
+        if (self.store is None) == (self.lake is None):
+            raise click.UsageError("give --store STORE or --lake LAKE, one of them")
+        if (self.hash_slots is None) != (self.index_num is None):
+            raise click.UsageError("--hash-slots and --index-num belong together")
+        try:
+            "".encode(self.charset)
+        except LookupError as error:
+            raise click.BadParameter(str(error), param_hint="--charset") from error
+        self.known_release()
+
     @property
     def printer(self) -> Printer:
         """How the answer is printed."""
@@ -58,8 +70,6 @@ class Place(NamedTuple):
     @property
     def geometry(self) -> Geometry | None:
         """The index files' geometry, where it is given."""
-        if (self.hash_slots is None) != (self.index_num is None):
-            raise click.UsageError("--hash-slots and --index-num belong together")
         return Geometry(self.hash_slots, self.index_num) if self.hash_slots and self.index_num else None
 
     def known_release(self) -> Release | None:
@@ -111,12 +121,7 @@ def _with_place(function: _Function) -> _Function:
     def command(**options: Any) -> Any:  # noqa: ANN401 - what the function returns
         own = {name: options.pop(name) for name in Place._fields if name in options}
         place = Place(**own)
-        if (place.store is None) == (place.lake is None):
-            raise click.UsageError("give --store STORE or --lake LAKE, one of them")
-        try:
-            "".encode(place.charset)
-        except LookupError as error:
-            raise click.BadParameter(str(error), param_hint="--charset") from error
+        place.check()
         return function(place, **options)
 
     command.__name__ = function.__name__
