@@ -18,7 +18,7 @@ from rmq_formats.store import FileKind, StoreFile
 Units = NDArray[np.void]
 
 KINDS = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}
-GONE = -1  # in place and size of a unit whose file the broker deleted after we listed it
+GONE = -1  # in every field of a unit whose file the broker deleted after we listed it
 _FIRST_LOOK = 25  # units; a queue that has none or few new ones costs half a kilobyte
 _LARGEST_LOOK = 1 << 16
 
@@ -77,7 +77,7 @@ class StoredQueue:
             with storage_of(file.location, self.options).open(file.location) as reader:
                 return np.frombuffer(reader.read(position, size), np.uint8)
         except FileNotFoundError:
-            return np.full(size, 0xFF, np.uint8)
+            return np.full(size, GONE & 0xFF, np.uint8)
 
     def file_at(self, position: int) -> QueueFile | None:
         """Return the file that holds the unit at *position*."""
@@ -124,6 +124,14 @@ def is_written(units: Units) -> NDArray[np.bool_]:
     """Tell of each unit whether the broker takes it for one when it looks for a queue's end."""
     written: NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["size"] > 0)
     return written
+
+
+def is_gone(units: Units) -> NDArray[np.bool_]:
+    """Tell of each unit whether its file was deleted after it was listed."""
+    gone: NDArray[np.bool_] = (
+        (units["physical_offset"] == GONE) & (units["size"] == GONE) & (units["tags_code"] == GONE)
+    )
+    return gone
 
 
 def stored_queues(listing: StoreListing) -> list[StoredQueue]:
@@ -178,6 +186,7 @@ __all__: Sequence[str] = (
     "Units",
     "chunks",
     "file_sizes",
+    "is_gone",
     "is_written",
     "plain_file_size",
     "stored_queues",

@@ -20,6 +20,7 @@ from jobs.queues.files import StoredQueue, Units
 from jobs.queues.looking import EVERYTHING
 from jobs.queues.rows import RowBlock, Status
 from rmq_formats.consumequeue.build import PACKED_UNIT, UnitCollector
+from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
 
 _SPREAD = 4  # addresses a record: beyond, a range's queue offsets are no row
@@ -137,7 +138,8 @@ def match(queue: StoredQueue, units: Units) -> tuple[Found | None, list[Differen
     there = queue.read(low, high)
     inside = (positions >= low) & (positions < high)
     stored = there[np.where(inside, positions - low, 0)]
-    at_place = inside & (stored["physical_offset"] == units["physical_offset"]) & (stored["size"] != 0)
+    at_place = inside & (stored["physical_offset"] == units["physical_offset"])
+    at_place &= (stored["size"] != 0) & (stored["size"] != PRE_BLANK_SIZE)  # a record may begin at 0, too
     codes = stored_tags_codes(queue, stored, at_place)
     found = Found(at_place, stored["size"] == units["size"], codes == units["tags_code"], stored)
     return found, list(_wrong_fields(queue, units, found, codes))

@@ -14,7 +14,7 @@ import numpy as np
 
 from jobs.queues.differences import Difference, DifferenceKind, merged
 from jobs.queues.extension import stored_tags_codes
-from jobs.queues.files import GONE, StoredQueue, Units, chunks, is_written
+from jobs.queues.files import StoredQueue, Units, chunks, is_gone, is_written
 from jobs.queues.resolving import DAMAGED, RecordAt, Resolved
 from jobs.queues.rows import RowBlock, Status
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
@@ -118,7 +118,7 @@ def _parts(remainder: Remainder, bounds: Bounds) -> Iterator[_Part]:
             if wanted:
                 blanks &= ~np.isin(np.arange(start, stop), list(wanted))
             expired = is_written(units) & (units["physical_offset"] < bounds.log_start) & before & ~blanks
-            expired |= (units["physical_offset"] == GONE) & (units["size"] == GONE)
+            expired |= is_gone(units)
             codes = stored_tags_codes(queue, units, ~(expired | blanks)) if queue.name.kind is QueueKind.PLAIN else None
             odd = [
                 _Odd(
@@ -151,7 +151,7 @@ class _Settling:
         self._claimed = np.zeros(remainder.units.size, np.bool_)
         self._displaced: list[tuple[int, int]] = []  # position and queue offset
         self._result = Settled(remainder.queue, self._watermark())
-        self._gap_units: dict[int, str] = {}
+        self._beginning = self._find_beginning()
 
     def _watermark(self) -> int:
         """Leave to the next run what is newer than what the dispatcher had done, at the queue's end."""
@@ -176,7 +176,7 @@ class _Settling:
         positions = np.arange(part.start, part.start + part.units.size)
         for chosen, is_blank in ((part.expired, False), (part.blanks, True)):
             units = part.units[chosen]
-            if units.size and not (units["size"] == GONE).all():
+            if units.size and not is_gone(units).all():
                 self._result.blocks.append(
                     RowBlock(
                         self._name,
@@ -310,6 +310,13 @@ class _Settling:
                 )
             )  # fmt: skip
 
+    def _find_beginning(self) -> int:
+        """Return where the newest message stands that was the first of its queue; older ones are of a deleted topic."""
+        firsts = self._offsets[self._units["queue_offset"] == 0].tolist()
+        if self._remainder.first_live == 0:
+            firsts.append(int(self._queue.read(0, 1)["physical_offset"][0]))
+        return max(firsts, default=0)
+
     def _missing(self) -> None:
         """Name records without unit, but where their place tells of it already."""
         told = {d.position for d in self._result.differences if d.kind in _BAD}
@@ -353,14 +360,15 @@ class _Settling:
     def _kind_of_missing(self, position: int, physical_offset: int) -> DifferenceKind:
         if self._name.kind is QueueKind.BATCH:
             return DifferenceKind.MISSING
+        if physical_offset < self._beginning:
+            return DifferenceKind.RESTARTED
         if self._queue.file_at(position) is None:
             return DifferenceKind.MISSING_FILE
         occupant = self._queue.read(position, position + 1)[0]
         in_gap = any(start <= position < stop for start, stop in self._remainder.gaps)
         if in_gap or not int(occupant["size"]):
             return DifferenceKind.MISSING
-        is_older = physical_offset < int(occupant["physical_offset"])
-        return DifferenceKind.RESTARTED if is_older else DifferenceKind.DROPPED
+        return DifferenceKind.DROPPED
 
     def _row(  # noqa: PLR0913 - what a row is made of
         self,
