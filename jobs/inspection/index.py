@@ -24,10 +24,11 @@ from rmq_formats.indexfile.layout import (
     decode_header,
     detect_geometry,
 )
+from rmq_formats.indexfile.lookup import IndexReader
 
 _ENTRIES_LOOKED_AT = 4096
 _NEWEST_LOOKED_AT = 16
-_TOO_FEW_TO_AGREE = 2
+_CHECKED = 8
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ def inspect_index(listing: StoreListing, marks: MarkCollector, problems: Problem
             header = decode_header(bytes(reader.read(0, HEADER.size)))
             headers[file.location] = header
             report.files.append(IndexFileReport(file.location, file.size, *header))
-    _guess_geometry(report)
+    _guess_geometry(report, listing, problems)
     _check_sizes(report, problems)
     geometry = report.geometry
     if geometry is not None:
@@ -92,21 +93,31 @@ def inspect_index(listing: StoreListing, marks: MarkCollector, problems: Problem
     return report
 
 
-def _guess_geometry(report: IndexReport) -> None:
-    """Take the numbers that most full files agree on; a file's length and a full file's count give both."""
-    guesses = Counter(
-        geometry
-        for file in report.files
-        if (geometry := detect_geometry(file.size, _header(file))) is not None and geometry.file_size == file.size
+def _guess_geometry(report: IndexReport, listing: StoreListing, problems: Problems) -> None:
+    """Take the numbers that most files seem to be full under, if the entries of one of them fit those numbers."""
+    guesses = [(file, detect_geometry(file.size, _header(file))) for file in report.files]
+    counts = Counter(geometry for _, geometry in guesses if geometry is not None)
+    for geometry, count in counts.most_common():
+        file = next(file for file, guess in guesses if guess == geometry)
+        with problems.noted(file.file), storage_of(file.file, listing.options).open(file.file) as reader:
+            if _fits(reader, _header(file), geometry):
+                report.hash_slots, report.index_num = geometry
+                report.geometry_origin = f"as {count} full file{'s show' if count > 1 else ' shows'}"
+                return
+    if report.files and all(file.size == DEFAULT_GEOMETRY.file_size for file in report.files):
+        report.hash_slots, report.index_num = DEFAULT_GEOMETRY
+        report.geometry_origin = "the default: the files have its size"
+
+
+def _fits(reader: Reader, header: IndexHeader, geometry: Geometry) -> bool:
+    """Tell whether the first entries stand where *geometry* puts them: each hangs in its slot."""
+    file = IndexReader(reader.read, geometry)
+    count = min(header.entry_count, geometry.capacity, _CHECKED)
+    return count > 0 and all(
+        entry.key_hash >= 0
+        and 0 <= entry.prev_entry < number <= file.newest_entry(geometry.slot_of(entry.key_hash)) <= header.entry_count
+        for number, entry in enumerate(_entries(reader, 1, count, geometry), 1)
     )
-    (best, count), *_ = guesses.most_common(1) or [(DEFAULT_GEOMETRY, 0)]
-    if count > 1 or (count and len(report.files) <= _TOO_FEW_TO_AGREE):
-        geometry, report.geometry_origin = best, f"{count} full files agree"
-    elif report.files and all(file.size == DEFAULT_GEOMETRY.file_size for file in report.files):
-        geometry, report.geometry_origin = DEFAULT_GEOMETRY, "the files have the default size"
-    else:
-        return
-    report.hash_slots, report.index_num = geometry
 
 
 def _header(file: IndexFileReport) -> IndexHeader:

@@ -84,7 +84,7 @@ def _index(report: StoreReport) -> Iterator[str]:
     if index.geometry is not None:
         last = index.files[-1].entries
         slots, entry_number = index.geometry
-        yield _line("", f"made for {slots:,} slots and {entry_number:,} entries ({index.geometry_origin})")
+        yield _line("", f"made for {slots:,} slots and {entry_number:,} entries, {index.geometry_origin}")
         yield _line("", f"the newest is {last / index.geometry.capacity:.0%} full, up to offset {index.last_offset}")
     else:
         yield _line("", "no full file tells the numbers of slots and entries: give --hash-slots and --index-num")

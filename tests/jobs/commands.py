@@ -45,8 +45,8 @@ def runner(capfd: pytest.CaptureFixture[str]) -> Run:
 
 
 def copy_of(store: Path, folder: Path) -> Path:
-    """Copy a golden store, to be broken."""
-    return Path(shutil.copytree(store, folder / store.name))
+    """Copy what a broker wrote of a golden store, to be broken."""
+    return Path(shutil.copytree(store, folder / store.name, ignore=shutil.ignore_patterns("EXPECT")))
 
 
 def overwrite(path: Path, position: int, raw: bytes) -> None:

@@ -16,7 +16,7 @@ from rmq_formats.commitlog.segment import Framing
 from rmq_formats.store import Checkpoint, encode_checkpoint
 from tests.formats.builders import BROKER_V6, PRODUCER_V6, a_record, a_segment, log_of, placed
 from tests.formats.stores import newest_segment, segment_files, stored_records
-from tests.golden import GOLDEN
+from tests.golden import golden_stores
 from tests.jobs.commands import Run, overwrite, runner, state_of
 
 StoreOf = Callable[[str], Path]
@@ -38,7 +38,7 @@ def segment(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", GOLDEN)
+@pytest.mark.parametrize("name", golden_stores("base", "types-crc", "dledger-upgraded", "multipath"))
 def test_every_record_of_a_real_log_is_printed_with_its_offset(golden: StoreOf, name: str, run: Run) -> None:
     """The values are those that the scalar reader sees; nothing is written into the store."""
     store = golden(name)
