@@ -10,6 +10,7 @@ from jobs.beside_broker import broker_process, check_room
 from jobs.exit_codes import ExitCode
 from jobs.indexing.rebuilding import MANIFEST, Request, Result, is_inside, is_unused, rebuild
 from jobs.indexing.settings import UndecidedError, Wanted
+from jobs.install import RefusedError, broker_kept_out, install, plan_installation
 from jobs.options import config_option, geometry_options, json_option, quiet_option, store_options
 from jobs.source.listing import list_store, log_directories, read_broker_conf
 
@@ -52,7 +53,7 @@ def command(  # noqa: PLR0913 - one argument an option
 ) -> ExitCode:
     """Write the index files of STORE anew from its log into DIR, byte for byte a broker's."""
     del consume_queue_size  # of queues
-    from jobs.indexing.workers import SparkWorkers
+    from jobs.source.workers import SparkWorkers
     from jobs.session import hadoop_options, spark_session
 
     if is_inside(out, store):
@@ -72,6 +73,8 @@ def command(  # noqa: PLR0913 - one argument an option
         lost_only,
         broker_process(store) is not None,
     )
+    if request.broker_runs and wants_install:
+        raise click.UsageError(f"{store}: the broker runs (it holds the file `lock`); stop it first")
     if request.broker_runs:
         listing = list_store(store, commitlog=request.commitlog, options=options)
         check_room(store, out, int(sum(segment.size for segment in listing.segments) * _SHARE_OF_LOG))
@@ -83,7 +86,21 @@ def command(  # noqa: PLR0913 - one argument an option
         click.echo(json.dumps(result.describe(), indent=1))
     elif not quiet:
         click.echo(_text(result), err=True)
+    if wants_install and not result.contradictions:
+        _install(store, out, dry_run=dry_run, advance_checkpoint=advance_checkpoint)
     return result.exit_code
+
+
+def _install(store: str, out: str, *, dry_run: bool, advance_checkpoint: bool) -> None:
+    try:
+        with broker_kept_out(store):
+            plan = plan_installation(store, out, advance_checkpoint=advance_checkpoint)
+            for line in plan.describe():
+                click.echo(f"  {'would be ' if dry_run else ''}{line}", err=True)
+            if not dry_run:
+                install(plan)
+    except RefusedError as error:
+        raise click.UsageError(f"not installed: {error}") from error
 
 
 def _text(result: Result) -> str:

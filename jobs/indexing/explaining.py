@@ -15,7 +15,7 @@ from jobs.indexing.keyrow import KeyRow, collect_keys
 from jobs.indexing.overwriting import is_overwritten
 from jobs.indexing.scratch import Scratch
 from jobs.indexing.survivors import Placing, Relation, Survivor, asked_offsets, refusal
-from jobs.indexing.workers import Workers
+from jobs.source.workers import Workers
 from jobs.source.listing import StoreListing
 from jobs.source.planning import Range
 from rmq_formats.indexfile.compare import Part

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.indexing.scratch import Scratch
-from jobs.indexing.workers import Workers
+from jobs.source.workers import Workers
 from jobs.source.planning import Range
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind

@@ -22,7 +22,7 @@ from jobs.indexing.placement import Kind, Log, Planned, plan_all, plan_lost
 from jobs.indexing.scratch import PREFIX, Scratch, scratch_beside
 from jobs.indexing.settings import Settings, Wanted, settle
 from jobs.indexing.survivors import Survivor, header_before, real_files
-from jobs.indexing.workers import Workers
+from jobs.source.workers import Workers
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.storage import is_local, join, local_path, storage_of
@@ -63,6 +63,7 @@ class Result:
     store: str
     out: str
     settings: Settings
+    lost_only: bool
     row_keys: int
     records: int
     damaged_bytes: int
@@ -87,6 +88,7 @@ class Result:
         return {
             "store": self.store,
             **self.settings.describe(),
+            "lost_only": self.lost_only,
             "messages": self.records,
             "keys": self.row_keys,
             "damaged_bytes": self.damaged_bytes,
@@ -107,7 +109,7 @@ def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Resu
         else:
             plan = _plan_all(request, workers, listing, settings, scratch)
         result = Result(
-            listing.root, request.out, settings, len(plan.row), plan.row.records, plan.row.damage,
+            listing.root, request.out, settings, request.lost_only, len(plan.row), plan.row.records, plan.row.damage,
             survivors=[_describe_survivor(explained) for explained in plan.explained],
             replaced=sorted(name for build in plan.builds for name in build.replaces),
         )  # fmt: skip
@@ -251,7 +253,7 @@ class _Maker:
 def _describe_file(build: ToBuild, file: BuiltFile, explained: Sequence[Explained]) -> dict[str, Any]:
     equal = sum(entry.verdict is Verdict.EQUAL for entry in explained)
     proven = bool(equal) and not build.doubt and build.kind is not Kind.SUPPLEMENT
-    proof = f"{equal} survivors recomputed and equal" if equal else "no survivor to compare with"
+    proof = f"{equal} survivors recomputed and equal" if equal else "no survivor was compared"
     return {
         "name": file.name,
         "kind": build.kind,
