@@ -1,0 +1,83 @@
+"""The documentation against what it documents."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.layout import Layout
+from rmq_formats.release import SWITCHES
+from tests.documented import flag_bits, layout_table, layouts, switch_text
+
+DOCS = Path(__file__).parents[1] / "docs"
+FORMATS = (DOCS / "formats.md").read_text()
+LAYOUTS = dict(layouts())
+
+# The same fields with a longer address, or the beginning of another layout.
+VARIANTS = re.compile(r"RECORD\[(16|32|48)\]|HEAD$|_ID\[16\]")
+
+
+def documented_table(name: str) -> list[list[str]]:
+    """Return the rows of the table that stands under a layout's name."""
+    lines = FORMATS.partition(f"<!-- {name} -->\n")[2].splitlines()
+    table = lines[: next((i for i, line in enumerate(lines) if not line.startswith("|")), len(lines))]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if not VARIANTS.search(name)])
+def test_every_layout_has_its_table(name: str) -> None:
+    """Offsets, sizes, names, types and meanings are those of the declaration."""
+    expected = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in layout_table(LAYOUTS[name]).splitlines()
+    ]
+
+    assert documented_table(name) == expected
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if not VARIANTS.search(name)])
+def test_the_bytes_of_a_table_add_up(name: str) -> None:
+    """The column that people count with, summed against what the code unpacks."""
+    _, _, *rows = documented_table(name)
+
+    assert sum(int(row[1]) for row in rows) == LAYOUTS[name].struct.size
+    assert [int(row[0]) for row in rows] == [sum(int(row[1]) for row in rows[:i]) for i in range(len(rows))]
+
+
+def test_no_table_is_about_a_layout_that_is_gone() -> None:
+    """Every name in the page is declared."""
+    named = set(re.findall(r"<!-- (rmq_formats\S+) -->", FORMATS))
+
+    assert named <= LAYOUTS.keys()
+    assert {name for name, layout in LAYOUTS.items() if isinstance(layout, Layout)} - named == {
+        name for name in LAYOUTS if VARIANTS.search(name)
+    }
+
+
+def test_every_switch_stands_in_the_table_of_releases() -> None:
+    """In the order of the declaration, with its values, and with what it means."""
+    rows = re.findall(r"^\| (\w+) \| (.+?) \| (.+) \|$", FORMATS.partition("| Behaviour |")[2], re.MULTILINE)
+
+    assert [(name, values) for name, values, _ in rows] == [(name, switch_text(name)) for name in SWITCHES]
+
+
+def test_every_bit_of_the_flag_stands_in_its_table() -> None:
+    """With the value that the code uses."""
+    rows = re.findall(r"^\| 0x([0-9A-F]+) \| (\w+) \|", FORMATS, re.MULTILINE)
+
+    assert {name: int(bits, 16) for bits, name in rows} == flag_bits()
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+def test_links_inside_the_documentation_lead_somewhere(page: Path) -> None:
+    """To a heading of the page, or to a file of the repository."""
+    text = page.read_text()
+    headings = {_anchor(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("#"):
+            assert target[1:] in headings
+        elif "://" not in target:
+            assert (page.parent / target.partition("#")[0]).exists(), target
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
