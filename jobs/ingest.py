@@ -5,7 +5,9 @@ The story of a run: know the store by its bytes, finish what an earlier run left
 watermark, let tasks read them and write Parquet, decide, commit.
 """
 
+import errno
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -15,10 +17,10 @@ from time import monotonic
 from typing import Any
 
 import click
-from pyspark.sql import SparkSession
 
 from jobs.exit_codes import ExitCode
-from jobs.lake.identity import AmbiguousBrokerError, identify
+from jobs.lake.divergence import divergence
+from jobs.lake.identity import AmbiguousBrokerError, identify, namesakes
 from jobs.lake.lock import held
 from jobs.lake.messages import RangeFiles, RowWriting, discard, write_range
 from jobs.lake.runs import (
@@ -27,19 +29,23 @@ from jobs.lake.runs import (
     Lake,
     Manifest,
     commit_prepared,
+    has_litter,
     prepare,
+    refreshed,
     sweep,
     thinned,
+    tidy,
     unfinished,
 )
+from jobs.lake.superseded import Superseded
 from jobs.lake.writing import FileNaming
 from jobs.options import config_option, json_option, quiet_option, store_options
 from jobs.selection import Selection
-from jobs.session import hadoop_options, spark_session
-from jobs.source.distribute import Outcome, run_ranges, watermark
+from jobs.session import spark_session
+from jobs.source.distribute import Outcome, watermark
 from jobs.source.listing import StoreListing, list_store, log_directories, read_broker_conf
 from jobs.source.planning import DEFAULT_RANGE_SIZE, Range, describe, holes, plan_ranges
-from jobs.source.presence import segment_sizes, unseen
+from jobs.source.workers import SparkWorkers, Workers
 from jobs.storage import normalise
 from rmq_formats.commitlog.segment import ENDS
 from rmq_formats.release import NEWEST, Release
@@ -75,6 +81,8 @@ class Summary:
     messages: int = 0
     quarantined: int = 0
     gaps: list[dict[str, Any]] = field(default_factory=list)
+    superseded: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
     versions: dict[str, int] = field(default_factory=dict)
     recovered: int | None = None
     plan: dict[str, Any] | None = None
@@ -83,7 +91,8 @@ class Summary:
     @property
     def exit_code(self) -> ExitCode:
         """Damage and gaps are told by the exit code; the run is done all the same."""
-        return ExitCode.DAMAGE if self.gaps or self.quarantined else ExitCode.CLEAN
+        found = self.gaps or self.quarantined or self.superseded or self.notes
+        return ExitCode.DAMAGE if found else ExitCode.CLEAN
 
 
 class _Clock:
@@ -99,11 +108,11 @@ class _Clock:
         self._last = now
 
 
-def ingest(request: Request) -> Summary:
+def ingest(request: Request, workers: Workers | None = None) -> Summary:
     """Bring what is new in the store into the lake; `HeldByOtherError` when another run of this store is at work."""
     clock = _Clock()
-    spark = spark_session("rmq-lake ingest")
-    lake = Lake(normalise(request.lake), hadoop_options(spark))
+    workers = workers or SparkWorkers(spark_session("rmq-lake ingest"))
+    lake = Lake(normalise(request.lake), workers.options)
     clock.lap("session")
     listing = list_store(request.store, commitlog=request.commitlog, options=lake.options)
     store = identify(lake, listing, request.broker, register_new=not request.dry_run)
@@ -111,13 +120,13 @@ def ingest(request: Request) -> Summary:
     clock.lap("listing")
     if store is not None:
         with held(lake, store.store_id) as was_cut_off:
-            _run(spark, lake, store, listing, request, summary, clock, sweep_first=was_cut_off)
+            _run(workers, lake, store, listing, request, summary, clock, sweep_first=was_cut_off)
     summary.seconds = clock.laps
     return summary
 
 
 def _run(  # noqa: PLR0913, PLR0917 - the actors of the story
-    spark: SparkSession,
+    workers: Workers,
     lake: Lake,
     store: KnownStore,
     listing: StoreListing,
@@ -129,31 +138,57 @@ def _run(  # noqa: PLR0913, PLR0917 - the actors of the story
 ) -> None:
     """Run the store's next run, under its lock."""
     summary.store_id = store.store_id
-    leftover = unfinished(lake, store)
-    if leftover is not None and not request.dry_run:
-        commit_prepared(lake, leftover)
-        summary.recovered = leftover.run
+    store = refreshed(lake, store)
+    if not request.dry_run:
+        _finish(lake, store, summary, sweep_first=sweep_first)
+    superseded = divergence(lake, store, listing)
+    summary.superseded = superseded._asdict() if superseded else None
     summary.from_offset = store.newest.to_offset if store.newest else listing.start_offset
+    if superseded is not None:
+        summary.from_offset = superseded.from_offset
     summary.to_offset = summary.from_offset
-    ranges = _plan(spark, store, listing, request, summary)
+    _note_namesakes(lake, store, summary)
+    ranges = _plan(workers, store, listing, request, summary)
     clock.lap("planning")
     if request.dry_run:
         summary.plan = describe(ranges)
         return
-    outcomes = _read(spark, lake, store, ranges, request)
+    outcomes = _read(workers, lake, store, ranges, request)
     clock.lap("reading and writing")
-    manifest = _manifest(store, outcomes, request, summary)
+    confirm_gone(listing, outcomes, request.commitlog)
+    takes_number = sweep_first and has_litter(lake, store)  # what an attempt left may go only when its number is taken
+    manifest = _manifest(store, outcomes, superseded, request, summary, even_if_empty=takes_number)
     if manifest is not None:
         prepare(lake, manifest)
         summary.run = manifest.run
         summary.versions = commit_prepared(lake, manifest)
         if sweep_first:
             sweep(lake, manifest)
+        tidy(lake, manifest)
     clock.lap("commit")
 
 
+def _finish(lake: Lake, store: KnownStore, summary: Summary, *, sweep_first: bool) -> None:
+    """Finish what an earlier run left."""
+    leftover = unfinished(lake, store)
+    if leftover is not None:
+        commit_prepared(lake, leftover)
+        summary.recovered = leftover.run
+    if sweep_first and store.newest is not None:
+        sweep(lake, store.newest)
+
+
+def _note_namesakes(lake: Lake, store: KnownStore, summary: Summary) -> None:
+    """Tell when a new log has the name of one that the lake has already."""
+    if store.newest is None:
+        summary.notes += [
+            f"not the log that the lake has as broker {store.broker} ({other.store_id}): kept apart"
+            for other in namesakes(lake, store)
+        ]
+
+
 def _plan(
-    spark: SparkSession, store: KnownStore, listing: StoreListing, request: Request, summary: Summary
+    workers: Workers, store: KnownStore, listing: StoreListing, request: Request, summary: Summary
 ) -> list[Range]:
     """Plan what lies behind the watermark, and note what lies behind it no more."""
     if summary.from_offset < listing.start_offset:
@@ -162,33 +197,52 @@ def _plan(
         listing,
         summary.from_offset,
         request.range_size,
-        store.newest.store_timestamp if store.newest else None,
+        store.newest.store_timestamp if store.newest and summary.superseded is None else None,
+        time.time_ns() // 1_000_000 - request.settle_ms if request.settle_ms else None,
     )
     for before, start, end in holes(listing.segments):
         if end > summary.from_offset:
             _gap(summary, start, end, f"no file holds these offsets; {before.location} ends before them")
     planned = {range_.location for range_ in ranges}
     segments = [segment for segment in listing.segments if segment.location in planned]
-    missing = unseen(segments, segment_sizes(spark, segments))
+    missing = workers.unseen(segments)
     if missing:
         raise OSError(f"{missing[0].location}: the driver sees this file, the executors do not")
     return ranges
 
 
 def _read(
-    spark: SparkSession, lake: Lake, store: KnownStore, ranges: Sequence[Range], request: Request
+    workers: Workers, lake: Lake, store: KnownStore, ranges: Sequence[Range], request: Request
 ) -> list[Outcome[RangeFiles]]:
     """Let tasks read the ranges and write their rows."""
     naming = FileNaming(store.store_id, store.next_run)
     writing = RowWriting(lake, naming, store.broker, request.release.property_parser, request.selection)
-    return run_ranges(spark, ranges, partial(write_range, writing), partial(discard, lake))
+    return workers.ranges(ranges, partial(write_range, writing), partial(discard, lake))
 
 
-def _manifest(
+def confirm_gone(listing: StoreListing, outcomes: Sequence[Outcome[RangeFiles]], commitlog: Sequence[str]) -> None:
+    """
+    Accept that segments were deleted while they were read, if that is what happened.
+
+    Retention deletes the oldest ones, and leaves the newest. A disk that was taken away looks the same to a task, but
+    then nothing is left, or what is missing is not the beginning.
+    """
+    gone = [outcome.range for outcome in outcomes if outcome.seen.gone]
+    if not gone:
+        return
+    now = list_store(listing.root, commitlog=commitlog, options=listing.options)
+    if not now.segments or now.start_offset < max(range_.end_offset for range_ in gone):
+        raise FileNotFoundError(errno.ENOENT, "disappeared while it was read, and not by retention", gone[0].location)
+
+
+def _manifest(  # noqa: PLR0913 - everything that a run has found out
     store: KnownStore,
     outcomes: Sequence[Outcome[RangeFiles]],
+    superseded: Superseded | None,
     request: Request,
     summary: Summary,
+    *,
+    even_if_empty: bool,
 ) -> Manifest | None:
     """Put together what will be committed; None when the run found nothing new."""
     tables: dict[str, list[Any]] = {}
@@ -203,9 +257,10 @@ def _manifest(
     summary.to_offset = max(watermark(outcomes, summary.from_offset), summary.from_offset)
     summary.messages = sum(action.rows for action in tables.get("messages", ()))
     summary.quarantined = sum(action.rows for action in tables.get("quarantine", ()))
-    if summary.to_offset == summary.from_offset and not tables:
+    if summary.to_offset == summary.from_offset and not tables and not even_if_empty and superseded is None:
         return None
     found = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints]
+    known = [fingerprint for fingerprint in store.fingerprints if fingerprint.offset < summary.from_offset]
     timestamps = [outcome.seen.store_timestamp for outcome in outcomes if outcome.seen.store_timestamp is not None]
     return Manifest(
         store_id=store.store_id,
@@ -214,11 +269,12 @@ def _manifest(
         from_offset=summary.from_offset,
         to_offset=summary.to_offset,
         store_timestamp=timestamps[-1] if timestamps else (store.newest.store_timestamp if store.newest else None),
-        fingerprints=thinned((*store.fingerprints, *found)),
+        fingerprints=thinned((*known, *found)),
         tables={name: tuple(actions) for name, actions in tables.items()},
         selection=request.selection.describe(),
         counts={"messages": summary.messages, "quarantine": summary.quarantined},
         gaps=tuple(summary.gaps),
+        superseded=superseded,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
@@ -304,5 +360,8 @@ def _text(summary: Summary) -> str:
     ]
     if summary.quarantined:
         lines.append(f"  {summary.quarantined} damaged places in quarantine")
+    if summary.superseded:
+        lines.append("  SUPERSEDED {from_offset} to {to_offset}: {why}".format(**summary.superseded))
+    lines += [f"  NOTE {note}" for note in summary.notes]
     lines += [f"  GAP {gap['from']} to {gap['to']}: {gap['why']}" for gap in summary.gaps]
     return "\n".join(lines)

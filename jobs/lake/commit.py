@@ -4,10 +4,17 @@ Commits on the tables of a lake: the one place where Delta's log is written.
 Each commit carries an application transaction (store, run number). The table's snapshot is asked first whether that
 run is there already, and the commit is made on that very snapshot: if another process commits the same transaction in
 between, Delta refuses ours. So a commit may be repeated as often as anybody likes, and counts once.
+
+Commits that take files away carry a second transaction, `layout`, which counts them: `deltalake` lets two commits
+remove the same file, and what both had put in its place would be there twice.
 """
 
+import os
+import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -15,16 +22,27 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from jobs.lake.tables import Table
 from jobs.lake.writing import STATISTICS_LENGTH, Action
-from jobs.storage import delta_location, delta_options, join
+from jobs.storage import delta_location, delta_options, flush_directory, is_local, join, local_path
 
+LAYOUT = "layout"  # the transaction that serialises commits which remove files
 _ATTEMPTS = 20  # of other stores' commits that may come between; each is another snapshot
 _CONFIGURATION = {
     "delta.dataSkippingStringPrefixLength": str(STATISTICS_LENGTH),
+    "delta.checkpointInterval": "50",  # commits that a reader of the log replays at most
+    "delta.logRetentionDuration": "interval 7 days",  # how far back a reader may travel
+    "delta.deletedFileRetentionDuration": "interval 7 days",
 }
 
 
 class TransactionTakenError(Exception):
     """Another process has committed this transaction."""
+
+
+class Rewrite(NamedTuple):
+    """Files of a snapshot, and what stands in their place."""
+
+    removed: tuple[str, ...]
+    added: tuple[Action, ...]
 
 
 def open_table(lake: str, name: str, options: Mapping[str, str]) -> DeltaTable | None:
@@ -42,16 +60,18 @@ def ensure_table(lake: str, table: Table, options: Mapping[str, str]) -> DeltaTa
     if existing is not None:
         return existing
     location = join(lake, table.name)
-    return DeltaTable.create(
-        delta_location(location),
-        table.delta_schema,
-        mode="ignore",
-        name=table.name,
-        description=f"One row is {table.row}.",
-        configuration=_CONFIGURATION,
-        storage_options=delta_options(location, options),
-        raise_if_key_not_exists=False,
-    )
+    with suppress(CommitFailedError):  # another process makes it at this moment
+        DeltaTable.create(
+            delta_location(location),
+            table.delta_schema,
+            mode="ignore",
+            name=table.name,
+            description=f"One row is {table.row}.",
+            configuration=_CONFIGURATION,
+            storage_options=delta_options(location, options),
+            raise_if_key_not_exists=False,
+        )
+    return DeltaTable(delta_location(location), storage_options=delta_options(location, options))
 
 
 def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
@@ -61,36 +81,102 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
     transaction: tuple[str, int],
     metadata: Mapping[str, str],
     options: Mapping[str, str],
+    rewrite: Callable[[DeltaTable], Rewrite] | None = None,
 ) -> int:
     """
     Add files to a table under *transaction*, once; return the table's version.
 
-    `TransactionTakenError` when the table has this transaction, or a later one of the same application, already.
+    *rewrite* says which files of the snapshot go in the same commit, and what takes their place; it is asked again
+    for each snapshot. `TransactionTakenError` when the table has this transaction, or a later one of the same
+    application, already.
     """
     app, number = transaction
-    adds: list[AddAction | RemoveAction] = [
-        AddAction(a.path, a.size, {}, a.modification_time, data_change=True, stats=a.stats) for a in actions
-    ]
+    added = tuple(actions)
 
     def attempt() -> int:
         snapshot = ensure_table(lake, table, options)
         newest = snapshot.transaction_version(app)
         if newest is not None and newest >= number:
+            # An answer that got lost looks like a conflict to whoever repeats the request: it may have been ours.
+            if newest == number and added and {action.path for action in added} <= paths(snapshot):
+                return snapshot.version()
             raise TransactionTakenError(f"{table.name} has run {newest} of {app}")
-        snapshot.create_write_transaction(
-            adds,
-            "append",
-            table.delta_schema,
-            commit_properties=CommitProperties(
-                custom_metadata=dict(metadata),
-                app_transactions=[Transaction(app, number)],
-                max_commit_retries=_ATTEMPTS,
-            ),
-        )
-        snapshot.update_incremental()
-        return snapshot.version()
+        change = rewrite(snapshot) if rewrite else Rewrite((), ())
+        return _write(snapshot, table, added, change, (transaction,), metadata, data_change=True)
 
     return _retried(attempt)
+
+
+def commit_layout(
+    lake: str,
+    table: Table,
+    rewrite: Callable[[DeltaTable], Rewrite],
+    options: Mapping[str, str],
+) -> Rewrite | None:
+    """
+    Replace files of a table by others with the same rows; None when there was nothing to do.
+
+    `TransactionTakenError` when another process rewrote files of this table at the same moment.
+    """
+    snapshot = open_table(lake, table.name, options)
+    if snapshot is None:
+        return None
+    change = rewrite(snapshot)
+    if not change.removed:
+        return None
+    try:
+        _write(snapshot, table, (), change, (), {"layout": "compacted"}, data_change=False)
+    except CommitFailedError as error:
+        raise TransactionTakenError(f"{table.name} is being rewritten by another process") from error
+    return change
+
+
+def _write(  # noqa: PLR0913, PLR0917
+    snapshot: DeltaTable,
+    table: Table,
+    added: Iterable[Action],
+    change: Rewrite,
+    transactions: tuple[tuple[str, int], ...],
+    metadata: Mapping[str, str],
+    *,
+    data_change: bool,
+) -> int:
+    """Write one commit on *snapshot*, durably; return the version that the table then has."""
+    now = int(time.time() * 1000)
+    actions: list[AddAction | RemoveAction] = [
+        AddAction(a.path, a.size, {}, a.modification_time, data_change, a.stats) for a in (*added, *change.added)
+    ]
+    actions += [RemoveAction(path, data_change, now, partition_values={}) for path in change.removed]
+    if change.removed:
+        transactions = (*transactions, (LAYOUT, (snapshot.transaction_version(LAYOUT) or 0) + 1))
+    before = snapshot.version()
+    _flush(snapshot.table_uri)
+    snapshot.create_write_transaction(
+        actions,
+        "append",
+        table.delta_schema,
+        commit_properties=CommitProperties(
+            custom_metadata=dict(metadata),
+            app_transactions=[Transaction(app, number) for app, number in transactions],
+            max_commit_retries=_ATTEMPTS,
+        ),
+    )
+    snapshot.update_incremental()
+    version: int = snapshot.version()
+    _flush(snapshot.table_uri, range(before + 1, version + 1))
+    return version
+
+
+def _flush(uri: str, versions: Iterable[int] = ()) -> None:
+    """Make a local table's files durable: a commit must not outlive what it names, nor a done run its commit."""
+    if not is_local(uri):
+        return
+    root = Path(local_path(uri))
+    log = root / "_delta_log"
+    for version in versions:
+        with suppress(FileNotFoundError), (log / f"{version:020d}.json").open("rb") as file:
+            os.fsync(file.fileno())
+    flush_directory(log if versions else root)
 
 
 T = TypeVar("T")
@@ -107,24 +193,46 @@ def _retried(attempt: Callable[[], T]) -> T:
     raise OSError(f"{_ATTEMPTS} attempts to commit failed: {failure}") from failure
 
 
+def paths(snapshot: DeltaTable) -> set[str]:
+    """Return the names of a snapshot's files."""
+    return {str(path) for path in snapshot.get_add_actions().column("path").to_pylist()}
+
+
 def committed_transaction(lake: str, table: str, app: str, options: Mapping[str, str]) -> int:
     """Return the newest transaction of *app* on a table; 0 when there is none."""
     snapshot = open_table(lake, table, options)
     return (snapshot.transaction_version(app) or 0) if snapshot is not None else 0
 
 
-def rows(lake: str, table: str, options: Mapping[str, str], columns: list[str] | None = None) -> list[dict[str, Any]]:
-    """Return all rows of a small table."""
-    snapshot = open_table(lake, table, options)
-    return snapshot.to_pyarrow_table(columns=columns).to_pylist() if snapshot is not None else []
+def rows(
+    lake: str,
+    table: str,
+    options: Mapping[str, str],
+    columns: list[str] | None = None,
+    where: Any = None,  # noqa: ANN401 - an expression of pyarrow's
+) -> list[dict[str, Any]]:
+    """Return the rows of a table that *where* takes; statistics in Delta's log leave few files to open."""
+    for _ in range(_ATTEMPTS):
+        snapshot = open_table(lake, table, options)
+        if snapshot is None:
+            return []
+        with suppress(FileNotFoundError):  # its files were merged and removed meanwhile
+            dataset = snapshot.to_pyarrow_dataset()
+            found: list[dict[str, Any]] = dataset.to_table(columns=columns, filter=where).to_pylist()
+            return found
+    raise OSError(f"{join(lake, table)}: files that Delta's log names are gone")
 
 
 __all__ = [
+    "LAYOUT",
     "DeltaError",
+    "Rewrite",
     "TransactionTakenError",
     "commit",
+    "commit_layout",
     "committed_transaction",
     "ensure_table",
     "open_table",
+    "paths",
     "rows",
 ]

@@ -2,22 +2,27 @@
 Whose store is this? A store is known by its log's own bytes, never by a path or a host.
 
 The lake keeps fingerprints: hashes of records at known offsets. A store that has the same bytes at these offsets is the
-same one, be it a copy, a slave or a moved disk. One that has other bytes there is another one, whatever it is called.
+same one, be it a copy, a slave or a moved disk. One that has other bytes at all of them is another one, whatever it is
+called. Where fingerprints do not decide, the rows of the lake are fingerprints too.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from enum import Enum, unique
 from hashlib import sha256
 from typing import NamedTuple
 
+import pyarrow.dataset as ds
+
+from jobs.lake.commit import rows
 from jobs.lake.runs import HeldByOtherError, KnownStore, Lake, known_stores, register
-from jobs.source.distribute import run_range
+from jobs.lake.tables import MESSAGES
 from jobs.source.listing import Segment, StoreListing
 from jobs.source.planning import Range
-from jobs.source.reading import Fingerprint
+from jobs.source.reading import Fingerprint, RangeReader
 from jobs.storage import storage_of
+from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Piece
 
 DEFAULT_BROKER = "default"
 _ATTEMPTS = 10
@@ -33,8 +38,8 @@ class Likeness(Enum):
     """What the fingerprints of a known store say about the store at hand."""
 
     SAME = "same"
-    OTHER = "other"  # different bytes at the oldest offset that both have
-    DIVERGED = "diverged"  # the same bytes up to some offset, different ones behind it
+    OTHER = "other"  # different bytes wherever both have some
+    PARTLY = "partly"  # the same bytes at some offsets, different ones at others: damaged, or written anew
     UNKNOWN = "unknown"  # no offset that both have: expired, or not reached
 
 
@@ -42,22 +47,26 @@ class Comparison(NamedTuple):
     """How a known store compares with the one at hand."""
 
     likeness: Likeness
-    agreed: int = 0  # bytes before this offset are known to be the same
+    agreed: int = 0  # a boundary before which no fingerprint differs
     differs: int | None = None  # the first offset that is known to hold other bytes
 
 
 def compare(store: KnownStore, listing: StoreListing) -> Comparison:
     """Hold the lake's fingerprints of *store* against the bytes of *listing*."""
-    agreed: int | None = None
+    agreed = 0
+    differs: int | None = None
+    likeness = Likeness.UNKNOWN
     for fingerprint in reversed(store.fingerprints):
         verdict = _holds(fingerprint, listing)
         if verdict is None:
             continue
-        if not verdict:
-            likeness = Likeness.OTHER if agreed is None else Likeness.DIVERGED
-            return Comparison(likeness, agreed or 0, fingerprint.offset)
-        agreed = fingerprint.offset + fingerprint.size
-    return Comparison(Likeness.UNKNOWN) if agreed is None else Comparison(Likeness.SAME, agreed)
+        if verdict and differs is None:
+            agreed = fingerprint.offset + fingerprint.size
+        elif not verdict and differs is None:
+            differs = fingerprint.offset
+        now = Likeness.SAME if verdict else Likeness.OTHER
+        likeness = now if likeness in (Likeness.UNKNOWN, now) else Likeness.PARTLY
+    return Comparison(likeness, agreed, differs)
 
 
 def _holds(fingerprint: Fingerprint, listing: StoreListing) -> bool | None:
@@ -88,48 +97,97 @@ def identify(lake: Lake, listing: StoreListing, broker: str | None, *, register_
     """
     for _ in range(_ATTEMPTS):
         stores = known_stores(lake)
-        found = _find(stores, listing, broker)
+        firsts = _FirstRecords(listing)
+        found = _find(lake, stores, listing, firsts, broker or DEFAULT_BROKER)
         if found is not None:
             return found
-        fingerprints = first_records(listing)
-        if not fingerprints:
+        if not firsts.fingerprints:
             return None
         if broker is None and any(store.broker == DEFAULT_BROKER for store in stores):
             raise AmbiguousBrokerError("the lake has another store without a broker name: name this one by --broker")
         if not register_new:
-            return KnownStore("", broker or DEFAULT_BROKER, fingerprints)
+            return KnownStore("", broker or DEFAULT_BROKER, firsts.fingerprints)
         try:
-            return register(lake, broker or DEFAULT_BROKER, fingerprints, len(stores))
+            return register(lake, broker or DEFAULT_BROKER, firsts.fingerprints, len(stores))
         except HeldByOtherError:
             continue  # another store came first, or this one by another process: look again
     raise HeldByOtherError("other stores are being registered all the time")
 
 
-def _find(stores: Sequence[KnownStore], listing: StoreListing, broker: str | None) -> KnownStore | None:
+def namesakes(lake: Lake, store: KnownStore) -> list[KnownStore]:
+    """Return the other logs that have this store's label: wiped since, or of a broker that is called the same."""
+    return [other for other in known_stores(lake) if other.broker == store.broker and other.store_id != store.store_id]
+
+
+def _find(
+    lake: Lake, stores: Sequence[KnownStore], listing: StoreListing, firsts: "_FirstRecords", broker: str
+) -> KnownStore | None:
     """Return the store that has the same bytes; else the one that this label means, if all its bytes have expired."""
-    unknown = []
-    for store in reversed(stores):
-        comparison = compare(store, listing)
-        if comparison.likeness is Likeness.SAME:
+    by_label = sorted(reversed(stores), key=lambda store: store.broker != broker)  # noqa: C414 - the newest first
+    undecided: dict[Likeness, list[KnownStore]] = {likeness: [] for likeness in Likeness}
+    for store in by_label:
+        likeness = compare(store, listing).likeness
+        if likeness is Likeness.SAME:
             return store
-        if comparison.likeness is Likeness.UNKNOWN and store.broker == (broker or DEFAULT_BROKER):
-            unknown.append(store)
-    return next((s for s in unknown if s.newest and s.newest.to_offset <= listing.start_offset), None)
+        undecided[likeness].append(store)
+    if undecided[Likeness.PARTLY]:
+        return undecided[Likeness.PARTLY][0]
+    owners = firsts.owners(lake) if stores else set()
+    for store in by_label:
+        if store.store_id in owners:
+            return store
+    expired = (
+        store
+        for store in undecided[Likeness.UNKNOWN]
+        if store.broker == broker and store.newest is not None and store.newest.to_offset <= listing.start_offset
+    )
+    return next(expired, None)
 
 
-def first_records(listing: StoreListing) -> tuple[Fingerprint, ...]:
-    """Return fingerprints of the first record of some segments, the oldest first."""
+class _FirstRecords:
+    """The first record of some of a store's segments, read when somebody asks."""
+
+    def __init__(self, listing: StoreListing) -> None:
+        self._listing = listing
+        self._found: list[tuple[Fingerprint, MessageRecord]] | None = None
+
+    @property
+    def _records(self) -> list[tuple[Fingerprint, MessageRecord]]:
+        if self._found is None:
+            self._found = list(_first_records(self._listing))
+        return self._found
+
+    @property
+    def fingerprints(self) -> tuple[Fingerprint, ...]:
+        return tuple(fingerprint for fingerprint, _ in self._records)
+
+    def owners(self, lake: Lake) -> set[str]:
+        """Return the ids of the stores that have a row for one of the records."""
+        wanted = {
+            record.physical_offset: tuple(getattr(record, name) for name in _IDENTITY) for _, record in self._records
+        }
+        where = ds.field("physical_offset").isin(list(wanted))
+        found = rows(lake.location, MESSAGES.name, lake.options, ["store_id", "physical_offset", *_IDENTITY], where)
+        return {
+            row["store_id"] for row in found if wanted[row["physical_offset"]] == tuple(row[name] for name in _IDENTITY)
+        }
+
+
+_IDENTITY = ("total_size", "body_crc", "queue_id", "queue_offset", "born_timestamp", "store_timestamp")
+
+
+def _first_records(listing: StoreListing) -> Iterator[tuple[Fingerprint, MessageRecord]]:
+    """Yield the first record of some segments, the oldest first."""
     step = max(len(listing.segments) // _SAMPLED_SEGMENTS, 1)
-    found: list[Fingerprint] = []
     for segment in listing.segments[::step]:
-        first_byte = Range(
-            segment.location, segment.base_offset, segment.readable, 0, 1, sync=False, final=False,
+        whole = Range(
+            segment.location, segment.base_offset, segment.readable, 0, segment.readable, sync=True, final=False,
             options=dict(listing.options),
         )  # fmt: skip
-        found += run_range(first_byte, _read_through).seen.fingerprints
-    return tuple(found)
-
-
-def _read_through(_range: Range, pieces: Iterator[Records | Piece]) -> None:
-    for _ in pieces:
-        pass
+        with closing(RangeReader(whole).pieces()) as pieces:
+            group = next((item for item in pieces if isinstance(item, Records)), None)
+            if group is not None:
+                at, size = int(group.positions[0]), int(group.sizes[0])
+                raw = bytes(group.buffer[at : at + size])
+                offset = group.base_offset + at
+                yield Fingerprint(offset, size, sha256(raw).hexdigest()), decode_record(raw, 0, offset)

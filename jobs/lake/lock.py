@@ -2,11 +2,13 @@
 One run of a store at a time, as a courtesy: the transaction in `runs` is what fences, the lock only saves the work.
 
 On a local lake the lock is the operating system's, on a file: it ends with the process that holds it, however that
-ends.
-What the file says is for people, and for the next run: if it was not emptied, the last run did not end well. On an
-object store there is no such lock.
+ends. On an object store there is no such lock; there only the note is left.
+
+What the note says is for people, and for the next run: if it was not taken away, the last run did not end well, and may
+have left files behind.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -17,9 +19,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from jobs.lake.runs import HeldByOtherError, Lake
-from jobs.storage import is_local, join, local_path
+from jobs.storage import FileInfo, is_local, join, local_path, storage_of
 
 _LOCKS = "_locks"
+_NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # some network file systems
 
 
 @contextmanager
@@ -29,10 +32,14 @@ def held(lake: Lake, store_id: str) -> Iterator[bool]:
 
     `HeldByOtherError` says who holds it and since when.
     """
-    if not is_local(lake.location):
-        yield True  # nobody knows
-        return
-    path = Path(local_path(join(lake.location, _LOCKS, store_id)))
+    location = join(lake.location, _LOCKS, store_id)
+    with _file_held(location) if is_local(location) else _noted(lake, location) as was_cut_off:
+        yield was_cut_off
+
+
+@contextmanager
+def _file_held(location: str) -> Iterator[bool]:
+    path = Path(local_path(location))
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         try:
@@ -40,21 +47,42 @@ def held(lake: Lake, store_id: str) -> Iterator[bool]:
         except BlockingIOError as error:
             file.seek(0)
             raise HeldByOtherError(_told(file.read())) from error
+        except OSError as error:
+            if error.errno not in _NO_LOCKS_HERE:
+                raise
         was_cut_off = os.fstat(file.fileno()).st_size > 0
         file.truncate(0)
-        file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": _now()}))
+        file.write(_note())
         file.flush()
         yield was_cut_off
         file.truncate(0)  # an error or a kill leaves the text: the next run then looks for leftovers
+
+
+@contextmanager
+def _noted(lake: Lake, location: str) -> Iterator[bool]:
+    storage = storage_of(location, lake.options)
+    was_cut_off = any(info.name == location.rpartition("/")[2] for info in _notes(lake))
+    storage.create(location, _note().encode())
+    yield was_cut_off
+    storage.delete(location)
+
+
+def _notes(lake: Lake) -> list[FileInfo]:
+    folder = join(lake.location, _LOCKS)
+    try:
+        return storage_of(folder, lake.options).list_files(folder)
+    except FileNotFoundError:
+        return []
+
+
+def _note() -> str:
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": since})
 
 
 def _told(text: str) -> str:
     try:
         holder = json.loads(text)
         return f"held by process {holder['pid']} on {holder['host']} since {holder['since']}"
-    except (json.JSONDecodeError, KeyError):
+    except (json.JSONDecodeError, KeyError, TypeError):
         return "held by another process that has just begun"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

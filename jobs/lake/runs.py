@@ -9,15 +9,18 @@ next run begins is what the newest prepared manifest says.
 
 import json
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-from jobs.lake.commit import TransactionTakenError, commit, committed_transaction, open_table
-from jobs.lake.tables import QUARANTINE, RUNS, Table, messages_table
+import pyarrow.dataset as ds
+
+from jobs.lake.commit import TransactionTakenError, commit, committed_transaction, open_table, paths, rows
+from jobs.lake.superseded import Superseded, move_rows, rewritten
+from jobs.lake.tables import MESSAGES, QUARANTINE, RUNS, Table
 from jobs.lake.writing import Action, FileNaming, TableFile
 from jobs.source.reading import Fingerprint
 from jobs.storage import join, storage_of
@@ -28,6 +31,7 @@ REGISTERED = "registered"
 PREPARED = "prepared"
 DONE = "done"
 _NEWEST_KEPT = 32
+_MANIFESTS_KEPT = 64
 _REGISTRY = "stores"  # the transaction that serialises registrations
 
 
@@ -59,6 +63,7 @@ class Manifest:
     state: Mapping[str, Any] = field(default_factory=dict)  # where queues and index go on
     counts: Mapping[str, int] = field(default_factory=dict)
     gaps: tuple[Mapping[str, Any], ...] = ()
+    superseded: Superseded | None = None  # rows of earlier runs that the log does not hold any more
     started: str = ""
     version: int = MANIFEST_VERSION
 
@@ -75,6 +80,8 @@ class Manifest:
         values["fingerprints"] = tuple(Fingerprint(*item) for item in values["fingerprints"])
         values["tables"] = {name: tuple(Action(*item) for item in items) for name, items in values["tables"].items()}
         values["gaps"] = tuple(values["gaps"])
+        superseded = values.get("superseded")
+        values["superseded"] = Superseded(*superseded) if superseded else None
         return cls(**values)
 
 
@@ -90,8 +97,7 @@ class KnownStore:
     @property
     def fingerprints(self) -> tuple[Fingerprint, ...]:
         """Bytes that this store has, newest first."""
-        recent = self.newest.fingerprints if self.newest else ()
-        return tuple(sorted({*self.registered, *recent}, reverse=True))
+        return tuple(sorted(self.newest.fingerprints if self.newest else self.registered, reverse=True))
 
     @property
     def next_run(self) -> int:
@@ -100,40 +106,48 @@ class KnownStore:
 
 
 def known_stores(lake: Lake) -> list[KnownStore]:
-    """Return every store of the lake, in the order of their registration."""
+    """Return every store of the lake, in the order of their registration, each with its newest run."""
     found = []
-    for row in _rows(lake, RUNS.name, ["store_id", "broker", "time", "detail"], run=0):
+    for row in rows(lake.location, RUNS.name, lake.options, ["store_id", "broker", "time", "detail"], _is_run(0)):
         registered = tuple(Fingerprint(*item) for item in json.loads(row["detail"])["fingerprints"])
         found.append((row["time"], KnownStore(row["store_id"], row["broker"], registered)))
-    return [_with_newest(lake, store) for _, store in sorted(found, key=lambda item: item[0])]
+    return [refreshed(lake, store) for _, store in sorted(found, key=lambda item: item[0])]
 
 
-def _with_newest(lake: Lake, store: KnownStore) -> KnownStore:
+def refreshed(lake: Lake, store: KnownStore) -> KnownStore:
+    """Return *store* with its newest run as it is now."""
     run = committed_transaction(lake.location, RUNS.name, store.store_id, lake.options)
-    return KnownStore(store.store_id, store.broker, store.registered, read_manifest(lake, store.store_id, run))
+    if store.newest is not None and store.newest.run == run:
+        return store
+    return replace(store, newest=read_manifest(lake, store.store_id, run))
 
 
 def read_manifest(lake: Lake, store_id: str, run: int) -> Manifest | None:
     """Return the manifest that a prepared run names; None for run 0."""
-    for row in _rows(lake, RUNS.name, ["store_id", "state", "manifest"], run=run) if run else ():
-        if row["store_id"] == store_id and row["state"] == PREPARED:
-            location = join(lake.location, row["manifest"])
-            with storage_of(location, lake.options).open(location) as file:
-                return Manifest.from_json(bytes(file.read(0, file.size)))
-    if run:
-        raise OSError(f"{lake.location}: run {run} of store {store_id} is prepared, but its row or manifest is gone")
-    return None
+    if not run:
+        return None
+    row = _prepared_row(lake, store_id, run)
+    if row is None:
+        raise OSError(f"{lake.location}: run {run} of store {store_id} is prepared, but its row in `runs` is gone")
+    location = join(lake.location, row["manifest"])
+    try:
+        with storage_of(location, lake.options).open(location) as file:
+            return Manifest.from_json(bytes(file.read(0, file.size)))
+    except FileNotFoundError as error:
+        reason = f"{location}: this manifest of run {run} is gone; without it the store cannot be gone on with"
+        raise OSError(reason) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise OSError(f"{location}: no manifest of a run: {error}") from error
 
 
-def _rows(lake: Lake, table: str, columns: list[str], *, run: int) -> list[dict[str, Any]]:
-    """Return the rows of one run number; the statistics in Delta's log leave few files to open."""
-    import pyarrow.dataset as ds
+def _prepared_row(lake: Lake, store_id: str, run: int) -> dict[str, Any] | None:
+    columns = ["store_id", "state", "time", "host", "manifest"]
+    found = rows(lake.location, RUNS.name, lake.options, columns, _is_run(run))
+    return next((row for row in found if row["store_id"] == store_id and row["state"] == PREPARED), None)
 
-    snapshot = open_table(lake.location, table, lake.options)
-    if snapshot is None:
-        return []
-    dataset = snapshot.to_pyarrow_dataset()
-    return dataset.to_table(columns=columns, filter=ds.field("run") == run).to_pylist()  # type: ignore[no-any-return]
+
+def _is_run(run: int) -> ds.Expression:
+    return ds.field("run") == run
 
 
 def register(lake: Lake, broker: str, fingerprints: Iterable[Fingerprint], registrations: int) -> KnownStore:
@@ -170,24 +184,41 @@ def prepare(lake: Lake, manifest: Manifest) -> None:
             detail=json.dumps({"counts": dict(manifest.counts), "gaps": list(manifest.gaps)}),
         )
     except TransactionTakenError as error:
+        discard(lake, manifest)
         storage_of(location, lake.options).delete(location)
-        raise HeldByOtherError(f"run {manifest.run} of this store was prepared by another process") from error
+        raise HeldByOtherError(_who_prepared(lake, manifest)) from error
+
+
+def discard(lake: Lake, manifest: Manifest) -> None:
+    """Delete the files of a run that lost, or that will not be prepared."""
+    for table, actions in manifest.tables.items():
+        for action in actions:
+            location = join(lake.location, table, action.path)
+            storage_of(location, lake.options).delete(location)
+
+
+def _who_prepared(lake: Lake, manifest: Manifest) -> str:
+    """Say who was faster."""
+    row = _prepared_row(lake, manifest.store_id, manifest.run)
+    by_whom = f" on {row['host']} at {row['time']:%Y-%m-%d %H:%M:%S} UTC" if row else ""
+    return f"run {manifest.run} of this store was prepared by another process{by_whom}"
 
 
 def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
     """Commit what a prepared run wrote, table by table, and mark it done; whatever is committed already stays so."""
+    transaction = (manifest.store_id, manifest.run)
+    note = {"store_id": manifest.store_id, "run": str(manifest.run)}
+    superseded = manifest.superseded
+    if superseded is not None:
+        move_rows(lake.location, superseded, transaction, note, lake.options)
     versions = {}
     for table in lake_tables():
         actions = manifest.tables.get(table.name, ())
-        if not actions:
+        change = rewritten(lake.location, table, superseded, transaction, lake.options) if superseded else None
+        if not actions and change is None:
             continue
-        note = {"store_id": manifest.store_id, "run": str(manifest.run)}
-        try:
-            versions[table.name] = commit(
-                lake.location, table, actions, (manifest.store_id, manifest.run), note, lake.options
-            )
-        except TransactionTakenError:
-            continue
+        with suppress(TransactionTakenError):  # somebody else committed it
+            versions[table.name] = commit(lake.location, table, actions, transaction, note, lake.options, change)
     store = KnownStore(manifest.store_id, manifest.broker, ())
     with suppress(TransactionTakenError):  # somebody else finished it
         done = (_done(manifest.store_id), manifest.run)
@@ -203,43 +234,79 @@ def unfinished(lake: Lake, store: KnownStore) -> Manifest | None:
 
 def sweep(lake: Lake, manifest: Manifest) -> list[str]:
     """
-    Delete what attempts of this run left behind that are not in its prepared manifest; they can never be committed.
+    Delete what attempts of this run left behind that are not part of it; they can never be committed.
 
-    Only after `prepare` succeeded: until then, another attempt of the same number may still win.
+    Only when the run is prepared: until then, another attempt of the same number may still win.
     """
     removed = []
-    prefix = FileNaming(manifest.store_id, manifest.run).prefix
-    for table in lake_tables():
-        directory = join(lake.location, table.name)
+    for table in (*lake_tables(), RUNS):
         kept = {action.path for action in manifest.tables.get(table.name, ())}
-        storage = storage_of(directory, lake.options)
-        try:
-            names = [info.name for info in storage.list_files(directory)]
-        except FileNotFoundError:
-            continue
-        for name in names:
-            if name.startswith(prefix) and name not in kept:
-                storage.delete(join(directory, name))
-                removed.append(f"{table.name}/{name}")
+        snapshot = open_table(lake.location, table.name, lake.options)
+        if snapshot is not None:
+            kept |= paths(snapshot)
+        removed += _delete_files(lake, table.name, FileNaming(manifest.store_id, manifest.run).prefix, kept)
+    row = _prepared_row(lake, manifest.store_id, manifest.run)
+    kept = {row["manifest"].removeprefix(f"{MANIFESTS}/")} if row else set()
+    for prefix in ("", "."):  # a file that is being created has a dot before its name
+        removed += _delete_files(lake, MANIFESTS, f"{prefix}{manifest.store_id}-{manifest.run}-", kept)
     return removed
 
 
+def has_litter(lake: Lake, store: KnownStore) -> bool:
+    """Tell whether an attempt of the store's next run left files behind."""
+    prefix = FileNaming(store.store_id, store.next_run).prefix
+    folders = (*(table.name for table in (*lake_tables(), RUNS)), MANIFESTS)
+    return any(name.lstrip(".").startswith(prefix) for folder in folders for name in _file_names(lake, folder))
+
+
+def tidy(lake: Lake, manifest: Manifest) -> None:
+    """Delete manifests that nobody will ask for any more, every now and then."""
+    if manifest.run % _MANIFESTS_KEPT:
+        return
+    prefix = f"{manifest.store_id}-"
+    storage = storage_of(lake.location, lake.options)
+    for name in _file_names(lake, MANIFESTS):
+        run = name.removeprefix(prefix).partition("-")[0]
+        if name.startswith(prefix) and int(run) <= manifest.run - _MANIFESTS_KEPT:
+            storage.delete(join(lake.location, MANIFESTS, name))
+
+
+def _delete_files(lake: Lake, folder: str, prefix: str, kept: set[str]) -> list[str]:
+    removed = [name for name in _file_names(lake, folder) if name.startswith(prefix) and name not in kept]
+    for name in removed:
+        location = join(lake.location, folder, name)
+        storage_of(location, lake.options).delete(location)
+    return [f"{folder}/{name}" for name in removed]
+
+
+def _file_names(lake: Lake, folder: str) -> Sequence[str]:
+    """Return the names of a folder's own files."""
+    location = join(lake.location, folder)
+    try:
+        return [info.name for info in storage_of(location, lake.options).list_files(location)]
+    except FileNotFoundError:
+        return []
+
+
 def thinned(fingerprints: Iterable[Fingerprint]) -> tuple[Fingerprint, ...]:
-    """Keep the newest fingerprints, and ever fewer of the older ones: a few dozen know a store for ever."""
+    """
+    Keep the newest fingerprints, and ever fewer of the older ones: some dozens know a store for ever.
+
+    The log is divided into cells that grow with their distance from its end, and always in the same places: thinning
+    again and again keeps one in each.
+    """
     newest_first = sorted(set(fingerprints), reverse=True)
-    kept = newest_first[:_NEWEST_KEPT]
-    step = 2
-    rest = newest_first[_NEWEST_KEPT:]
-    while rest:
-        kept.append(rest[0])
-        rest = rest[step:]
-        step *= 2
-    return tuple(kept)
+    kept = {("newest", offset): fingerprint for offset, fingerprint in enumerate(newest_first[:_NEWEST_KEPT])}
+    for fingerprint in newest_first[_NEWEST_KEPT:]:
+        distance = newest_first[0].offset - fingerprint.offset
+        bits = max(distance.bit_length() - 2, 0)
+        kept.setdefault((str(bits), fingerprint.offset >> bits), fingerprint)
+    return tuple(sorted(kept.values(), reverse=True))
 
 
 def lake_tables() -> tuple[Table, ...]:
     """Return the tables that runs commit to, in the order of commits."""
-    return (messages_table(), QUARANTINE)
+    return (MESSAGES, QUARANTINE)
 
 
 def _done(store_id: str) -> str:

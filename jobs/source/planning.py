@@ -31,6 +31,7 @@ class Range:
     sync: bool  # find the first record: start is no known boundary
     final: bool  # records follow in a later segment, so nothing here is unfinished
     store_timestamp: int | None = None  # of the last record before start, where known
+    settled_until: int | None = None  # ms: what was stored later waits, unless the range is final
     options: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -49,11 +50,13 @@ def plan_ranges(
     from_offset: int = 0,
     range_size: int = DEFAULT_RANGE_SIZE,
     store_timestamp: int | None = None,
+    settled_until: int | None = None,
 ) -> list[Range]:
     """
     Return the ranges of the log from the record boundary *from_offset* on, in order.
 
-    *store_timestamp* is that of the last record before *from_offset*.
+    *store_timestamp* is that of the last record before *from_offset*; *settled_until* is the time that the newest
+    records may have.
     """
     newest = newest_written(listing)
     ranges: list[Range] = []
@@ -69,6 +72,7 @@ def plan_ranges(
                 sync=begin > start,
                 final=newest is not None and segment.base_offset < newest,
                 store_timestamp=store_timestamp if from_offset > segment.base_offset and begin == start else None,
+                settled_until=settled_until,
                 options=dict(listing.options),
             )
             for begin, end in _cuts(start, segment.readable, range_size)

@@ -1,14 +1,17 @@
 """Read one range of the log: its pieces, and what the driver needs to hold them against the ranges around it."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from hashlib import sha256
 from typing import NamedTuple
 
 from jobs.source.planning import Range
 from jobs.storage import storage_of
-from rmq_formats.commitlog.layout import BLANK, HEAD, HOST_BITS, RECORD
+from rmq_formats.commitlog import kernels
+from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.scan import Records, scan
 from rmq_formats.commitlog.segment import Piece, PieceKind, detect_framing
+
+SETTLING = "stored too recently"
 
 
 class Fingerprint(NamedTuple):
@@ -47,7 +50,7 @@ class RangeReader:
         self._store_timestamp = range_.store_timestamp
         self._fingerprints: list[Fingerprint] = []
 
-    def pieces(self) -> Iterator[Records | Piece]:
+    def pieces(self) -> Generator[Records | Piece]:
         """Yield records in groups, everything else piece by piece; a group's buffer is valid until the next one."""
         try:
             yield from self._read()
@@ -55,7 +58,7 @@ class RangeReader:
             self._gone = True
             self._next = self._range.end_offset
 
-    def _read(self) -> Iterator[Records | Piece]:
+    def _read(self) -> Generator[Records | Piece]:
         range_ = self._range
         with storage_of(range_.location, range_.options).open(range_.location) as file:
             framing = detect_framing(bytes(file.read(0, BLANK.size)))
@@ -73,9 +76,29 @@ class RangeReader:
             ):
                 if isinstance(item, Piece):
                     self._see(item.offset, item.end, item.kind)
-                else:
-                    self._see_records(item, framing.header_size)
-                yield item
+                    yield item
+                    continue
+                settled = self._settled(item)
+                if settled:
+                    group = item._replace(positions=item.positions[:settled], sizes=item.sizes[:settled])
+                    self._see_records(group, framing.header_size)
+                    yield group
+                if settled < item.positions.size:
+                    yield self._rest(item.base_offset + int(item.positions[settled]) - framing.header_size)
+                    return
+
+    def _settled(self, group: Records) -> int:
+        """Return how many records of a group are old enough to be taken."""
+        limit = self._range.settled_until
+        if limit is None or self._range.final:
+            return group.positions.size
+        return int(kernels.count_stored_until(group.buffer, group.positions, limit))
+
+    def _rest(self, start: int) -> Piece:
+        """Leave what begins at *start* to a later run."""
+        end = self._range.base_offset + self._range.segment_size
+        self._see(start, end, PieceKind.WAITING)
+        return Piece(PieceKind.WAITING, start, end - start, SETTLING)
 
     def _see(self, start: int, end: int, kind: PieceKind) -> None:
         if self._first is None:
@@ -94,13 +117,7 @@ class RangeReader:
         if not self._records:
             self._fingerprints = [_fingerprint(group, 0, view)]
         self._fingerprints[1:] = [_fingerprint(group, count - 1, view)]
-        sys_flag = int(HEAD.unpack(view, last)[_SYS_FLAG])
-        layout = RECORD[sys_flag & HOST_BITS]
-        (self._store_timestamp,) = (
-            int(value)
-            for field, value in zip(layout.fields, layout.unpack(view, last), strict=True)
-            if field.name == "store_timestamp"
-        )
+        self._store_timestamp = int(kernels.store_timestamp(group.buffer, last))
         self._records += count
 
     @property
@@ -116,9 +133,6 @@ class RangeReader:
             self._store_timestamp,
             tuple(self._fingerprints),
         )
-
-
-_SYS_FLAG = [field.name for field in HEAD.fields].index("sys_flag")
 
 
 def _fingerprint(group: Records, number: int, view: memoryview) -> Fingerprint:

@@ -90,6 +90,15 @@ def store_timestamp(buffer: Bytes, at: int) -> int:
 
 
 @compiled
+def count_stored_until(buffer: Bytes, positions: Integers, limit: int) -> int:
+    """Return how many records there are before the first one that was stored later than *limit*."""
+    for number in range(positions.size):
+        if store_timestamp(buffer, positions[number]) > limit:
+            return number
+    return int(positions.size)
+
+
+@compiled
 def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
     """Tell what stands at *at* as `decode_record` does: GOOD, SHORT or BAD. *place* is its physical offset."""
     if limit - at < _HEAD_SIZE:

@@ -1,0 +1,140 @@
+"""
+Where the log and the lake part: the exact first record, by holding the lake's rows against the log.
+
+Fingerprints tell that something differs, not where, nor why: a bit may have flipped since it was read, a copy may not
+be whole yet, or the broker may have cut off the end of its log and written something else. Only the last one is another
+history, and only a record that proves itself proves it.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from jobs.lake.commit import open_table, rows
+from jobs.lake.identity import Likeness, compare
+from jobs.lake.runs import KnownStore, Lake
+from jobs.lake.superseded import Superseded
+from jobs.lake.tables import MESSAGES, QUARANTINE
+from jobs.source.listing import StoreListing
+from jobs.source.planning import head, plan_ranges
+from jobs.source.reading import RangeReader
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import detect_framing
+from rmq_formats.kernels import Integers
+from rmq_formats.properties import PropertyParser
+
+_WHOLE_SEGMENT = 1 << 62
+_COMPARED = (
+    "physical_offset", "total_size", "magic_code", "body_crc", "queue_id", "flag", "queue_offset", "sys_flag",
+    "born_timestamp", "store_timestamp", "reconsume_times", "body_length", "topic_length", "properties_length",
+)  # fmt: skip
+
+
+class _Group(NamedTuple):
+    """Some records of the log that follow each other."""
+
+    start: int  # where the piece of the first one begins
+    end: int
+    records: pa.RecordBatch  # those whose bodies are right
+    damaged: frozenset[int]  # physical offsets of the others
+    header_size: int
+
+
+def divergence(lake: Lake, store: KnownStore, listing: StoreListing) -> Superseded | None:
+    """Return which rows of the lake the store's log has replaced by others; None when there are none."""
+    comparison = compare(store, listing)
+    if store.newest is None or comparison.likeness in (Likeness.SAME, Likeness.UNKNOWN):
+        return None
+    start = first_difference(lake, store, listing, comparison.agreed)
+    if start is None:
+        return None
+    why = f"the log holds other records from here on; bytes at {comparison.differs} are not those read before"
+    return Superseded(store.store_id, store.next_run, start, store.newest.to_offset, why)
+
+
+def first_difference(lake: Lake, store: KnownStore, listing: StoreListing, agreed: int = 0) -> int | None:
+    """
+    Return where the log begins to be another one than the lake has read; None when it is the same.
+
+    Bytes before *agreed* are known to be the same. What is damaged now, not written yet or deleted is no difference.
+    """
+    end = store.newest.to_offset if store.newest else 0
+    selection = store.newest.selection if store.newest else {}
+    takes_all = not (selection.get("topics") or selection.get("exclude_topics"))
+    for group in _groups(listing, max(agreed, listing.start_offset), end):
+        difference = _difference(lake, store, group, end, takes_all=takes_all)
+        if difference is not None:
+            return difference
+    return None
+
+
+def _groups(listing: StoreListing, start: int, end: int) -> Iterator[_Group]:
+    segments = {segment.location: segment for segment in listing.segments}
+    for range_ in plan_ranges(listing, start, _WHOLE_SEGMENT):
+        if range_.start_offset >= end:
+            return
+        header_size = detect_framing(head(segments[range_.location], listing)).header_size
+        with closing(RangeReader(range_).pieces()) as pieces:
+            for item in pieces:
+                if not isinstance(item, Records):
+                    continue
+                first = item.base_offset + int(item.positions[0]) - header_size
+                batch, bad = message_batch(item, PropertyParser.SCAN, with_body=False)
+                damaged = frozenset(offset for offset, _ in bad)
+                last = item.base_offset + int(item.positions[-1]) + int(item.sizes[-1])
+                yield _Group(first, last, batch, damaged, header_size)
+                if last >= end:
+                    return
+
+
+def _difference(lake: Lake, store: KnownStore, group: _Group, end: int, *, takes_all: bool) -> int | None:
+    """Return the first place in a group where the log has a record and the lake has something else."""
+    offset = ds.field("physical_offset")
+    here = (ds.field("store_id") == store.store_id) & (offset >= group.start) & (offset < min(group.end, end))
+    snapshot = open_table(lake.location, MESSAGES.name, lake.options)
+    if snapshot is None:
+        return None
+    kept = snapshot.to_pyarrow_dataset().to_table(columns=list(_COMPARED), filter=here).sort_by("physical_offset")
+    of_lake = _offsets(kept)
+    of_log = _offsets(group.records)
+    of_log = of_log[of_log < end]
+    _, in_log, in_lake = np.intersect1d(of_log, of_lake, assume_unique=True, return_indices=True)
+    unequal = np.zeros(in_log.size, bool)
+    for name in _COMPARED:
+        unequal |= _values(group.records, name)[in_log] != _values(kept, name)[in_lake]
+    other = np.concatenate([of_log[in_log][unequal], np.delete(of_lake, in_lake)])
+    found = sorted(set(other.tolist()) - group.damaged)
+    if takes_all:
+        new = np.delete(of_log, in_log).tolist()
+        found = sorted({*found, *(_not_in_quarantine(lake, store, new) if new else ())})
+    return _boundary(found[0], of_log, group) if found else None
+
+
+def _not_in_quarantine(lake: Lake, store: KnownStore, offsets: list[int]) -> Iterator[int]:
+    """Yield the offsets that the lake does not know as damaged either."""
+    of_store = ds.field("store_id") == store.store_id
+    damage = rows(lake.location, QUARANTINE.name, lake.options, ["physical_offset", "length"], of_store)
+    for offset in offsets:
+        if not any(0 <= offset - row["physical_offset"] < row["length"] for row in damage):
+            yield offset
+
+
+def _boundary(found: int, of_log: Integers, group: _Group) -> int:
+    """Return the record of the log that covers *found*: rows may begin in the middle of it."""
+    before = of_log[of_log <= found]
+    return int(before[-1]) - group.header_size if before.size else group.start
+
+
+def _offsets(table: pa.Table | pa.RecordBatch) -> Integers:
+    return _values(table, "physical_offset")
+
+
+def _values(table: pa.Table | pa.RecordBatch, name: str) -> Integers:
+    column = table.column(name)
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return np.asarray(whole.to_numpy(zero_copy_only=False), np.int64)
