@@ -7,8 +7,9 @@ in two minutes; `matrix` is everything on every release, and is left out unless 
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -18,8 +19,9 @@ from tests.oracle.plays import Plays
 from tests.oracle.process import running
 from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES
 from tests.oracle.scenarios import SCENARIOS
-from tests.oracle.sessions import RealBroker, RealStore, open_broker, open_store
+from tests.oracle.sessions import DirectMessage, RealBroker, RealStore, open_broker, open_store
 from tests.oracle.settings import SMALL_GEOMETRY, Geometry
+from tests.oracle.stage import Stage
 
 _IN_TWO_MINUTES = frozenset({"everyday", "edges", "clock", "killed"})
 """Scenarios that every test run plays."""
@@ -109,6 +111,32 @@ def real_store() -> StoreFactory:
             yield opened
 
     return start
+
+
+class Kills(Protocol):
+    """Kills a release while it appends."""
+
+    def __call__(self, release: str, store: Path, messages: Iterable[DirectMessage], *, after: int) -> None:
+        """Kill *release* in *store* when it has answered for *after* of *messages*, with more of them on the way."""
+
+
+@pytest.fixture
+def kills(tmp_path: Path) -> Kills:
+    """Open a store, send, and kill the process while it appends."""
+
+    def kill(release: str, store: Path, messages: Iterable[DirectMessage], *, after: int) -> None:
+        stage = Stage(release, store, SMALL_GEOMETRY, tmp_path)
+        if store.exists():
+            stage.remove_empty_files()
+        try:
+            with stage.store() as opened:
+                for stored in islice(opened.real.put_each(messages), after):
+                    assert stored.status == "PUT_OK"
+                stage.crash()
+        finally:
+            stage.end()
+
+    return kill
 
 
 @pytest.fixture(scope="session")

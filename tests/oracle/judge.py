@@ -6,9 +6,9 @@ read as they are. Where a rebuild from the log cannot be equal (`explain_index`)
 file before it.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,15 +23,24 @@ from rmq_formats.consumequeue.queue import BatchConsumeQueue, ConsumeQueue
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules, decode_unit, expected_units
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable, pack_keys
-from rmq_formats.indexfile.file import IndexWriter, release_at, rules_of
+from rmq_formats.indexfile.file import IndexFile, IndexWriter, release_at, rules_of
 from rmq_formats.indexfile.keys import index_keys
+from rmq_formats.indexfile.layout import (
+    ENTRY,
+    HEADER,
+    SLOT,
+    IndexEntry,
+    IndexHeader,
+    decode_entry,
+    decode_header,
+)
 from rmq_formats.indexfile.layout import Geometry as IndexGeometry
-from rmq_formats.indexfile.layout import IndexEntry, IndexHeader, decode_entry, decode_header
 from rmq_formats.release import Release
 from rmq_formats.store import FileKind, classify, is_index_name, name_of_offset
 from tests.oracle.settings import Geometry
 
 _BATCH_UNIT_SIZE = 46
+_HEAD = 64
 _MODELS: dict[QueueKind, type[ConsumeQueue | BatchConsumeQueue]] = {
     QueueKind.PLAIN: ConsumeQueue,
     QueueKind.BATCH: BatchConsumeQueue,
@@ -146,12 +155,19 @@ def _kind(store: Path, path: Path) -> FileKind:
 
 def pieces(store: Path) -> Iterator[tuple[SegmentBytes, Piece]]:
     """Yield every piece of a store's log."""
-    files = segments(store)
-    for path in files:
-        raw = path.read_bytes()
-        segment = SegmentBytes.of(raw, int(path.name), detect_framing(raw))
-        for piece in walk_segment(segment, final=path != files[-1]):
+    for base_offset, raw, final in _segments(store):
+        segment = SegmentBytes.of(raw, base_offset, detect_framing(raw))
+        for piece in walk_segment(segment, final=final):
             yield segment, piece
+
+
+def _segments(store: Path) -> Iterator[tuple[int, bytes, bool]]:
+    """Yield each file of the log: its offset, its bytes, and whether records follow in a later one."""
+    logs = [(int(path.name), path.read_bytes()) for path in segments(store)]
+    # The broker makes the next file before it is needed: zeros, which say nothing about the file before.
+    written = [number for number, (_, raw) in enumerate(logs) if any(raw[:_HEAD])]
+    for number, (base_offset, raw) in enumerate(logs):
+        yield base_offset, raw, bool(written) and number < written[-1]
 
 
 def records(store: Path) -> list[MessageRecord]:
@@ -213,17 +229,15 @@ def by_compiled(store: Path, writer: Writer) -> Derived:
 
 
 def _scanned(store: Path) -> Iterator[Records]:
-    files = segments(store)
-    for path in files:
-        raw = path.read_bytes()
+    for base_offset, raw, final in _segments(store):
         found = scan(
             lambda position, size, raw=raw: raw[position : position + size],  # type: ignore[misc]
             0,
             len(raw),
             len(raw),
-            int(path.name),
+            base_offset,
             detect_framing(raw),
-            final=path != files[-1],
+            final=final,
         )
         yield from (group for group in found if isinstance(group, Records))
 
@@ -270,45 +284,122 @@ def _built_index(keys: np.ndarray, table: RuleTable, writer: Writer, newest: int
 
 def explain_index(store: Path, log: list[MessageRecord], writer: Writer) -> list[str]:
     """
-    Say for each index file of a store how it follows from the one before: `continued`, `repeated` or `unexplained`.
+    Say for each index file of a store how it follows from the one before.
 
-    `continued`: the message that straddles both goes on where it stopped. `repeated`: after a crash the broker puts all
-    keys of that message again. The first file is `whole` if it is what the log alone gives, `partly` if the broker has
-    deleted messages that it still names, and agrees about all others.
+    `whole`: the first file, as the log alone gives it. `continued`: the message that straddles both goes on where it
+    stopped. `repeated`: after a crash the broker puts all keys of that message, or of the last one in a file that
+    survived, again. `again`: a file that a killed broker had just made, of zeros, survives recovery; as it names no
+    message that it ends with, all messages that recovery dispatches, from a log file's first on, are indexed once more.
+    `behind`: the last file of a killed broker lacks what was not dispatched yet; `torn`: within one entry. `partly`: the
+    first file of a log whose oldest messages are deleted still names those, and agrees about all others.
+    All else is `unexplained`.
     """
-    files = [path.read_bytes() for path in list_index_files(store)]
-    verdicts = [_explain_first(files[0], log, writer)] if files else []
-    for previous, file in pairwise(files):
-        verdicts.append(_explain_next(previous, file, log, writer))
+    # Killed between making a file and giving it its size, a broker leaves an empty one.
+    size = writer.index_geometry.file_size
+    files = [path.read_bytes().ljust(size, b"\0") for path in list_index_files(store)]
+    verdicts = []
+    for number, file in enumerate(files):
+        is_last = number == len(files) - 1
+        previous = files[number - 1] if number else None
+        verdicts.append(_explain(previous, file, log, writer, is_last=is_last))
     return verdicts
 
 
-def _explain_first(file: bytes, log: list[MessageRecord], writer: Writer) -> str:
-    made = by_scalar(log, writer).index_files
-    if made and made[0] == file:
-        return "whole"
-    first = log[0].physical_offset
-    kept = [entry for entry in _entries(file, writer) if entry.physical_offset >= first]
-    wanted = [key for key in _keys(log, writer) if key[1] <= decode_header(file).end_physical_offset]
-    return (
-        "partly"
-        if [(entry.key_hash, entry.physical_offset) for entry in kept] == wanted[: len(kept)]
-        else "unexplained"
-    )
-
-
-def _explain_next(previous: bytes, file: bytes, log: list[MessageRecord], writer: Writer) -> str:
-    header = decode_header(previous)
-    known = sum(entry.physical_offset == header.end_physical_offset for entry in _entries(previous, writer))
-    rest = [record for record in log if record.physical_offset >= header.end_physical_offset]
-    for verdict, skipped in (("continued", known), ("repeated", 0)):
-        index = IndexWriter(writer.index_geometry, rules_of(*writer.rules), None, header)
-        for number, record in enumerate(rest):
-            is_straddling = number == 0 and record.physical_offset == header.end_physical_offset
-            index.dispatch(record, skipped if is_straddling else 0)
-        if index.files and index.files[0].encode(writer.rules[-1][1].empty_index_count) == file:
-            return verdict
+def _explain(previous: bytes | None, file: bytes, log: list[MessageRecord], writer: Writer, *, is_last: bool) -> str:
+    ways = list(_ways(previous, file, log, writer))
+    for way in ways:
+        if _made(way, writer).encode(writer.rules[-1][1].empty_index_count) == file:
+            return way.word
+    for way in ways if is_last else ():
+        shorter = _made(way, writer, decode_header(file).index_count).encode()
+        if shorter == file:
+            return "behind"
+        if _differs_in_one_entry(shorter, file, writer):
+            return "torn"
+    if not previous and _agrees_about_the_log(file, log, writer):
+        return "partly"
     return "unexplained"
+
+
+class _Part(NamedTuple):
+    """Some of a message's keys: from one on, up to another."""
+
+    record: MessageRecord
+    first: int = 0
+    end: int | None = None
+
+
+class _Way(NamedTuple):
+    """One way in which an index file may have come about: what was put behind which file."""
+
+    word: str
+    previous: IndexHeader | None
+    parts: list[_Part]
+
+
+def _ways(previous: bytes | None, file: bytes, log: list[MessageRecord], writer: Writer) -> Iterator[_Way]:
+    if previous is None:
+        whole = list(map(_Part, log))
+        yield _Way("whole", None, whole)
+        yield _Way("repeated", None, _with_repetition(whole, file, writer))
+        return
+    header = decode_header(previous)
+    rest = [_Part(record) for record in log if record.physical_offset >= header.end_physical_offset]
+    continued = rest.copy()
+    if rest and rest[0].record.physical_offset == header.end_physical_offset:
+        known = sum(entry.physical_offset == header.end_physical_offset for entry in _entries(previous, writer))
+        continued[0] = rest[0]._replace(first=known)
+    yield _Way("continued", header, continued)
+    yield _Way("repeated", header, rest)
+    yield _Way("repeated", header, _with_repetition(continued, file, writer))
+    begin = decode_header(file).begin_physical_offset
+    if begin <= header.end_physical_offset and begin % writer.geometry.commit_log_file_size == 0:
+        yield _Way("again", None, [_Part(record) for record in log if record.physical_offset >= begin])
+
+
+def _with_repetition(parts: list[_Part], file: bytes, writer: Writer) -> list[_Part]:
+    """Put all keys of a message once more where *file* has more entries of it than it has keys."""
+    entries = Counter(entry.physical_offset for entry in _entries(file, writer))
+    rules = rules_of(*writer.rules)
+    repeated = []
+    for part in parts:
+        offset = part.record.physical_offset
+        surplus = entries[offset] - len(index_keys(part.record, release_at(rules, offset))) if offset in entries else 0
+        if surplus > 0:
+            repeated += [part._replace(end=part.first + surplus), _Part(part.record)]
+        else:
+            repeated.append(part)
+    return repeated
+
+
+def _made(way: _Way, writer: Writer, count: int = 1 << 31) -> IndexFile:
+    """Make the index file that begins in a *way*, until it is full or its next entry would be number *count*."""
+    file = IndexFile.created(writer.index_geometry, way.previous)
+    rules = rules_of(*writer.rules)
+    for record, first, end in way.parts:
+        release = release_at(rules, record.physical_offset)
+        for key in index_keys(record, release)[first:end]:
+            if file.header.index_count >= count or not file.put(
+                index_key_hash(key), record.physical_offset, record.store_timestamp, release.hash_slot_count
+            ):
+                return file
+    return file
+
+
+def _agrees_about_the_log(file: bytes, log: list[MessageRecord], writer: Writer) -> bool:
+    kept = [entry for entry in _entries(file, writer) if entry.physical_offset >= log[0].physical_offset]
+    wanted = _keys(log, writer)
+    return [(entry.key_hash, entry.physical_offset) for entry in kept] == wanted[: len(kept)]
+
+
+def _differs_in_one_entry(ours: bytes, file: bytes, writer: Writer) -> bool:
+    """Tell whether the files differ in the header, in the entry behind the last one, and in one slot at most."""
+    geometry = writer.index_geometry
+    entry = geometry.entry_position(decode_header(file).index_count)
+    differing = {at for at, (mine, theirs) in enumerate(zip(ours, file, strict=True)) if mine != theirs}
+    slots = {(at - HEADER.size) // SLOT.size for at in differing if HEADER.size <= at < geometry.entries_position}
+    outside = {at for at in differing if at >= geometry.entries_position and not entry <= at < entry + ENTRY.size}
+    return len(slots) <= 1 and not outside
 
 
 def _entries(file: bytes, writer: Writer) -> list[IndexEntry]:

@@ -297,6 +297,7 @@ def killed(stage: Stage) -> None:
     with stage.store() as store:
         store.put_each("unflushed", (_numbered("W", number) for number in range(300, 340)))
         stage.crash()
+    stage.remove_empty_files()
     with stage.store() as store:
         store.put_each("after", (_numbered("W", number) for number in range(340, 352)))
 

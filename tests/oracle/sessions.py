@@ -27,6 +27,10 @@ class UnknownSettingError(Exception):
     """A release was told something that it does not know."""
 
 
+class StoreRefusedError(Exception):
+    """A release would not start with a store."""
+
+
 class Stored(NamedTuple):
     """Where the store put a message; nowhere, if its status says that it was refused."""
 
@@ -257,7 +261,10 @@ def open_store(
     driver: DriverProcess, store: Path, geometry: Geometry, settings: dict[str, str] | None = None
 ) -> Iterator[RealStore]:
     """Open a store in *driver*; after the block it is drained and closed as by a clean stop, unless killed."""
-    _check_known(driver, driver.ask("open-store", _store_values(store, geometry, settings)))
+    answer = driver.ask("open-store", _store_values(store, geometry, settings))
+    _check_known(driver, answer)
+    if answer["loaded"] != "true":
+        raise StoreRefusedError(f"RocketMQ {driver.release} does not load {store}")
     opened = RealStore(driver)
     yield opened
     if driver.is_running:
@@ -333,8 +340,7 @@ def _check_known(driver: DriverProcess, answer: Answer) -> None:
     """Refuse to go on with a setting that the release ignored."""
     unknown = set(answer["unknown"].split(",")) - OPTIONAL_SETTINGS - {""}
     if unknown:
-        message = f"RocketMQ {driver.release} does not know {sorted(unknown)}"
-        raise UnknownSettingError(message)
+        raise UnknownSettingError(f"RocketMQ {driver.release} does not know {sorted(unknown)}")
 
 
 def _stored(answer: Answer) -> Stored:

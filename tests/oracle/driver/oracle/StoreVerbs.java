@@ -64,7 +64,10 @@ final class StoreVerbs {
     private Answer open(Request request) throws Exception {
         TreeSet<String> unknown = make(request);
         Object loaded = Reflect.call(store, "load");
-        Reflect.call(store, "start");
+        // A broker whose store does not load does not start.
+        if (Boolean.TRUE.equals(loaded)) {
+            Reflect.call(store, "start");
+        }
         return new Answer().with("loaded", loaded).with("unknown", String.join(",", unknown));
     }
 

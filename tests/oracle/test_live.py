@@ -1,0 +1,99 @@
+"""A lake fed again and again while a real broker appends, rolls, flushes and deletes."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from jobs.exit_codes import ExitCode
+from jobs.ingest import Request, ingest
+from rmq_formats.release import Release
+from tests.oracle.judge import records
+from tests.oracle.process import running
+from tests.oracle.releases import NEWEST_OF_TWO_LINES
+from tests.oracle.sessions import DirectMessage, RealStore, Stored, open_store
+from tests.oracle.settings import Geometry
+from tests.oracle.stage import Stage
+
+Verdict = Callable[[str, str, str], None]
+
+_MESSAGES = 10_000
+_AT_ONCE = 250
+_RUNS = 4
+_SEGMENT_SIZE = 1 << 18
+_GEOMETRY = Geometry(commit_log_file_size=_SEGMENT_SIZE, consume_queue_units=100, hash_slots=1000, index_entries=2000)
+_QUEUES = [(f"L{topic}", queue) for topic in range(3) for queue in range(2)]
+_COLUMNS = ["physical_offset", "total_size", "topic", "queue_id", "queue_offset"]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("newest", NEWEST_OF_TWO_LINES)
+def test_a_lake_fed_beside_a_working_broker_is_what_was_sent_and_what_is_consumed(
+    spark: SparkSession, tmp_path: Path, verdict: Verdict, newest: str
+) -> None:
+    """Every message once, although files grew, were added and deleted while they were read."""
+    assert spark.version
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    request = Request(str(store), str(lake), broker="b0", release=Release.of(newest))
+    sent: list[tuple[DirectMessage, Stored]] = []
+    runs = Progress()
+    stage = Stage(newest, store, _GEOMETRY, tmp_path)
+    with running(newest) as driver, open_store(driver, store, _GEOMETRY, {"fileReservedTime": "72"}) as opened:
+        producer = threading.Thread(target=_produce, args=(opened, sent, runs))
+        producer.start()
+        while producer.is_alive():
+            summary = ingest(request)
+            assert summary.exit_code is ExitCode.CLEAN, summary
+            # Retention is days behind a scheduler's runs; here it is one run behind.
+            stage.age(path for path in stage.segments()[:-2] if int(path.name) + _SEGMENT_SIZE <= summary.to_offset)
+            runs.done += 1
+        producer.join()
+        opened.drain()
+        opened.expire()
+        summary = ingest(request)
+        consumed = {queue: opened.read_queue(*queue) for queue in _QUEUES}
+    table = DeltaTable(str(lake / "messages")).to_pyarrow_table(columns=_COLUMNS)
+    rows = sorted(zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True))
+    log = records(store)
+
+    assert runs.done >= _RUNS
+    assert log[0].physical_offset > 0, "nothing was deleted"
+    assert summary.exit_code is ExitCode.CLEAN
+    assert rows == sorted(
+        (stored.physical_offset, stored.size, message.topic, message.queue_id, stored.queue_offset)
+        for message, stored in sent
+    )
+    for (topic, queue_id), seen in consumed.items():
+        in_lake = [(row[4], row[0]) for row in rows if row[2:4] == (topic, queue_id)]
+        assert seen == in_lake[-len(seen) :]
+    assert {row[0] for row in rows} >= {record.physical_offset for record in log}
+    verdict(newest, "ingested beside a working broker", f"{len(rows)} messages once each, in {runs.done + 1} runs")
+
+
+@dataclass(slots=True)
+class Progress:
+    """How many runs of ingest are done."""
+
+    done: int = 0
+
+
+def _produce(opened: RealStore, sent: list[tuple[DirectMessage, Stored]], runs: Progress) -> None:
+    """Send in bursts, a part of all while each run is at work; let the broker look for files that are old enough."""
+    for start in range(0, _MESSAGES, _AT_ONCE):
+        while runs.done * _MESSAGES < (start - _MESSAGES // _RUNS) * _RUNS:
+            time.sleep(0.05)
+        messages = [_message(number) for number in range(start, start + _AT_ONCE)]
+        sent += zip(messages, opened.put_each(messages), strict=True)
+        opened.expire()
+        time.sleep(0.05)
+
+
+def _message(number: int) -> DirectMessage:
+    topic, queue_id = _QUEUES[number % len(_QUEUES)]
+    properties = f"UNIQ_KEY\1live-{number}\2KEYS\1k{number} all\2TAGS\1TagL\2"
+    return DirectMessage(topic, queue_id, bytes([number % 251]) * (200 + number % 300), properties)
