@@ -17,18 +17,18 @@ import click
 
 from jobs.exit_codes import ExitCode
 from jobs.indexing.scratch import scratch_beside
-from jobs.indexing.workers import Workers
+from jobs.indexing.settings import UndecidedError
 from jobs.options import config_option, geometry_options, json_option, quiet_option, store_options
 from jobs.queues.files import file_sizes, plain_file_size
 from jobs.queues.rebuilding import ATTEMPT, BuiltQueue, Recipe, build_group, collect, discard
-from jobs.queues.settings import has_rocksdb_queues, queue_rules
+from jobs.queues.settings import has_rocksdb_queues, known_releases, queue_rules
 from jobs.source.listing import StoreListing, list_store, log_directories, read_broker_conf
 from jobs.source.planning import DEFAULT_RANGE_SIZE, plan_ranges
+from jobs.source.workers import Workers
 from jobs.storage import LocalStorage, flush_directory, is_local, local_path
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, file_size_of
 from rmq_formats.consumequeue.unit import QueueKind
-from rmq_formats.release import NEWEST, Release
 from rmq_formats.store import FileKind
 
 MANIFEST = "MANIFEST.json"
@@ -45,7 +45,7 @@ class Request:
     commitlog: Sequence[str] = ()
     conf: BrokerConf = field(default_factory=BrokerConf)
     file_size: int | None = None
-    release: Release = NEWEST
+    release: str | None = None
     range_size: int = DEFAULT_RANGE_SIZE
     groups: int = _GROUPS
 
@@ -57,6 +57,7 @@ class Summary:
     store: str
     out: str
     release: str
+    release_origin: str
     file_size: int
     from_offset: int
     records: int = 0
@@ -77,8 +78,9 @@ def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Summ
     listing = list_store(request.store, commitlog=request.commitlog, options=options)
     request.out.mkdir(parents=True, exist_ok=True)
     with scratch_beside(str(request.out), {}) as scratch:
+        releases = known_releases(listing, request.release)
         recipe = Recipe(
-            queue_rules(listing, ((0, request.release),), request.conf),
+            queue_rules(listing, releases.value, request.conf),
             _file_sizes(listing, request),
             _ext_file_size(listing, request.conf),
             request.groups,
@@ -94,7 +96,8 @@ def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Summ
     summary = Summary(
         listing.root,
         str(request.out),
-        str(request.release),
+        ", then ".join(str(release) for _, release in releases.value),
+        f"{releases.origin}: {releases.evidence}",
         recipe.file_sizes[QueueKind.PLAIN],
         listing.start_offset,
         sum(outcome.payload.records for outcome in outcomes),
@@ -169,6 +172,7 @@ def _write_manifest(out: Path, recipe: Recipe, queues: Sequence[BuiltQueue], sum
     manifest: dict[str, Any] = {
         "store": summary.store,
         "release": summary.release,
+        "release_origin": summary.release_origin,
         "file_size": {kind.value: size for kind, size in recipe.file_sizes.items()},
         "ext_file_size": recipe.ext_file_size,
         "delay_levels": recipe.rules.delay_levels,
@@ -227,8 +231,8 @@ def command(  # noqa: PLR0913 - one argument an option
         raise click.UsageError(f"--out {out}: the directory is not empty")
     if is_local(store) and target.is_relative_to(local_path(store)):
         raise click.UsageError(f"--out {out}: nothing is written inside a store")
-    from jobs.indexing.workers import SparkWorkers
     from jobs.session import hadoop_options, spark_session
+    from jobs.source.workers import SparkWorkers
 
     conf = read_broker_conf(broker_conf)
     spark = spark_session("rmq-lake rebuild-consumequeue")
@@ -238,9 +242,12 @@ def command(  # noqa: PLR0913 - one argument an option
         log_directories(commitlog, conf),
         conf,
         consume_queue_size,
-        Release.of(release) if release else NEWEST,
+        release,
     )
-    summary = rebuild(request, SparkWorkers(spark), hadoop_options(spark))
+    try:
+        summary = rebuild(request, SparkWorkers(spark), hadoop_options(spark))
+    except UndecidedError as error:
+        raise click.UsageError(str(error)) from error
     if as_json:
         click.echo(json.dumps(_described(summary), indent=1))
     elif not quiet:
@@ -258,6 +265,7 @@ def _text(summary: Summary) -> str:
         f"{summary.store} → {summary.out}",
         f"  {summary.units} units of {summary.records} records in {summary.queues} queues",
         f"  {summary.files} files of {summary.file_size} bytes, as RocketMQ {summary.release} writes them",
+        f"  release {summary.release_origin}",
         *(f"  NOTE {note}" for note in summary.notes),
     ]
     return "\n".join(lines)

@@ -16,7 +16,6 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
-from jobs.indexing.workers import Workers
 from jobs.queues.differences import Difference
 from jobs.queues.files import StoredQueue
 from jobs.queues.looking import EVERYTHING, Look, look
@@ -28,6 +27,7 @@ from jobs.queues.settings import is_closed
 from jobs.source.distribute import Outcome, watermark
 from jobs.source.listing import StoreListing
 from jobs.source.planning import DEFAULT_RANGE_SIZE, Range, plan_ranges
+from jobs.source.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.consumequeue.unit import QueueName, QueueRules

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from jobs.indexing.workers import Workers
 from jobs.queues.files import StoredQueue, stored_queues
 from jobs.queues.settings import is_closed
 from jobs.source.listing import StoreListing
+from jobs.source.workers import Workers
 from rmq_formats.consumequeue.unit import QueueName
 
 EVERYTHING = (1 << 63) - 1

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.indexing.workers import Workers
 from jobs.source.listing import StoreListing
 from jobs.source.planning import Range, plan_ranges
+from jobs.source.workers import Workers
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind

@@ -3,15 +3,24 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from jobs.indexing.rules import eras_of_log
+from jobs.indexing.settings import ASSUMED, DETECTED, GIVEN, Known, parse_rules
 from jobs.source.listing import StoredFile, StoreListing
 from jobs.storage import storage_of
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.config_json import decode_config
 from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueRules
 from rmq_formats.errors import FormatError
-from rmq_formats.release import Release
+from rmq_formats.indexfile.file import Rules, rules_of
 from rmq_formats.store import FileKind
 
+_SWITCHES = (
+    "property_parser",
+    "unit_skip",
+    "drops_low_queue_offset",
+    "multi_dispatch",
+    "multi_dispatch_excludes_topics",
+)
 _LARGEST_CONFIG = 64 << 20
 _QUEUE_TYPES = ("+queue.type", "queue.type")  # with the sign while a change is on its way
 
@@ -32,9 +41,24 @@ def _content(file: StoredFile, listing: StoreListing) -> bytes:
         return bytes(reader.read(0, reader.size))
 
 
-def queue_rules(listing: StoreListing, releases: tuple[tuple[int, Release], ...], conf: BrokerConf) -> QueueRules:
+def queue_rules(listing: StoreListing, releases: Rules, conf: BrokerConf) -> QueueRules:
     """Return the rules of a store's queues; a record that lists queue offsets shows that multi-dispatch was on."""
     return QueueRules(releases, conf.delay_level or DEFAULT_DELAY_LEVELS, frozenset(_batch_topics(listing)))
+
+
+def known_releases(listing: StoreListing, release: str | None) -> Known[Rules]:
+    """
+    Return who wrote the store: as given, else the newest releases that its marks allow.
+
+    What releases differ in changes a healthy log's queues only where properties are odd, so nothing has to be given.
+    """
+    if release is not None:
+        return Known(parse_rules(release), GIVEN, "given")
+    eras = eras_of_log(listing)
+    rules = rules_of(*((era.first_offset if number else 0, era.highest) for number, era in enumerate(eras)))
+    reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
+    undecided = any(era.undecided(_SWITCHES) for era in eras)
+    return Known(rules, ASSUMED if undecided else DETECTED, reasons or "no mark tells")
 
 
 def _batch_topics(listing: StoreListing) -> Iterator[str]:

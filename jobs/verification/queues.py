@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jobs.indexing.workers import Workers
 from jobs.queues.differences import Difference, DifferenceKind
 from jobs.queues.files import QueueFile, StoredQueue, chunks, plain_file_size, stored_queues
 from jobs.queues.joining import Joined, join
 from jobs.queues.settings import consumer_offsets, delay_offsets, has_rocksdb_queues, is_closed
 from jobs.source.listing import StoreListing
 from jobs.source.planning import DEFAULT_RANGE_SIZE
+from jobs.source.workers import Workers
 from jobs.verification.findings import Finding, PartReport
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC, QueueKind, QueueName, QueueRules
 from rmq_formats.store import FileKind, name_of_offset
@@ -90,6 +90,7 @@ def verify_queues(
             "expired": joined.expired,
             "blanks": joined.blanks,
             "ahead": joined.ahead,
+            "damaged_bytes": sum(size for _, size in joined.damaged),
         },
     )
     report.notes = list(_notes(joined))

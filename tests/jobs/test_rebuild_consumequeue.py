@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -10,10 +11,9 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from jobs.exit_codes import ExitCode
-from jobs.indexing.workers import OneByOne, SparkWorkers
 from jobs.rebuild_consumequeue import MANIFEST, Request, command, rebuild
+from jobs.source.workers import OneByOne, SparkWorkers
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.release import Release
 from tests.formats.builders import a_record, a_segment
 from tests.golden import GOLDEN, golden_stores, release_of
 
@@ -30,7 +30,7 @@ def request_for(store: Path, out: Path, name: str, **options: object) -> Request
         str(store),
         out,
         commitlog=[str(path) for path in sorted(store.glob("commitlog-*"))],
-        release=Release.of(release_of(name)),
+        release=release_of(name),
         **options,  # type: ignore[arg-type]
     )
 
@@ -72,6 +72,15 @@ def test_the_cut_of_ranges_and_groups_changes_nothing(
     rebuild(request, SparkWorkers(spark), {})
 
     assert real_files(store) == made_files(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name not in DIFFERENT])
+def test_no_release_has_to_be_given(golden: Golden, tmp_path: Path, name: str) -> None:
+    """The store's own marks tell enough of it."""
+    request = replace(request_for(golden(name), tmp_path / "out", name), release=None)
+    rebuild(request, OneByOne(), {})
+
+    assert real_files(golden(name)) == made_files(tmp_path / "out")
 
 
 def test_the_manifest_names_every_file_and_its_hash(golden: Golden, tmp_path: Path) -> None:

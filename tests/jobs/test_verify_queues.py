@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from jobs.indexing.workers import OneByOne
-from jobs.queues.settings import queue_rules
+from jobs.queues.settings import known_releases, queue_rules
 from jobs.source.listing import list_store
+from jobs.source.workers import OneByOne
 from jobs.verification.findings import Finding, PartReport
 from jobs.verification.queues import verify_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.consumequeue.layout import BATCH_UNIT, UNIT
 from rmq_formats.consumequeue.unit import PRE_BLANK, decode_unit
-from rmq_formats.release import Release
 from rmq_formats.store import name_of_offset
 from tests.golden import GOLDEN, golden_stores, release_of
 from tests.pipeline.stores import records_of, segments_of
@@ -31,7 +30,7 @@ T1 = "consumequeue/T1/0"  # 26 units in three files
 def verified(store: Path, name: str = "b551-base", range_size: int = 1 << 30) -> PartReport:
     """Verify the queues of a store that the release of *name* wrote."""
     listing = list_store(str(store), commitlog=[str(path) for path in sorted(store.glob("commitlog-*"))])
-    rules = queue_rules(listing, ((0, Release.of(release_of(name))),), BrokerConf())
+    rules = queue_rules(listing, known_releases(listing, release_of(name)).value, BrokerConf())
     return verify_queues(OneByOne(), listing, rules, range_size)
 
 

@@ -1,0 +1,147 @@
+"""
+`verify`: hold a store's queues and index files against its log.
+
+Nothing is written. What does not fit is a finding: its place, what stands there, what should, and the likely cause;
+what a running broker has not come to yet is a number.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from jobs.exit_codes import ExitCode, worst
+from jobs.indexing.settings import UndecidedError
+from jobs.options import config_option, geometry_options, json_option, quiet_option, store_options
+from jobs.queues.settings import known_releases, queue_rules
+from jobs.source.listing import StoreListing, list_store, log_directories, read_broker_conf
+from jobs.source.planning import DEFAULT_RANGE_SIZE
+from jobs.source.workers import Workers
+from jobs.verification.findings import Finding, PartReport
+from jobs.verification.queues import verify_queues
+from rmq_formats.broker_conf import BrokerConf
+
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a user asked for."""
+
+    store: str
+    commitlog: tuple[str, ...] = ()
+    conf: BrokerConf = field(default_factory=BrokerConf)
+    release: str | None = None
+    range_size: int = DEFAULT_RANGE_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What all parts found."""
+
+    store: str
+    parts: Mapping[str, PartReport]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Everything that was found, part by part."""
+        return [finding for part in self.parts.values() for finding in part.findings]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """A finding outweighs damage in the log, which `ingest` would quarantine."""
+        damaged = any(part.numbers.get("damaged_bytes") for part in self.parts.values())
+        return worst(
+            [
+                ExitCode.MISMATCH if self.findings else ExitCode.CLEAN,
+                ExitCode.DAMAGE if damaged else ExitCode.CLEAN,
+            ]
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return the form that scripts read."""
+        return {
+            "store": self.store,
+            "findings": [finding._asdict() for finding in self.findings],
+            "numbers": {name: dict(part.numbers) for name, part in self.parts.items()},
+            "notes": {name: part.notes for name, part in self.parts.items()},
+        }
+
+
+def verify(request: Request, workers: Workers, options: Mapping[str, str]) -> Verdict:
+    """Return what is wrong with a store."""
+    listing = list_store(request.store, commitlog=request.commitlog, options=options)
+    return Verdict(listing.root, {"queues": _queues(request, workers, listing)})
+
+
+def _queues(request: Request, workers: Workers, listing: StoreListing) -> PartReport:
+    releases = known_releases(listing, request.release)
+    report = verify_queues(workers, listing, queue_rules(listing, releases.value, request.conf), request.range_size)
+    names = ", then ".join(str(release) for _, release in releases.value)
+    report.notes.append(f"queues of release {names} ({releases.origin}: {releases.evidence})")
+    return report
+
+
+@click.command(epilog="\b\nExamples:\n  rmq-lake verify /data/rocketmq/store\n  "
+               "rmq-lake verify STORE --broker-conf broker.conf --json")  # fmt: skip
+@store_options
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=_SHOWN,
+    show_default=True,
+    metavar="N",
+    help="How many findings to print; --json has all.",
+)
+@geometry_options
+@json_option
+@quiet_option
+@config_option
+def command(  # noqa: PLR0913 - one argument an option
+    *,
+    store: str,
+    commitlog: tuple[str, ...] | None,
+    broker_conf: Path | None,
+    limit: int,
+    hash_slots: int | None,
+    index_num: int | None,
+    consume_queue_size: int | None,
+    release: str | None,
+    time_zone: ZoneInfo | None,
+    as_json: bool,
+    quiet: bool,
+) -> ExitCode:
+    """Hold the queues and index files of STORE against its log; every difference is a finding."""
+    del hash_slots, index_num, consume_queue_size, time_zone
+    from jobs.session import hadoop_options, spark_session
+    from jobs.source.workers import SparkWorkers
+
+    conf = read_broker_conf(broker_conf)
+    request = Request(store, tuple(log_directories(commitlog, conf)), conf, release)
+    spark = spark_session("rmq-lake verify")
+    try:
+        verdict = verify(request, SparkWorkers(spark), hadoop_options(spark))
+    except UndecidedError as error:
+        raise click.UsageError(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(verdict.describe(), indent=1))
+    elif not quiet:
+        click.echo(_text(verdict, limit))
+    return verdict.exit_code
+
+
+def _text(verdict: Verdict, limit: int) -> str:
+    """Return the findings for people, the first ones only."""
+    findings = verdict.findings
+    lines = [verdict.store, *(f"  {finding.text}" for finding in findings[:limit])]
+    if len(findings) > limit:
+        lines.append(f"  … {len(findings) - limit} more findings (--limit, --json)")
+    for name, part in verdict.parts.items():
+        lines.append(f"  {name}: " + ", ".join(f"{key} {value}" for key, value in part.numbers.items()))
+        lines += [f"  {note}" for note in part.notes]
+    lines.append("  no findings" if not findings else f"  {len(findings)} findings")
+    return "\n".join(lines)
