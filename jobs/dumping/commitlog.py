@@ -14,15 +14,22 @@ from rmq_formats.commitlog.layout import (
     DLEDGER_ENTRY,
     HEAD,
     HOST_BITS,
+    INNER_MESSAGE,
     MAGIC_V2,
     PROPERTIES_LENGTH,
     RECORD,
     TOPIC_LENGTH,
 )
-from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc, has_right_property_crc
+from rmq_formats.commitlog.record import (
+    InnerMessage,
+    MessageRecord,
+    decode_inner_batch,
+    has_right_body_crc,
+    has_right_property_crc,
+)
 from rmq_formats.commitlog.segment import ENDS, Piece, PieceKind, SegmentBytes, SegmentEnd, detect_framing, walk_segment
 from rmq_formats.errors import CorruptData, FormatError
-from rmq_formats.flags import COMPRESSED, TransactionType, transaction_type
+from rmq_formats.flags import COMPRESSED, INNER_BATCH, TransactionType, transaction_type
 from rmq_formats.hashing import java_text
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import KEYS, TAGS, PropertyParser, parse_properties
@@ -161,6 +168,14 @@ def _line(record: MessageRecord, properties: dict[str, str], problems: list[str]
 def _values(record: MessageRecord, properties: dict[str, str]) -> dict[str, Any]:
     values = record._asdict()
     body = values.pop("body")
+    inner = [
+        {
+            "flag": message.flag,
+            "body": base64.b64encode(message.body).decode(),
+            "properties": parse_properties(message.properties_raw, PropertyParser.SCAN),
+        }
+        for message in _inner_messages(record)
+    ]
     return values | {
         "born_host": str(record.born_host),
         "store_host": str(record.store_host),
@@ -170,6 +185,7 @@ def _values(record: MessageRecord, properties: dict[str, str]) -> dict[str, Any]
         "properties": properties,
         "offset_msg_id": encode_offset_id(record.store_host, record.physical_offset),
         "body": base64.b64encode(body).decode(),
+        **({"inner_messages": inner} if inner else {}),
     }
 
 
@@ -189,6 +205,7 @@ def _fields(record: MessageRecord) -> list[Field]:
     fields = [_readable(field, record) for field in layout_fields(layout, fixed, offset)]  # type: ignore[arg-type]
     offset += layout.size
     fields.append(Field(offset, "body", _preview(record.body)))
+    fields += _inner_fields(record, offset)
     offset += len(record.body)
     fields.append(Field(offset, "topic_length", str(record.topic_length)))
     offset += TOPIC_LENGTH[record.magic_code].size
@@ -197,6 +214,22 @@ def _fields(record: MessageRecord) -> list[Field]:
     fields.append(Field(offset, "properties_length", str(record.properties_length)))
     offset += PROPERTIES_LENGTH.size
     return [*fields, *_property_fields(record.properties_raw, offset)]
+
+
+def _inner_messages(record: MessageRecord) -> list[InnerMessage]:
+    """Return the messages that the record of an inner batch holds; none where its body is no such row."""
+    try:
+        return list(decode_inner_batch(record.body)) if record.sys_flag & INNER_BATCH else []
+    except FormatError:
+        return []
+
+
+def _inner_fields(record: MessageRecord, offset: int) -> Iterator[Field]:
+    for number, message in enumerate(_inner_messages(record)):
+        yield Field(offset, f"inner message {number}", f"flag {message.flag}, body {_preview(message.body)}")
+        offset += INNER_MESSAGE.size + len(message.body) + PROPERTIES_LENGTH.size
+        yield from _property_fields(message.properties_raw, offset)
+        offset += len(message.properties_raw)
 
 
 _BORN_HOST = MessageRecord._fields.index("born_host")

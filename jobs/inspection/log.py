@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from jobs.dumping.file import DumpFile
 from jobs.inspection.problems import Problems
 from jobs.source.listing import Segment, StoreListing
 from jobs.source.planning import holes, newest_written
@@ -110,8 +111,9 @@ class LogInspector:
 
     def _inspect_segment(self, segment: Segment, report: SegmentReport, *, is_newest: bool, deep: bool) -> None:
         with storage_of(segment.location, self._listing.options).open(segment.location) as reader:
-            report.framing = detect_framing(bytes(reader.read(0, BLANK.size)))
-            log = SegmentBytes(reader.read, segment.readable, segment.base_offset, report.framing)
+            file = DumpFile(segment.location, reader)
+            report.framing = detect_framing(file.read(0, BLANK.size))
+            log = SegmentBytes(file.read, segment.readable, segment.base_offset, report.framing)
             is_walked = deep or is_newest
             self._look_at_head(log, report, is_walked=is_walked)
             if is_walked:
@@ -119,6 +121,9 @@ class LogInspector:
                 self._walk(log, report, start, final=not is_newest)
             else:
                 self._find_seal(log, report)
+            for place in file.unreadable:
+                text = f"{place.size} bytes cannot be read: {place.reason}"
+                self._problems.damage(report.file, text, segment.base_offset + place.position)
 
     def _look_at_head(self, log: SegmentBytes, report: SegmentReport, *, is_walked: bool) -> None:
         if log.size == 0:

@@ -61,6 +61,23 @@ def test_every_record_of_a_real_log_is_printed_with_its_offset(golden: StoreOf, 
     assert state_of(store) == before
 
 
+def test_the_messages_of_an_inner_batch_are_shown_in_their_record(golden: StoreOf, run: Run) -> None:
+    """As many as the record's own INNER_NUM says, each with its keys, where it stands."""
+    (first, *_) = segment_files(golden("b551-types"))
+
+    batches = [line for line in run("dump", "--json", first).lines if "inner_messages" in line]
+    fields = [
+        line.split(maxsplit=3) for line in run("dump", "--fields", first).out.splitlines() if "inner message" in line
+    ]
+
+    assert batches
+    for batch in batches:
+        assert len(batch["inner_messages"]) == int(batch["properties"]["INNER_NUM"])
+        assert all(message["properties"]["KEYS"] for message in batch["inner_messages"])
+    assert len(fields) == sum(len(batch["inner_messages"]) for batch in batches)
+    assert int(fields[0][0]) == batches[0]["offset"] + 88
+
+
 @pytest.mark.parametrize("name", ["b498-dledger", "b533-base", "b420-base"])
 def test_each_file_of_a_real_log_says_how_it_ends(golden: StoreOf, name: str, run: Run) -> None:
     """All are sealed but the newest."""
@@ -91,8 +108,9 @@ def test_a_record_is_one_line_for_people(segment: Path, run: Run) -> None:
         a_record(b"\xff\xfe" * 50, born_host=PRODUCER_V6),
         a_record(topic="%RETRY%" + "g" * 150, magic_code=MAGIC_V2, store_host=BROKER_V6, sys_flag=8),
         a_record(properties=b"a\x01b\x01c\x02\x02odd\x02tail"),
+        a_record(b"no row of messages", sys_flag=0xC0),
     ],
-    ids=["plain", "v6 born host", "V2", "odd properties"],
+    ids=["plain", "v6 born host", "V2", "odd properties", "odd inner batch"],
 )
 def test_every_byte_of_a_record_has_a_name(tmp_path: Path, run: Run, record: object) -> None:
     """Fields stand at growing offsets from the record's first byte to its last."""

@@ -428,6 +428,30 @@ def test_a_file_that_cannot_be_read_is_a_problem_of_its_own(
     assert outcome.document["log"]["segments"][3]["end"] == "open"
 
 
+def test_a_sector_that_cannot_be_read_is_damage_and_the_rest_is_walked(
+    store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk says "Input/output error" for some bytes of a segment."""
+    bad = "00000000000000016384"
+    whole = len(list(stored_records(store)))
+    original = storage.LocalReader.read
+
+    def read(self: storage.LocalReader, position: int, length: int) -> bytes:
+        is_bad_file = original(self, 28, 8) == int(bad).to_bytes(8, "big")  # the first record's physical offset
+        if is_bad_file and position <= 8200 < position + length:
+            raise OSError(5, "Input/output error")
+        return original(self, position, length)
+
+    monkeypatch.setattr(storage.LocalReader, "read", read)
+    outcome = inspected(run, store, "--deep")
+
+    assert outcome.code is ExitCode.DAMAGE
+    assert problems(outcome)[-1] == ("damage", bad, 16384 + 8192)
+    assert "4096 bytes cannot be read: Input/output error" in outcome.out
+    assert 0 < outcome.document["log"]["records"] < whole
+    assert outcome.document["log"]["segments"][1]["end"] == "sealed"
+
+
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name.startswith("b533")])
 def test_every_kind_of_store_is_inspected_without_damage(golden: StoreOf, name: str, run: Run) -> None:
     """Whatever befell a broker, its own bytes are no damage."""
