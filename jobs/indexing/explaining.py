@@ -15,9 +15,9 @@ from jobs.indexing.keyrow import KeyRow, collect_keys
 from jobs.indexing.overwriting import is_overwritten
 from jobs.indexing.scratch import Scratch
 from jobs.indexing.survivors import Placing, Relation, Survivor, asked_offsets, refusal
-from jobs.source.workers import Workers
 from jobs.source.listing import StoreListing
 from jobs.source.planning import Range
+from jobs.source.workers import Workers
 from rmq_formats.indexfile.compare import Part
 from rmq_formats.indexfile.file import Rules
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
@@ -31,7 +31,6 @@ class Verdict(StrEnum):
 
     EQUAL = "equal"
     RESTARTED = "restart duplicates after a crash"
-    BEHIND_GAP = "entries before it are missing"
     HISTORY = "history before the first segment"
     AHEAD = "copied while live: ahead of the log"
     OVERWRITTEN = "two rolls in one millisecond: one file over another"
@@ -56,9 +55,7 @@ class Verdict(StrEnum):
         return self in _DAMAGE
 
 
-_EXPLAINED = frozenset(
-    {Verdict.EQUAL, Verdict.RESTARTED, Verdict.BEHIND_GAP, Verdict.HISTORY, Verdict.AHEAD, Verdict.OVERWRITTEN}
-)
+_EXPLAINED = frozenset({Verdict.EQUAL, Verdict.RESTARTED, Verdict.HISTORY, Verdict.AHEAD, Verdict.OVERWRITTEN})
 _DAMAGE = frozenset(
     {Verdict.TRUNCATED, Verdict.ZEROED, Verdict.HALF_WRITTEN, Verdict.BIT_DAMAGE, Verdict.HEADER_DAMAGE}
 )
@@ -177,8 +174,6 @@ def _how_equal(survivor: Survivor, compared: Compared) -> tuple[Verdict, Survivo
     if survivor.relation is Relation.RESTARTED:
         offset = survivor.real.header.begin_physical_offset
         return Verdict.RESTARTED, survivor, compared, f"continued from offset {offset}, that message included"
-    if survivor.relation is Relation.BEHIND_GAP:
-        return Verdict.BEHIND_GAP, survivor, compared, "equal, continued from what comes before it in the log"
     return Verdict.EQUAL, survivor, compared, ""
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.indexing.scratch import Scratch
-from jobs.source.workers import Workers
 from jobs.source.planning import Range
+from jobs.source.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.indexfile.build import PACKED_KEY, RuleTable, pack_keys

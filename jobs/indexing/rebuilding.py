@@ -22,9 +22,9 @@ from jobs.indexing.placement import Kind, Log, Planned, plan_all, plan_lost
 from jobs.indexing.scratch import PREFIX, Scratch, scratch_beside
 from jobs.indexing.settings import Settings, Wanted, settle
 from jobs.indexing.survivors import Survivor, header_before, real_files
-from jobs.source.workers import Workers
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import DEFAULT_RANGE_SIZE, plan_ranges
+from jobs.source.workers import Workers
 from jobs.storage import is_local, join, local_path, storage_of
 from rmq_formats.indexfile.layout import IndexHeader
 

@@ -14,11 +14,13 @@ from jobs.indexing.building import RealFile
 from jobs.indexing.naming import detect_zone
 from jobs.indexing.rules import SWITCHES, eras_of_log, rules_of_files
 from jobs.source.listing import StoreListing
+from jobs.storage import storage_of
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.detection import Era
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.file import Rules, rules_of
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, detect_geometry
+from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.release import PUBLISHED, Release
 
 GIVEN, DETECTED, ASSUMED = "given", "detected", "assumed"
@@ -77,7 +79,7 @@ class Settings(NamedTuple):
 
 def settle(listing: StoreListing, files: Sequence[RealFile], wanted: Wanted) -> Settings:
     """Find out everything that is needed; `UndecidedError` for what cannot be found out."""
-    geometry = settle_geometry(files, wanted)
+    geometry = settle_geometry(listing, files, wanted)
     sound = [file for file in files if file.size == geometry.value.file_size]
     eras = eras_of_log(listing) if wanted.release is None else ()
     rules = settle_rules(listing, sound, geometry.value, wanted, eras)
@@ -86,26 +88,27 @@ def settle(listing: StoreListing, files: Sequence[RealFile], wanted: Wanted) -> 
     return Settings(geometry, rules, settle_zone(sound, wanted), newest.empty_index_count)
 
 
-def settle_geometry(files: Sequence[RealFile], wanted: Wanted) -> Known[Geometry]:
+def settle_geometry(listing: StoreListing, files: Sequence[RealFile], wanted: Wanted) -> Known[Geometry]:
     """Return slots and entries of the files: given, told by full files, else the defaults."""
     slots = wanted.hash_slots or wanted.conf.hash_slots
     entries = wanted.index_num or wanted.conf.index_num
     if slots and entries:
         return Known(Geometry(slots, entries), GIVEN, "given")
-    votes = Counter(found for file in files if (found := detect_geometry(file.size, file.header)))
-    fitting = {
-        geometry: count
-        for geometry, count in votes.items()
-        if geometry.hash_slots == (slots or geometry.hash_slots)
+    guesses = ((file, detect_geometry(file.size, file.header)) for file in files)
+    fitting = Counter(
+        geometry
+        for file, geometry in guesses
+        if geometry is not None
+        and geometry.hash_slots == (slots or geometry.hash_slots)
         and geometry.index_num == (entries or geometry.index_num)
-    }
+        and _fits(listing, file, geometry)
+    )
     default = Geometry(slots or DEFAULT_GEOMETRY.hash_slots, entries or DEFAULT_GEOMETRY.index_num)
     sizes = Counter(file.size for file in files)
     if sizes[default.file_size]:
         return Known(default, DETECTED, f"{sizes[default.file_size]} index files of {default.file_size} bytes")
-    full = [geometry for geometry in fitting if sizes[geometry.file_size] > 1 or len(fitting) == 1]
-    if full:
-        geometry = max(full, key=lambda found: (fitting[found], found))
+    if fitting:
+        geometry = max(fitting, key=lambda found: (fitting[found], found))
         return Known(geometry, DETECTED, f"{fitting[geometry]} full index files of {geometry.file_size} bytes")
     if files:
         raise UndecidedError(
@@ -113,6 +116,11 @@ def settle_geometry(files: Sequence[RealFile], wanted: Wanted) -> Known[Geometry
             "give --hash-slots and --index-num, or --broker-conf"
         )
     return Known(default, ASSUMED, "RocketMQ's defaults; there is no index file that would tell")
+
+
+def _fits(listing: StoreListing, real: RealFile, geometry: Geometry) -> bool:
+    with storage_of(real.location, listing.options).open(real.location) as file:
+        return IndexReader(file.read, geometry, real.location).fits_geometry()
 
 
 def settle_rules(

@@ -93,6 +93,19 @@ class IndexReader:
                 mark, stride = number, stride * 2
             number = previous
 
+    def fits_geometry(self, looked_at: int = 64) -> bool:
+        """Tell whether the first entries stand where the geometry puts them: each hangs in its own slot."""
+        count = self.header.entry_count
+        if not 0 < count <= self.geometry.capacity:
+            return False
+        for number in range(1, min(count, looked_at) + 1):
+            entry = self.entry(number)
+            if entry.key_hash < 0 or not 0 <= entry.prev_entry < number:
+                return False
+            if not number <= self.newest_entry(self.geometry.slot_of(entry.key_hash)) <= count:
+                return False
+        return True
+
     def matches_time(self, begin: int, end: int) -> bool:
         """Tell whether the broker looks into this file for messages stored between *begin* and *end*."""
         # IndexFile#isTimeMatched

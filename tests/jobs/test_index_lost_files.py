@@ -15,9 +15,9 @@ from jobs.indexing.rebuilding import ToBuild, lost_files
 from jobs.indexing.scratch import scratch_beside
 from jobs.indexing.settings import Known, Settings, parse_rules
 from jobs.indexing.survivors import Placing, asked_offsets, real_files
-from jobs.indexing.workers import OneByOne
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import plan_ranges
+from jobs.source.workers import OneByOne
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.layout import Buffer
 from rmq_formats.release import Release
