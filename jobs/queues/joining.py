@@ -67,7 +67,7 @@ def match_range(matching: Matching, _range: Range, pieces: Iterator[Records | Pi
     damaged = []
     for item in pieces:
         if isinstance(item, Records):
-            matcher.collector.add(item, matching.from_offset, matching.to_offset)
+            matcher.add(item)
         elif item.kind is PieceKind.DAMAGE:
             damaged.append((item.offset, item.size))
     matches, _, _ = matcher.finish()

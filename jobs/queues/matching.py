@@ -6,7 +6,7 @@ have are read by address, one read a queue, and compared; neither side is sorted
 does not stand at all, is left over and goes to `remaining`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from jobs.queues.extension import stored_tags_codes
 from jobs.queues.files import StoredQueue, Units
 from jobs.queues.looking import EVERYTHING
 from jobs.queues.rows import RowBlock, Status
+from rmq_formats.commitlog.scan import Records
 from rmq_formats.consumequeue.build import PACKED_UNIT, UnitCollector
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
@@ -36,6 +37,7 @@ class Matching:
     from_offset: int = 0
     to_offset: int = EVERYTHING
     with_rows: bool = False
+    takes: Callable[[str], bool] | None = None  # chooses topics
 
 
 class LeftOver(NamedTuple):
@@ -69,6 +71,10 @@ class Matcher:
         self._matching = matching
         self.collector = UnitCollector(matching.rules, with_tags=matching.with_rows)
 
+    def add(self, records: Records) -> None:
+        """Take the records of the run from a group of a range's."""
+        self.collector.add(records, self._matching.from_offset, self._matching.to_offset)
+
     def finish(self) -> tuple[RangeMatches, list[RowBlock], list[str]]:
         """Return what was found, and with rows their blocks and the texts of their tags."""
         packed = self.collector.finish()
@@ -77,6 +83,8 @@ class Matcher:
         matches = RangeMatches(*_arrays([]), [], {}, {}, [], int(packed.units.size))
         blocks: list[RowBlock] = []
         for name, place in packed.queues():
+            if self._matching.takes is not None and not self._matching.takes(name.topic):
+                continue
             units = packed.units[place]
             tags = packed.tag_numbers[place] if self._matching.with_rows else None
             number = numbers.get(name)

@@ -1,0 +1,254 @@
+"""The queues of a growing store: every unit gets one row, in whatever order units and messages arrive and go."""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from jobs.queues.ingesting import begin, state_of
+from jobs.queues.joining import Joined, finish
+from jobs.queues.matching import Matcher
+from jobs.queues.rows import SCHEMA, Status, batches_of
+from jobs.queues.settings import known_releases, queue_rules
+from jobs.source.distribute import run_range
+from jobs.source.listing import list_store
+from jobs.source.planning import Range, plan_ranges
+from jobs.source.workers import OneByOne
+from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece
+from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.consumequeue.unit import expected_units
+from rmq_formats.properties import parse_properties
+from tests.golden import release_of
+from tests.pipeline.stores import records_of, segments_of
+
+Golden = Callable[[str], Path]
+Row = dict[str, Any]
+
+
+class Run(NamedTuple):
+    """One run: its rows, and what it found."""
+
+    rows: list[Row]
+    joined: Joined
+    state: dict[str, Any]
+
+
+def run(
+    store: Path,
+    state: dict[str, Any] | None = None,
+    name: str = "b551-base",
+    takes: Callable[[str], bool] | None = None,
+) -> Run:
+    """Do what `ingest` does with the queues."""
+    listing = list_store(str(store))
+    rules = queue_rules(listing, known_releases(listing, release_of(name)).value, BrokerConf())
+    workers = OneByOne()
+    begun = begin(workers, listing, rules, state, takes)
+    batches: list[pa.RecordBatch] = []
+
+    def task(_range: Range, pieces: Iterator[Records | Piece]) -> Any:  # noqa: ANN401
+        matcher = Matcher(begun.matching)
+        for item in pieces:
+            if isinstance(item, Records):
+                matcher.add(item)
+        matches, blocks, tags = matcher.finish()
+        batches.extend(batches_of(blocks, tags))
+        return matches
+
+    outcomes = [run_range(range_, task) for range_ in plan_ranges(listing, 0)]
+    log_end = next((outcome.seen.open_at for outcome in outcomes if outcome.seen.open_at is not None), 0)
+    matches = [outcome.payload for outcome in outcomes]
+
+    def write(_name: str, rest: Iterator[pa.RecordBatch]) -> int:
+        found = list(rest)
+        batches.extend(found)
+        return sum(batch.num_rows for batch in found)
+
+    joined = finish(workers, listing, rules, begun.seen, matches, log_end, write)
+    assert all(batch.schema == SCHEMA for batch in batches)
+    return Run([row for batch in batches for row in batch.to_pylist()], joined, state_of(joined, state))
+
+
+class Moment(NamedTuple):
+    """How far a store is: where its log ends, and up to where its records have units."""
+
+    log_end: int
+    dispatched: int
+
+
+def at_moment(whole: Path, target: Path, moment: Moment) -> Path:
+    """Make the store that *whole* was at *moment*, while its broker ran."""
+    if target.exists():
+        shutil.rmtree(target)
+    shutil.copytree(whole, target)
+    (target / "abort").touch()
+    for path in (target / "commitlog").iterdir():
+        kept = moment.log_end - int(path.name)
+        if kept <= 0:
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:kept].ljust(path.stat().st_size, b"\0"))
+    for path in target.glob("consumequeue/*/*/*"):
+        data = bytearray(path.read_bytes())
+        for at in range(0, len(data), UNIT.size):
+            if int(UNIT.unpack(data, at)[0]) >= moment.dispatched:
+                data[at : at + UNIT.size] = bytes(UNIT.size)
+        if any(data):
+            path.write_bytes(bytes(data))
+        else:
+            path.unlink()
+    return target
+
+
+def truth(store: Path, name: str = "b551-base") -> Counter[tuple[Any, ...]]:
+    """Return the rows of a healthy store, by the scalar layer."""
+    listing = list_store(str(store))
+    rules = queue_rules(listing, known_releases(listing, release_of(name)).value, BrokerConf())
+    rows: Counter[tuple[Any, ...]] = Counter()
+    for record, _ in records_of(segments_of(store)):
+        parser = rules.release_at(record.physical_offset).property_parser
+        tags = parse_properties(record.properties_raw, parser).get("TAGS")
+        for unit in expected_units(record, rules):
+            place = (unit.queue.topic, unit.queue.queue_id, unit.queue_offset, unit.physical_offset, unit.size)
+            rows[*place, unit.tags_code, "matched", unit.store_timestamp, tags] += 1
+    return rows
+
+
+def told(rows: Sequence[Row]) -> Counter[tuple[Any, ...]]:
+    """Return rows in the form of the truth."""
+    names = (
+        "topic",
+        "queue_id",
+        "queue_offset",
+        "physical_offset",
+        "size",
+        "tags_code",
+        "status",
+        "store_timestamp",
+        "tags",
+    )
+    return Counter(tuple(row[name] for name in names) for row in rows)
+
+
+@pytest.mark.parametrize("name", ["b551-base", "b420-direct", "b514-types", "b533-types-crc", "b498-dledger-upgraded"])
+def test_a_healthy_store_gives_one_matched_row_a_unit(golden: Golden, name: str) -> None:
+    """Batch units and light queues included."""
+    assert told(run(golden(name), name=name).rows) == truth(golden(name), name)
+
+
+HISTORIES = [
+    [0.0, 0.3, 0.3, 0.7],
+    [0.1, 0.2, 0.5, 0.9, 0.95],
+    [0.5],
+]
+
+
+@pytest.mark.parametrize("lag", [0, 1, 7])
+@pytest.mark.parametrize("history", HISTORIES)
+def test_a_growing_store_gives_each_unit_one_row(
+    golden: Golden, tmp_path: Path, history: list[float], lag: int
+) -> None:
+    """The dispatcher is some records behind the log, and another number of records at each run."""
+    whole = golden("b551-base")
+    records = [record for record, _ in records_of(segments_of(whole))]
+    rows: list[Row] = []
+    state = None
+    for number, share in enumerate(history):
+        count = int(share * len(records))
+        behind = max(count - lag * (number % 2 + 1), 0)
+        moment = Moment(records[count].physical_offset, records[behind].physical_offset)
+        result = run(at_moment(whole, tmp_path / "store", moment), state)
+        rows += result.rows
+        state = result.state
+        assert result.joined.differences == []
+        assert state["dispatched"] <= moment.dispatched
+    rows += run(whole, state).rows
+
+    assert told(rows) == truth(whole)
+
+
+def test_a_run_without_anything_new_gives_no_row(golden: Golden) -> None:
+    """Nor does it change what the next one begins with."""
+    first = run(golden("b551-base"))
+    second = run(golden("b551-base"), first.state)
+
+    assert second.rows == []
+    assert second.state == first.state
+
+
+def test_units_whose_messages_were_deleted_are_expired(golden: Golden) -> None:
+    """They have a row all the same: the first run sees what the broker kept."""
+    rows = run(golden("b533-expired"), name="b533-expired").rows
+    statuses = Counter(row["status"] for row in rows)
+
+    assert statuses == {"matched": 35, "expired": 16}
+    assert {(row["store_timestamp"], row["tags"]) for row in rows if row["status"] == "expired"} == {(None, None)}
+
+
+def test_messages_deleted_between_two_runs_leave_no_row_twice(golden: Golden, tmp_path: Path) -> None:
+    """The log's first segment goes after its units were taken, and queue files go later still."""
+    whole = golden("b551-base")
+    records = [record for record, _ in records_of(segments_of(whole))]
+    middle = Moment(records[40].physical_offset, records[40].physical_offset)
+    first = run(at_moment(whole, tmp_path / "store", middle))
+    shrunk = Path(shutil.copytree(whole, tmp_path / "shrunk"))
+    (shrunk / "commitlog" / "00000000000000000000").unlink()
+    second = run(shrunk, first.state)
+
+    assert told(first.rows + second.rows) == truth(whole)
+
+
+def test_a_message_without_unit_has_a_row_that_says_so(golden: Golden, tmp_path: Path) -> None:
+    """So a query finds it; the unit that stands in its place has a row of its own."""
+    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
+    path = store / "consumequeue/T1/0/00000000000000000200"
+    data = bytearray(path.read_bytes())
+    data[40:60] = data[20:40]
+    path.write_bytes(bytes(data))
+    rows = [row for row in run(store).rows if row["status"] != Status.MATCHED]
+
+    assert [(row["status"], row["queue_offset"], row["mismatch"]) for row in rows] == [
+        ("mismatched", 12, ["queue_offset"]),
+        ("missing", 12, None),
+    ]
+    assert all(row["tags"] is not None for row in rows)
+
+
+def test_a_field_that_its_record_contradicts_is_named(golden: Golden, tmp_path: Path) -> None:
+    """The row shows what the unit says."""
+    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
+    path = store / "consumequeue/T1/0/00000000000000000200"
+    data = bytearray(path.read_bytes())
+    data[48:52] = (77).to_bytes(4, "big")
+    path.write_bytes(bytes(data))
+    (row,) = [row for row in run(store).rows if row["status"] != Status.MATCHED]
+
+    assert (row["status"], row["size"], row["mismatch"]) == ("mismatched", 77, ["size"])
+
+
+def test_only_chosen_topics_get_rows(golden: Golden) -> None:
+    """A selection holds for queues by their own topic."""
+    rows = run(golden("b551-base"), takes=lambda topic: topic == "T1").rows
+
+    assert told(rows) == Counter({row: count for row, count in truth(golden("b551-base")).items() if row[0] == "T1"})
+
+
+def test_a_topic_that_was_made_again_is_taken_from_its_beginning(golden: Golden, tmp_path: Path) -> None:
+    """Its queue is shorter than what was taken of the old one."""
+    whole = golden("b551-base")
+    first = run(whole)
+    store = Path(shutil.copytree(whole, tmp_path / "store"))
+    queue = store / "consumequeue/T1/0"
+    unit = (queue / "00000000000000000400").read_bytes()[100:120]
+    for path in queue.iterdir():
+        path.unlink()
+    (queue / "00000000000000000000").write_bytes(unit.ljust(200, b"\0"))
+    (row,) = run(store, first.state).rows
+
+    assert (row["topic"], row["queue_offset"], row["physical_offset"]) == ("T1", 0, int(UNIT.unpack(unit)[0]))
