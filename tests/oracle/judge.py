@@ -290,8 +290,8 @@ def explain_index(store: Path, log: list[MessageRecord], writer: Writer) -> list
     stopped. `repeated`: after a crash the broker puts all keys of that message, or of the last one in a file that
     survived, again. `again`: a file that a killed broker had just made, of zeros, survives recovery; as it names no
     message that it ends with, all messages that recovery dispatches, from a log file's first on, are indexed once more.
-    `behind`: the last file of a killed broker lacks what was not dispatched yet; `torn`: within one entry. `partly`: the
-    first file of a log whose oldest messages are deleted still names those, and agrees about all others.
+    `behind`: the last file of a killed broker lacks what was not dispatched yet; `torn`: within one entry.
+    `partly`: the first file of a log whose oldest messages are deleted still names those, and agrees about all others.
     All else is `unexplained`.
     """
     # Killed between making a file and giving it its size, a broker leaves an empty one.
