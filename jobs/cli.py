@@ -15,7 +15,7 @@ import click
 
 from jobs import __version__
 from jobs.exit_codes import ExitCode
-from jobs.launch.arguments import CommandLine, divide, value_of
+from jobs.launch.arguments import CommandLine, divide, names_s3, value_of
 from jobs.launch.errors import SetupError
 from jobs.verbs import VERBS
 from rmq_formats.errors import FormatError
@@ -139,7 +139,7 @@ def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
 def _launched(line: CommandLine) -> list[str]:
     """Note Spark's options for the session, or leave for the cluster if the driver shall run there; return the rest."""
     verb = next((word for word in line.own if not word.startswith("-")), None)
-    s3 = any("s3a://" in word for word in (*line.spark_options, *line.own))
+    s3 = names_s3(line, os.environ)
     on_cluster = value_of("--deploy-mode", line.spark_options) == "cluster"
     if on_cluster and verb in VERBS and VERBS[verb].needs_spark:
         from jobs.launch.spark import submit_to_cluster

@@ -2,9 +2,10 @@
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -94,6 +95,18 @@ def file_system_options() -> dict[str, str]:
     values = [value for name, value in pairwise(spark_options) if name in {"--conf", "-c"}]
     settings = (value.removeprefix(_HADOOP).partition("=") for value in values if value.startswith(f"{_HADOOP}fs."))
     return {name: value for name, _, value in settings}
+
+
+def names_s3(line: CommandLine, environment: Mapping[str, str]) -> bool:
+    """Tell whether a location on S3 is named: on the command line, in our variables, or in the configuration file."""
+    words = [*line.spark_options, *line.own]
+    words += [value for name, value in environment.items() if name.startswith("RMQ_LAKE_")]
+    config = value_of("--config", line.own) or next(
+        (word.partition("=")[2] for word in line.own if word.startswith("--config=")), None
+    )
+    if config is not None and Path(config).is_file():
+        words.append(Path(config).read_text(errors="replace"))
+    return any("s3a://" in word or "s3://" in word for word in words)
 
 
 def _value(name: str, value: str | None) -> str:
