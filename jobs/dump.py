@@ -51,25 +51,27 @@ def command(  # noqa: PLR0913 - one argument an option
     A file is recognised by its place in a store, or by its first bytes. Offsets are physical in a log (its file's name
     is the offset of the first byte), else positions in the file.
     """
-    request = Request(start, limit)
+    request = Request(start, limit, as_json=as_json, with_fields=fields and not as_json)
     kind = NAMES[named] if named else None
-    return worst(_dump(location, kind, request, as_json=as_json, fields=fields) for location in files)
+    return worst(_dump(location, kind, request) for location in files)
 
 
-def _dump(location: str, kind: FileKind | None, request: Request, *, as_json: bool, fields: bool) -> ExitCode:
+def _dump(location: str, kind: FileKind | None, request: Request) -> ExitCode:
     """Print one file; what keeps it from being read is no reason to leave out the others."""
-    write = _json_lines if as_json else (_field_lines if fields else _text_lines)
+    write = _json_lines if request.as_json else _text_lines
     try:
         with open_file(location) as file:
             known = kind or recognise(file)
             is_damaged = False
-            if not as_json:
+            if not request.as_json:
                 _print(f"# {location}: {known}, {file.size} bytes")
             for item in dumper_of(known, location).dump(file, known, request):
                 is_damaged |= item.is_damage
                 for line in write(item, location):
                     _print(line)
-            return worst((_unreadable(file, as_json=as_json), ExitCode.DAMAGE if is_damaged else ExitCode.CLEAN))
+            return worst(
+                (_unreadable(file, as_json=request.as_json), ExitCode.DAMAGE if is_damaged else ExitCode.CLEAN)
+            )
     except FormatError as error:
         return _failed(str(error.in_file(location)))
     except BrokenPipeError:
@@ -97,10 +99,6 @@ def _text_lines(item: Item, location: str) -> Iterator[str]:
     del location
     kind = item.kind.upper() if item.is_damage and item.kind != "record" else item.kind
     yield f"{item.offset:>20}  {kind:<9} {item.size:>10}  {item.text}".rstrip()
-
-
-def _field_lines(item: Item, location: str) -> Iterator[str]:
-    yield from _text_lines(item, location)
     for field in item.fields:
         yield f"{field.offset:>20}      {field.name:<28} {field.text}".rstrip()
 

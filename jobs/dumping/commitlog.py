@@ -47,7 +47,7 @@ def dump(file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
     pieces = walk_segment(segment, final=_is_followed(file, segment), start=position)
     end, records, damaged = SegmentEnd.OPEN, 0, 0
     for piece in islice(pieces, request.limit):
-        yield _item(segment, piece)
+        yield _item(segment, piece, request)
         end = ENDS[piece.kind]
         records += piece.kind is PieceKind.RECORD
         damaged += piece.kind is PieceKind.DAMAGE
@@ -114,35 +114,31 @@ def _is_followed(file: DumpFile, segment: SegmentBytes) -> bool:
         return False
 
 
-def _item(segment: SegmentBytes, piece: Piece) -> Item:
+def _item(segment: SegmentBytes, piece: Piece, request: Request) -> Item:
     if piece.kind is PieceKind.RECORD:
-        return _record_item(segment, piece)
+        return _record_item(segment, piece, request)
     is_damage = piece.kind is PieceKind.DAMAGE
     values = {"reason": piece.reason} if piece.reason else {}
     return Item(piece.offset, piece.size, str(piece.kind), piece.reason, values, is_damage=is_damage)
 
 
-def _record_item(segment: SegmentBytes, piece: Piece) -> Item:
+def _record_item(segment: SegmentBytes, piece: Piece, request: Request) -> Item:
     position = piece.offset - segment.base_offset
     record = segment.record_at(position)
+    entry = DLEDGER_ENTRY.unpack(segment.read(position, DLEDGER_ENTRY.size)) if segment.framing.header_size else ()
     properties = parse_properties(record.properties_raw, PropertyParser.SCAN)
-    entry = segment.read(position, segment.framing.header_size)
     problems = _problems(record)
+    text = _line(record, properties, problems)
     values: dict[str, Any] = {}
-    if entry:
-        values["entry"] = dict(
-            zip((field.name for field in DLEDGER_ENTRY.fields), DLEDGER_ENTRY.unpack(entry), strict=True)
-        )
-    values |= _values(record, properties) | ({"problems": problems} if problems else {})
-    return Item(
-        piece.offset,
-        piece.size,
-        "record",
-        _line(record, properties, problems),
-        values,
-        [*(layout_fields(DLEDGER_ENTRY, DLEDGER_ENTRY.unpack(entry), piece.offset) if entry else ()), *_fields(record)],
-        is_damage=bool(problems),
-    )
+    fields: list[Field] = []
+    if request.as_json:
+        names = (field.name for field in DLEDGER_ENTRY.fields)
+        values = {"entry": dict(zip(names, entry, strict=True))} if entry else {}
+        values |= _values(record, properties) | ({"problems": problems} if problems else {})
+    if request.with_fields:
+        fields = layout_fields(DLEDGER_ENTRY, entry, piece.offset) if entry else []
+        fields += _fields(record)
+    return Item(piece.offset, piece.size, "record", text, values, fields, is_damage=bool(problems))
 
 
 def _problems(record: MessageRecord) -> list[str]:

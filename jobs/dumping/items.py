@@ -32,10 +32,16 @@ class Item(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What is wanted of a file: items from the offset *start* on, at most *limit*; *chain* is one slot of an index."""
+    """
+    What is wanted of a file: items from the offset *start* on, at most *limit*; *chain* is one slot of an index.
+
+    What is neither *as_json* nor *with_fields* needs no values and no fields.
+    """
 
     start: int = 0
     limit: int | None = None
+    as_json: bool = False
+    with_fields: bool = False
     chain: str | None = None
 
 
@@ -49,6 +55,8 @@ def layout_fields(layout: Layout, values: Sequence[int | bytes], offset: int) ->
 
 def printable(text: str) -> str:
     """Write text so that it stays in one line and does nothing to a terminal."""
+    if text.isprintable():
+        return text
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
