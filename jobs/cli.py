@@ -23,8 +23,9 @@ from rmq_formats.errors import FormatError
 _EPILOG = """\
 \b
 Examples:
-  rmq-lake --version
-  rmq-lake VERB --help
+  rmq-lake inspect /data/rocketmq/store
+  rmq-lake --master "local[8]" ingest /data/rocketmq/store --lake /data/lake
+  rmq-lake query by-key --store /data/rocketmq/store -t orders -k 4711
 
 SPARK OPTIONS (--master, --conf K=V, --driver-memory, …) stand before the verb and go to spark-submit untouched.
 
