@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 
 from jobs.lake.commit import TransactionTakenError, commit, committed_transaction, open_table, paths, rows
 from jobs.lake.superseded import Superseded, move_rows, rewritten
-from jobs.lake.tables import MESSAGES, QUARANTINE, RUNS, Table
+from jobs.lake.tables import CONSUME_QUEUE, MESSAGES, QUARANTINE, RUNS, Table
 from jobs.lake.writing import Action, FileNaming, TableFile
 from jobs.source.reading import Fingerprint
 from jobs.storage import join, storage_of
@@ -306,7 +306,7 @@ def thinned(fingerprints: Iterable[Fingerprint]) -> tuple[Fingerprint, ...]:
 
 def lake_tables() -> tuple[Table, ...]:
     """Return the tables that runs commit to, in the order of commits."""
-    return (MESSAGES, QUARANTINE)
+    return (MESSAGES, QUARANTINE, CONSUME_QUEUE)
 
 
 def _done(store_id: str) -> str:

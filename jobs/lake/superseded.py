@@ -19,11 +19,11 @@ from deltalake import DeltaTable
 
 from jobs.lake.commit import Rewrite, TransactionTakenError, commit, committed_transaction, open_table
 from jobs.lake.reading import batches, files
-from jobs.lake.tables import MESSAGES, SUPERSEDED_MESSAGES, Table
+from jobs.lake.tables import CONSUME_QUEUE, MESSAGES, SUPERSEDED_MESSAGES, Table
 from jobs.lake.writing import Action, FileNaming, TableFile
 from jobs.storage import join
 
-_REWRITTEN = (MESSAGES.name,)
+_REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name)
 
 
 class Superseded(NamedTuple):

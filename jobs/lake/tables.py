@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import Schema
 
+from jobs.queues.rows import SCHEMA as UNIT_SCHEMA
 from rmq_formats.commitlog.schema import SCHEMA
 
 TIMESTAMP = pa.timestamp("us", "UTC")
@@ -45,7 +46,12 @@ class Table:
     @cached_property
     def delta_schema(self) -> Any:  # noqa: ANN401 - deltalake's own type
         """Delta's schema, column comments included."""
-        return Schema.from_arrow(pa.schema([field.with_type(_plain(field.type)) for field in self.schema]))
+        return Schema.from_arrow(self.plain_schema)
+
+    @cached_property
+    def plain_schema(self) -> pa.Schema:
+        """Arrow's schema as readers see it, without the dictionaries that the writer holds columns in."""
+        return pa.schema([field.with_type(_plain(field.type)) for field in self.schema])
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
@@ -68,6 +74,13 @@ MESSAGES = Table(
     bloom_filters=("uniq_key", "offset_msg_id"),
 )  # fmt: skip
 
+
+CONSUME_QUEUE = Table(
+    "consume_queue",
+    "one ConsumeQueue unit, joined with its message",
+    tuple(UNIT_SCHEMA),
+    statistics=("topic", "queue_id", "queue_offset", "physical_offset", "status", "store_timestamp"),
+)
 
 SUPERSEDED_MESSAGES = Table(
     "superseded_messages",

@@ -1,0 +1,1 @@
+"""One run of `ingest`: what was asked, what tasks make of a range, how queues and index go along, and the story."""

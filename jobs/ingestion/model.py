@@ -1,0 +1,77 @@
+"""What was asked of a run, and what it did."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from jobs.exit_codes import ExitCode
+from jobs.selection import Selection
+from jobs.source.planning import DEFAULT_RANGE_SIZE
+from rmq_formats.broker_conf import BrokerConf
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a user asked for."""
+
+    store: str
+    lake: str
+    broker: str | None = None
+    commitlog: Sequence[str] = ()
+    selection: Selection = field(default_factory=Selection)
+    release: str | None = None
+    conf: BrokerConf = field(default_factory=BrokerConf)
+    range_size: int = DEFAULT_RANGE_SIZE
+    settle_ms: int = 0
+    dry_run: bool = False
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run did, for people and as JSON."""
+
+    store: str
+    lake: str
+    broker: str
+    store_id: str | None = None
+    run: int | None = None
+    from_offset: int = 0
+    to_offset: int = 0
+    segment_ends: dict[str, int] = field(default_factory=dict)
+    messages: int = 0
+    quarantined: int = 0
+    units: dict[str, int] = field(default_factory=dict)  # of the queues, by what the join says of them
+    behind: int = 0  # bytes of the log that the broker has not dispatched yet
+    gaps: list[dict[str, Any]] = field(default_factory=list)
+    superseded: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+    versions: dict[str, int] = field(default_factory=dict)
+    recovered: int | None = None
+    plan: dict[str, Any] | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def add_gap(self, start: int, end: int, why: str) -> None:
+        """Note offsets that the lake will not have."""
+        self.gaps.append({"broker": self.broker, "from": start, "to": end, "why": why})
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Damage and gaps are told by the exit code; the run is done all the same."""
+        found = self.gaps or self.quarantined or self.superseded or self.notes
+        return ExitCode.DAMAGE if found else ExitCode.CLEAN
+
+
+class Clock:
+    """Seconds by step."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        self.laps: dict[str, float] = {}
+        self._last = monotonic()
+
+    def lap(self, step: str) -> None:
+        """End a step."""
+        now = monotonic()
+        self.laps[step] = round(now - self._last, 3)
+        self._last = now

@@ -1,0 +1,143 @@
+"""
+What a task makes of one range of the log, in one pass.
+
+Rows of `messages`, damaged bytes in `quarantine`, and the units of the range's records held against the queues.
+
+The log and the queues have watermarks of their own: a unit may come a run later than its message. So a range may begin
+before the messages that are new, for the sake of units that are.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jobs.lake.runs import Lake
+from jobs.lake.tables import CONSUME_QUEUE, MESSAGES, QUARANTINE, Table
+from jobs.lake.writing import Action, FileNaming, TableFile
+from jobs.queues.matching import Matcher, Matching, RangeMatches
+from jobs.queues.rows import batches_of
+from jobs.selection import Selection
+from jobs.source.planning import Range
+from jobs.storage import storage_of
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.indexfile.file import Rules, release_at
+
+SAMPLE_SIZE = 256
+WRONG_CRC = "body_crc is not that of the body"
+
+
+class RangeWork(NamedTuple):
+    """What the ranges of a run have in common."""
+
+    lake: Lake
+    naming: FileNaming
+    broker: str
+    rules: Rules
+    selection: Selection
+    messages_from: int  # the log's watermark: earlier records are read for their units only
+    matching: Matching | None  # None where the queues are not to be read
+
+    def file(self, table: Table, part: str, **constants: Any) -> TableFile:  # noqa: ANN401 - values of columns
+        """Return a file of this run, not created before it has rows."""
+        whose = {"broker": self.broker, "store_id": self.naming.store_id}
+        return TableFile(self.lake.location, table, self.naming.name(part), whose | constants, self.lake.options)
+
+
+class RangeResult(NamedTuple):
+    """What was made of one range: files that are not committed yet, and what is left of its units."""
+
+    files: dict[str, Action]
+    matches: RangeMatches | None
+
+
+def write_range(work: RangeWork, range_: Range, pieces: Iterator[Records | Piece]) -> RangeResult:
+    """Write the rows of one range, and return what a commit needs."""
+    part = f"{range_.start_offset:020d}"
+    matcher = Matcher(work.matching) if work.matching else None
+    damaged: list[tuple[int, int, str]] = []
+    with ExitStack() as stack:
+        messages = stack.enter_context(work.file(MESSAGES, part, segment=range_.base_offset))
+        for item in pieces:
+            if isinstance(item, Piece):
+                if item.kind is PieceKind.DAMAGE and item.end > work.messages_from:
+                    damaged.append((item.offset, item.size, item.reason))
+                continue
+            if matcher:
+                matcher.add(item)
+            for group, parser in _by_parser(_since(item, work.messages_from), work.rules):
+                batch, bad = message_batch(
+                    group, parser, with_body=work.selection.with_body, takes=work.selection.takes_or_all
+                )
+                messages.write(batch)
+                damaged += [(offset, size, WRONG_CRC) for offset, size in bad]
+        actions = {MESSAGES.name: messages.close(), QUARANTINE.name: _quarantine(work, range_, damaged, part)}
+        matches = None
+        if matcher:
+            matches, actions[CONSUME_QUEUE.name] = _units(work, matcher, part)
+        return RangeResult({name: action for name, action in actions.items() if action is not None}, matches)
+
+
+def _since(group: Records, offset: int) -> Records:
+    """Return the records of a group that stand at *offset* or behind it."""
+    first = int(np.searchsorted(group.positions, offset - group.base_offset))
+    return group._replace(positions=group.positions[first:], sizes=group.sizes[first:]) if first else group
+
+
+def _by_parser(group: Records, rules: Rules) -> Iterator[tuple[Records, Any]]:
+    """Cut a group where another release wrote on, and yield each part with its parser of properties."""
+    if not group.positions.size:
+        return
+    switches = [rule.since - group.base_offset for rule in rules[1:]]
+    cuts = [0, *np.searchsorted(group.positions, switches).tolist(), group.positions.size]
+    for start, stop in pairwise(cuts):
+        if start < stop:
+            part = group._replace(positions=group.positions[start:stop], sizes=group.sizes[start:stop])
+            yield part, release_at(rules, group.base_offset + int(part.positions[0])).property_parser
+
+
+def _units(work: RangeWork, matcher: Matcher, part: str) -> tuple[RangeMatches, Action | None]:
+    """Hold the range's units against the queues, and write those that are settled."""
+    matches, blocks, tags = matcher.finish()
+    with work.file(CONSUME_QUEUE, part) as file:
+        for batch in batches_of(blocks, tags):
+            file.write(batch)
+        return matches, file.close()
+
+
+def _quarantine(work: RangeWork, range_: Range, damaged: list[tuple[int, int, str]], part: str) -> Action | None:
+    place = {"segment": range_.base_offset, "file": range_.location, "run": work.naming.run}
+    with work.file(QUARANTINE, part, **place) as file:
+        if damaged:
+            file.write_rows(
+                [
+                    {
+                        "physical_offset": offset,
+                        "length": size,
+                        "reason": reason,
+                        "sample": _sample(range_, offset, size),
+                    }
+                    for offset, size, reason in sorted(damaged)
+                ]
+            )
+        return file.close()
+
+
+def _sample(range_: Range, offset: int, size: int) -> bytes | None:
+    """Return the first bytes of a damaged place; None when they cannot be read."""
+    try:
+        with storage_of(range_.location, range_.options).open(range_.location) as file:
+            return bytes(file.read(offset - range_.base_offset, min(size, SAMPLE_SIZE)))
+    except OSError:
+        return None
+
+
+def discard(lake: Lake, result: RangeResult) -> None:
+    """Remove what a task wrote for a range that was not accepted."""
+    for table, action in result.files.items():
+        location = f"{lake.location}/{table}/{action.path}"
+        storage_of(location, lake.options).delete(location)

@@ -1,0 +1,273 @@
+"""
+The story of a run.
+
+Know the store by its bytes, finish what an earlier run left prepared, plan the ranges behind the watermark, let tasks
+read them and write Parquet, settle the queues, decide, commit.
+"""
+
+import errno
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from jobs.ingestion.model import Clock, Request, Summary
+from jobs.ingestion.ranges import RangeResult, RangeWork, discard, write_range
+from jobs.lake.divergence import divergence
+from jobs.lake.identity import identify, namesakes
+from jobs.lake.lock import held
+from jobs.lake.runs import (
+    KnownStore,
+    Lake,
+    Manifest,
+    commit_prepared,
+    has_litter,
+    prepare,
+    refreshed,
+    sweep,
+    thinned,
+    tidy,
+    unfinished,
+)
+from jobs.lake.superseded import Superseded
+from jobs.lake.tables import CONSUME_QUEUE, MESSAGES, QUARANTINE
+from jobs.lake.writing import Action, FileNaming
+from jobs.queues.ingesting import Begun, begin, state_of
+from jobs.queues.joining import Joined, finish
+from jobs.queues.settings import known_releases, queue_rules
+from jobs.session import spark_session
+from jobs.source.distribute import Outcome, watermark
+from jobs.source.listing import StoreListing, list_store
+from jobs.source.planning import Range, describe, holes, plan_ranges
+from jobs.source.workers import SparkWorkers, Workers
+from jobs.storage import normalise
+from rmq_formats.commitlog.segment import ENDS
+from rmq_formats.indexfile.file import rules_of
+
+QUEUES = "queues"  # the queues' part of a manifest's state
+
+
+def ingest(request: Request, workers: Workers | None = None) -> Summary:
+    """Bring what is new in the store into the lake; `HeldByOtherError` when another run of this store is at work."""
+    clock = Clock()
+    workers = workers or SparkWorkers(spark_session("rmq-lake ingest"))
+    lake = Lake(normalise(request.lake), workers.options)
+    clock.lap("session")
+    listing = list_store(request.store, commitlog=request.commitlog, options=lake.options)
+    store = identify(lake, listing, request.broker, register_new=not request.dry_run)
+    summary = Summary(listing.root, lake.location, store.broker if store else request.broker or "")
+    clock.lap("listing")
+    if store is not None:
+        with nullcontext() if request.dry_run else held(lake, store.store_id) as was_cut_off:
+            _Run(workers, lake, refreshed(lake, store), listing, request, summary, clock).run(bool(was_cut_off))
+    summary.seconds = clock.laps
+    return summary
+
+
+@dataclass(slots=True)
+class _Run:
+    """A store's next run, under its lock."""
+
+    workers: Workers
+    lake: Lake
+    store: KnownStore
+    listing: StoreListing
+    request: Request
+    summary: Summary
+    clock: Clock
+
+    def run(self, was_cut_off: bool) -> None:  # noqa: FBT001 - a fact about the run before
+        """Do all of it; *was_cut_off*: the run before this one did not end by itself."""
+        self.summary.store_id = self.store.store_id
+        if not self.request.dry_run:
+            self._finish_earlier(was_cut_off)
+        superseded = divergence(self.lake, self.store, self.listing)
+        self._begin_at(superseded)
+        queues = self._look_at_queues(superseded)
+        ranges = self._plan(min(self.summary.from_offset, queues.matching.from_offset))
+        self.clock.lap("planning")
+        if self.request.dry_run:
+            self.summary.plan = describe(ranges)
+            return
+        work = self._work(queues)
+        outcomes: list[Outcome[RangeResult]] = self.workers.ranges(
+            ranges, partial(write_range, work), partial(discard, self.lake)
+        )
+        self.clock.lap("reading and writing")
+        self._note_gone(outcomes)
+        joined = self._settle_queues(queues, work, outcomes)
+        self.clock.lap("joining queues")
+        # What an attempt left may go only when its number is taken.
+        takes_number = was_cut_off and has_litter(self.lake, self.store)
+        manifest = self._manifest(outcomes, joined, superseded)
+        if manifest.tables or manifest.to_offset > manifest.from_offset or superseded or takes_number:
+            self._commit(manifest, was_cut_off)
+        self.clock.lap("commit")
+
+    def _finish_earlier(self, was_cut_off: bool) -> None:  # noqa: FBT001
+        """Commit what an earlier run prepared."""
+        leftover = unfinished(self.lake, self.store)
+        if leftover is not None:
+            commit_prepared(self.lake, leftover)
+            self.summary.recovered = leftover.run
+        if was_cut_off and self.store.newest is not None:
+            sweep(self.lake, self.store.newest)
+
+    def _begin_at(self, superseded: Superseded | None) -> None:
+        """Find where the lake's rows of this log end."""
+        newest = self.store.newest
+        start = newest.to_offset if newest else self.listing.start_offset
+        if superseded is not None:
+            start = superseded.from_offset
+            self.summary.superseded = superseded._asdict()
+        if newest is None:
+            self.summary.notes += [
+                f"not the log that the lake has as broker {self.store.broker} ({other.store_id}): kept apart"
+                for other in namesakes(self.lake, self.store)
+            ]
+        self.summary.from_offset = self.summary.to_offset = start
+
+    def _look_at_queues(self, superseded: Superseded | None) -> Begun:
+        """Look at the queues before the log: what is in them now, the log has by the time it is read."""
+        releases = known_releases(self.listing, self.request.release).value
+        rules = queue_rules(self.listing, releases, self.request.conf)
+        state = self._queue_state
+        if superseded is not None and state is not None:
+            state = {**state, "dispatched": min(state["dispatched"], superseded.from_offset)}
+        return begin(self.workers, self.listing, rules, state, self.request.selection.takes_or_all)
+
+    @property
+    def _queue_state(self) -> Mapping[str, Any] | None:
+        return self.store.newest.state.get(QUEUES) if self.store.newest else None
+
+    def _plan(self, from_offset: int) -> list[Range]:
+        """Plan what lies behind the watermark, and note what lies behind it no more."""
+        listing, summary = self.listing, self.summary
+        if summary.from_offset < listing.start_offset:
+            summary.add_gap(summary.from_offset, listing.start_offset, "deleted before it was read")
+        newest = self.store.newest
+        at_watermark = newest is not None and summary.superseded is None and from_offset == newest.to_offset
+        ranges = plan_ranges(
+            listing,
+            from_offset,
+            self.request.range_size,
+            newest.store_timestamp if newest and at_watermark else None,
+            time.time_ns() // 1_000_000 - self.request.settle_ms if self.request.settle_ms else None,
+        )
+        for before, start, end in holes(listing.segments):
+            if end > summary.from_offset:
+                summary.add_gap(start, end, f"no file holds these offsets; {before.location} ends before them")
+        planned = {range_.location for range_ in ranges}
+        unseen = self.workers.unseen([segment for segment in listing.segments if segment.location in planned])
+        if unseen:
+            raise OSError(f"{unseen[0].location}: the driver sees this file, the executors do not")
+        return ranges
+
+    def _work(self, queues: Begun) -> RangeWork:
+        return RangeWork(
+            self.lake,
+            FileNaming(self.store.store_id, self.store.next_run),
+            self.store.broker,
+            rules_of(*queues.matching.rules.releases),
+            self.request.selection,
+            self.summary.from_offset,
+            queues.matching,
+        )
+
+    def _note_gone(self, outcomes: Sequence[Outcome[RangeResult]]) -> None:
+        """Note segments that were deleted while the run was reading."""
+        confirm_gone(self.listing, outcomes, self.request.commitlog)
+        for outcome in outcomes:
+            if outcome.seen.gone:
+                start = max(outcome.range.start_offset, self.summary.from_offset)
+                self.summary.add_gap(start, outcome.range.end_offset, "deleted while it was being read")
+
+    def _settle_queues(self, queues: Begun, work: RangeWork, outcomes: Sequence[Outcome[RangeResult]]) -> Joined:
+        matches = [outcome.payload.matches for outcome in outcomes if outcome.payload.matches is not None]
+        log_end = watermark(outcomes, self.summary.from_offset)
+        rules, write = queues.matching.rules, partial(_write_rest, work)
+        return finish(self.workers, self.listing, rules, queues.seen, matches, log_end, write)
+
+    def _manifest(
+        self, outcomes: Sequence[Outcome[RangeResult]], joined: Joined, superseded: Superseded | None
+    ) -> Manifest:
+        """Put together what will be committed."""
+        tables = self._files(outcomes, joined)
+        newest, summary = self.store.newest, self.summary
+        summary.to_offset = max(watermark(outcomes, summary.from_offset), summary.from_offset)
+        summary.messages, summary.quarantined, rows_of_units = (
+            sum(action.rows for action in tables.get(table.name, ())) for table in (MESSAGES, QUARANTINE, CONSUME_QUEUE)
+        )
+        found = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints]
+        known = [fingerprint for fingerprint in self.store.fingerprints if fingerprint.offset < summary.from_offset]
+        timestamps = [o.seen.store_timestamp for o in outcomes if o.seen.store_timestamp is not None]
+        return Manifest(
+            store_id=self.store.store_id,
+            broker=self.store.broker,
+            run=self.store.next_run,
+            from_offset=summary.from_offset,
+            to_offset=summary.to_offset,
+            store_timestamp=timestamps[-1] if timestamps else (newest.store_timestamp if newest else None),
+            fingerprints=thinned((*known, *found)),
+            tables={name: tuple(actions) for name, actions in tables.items()},
+            selection=self.request.selection.describe(),
+            state={QUEUES: state_of(joined, self._queue_state)},
+            counts={"messages": summary.messages, "quarantine": summary.quarantined, "consume_queue": rows_of_units},
+            gaps=tuple(summary.gaps),
+            superseded=superseded,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def _files(self, outcomes: Sequence[Outcome[RangeResult]], joined: Joined) -> dict[str, list[Action]]:
+        """Collect every file of the run, by table, and count what they say."""
+        tables: dict[str, list[Action]] = {}
+        for outcome in outcomes:
+            for name, action in outcome.payload.files.items():
+                tables.setdefault(name, []).append(action)
+            if outcome.seen.end is not None and outcome.range.end == outcome.range.segment_size:
+                end = ENDS[outcome.seen.end].value
+                self.summary.segment_ends[end] = self.summary.segment_ends.get(end, 0) + 1
+        rest = [action for action in joined.written if isinstance(action, Action)]
+        if rest:
+            tables.setdefault(CONSUME_QUEUE.name, []).extend(rest)
+        self.summary.behind = joined.behind
+        self.summary.units = {
+            "matched": joined.matched,
+            "expired": joined.expired,
+            "differences": len(joined.differences),
+        }
+        return tables
+
+    def _commit(self, manifest: Manifest, was_cut_off: bool) -> None:  # noqa: FBT001
+        prepare(self.lake, manifest)
+        self.summary.run = manifest.run
+        self.summary.versions = commit_prepared(self.lake, manifest)
+        if was_cut_off:
+            sweep(self.lake, manifest)
+        tidy(self.lake, manifest)
+
+
+def _write_rest(work: RangeWork, part: str, rows: Any) -> Action | None:  # noqa: ANN401 - batches
+    """Write the units that no range's task could settle."""
+    with work.file(CONSUME_QUEUE, part) as file:
+        for batch in rows:
+            file.write(batch)
+        return file.close()
+
+
+def confirm_gone(listing: StoreListing, outcomes: Sequence[Outcome[Any]], commitlog: Sequence[str]) -> None:
+    """
+    Accept that segments were deleted while they were read, if that is what happened.
+
+    Retention deletes the oldest ones, and leaves the newest. A disk that was taken away looks the same to a task, but
+    then nothing is left, or what is missing is not the beginning.
+    """
+    gone = [outcome.range for outcome in outcomes if outcome.seen.gone]
+    if not gone:
+        return
+    now = list_store(listing.root, commitlog=commitlog, options=listing.options)
+    if not now.segments or now.start_offset < max(range_.end_offset for range_ in gone):
+        raise FileNotFoundError(errno.ENOENT, "disappeared while it was read, and not by retention", gone[0].location)
