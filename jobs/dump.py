@@ -69,9 +69,8 @@ def _dump(location: str, kind: FileKind | None, request: Request) -> ExitCode:
                 is_damaged |= item.is_damage
                 for line in write(item, location):
                     _print(line)
-            return worst(
-                (_unreadable(file, as_json=request.as_json), ExitCode.DAMAGE if is_damaged else ExitCode.CLEAN)
-            )
+            is_damaged |= _unreadable(file, as_json=request.as_json)
+            return ExitCode.DAMAGE if is_damaged else ExitCode.CLEAN
     except FormatError as error:
         return _failed(str(error.in_file(location)))
     except BrokenPipeError:
@@ -86,13 +85,13 @@ def _failed(message: str) -> ExitCode:
     return ExitCode.FAILED
 
 
-def _unreadable(file: DumpFile, *, as_json: bool) -> ExitCode:
-    """Say what the storage refused to give, and what the items show as zeros."""
+def _unreadable(file: DumpFile, *, as_json: bool) -> bool:
+    """Say what the storage refused to give, and what the items show as zeros; tell whether there was such a place."""
     for place in file.unreadable:
         text = f"{place.size} bytes cannot be read at position {place.position}: {place.reason}"
         values = {"file": file.location, "kind": "unreadable", **place._asdict()}
         _print(json.dumps(values) if as_json else f"# UNREADABLE {text}")
-    return ExitCode.DAMAGE if file.unreadable else ExitCode.CLEAN
+    return bool(file.unreadable)
 
 
 def _text_lines(item: Item, location: str) -> Iterator[str]:
