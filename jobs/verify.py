@@ -7,7 +7,7 @@ what a running broker has not come to yet is a number.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -15,15 +15,15 @@ from zoneinfo import ZoneInfo
 import click
 
 from jobs.exit_codes import ExitCode, worst
-from jobs.indexing.settings import UndecidedError
+from jobs.indexing.settings import UndecidedError, Wanted
 from jobs.options import config_option, geometry_options, json_option, quiet_option, store_options
 from jobs.queues.settings import known_releases, queue_rules
 from jobs.source.listing import StoreListing, list_store, log_directories, read_broker_conf
 from jobs.source.planning import DEFAULT_RANGE_SIZE
 from jobs.source.workers import Workers
 from jobs.verification.findings import Finding, PartReport
+from jobs.verification.index import verify_index
 from jobs.verification.queues import verify_queues
-from rmq_formats.broker_conf import BrokerConf
 
 _SHOWN = 20
 
@@ -34,9 +34,9 @@ class Request:
 
     store: str
     commitlog: tuple[str, ...] = ()
-    conf: BrokerConf = field(default_factory=BrokerConf)
-    release: str | None = None
+    wanted: Wanted = Wanted()  # noqa: RUF009 - a tuple
     range_size: int = DEFAULT_RANGE_SIZE
+    scratch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,20 @@ class Verdict:
 def verify(request: Request, workers: Workers, options: Mapping[str, str]) -> Verdict:
     """Return what is wrong with a store."""
     listing = list_store(request.store, commitlog=request.commitlog, options=options)
-    return Verdict(listing.root, {"queues": _queues(request, workers, listing)})
+    return Verdict(
+        listing.root,
+        {
+            "queues": _queues(request, workers, listing),
+            "index": verify_index(workers, listing, request.wanted, request.range_size, request.scratch),
+        },
+    )
 
 
 def _queues(request: Request, workers: Workers, listing: StoreListing) -> PartReport:
-    releases = known_releases(listing, request.release)
-    report = verify_queues(workers, listing, queue_rules(listing, releases.value, request.conf), request.range_size)
+    releases = known_releases(listing, request.wanted.release)
+    report = verify_queues(
+        workers, listing, queue_rules(listing, releases.value, request.wanted.conf), request.range_size
+    )
     names = ", then ".join(str(release) for _, release in releases.value)
     report.notes.append(f"queues of release {names} ({releases.origin}: {releases.evidence})")
     return report
@@ -97,6 +105,11 @@ def _queues(request: Request, workers: Workers, listing: StoreListing) -> PartRe
     metavar="N",
     help="How many findings to print; --json has all.",
 )
+@click.option(
+    "--scratch",
+    metavar="DIR",
+    help="Where tasks leave packed keys for each other; on a cluster, a directory or URI that all workers reach.",
+)
 @geometry_options
 @json_option
 @quiet_option
@@ -107,6 +120,7 @@ def command(  # noqa: PLR0913 - one argument an option
     commitlog: tuple[str, ...] | None,
     broker_conf: Path | None,
     limit: int,
+    scratch: str | None,
     hash_slots: int | None,
     index_num: int | None,
     consume_queue_size: int | None,
@@ -116,12 +130,13 @@ def command(  # noqa: PLR0913 - one argument an option
     quiet: bool,
 ) -> ExitCode:
     """Hold the queues and index files of STORE against its log; every difference is a finding."""
-    del hash_slots, index_num, consume_queue_size, time_zone
+    del consume_queue_size
     from jobs.session import hadoop_options, spark_session
     from jobs.source.workers import SparkWorkers
 
     conf = read_broker_conf(broker_conf)
-    request = Request(store, tuple(log_directories(commitlog, conf)), conf, release)
+    wanted = Wanted(hash_slots, index_num, release, time_zone, conf)
+    request = Request(store, tuple(log_directories(commitlog, conf)), wanted, scratch=scratch)
     spark = spark_session("rmq-lake verify")
     try:
         verdict = verify(request, SparkWorkers(spark), hadoop_options(spark))

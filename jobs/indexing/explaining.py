@@ -5,7 +5,7 @@ A file is either what an undisturbed broker writes, or it differs in a way that 
 that way demands, and equality is the proof. Only what has no name is a contradiction.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from functools import partial
@@ -112,7 +112,7 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
         judged[survivor.real.name] = judge(survivor, result, before)
         before = survivor
     explained = tuple(judged.get(file.name) or _refused(file, refused[file.name] or "") for file in files)
-    return Explanation(row, explained, geometry, rules, tuple(_gaps(survivors)))
+    return Explanation(row, explained, geometry, rules, tuple(_gaps(explained)))
 
 
 def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules, listing: StoreListing) -> Recipe:
@@ -132,14 +132,18 @@ def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules,
     )
 
 
-def _gaps(survivors: Sequence[Survivor]) -> list[tuple[str, int]]:
+def _gaps(files: Sequence[Explained]) -> Iterator[tuple[str, int]]:
+    """Yield (file, keys) for keys that stand before a file and in none; beside a damaged file nobody can tell."""
     end = 0
-    gaps = []
-    for survivor in survivors:
-        if survivor.start > end:
-            gaps.append((survivor.real.name, survivor.start - end))
-        end = max(survivor.end, 0)
-    return gaps
+    known = True
+    for explained in files:
+        survivor = explained.survivor
+        if survivor is None or not explained.verdict.is_explained:
+            known = False
+            continue
+        if survivor.start > end and known:
+            yield explained.real.name, survivor.start - end
+        end, known = max(survivor.end, 0), True
 
 
 def _refused(real: RealFile, reason: str) -> Explained:

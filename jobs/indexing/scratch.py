@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import BinaryIO
 from uuid import uuid4
 
@@ -65,3 +66,14 @@ def scratch_beside(output: str, options: Mapping[str, str]) -> Iterator[Scratch]
             storage.delete(join(scratch.location, info.name))
         if local:
             Path(local_path(scratch.location)).rmdir()
+
+
+@contextmanager
+def scratch_for(location: str | None) -> Iterator[Scratch]:
+    """Give a directory for a run without output: below *location*, else among this machine's temporary files."""
+    if location is not None:
+        with scratch_beside(location, {}) as scratch:
+            yield scratch
+        return
+    with TemporaryDirectory(prefix="rocketmq-lake-") as folder, scratch_beside(folder, {}) as scratch:
+        yield scratch

@@ -13,7 +13,6 @@ import pytest
 
 from jobs.indexing.rebuilding import Request, rebuild
 from jobs.indexing.settings import Wanted
-from jobs.source.workers import OneByOne
 from jobs.install import (
     Installation,
     RefusedError,
@@ -21,6 +20,7 @@ from jobs.install import (
     install,
     plan_installation,
 )
+from jobs.source.workers import OneByOne
 from rmq_formats.store import decode_checkpoint, encode_checkpoint
 
 StoreOf = Callable[[str], Path]
