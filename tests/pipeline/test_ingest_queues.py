@@ -1,0 +1,110 @@
+"""`consume_queue` in the run that brings the messages: every unit of every queue once, and what the join says of it."""
+
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from jobs.exit_codes import ExitCode
+from jobs.ingest import Request, ingest
+from jobs.source.workers import OneByOne
+from tests.golden import GOLDEN, SCENARIO, release_of
+from tests.pipeline.stores import records_of, segments_of
+
+Golden = Callable[[str], Path]
+UNIT = struct.Struct(">qiq")  # on purpose not the declared layout: nothing here is taken from the code under test
+PRE_BLANK = (0, 0x7FFFFFFF, 0)
+CLOSED = ("base", "direct", "types", "types-crc", "clock", "retry", "timer", "dledger", "multipath", "transient")
+
+
+def _ingest(store: Path, lake: Path, name: str) -> Any:  # noqa: ANN401 - a summary
+    commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
+    return ingest(
+        Request(str(store), str(lake), broker=name, commitlog=commitlog, release=release_of(name)), OneByOne()
+    )
+
+
+def _rows(lake: Path) -> list[dict[str, Any]]:
+    path = lake / "consume_queue"
+    if not path.exists():
+        return []
+    rows: list[dict[str, Any]] = DeltaTable(path).to_pyarrow_table().to_pylist()
+    return sorted(rows, key=lambda row: (row["topic"], row["queue_id"], row["queue_offset"]))
+
+
+def _units(store: Path) -> list[tuple[str, int, int, int, int, int]]:
+    """Return every unit of every plain queue: topic, queue id, position, and what it holds."""
+    found = []
+    for path in (store / "consumequeue").glob("*/*/*"):
+        content = path.read_bytes()
+        for number in range(len(content) // UNIT.size):
+            unit = UNIT.unpack_from(content, number * UNIT.size)
+            if any(unit):
+                position = int(path.name) // UNIT.size + number
+                found.append((path.parent.parent.name, int(path.parent.name), position, *unit))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] != "rockscq"])
+def test_every_unit_of_a_real_store_is_a_row_once(name: str, golden: Golden, tmp_path: Path) -> None:
+    """The table holds the units of the queue files; only missing ones, which no file holds, come on top."""
+    store = golden(name)
+    _ingest(store, tmp_path, name)
+    rows = [row for row in _rows(tmp_path) if row["status"] != "missing" and row["batch_count"] is None]
+    seen = [
+        (row["topic"], row["queue_id"], row["queue_offset"], row["physical_offset"], row["size"], row["tags_code"])
+        for row in rows
+    ]
+    segments = segments_of(store) or segments_of(store, "commitlog-a", "commitlog-b")
+    log_end = max(record.end_offset for record, _ in records_of(segments))
+    expected = [unit for unit in _units(store) if unit[3] < log_end]  # of a live copy, units may be ahead of the log
+
+    assert expected == seen
+    assert [row["is_pre_blank"] for row in rows] == [unit[3:] == PRE_BLANK for unit in expected]
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] in CLOSED])
+def test_units_of_an_undisturbed_store_match_their_messages(name: str, golden: Golden, tmp_path: Path) -> None:
+    """A store that its broker closed in order has a unit for every record that should have one, and no other."""
+    summary = _ingest(golden(name), tmp_path, name)
+
+    assert {row["status"] for row in _rows(tmp_path) if not row["is_pre_blank"]} == {"matched"}
+    assert summary.exit_code is ExitCode.CLEAN
+    assert summary.behind == 0
+
+
+def test_units_of_deleted_messages_are_expired(golden: Golden, tmp_path: Path) -> None:
+    """What points before the log's start is no fault of the queue."""
+    _ingest(golden("b551-expired"), tmp_path, "b551-expired")
+    start = min(int(path.name) for path in segments_of(golden("b551-expired")))
+    rows = _rows(tmp_path)
+
+    assert {row["status"] for row in rows} == {"matched", "expired"}
+    assert all((row["status"] == "expired") == (row["physical_offset"] < start) for row in rows)
+
+
+def test_a_unit_may_come_a_run_later_than_its_message(golden: Golden, tmp_path: Path) -> None:
+    """What the broker has not dispatched yet is behind, not missing; the next run joins it."""
+    whole = golden("b551-base")
+    store = tmp_path / "store"
+    shutil.copytree(whole, store)
+    (store / "abort").touch()  # the broker runs
+    behind = sorted(unit[3] for unit in _units(whole))[40]
+    for path in (store / "consumequeue").glob("*/*/*"):
+        content = path.read_bytes()
+        kept = [content[at : at + 20] for at in range(0, len(content), 20) if UNIT.unpack_from(content, at)[0] < behind]
+        path.write_bytes(b"".join(kept).ljust(len(content), b"\0"))
+
+    first = _ingest(store, tmp_path / "lake", "b551-base")
+    units_then = len(_rows(tmp_path / "lake"))
+    shutil.copytree(whole / "consumequeue", store / "consumequeue", dirs_exist_ok=True)
+    second = _ingest(store, tmp_path / "lake", "b551-base")
+
+    assert first.behind > 0
+    assert units_then < len(_units(whole))
+    assert second.messages == 0
+    assert [row["status"] for row in _rows(tmp_path / "lake")] == ["matched"] * len(_units(whole))
