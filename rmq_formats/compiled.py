@@ -21,17 +21,28 @@ config: Any = _config  # numba declares no types for its settings
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _PACKAGE = Path(__file__).parent
-_TAKEN_FROM = ("compiled.py", "kernels.py", "*/kernels.py", "flags.py", "properties.py", "*/layout.py")
+_TAKEN_FROM = ("compiled.py", "kernels.py", "interning.py", "*/kernels.py", "flags.py", "properties.py", "*/layout.py")
 
 
 def compiled(function: Function) -> Function:
     """Return *function* compiled for the types that it is called with, without the interpreter's lock."""
+    return _compiled(function, forceinline=False)
+
+
+def inlined(function: Function) -> Function:
+    """Return *function* as part of each compiled one that calls it: for what is small, or called for every record."""
+    return _compiled(function, forceinline=True)
+
+
+def _compiled(function: Function, *, forceinline: bool) -> Function:
+    # Nothing compiled allocates, so nothing counts references (_nrt): arrays would be counted at every call.
+    options: dict[str, Any] = {"nogil": True, "_nrt": False, "forceinline": forceinline}
     if _CACHE is None:
-        return cast("Function", njit(nogil=True)(function))
+        return cast("Function", njit(**options)(function))
     before = config.CACHE_DIR
     config.CACHE_DIR = str(_CACHE)
     try:
-        return cast("Function", njit(nogil=True, cache=True)(function))
+        return cast("Function", njit(cache=True, **options)(function))
     finally:
         config.CACHE_DIR = before
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.compiled import compiled
+from rmq_formats.compiled import compiled, inlined
 from rmq_formats.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, PropertyParser
 
 Bytes = NDArray[np.uint8]
@@ -36,13 +36,19 @@ def as_bytes(data: Any) -> Bytes:  # noqa: ANN401 - whatever has a buffer
     return array if array.flags.writeable else array.copy()
 
 
-@compiled
+@inlined
 def byte_at(buffer: Bytes, at: int) -> int:
     """Return one byte. Unsigned indexes spare the test for negative ones (and raise for them without the JIT)."""
     return int(np.int64(buffer[np.uintp(at)]))
 
 
-@compiled
+@inlined
+def number_at(numbers: NDArray[Any], at: int) -> int:
+    """Return one element of an array of integers."""
+    return int(np.int64(numbers[np.uintp(at)]))
+
+
+@inlined
 def read_u32(buffer: Bytes, at: int) -> int:
     """Return four bytes as an unsigned integer."""
     return (
@@ -53,46 +59,52 @@ def read_u32(buffer: Bytes, at: int) -> int:
     )
 
 
-@compiled
+@inlined
 def read_i8(buffer: Bytes, at: int) -> int:
     """Return one byte as a signed integer."""
     return (byte_at(buffer, at) ^ 0x80) - 0x80
 
 
-@compiled
+@inlined
 def read_i16(buffer: Bytes, at: int) -> int:
     """Return two bytes as a signed integer."""
     value = (byte_at(buffer, at) << 8) | byte_at(buffer, at + 1)
     return (value ^ _SIGN_16) - _SIGN_16
 
 
-@compiled
+@inlined
 def read_i32(buffer: Bytes, at: int) -> int:
     """Return four bytes as a signed integer."""
     return (read_u32(buffer, at) ^ _SIGN_32) - _SIGN_32
 
 
-@compiled
+@inlined
 def read_i64(buffer: Bytes, at: int) -> int:
     """Return eight bytes as a signed integer."""
     return (read_i32(buffer, at) << 32) | read_u32(buffer, at + 4)
 
 
-@compiled
+@inlined
 def write_i32(buffer: Bytes, at: int, value: int) -> None:
     """Store the low 32 bits of *value*."""
     for i in range(4):
         buffer[np.uintp(at + i)] = np.uint8((value >> (24 - 8 * i)) & 0xFF)
 
 
-@compiled
+@inlined
 def write_i64(buffer: Bytes, at: int, value: int) -> None:
     """Store *value*."""
-    for i in range(8):
-        buffer[np.uintp(at + i)] = np.uint8((value >> (56 - 8 * i)) & 0xFF)
+    buffer[np.uintp(at)] = np.uint8((value >> 56) & 0xFF)
+    buffer[np.uintp(at + 1)] = np.uint8((value >> 48) & 0xFF)
+    buffer[np.uintp(at + 2)] = np.uint8((value >> 40) & 0xFF)
+    buffer[np.uintp(at + 3)] = np.uint8((value >> 32) & 0xFF)
+    buffer[np.uintp(at + 4)] = np.uint8((value >> 24) & 0xFF)
+    buffer[np.uintp(at + 5)] = np.uint8((value >> 16) & 0xFF)
+    buffer[np.uintp(at + 6)] = np.uint8((value >> 8) & 0xFF)
+    buffer[np.uintp(at + 7)] = np.uint8(value & 0xFF)
 
 
-@compiled
+@inlined
 def copy_bytes(source: Bytes, start: int, end: int, target: Bytes, at: int) -> int:
     """Copy `source[start:end]` to *target* at *at*; return the place behind."""
     for i in range(end - start):
@@ -100,22 +112,42 @@ def copy_bytes(source: Bytes, start: int, end: int, target: Bytes, at: int) -> i
     return at + end - start
 
 
-@compiled
+@inlined
+def copy_short(source: Bytes, start: int, end: int, target: Bytes, at: int) -> int:
+    """Copy as `copy_bytes` does, eight bytes a step; what it writes behind the last byte is still to be written."""
+    size = end - start
+    done = 0
+    while done < size and start + done + 8 <= source.size and at + done + 8 <= target.size:
+        write_i64(target, at + done, read_i64(source, start + done))
+        done += 8
+    while done < size:
+        target[np.uintp(at + done)] = source[np.uintp(start + done)]
+        done += 1
+    return at + size
+
+
+@inlined
 def same_bytes(left: Bytes, left_start: int, left_end: int, right: Bytes, right_start: int, right_end: int) -> bool:
     """Tell whether two stretches hold the same bytes."""
     size = left_end - left_start
     if right_end - right_start != size:
         return False
-    for i in range(size):  # noqa: SIM110 - compiled code has no generators
-        if left[np.uintp(left_start + i)] != right[np.uintp(right_start + i)]:
+    at = 0
+    while size - at >= 4:
+        if read_u32(left, left_start + at) != read_u32(right, right_start + at):
             return False
+        at += 4
+    while at < size:
+        if left[np.uintp(left_start + at)] != right[np.uintp(right_start + at)]:
+            return False
+        at += 1
     return True
 
 
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-@compiled
+@inlined
 def _is_continuation(buffer: Bytes, at: int, end: int, low: int, high: int) -> bool:
     return at < end and low <= byte_at(buffer, at) <= high
 
@@ -152,7 +184,7 @@ def _next_long_character(buffer: Bytes, at: int, end: int) -> tuple[int, int]:
     return ((first & 0x7) << 18) | (value << 6) | (byte_at(buffer, at + 3) & 0x3F), at + 4
 
 
-@compiled
+@inlined
 def is_ascii(buffer: Bytes, start: int, end: int) -> bool:
     """Tell whether no byte has its top bit set."""
     seen = np.uint8(0)
@@ -301,54 +333,82 @@ def property_value(buffer: Bytes, start: int, end: int, parser: int, name: Bytes
 
 # --- CRC-32 ----------------------------------------------------------------------------------------------------------
 
-_CRC_LANES = 16
+_CRC_STEP = 16
+_CRC_HALF = 256
 
 
 def _crc_tables() -> NDArray[np.uint32]:
-    """Return, one table of 256 behind the other, what a byte does to the CRC when 0 to 15 bytes follow it."""
-    tables = np.zeros((_CRC_LANES, 256), np.uint32)
-    tables[0] = np.arange(256)
+    """
+    Return, one table of 256 behind the other, what a byte does to the CRC when 0 to 15 bytes follow it.
+
+    The last four say what the bytes of a CRC become when 256 zero bytes follow. All in the order of bytes in which data
+    is read, the CRC's low byte first.
+    """
+    first: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        tables[0] = (tables[0] >> 1) ^ np.where(tables[0] & 1, 0xEDB88320, 0)
-    for lane in range(1, _CRC_LANES):
-        tables[lane] = (tables[lane - 1] >> 8) ^ tables[0][tables[lane - 1] & 0xFF]
-    return tables.ravel()
+        first = (first >> 1) ^ np.where(first & 1, np.uint32(0xEDB88320), np.uint32(0))
+    tables = [first]
+    for _ in range(1, _CRC_STEP):
+        tables.append((tables[-1] >> 8) ^ first[tables[-1] & 0xFF])
+    for byte in reversed(range(4)):
+        moved: NDArray[np.uint32] = np.arange(256, dtype=np.uint32) << np.uint32(8 * byte)
+        for _ in range(_CRC_HALF):
+            moved = np.asarray((moved >> 8) ^ first[moved & 0xFF], np.uint32)
+        tables.append(moved)
+    return np.concatenate(tables).byteswap()
 
 
 _CRC_TABLES = _crc_tables()
 
 
-@compiled
-def _crc_step(at: int) -> int:
+@inlined
+def _crc_entry(at: int) -> int:
     return int(np.int64(_CRC_TABLES[np.uintp(at)]))
 
 
-@compiled
-def _crc_of_four(buffer: Bytes, at: int, lane: int, before: int) -> int:
-    """Return what four bytes do to the CRC when *lane* bytes follow them; *before* is the CRC they begin with."""
-    tables = lane << 8
+@inlined
+def _crc_of_four(four: int, table: int) -> int:
+    """Return what four bytes do to the CRC; *table* is that of the last of them."""
+    at = table << 8
     return (
-        _crc_step(tables + 768 + (byte_at(buffer, at) ^ (before & 0xFF)))
-        ^ _crc_step(tables + 512 + (byte_at(buffer, at + 1) ^ ((before >> 8) & 0xFF)))
-        ^ _crc_step(tables + 256 + (byte_at(buffer, at + 2) ^ ((before >> 16) & 0xFF)))
-        ^ _crc_step(tables + (byte_at(buffer, at + 3) ^ (before >> 24)))
+        _crc_entry(at + 768 + (four >> 24))
+        ^ _crc_entry(at + 512 + ((four >> 16) & 0xFF))
+        ^ _crc_entry(at + 256 + ((four >> 8) & 0xFF))
+        ^ _crc_entry(at + (four & 0xFF))
     )
+
+
+@inlined
+def _crc_of_step(buffer: Bytes, at: int, value: int) -> int:
+    """Return the CRC behind sixteen bytes; what does not wait for the CRC before them is taken together first."""
+    return (
+        _crc_of_four(read_u32(buffer, at + 12), 0)
+        ^ _crc_of_four(read_u32(buffer, at + 8), 4)
+        ^ _crc_of_four(read_u32(buffer, at + 4), 8)
+    ) ^ _crc_of_four(value ^ read_u32(buffer, at), 12)
 
 
 @compiled
 def crc32(buffer: Bytes, start: int, end: int) -> int:
-    """Return the CRC-32 of the bytes, unsigned; sixteen bytes a step."""
+    """
+    Return the CRC-32 of the bytes, unsigned.
+
+    Long stretches go by two halves at once: each step waits for the one before it, but not for the other half's.
+    """
     value = _LOW_32
     at = start
-    while end - at >= _CRC_LANES:
-        value = (
-            _crc_of_four(buffer, at, 12, value)
-            ^ _crc_of_four(buffer, at + 4, 8, 0)
-            ^ _crc_of_four(buffer, at + 8, 4, 0)
-            ^ _crc_of_four(buffer, at + 12, 0, 0)
-        )
-        at += _CRC_LANES
+    while end - at >= 2 * _CRC_HALF:
+        second = 0
+        for i in range(0, _CRC_HALF, _CRC_STEP):
+            value = _crc_of_step(buffer, at + i, value)
+            second = _crc_of_step(buffer, at + _CRC_HALF + i, second)
+        value = _crc_of_four(value, _CRC_STEP) ^ second
+        at += 2 * _CRC_HALF
+    while end - at >= _CRC_STEP:
+        value = _crc_of_step(buffer, at, value)
+        at += _CRC_STEP
     while at < end:
-        value = (value >> 8) ^ _crc_step((value ^ byte_at(buffer, at)) & 0xFF)
+        value = ((value << 8) & _LOW_32) ^ _crc_entry((value >> 24) ^ byte_at(buffer, at))
         at += 1
-    return value ^ _LOW_32
+    value ^= _LOW_32
+    return (value >> 24) | ((value >> 8) & 0xFF00) | ((value << 8) & 0xFF0000) | ((value & 0xFF) << 24)

@@ -20,7 +20,7 @@ from rmq_formats.commitlog.layout import (
     RECORD,
     TOPIC_LENGTH,
 )
-from rmq_formats.compiled import compiled
+from rmq_formats.compiled import compiled, inlined
 from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6
 from rmq_formats.kernels import Bytes, Integers, Sizes, byte_at, crc32, read_i8, read_i16, read_i32, read_i64
 
@@ -70,20 +70,20 @@ OUTSIDE = 4  # the range ends here
 _CRC_MASK = 0x7FFFFFFF
 
 
-@compiled
+@inlined
 def host_growth(sys_flag: int) -> int:
     """Return by how much the hosts lengthen the fixed part."""
     growth = HOST_V6_GROWTH if sys_flag & BORN_HOST_V6 else 0
     return growth + HOST_V6_GROWTH if sys_flag & STORE_HOST_V6 else growth
 
 
-@compiled
+@inlined
 def born_growth(sys_flag: int) -> int:
     """Return by how much the born host shifts what stands behind it."""
     return HOST_V6_GROWTH if sys_flag & BORN_HOST_V6 else 0
 
 
-@compiled
+@inlined
 def store_timestamp(buffer: Bytes, at: int) -> int:
     """Return when the record at *at* was stored."""
     return read_i64(buffer, at + STORE_TIMESTAMP_AT + born_growth(read_i32(buffer, at + SYS_FLAG_AT)))
@@ -98,7 +98,7 @@ def count_stored_until(buffer: Bytes, positions: Integers, limit: int) -> int:
     return int(positions.size)
 
 
-@compiled
+@inlined
 def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
     """Tell what stands at *at* as `decode_record` does: GOOD, SHORT or BAD. *place* is its physical offset."""
     if limit - at < _HEAD_SIZE:
@@ -149,7 +149,7 @@ def check_entry(buffer: Bytes, at: int, limit: int, place: int, header_size: int
     return found
 
 
-@compiled
+@inlined
 def is_end(buffer: Bytes, at: int, limit: int, header_size: int) -> bool:
     """Tell whether the broker closed the file here."""
     if limit - at < _BLANK_SIZE:
@@ -186,7 +186,7 @@ def chain(
     return count, at, OUTSIDE
 
 
-@compiled
+@inlined
 def record_parts(buffer: Bytes, at: int) -> tuple[int, int, int, int, int, int]:
     """Return where body, topic and properties of a checked record begin and end."""
     body = at + FIXED_SIZE + host_growth(read_i32(buffer, at + SYS_FLAG_AT))

@@ -1,0 +1,281 @@
+"""
+Records as Arrow columns, without any Python per record.
+
+Every column's buffers are allocated for the most that the records can fill, filled by compiled passes, and wrapped;
+they belong to the batch. What the usual room does not hold (very many distinct texts, malformed UTF-8) is filled again
+with more.
+"""
+
+import secrets
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmq_formats.commitlog import fill, kernels
+from rmq_formats.commitlog.fill import Column, Names, Properties
+from rmq_formats.commitlog.record import Host
+from rmq_formats.commitlog.row import record_of_row
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.schema import SCHEMA
+from rmq_formats.errors import LimitExceeded
+from rmq_formats.flags import COMPRESSED, TRANSACTION_MASK, TransactionType
+from rmq_formats.interning import Texts, new_texts, number_of
+from rmq_formats.kernels import PARSER_CODES, Bytes, Integers, Sizes, read_i32
+from rmq_formats.properties import PropertyParser
+
+__all__ = ["SCHEMA", "message_batch", "record_of_row"]
+
+Bad = tuple[int, int]  # physical offset and size of a record whose body is not what was written
+
+_LONGEST_TEXT = (1 << 15) - 1  # of topics and properties, which state their length in 16 bits
+_GROWTH = 3  # a malformed byte becomes a character of three
+_LARGEST = (1 << 31) - 1  # what Arrow's offsets can say
+_ID_SIZE = 56  # of an offset id with an IPv6 address
+_PORT_SIZE = 4
+_SLOTS = 1 << 12  # for distinct texts, at first
+_HEAP_SIZE = 1 << 16
+_MORE = 4
+_SEED = secrets.randbits(31)
+
+_TRANSACTION_TYPES = pa.array([kind.name.lower() for kind in sorted(TransactionType)])
+_TRANSACTION_SHIFT = 2
+
+
+def message_batch(
+    records: Records,
+    parser: PropertyParser,
+    *,
+    with_body: bool = True,
+    takes: Callable[[str], bool] | None = None,
+) -> tuple[pa.RecordBatch, list[Bad]]:
+    """
+    Return the records as rows of `SCHEMA`, and those that are none because their body's CRC is wrong.
+
+    With *takes*, only records of topics that it accepts; it is asked once a topic. Without *with_body*, bodies are NULL
+    (and checked all the same).
+    """
+    buffer = records.buffer
+    positions = records.positions if takes is None else _selected(records, takes)
+    bodies, topics, texts = fill.measure(buffer, positions)
+    if max(bodies, _GROWTH * texts) > _LARGEST:
+        reason = f"a batch of {bodies} bytes of bodies and {texts} of properties: Arrow's offsets end at {_LARGEST}"
+        raise LimitExceeded(reason)
+    good, bad, body = _bodies(buffer, positions, bodies, with_body=with_body)
+    columns = {
+        "body": body,
+        **_numbers(buffer, good),
+        **_topics(buffer, good, topics),
+        **_hosts(buffer, good),
+        **_properties(buffer, good, texts, parser),
+    }
+    batch = pa.RecordBatch.from_arrays([columns[field.name] for field in SCHEMA], schema=SCHEMA)
+    sizes = [int(read_i32(buffer, at + kernels.TOTAL_SIZE_AT)) for at in bad]
+    return batch, [(records.base_offset + at, size) for at, size in zip(bad, sizes, strict=True)]
+
+
+def _selected(records: Records, takes: Callable[[str], bool]) -> Integers:
+    """Return the positions of the records whose topic is wanted."""
+    numbers, texts, _ = _numbered_topics(records.buffer, records.positions, 0)
+    wanted = np.array([takes(topic) for topic in _texts(texts).to_pylist()], np.bool_)
+    return records.positions[wanted[numbers]] if numbers.size else records.positions
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+def _bodies(buffer: Bytes, positions: Integers, size: int, *, with_body: bool) -> tuple[Integers, list[int], pa.Array]:
+    """Return the positions of the records whose body is right, those of the others, and the bodies."""
+    good, bad = np.empty_like(positions), np.empty_like(positions)
+    column = _column_room(positions.size, size if with_body else 0)
+    rows = fill.fill_bodies(buffer, positions, int(with_body), good, bad, column)
+    bodies = _column(pa.binary(), column, rows) if with_body else pa.nulls(rows, pa.binary())
+    return good[:rows], bad[: positions.size - rows].tolist(), bodies
+
+
+def _numbers(buffer: Bytes, positions: Integers) -> dict[str, pa.Array]:
+    """Return the columns of numbers, and what is derived from them."""
+    rows = positions.size
+    numbers = _room(np.int32, len(fill.NUMBERS) * rows).reshape(len(fill.NUMBERS), rows)
+    wide = _room(np.int64, len(fill.WIDE_NUMBERS) * rows).reshape(len(fill.WIDE_NUMBERS), rows)
+    fill.fill_numbers(buffer, positions, numbers, wide)
+    by_name = dict(zip(fill.NUMBERS, numbers, strict=True)) | dict(zip(fill.WIDE_NUMBERS, wide, strict=True))
+    has_store_date = _has_date(by_name["store_timestamp"])
+    present = {
+        "store_date": has_store_date,
+        "store_time": has_store_date,
+        "born_time": _has_date(by_name["born_timestamp"]),
+    }
+    sys_flags = by_name["sys_flag"]
+    transaction_types = (sys_flags & TRANSACTION_MASK) >> _TRANSACTION_SHIFT
+    return {
+        **{name: _array(SCHEMA.field(name).type, line, present.get(name)) for name, line in by_name.items()},
+        "is_compressed": pa.Array.from_buffers(pa.bool_(), rows, [None, _bits(sys_flags & COMPRESSED)]),
+        "transaction_type": _repeated(transaction_types, _TRANSACTION_TYPES),
+    }
+
+
+def _topics(buffer: Bytes, positions: Integers, size: int) -> dict[str, pa.Array]:
+    numbers, texts, raw = _numbered_topics(buffer, positions, size)
+    return {
+        "topic": _repeated(numbers, _texts(texts)),
+        "topic_raw": _column(pa.binary(), raw, positions.size, is_optional=True),
+    }
+
+
+def _numbered_topics(buffer: Bytes, positions: Integers, size: int) -> tuple[Sizes, Texts, Column]:
+    numbers = _room(np.int32, positions.size)
+    raw = _column_room(positions.size, size)
+    scratch = np.empty(_GROWTH * _LONGEST_TEXT, np.uint8)
+    slots, heap_size = _SLOTS, _HEAP_SIZE
+    while True:
+        texts = new_texts(slots, heap_size, _SEED)
+        if fill.fill_topics(buffer, positions, texts, scratch, numbers, raw) == fill.DONE:
+            return numbers, texts, raw
+        slots, heap_size = _MORE * slots, _MORE * heap_size
+
+
+def _hosts(buffer: Bytes, positions: Integers) -> dict[str, pa.Array]:
+    rows = positions.size
+    born_numbers, store_numbers = _room(np.int32, rows), _room(np.int32, rows)
+    ids = _column_room(rows, _ID_SIZE * rows)
+    slots, heap_size = _SLOTS, _HEAP_SIZE
+    while True:
+        born, store = new_texts(slots, heap_size, _SEED), new_texts(slots, heap_size, _SEED)
+        if fill.fill_hosts(buffer, positions, born, born_numbers, store, store_numbers, ids) == fill.DONE:
+            break
+        slots, heap_size = _MORE * slots, _MORE * heap_size
+    return {
+        "born_host": _repeated(born_numbers, _host_texts(born)),
+        "store_host": _repeated(store_numbers, _host_texts(store)),
+        "offset_msg_id": _column(pa.string(), ids, rows),
+    }
+
+
+def _properties(buffer: Bytes, positions: Integers, size: int, parser: PropertyParser) -> dict[str, pa.Array]:
+    rows = positions.size
+    slots, heap_size, growth = _SLOTS, _HEAP_SIZE, 1
+    while True:
+        names, out = _name_room(slots, heap_size), _property_room(rows, size, growth * size)
+        status = fill.fill_properties(buffer, positions, PARSER_CODES[parser], growth > 1, names, out)
+        if status == fill.DONE:
+            break
+        if status == fill.MORE_TEXTS:
+            slots, heap_size = _MORE * slots, _MORE * heap_size
+        else:
+            growth = _GROWTH
+    count, key_count = int(out.lists[rows]), int(out.key_lists[rows])
+    keys = _column(pa.string(), out.keys, key_count)
+    key_lists = [_validity(out.keys.present[:rows]), pa.py_buffer(out.key_lists)]
+    return {
+        "properties": pa.MapArray.from_arrays(
+            _array(pa.int32(), out.lists),
+            _repeated(out.names[:count], _texts(names.texts)),
+            _column(pa.string(), out.values, count),
+        ),
+        "properties_raw": _column(pa.binary(), out.raw, rows, is_optional=True),
+        "tags": _column(pa.string(), out.tags, rows, is_optional=True),
+        "uniq_key": _column(pa.string(), out.uniq_key, rows, is_optional=True),
+        "keys": pa.Array.from_buffers(SCHEMA.field("keys").type, rows, key_lists, children=[keys]),
+    }
+
+
+# --- room ------------------------------------------------------------------------------------------------------------
+
+
+def _room(type_: type[np.generic], count: int) -> NDArray[Any]:
+    """Return uninitialised memory from Arrow's pool, which is used again by later batches."""
+    buffer = pa.allocate_buffer(max(count, 1) * np.dtype(type_).itemsize)
+    return np.frombuffer(buffer, type_)[:count]
+
+
+def _ends_room(count: int) -> Sizes:
+    ends = _room(np.int32, count + 1)
+    ends[0] = 0
+    return ends
+
+
+def _column_room(count: int, size: int) -> Column:
+    return Column(_ends_room(count), _room(np.uint8, size), _room(np.uint8, count))
+
+
+def _property_room(rows: int, raw_size: int, size: int) -> Properties:
+    """Return room for properties of *raw_size* bytes that may be *size* bytes of clean text."""
+    properties = raw_size // 3 + rows  # with its separator, which the last one lacks, none is shorter than three bytes
+    keys = raw_size // 2 + rows
+    return Properties(
+        lists=_ends_room(rows),
+        names=_room(np.int32, properties),
+        values=_column_room(properties, size),
+        raw=_column_room(rows, raw_size),
+        tags=_column_room(rows, size),
+        uniq_key=_column_room(rows, size),
+        key_lists=_ends_room(rows),
+        keys=_column_room(keys, size),
+    )
+
+
+def _name_room(slots: int, heap_size: int) -> Names:
+    texts = new_texts(slots, heap_size, _SEED)
+    for name in fill.NAMED:
+        raw = np.frombuffer(bytearray(name.encode()), np.uint8)
+        number_of(texts, raw, 0, raw.size)
+    return Names(
+        texts,
+        seen_in=np.zeros(slots // 2, np.int32),
+        seen_at=np.empty(slots // 2, np.int32),
+        starts=np.empty(_LONGEST_TEXT, np.int64),
+        ends=np.empty(_LONGEST_TEXT, np.int64),
+        scratch=np.empty(_GROWTH * _LONGEST_TEXT, np.uint8),
+    )
+
+
+# --- from memory to Arrow --------------------------------------------------------------------------------------------
+
+
+def _has_date(timestamps: Integers) -> NDArray[np.bool_]:
+    return (timestamps >= fill.FIRST_MS) & (timestamps <= fill.LAST_MS)
+
+
+def _bits(values: NDArray[Any]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(values, bitorder="little"))
+
+
+def _validity(present: NDArray[Any]) -> pa.Buffer | None:
+    """Return Arrow's bitmap; none where nothing is missing."""
+    return None if present.all() else _bits(present)
+
+
+def _array(type_: pa.DataType, values: NDArray[Any], present: NDArray[Any] | None = None) -> pa.Array:
+    validity = None if present is None else _validity(present)
+    return pa.Array.from_buffers(type_, values.size, [validity, pa.py_buffer(values)])
+
+
+def _column(type_: pa.DataType, column: Column, count: int, *, is_optional: bool = False) -> pa.Array:
+    validity = _validity(column.present[:count]) if is_optional else None
+    ends = column.ends[: count + 1]
+    return pa.Array.from_buffers(type_, count, [validity, pa.py_buffer(ends), pa.py_buffer(column.data[: ends[-1]])])
+
+
+def _repeated(numbers: Sizes, texts: pa.Array) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(_array(pa.int32(), numbers), texts, safe=False)
+
+
+def _texts(texts: Texts) -> pa.Array:
+    """Return distinct texts in the order of their numbers."""
+    return pa.Array.from_buffers(
+        pa.string(), texts.known, [None, pa.py_buffer(texts.ends[: texts.known + 1]), pa.py_buffer(texts.heap)]
+    )
+
+
+def _host_texts(texts: Texts) -> pa.Array:
+    """Return distinct hosts as text, in the order of their numbers."""
+    raw, ends = texts.heap.tobytes(), texts.ends[: texts.known + 1].tolist()
+    return pa.array([_host_text(raw[start:end]) for start, end in pairwise(ends)], pa.string())
+
+
+def _host_text(raw: bytes) -> str:
+    return str(Host(raw[:-_PORT_SIZE], int.from_bytes(raw[-_PORT_SIZE:], "big", signed=True)))

@@ -1,0 +1,372 @@
+"""
+Compiled passes over a group of records, each filling some columns.
+
+A pass trusts that `scan` has checked the records, and that the arrays it is given have room for the most that these can
+fill. Rows follow the positions. What a pass cannot go on with (another distinct text; malformed UTF-8, which grows when
+it is replaced) ends it early, to be made again with more room.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.commitlog import kernels
+from rmq_formats.compiled import compiled, inlined
+from rmq_formats.interning import FULL, Texts, is_text, number_of
+from rmq_formats.kernels import (
+    PARSER_SCAN,
+    Bytes,
+    Integers,
+    Sizes,
+    byte_at,
+    copy_bytes,
+    copy_clean_text,
+    copy_short,
+    is_clean_text,
+    next_property,
+    number_at,
+    read_i16,
+    read_i32,
+    read_i64,
+    read_u32,
+)
+from rmq_formats.properties import KEY_SEPARATOR, KEYS, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, TAGS, UNIQ_KEY
+
+# How a pass ended.
+DONE = 0
+MORE_TEXTS = 1  # no room for another distinct text
+MORE_ROOM = 2  # malformed text, which may grow
+
+NUMBERS = (
+    "total_size", "magic_code", "body_crc", "queue_id", "flag", "sys_flag", "reconsume_times", "body_length",
+    "topic_length", "properties_length", "store_date",
+)  # fmt: skip
+(
+    _TOTAL_SIZE, _MAGIC_CODE, _BODY_CRC, _QUEUE_ID, _FLAG, _SYS_FLAG, _RECONSUME_TIMES, _BODY_LENGTH,
+    _TOPIC_LENGTH, _PROPERTIES_LENGTH, _STORE_DATE,
+) = range(len(NUMBERS))  # fmt: skip
+WIDE_NUMBERS = (
+    "queue_offset", "physical_offset", "born_timestamp", "store_timestamp", "prepared_transaction_offset",
+    "born_time", "store_time",
+)  # fmt: skip
+(
+    _QUEUE_OFFSET, _PHYSICAL_OFFSET, _BORN_TIMESTAMP, _STORE_TIMESTAMP, _PREPARED_TRANSACTION_OFFSET,
+    _BORN_TIME, _STORE_TIME,
+) = range(len(WIDE_NUMBERS))  # fmt: skip
+
+# Python's and every engine's calendar: 0001-01-01 to 9999-12-31.
+FIRST_MS = -62_135_596_800_000
+LAST_MS = 253_402_300_799_999
+_MS_PER_DAY = 86_400_000
+_US_PER_MS = 1000
+
+# Property names that have columns of their own are numbered first, in this order.
+NAMED = (TAGS, KEYS, UNIQ_KEY)
+_TAGS, _KEYS, _UNIQ_KEY = range(len(NAMED))
+
+_KEY_SEPARATOR = ord(KEY_SEPARATOR)
+_NAME_VALUE = ord(NAME_VALUE_SEPARATOR)
+_PROPERTY = ord(PROPERTY_SEPARATOR)
+_HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8).copy()
+
+
+class Column(NamedTuple):
+    """A column of texts or bytes."""
+
+    ends: Sizes  # of each row, behind a zero
+    data: Bytes
+    present: Bytes  # 0 for NULL
+
+
+class Properties(NamedTuple):
+    """The columns that come from the properties."""
+
+    lists: Sizes  # where each row's properties end, behind a zero
+    names: Sizes  # number of each property's name
+    values: Column
+    raw: Column
+    tags: Column
+    uniq_key: Column
+    key_lists: Sizes  # where each row's keys end, behind a zero
+    keys: Column  # `present` is by row
+
+
+class Names(NamedTuple):
+    """The distinct property names, and what is remembered of the row at hand."""
+
+    texts: Texts
+    seen_in: Sizes  # by name: the last row that had it, counted from 1
+    seen_at: Sizes  # by name: which of that row's properties it is
+    starts: Integers  # of the row's values
+    ends: Integers
+    scratch: Bytes  # the row's text with malformed bytes replaced
+
+
+@inlined
+def _append(column: Column, number: int, buffer: Bytes, start: int, end: int) -> None:
+    """Write one text; *number* counts those before it."""
+    at = number_at(column.ends, number)
+    column.ends[np.uintp(number + 1)] = copy_short(buffer, start, end, column.data, at)
+
+
+@inlined
+def _append_optional(column: Column, row: int, buffer: Bytes, start: int, end: int) -> None:
+    """Write one text, NULL if it is empty."""
+    _append(column, row, buffer, start, end)
+    column.present[np.uintp(row)] = 1 if end > start else 0
+
+
+@compiled
+def measure(buffer: Bytes, positions: Integers) -> tuple[int, int, int]:
+    """Return the bytes of all bodies, topics and properties."""
+    bodies, topics, texts = 0, 0, 0
+    for row in range(positions.size):
+        at = number_at(positions, row)
+        body, body_end, topic, topic_end, properties, properties_end = kernels.record_parts(buffer, at)
+        bodies += body_end - body
+        topics += topic_end - topic
+        texts += properties_end - properties
+    return bodies, topics, texts
+
+
+@compiled
+def fill_bodies(buffer: Bytes, positions: Integers, with_body: int, good: Integers, bad: Integers, out: Column) -> int:
+    """
+    Copy the bodies that are what was written, while they are in the processor's cache from being checked.
+
+    Return how many these are; their positions are in *good*, the others' in *bad*.
+    """
+    rows = 0
+    for i in range(positions.size):
+        at = number_at(positions, i)
+        if kernels.has_right_crc(buffer, at):
+            good[np.uintp(rows)] = at
+            body, body_end, _, _, _, _ = kernels.record_parts(buffer, at)
+            out.ends[np.uintp(rows + 1)] = copy_bytes(
+                buffer, body, body_end if with_body else body, out.data, number_at(out.ends, rows)
+            )
+            rows += 1
+        else:
+            bad[np.uintp(i - rows)] = at
+    return rows
+
+
+@compiled
+def fill_numbers(buffer: Bytes, positions: Integers, numbers: NDArray[np.int32], wide: Integers) -> None:
+    """Fill the lines of *numbers* and *wide* as NUMBERS and WIDE_NUMBERS name them."""
+    for row in range(positions.size):
+        at = number_at(positions, row)
+        sys_flag = read_i32(buffer, at + kernels.SYS_FLAG_AT)
+        growth = kernels.host_growth(sys_flag)
+        born = read_i64(buffer, at + kernels.BORN_TIMESTAMP_AT)
+        stored = read_i64(buffer, at + kernels.STORE_TIMESTAMP_AT + kernels.born_growth(sys_flag))
+        has_date = FIRST_MS <= stored <= LAST_MS
+        _, _, topic, topic_end, _, _ = kernels.record_parts(buffer, at)
+        numbers[_TOTAL_SIZE, row] = read_i32(buffer, at + kernels.TOTAL_SIZE_AT)
+        numbers[_MAGIC_CODE, row] = read_i32(buffer, at + kernels.MAGIC_CODE_AT)
+        numbers[_BODY_CRC, row] = read_i32(buffer, at + kernels.BODY_CRC_AT)
+        numbers[_QUEUE_ID, row] = read_i32(buffer, at + kernels.QUEUE_ID_AT)
+        numbers[_FLAG, row] = read_i32(buffer, at + kernels.FLAG_AT)
+        numbers[_SYS_FLAG, row] = sys_flag
+        numbers[_RECONSUME_TIMES, row] = read_i32(buffer, at + kernels.RECONSUME_TIMES_AT + growth)
+        numbers[_BODY_LENGTH, row] = read_i32(buffer, at + kernels.BODY_LENGTH_AT + growth)
+        numbers[_TOPIC_LENGTH, row] = topic_end - topic
+        numbers[_PROPERTIES_LENGTH, row] = read_i16(buffer, topic_end)
+        numbers[_STORE_DATE, row] = stored // _MS_PER_DAY if has_date else 0
+        wide[_QUEUE_OFFSET, row] = read_i64(buffer, at + kernels.QUEUE_OFFSET_AT)
+        wide[_PHYSICAL_OFFSET, row] = read_i64(buffer, at + kernels.PHYSICAL_OFFSET_AT)
+        wide[_BORN_TIMESTAMP, row] = born
+        wide[_STORE_TIMESTAMP, row] = stored
+        wide[_PREPARED_TRANSACTION_OFFSET, row] = read_i64(buffer, at + kernels.PREPARED_TRANSACTION_OFFSET_AT + growth)
+        wide[_BORN_TIME, row] = born * _US_PER_MS if FIRST_MS <= born <= LAST_MS else 0
+        wide[_STORE_TIME, row] = stored * _US_PER_MS if has_date else 0
+
+
+@compiled
+def fill_topics(buffer: Bytes, positions: Integers, texts: Texts, scratch: Bytes, numbers: Sizes, raw: Column) -> int:
+    """Write the number of each topic as Java reads it; *raw* has the bytes of malformed ones."""
+    number = -1
+    for row in range(positions.size):
+        _, _, topic, topic_end, _, _ = kernels.record_parts(buffer, number_at(positions, row))
+        raw_end = topic
+        if number < 0 or not is_text(texts, number, buffer, topic, topic_end):
+            if is_clean_text(buffer, topic, topic_end):
+                number = number_of(texts, buffer, topic, topic_end)
+            else:
+                number = number_of(texts, scratch, 0, copy_clean_text(buffer, topic, topic_end, scratch, 0))
+                raw_end = topic_end
+            if number == FULL:
+                return MORE_TEXTS
+        numbers[np.uintp(row)] = number
+        _append_optional(raw, row, buffer, topic, raw_end)
+    return DONE
+
+
+@compiled
+def fill_hosts(
+    buffer: Bytes,
+    positions: Integers,
+    born_hosts: Texts,
+    born_numbers: Sizes,
+    store_hosts: Texts,
+    store_numbers: Sizes,
+    offset_ids: Column,
+) -> int:
+    """Write the numbers of the hosts by their bytes, and the offset ids, which begin with the store host's."""
+    born, store = -1, -1
+    for row in range(positions.size):
+        at = number_at(positions, row)
+        sys_flag = read_i32(buffer, at + kernels.SYS_FLAG_AT)
+        start, end = at + kernels.BORN_HOST_AT, at + kernels.STORE_TIMESTAMP_AT + kernels.born_growth(sys_flag)
+        if born < 0 or not is_text(born_hosts, born, buffer, start, end):
+            born = number_of(born_hosts, buffer, start, end)
+        start += end - start + 8
+        end = at + kernels.RECONSUME_TIMES_AT + kernels.host_growth(sys_flag)
+        if store < 0 or not is_text(store_hosts, store, buffer, start, end):
+            store = number_of(store_hosts, buffer, start, end)
+        if min(born, store) == FULL:
+            return MORE_TEXTS
+        born_numbers[np.uintp(row)] = born
+        store_numbers[np.uintp(row)] = store
+        to = _write_hex(buffer, start, end, offset_ids.data, number_at(offset_ids.ends, row))
+        offset = at + kernels.PHYSICAL_OFFSET_AT
+        offset_ids.ends[np.uintp(row + 1)] = _write_hex(buffer, offset, offset + 8, offset_ids.data, to)
+    return DONE
+
+
+@inlined
+def _write_hex(buffer: Bytes, start: int, end: int, target: Bytes, at: int) -> int:
+    for i in range(end - start):
+        value = byte_at(buffer, start + i)
+        target[np.uintp(at + 2 * i)] = _HEX[np.uintp(value >> 4)]
+        target[np.uintp(at + 2 * i + 1)] = _HEX[np.uintp(value & 15)]
+    return at + 2 * (end - start)
+
+
+@compiled
+def fill_properties(
+    buffer: Bytes, positions: Integers, parser: int, has_room: int, names: Names, out: Properties
+) -> int:
+    """Write each row's properties as the parser sees them: one of a name, its last value, where it first stood."""
+    before, first, keys = 0, 0, 0
+    for row in range(positions.size):
+        _, _, _, _, raw, raw_end = kernels.record_parts(buffer, number_at(positions, row))
+        source, start, end = buffer, raw, raw_end
+        is_clean = is_clean_text(buffer, raw, raw_end)
+        if not is_clean:
+            if not has_room:
+                return MORE_ROOM
+            source, start, end = names.scratch, 0, copy_clean_text(buffer, raw, raw_end, names.scratch, 0)
+        count, is_rebuildable = _parse_row(source, start, end, parser, row, before, first, names, out)
+        if count == FULL:
+            return MORE_TEXTS
+        keys = _write_row(source, row, first, count, keys, names, out)
+        _append_optional(out.raw, row, buffer, raw, raw if is_clean and is_rebuildable else raw_end)
+        before, first = first, first + count
+        out.lists[np.uintp(row + 1)] = first
+        out.key_lists[np.uintp(row + 1)] = keys
+    return DONE
+
+
+@inlined
+def _parse_row(
+    buffer: Bytes, start: int, end: int, parser: int, row: int, before: int, first: int, names: Names, out: Properties
+) -> tuple[int, bool]:
+    """
+    Find a row's properties; return how many, and whether they give the text back.
+
+    The names from *before* to *first* are those of the row before: this one probably has the same.
+    """
+    count = 0
+    is_rebuildable = True
+    at, expected = start, start
+    while at < end:
+        name, name_start = -1, at
+        value, value_end = at, at
+        if before + count < first:
+            name = number_at(out.names, before + count)
+            value, value_end = _expected_value(names.texts, name, buffer, at, end, parser)
+        if value_end > value:
+            at = value_end + 1
+        else:
+            name_start, name_end, value, value_end, at = next_property(buffer, at, end, parser)
+            if value == value_end:
+                break
+            name = number_of(names.texts, buffer, name_start, name_end)
+            if name == FULL:
+                return FULL, False
+        is_rebuildable = is_rebuildable and name_start == expected
+        expected = value_end + 1
+        place = count
+        if names.seen_in[np.uintp(name)] == row + 1:
+            is_rebuildable = False
+            place = number_at(names.seen_at, name)
+        else:
+            names.seen_in[np.uintp(name)] = row + 1
+            names.seen_at[np.uintp(name)] = place
+            out.names[np.uintp(first + place)] = name
+            count += 1
+        names.starts[np.uintp(place)] = value
+        names.ends[np.uintp(place)] = value_end
+    # Behind the last value, nothing is left but one separator.
+    ends_well = start == end or expected > end or (expected == end and byte_at(buffer, end - 1) == _PROPERTY)
+    return count, is_rebuildable and ends_well
+
+
+@inlined
+def _expected_value(texts: Texts, name: int, buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, int]:
+    """Return where the value stands if the next property has this name and is an ordinary one; else nothing."""
+    start = at + number_at(texts.ends, name + 1) - number_at(texts.ends, name) + 1
+    if start >= end or byte_at(buffer, start - 1) != _NAME_VALUE or not is_text(texts, name, buffer, at, start - 1):
+        return at, at
+    stop = _find_control(buffer, start, end)
+    while parser == PARSER_SCAN and stop < end and byte_at(buffer, stop) != _PROPERTY:
+        stop = _find_control(buffer, stop + 1, end)
+    if stop < end and byte_at(buffer, stop) != _PROPERTY:
+        return at, at
+    return start, stop
+
+
+@inlined
+def _find_control(buffer: Bytes, at: int, end: int) -> int:
+    """Return where the next byte below 3 stands, as both separators are, or *end*; four bytes a step."""
+    while end - at >= 4:
+        four = read_u32(buffer, at)
+        if (four - 0x03030303) & ~four & 0x80808080:
+            break
+        at += 4
+    while at < end and byte_at(buffer, at) > _PROPERTY:
+        at += 1
+    return at
+
+
+@inlined
+def _write_row(buffer: Bytes, row: int, first: int, count: int, keys: int, names: Names, out: Properties) -> int:
+    """Write the values that were found, and the columns of their own that some have; return how many keys there are."""
+    for i in range(count):
+        _append(out.values, first + i, buffer, number_at(names.starts, i), number_at(names.ends, i))
+    start, end = _value_of(_TAGS, row, names)
+    _append_optional(out.tags, row, buffer, start, end)
+    start, end = _value_of(_UNIQ_KEY, row, names)
+    _append_optional(out.uniq_key, row, buffer, start, end)
+    start, end = _value_of(_KEYS, row, names)
+    out.keys.present[np.uintp(row)] = 1 if end > start else 0
+    while start < end:
+        stop = start
+        while stop < end and byte_at(buffer, stop) != _KEY_SEPARATOR:
+            stop += 1
+        if stop > start:
+            _append(out.keys, keys, buffer, start, stop)
+            keys += 1
+        start = stop + 1
+    return keys
+
+
+@inlined
+def _value_of(name: int, row: int, names: Names) -> tuple[int, int]:
+    """Return where the value of a property of this row stands; an empty stretch when it has none."""
+    if names.seen_in[np.uintp(name)] != row + 1:
+        return 0, 0
+    place = number_at(names.seen_at, name)
+    return number_at(names.starts, place), number_at(names.ends, place)

@@ -1,0 +1,79 @@
+"""
+Distinct texts and their numbers: what dictionary-encoded columns are made of, compiled.
+
+An open hash table beside a heap of the texts in order of appearance. The hash begins with a number that the caller
+draws: nobody can write a log whose texts all collide.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rmq_formats.compiled import compiled, inlined
+from rmq_formats.kernels import Bytes, Integers, Sizes, byte_at, copy_bytes, number_at, read_u32, same_bytes
+
+FULL = -1
+
+_MULTIPLIER = 0x5BD1E995
+_LOW_32 = (1 << 32) - 1
+
+
+class Texts(NamedTuple):
+    """Texts by number. Arrays only, because compiled code fills them."""
+
+    state: Integers  # how many there are, and what the hash begins with
+    slots: Sizes  # number + 1 of the text whose hash leads here, 0 for none; a power of two
+    ends: Sizes  # where each text begins in the heap, and the last one ends
+    heap: Bytes
+
+    @property
+    def known(self) -> int:
+        """How many texts there are."""
+        return int(self.state[0])
+
+
+def new_texts(slots: int, heap_size: int, seed: int) -> Texts:
+    """Return room for half as many texts as *slots*, a power of two."""
+    state = np.array([0, seed & _LOW_32], np.int64)
+    ends = np.zeros(slots // 2 + 1, np.int32)
+    return Texts(state, np.zeros(slots, np.int32), ends, np.empty(heap_size, np.uint8))
+
+
+@inlined
+def is_text(texts: Texts, number: int, buffer: Bytes, start: int, end: int) -> bool:
+    """Tell whether the text with this number stands at a place."""
+    ends = texts.ends
+    return same_bytes(texts.heap, number_at(ends, number), number_at(ends, number + 1), buffer, start, end)
+
+
+@compiled
+def number_of(texts: Texts, buffer: Bytes, start: int, end: int) -> int:
+    """Return the number of a text, a new one if it was not seen before; FULL when there is no room for it."""
+    state, slots, ends, heap = texts
+    value = number_at(state, 1)
+    at = start
+    while end - at >= 4:
+        value = ((value ^ read_u32(buffer, at)) * _MULTIPLIER) & _LOW_32
+        value ^= value >> 15
+        at += 4
+    while at < end:
+        value = ((value ^ byte_at(buffer, at)) * _MULTIPLIER) & _LOW_32
+        at += 1
+    mask = slots.size - 1
+    slot = (value ^ (value >> 15)) & mask
+    while True:
+        number = number_at(slots, slot) - 1
+        if number < 0:
+            break
+        if is_text(texts, number, buffer, start, end):
+            return number
+        slot = (slot + 1) & mask
+    number = number_at(state, 0)
+    used = number_at(ends, number)
+    if number + 1 >= ends.size or used + end - start > heap.size:
+        return FULL
+    copy_bytes(buffer, start, end, heap, used)
+    ends[np.uintp(number + 1)] = used + end - start
+    slots[np.uintp(slot)] = number + 1
+    state[0] = number + 1
+    return number
