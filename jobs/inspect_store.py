@@ -17,6 +17,7 @@ from jobs.inspection.queues import inspect_queues
 from jobs.inspection.report import Health, StoreReport
 from jobs.inspection.state import inspect_state
 from jobs.inspection.text import dashboard
+from jobs.launch.arguments import file_system_options
 from jobs.options import config_option, json_option, quiet_option, store_options
 from jobs.source.listing import list_store, log_directories, read_broker_conf
 
@@ -61,7 +62,7 @@ def command(  # noqa: PLR0913 - one argument an option
 
 def inspect_store(store: str, commitlog: Sequence[str], *, deep: bool, progress: "_Progress") -> StoreReport:
     """Look at a store, part by part."""
-    listing = list_store(store, commitlog=commitlog)
+    listing = list_store(store, commitlog=commitlog, options=file_system_options())
     problems, marks = Problems(), MarkCollector()
     state = inspect_state(listing, marks, problems)
     queues = inspect_queues(listing, problems)

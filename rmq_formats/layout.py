@@ -49,11 +49,15 @@ class Layout:
         """Return where the field begins."""
         return self._offsets[name]
 
-    def unpack(self, buffer: Buffer, position: int = 0) -> tuple[int | bytes, ...]:
-        """Return the values at *position*; `NeedMoreData` when the buffer is shorter than the layout."""
+    def unpack(self, buffer: Buffer, position: int = 0, offset: int | None = None) -> tuple[int | bytes, ...]:
+        """
+        Return the values at *position*; `NeedMoreData` when the buffer is shorter than the layout.
+
+        The error names *offset*, where the position in the buffer says nothing to anybody.
+        """
         if position < 0 or memoryview(buffer).nbytes - position < self.size:
             reason = f"{self.size} bytes wanted, {max(memoryview(buffer).nbytes - position, 0)} there"
-            raise NeedMoreData(reason, position)
+            raise NeedMoreData(reason, position if offset is None else offset)
         return self.struct.unpack_from(buffer, position)
 
     def pack(self, *values: int | bytes) -> bytes:

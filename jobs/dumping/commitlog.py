@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from jobs.dumping.file import DumpFile
+from jobs.dumping.file import DumpFile, open_file
 from jobs.dumping.items import Field, Item, Request, layout_fields, printable, time_text
-from jobs.storage import join, storage_of
+from jobs.storage import join
 from rmq_formats.commitlog.layout import (
     BLANK,
     DLEDGER_ENTRY,
@@ -108,8 +108,8 @@ def _is_followed(file: DumpFile, segment: SegmentBytes) -> bool:
     folder = file.location.rpartition("/")[0]
     following = join(folder, name_of_offset(segment.base_offset + segment.size))
     try:
-        with storage_of(following).open(following) as reader:
-            return any(bytes(reader.read(0, BLANK.size)))
+        with open_file(following) as next_file:
+            return any(next_file.read(0, BLANK.size))
     except OSError:
         return False
 

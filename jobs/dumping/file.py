@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from jobs.launch.arguments import file_system_options
 from jobs.storage import Reader, is_local, normalise, storage_of
 
 _WINDOW = 1 << 20
@@ -78,5 +79,5 @@ def open_file(location: str) -> Iterator[DumpFile]:
     place = normalise(location)
     if is_local(place) and not stat.S_ISREG(os.stat(place).st_mode):  # noqa: PTH116 - opening a pipe would wait
         raise OSError(errno.EINVAL, "is no regular file", place)
-    with storage_of(place).open(place) as reader:
+    with storage_of(place, file_system_options()).open(place) as reader:
         yield DumpFile(place, reader)

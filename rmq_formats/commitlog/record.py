@@ -84,7 +84,7 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
     With *physical_offset*, the record must claim to stand there. The body's CRC is not checked here: see `body_crc`.
     """
     view = memoryview(buffer)
-    head = HEAD.unpack(view, position)
+    head = HEAD.unpack(view, position, physical_offset)
     total_size, magic_code, stands_at, sys_flag = (int(head[i]) for i in _HEAD_CHECKED)
     place = stands_at if physical_offset is None else physical_offset
     topic_length_layout = TOPIC_LENGTH.get(magic_code)

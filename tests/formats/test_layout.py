@@ -45,6 +45,12 @@ def test_a_buffer_that_ends_too_early_needs_more_data(position: int) -> None:
         PAIR.unpack(bytes(12), position)
 
 
+def test_what_is_short_is_said_with_the_offset_that_the_caller_knows() -> None:
+    """A position in some buffer says nothing to anybody."""
+    with pytest.raises(NeedMoreData, match="12 bytes wanted, 4 there at offset 4711"):
+        PAIR.unpack(bytes(12), 8, 4711)
+
+
 def test_a_value_too_large_for_its_field_is_no_surprise_exception() -> None:
     """Whoever encodes what he cannot have decoded learns it as a FormatError."""
     with pytest.raises(CorruptData, match="do not fit"):
