@@ -18,6 +18,8 @@ from rmq_formats.flags import (
 
 MAX_BODY_SIZE = 1 << 28  # far above what a broker takes (4 MiB by default): a small body may claim to be huge
 
+_PART = 1 << 20
+
 _STREAMED = {CompressionType.LZ4: "lz4", CompressionType.ZSTD: "zstd"}
 _KNOWN_TYPES = frozenset(CompressionType)
 
@@ -41,11 +43,11 @@ def decode_body(body: bytes, sys_flag: int, limit: int = MAX_BODY_SIZE) -> bytes
 def _inflate(body: bytes, limit: int) -> bytes:
     stream = zlib.decompressobj()
     try:
-        data = stream.decompress(body, limit)
+        data = stream.decompress(body, limit + 1)
     except zlib.error as error:
         reason = f"body is no zlib stream: {error}"
         raise CorruptData(reason) from error
-    if stream.unconsumed_tail:
+    if len(data) > limit:
         raise LimitExceeded(_too_large(limit))
     if not stream.eof:
         reason = "body is a zlib stream that does not end"
@@ -58,13 +60,15 @@ def _read_stream(body: bytes, codec: str, limit: int) -> bytes:
 
     try:
         stream: Any = pa.CompressedInputStream(pa.BufferReader(body), codec)
-        data: bytes = stream.read(limit + 1)
+        data = bytearray()
+        while part := stream.read(min(_PART, limit + 1 - len(data))):  # it allocates what it is asked for
+            data += part
     except (OSError, pa.ArrowException) as error:
         reason = f"body is no {codec} stream: {error}"
         raise CorruptData(reason) from error
     if len(data) > limit:
         raise LimitExceeded(_too_large(limit))
-    return data
+    return bytes(data)
 
 
 def _too_large(limit: int) -> str:

@@ -346,7 +346,7 @@ def _crc_tables() -> NDArray[np.uint32]:
     """
     first: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        first = (first >> 1) ^ np.where(first & 1, np.uint32(0xEDB88320), np.uint32(0))
+        first = np.asarray((first >> 1) ^ (first & 1) * np.uint32(0xEDB88320), np.uint32)
     tables = [first]
     for _ in range(1, _CRC_STEP):
         tables.append((tables[-1] >> 8) ^ first[tables[-1] & 0xFF])

@@ -76,6 +76,25 @@ def test_a_small_body_that_would_be_huge_is_refused(stream: bytes, sys_flag: int
         decode_body(stream, sys_flag, limit=1000)
 
 
+@pytest.mark.parametrize(("codec", "sys_flag"), [("zlib", ZLIB), ("lz4", LZ4), ("zstd", ZSTD)])
+@pytest.mark.parametrize("size", [1000, 3_000_000])
+def test_a_body_of_exactly_the_limit_is_taken_and_one_byte_more_is_not(codec: str, sys_flag: int, size: int) -> None:
+    """The limit is the largest size that is allowed, however the library hands its output out."""
+    body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    stream = zlib.compress(body) if codec == "zlib" else _stream(body, codec)
+    assert decode_body(stream, sys_flag, limit=size) == body
+    with pytest.raises(LimitExceeded):
+        decode_body(stream, sys_flag, limit=size - 1)
+
+
+@pytest.mark.parametrize(("codec", "sys_flag"), [("zlib", LEGACY), ("lz4", LZ4), ("zstd", ZSTD)])
+def test_a_stream_that_is_cut_off_is_corrupt(codec: str, sys_flag: int) -> None:
+    """Half a body is never taken for a whole one."""
+    stream = zlib.compress(b"body" * 99) if codec == "zlib" else _stream(b"body" * 99, codec)
+    with pytest.raises(CorruptData):
+        decode_body(stream[:-5], sys_flag)
+
+
 def test_an_unknown_compression_type_is_named() -> None:
     """Four of the eight values mean nothing."""
     with pytest.raises(UnsupportedFormat, match="type 5"):
