@@ -99,6 +99,7 @@ SWITCHES: Mapping[str, Mapping[str, Any]] = {
     "empty_index_count": {"": 0, "5.0.0": 1},
     # the store
     "expires_queues_with_log": {"": True, "5.1.1": False},
+    "expired_queue_begins_at_end": {"": False, "5.0.0": True},
     "rocksdb_folder_always": {"": False, "5.4.0": True},
     "lock_file": {"": False, "4.2.0": True},
     "abort_has_process_id": {"": False, "5.0.0": True},
@@ -157,6 +158,7 @@ class Release:
     indexes_tags: bool
     empty_index_count: int
     expires_queues_with_log: bool
+    expired_queue_begins_at_end: bool
     rocksdb_folder_always: bool
     lock_file: bool
     abort_has_process_id: bool

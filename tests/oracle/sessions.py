@@ -193,6 +193,11 @@ class RealStore:
         rows = self.driver.ask("read", {"topic": topic, "queue": queue_id})["rows"].splitlines()
         return [(int(queue_offset), int(offset)) for queue_offset, offset in map(str.split, rows)]
 
+    def queue_edges(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Ask for a queue's first offset and the one that its next message gets."""
+        answer = self.driver.ask("edges", {"topic": topic, "queue": queue_id})
+        return int(answer["min"]), int(answer["max"])
+
     def set_clock(self, milliseconds: int | None) -> None:
         """Stop the store's clock at a time, or let it run."""
         self.driver.ask("clock", {"clock": "" if milliseconds is None else milliseconds})

@@ -43,6 +43,7 @@ final class StoreVerbs {
         verbs.put("queue", this::queue);
         verbs.put("find-offsets", this::findOffsets);
         verbs.put("read", this::read);
+        verbs.put("edges", this::edges);
     }
 
     /** Takes the store of a broker as the one that the verbs speak of. */
@@ -308,6 +309,13 @@ final class StoreVerbs {
         String name = "get" + which + "OffsetInQueue";
         String misspelled = "get" + which + "OffsetInQuque";
         return (Long) Reflect.call(store, Reflect.can(store, name, topic, queue) ? name : misspelled, topic, queue);
+    }
+
+    /** Says which queue offsets the broker takes for a queue's first and next one. */
+    private Answer edges(Request request) throws Exception {
+        String topic = request.text("topic");
+        int queue = request.number("queue", 0);
+        return new Answer().with("min", edge("Min", topic, queue)).with("max", edge("Max", topic, queue));
     }
 
     /** Reads a queue from its first to its last message, as consumers do. */

@@ -1,0 +1,53 @@
+"""What a real broker says a queue holds, once the beginning of its log is gone, and what we say."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jobs.queues.files import stored_queues
+from jobs.source.listing import list_store
+from rmq_formats.consumequeue.bounds import QueueBounds, queue_bounds
+from rmq_formats.release import Release
+from tests.golden import golden_stores, release_of, unpack
+from tests.oracle.conftest import StoreFactory
+from tests.oracle.releases import NEWEST_OF_TWO_LINES
+
+_STORES = [
+    pytest.param(
+        name, marks=[pytest.mark.matrix, *([pytest.mark.oracle] if release_of(name) in NEWEST_OF_TWO_LINES else [])]
+    )
+    for name in golden_stores("expired")
+]
+
+
+@pytest.mark.parametrize("deleted", [0, 1, 2])
+@pytest.mark.parametrize("name", _STORES)
+def test_a_queue_begins_and_ends_where_the_broker_says(
+    real_store: StoreFactory, tmp_path: Path, name: str, deleted: int
+) -> None:
+    """The more of the log is gone, the more queues have nothing left, in their first file or at all."""
+    store = unpack(name, tmp_path)
+    for segment in sorted((store / "commitlog").iterdir())[:deleted]:
+        segment.unlink()
+    ours = bounds_of(Path(shutil.copytree(store, tmp_path / "copy")), Release.of(release_of(name)))
+    with real_store(release_of(name), store) as opened:
+        theirs = {(topic, queue_id): opened.queue_edges(topic, queue_id) for topic, queue_id in ours}
+
+    assert ours == theirs
+
+
+def bounds_of(store: Path, release: Release) -> dict[tuple[str, int], QueueBounds]:
+    """Return the bounds of each queue."""
+    listing = list_store(str(store))
+    return {
+        (queue.name.topic, queue.name.queue_id): queue_bounds(
+            queue.start,
+            queue.files[0].end // queue.unit_size,
+            queue.written_end(),
+            lambda position, queue=queue: int(queue.read(position, position + 1)["physical_offset"][0]),  # type: ignore[misc]
+            listing.start_offset,
+            release,
+        )
+        for queue in stored_queues(listing)
+    }
