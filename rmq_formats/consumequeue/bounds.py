@@ -21,7 +21,7 @@ class QueueBounds(NamedTuple):
     maximum: int
 
 
-def queue_bounds(
+def queue_bounds(  # noqa: PLR0913, PLR0917 - where a queue's parts begin and end
     start: int, first_file_end: int, end: int, physical_offset: PhysicalOffset, log_start: int, release: Release
 ) -> QueueBounds:
     """
