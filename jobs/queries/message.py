@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from rmq_formats.body import decode_body
-
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import FormatError
 from rmq_formats.flags import COMPRESSED, TransactionType, transaction_type

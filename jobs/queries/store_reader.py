@@ -123,29 +123,47 @@ class StoreReader:
             record = self.read_record(record.end_offset + header)
 
     def record_around(self, segment: Segment, physical_offset: int) -> tuple[int, int]:
+        """Return where the record begins and ends that *physical_offset* is in; behind the last one, that one's."""
+        begin = end = segment.base_offset
+        for begin, end in self._places(segment):  # noqa: B007 - the last place remains
+            if end > physical_offset:
+                break
+        return begin, end
+
+    def record_starts(self, segment: Segment, distance: int) -> Iterator[int]:
+        """Yield positions at which pieces begin, each the first that is *distance* behind the one before."""
+        header = self.framing(segment).header_size
+        wanted = distance
+        for begin, _ in self._places(segment):
+            position = begin - header - segment.base_offset
+            if position >= wanted:
+                yield position
+                wanted = position + distance
+
+    def _places(self, segment: Segment) -> Iterator[tuple[int, int]]:
         """
-        Return where the record begins and ends that *physical_offset* is in; behind the last one, that one's.
+        Yield where each record of a segment begins and ends, up to the first that is none.
 
         Found by following the sizes from the segment's first byte on: whatever else looks like a record is none.
         """
         header = self.framing(segment).header_size
         file = self.file(segment.location)
         window, window_start = b"", 0
-        begin = end = 0
-        while segment.base_offset + end <= physical_offset:
-            at = end + header - window_start
+        position = header
+        while True:
+            at = position - window_start
             if not 0 <= at <= len(window) - HEAD.size:
-                window_start, at = end + header, 0
+                window_start, at = position, 0
                 window = bytes(file.read(window_start, _WINDOW))
             try:
                 head = HEAD.unpack(window, at)
             except FormatError:
-                break
+                return
             size, stands_at = int(head[0]), int(head[_PHYSICAL_OFFSET])
-            if stands_at != segment.base_offset + end + header or size < MIN_RECORD_SIZE:
-                break
-            begin, end = end + header, end + header + size
-        return segment.base_offset + begin, segment.base_offset + end
+            if stands_at != segment.base_offset + position or size < MIN_RECORD_SIZE:
+                return
+            yield stands_at, stands_at + size
+            position += size + header
 
     @cached_property
     def index_geometry(self) -> Geometry | None:
