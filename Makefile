@@ -4,13 +4,14 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 ENVIRONMENT := ./spark-submit.sh --prepare-dev
 # Left out of `make test`: what needs more than Python and Java, or minutes.
+VERDICTS := build/verdicts.jsonl
 SLOW := oracle or cluster or s3 or hdfs or browser or slow
 
 # Hashes for every platform and Python that we support; no address of a registry, so that any mirror serves.
 LOCK := uv pip compile pyproject.toml --generate-hashes --universal --no-emit-index-url --no-header --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help environment test test-fast test-slow test-matrix test-browser coverage check format bench lock
+.PHONY: help environment test test-fast test-slow test-matrix golden test-browser coverage check format bench lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,8 +31,13 @@ test-slow: environment ## The rest: a real RocketMQ, clusters, S3, HDFS, a brows
 test-browser: environment ## Reports as a browser shows them
 	$(PYTHON) -m pytest -m browser $(ARGS)
 
-test-matrix: environment ## What real brokers of every release write and accept (an hour)
-	$(PYTHON) -m pytest -m matrix $(ARGS)
+test-matrix: environment ## What real brokers of every release write and accept (an hour), as docs/compatibility.md
+	mkdir -p build && rm -f $(VERDICTS)
+	ORACLE_VERDICTS=$(VERDICTS) $(PYTHON) -m pytest -m matrix tests/oracle $(ARGS)
+	$(PYTHON) -m tests.oracle.compatibility $(VERDICTS)
+
+golden: environment ## Stores of real brokers, with provenance and hashes, in build/golden (ARGS="--release 5.5.0")
+	$(PYTHON) -m tests.oracle.golden --out build/golden $(ARGS)
 
 coverage: environment ## Branch coverage of rmq_formats and jobs, with the JIT off so that compiled code counts
 	NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest -q -m "not ($(SLOW) or spark)" --cov --cov-report=term $(ARGS)

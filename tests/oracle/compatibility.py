@@ -20,7 +20,7 @@ _UPGRADED: Final = "upgraded"
 _HEAD: Final = """\
 # Compatibility
 
-This file is generated: `make test-releases` plays every scenario below on every release of Apache RocketMQ named here
+This file is generated: `make test-matrix` plays every scenario below on every release of Apache RocketMQ named here
 (published artifacts, Java 17), compares what the brokers leave with what this project makes, and writes down what it
 found. *Equal* means byte for byte, every file, made from the log alone, by the scalar modules and by the compiled ones.
 """

@@ -27,6 +27,7 @@ Answer: TypeAlias = dict[str, str]
 
 _SOURCES: Final = Path(__file__).parent / "driver" / "oracle"
 _MAIN_CLASS: Final = "oracle.Driver"
+_LISTENING: Final = "0A"
 _ANSWER_SECONDS: Final = 180
 # Answers to this many requests fit a pipe, so that neither side waits for the other while both write.
 _REQUESTS_AT_ONCE: Final = 200
@@ -101,6 +102,14 @@ class DriverProcess:
         """Whether the process has not been killed."""
         return self._process.poll() is None
 
+    @property
+    def listens_on(self) -> set[str]:
+        """The addresses that the process takes connections at, as /proc/net writes them."""
+        own = {str(fd.readlink()) for fd in Path(f"/proc/{self.pid}/fd").iterdir() if fd.is_symlink()}
+        tables = (Path(f"/proc/{self.pid}/net/{table}").read_text(encoding="ascii") for table in ("tcp", "tcp6"))
+        rows = (row.split() for table in tables for row in table.splitlines()[1:])
+        return {row[1].partition(":")[0] for row in rows if row[3] == _LISTENING and f"socket:[{row[9]}]" in own}
+
     def ask(self, verb: str, values: Mapping[str, Value] | None = None) -> Answer:
         """Have *verb* done and give its answer."""
         return next(self.ask_each(verb, [values or {}]))
@@ -112,6 +121,11 @@ class DriverProcess:
             self._send("".join(f"{verb} {_encode(values)}\n" for values in chunk))
             for values in chunk:
                 yield self._receive(verb, values)
+
+    def hang_up(self) -> None:
+        """Let the process read the end of its standard input, as it does when this process is gone."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def kill(self) -> None:
         """End the process as a power cut would, whatever it is doing."""

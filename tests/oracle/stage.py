@@ -50,6 +50,7 @@ class Stage:
         self.settings: dict[str, str] = {}
         self.batch_topics: set[str] = set()
         self.asked: list[Asked] = []
+        self.listened_on: set[str] = set()
         self._scratch = scratch
         self._driver: DriverProcess | None = None
 
@@ -109,6 +110,7 @@ class Stage:
     def ask(self, broker: RealBroker, lines: Iterable[tuple[str, ...]]) -> None:
         """Copy the store as it stands, the broker running and idle, and give mqadmin *lines*."""
         broker.drain()
+        self.listened_on = broker.driver.listens_on
         shutil.copytree(self.store_directory, self.snapshot)
         self.asked += [Asked(line, broker.mqadmin(*line)) for line in lines]
 

@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 
 from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, ingest
-from rmq_formats.release import Release
 from tests.oracle.judge import records
 from tests.oracle.process import running
 from tests.oracle.releases import NEWEST_OF_TWO_LINES
@@ -39,7 +38,7 @@ def test_a_lake_fed_beside_a_working_broker_is_what_was_sent_and_what_is_consume
     """Every message once, although files grew, were added and deleted while they were read."""
     assert spark.version
     store, lake = tmp_path / "store", tmp_path / "lake"
-    request = Request(str(store), str(lake), broker="b0", release=Release.of(newest))
+    request = Request(str(store), str(lake), broker="b0", release=newest)
     sent: list[tuple[DirectMessage, Stored]] = []
     runs = Progress()
     stage = Stage(newest, store, _GEOMETRY, tmp_path)
