@@ -23,7 +23,7 @@ _MODULES = {
     FileKind.INDEX: "jobs.dumping.index",
     FileKind.CHECKPOINT: "jobs.dumping.checkpoint",
 }
-NAMES = {
+_NAMES = {
     "commitlog": FileKind.COMMITLOG,
     "consumequeue": FileKind.CONSUME_QUEUE,
     "batchconsumequeue": FileKind.BATCH_CONSUME_QUEUE,
@@ -31,6 +31,8 @@ NAMES = {
     "index": FileKind.INDEX,
     "checkpoint": FileKind.CHECKPOINT,
 }
+# What a user can say that a file is: the kinds that this installation reads.
+NAMES = {name: kind for name, kind in _NAMES.items() if find_spec(_MODULES[kind])}
 
 
 class Dumper(Protocol):
