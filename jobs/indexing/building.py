@@ -19,8 +19,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from jobs.indexing.keyrow import KEYS_AT_ONCE, RowPart, read_keys
-from jobs.indexing.scratch import Scratch
+from jobs.indexing.keyrow import KEYS_AT_ONCE, KeySource, RowPart, read_keys
 from jobs.storage import Reader, flush_directory, is_local, join, local_path, storage_of
 from rmq_formats.indexfile.build import FileBuilder, RuleTable
 from rmq_formats.indexfile.compare import Comparison, Difference, Part
@@ -47,7 +46,7 @@ class Recipe:
 
     geometry: Geometry
     rules: Rules
-    scratch: Scratch
+    source: KeySource
     parts: tuple[RowPart, ...]
     previous: IndexHeader | None = None
     empty_index_count: int = 1
@@ -71,7 +70,7 @@ def make(recipe: Recipe, write: Write) -> IndexHeader:
     """Build the file and hand its blocks to *write*, the header last."""
     builder = FileBuilder(recipe.geometry, RuleTable.of(recipe.rules), write, recipe.previous)
     _adopt(builder, recipe, 1, recipe.head)
-    for block in read_keys(recipe.scratch, recipe.parts):
+    for block in read_keys(recipe.source, recipe.parts):
         builder.add(block)
     _adopt(builder, recipe, recipe.entries - recipe.tail + 1, recipe.tail)
     return builder.finish(recipe.empty_index_count)

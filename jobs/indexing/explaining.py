@@ -121,7 +121,7 @@ def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules,
     return Recipe(
         geometry,
         rules,
-        row.scratch,
+        row.source,
         tuple(row.parts(max(survivor.start, 0), max(survivor.end - survivor.tail, 0))),
         survivor.previous,
         min(count, 1),  # before its first put a file may show either

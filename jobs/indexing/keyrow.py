@@ -1,17 +1,19 @@
 """
-The keys of a log as one long row, in scratch files.
+The keys of a log as one long row.
 
-Each range of the log gives a stretch of the row: packed keys, in a file of its own. Their counts, summed up, say where
-in the row each stretch begins, and so which keys an index file holds: nothing is sorted and nothing is shuffled. The
-place of a message in the row is found in the same pass, for the messages that somebody asks about.
+Each range of the log gives a stretch of the row. Their counts, summed up, say where in the row each stretch begins, and
+so which keys an index file holds: nothing is sorted and nothing is shuffled. The place of a message in the row is found
+in the same pass, for the messages that somebody asks about.
+
+Whoever needs the keys of a stretch again takes them from a scratch file, or decodes the range once more: see the ADR.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from uuid import uuid4
 
 import numpy as np
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 
 from jobs.indexing.scratch import Scratch
 from jobs.source.planning import Range
+from jobs.source.reading import RangeReader
 from jobs.source.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -56,18 +59,80 @@ class Stretch(NamedTuple):
 
 
 class RowPart(NamedTuple):
-    """Consecutive keys in one scratch file."""
+    """Consecutive keys of one stretch."""
 
     file: str
     first: int
     keys: int
 
 
+class KeySource(Protocol):
+    """Where the keys of stretches are."""
+
+    def blocks(self, part: RowPart) -> Iterator[NDArray[np.void]]:
+        """Yield the keys of a part, some at a time; what is yielded may be changed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchKeys:
+    """Keys in scratch files, one a stretch."""
+
+    scratch: Scratch
+
+    def blocks(self, part: RowPart) -> Iterator[NDArray[np.void]]:
+        """Yield the keys of a part of one file."""
+        with self.scratch.open(part.file) as file:
+            first, left = part.first, part.keys
+            while left:
+                count = min(left, KEYS_AT_ONCE)
+                data = bytearray(file.read(first * PACKED_KEY.itemsize, count * PACKED_KEY.itemsize))
+                yield np.frombuffer(data, PACKED_KEY)
+                first, left = first + count, left - count
+
+
+class Decoded(NamedTuple):
+    """Keys with the places of their texts in the buffer they were read into."""
+
+    keys: NDArray[np.void]
+    places: NDArray[np.void]
+    buffer: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class LogKeys:
+    """Keys in the log itself: a stretch is named by its range's number."""
+
+    ranges: tuple[Range, ...]
+    rules: Rules
+    from_offset: int = 0
+
+    def blocks(self, part: RowPart) -> Iterator[NDArray[np.void]]:
+        """Yield the keys of a part of one range."""
+        for decoded in self.decoded(part, with_places=False):
+            yield decoded.keys
+
+    def decoded(self, part: RowPart, *, with_places: bool = True) -> Iterator[Decoded]:
+        """Decode the range again, as far as the part reaches; a log that has grown since has the same keys before."""
+        table = RuleTable.of(self.rules)
+        number, end = 0, part.first + part.keys
+        for item in RangeReader(self.ranges[int(part.file)]).pieces():
+            if isinstance(item, Piece):
+                continue
+            for block in pack_keys(item, table, self.from_offset, with_places=with_places):
+                start, stop = max(part.first - number, 0), min(end - number, len(block.keys))
+                number += len(block.keys)
+                if start < stop:
+                    yield Decoded(block.keys[start:stop], block.places[start:stop], item.buffer)
+                if number >= end:
+                    return
+
+
 @dataclass(frozen=True)
 class KeyRow:
     """The keys of a log, stretch behind stretch."""
 
-    scratch: Scratch
+    source: KeySource
     stretches: tuple[Stretch, ...]
     start_offset: int  # of the log
     _ends: tuple[int, ...] = field(init=False, repr=False)
@@ -114,7 +179,7 @@ class KeyRow:
     def keys(self, start: int, end: int) -> list[Key]:
         """Return a few keys."""
         wanted = self.parts(max(start, 0), min(end, len(self)))
-        return [Key(*key) for block in read_keys(self.scratch, wanted) for key in block.tolist()]
+        return [Key(*key) for block in read_keys(self.source, wanted) for key in block.tolist()]
 
     def place(self, physical_offset: int) -> Place | None:
         """Return the place of a message that was asked about; None when the log does not hold it."""
@@ -124,11 +189,6 @@ class KeyRow:
                 return Place(place.first + end - stretch.keys, place.keys)
         return None
 
-    def drop(self) -> None:
-        """Remove the scratch files."""
-        for stretch in self.stretches:
-            self.scratch.delete(stretch.file)
-
 
 def collect_keys(
     workers: Workers, ranges: Sequence[Range], rules: Rules, scratch: Scratch, asked: Sequence[int] = ()
@@ -137,40 +197,69 @@ def collect_keys(
     task = partial(collect_range, rules=rules, scratch=scratch, asked=tuple(sorted(set(asked))))
     outcomes = workers.ranges(ranges, task, lambda stretch: scratch.delete(stretch.file))
     start = min((range_.start_offset for range_ in ranges), default=0)
-    return KeyRow(scratch, tuple(outcome.payload for outcome in outcomes), start)
+    return KeyRow(ScratchKeys(scratch), tuple(outcome.payload for outcome in outcomes), start)
 
 
 def collect_range(
     range_: Range, pieces: Iterator[Records | Piece], *, rules: Rules, scratch: Scratch, asked: tuple[int, ...]
 ) -> Stretch:
     """Write the keys of one range to a scratch file."""
-    table = RuleTable.of(rules)
     name = f"{range_.start_offset:020d}-{uuid4()}.keys"
-    count = records = damage = 0
-    last_record: int | None = None
-    last_keyed: int | None = None
-    places: dict[int, Place] = {}
     with scratch.create(name) as file:
+        collector = KeyCollector(rules, asked, write=file.write)
         for item in pieces:
-            if isinstance(item, Piece):
-                damage += item.size if item.kind is PieceKind.DAMAGE else 0
+            collector.add(item)
+    return collector.stretch(name)
+
+
+class KeyCollector:
+    """Counts the keys of one range, notes the places of messages asked about, and hands the keys on."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        asked: Sequence[int] = (),
+        from_offset: int = 0,
+        write: Callable[[memoryview], object] | None = None,
+    ) -> None:
+        """Begin; *asked* ascends, and *write* takes packed keys."""
+        self._table = RuleTable.of(rules)
+        self._asked = asked
+        self._from_offset = from_offset
+        self._write = write
+        self._keys = self._records = self._damage = 0
+        self._last_record: int | None = None
+        self._last_keyed: int | None = None
+        self._places: dict[int, Place] = {}
+
+    def add(self, item: Records | Piece) -> None:
+        """Take the next records, or what stands between them."""
+        if isinstance(item, Piece):
+            self._damage += item.size if item.kind is PieceKind.DAMAGE else 0
+            return
+        if not len(item.positions):
+            return
+        first, last = (item.base_offset + int(item.positions[at]) for at in (0, -1))
+        if last < self._from_offset:
+            return
+        self._records += int(np.count_nonzero(item.positions >= self._from_offset - item.base_offset))
+        self._last_record = last
+        starts = _starts(item, self._asked[bisect_left(self._asked, first) : bisect_right(self._asked, last)])
+        for block in pack_keys(item, self._table, self._from_offset):
+            if not len(block.keys):
                 continue
-            records += len(item.positions)
-            first, last = (item.base_offset + int(item.positions[at]) for at in (0, -1))
-            wanted = asked[bisect_right(asked, first - 1) : bisect_right(asked, last)]
-            starts = _starts(item, wanted)
-            for block in pack_keys(item, table):
-                if not len(block.keys):
-                    continue
-                if starts:
-                    _note_places(places, starts, block.keys["physical_offset"], count)
-                last_keyed = int(block.keys["physical_offset"][-1])
-                count += len(block.keys)
-                file.write(block.keys.view(np.uint8).data)
-            for offset in starts:
-                places.setdefault(offset, Place(count, 0))
-            last_record = last
-    return Stretch(name, count, records, last_record, last_keyed, places, damage)
+            if starts:
+                _note_places(self._places, starts, block.keys["physical_offset"], self._keys)
+            self._last_keyed = int(block.keys["physical_offset"][-1])
+            self._keys += len(block.keys)
+            if self._write is not None:
+                self._write(block.keys.view(np.uint8).data)
+        for offset in starts:
+            self._places.setdefault(offset, Place(self._keys, 0))
+
+    def stretch(self, file: str) -> Stretch:
+        """Return what the range was; *file* is where its keys are."""
+        return Stretch(file, self._keys, self._records, self._last_record, self._last_keyed, self._places, self._damage)
 
 
 def _starts(records: Records, wanted: Sequence[int]) -> list[int]:
@@ -188,13 +277,7 @@ def _note_places(places: dict[int, Place], starts: Sequence[int], offsets: NDArr
             places[offset] = Place(before + low, high - low)
 
 
-def read_keys(scratch: Scratch, parts: Sequence[RowPart]) -> Iterator[NDArray[np.void]]:
-    """Yield keys in blocks that may be changed; a block never spans two parts."""
+def read_keys(source: KeySource, parts: Sequence[RowPart]) -> Iterator[NDArray[np.void]]:
+    """Yield the keys of *parts* in blocks that may be changed."""
     for part in parts:
-        with scratch.open(part.file) as file:
-            first, left = part.first, part.keys
-            while left:
-                count = min(left, KEYS_AT_ONCE)
-                data = bytearray(file.read(first * PACKED_KEY.itemsize, count * PACKED_KEY.itemsize))
-                yield np.frombuffer(data, PACKED_KEY)
-                first, left = first + count, left - count
+        yield from source.blocks(part)

@@ -242,7 +242,7 @@ class _Maker:
         return Recipe(
             self._settings.geometry.value,
             self._settings.rules.value,
-            self._row.scratch,
+            self._row.source,
             tuple(self._row.parts(start, end)),
             previous,
             self._settings.empty_index_count,
@@ -262,7 +262,7 @@ def _describe_file(build: ToBuild, file: BuiltFile, explained: Sequence[Explaine
         "header": file.header._asdict(),
         "first_key": build.start,
         "keys": build.recipe.entries,
-        "scratch_ranges": len(build.recipe.parts),
+        "ranges": len(build.recipe.parts),
         "proven": proven,
         "proof": build.doubt or proof,
     }
