@@ -69,7 +69,7 @@ TEXTS = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=
 
 @pytest.mark.parametrize("parser", PropertyParser)
 @given(properties=st.dictionaries(TEXTS, TEXTS), trailing=st.booleans())
-def test_what_is_written_is_read_again(parser: PropertyParser, properties: dict[str, str], trailing: bool) -> None:  # noqa: FBT001
+def test_what_is_written_is_read_again(parser: PropertyParser, properties: dict[str, str], trailing: bool) -> None:
     """Both parsers agree on every text that a client can write."""
     assert parse_properties(encode_properties(properties, trailing_separator=trailing), parser) == properties
 
@@ -83,7 +83,7 @@ def test_what_is_written_is_read_again(parser: PropertyParser, properties: dict[
         ({"a": "\ud800"}, False, b"a\x01?"),  # a lone surrogate, as Java writes it
     ],
 )
-def test_texts_are_written_as_java_writes_them(properties: dict[str, str], trailing: bool, expected: bytes) -> None:  # noqa: FBT001
+def test_texts_are_written_as_java_writes_them(properties: dict[str, str], trailing: bool, expected: bytes) -> None:
     """The broker's serialisation, with or without the separator at the end."""
     assert encode_properties(properties, trailing_separator=trailing) == expected
 

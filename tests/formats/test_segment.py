@@ -394,7 +394,7 @@ def test_a_file_that_shrinks_under_the_walk_ends_it() -> None:
 def test_every_log_is_walked_record_by_record(
     messages: list[MessageRecord],
     framing: Framing,
-    sealed: bool,  # noqa: FBT001
+    sealed: bool,
     base_offset: int,
 ) -> None:
     """Whatever the records hold."""
@@ -413,7 +413,7 @@ def test_every_log_is_walked_record_by_record(
 
 
 @given(st.data(), FRAMINGS, st.booleans())
-def test_any_damage_leaves_pieces_that_cover_the_segment(data: st.DataObject, framing: Framing, final: bool) -> None:  # noqa: FBT001
+def test_any_damage_leaves_pieces_that_cover_the_segment(data: st.DataObject, framing: Framing, final: bool) -> None:
     """No gap, no overlap, no exception; and each record piece holds a record."""
     whole = a_segment([ONE, TWO, THREE], 700, 1000, framing, sealed=data.draw(st.booleans()))
     raw = data.draw(mutations(whole))
