@@ -137,6 +137,12 @@ def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
     return ExitCode(outcome or ExitCode.CLEAN)
 
 
+def run_within(arguments: Sequence[str]) -> ExitCode:
+    """Run one command line inside another command, in its session; what goes wrong is raised."""
+    outcome = rmq_lake.main(list(arguments), prog_name="rmq-lake", standalone_mode=False, obj=_Settings())
+    return ExitCode(outcome or ExitCode.CLEAN)
+
+
 def _launched(line: CommandLine) -> list[str]:
     """Note Spark's options for the session, or leave for the cluster if the driver shall run there; return the rest."""
     verb = next((word for word in line.own if not word.startswith("-")), None)

@@ -79,7 +79,7 @@ def command(  # noqa: PLR0913 - one argument an option
     if as_json:
         click.echo(json.dumps(asdict(summary), indent=1))
     elif not quiet:
-        click.echo(_text(summary), err=True)
+        click.echo(_text(summary))
     return summary.exit_code
 
 

@@ -31,7 +31,7 @@ class _Display:
         self._stream = stream
         self._live = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._began = monotonic()
-        self._next = self._began + QUIET_SECONDS
+        self._next = self._began + (QUIET_SECONDS if self._live else _PLAIN_INTERVAL)
         self._shown = False
 
     @property

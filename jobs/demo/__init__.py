@@ -1,0 +1,145 @@
+"""
+`demo`: the whole tour on a small store that a real broker (Apache RocketMQ 5.5.1) wrote.
+
+Each step is an ordinary command line, printed as one would type it and then run. What a step must end with is checked:
+a tour that goes wrong says so.
+"""
+
+import shlex
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.resources import as_file, files
+from pathlib import Path
+from tempfile import mkdtemp
+
+import click
+
+from jobs.exit_codes import ExitCode
+
+STORE = "b551-base"
+ARCHIVE = "store.tar.xz"
+TOPIC, KEY = "T1", "k1"
+LOST = 7  # the index file that gets lost, counted from the oldest
+
+
+class TourError(Exception):
+    """A step did not end as it must."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to show: a command line, or something done to the files."""
+
+    name: str
+    says: str
+    arguments: tuple[str, ...] = ()
+    act: Callable[[], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tour:
+    """The tour in one directory."""
+
+    folder: Path
+
+    @property
+    def store(self) -> Path:
+        """The broker's store."""
+        return self.folder / "store"
+
+    @property
+    def lake(self) -> Path:
+        """Where the tables go."""
+        return self.folder / "lake"
+
+    @property
+    def rebuilt(self) -> Path:
+        """Where the lost index file is written anew."""
+        return self.folder / "index"
+
+    @property
+    def aside(self) -> Path:
+        """The index file that gets lost, kept to compare."""
+        return self.folder / "lost"
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the steps in order."""
+        store, lake, rebuilt = map(str, (self.store, self.lake, self.rebuilt))
+        query = ("query", "by-key", "-t", TOPIC, "-k", KEY, "--quiet")
+        rebuild = ("rebuild-index", store, "--out", rebuilt, "--lost-only")
+        yield Step("inspect", "What is in this directory?", ("inspect", store))
+        yield Step(
+            "ingest", "Every message and every queue unit becomes a row, once.", ("ingest", store, "--lake", lake)
+        )
+        yield Step("again", "A second run finds nothing new: the normal case.", ("ingest", store, "--lake", lake))
+        yield Step("verify", "Do log, queues and index files agree?", ("verify", store))
+        yield Step("query", f"Where is {KEY}? mqadmin's answer, without a broker.", (*query, "--store", store))
+        yield Step("lose", "Now an index file gets lost, as after a kill -9.", act=self._lose)
+        yield Step("miss", f"A broker would find less of {KEY} now, and say nothing.", (*query, "--store", store))
+        yield Step("rebuild", "The file is written anew from the log, and put in its place.", (*rebuild, "--install"))
+        yield Step("compare", "Is it the file that the broker wrote?", act=self._compare)
+        yield Step("find", f"And {KEY} is found again.", (*query, "--store", store))
+        yield Step("lake", "From the tables, too, when the broker's files are long gone.", (*query, "--lake", lake))
+
+    def _lose(self) -> str:
+        lost = sorted((self.store / "index").iterdir())[LOST]
+        self.aside.mkdir()
+        lost.rename(self.aside / lost.name)
+        return f"moved {lost.name} out of {self.store / 'index'}"
+
+    def _compare(self) -> str:
+        (lost,) = self.aside.iterdir()
+        made = [path for path in self.rebuilt.iterdir() if path.name.isdecimal()]
+        if [path.read_bytes() for path in made] != [lost.read_bytes()]:
+            raise TourError(f"{[path.name for path in made]} in {self.rebuilt} are not the bytes of {lost.name}")
+        digest = sha256(lost.read_bytes()).hexdigest()
+        return f"byte for byte: {digest[:16]}… is the SHA-256 of both ({made[0].name} was {lost.name})"
+
+
+def unpack(folder: Path) -> Tour:
+    """Put the bundled store into *folder*."""
+    tour = Tour(folder)
+    with as_file(files(__package__) / ARCHIVE) as path, tarfile.open(path) as archive:
+        archive.extractall(folder, filter="data")
+    (folder / STORE).rename(tour.store)
+    return tour
+
+
+def run(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
+    """Take every step, and stop at the first that does not end well."""
+    steps = list(tour.steps())
+    for number, step in enumerate(steps, 1):
+        click.secho(f"\n── {number} of {len(steps)}: {step.says}", bold=True)
+        if step.act is not None:
+            click.echo(step.act())
+            continue
+        click.secho(f"$ rmq-lake {shlex.join(step.arguments)}", fg="green")
+        code = call(step.arguments)
+        if code is not ExitCode.CLEAN:
+            raise TourError(f"step {step.name!r} ended with exit code {code}")
+
+
+@click.command(epilog="\b\nExamples:\n  rmq-lake demo\n  rmq-lake demo /tmp/tour    # and keep everything there")
+@click.argument("directory", metavar="[DIR]", required=False, type=click.Path(file_okay=False, path_type=Path))
+def command(*, directory: Path | None) -> ExitCode:
+    """Show everything on a small real store; what is made stays in DIR, an empty or new directory."""
+    from jobs import cli
+
+    folder = (directory or Path(mkdtemp(prefix="rocketmq-lake-demo-"))).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise click.BadParameter(f"{folder} is not empty", param_hint="DIR")
+    click.echo(f"A store that Apache RocketMQ 5.5.1 wrote, in {folder}")
+    tour = unpack(folder)
+    try:
+        run(tour, cli.run_within)
+    except TourError as error:
+        click.echo(f"rmq-lake: demo: {error}", err=True)
+        return ExitCode.FAILED
+    click.secho("\nThat was all.", bold=True, nl=False)
+    click.echo(f" Look around: the tables are in {tour.lake}, the store in {tour.store}.")
+    if directory is None:
+        click.echo(f"Everything may be deleted: rm -r {shlex.quote(str(folder))}")
+    return ExitCode.CLEAN
