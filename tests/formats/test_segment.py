@@ -368,10 +368,11 @@ def test_a_walk_reads_no_more_than_a_record_or_a_window_at_once() -> None:
     assert max(calls) <= (1 << 20) + 3
 
 
-def test_records_are_found_across_windows() -> None:
-    """Two megabytes of damage, and a record that begins just where a window ends."""
-    at = (1 << 20) + 1 - 4 - 2  # two bytes of its magic in the first window
-    raw = b"\xff" * at + encode_record(ONE._replace(physical_offset=at)) + bytes(1 << 20)
+@pytest.mark.parametrize("shift", range(-4, 5))
+def test_records_are_found_across_windows(shift: int) -> None:
+    """A megabyte of damage, and a record whose magic stands just where a window ends."""
+    at = (1 << 20) + shift
+    raw = b"\xff" * at + encode_record(ONE._replace(physical_offset=at)) + bytes(100)
 
     assert kinds(list(walk(raw, 0))) == [DAMAGE, RECORD, UNWRITTEN]
 
