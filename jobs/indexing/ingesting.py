@@ -1,0 +1,393 @@
+"""
+The index in a run of `ingest`: rows of `index_entries` and `index_files`, continued from the last run's boundary.
+
+    begin ─► KeyCollector in the task of each range ─► plan ─► write, one task a file ─► the state of the next run
+
+The first run of a store takes its boundaries from the broker's own files, where there are any: where the log happens to
+begin says nothing about where a file does. Every later run goes on in the file that the last one left open. Entries
+never change, and neither does a file that is complete; only the open one gets a newer row in `index_files`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from jobs.indexing.building import RealFile
+from jobs.indexing.keyrow import KeyCollector, KeyRow, LogKeys, RowPart, Stretch
+from jobs.indexing.placement import Anchor, Kind, Log, plan_all, plan_lost
+from jobs.indexing.rules import SWITCHES, rules_of_files
+from jobs.indexing.settings import ASSUMED, Known, UndecidedError, Wanted, settle_geometry
+from jobs.indexing.survivors import Placing, Survivor, asked_offsets, header_before, real_files, refusal
+from jobs.source.listing import StoreListing
+from jobs.source.planning import Range
+from jobs.storage import is_local, local_path, storage_of
+from rmq_formats.indexfile.build import FileBuilder, RuleTable
+from rmq_formats.indexfile.columns import SCHEMA, STORED_ENTRY, entry_batch
+from rmq_formats.indexfile.file import Rule, Rules, rules_of
+from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, Geometry, IndexHeader
+from rmq_formats.layout import Buffer
+from rmq_formats.release import Release
+
+ROWS_A_FILE = 1 << 21  # of Parquet: they are sorted in memory
+
+
+def _column(name: str, type_: pa.DataType, comment: str) -> pa.Field:
+    return pa.field(name, type_, metadata={"comment": comment})
+
+
+FILES_SCHEMA = pa.schema(
+    [
+        _column("index_file", pa.int64(), "ordinal of the index file, counted from the first one in the lake"),
+        _column("name", pa.string(), "the broker's own file at this place, where it had one; its time tells the age"),
+        _column("begin_timestamp", pa.int64(), "header field: store time of the first entry's message"),
+        _column("end_timestamp", pa.int64(), "header field: store time of the last entry's message"),
+        _column("begin_physical_offset", pa.int64(), "header field: of the first entry's message"),
+        _column("end_physical_offset", pa.int64(), "header field: of the last entry's message"),
+        _column("hash_slot_count", pa.int32(), "header field: slots in use; up to 4.7.0 the number of entries"),
+        _column("index_count", pa.int32(), "header field: number of the next free entry"),
+        _column("is_complete", pa.bool_(), "the file is full; an open one gets a newer row with each run"),
+        _column("sha256", pa.string(), "of the file's bytes, once it is complete"),
+        _column("hash_slots", pa.int32(), "geometry: maxHashSlotNum"),
+        _column("index_num", pa.int32(), "geometry: maxIndexNum"),
+        _column("geometry_origin", pa.string(), "given, detected or assumed"),
+        _column("release", pa.string(), "by whose rules the entries were made; several where the store was upgraded"),
+        _column("run", pa.int64(), "number of the store's run that wrote this row; the newest one counts"),
+    ]
+)
+
+
+class Begun(NamedTuple):
+    """What a run knows before it reads the log."""
+
+    geometry: Known[Geometry]
+    rules: Rules
+    from_offset: int  # keys of messages before it are in the lake already
+    asked: tuple[int, ...]  # messages whose places in the row must be known
+    files: tuple[RealFile, ...]  # the broker's own, in the first run
+    ordinal: int  # of the open file
+    open: IndexHeader | None  # its header as the last run left it
+
+    def collector(self) -> KeyCollector:
+        """Return what the task of a range counts keys with."""
+        return KeyCollector(self.rules, self.asked, self.from_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryWork:
+    """New entries of one index file."""
+
+    ordinal: int
+    geometry: Geometry
+    rules: Rules
+    source: LogKeys
+    parts: tuple[RowPart, ...]
+    previous: IndexHeader | None  # what the file begins behind
+    begun: IndexHeader | None = None  # as the last run left it
+    begun_in: tuple[str, ...] = ()  # the Parquet files that hold its entries so far
+    real: RealFile | None = None  # the broker's own file at this place
+    head: int = 0  # its leading entries that are of messages before the log
+
+
+class EntryRows(NamedTuple):
+    """What one index file has become."""
+
+    ordinal: int
+    name: str | None
+    header: IndexHeader
+    is_complete: bool
+    sha256: str | None
+    actions: tuple[Any, ...]  # what `close` of the written files returned
+
+
+class RowFile(Protocol):
+    """A Parquet file of `index_entries` being written."""
+
+    def write(self, batch: pa.RecordBatch) -> object:
+        """Append rows."""
+        ...
+
+    def close(self) -> Any:  # noqa: ANN401 - the writer's own description
+        """Finish it."""
+        ...
+
+
+OpenFile = Callable[[str], AbstractContextManager[RowFile]]
+
+
+def begin(
+    listing: StoreListing, wanted: Wanted, rules: Rules, state: Mapping[str, Any] | None, from_offset: int
+) -> Begun:
+    """
+    Say how the run goes on; *state* is what `state_of` gave the last run.
+
+    *rules* are what is known of the store without its index files; *from_offset* is where the log's new part begins.
+    """
+    if state is not None:
+        header = IndexHeader(*state["header"]) if state["header"] else None
+        geometry = Known(Geometry(*state["geometry"]), state["geometry_origin"], "the lake")
+        known = rules_of(*((since, Release.of(name)) for since, name in state["rules"]))
+        start = max(from_offset, state["to_offset"])
+        return Begun(geometry, _continued(known, rules, start), start, (), (), state["file"], header)
+    files = real_files(listing)
+    try:
+        geometry = settle_geometry(listing, files, wanted)
+    except UndecidedError as error:
+        geometry = Known(DEFAULT_GEOMETRY, ASSUMED, str(error))
+    files = [file for file in files if refusal(file, geometry.value) is None]
+    told = None if wanted.release else rules_of_files(listing, files, geometry.value)
+    asked = tuple(asked_offsets(files))
+    return Begun(geometry, told.rules if told else rules, listing.start_offset, asked, tuple(files), 0, None)
+
+
+def _continued(known: Rules, now: Rules, from_offset: int) -> Rules:
+    """Return the lake's rules, followed by the store's newest ones where those differ in an index file's bytes."""
+    last, newest = known[-1][1], now[-1][1]
+    if all(getattr(last, switch) == getattr(newest, switch) for switch in SWITCHES) or from_offset <= known[-1][0]:
+        return known
+    since = max(from_offset, now[-1][0])
+    return (*known, Rule(since, newest))
+
+
+def plan(
+    begun: Begun,
+    listing: StoreListing,
+    counted: Sequence[tuple[Range, Stretch]],
+    begun_in: Callable[[int], Sequence[str]],
+) -> list[EntryWork]:
+    """
+    Return what is to be written, file by file.
+
+    *counted* are the accepted ranges, each with what its collector counted; *begun_in* names the Parquet files that
+    hold entries of an index file.
+    """
+    source = LogKeys(tuple(range_ for range_, _ in counted), begun.rules, begun.from_offset)
+    stretches = tuple(stretch._replace(file=str(number)) for number, (_, stretch) in enumerate(counted))
+    row = KeyRow(source, stretches, begun.from_offset)
+    maker = _Maker(begun, row, source)
+    if begun.files:
+        return list(maker.anchored(_anchors(begun, listing, row)))
+    return list(maker.continued(begun_in))
+
+
+def _anchors(begun: Begun, listing: StoreListing, row: KeyRow) -> list[Survivor]:
+    """Return the broker's files that hold what the log says, as far as their ends show."""
+    found = Placing(row, begun.geometry.value, listing).place_all(begun.files)
+    return [survivor for survivor in found if _ends_right(survivor, row)]
+
+
+def _ends_right(survivor: Survivor, row: KeyRow) -> bool:
+    count = survivor.real.header.entry_count
+    last = row.keys(survivor.end - 1, survivor.end) if survivor.end > 0 else []
+    return bool(count > survivor.head and not survivor.tail and last) and (
+        last[0].physical_offset == survivor.real.header.end_physical_offset
+    )
+
+
+class _Maker:
+    """Turns places in the row into work."""
+
+    def __init__(self, begun: Begun, row: KeyRow, source: LogKeys) -> None:
+        self._begun = begun
+        self._row = row
+        self._source = source
+        self._capacity = begun.geometry.value.capacity
+
+    def continued(self, begun_in: Callable[[int], Sequence[str]]) -> Iterator[EntryWork]:
+        """Go on in the open file, then in new ones."""
+        opened, ordinal = self._begun.open, self._begun.ordinal
+        room = self._capacity - opened.entry_count if opened else 0
+        end = min(room, len(self._row))
+        if opened and end:
+            work = self._work(ordinal, 0, end, None)
+            yield replace(work, begun=opened, begun_in=tuple(begun_in(ordinal)))
+        ordinal += opened is not None
+        for number, start in enumerate(range(end, len(self._row), self._capacity)):
+            previous = header_before(self._row, start) or opened
+            yield self._work(ordinal + number, start, min(start + self._capacity, len(self._row)), previous)
+
+    def anchored(self, survivors: Sequence[Survivor]) -> Iterator[EntryWork]:
+        """Follow the broker's own files; the newest one is continued to the log's end."""
+        row, capacity = self._row, self._capacity
+        log = Log(len(row), row.records, ends_without_keys=False, is_whole=row.start_offset == 0)
+        anchors = [survivor.anchor(self._begun.geometry.value) for survivor in survivors]
+        if anchors and not anchors[-1].is_full:
+            end = min(anchors[-1].start + capacity, len(row))
+            anchors[-1] = anchors[-1]._replace(end=end, is_full=end - anchors[-1].start == capacity)
+        planned = plan_lost(log, capacity, anchors) if anchors else plan_all(log, capacity)
+        places = sorted(
+            [(plan.after, 1, plan.start, plan.end, None) for plan in planned if plan.kind is not Kind.OPEN or plan.end]
+            + [(number, 0, *_span(anchor), survivors[number]) for number, anchor in enumerate(anchors)],
+            key=lambda place: (place[0], place[1], place[2]),
+        )
+        for ordinal, (_, _, start, end, survivor) in enumerate(places):
+            previous = survivor.previous if survivor else header_before(row, start)
+            work = self._work(ordinal, max(start, 0), max(end, 0), previous)
+            yield replace(work, real=survivor.real, head=survivor.head) if survivor else work
+
+    def _work(self, ordinal: int, start: int, end: int, previous: IndexHeader | None) -> EntryWork:
+        parts = tuple(self._row.parts(start, end))
+        return EntryWork(ordinal, self._begun.geometry.value, self._begun.rules, self._source, parts, previous)
+
+
+def _span(anchor: Anchor) -> tuple[int, int]:
+    return anchor.start, anchor.end
+
+
+def write(work: EntryWork, *, open_file: OpenFile, options: Mapping[str, str]) -> EntryRows:
+    """Write the new rows of one index file; *open_file* gives a Parquet file of a name that is unique in the run."""
+    return _FileWriter(work, open_file, options).run()
+
+
+class _FileWriter:
+    """Builds one index file in memory and writes its new entries as rows."""
+
+    def __init__(self, work: EntryWork, open_file: OpenFile, options: Mapping[str, str]) -> None:
+        self._work = work
+        self._open_file = open_file
+        self._options = options
+        geometry = work.geometry
+        self._slots = np.empty(0, np.uint8)
+        self._head = b""
+        expected = (work.begun.entry_count if work.begun else work.head) + sum(part.keys for part in work.parts)
+        self._entries = np.zeros((expected + 1) * ENTRY.size, np.uint8)
+        self._builder = FileBuilder(geometry, RuleTable.of(work.rules), self._store, work.previous)
+        self._pending: list[pa.RecordBatch] = []
+        self._actions: list[Any] = []
+
+    def run(self) -> EntryRows:
+        work = self._work
+        if work.begun is not None:
+            self._builder.adopt(
+                entries_in(work.begun_in, work.ordinal, work.begun.entry_count, self._options), work.begun
+            )
+        elif work.real is not None and work.head:
+            self._add_history(work.real)
+        for part in work.parts:
+            for keys, places, buffer in work.source.decoded(part):
+                times = keys["store_timestamp"].astype(np.int64)
+                first = self._builder.header.index_count
+                packed = keys.copy()
+                self._builder.add(packed)
+                self._add(entry_batch(
+                    work.ordinal, first, work.geometry, packed.view(STORED_ENTRY), times, places, buffer
+                ))  # fmt: skip
+        self._flush()
+        header = self._builder.finish()
+        is_complete = header.index_count >= work.geometry.index_num
+        digest = self._digest() if is_complete else None
+        name = work.real.name if work.real else None
+        return EntryRows(work.ordinal, name, header, is_complete, digest, tuple(self._actions))
+
+    def _add_history(self, real: RealFile) -> None:
+        """Take the entries of messages that are gone from the broker's own file."""
+        with storage_of(real.location, self._options).open(real.location) as file:
+            data = bytearray(file.read(self._work.geometry.entry_position(1), self._work.head * ENTRY.size))
+        entries = np.frombuffer(data, np.uint8)
+        self._builder.adopt(entries, real.header)
+        self._add(entry_batch(self._work.ordinal, 1, self._work.geometry, entries.view(STORED_ENTRY)))
+
+    def _store(self, position: int, block: Buffer) -> None:
+        """Keep the file's parts for its hash."""
+        geometry = self._work.geometry
+        data = np.frombuffer(block, np.uint8)
+        if position >= geometry.entries_position:
+            at = position - geometry.entries_position
+            self._entries[at : at + data.size] = data
+        elif position:
+            self._slots = data.copy()
+        else:
+            self._head = bytes(block)
+
+    def _digest(self) -> str:
+        digest = sha256(self._head)
+        digest.update(self._slots.data)
+        digest.update(self._entries.data)
+        return digest.hexdigest()
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        self._pending.append(batch)
+        if sum(pending.num_rows for pending in self._pending) >= ROWS_A_FILE:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write what is pending as one Parquet file, sorted by hash: a lookup reads few of its pages."""
+        if not self._pending:
+            return
+        table = pa.Table.from_batches(self._pending, SCHEMA).sort_by(
+            [("key_hash", "ascending"), ("entry", "ascending")]
+        )
+        self._pending = []
+        first = int(pc.min(table["entry"]).as_py())
+        with self._open_file(f"index-{self._work.ordinal:08d}-{first:010d}") as file:
+            for batch in table.to_batches():
+                file.write(batch)
+            self._actions.append(file.close())
+
+
+def entries_in(locations: Sequence[str], ordinal: int, count: int, options: Mapping[str, str]) -> NDArray[np.uint8]:
+    """Return the first *count* entries of an index file, from the Parquet files that hold them."""
+    names = ["index_file", "entry", *(STORED_ENTRY.names or ())]
+    entries = np.zeros(count, STORED_ENTRY)
+    found = np.zeros(count, np.bool_)
+    for location in locations:
+        with _opened(location, options) as source:
+            for batch in pq.ParquetFile(source).iter_batches(columns=names):
+                own = batch.filter(pc.equal(batch["index_file"], ordinal))
+                at = own["entry"].to_numpy() - 1
+                inside = at < count
+                for name in STORED_ENTRY.names or ():
+                    entries[name][at[inside]] = own[name].to_numpy()[inside]
+                found[at[inside]] = True
+    if not found.all():
+        missing = int(np.argmin(found)) + 1
+        raise OSError(f"index_entries: entry {missing} of index file {ordinal} is not in the lake")
+    return entries.view(np.uint8)
+
+
+def _opened(location: str, options: Mapping[str, str]) -> Any:  # noqa: ANN401 - a file of pyarrow's
+    if is_local(location):
+        return pa.OSFile(local_path(location))
+    return storage_of(location, options).filesystem.open_input_file(location.split("://", 1)[1])  # type: ignore[attr-defined]
+
+
+def file_rows(begun: Begun, written: Sequence[EntryRows], run: int) -> list[dict[str, Any]]:
+    """Return the rows of `index_files` for the files of this run."""
+    releases = ", ".join(str(release) for _, release in begun.rules)
+    geometry = begun.geometry
+    return [
+        {
+            "index_file": rows.ordinal,
+            "name": rows.name,
+            **rows.header._asdict(),
+            "is_complete": rows.is_complete,
+            "sha256": rows.sha256,
+            "hash_slots": geometry.value.hash_slots,
+            "index_num": geometry.value.index_num,
+            "geometry_origin": geometry.origin,
+            "release": releases,
+            "run": run,
+        }
+        for rows in written
+    ]
+
+
+def state_of(begun: Begun, written: Sequence[EntryRows], to_offset: int) -> dict[str, Any]:
+    """Return what the next run must know."""
+    last = max(written, key=lambda rows: rows.ordinal, default=None)
+    header = last.header if last else begun.open
+    return {
+        "to_offset": max(to_offset, begun.from_offset),
+        "file": last.ordinal if last else begun.ordinal,
+        "header": list(header) if header else None,
+        "geometry": list(begun.geometry.value),
+        "geometry_origin": begun.geometry.origin,
+        "rules": [[since, str(release)] for since, release in begun.rules],
+    }

@@ -1,0 +1,95 @@
+"""Entries of index files as Arrow columns, each with the key that it stands for."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmq_formats.compiled import compiled
+from rmq_formats.indexfile.build import KINDS
+from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.kernels import Bytes, clean_text_size, copy_clean_text
+
+# An entry as it stands in a file.
+STORED_ENTRY = np.dtype(
+    [("key_hash", ">i4"), ("physical_offset", ">i8"), ("time_diff_s", ">i4"), ("prev_entry", ">i4")]
+)
+
+
+def _column(name: str, type_: pa.DataType, comment: str) -> pa.Field:
+    return pa.field(name, type_, metadata={"comment": comment})
+
+
+SCHEMA = pa.schema(
+    [
+        _column("index_file", pa.int64(), "ordinal of the index file, counted from the first one in the lake"),
+        _column("entry", pa.int32(), "number of the entry in its file, from 1 on"),
+        _column("slot", pa.int32(), "number of the hash slot that the entry hangs in"),
+        _column("key_hash", pa.int32(), "of topic#key as Java hashes it, without its sign"),
+        _column("physical_offset", pa.int64(), "of the message"),
+        _column("time_diff_s", pa.int32(), "seconds from the file's begin to the message's store time, as of the put"),
+        _column("prev_entry", pa.int32(), "number of the slot's entry before this one; 0 for none"),
+        _column("topic", pa.string(), "stored topic of the message; NULL where the message was gone before the lake"),
+        _column("key", pa.string(), "unique key, one word of KEYS, or the whole TAGS; NULL as topic"),
+        _column("kind", pa.string(), "unique, key, or tag (5.4.0+)"),
+        _column("store_timestamp", pa.int64(), "ms, of the message; NULL as topic"),
+    ]
+)
+_KINDS = pa.array([kind.value for kind in KINDS])
+
+
+def entry_batch(
+    index_file: int,
+    first_entry: int,
+    geometry: Geometry,
+    entries: NDArray[np.void],
+    store_timestamps: NDArray[np.int64] | None = None,
+    places: NDArray[np.void] | None = None,
+    buffer: Bytes | None = None,
+) -> pa.RecordBatch:
+    """Return rows of consecutive *entries*; without *places* their keys are not known."""
+    count = len(entries)
+    native = {name: entries[name].astype(entries[name].dtype.newbyteorder("=")) for name in STORED_ENTRY.names or ()}
+    columns: dict[str, Any] = {
+        "index_file": np.full(count, index_file, np.int64),
+        "entry": np.arange(first_entry, first_entry + count, dtype=np.int32),
+        "slot": native["key_hash"] % np.int32(geometry.hash_slots),
+        **native,
+        "topic": pa.nulls(count, pa.string()),
+        "key": pa.nulls(count, pa.string()),
+        "kind": pa.nulls(count, pa.string()),
+        "store_timestamp": pa.nulls(count, pa.int64()),
+    }
+    if places is not None and buffer is not None and store_timestamps is not None:
+        columns["topic"] = text_array(buffer, places["topic"], places["topic_end"])
+        columns["key"] = text_array(buffer, places["key"], places["key_end"])
+        columns["kind"] = _KINDS.take(pa.array(places["kind"]))
+        columns["store_timestamp"] = store_timestamps
+    arrays = [pa.array(columns[field.name], field.type) for field in SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def text_array(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32]) -> pa.Array:
+    """Return stretches of *buffer* as the texts that Java reads in them."""
+    first, last = np.ascontiguousarray(starts), np.ascontiguousarray(ends)
+    offsets = np.zeros(len(first) + 1, np.int32)
+    _measure(buffer, first, last, offsets)
+    data = np.empty(int(offsets[-1]), np.uint8)
+    _copy(buffer, first, last, data)
+    return pa.StringArray.from_buffers(len(first), pa.py_buffer(offsets), pa.py_buffer(data))
+
+
+@compiled
+def _measure(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32], offsets: NDArray[np.int32]) -> None:
+    size = 0
+    for i in range(starts.size):
+        size += clean_text_size(buffer, starts[i], ends[i])
+        offsets[i + 1] = size
+
+
+@compiled
+def _copy(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32], data: Bytes) -> None:
+    to = 0
+    for i in range(starts.size):
+        to = copy_clean_text(buffer, starts[i], ends[i], data, to)
