@@ -60,6 +60,8 @@ _JVM_FLAGS: Final = (
     "-Duser.timezone=UTC",
     "-Dio.netty.noUnsafe=false",
     "-Drocketmq.client.logUseSlf4j=true",
+    # Nobody encrypts here: the broker need not make a key pair when it starts.
+    "-Dtls.server.mode=disabled",
     "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
     "-Drocketmq.broker.diskSpaceCleanForciblyRatio=0.99",
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",

@@ -393,6 +393,7 @@ def dledger(stage: Stage) -> None:
         for number in range(20):
             keys = f"noise{number} nn"
             broker.send(f"large-{number}", ClientMessage(f"T{number % 2 + 1}", _noise(3500, number), "TagN", keys))
+        stage.ask(broker.real, [("queryMsgByKey", "-t", "T1", "-k", "dup")])
         broker.send("last", ClientMessage("T1", b"last", "TagZ", "last"))
 
 

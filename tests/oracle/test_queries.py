@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,21 @@ from tests.oracle.plays import Plays
 from tests.oracle.scenarios import SCENARIOS
 from tests.oracle.stage import Asked
 
+Verdict = Callable[[str, str, str], None]
+
 _BODIES = "/tmp/rocketmq/msgbodys/"
 _CONSUMERS = "WARN: No Consumer"
 _SPEED = re.compile(r"Topic Put TPS: [0-9.E-]+")
 
 
 @on_scenarios("everyday")
-def test_our_answers_are_those_of_mqadmin(
-    plays: Plays, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], release: str, scenario: str
+def test_our_answers_are_those_of_mqadmin(  # noqa: PLR0913, PLR0917 - fixtures
+    plays: Plays,
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    verdict: Verdict,
+    release: str,
+    scenario: str,
 ) -> None:
     """Same text for hits; for misses mqadmin prints nothing, and we say why."""
     stage = plays.of(SCENARIOS[scenario], release).stage
@@ -36,6 +44,7 @@ def test_our_answers_are_those_of_mqadmin(
 
     assert len(stage.asked) > len("queries")
     assert differing == []
+    verdict(release, "mqadmin's answers", f"{len(stage.asked)} lines equal")
 
 
 def _expected(asked: Asked, bodies: Path) -> str:

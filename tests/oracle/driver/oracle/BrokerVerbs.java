@@ -63,8 +63,7 @@ final class BrokerVerbs {
         broker = controller(brokerConfiguration, server, storeConfiguration);
         Object initialized = Reflect.call(broker, "initialize");
         store.adopt(Reflect.call(broker, "getMessageStore"));
-        Loopback.confineServer(broker, "remotingServer");
-        Loopback.confineServer(broker, "fastRemotingServer");
+        Loopback.confineServers(broker);
         Reflect.call(broker, "start");
         if (request.isTrue("dledger")) {
             awaitLeadership(storeConfiguration, brokerConfiguration);
@@ -82,7 +81,7 @@ final class BrokerVerbs {
         server.setListenPort(port);
         nameServer = new NamesrvController(configuration, server);
         nameServer.initialize();
-        Loopback.confineServer(nameServer, "remotingServer");
+        Loopback.confineServers(nameServer);
         nameServer.start();
     }
 

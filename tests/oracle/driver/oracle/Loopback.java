@@ -6,6 +6,9 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Proxy;
 import java.net.InetSocketAddress;
 import java.net.SocketAddress;
+import java.util.Collections;
+import java.util.Map;
+import org.apache.rocketmq.remoting.netty.NettyRemotingServer;
 
 /** Makes servers listen on the loopback address only; most releases have no setting for it. */
 final class Loopback {
@@ -15,12 +18,14 @@ final class Loopback {
         return new InetSocketAddress("127.0.0.1", port);
     }
 
-    /** Confines a remoting server that has been made and not yet started. */
-    static void confineServer(Object owner, String fieldName) throws Exception {
-        if (Reflect.hasField(owner, fieldName)) {
-            Object server = Reflect.field(owner, fieldName);
-            if (server != null && Reflect.hasField(server, "serverBootstrap")) {
-                Reflect.replaceField(server, "serverBootstrap", new Bootstrap());
+    /** Confines the remoting servers that an object has made, in fields or maps, and not yet started. */
+    static void confineServers(Object owner) throws Exception {
+        for (Object value : Reflect.fields(owner)) {
+            Iterable<?> candidates = value instanceof Map ? ((Map<?, ?>) value).values() : Collections.singleton(value);
+            for (Object candidate : candidates) {
+                if (candidate instanceof NettyRemotingServer) {
+                    Reflect.replaceField(candidate, "serverBootstrap", new Bootstrap());
+                }
             }
         }
     }

@@ -79,6 +79,21 @@ final class Reflect {
         return fieldOf(target, name).get(target);
     }
 
+    /** Gives the values of all fields of an object that are set. */
+    static List<Object> fields(Object target) throws IllegalAccessException {
+        List<Object> values = new ArrayList<>();
+        for (Class<?> declaring = target.getClass(); declaring != null; declaring = declaring.getSuperclass()) {
+            for (Field field : declaring.getDeclaredFields()) {
+                field.setAccessible(true);
+                Object value = field.get(target);
+                if (value != null) {
+                    values.add(value);
+                }
+            }
+        }
+        return values;
+    }
+
     static boolean hasField(Object target, String name) {
         try {
             return fieldOf(target, name) != null;

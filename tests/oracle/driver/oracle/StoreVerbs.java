@@ -54,6 +54,10 @@ final class StoreVerbs {
             Reflect.replaceField(Reflect.field(store, "indexService"), "readWriteLock", new PacedLock());
         }
         Loopback.confineReplication(store);
+        Object log = Reflect.field(store, "commitLog");
+        if (Reflect.hasField(log, "dLedgerServer")) {
+            Loopback.confineServers(Reflect.field(Reflect.field(log, "dLedgerServer"), "dLedgerRpcService"));
+        }
     }
 
     static MessageStoreConfig configuration(Request request, TreeSet<String> unknown) throws Exception {
