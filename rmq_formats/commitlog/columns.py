@@ -257,7 +257,7 @@ def _array(type_: pa.DataType, values: NDArray[Any], present: NDArray[Any] | Non
 def _column(type_: pa.DataType, column: Column, count: int, *, is_optional: bool = False) -> pa.Array:
     validity = _validity(column.present[:count]) if is_optional else None
     ends = column.ends[: count + 1]
-    return pa.Array.from_buffers(type_, count, [validity, pa.py_buffer(ends), pa.py_buffer(column.data[: ends[-1]])])
+    return pa.Array.from_buffers(type_, count, [validity, pa.py_buffer(ends), pa.py_buffer(column.data[: ends[count]])])
 
 
 def _repeated(numbers: Sizes, texts: pa.Array) -> pa.Array:

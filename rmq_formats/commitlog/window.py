@@ -56,12 +56,12 @@ class Window:
     def _load(self, position: int, wanted: int) -> None:
         capacity = max(self._capacity, wanted)
         start = position - self.position
-        kept = min(self.filled - start, capacity) if 0 <= start <= self.filled else 0
-        source = self.buffer
-        if source.size != capacity:
+        is_known = 0 <= start < self.filled
+        kept = self.buffer[start : min(self.filled, start + capacity)] if is_known else self.buffer[:0]
+        if self.buffer.size != capacity:
             self.buffer = np.empty(capacity, np.uint8)
-        self.buffer[:kept] = source[start : start + kept]
-        self.position, self.filled, self.unreadable = position, kept, None
+        self.buffer[: kept.size] = kept
+        self.position, self.filled, self.unreadable = position, kept.size, None
         stop = min(capacity, self.size - position)
         try:
             self._append(stop)
