@@ -1,0 +1,162 @@
+"""`export`: messages out of a store or a lake, chosen by SQL, as NDJSON or Parquet; bodies decompressed."""
+
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobs.exit_codes import ExitCode
+from jobs.options import PathListType, config_option, json_option, quiet_option
+from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.release import NEWEST, Release
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from jobs.exporting.parts import Format
+
+
+_BODY = re.compile(r"\bbody(_text)?\b", re.IGNORECASE)
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  rmq-lake export --store /data/store -t Orders --format ndjson --out orders.ndjson\n"
+    "  rmq-lake export --lake LAKE --where \"properties['region'] = 'eu'\" --out eu.ndjson\n"
+    "  rmq-lake export --lake LAKE --where \"get_json_object(body_text, '$.id') = '7'\" --format parquet --out 7.parq"
+)
+@click.option("--store", metavar="STORE", help="The broker's store root: a path or an s3a:// URI.")
+@click.option("--lake", metavar="LAKE", help="The lake, instead of a store.")
+@click.option("--commitlog", type=PathListType(), metavar="PATH[,PATH…]", help="Where the CommitLog lies elsewhere.")
+@click.option("--broker", metavar="NAME", help="Only this broker's messages of a lake; the label of a store's.")
+@click.option("--release", metavar="X.Y.Z", help="The broker's release, where the store cannot tell it.")
+@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
+@click.option("--where", metavar="SQL", help="A condition in Spark's SQL on the columns of `messages`, and body_text.")
+@click.option("--format", "kind", type=click.Choice(["ndjson", "parquet"]), default="ndjson", show_default=True)
+@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
+@json_option
+@quiet_option
+@config_option
+def command(  # noqa: PLR0913 - one argument an option
+    *,
+    store: str | None,
+    lake: str | None,
+    commitlog: tuple[str, ...] | None,
+    broker: str | None,
+    release: str | None,
+    topics: tuple[str, ...],
+    where: str | None,
+    kind: str,
+    out: Path,
+    as_json: bool,
+    quiet: bool,
+) -> ExitCode:
+    """
+    Write messages into FILE, bodies decompressed.
+
+    The condition sees the columns of the table `messages`; in it, body is what the producer sent, and body_text the
+    same as text (NULL where it is none).
+    """
+    if (store is None) == (lake is None):
+        raise click.UsageError("give --store STORE or --lake LAKE, one of them")
+    if out.exists():
+        raise click.UsageError(f"--out {out}: is there already")
+    printed_as = _release(release)
+    from jobs.exporting import parts
+    from jobs.session import spark_session
+
+    spark = spark_session("rmq-lake export")
+    if lake is not None:
+        frame = _of_lake(spark, lake, broker)
+    else:
+        frame = _of_store(spark, {"path": store, "broker": broker, "release": release}, commitlog)
+    chosen = _chosen(frame, topics, where)
+    messages, size = _write(spark, chosen, parts.Format(kind), printed_as, out, quiet=quiet)
+    if as_json:
+        click.echo(json.dumps({"messages": messages, "bytes": size, "out": str(out)}))
+    elif not quiet:
+        click.echo(f"{messages} messages, {size} bytes → {out}", err=True)
+    return ExitCode.CLEAN if messages else ExitCode.NOT_FOUND
+
+
+def _release(text: str | None) -> Release:
+    try:
+        return Release.of(text) if text else NEWEST
+    except UnsupportedFormat as error:
+        raise click.BadParameter(str(error), param_hint="--release") from error
+
+
+def _of_lake(spark: "SparkSession", lake: str, broker: str | None) -> "DataFrame":
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+
+    from jobs.storage import join, normalise
+
+    frame = spark.read.format("delta").load(join(normalise(lake), "messages"))
+    return frame.where(F.col("broker") == broker) if broker else frame
+
+
+def _of_store(spark: "SparkSession", given: dict[str, str | None], commitlog: tuple[str, ...] | None) -> "DataFrame":
+    from jobs.datasource import NAME, register
+    from jobs.session import hadoop_options
+
+    register(spark)
+    named: dict[str, Any] = {**given, "commitlog": ",".join(commitlog or ()) or None, **hadoop_options(spark)}
+    options = {name: value for name, value in named.items() if value is not None}
+    return spark.read.format(NAME).options(**options).load()
+
+
+def _chosen(frame: "DataFrame", topics: tuple[str, ...], where: str | None) -> "DataFrame":
+    """Return the wanted rows. Bodies are decoded before the condition only where it looks at them."""
+    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+
+    if topics:
+        frame = frame.where(F.col("topic").isin(*topics))
+    if where is None:
+        return frame
+    try:
+        return _with_body_condition(frame, where) if _BODY.search(where) else frame.where(where)
+    except (AnalysisException, ParseException) as error:
+        raise click.BadParameter(str(error).splitlines()[0], param_hint="--where") from error
+
+
+def _with_body_condition(frame: "DataFrame", where: str) -> "DataFrame":
+    """Return the rows whose decoded body fulfils a condition, with the body as it is stored."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
+    from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+    from jobs.exporting.parts import BODY_TEXT, STORED_BODY, with_decoded_body
+
+    added = [StructField(BODY_TEXT, StringType()), StructField(STORED_BODY, BinaryType())]
+    schema = StructType([*frame.schema.fields, *added])
+    chosen = frame.mapInArrow(with_decoded_body, schema).where(where)
+    return chosen.withColumn("body", F.col(STORED_BODY)).select(*frame.columns)
+
+
+def _write(  # noqa: PLR0913 - what is written, and how
+    spark: "SparkSession",
+    frame: "DataFrame",
+    kind: "Format",
+    release: Release,
+    out: Path,
+    *,
+    quiet: bool,
+) -> tuple[int, int]:
+    """Write the rows beside the file that they become, part by part; return how many there are, and the file's size."""
+    from jobs.exporting.parts import PART_COLUMNS, Part, PartWriter, merge
+    from jobs.progress import of_spark_job
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.parts-", dir=out.parent) as folder:
+        written = frame.mapInArrow(PartWriter(Path(folder), kind, release), PART_COLUMNS)
+        if quiet or not sys.stderr:
+            rows = written.collect()
+        else:
+            with of_spark_job(spark, "exporting", written.rdd.getNumPartitions(), 0):
+                rows = written.collect()
+        parts = sorted(Part(row.number, row.name, row.messages) for row in rows)
+        return sum(part.messages for part in parts), merge(parts, Path(folder), kind, out)
