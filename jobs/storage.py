@@ -141,6 +141,13 @@ class LocalReader:
         self._care.pause(filled, began)
         return filled
 
+    def next_written(self, position: int) -> int:
+        """Return where the next byte stands that was ever written; what was not, a file system does not store."""
+        try:
+            return os.lseek(self._descriptor, position, os.SEEK_DATA)
+        except OSError as error:
+            return self.size if error.errno == errno.ENXIO else position
+
     def _cached(self, position: int, buffer: memoryview) -> int:
         """Read what the page cache holds, up to the first page that it does not."""
         try:
@@ -156,6 +163,11 @@ class LocalReader:
                 break
             filled += count
         return filled
+
+
+def next_written(reader: Reader, position: int) -> int:
+    """Return where the next byte stands that may not be zero, as far as the storage knows."""
+    return reader.next_written(position) if isinstance(reader, LocalReader) else position
 
 
 @dataclass(frozen=True, slots=True)

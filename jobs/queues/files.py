@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.source.listing import StoreListing
-from jobs.storage import storage_of
+from jobs.storage import next_written, storage_of
 from rmq_formats.consumequeue.build import UNITS
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
@@ -78,6 +78,22 @@ class StoredQueue:
                 return np.frombuffer(reader.read(position, size), np.uint8)
         except FileNotFoundError:
             return np.full(size, GONE & 0xFF, np.uint8)
+
+    def next_written(self, position: int) -> int:
+        """Return the position of the next unit that may not be zeros; where files end in holes, none is read."""
+        at = position * self.unit_size
+        for file in self.files:
+            if file.end <= at:
+                continue
+            start = max(at - file.base_offset, 0)
+            try:
+                with storage_of(file.location, self.options).open(file.location) as reader:
+                    found = next_written(reader, start)
+            except FileNotFoundError:
+                continue
+            if found < file.size:
+                return max((file.base_offset + found) // self.unit_size, position)
+        return self.capacity
 
     def file_at(self, position: int) -> QueueFile | None:
         """Return the file that holds the unit at *position*."""

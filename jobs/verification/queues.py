@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jobs.queues.differences import Difference, DifferenceKind
-from jobs.queues.files import QueueFile, StoredQueue, chunks, plain_file_size, stored_queues
+from jobs.queues.files import QueueFile, StoredQueue, plain_file_size, stored_queues
 from jobs.queues.joining import Joined, join
 from jobs.queues.settings import consumer_offsets, delay_offsets, has_rocksdb_queues, is_closed
 from jobs.source.listing import StoreListing
@@ -178,7 +178,8 @@ def _size_and_name(queue: StoredQueue, file: QueueFile, usual: int) -> Iterator[
 # --- what stands behind the last unit --------------------------------------------------------------------------------
 
 _TAILS_A_TASK = 64
-_READ_AT_ONCE = 1 << 15  # units
+_READ_FIRST = 256  # units; behind them is a hole in the file, mostly
+_READ_AT_ONCE = 1 << 15
 _LOOKS = 5
 _PAUSE_S = 0.02
 
@@ -231,12 +232,15 @@ def _tail(queue: StoredQueue, end: int, looks: int) -> _Tail | None:
 
 
 def _first_not_zero(queue: StoredQueue, end: int) -> _Tail | None:
-    for start, stop in chunks(end, queue.capacity, _READ_AT_ONCE):
-        data = queue.read(start, stop).view(np.uint8)
+    position, some = end, _READ_FIRST
+    while (position := queue.next_written(position)) < queue.capacity:
+        data = queue.read(position, min(position + some, queue.capacity)).view(np.uint8)
         if data.any():
             at = int(np.flatnonzero(data)[0])
             text = bytes(data[at : at + queue.unit_size]).hex()
-            return _Tail(queue.name, start + at // queue.unit_size, at % queue.unit_size, text)
+            return _Tail(queue.name, position + at // queue.unit_size, at % queue.unit_size, text)
+        position += some
+        some = min(some * 2, _READ_AT_ONCE)
     return None
 
 
