@@ -119,7 +119,7 @@ class _Run:
     def _begin_at(self, superseded: Superseded | None) -> None:
         """Find where the lake's rows of this log end."""
         newest = self.store.newest
-        start = newest.to_offset if newest else self.listing.start_offset
+        start = newest.to_offset if newest else min(self.store.first_offset, self.listing.start_offset)
         if superseded is not None:
             start = superseded.from_offset
             self.summary.superseded = superseded._asdict()

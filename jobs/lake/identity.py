@@ -139,7 +139,7 @@ def _find(
     expired = (
         store
         for store in undecided[Likeness.UNKNOWN]
-        if store.broker == broker and store.newest is not None and store.newest.to_offset <= listing.start_offset
+        if store.broker == broker and (store.newest is None or store.newest.to_offset <= listing.start_offset)
     )
     return next(expired, None)
 

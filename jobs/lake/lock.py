@@ -22,6 +22,7 @@ from jobs.lake.runs import HeldByOtherError, Lake
 from jobs.storage import FileInfo, is_local, join, local_path, storage_of
 
 _LOCKS = "_locks"
+_LONGEST_NOTE = 1024
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # some network file systems
 
 
@@ -41,28 +42,34 @@ def held(lake: Lake, store_id: str) -> Iterator[bool]:
 def _file_held(location: str) -> Iterator[bool]:
     path = Path(local_path(location))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            raise HeldByOtherError(_told(file.read())) from error
-        except OSError as error:
-            if error.errno not in _NO_LOCKS_HERE:
-                raise
-        was_cut_off = os.fstat(file.fileno()).st_size > 0
-        file.truncate(0)
-        file.write(_note())
-        file.flush()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        _lock(descriptor)
+        was_cut_off = os.fstat(descriptor).st_size > 0
+        note = _note()
+        os.pwrite(descriptor, note, 0)  # before the old one is cut: killed in between, the file must not be empty
+        os.ftruncate(descriptor, len(note))
         yield was_cut_off
-        file.truncate(0)  # an error or a kill leaves the text: the next run then looks for leftovers
+        os.ftruncate(descriptor, 0)  # an error or a kill leaves the note: the next run then looks for leftovers
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise HeldByOtherError(_told(os.pread(descriptor, _LONGEST_NOTE, 0))) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS_HERE:
+            raise
 
 
 @contextmanager
 def _noted(lake: Lake, location: str) -> Iterator[bool]:
     storage = storage_of(location, lake.options)
     was_cut_off = any(info.name == location.rpartition("/")[2] for info in _notes(lake))
-    storage.create(location, _note().encode())
+    storage.create(location, _note())
     yield was_cut_off
     storage.delete(location)
 
@@ -75,14 +82,14 @@ def _notes(lake: Lake) -> list[FileInfo]:
         return []
 
 
-def _note() -> str:
+def _note() -> bytes:
     since = datetime.now(UTC).isoformat(timespec="seconds")
-    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": since})
+    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": since}).encode() + b"\n"
 
 
-def _told(text: str) -> str:
+def _told(text: bytes) -> str:
     try:
-        holder = json.loads(text)
+        holder = json.loads(text.partition(b"\n")[0])
         return f"held by process {holder['pid']} on {holder['host']} since {holder['since']}"
-    except (json.JSONDecodeError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return "held by another process that has just begun"

@@ -9,6 +9,7 @@ next run begins is what the newest prepared manifest says.
 
 import json
 import socket
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +21,7 @@ import pyarrow.dataset as ds
 
 from jobs.lake.commit import TransactionTakenError, commit, committed_transaction, open_table, paths, rows
 from jobs.lake.superseded import Superseded, move_rows, rewritten
-from jobs.lake.tables import CONSUME_QUEUE, MESSAGES, QUARANTINE, RUNS, Table
+from jobs.lake.tables import CONSUME_QUEUE, MESSAGES, QUARANTINE, RUNS, SUPERSEDED_MESSAGES, Table
 from jobs.lake.writing import Action, FileNaming, TableFile
 from jobs.source.reading import Fingerprint
 from jobs.storage import join, storage_of
@@ -32,6 +33,7 @@ PREPARED = "prepared"
 DONE = "done"
 _NEWEST_KEPT = 32
 _MANIFESTS_KEPT = 64
+_DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
 _REGISTRY = "stores"  # the transaction that serialises registrations
 
 
@@ -98,6 +100,11 @@ class KnownStore:
     def fingerprints(self) -> tuple[Fingerprint, ...]:
         """Bytes that this store has, newest first."""
         return tuple(sorted(self.newest.fingerprints if self.newest else self.registered, reverse=True))
+
+    @property
+    def first_offset(self) -> int:
+        """Where the log began when the store was registered: a first run that was killed has seen it."""
+        return min(fingerprint.offset for fingerprint in self.registered)
 
     @property
     def next_run(self) -> int:
@@ -239,11 +246,12 @@ def sweep(lake: Lake, manifest: Manifest) -> list[str]:
     Only when the run is prepared: until then, another attempt of the same number may still win.
     """
     removed = []
-    for table in (*lake_tables(), RUNS):
+    for table in _written_tables():
         kept = {action.path for action in manifest.tables.get(table.name, ())}
         snapshot = open_table(lake.location, table.name, lake.options)
         if snapshot is not None:
             kept |= paths(snapshot)
+        removed += _delete_halves(lake, table.name)
         removed += _delete_files(lake, table.name, FileNaming(manifest.store_id, manifest.run).prefix, kept)
     row = _prepared_row(lake, manifest.store_id, manifest.run)
     kept = {row["manifest"].removeprefix(f"{MANIFESTS}/")} if row else set()
@@ -255,7 +263,7 @@ def sweep(lake: Lake, manifest: Manifest) -> list[str]:
 def has_litter(lake: Lake, store: KnownStore) -> bool:
     """Tell whether an attempt of the store's next run left files behind."""
     prefix = FileNaming(store.store_id, store.next_run).prefix
-    folders = (*(table.name for table in (*lake_tables(), RUNS)), MANIFESTS)
+    folders = (*(table.name for table in _written_tables()), MANIFESTS)
     return any(name.lstrip(".").startswith(prefix) for folder in folders for name in _file_names(lake, folder))
 
 
@@ -269,6 +277,25 @@ def tidy(lake: Lake, manifest: Manifest) -> None:
         run = name.removeprefix(prefix).partition("-")[0]
         if name.startswith(prefix) and int(run) <= manifest.run - _MANIFESTS_KEPT:
             storage.delete(join(lake.location, MANIFESTS, name))
+
+
+def _delete_halves(lake: Lake, folder: str) -> list[str]:
+    """Delete the commits that nobody finished: `deltalake` writes them under a name with '#' first."""
+    location = join(lake.location, folder, "_delta_log")
+    storage = storage_of(location, lake.options)
+    before = time.time() * 1000 - _DEAD_AFTER_MS
+    try:
+        found = [info.name for info in storage.list_files(location) if "#" in info.name and info.modified_ms < before]
+    except FileNotFoundError:
+        return []
+    for name in found:
+        storage.delete(join(location, name))
+    return [f"{folder}/_delta_log/{name}" for name in found]
+
+
+def _written_tables() -> tuple[Table, ...]:
+    """Return every table that a run may leave files in."""
+    return (*lake_tables(), SUPERSEDED_MESSAGES, RUNS)
 
 
 def _delete_files(lake: Lake, folder: str, prefix: str, kept: set[str]) -> list[str]:

@@ -61,7 +61,7 @@ def chained(
         boundary = _boundary(accepted, range_)
         if _log_ends(accepted) or (range_.sync and boundary >= range_.end_offset):
             discard(outcome.payload)
-        elif range_.sync and outcome.seen.first != boundary and not outcome.seen.gone:
+        elif range_.sync and outcome.seen.first != boundary and not _is_gone(outcome, *accepted[-1:]):
             discard(outcome.payload)
             start = boundary - range_.base_offset
             known = accepted[-1].seen.store_timestamp
@@ -77,6 +77,11 @@ def watermark(accepted: Sequence[Outcome[T]], from_offset: int) -> int:
         return from_offset
     seen = accepted[-1].seen
     return seen.next if seen.open_at is None else seen.open_at
+
+
+def _is_gone(*outcomes: Outcome[T]) -> bool:
+    """Tell whether retention was faster: what was read of a file that is gone is all that there will ever be."""
+    return any(outcome.seen.gone for outcome in outcomes)
 
 
 def _log_ends(accepted: Sequence[Outcome[T]]) -> bool:

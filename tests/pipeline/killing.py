@@ -1,0 +1,301 @@
+"""
+Runs that are killed, by the hundred.
+
+This process imports and compiles everything once, then forks one run after the other and kills it, behind each of its
+effects or at any moment. It never touches a lake itself, as what `deltalake` starts does not survive a fork. Run it as
+a program, so that the tests' own process may hold a JVM: `python -m tests.pipeline.killing SCENARIO FOLDER COUNT`.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from itertools import count
+from pathlib import Path
+from random import Random
+from shutil import copytree, rmtree
+from threading import Event
+from typing import Any
+from unittest.mock import patch
+
+import deltalake
+
+from jobs.exit_codes import ExitCode
+from jobs.ingest import Request, ingest
+from jobs.lake import commit, writing
+from jobs.lake.runs import HeldByOtherError
+from jobs.source.listing import list_store
+from jobs.source.planning import plan_ranges
+from jobs.source.reading import RangeReader
+from jobs.source.workers import OneByOne
+from jobs.storage import LocalStorage
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.properties import PropertyParser
+from tests.pipeline.broker import Broker, some_records
+from tests.pipeline.lakes import gaps_of, leftovers, raw_rows
+from tests.pipeline.stores import records_of, segments_of
+
+CRASHES = 0.1  # of bursts
+EFFECTS: tuple[tuple[Any, str], ...] = (
+    (writing.TableFile, "_open"),
+    (writing.TableFile, "write"),
+    (writing.TableFile, "close"),
+    (LocalStorage, "create"),
+    (LocalStorage, "delete"),
+    (commit, "_write"),
+    (deltalake.DeltaTable, "create"),
+)
+
+
+def forked(work: Callable[[], object]) -> int:
+    """Do *work* in a process, and a process group, of its own."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 99
+    try:
+        os.setpgid(0, 0)
+        result = work()
+        status = int(result) if isinstance(result, int) else 0
+    except HeldByOtherError:
+        status = int(ExitCode.HELD)
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def ended(pid: int) -> int:
+    """Wait for a process; its exit code, or minus the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def run(root: Path, range_size: int = 4096) -> int:
+    """Run `ingest` once, here."""
+    request = Request(str(root / "store"), str(root / "lake"), broker="b", range_size=range_size)
+    return int(ingest(request, OneByOne()).exit_code)
+
+
+def killed_at(effect: int, root: Path) -> int:
+    """Run `ingest`, and kill it behind the effect of that number; what is before one is behind another."""
+    seen = 0
+
+    def step() -> None:
+        nonlocal seen
+        seen += 1
+        if seen == effect:
+            os.killpg(0, signal.SIGKILL)
+
+    with ExitStack() as stack:
+        for owner, name in EFFECTS:
+            stack.enter_context(patch.object(owner, name, _stepped(getattr(owner, name), step)))
+        return run(root)
+
+
+def _stepped(original: Callable[..., object], step: Callable[[], None]) -> Callable[..., object]:
+    def stepped(*args: object, **kwargs: object) -> object:
+        result = original(*args, **kwargs)
+        step()
+        return result
+
+    return stepped
+
+
+FAULTS = ("lost", "twice", "other", "leftovers")
+
+
+def judge(root: Path) -> dict[str, Any]:
+    """Hold the lake against everything that was ever written to the store."""
+    history = {record.physical_offset: raw for record, raw in records_of(segments_of(root / "history"))}
+    found = raw_rows(root / "lake")
+    gaps = gaps_of(root / "lake")
+    missing = history.keys() - {offset for offset, _ in found}
+    return {
+        "history": len(history),
+        "rows": len(found),
+        "lost": sum(not any(start <= offset < end for start, end in gaps) for offset in missing),
+        "in_gaps": len(missing),
+        "twice": len(found) - len({offset for offset, _ in found}),
+        "other": sum(history.get(offset) != raw for offset, raw in found),
+        "leftovers": leftovers(root / "lake"),
+    }
+
+
+def run_and_judge(root: Path) -> dict[str, Any]:
+    """Run to the end, and judge."""
+    verdict = root / "verdict.json"
+
+    def work() -> None:
+        code = run(root)
+        verdict.write_text(json.dumps({"code": code, **judge(root)}))
+
+    assert ended(forked(work)) == 0
+    result: dict[str, Any] = json.loads(verdict.read_text())
+    return result
+
+
+def every_boundary(prepare: Callable[[Path], object], folder: Path, stride: int) -> dict[str, Any]:
+    """Kill runs behind each *stride*-th of their effects, run again, and judge; until a run has no more effects."""
+    base = folder / "base"
+    prepare(base)
+    bad, killed = [], 0
+    for effect in count(stride, stride):
+        root = folder / "here"
+        rmtree(root, ignore_errors=True)
+        copytree(base, root)
+        if ended(forked(partial(killed_at, effect, root))) >= 0:
+            break
+        killed += 1
+        verdict = run_and_judge(root)
+        if any(verdict[fault] for fault in FAULTS):
+            bad.append({"effect": effect, **verdict})
+    return {"killed": killed, "bad": bad}
+
+
+def new_store(root: Path) -> Broker:
+    """Make a store with records in two segments, one of them damaged."""
+    broker = Broker(root / "store", history=root / "history")
+    broker.append(some_records(70))
+    return broker
+
+
+def growing_store(root: Path) -> None:
+    """Make a store that has grown since the lake's last run."""
+    broker = new_store(root)
+    assert ended(forked(partial(run, root))) == 0
+    broker.append(some_records(70, seed=2))
+
+
+def rewritten_store(root: Path) -> None:
+    """Make a store whose broker has cut off what the lake has, and written something else."""
+    broker = new_store(root)
+    placed = broker.append(some_records(20, seed=2))
+    assert ended(forked(partial(run, root))) == 0
+    broker.truncate(placed[5].physical_offset)
+    broker.append(some_records(40, seed=3))
+
+
+def write_for_ever(root: Path, offset: int, seed: int, *, crashes: bool) -> None:
+    """Append in bursts, one record in two strokes now and then; delete old segments, or crash and cut off the end."""
+    random = Random(seed)
+    broker = Broker(root / "store", offset, history=root / "history")
+    placed: list[MessageRecord] = []
+    stopped = Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    for number in count(seed):
+        records = some_records(random.randrange(1, 12), seed=number, stored=time.time_ns() // 1_000_000)
+        placed += broker.append(records[:-1])
+        broker.append(records[-1:], cut_at=random.randrange(records[-1].total_size))
+        time.sleep(random.random() / 100)
+        placed += broker.append(records[-1:])
+        if stopped.is_set():
+            return
+        if crashes and random.random() < CRASHES:
+            placed = placed[: -random.randrange(1, min(len(placed), 20))]
+            broker.truncate(placed[-1].end_offset)
+        elif not crashes and len(list((root / "store" / "commitlog").iterdir())) > random.randrange(6, 12):
+            broker.expire(random.randrange(1, 3))
+        time.sleep(random.random() / 30)
+
+
+def random_moments(folder: Path, kills: int, *, crashes: bool) -> dict[str, Any]:
+    """Kill runs at any moment while the store is written to, and expires or crashes; then run to the end and judge."""
+    seed = int(os.environ.get("SEED", "1000"))
+    random = Random(seed)
+    codes: Counter[int] = Counter()
+    offset = new_store(folder).offset
+    writer = forked(partial(write_for_ever, folder, offset, seed, crashes=crashes))
+    began = time.monotonic()
+    assert ended(forked(partial(run, folder))) in (0, 3)
+    longest = time.monotonic() - began
+    while codes[-signal.SIGKILL] < kills:
+        began = time.monotonic()
+        pid = forked(partial(run, folder))
+        time.sleep(random.random() * 1.2 * longest)
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        code = ended(pid)
+        codes[code] += 1
+        longest = 0.9 * longest + 0.1 * (time.monotonic() - began) if code >= 0 else longest * 1.01
+    os.kill(writer, signal.SIGTERM)
+    assert ended(writer) == 0
+    ended(forked(partial(run, folder)))
+    names = {str(code): count for code, count in codes.items()}
+    return {"codes": names, **run_and_judge(folder)}
+
+
+def together(folder: Path, runs: int) -> dict[str, Any]:
+    """Start runs of one store at the same moment."""
+    new_store(folder)
+    began = folder / "now"
+
+    def work() -> int:
+        while not began.exists():
+            time.sleep(0)
+        return run(folder)
+
+    pids = [forked(work) for _ in range(runs)]
+    time.sleep(0.2)
+    began.touch()
+    codes = sorted(ended(pid) for pid in pids)
+    return {"codes": codes, **run_and_judge(folder)}
+
+
+def many_stores(folder: Path, stores: int) -> dict[str, Any]:
+    """Bring several stores into one lake at the same moment, and each twice."""
+    roots = []
+    for number in range(stores):
+        root = folder / str(number)
+        Broker(root / "store", history=root / "history").append(some_records(50, seed=number))
+        (folder / "lake").mkdir(exist_ok=True)
+        (root / "lake").symlink_to(folder / "lake")
+        roots.append(root)
+
+    def work(number: int) -> int:
+        request = Request(str(roots[number] / "store"), str(folder / "lake"), broker=f"broker-{number}")
+        return int(ingest(request, OneByOne()).exit_code)
+
+    codes = sorted(ended(pid) for pid in [forked(partial(work, n % stores)) for n in range(2 * stores)])
+    expected = sorted(raw for root in roots for _, raw in records_of(segments_of(root / "history")))
+    verdict = folder / "verdict.json"
+
+    def look() -> None:
+        rows = sorted(raw for _, raw in raw_rows(folder / "lake"))
+        verdict.write_text(json.dumps({"equal": rows == expected, "leftovers": leftovers(folder / "lake")}))
+
+    assert ended(forked(look)) == 0
+    return {"codes": codes, **json.loads(verdict.read_text())}
+
+
+def compile_everything(folder: Path) -> None:
+    """Call what is compiled once, so that no run has to."""
+    new_store(folder)
+    listing = list_store(str(folder / "store"))
+    for range_ in plan_ranges(listing, settled_until=1):
+        for item in RangeReader(range_).pieces():
+            if isinstance(item, Records):
+                message_batch(item, PropertyParser.SCAN)
+    for item in RangeReader(plan_ranges(listing, range_size=4096)[1]).pieces():
+        del item
+
+
+SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
+    "new": partial(every_boundary, new_store),
+    "growing": partial(every_boundary, growing_store),
+    "rewritten": partial(every_boundary, rewritten_store),
+    "retention": partial(random_moments, crashes=False),
+    "crashes": partial(random_moments, crashes=True),
+    "together": together,
+    "many": many_stores,
+}
+
+if __name__ == "__main__":
+    scenario, folder, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    compile_everything(folder / "compiled")
+    print(json.dumps(SCENARIOS[scenario](folder / scenario, number)))  # noqa: T201 - for the test that started us

@@ -1,0 +1,63 @@
+"""A lake as readers see it that are not Spark, and what lies in it besides."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from rmq_formats.commitlog.record import encode_record
+from rmq_formats.commitlog.row import record_of_row
+
+REGISTRATION = "-0-registered-"
+TABLES = ("messages", "quarantine", "consume_queue", "superseded_messages", "runs")
+
+
+def rows_of(lake: Path, table: str = "messages", order: str = "physical_offset") -> list[dict[str, Any]]:
+    """Return a table's rows, in the order of the log."""
+    if not (lake / table / "_delta_log").exists():
+        return []
+    found: list[dict[str, Any]] = DeltaTable(lake / table).to_pyarrow_table().sort_by(order).to_pylist()
+    return found
+
+
+def raw_rows(lake: Path, table: str = "messages") -> list[tuple[int, bytes]]:
+    """Return each message's offset and its own bytes, in the order of the log."""
+    return [(row["physical_offset"], encode_record(record_of_row(row))) for row in rows_of(lake, table)]
+
+
+def gaps_of(lake: Path) -> list[tuple[int, int]]:
+    """Return the ranges of offsets that runs found deleted."""
+    details = [json.loads(row["detail"]) for row in rows_of(lake, "runs", "time") if row["state"] == "prepared"]
+    return [(gap["from"], gap["to"]) for detail in details for gap in detail["gaps"]]
+
+
+def leftovers(lake: Path) -> list[str]:
+    """
+    Return every file of the lake that no table, no row and no vacuum owns.
+
+    Of a registration that was killed nothing is known, not even its number: its one row is left to the vacuum. A half
+    commit (with a '#' in its name) may be another process's at work: it is deleted when it is old.
+    """
+    found = []
+    for table in TABLES:
+        if not (lake / table / "_delta_log").exists():
+            continue
+        known = set(DeltaTable(lake / table).file_uris())
+        for log in (lake / table / "_delta_log").glob("*.json"):
+            for line in log.read_text().splitlines():
+                removed = json.loads(line).get("remove")
+                known |= {str(lake / table / removed["path"])} if removed else set()
+        found += [
+            str(path)
+            for path in (lake / table).glob("*.parquet")
+            if str(path) not in known and REGISTRATION not in path.name
+        ]
+        names = ("*.json", "*.checkpoint.parquet", "_last_checkpoint")
+        logged = {path for name in names for path in (lake / table / "_delta_log").glob(name)}
+        found += [
+            str(path) for path in (lake / table / "_delta_log").iterdir() if path not in logged and "#" not in path.name
+        ]
+    manifests = {row["manifest"] for row in rows_of(lake, "runs", "time")}
+    found += [str(path) for path in (lake / "_manifests").glob("*") if f"_manifests/{path.name}" not in manifests]
+    return [name.removeprefix(str(lake)) for name in found]
