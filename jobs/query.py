@@ -140,7 +140,7 @@ def _opened(place: Place) -> Iterator[tuple[Source, str | None]]:
     if place.lake is not None:
         from jobs.queries.lake_source import open_lake
 
-        yield open_lake(place.lake, place.broker, place.known_release()), place.broker
+        yield open_lake(place.lake, place.broker, place.known_release(), through_log=place.through_log), place.broker
         return
     from jobs.queries.opening import open_store
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from jobs.launch.arguments import file_system_options
 from jobs.queries.lake_tables import INDEX_ENTRIES, MESSAGES, LakeTables, one_of, text
 from jobs.queries.message import Message
 from jobs.queries.source import MAX_TIME, MIN_TIME, Coverage, Occurrence, Reason, ReasonKind
@@ -25,9 +26,21 @@ _WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
 class LakeSource:
     """A lake."""
 
-    def __init__(self, tables: LakeTables, broker: str | None = None, release: Release | None = None) -> None:
-        """Answer from *tables*, of one *broker* where it is named; the release is guessed where it is not given."""
+    def __init__(
+        self,
+        tables: LakeTables,
+        broker: str | None = None,
+        release: Release | None = None,
+        *,
+        through_log: bool = False,
+    ) -> None:
+        """
+        Answer from *tables*, of one *broker* where it is named; the release is guessed where it is not given.
+
+        *through_log*: look at the messages themselves, as if there were no index entries.
+        """
         self.notes: list[str] = []
+        self._through_log = through_log
         self._tables = tables
         self._broker = broker
         self.release = release or self._guessed_release()
@@ -65,10 +78,11 @@ class LakeSource:
             yield from self._messages(" AND ".join((f"uniq_key = {text(key)}", f"topic = {text(topic)}", *window)))
         elif kind is KeyKind.TAG:
             yield from self._messages(" AND ".join((f"tags = {text(key)}", f"topic = {text(topic)}", *window)))
-        elif self._tables.has_index_entries:
+        elif not self._through_log and self._tables.has_index_entries:
             yield from self._indexed(topic, key, window)
         else:
-            self._say("the lake has no table index_entries: every message's keys are looked at")
+            if not self._through_log:
+                self._say("the lake has no table index_entries: every message's keys are looked at")
             condition = (f"array_has(keys, {text(key)})", f"topic = {text(topic)}", *window)
             yield from self._messages(" AND ".join(condition))
 
@@ -96,7 +110,11 @@ class LakeSource:
         for message in self._messages(condition, f"LIMIT {_EXPLAINED_BY}"):
             for kind in KeyKind:
                 if says(message, kind, text_):
-                    yield Occurrence(message, kind, is_indexed=True)
+                    yield Occurrence(message, kind, self._is_indexed(message, kind, text_))
+
+    def _is_indexed(self, message: Message, kind: KeyKind, key: str) -> bool:
+        found = self.find(kind, message.topic, key, MIN_TIME, MAX_TIME)
+        return any(other.record.physical_offset == message.record.physical_offset for other in found)
 
     # places
 
@@ -196,11 +214,9 @@ class LakeSource:
             self.notes.append(note)
 
 
-def open_lake(lake: str, broker: str | None, release: Release | None) -> LakeSource:
+def open_lake(lake: str, broker: str | None, release: Release | None, *, through_log: bool = False) -> LakeSource:
     """Open the lake at *lake*."""
-    from jobs.launch.arguments import file_system_options
-
-    return LakeSource(LakeTables(lake, file_system_options()), broker, release)
+    return LakeSource(LakeTables(lake, file_system_options()), broker, release, through_log=through_log)
 
 
 def _window(begin: int, end: int) -> list[str]:

@@ -75,7 +75,7 @@ def _same_kind(seen: list[Occurrence], key: str, begin: int, end: int) -> Reason
     unindexed = [one for one in inside or seen if not one.is_indexed]
     if unindexed and len(unindexed) == len(inside or seen):
         text = (
-            f"{key!r} is in the log but not in the broker's index files, so mqadmin would have found nothing; "
+            f"{key!r} is in the log but not in the index, so mqadmin would have found nothing; "
             f"verify says why, --through-log shows it ({_places(unindexed)})"
         )
         return Reason(ReasonKind.NOT_INDEXED, text)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from jobs.queries import finding
 from jobs.queries.finding import Window
 from jobs.queries.lake_source import LakeSource
+from jobs.queries.lake_tables import LakeTables
 from jobs.queries.source import ReasonKind
 from jobs.queries.store_reader import StoreReader
 from jobs.queries.store_source import StoreSource
@@ -125,6 +126,19 @@ def test_an_offset_without_a_message_says_what_is_there(lake: LakeSource, offset
 
     assert answer.reason is not None
     assert kind is answer.reason.kind
+
+
+def test_a_message_that_the_lake_has_not_indexed_is_told_and_can_be_shown(tmp_path: Path) -> None:
+    """A run that was cut off between two tables leaves messages without their entries, until the next one."""
+    records = stored([Sent(keys=("1",)), Sent(keys=("4711",))])
+    write_messages(tmp_path / "lake", write_store(tmp_path / "store", records), RELEASE)
+    write_entries(tmp_path / "lake", records[:1], RELEASE)
+    answer = finding.by_key(open_lake(tmp_path / "lake", RELEASE), "Orders", "4711")
+    through = finding.by_key(LakeSource(LakeTables(str(tmp_path / "lake"), {}), through_log=True), "Orders", "4711")
+
+    assert answer.reason is not None
+    assert answer.reason.kind is ReasonKind.NOT_INDEXED
+    assert [records[1].physical_offset] == offsets(through)
 
 
 def test_a_lake_without_bodies_still_shows_its_messages(tmp_path: Path) -> None:
