@@ -23,7 +23,7 @@ from tests.oracle.sessions import DirectMessage, RealBroker, RealStore, open_bro
 from tests.oracle.settings import SMALL_GEOMETRY, Geometry
 from tests.oracle.stage import Stage
 
-_IN_TWO_MINUTES = frozenset({"everyday", "edges", "clock", "killed"})
+_IN_TWO_MINUTES = frozenset({"everyday", "edges", "killed"})
 """Scenarios that every test run plays."""
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.oracle.fuzzing import DOORS, rounds
 
-_SECONDS = float(os.environ.get("ORACLE_FUZZ_SECONDS", "8"))
+_SECONDS = float(os.environ.get("ORACLE_FUZZ_SECONDS", "1"))
 _SEED = int(os.environ.get("ORACLE_FUZZ_SEED", "1"))
 _MESSAGES_A_ROUND = 2000
 
