@@ -36,8 +36,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         parameters = [pytest.param(release, id=release, marks=_marks(release)) for release in MATRIX]
         metafunc.parametrize("release", parameters)
         return
+    is_long = metafunc.function.is_long
     parameters = [
-        pytest.param(release, name, id=f"{release}-{name}", marks=_marks(release, name))
+        pytest.param(release, name, id=f"{release}-{name}", marks=_marks(release, name, is_long=is_long))
         for release in MATRIX
         for name in named
         if SCENARIOS[name].runs_on(release)
@@ -45,8 +46,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(("release", "scenario"), parameters)
 
 
-def _marks(release: str, name: str | None = None) -> list[pytest.MarkDecorator]:
-    is_short = release in NEWEST_OF_TWO_LINES and (name is None or name in _IN_TWO_MINUTES)
+def _marks(release: str, name: str | None = None, *, is_long: bool = False) -> list[pytest.MarkDecorator]:
+    is_short = release in NEWEST_OF_TWO_LINES and (name is None or name in _IN_TWO_MINUTES) and not is_long
     return [pytest.mark.matrix, *([pytest.mark.oracle] if is_short else [])]
 
 
