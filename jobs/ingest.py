@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from jobs.exit_codes import ExitCode
-from jobs.ingestion.model import Request, Summary
+from jobs.ingestion.model import TABLES, Request, Summary
 from jobs.ingestion.run import ingest
 from jobs.lake.identity import AmbiguousBrokerError
 from jobs.lake.runs import HeldByOtherError
@@ -16,6 +16,16 @@ from jobs.selection import Selection
 from jobs.source.listing import log_directories, read_broker_conf
 
 __all__ = ["Request", "Summary", "command", "ingest"]
+
+
+def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse a table that there is none of."""
+    unknown = set(value.split(",")) - TABLES if value else set()
+    if unknown:
+        raise click.BadParameter(
+            f"no table {min(unknown)!r}; there are {', '.join(sorted(TABLES))}", ctx, parameter
+        )
+    return value
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake ingest /data/rocketmq/store --lake /data/lake\n  "
@@ -35,6 +45,14 @@ __all__ = ["Request", "Summary", "command", "ingest"]
     metavar="MS",
     help="Leave the newest MS milliseconds to the next run.",
 )
+@click.option(
+    "--tables",
+    metavar="NAME[,NAME]",
+    callback=_known_tables,
+    help="Which of consume_queue and index come with the messages; by default both.",
+)
+@click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of the index files.")
+@click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files.")
 @click.option("--release", metavar="X.Y.Z", help="The broker's release, where the store cannot tell it.")
 @click.option("--dry-run", is_flag=True, help="Say what would be read; write nothing.")
 @json_option
@@ -51,6 +69,9 @@ def command(  # noqa: PLR0913 - one argument an option
     exclude_topics: tuple[str, ...],
     no_body: bool,
     settle: int,
+    tables: str | None,
+    hash_slots: int | None,
+    index_num: int | None,
     release: str | None,
     dry_run: bool,
     as_json: bool,
@@ -65,7 +86,10 @@ def command(  # noqa: PLR0913 - one argument an option
         commitlog=log_directories(commitlog, conf),
         selection=Selection(topics, exclude_topics, with_body=not no_body),
         release=release,
+        hash_slots=hash_slots,
+        index_num=index_num,
         conf=conf,
+        tables=frozenset(tables.split(",")) if tables else TABLES,
         settle_ms=settle,
         dry_run=dry_run,
     )
@@ -96,6 +120,8 @@ def _text(summary: Summary) -> str:
     ]
     if any(summary.units.values()):
         lines.append("  units: " + ", ".join(f"{count} {name}" for name, count in summary.units.items()))
+    if summary.index_entries:
+        lines.append(f"  {summary.index_entries} index entries")
     if summary.behind:
         lines.append(f"  the broker has not dispatched the last {summary.behind} bytes of its log yet")
     if summary.quarantined:

@@ -6,9 +6,12 @@ from time import monotonic
 from typing import Any
 
 from jobs.exit_codes import ExitCode
+from jobs.indexing.settings import Wanted
 from jobs.selection import Selection
 from jobs.source.planning import DEFAULT_RANGE_SIZE
 from rmq_formats.broker_conf import BrokerConf
+
+TABLES = frozenset({"messages", "consume_queue", "index"})  # what --tables chooses from
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +24,23 @@ class Request:
     commitlog: Sequence[str] = ()
     selection: Selection = field(default_factory=Selection)
     release: str | None = None
+    hash_slots: int | None = None
+    index_num: int | None = None
     conf: BrokerConf = field(default_factory=BrokerConf)
+    tables: frozenset[str] = TABLES
     range_size: int = DEFAULT_RANGE_SIZE
     settle_ms: int = 0
     dry_run: bool = False
+
+    @property
+    def wanted(self) -> Wanted:
+        """What was said about the store's rules."""
+        return Wanted(self.hash_slots, self.index_num, self.release, None, self.conf)
+
+    @property
+    def with_index(self) -> bool:
+        """Whether the index is made: an index file holds the keys of all topics, so a choice of topics has none."""
+        return "index" in self.tables and self.selection.takes_or_all is None
 
 
 @dataclass(slots=True)
@@ -42,6 +58,7 @@ class Summary:
     messages: int = 0
     quarantined: int = 0
     units: dict[str, int] = field(default_factory=dict)  # of the queues, by what the join says of them
+    index_entries: int = 0
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
     gaps: list[dict[str, Any]] = field(default_factory=list)
     superseded: dict[str, Any] | None = None

@@ -1,7 +1,8 @@
 """
 What a task makes of one range of the log, in one pass.
 
-Rows of `messages`, damaged bytes in `quarantine`, and the units of the range's records held against the queues.
+Rows of `messages`, damaged bytes in `quarantine`, the units of the range's records held against the queues, and a count
+of its index keys.
 
 The log and the queues have watermarks of their own: a unit may come a run later than its message. So a range may begin
 before the messages that are new, for the sake of units that are.
@@ -14,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jobs.indexing.ingesting import Begun
+from jobs.indexing.keyrow import Stretch
 from jobs.lake.runs import Lake
 from jobs.lake.tables import CONSUME_QUEUE, MESSAGES, QUARANTINE, Table
 from jobs.lake.writing import Action, FileNaming, TableFile
@@ -41,6 +44,7 @@ class RangeWork(NamedTuple):
     selection: Selection
     messages_from: int  # the log's watermark: earlier records are read for their units only
     matching: Matching | None  # None where the queues are not to be read
+    indexing: Begun | None  # None where the index is not to be made
 
     def file(self, table: Table, part: str, **constants: Any) -> TableFile:  # noqa: ANN401 - values of columns
         """Return a file of this run, not created before it has rows."""
@@ -53,16 +57,20 @@ class RangeResult(NamedTuple):
 
     files: dict[str, Action]
     matches: RangeMatches | None
+    keys: Stretch | None
 
 
 def write_range(work: RangeWork, range_: Range, pieces: Iterator[Records | Piece]) -> RangeResult:
     """Write the rows of one range, and return what a commit needs."""
     part = f"{range_.start_offset:020d}"
     matcher = Matcher(work.matching) if work.matching else None
+    keys = work.indexing.collector() if work.indexing else None
     damaged: list[tuple[int, int, str]] = []
     with ExitStack() as stack:
         messages = stack.enter_context(work.file(MESSAGES, part, segment=range_.base_offset))
         for item in pieces:
+            if keys:
+                keys.add(item)
             if isinstance(item, Piece):
                 if item.kind is PieceKind.DAMAGE and item.end > work.messages_from:
                     damaged.append((item.offset, item.size, item.reason))
@@ -79,7 +87,11 @@ def write_range(work: RangeWork, range_: Range, pieces: Iterator[Records | Piece
         matches = None
         if matcher:
             matches, actions[CONSUME_QUEUE.name] = _units(work, matcher, part)
-        return RangeResult({name: action for name, action in actions.items() if action is not None}, matches)
+        return RangeResult(
+            {name: action for name, action in actions.items() if action is not None},
+            matches,
+            keys.stretch(part) if keys else None,
+        )
 
 
 def _since(group: Records, offset: int) -> Records:

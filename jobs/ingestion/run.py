@@ -7,13 +7,18 @@ read them and write Parquet, settle the queues, decide, commit.
 
 import errno
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from jobs.indexing.ingesting import Begun as BegunIndex
+from jobs.indexing.ingesting import begin as begin_index
+from jobs.ingestion.index import STATE as INDEX
+from jobs.ingestion.index import make_entries
+from jobs.ingestion.index import state_before as index_state
 from jobs.ingestion.model import Clock, Request, Summary
 from jobs.ingestion.ranges import RangeResult, RangeWork, discard, write_range
 from jobs.lake.divergence import divergence
@@ -33,10 +38,12 @@ from jobs.lake.runs import (
     unfinished,
 )
 from jobs.lake.superseded import Superseded
-from jobs.lake.tables import CONSUME_QUEUE, MESSAGES, QUARANTINE
+from jobs.lake.tables import CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE
 from jobs.lake.writing import Action, FileNaming
-from jobs.queues.ingesting import Begun, begin, state_of
-from jobs.queues.joining import Joined, finish
+from jobs.queues.ingesting import Begun as BegunQueues
+from jobs.queues.ingesting import begin as begin_queues
+from jobs.queues.ingesting import state_of
+from jobs.queues.joining import finish
 from jobs.queues.settings import known_releases, queue_rules
 from jobs.session import spark_session
 from jobs.source.distribute import Outcome, watermark
@@ -45,7 +52,7 @@ from jobs.source.planning import Range, describe, holes, plan_ranges
 from jobs.source.workers import SparkWorkers, Workers
 from jobs.storage import normalise
 from rmq_formats.commitlog.segment import ENDS
-from rmq_formats.indexfile.file import rules_of
+from rmq_formats.indexfile.file import Rules
 
 QUEUES = "queues"  # the queues' part of a manifest's state
 
@@ -86,23 +93,28 @@ class _Run:
             self._finish_earlier(was_cut_off)
         superseded = divergence(self.lake, self.store, self.listing)
         self._begin_at(superseded)
-        queues = self._look_at_queues(superseded)
-        ranges = self._plan(min(self.summary.from_offset, queues.matching.from_offset))
+        rules = known_releases(self.listing, self.request.release).value
+        begun = self._begin_products(rules, superseded.from_offset if superseded else None)
+        ranges = self._plan(min(self.summary.from_offset, *begun.from_offsets))
         self.clock.lap("planning")
         if self.request.dry_run:
             self.summary.plan = describe(ranges)
             return
-        work = self._work(queues)
+        work = self._work(rules, begun)
         outcomes: list[Outcome[RangeResult]] = self.workers.ranges(
             ranges, partial(write_range, work), partial(discard, self.lake)
         )
         self.clock.lap("reading and writing")
         self._note_gone(outcomes)
-        joined = self._settle_queues(queues, work, outcomes)
+        made = self._collect(outcomes)
+        self.summary.to_offset = max(watermark(outcomes, self.summary.from_offset), self.summary.from_offset)
+        self._settle_queues(begun, work, outcomes, made)
         self.clock.lap("joining queues")
+        self._make_entries(begun, work, outcomes, made)
+        self.clock.lap("making index entries")
         # What an attempt left may go only when its number is taken.
         takes_number = was_cut_off and has_litter(self.lake, self.store)
-        manifest = self._manifest(outcomes, joined, superseded)
+        manifest = self._manifest(outcomes, made, superseded)
         if manifest.tables or manifest.to_offset > manifest.from_offset or superseded or takes_number:
             self._commit(manifest, was_cut_off)
         self.clock.lap("commit")
@@ -130,18 +142,22 @@ class _Run:
             ]
         self.summary.from_offset = self.summary.to_offset = start
 
-    def _look_at_queues(self, superseded: Superseded | None) -> Begun:
+    def _begin_products(self, rules: Rules, back_to: int | None) -> "_Begun":
         """Look at the queues before the log: what is in them now, the log has by the time it is read."""
-        releases = known_releases(self.listing, self.request.release).value
-        rules = queue_rules(self.listing, releases, self.request.conf)
-        state = self._queue_state
-        if superseded is not None and state is not None:
-            state = {**state, "dispatched": min(state["dispatched"], superseded.from_offset)}
-        return begin(self.workers, self.listing, rules, state, self.request.selection.takes_or_all)
-
-    @property
-    def _queue_state(self) -> Mapping[str, Any] | None:
-        return self.store.newest.state.get(QUEUES) if self.store.newest else None
+        request, newest = self.request, self.store.newest
+        queues = index = None
+        if CONSUME_QUEUE.name in request.tables:
+            state = newest.state.get(QUEUES) if newest else None
+            if state is not None and back_to is not None:
+                state = {**state, "dispatched": min(state["dispatched"], back_to)}
+            takes = request.selection.takes_or_all
+            queues = begin_queues(
+                self.workers, self.listing, queue_rules(self.listing, rules, request.conf), state, takes
+            )
+        if request.with_index:
+            state = index_state(self.store, back_to)
+            index = begin_index(self.listing, request.wanted, rules, state, self.summary.from_offset)
+        return _Begun(queues, index)
 
     def _plan(self, from_offset: int) -> list[Range]:
         """Plan what lies behind the watermark, and note what lies behind it no more."""
@@ -166,15 +182,16 @@ class _Run:
             raise OSError(f"{unseen[0].location}: the driver sees this file, the executors do not")
         return ranges
 
-    def _work(self, queues: Begun) -> RangeWork:
+    def _work(self, rules: Rules, begun: "_Begun") -> RangeWork:
         return RangeWork(
             self.lake,
             FileNaming(self.store.store_id, self.store.next_run),
             self.store.broker,
-            rules_of(*queues.matching.rules.releases),
+            rules,
             self.request.selection,
             self.summary.from_offset,
-            queues.matching,
+            begun.queues.matching if begun.queues else None,
+            begun.index,
         )
 
     def _note_gone(self, outcomes: Sequence[Outcome[RangeResult]]) -> None:
@@ -185,22 +202,57 @@ class _Run:
                 start = max(outcome.range.start_offset, self.summary.from_offset)
                 self.summary.add_gap(start, outcome.range.end_offset, "deleted while it was being read")
 
-    def _settle_queues(self, queues: Begun, work: RangeWork, outcomes: Sequence[Outcome[RangeResult]]) -> Joined:
+    def _collect(self, outcomes: Sequence[Outcome[RangeResult]]) -> "_Made":
+        """Collect what the ranges' tasks wrote, and count how segments end."""
+        made = _Made()
+        for outcome in outcomes:
+            for name, action in outcome.payload.files.items():
+                made.add(name, [action])
+            if outcome.seen.end is not None and outcome.range.end == outcome.range.segment_size:
+                end = ENDS[outcome.seen.end].value
+                self.summary.segment_ends[end] = self.summary.segment_ends.get(end, 0) + 1
+        return made
+
+    def _settle_queues(
+        self, begun: "_Begun", work: RangeWork, outcomes: Sequence[Outcome[RangeResult]], made: "_Made"
+    ) -> None:
+        """Settle the units that no range's task could settle."""
+        if begun.queues is None:
+            return
+        rules, seen = begun.queues.matching.rules, begun.queues.seen
         matches = [outcome.payload.matches for outcome in outcomes if outcome.payload.matches is not None]
-        log_end = watermark(outcomes, self.summary.from_offset)
-        rules, write = queues.matching.rules, partial(_write_rest, work)
-        return finish(self.workers, self.listing, rules, queues.seen, matches, log_end, write)
+        write = partial(_write_rest, work)
+        joined = finish(self.workers, self.listing, rules, seen, matches, self.summary.to_offset, write)
+        made.add(CONSUME_QUEUE.name, [action for action in joined.written if isinstance(action, Action)])
+        made.state[QUEUES] = state_of(joined, self.store.newest.state.get(QUEUES) if self.store.newest else None)
+        self.summary.behind = joined.behind
+        self.summary.units = {
+            "matched": joined.matched,
+            "expired": joined.expired,
+            "differences": len(joined.differences),
+        }
+
+    def _make_entries(
+        self, begun: "_Begun", work: RangeWork, outcomes: Sequence[Outcome[RangeResult]], made: "_Made"
+    ) -> None:
+        """Make the index entries of the new messages."""
+        if begun.index is None:
+            return
+        entries, headers, made.state[INDEX] = make_entries(
+            self.workers, begun.index, self.listing, work, outcomes, self.summary.to_offset
+        )
+        made.add(INDEX_ENTRIES.name, entries)
+        made.add(INDEX_FILES.name, headers)
 
     def _manifest(
-        self, outcomes: Sequence[Outcome[RangeResult]], joined: Joined, superseded: Superseded | None
+        self, outcomes: Sequence[Outcome[RangeResult]], made: "_Made", superseded: Superseded | None
     ) -> Manifest:
         """Put together what will be committed."""
-        tables = self._files(outcomes, joined)
         newest, summary = self.store.newest, self.summary
-        summary.to_offset = max(watermark(outcomes, summary.from_offset), summary.from_offset)
-        summary.messages, summary.quarantined, rows_of_units = (
-            sum(action.rows for action in tables.get(table.name, ())) for table in (MESSAGES, QUARANTINE, CONSUME_QUEUE)
-        )
+        counts = {name: sum(action.rows for action in actions) for name, actions in made.tables.items()}
+        summary.messages = counts.get(MESSAGES.name, 0)
+        summary.quarantined = counts.get(QUARANTINE.name, 0)
+        summary.index_entries = counts.get(INDEX_ENTRIES.name, 0)
         found = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints]
         known = [fingerprint for fingerprint in self.store.fingerprints if fingerprint.offset < summary.from_offset]
         timestamps = [o.seen.store_timestamp for o in outcomes if o.seen.store_timestamp is not None]
@@ -212,34 +264,14 @@ class _Run:
             to_offset=summary.to_offset,
             store_timestamp=timestamps[-1] if timestamps else (newest.store_timestamp if newest else None),
             fingerprints=thinned((*known, *found)),
-            tables={name: tuple(actions) for name, actions in tables.items()},
+            tables={name: tuple(actions) for name, actions in made.tables.items()},
             selection=self.request.selection.describe(),
-            state={QUEUES: state_of(joined, self._queue_state)},
-            counts={"messages": summary.messages, "quarantine": summary.quarantined, "consume_queue": rows_of_units},
+            state={**(newest.state if newest else {}), **made.state},
+            counts=counts,
             gaps=tuple(summary.gaps),
             superseded=superseded,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-
-    def _files(self, outcomes: Sequence[Outcome[RangeResult]], joined: Joined) -> dict[str, list[Action]]:
-        """Collect every file of the run, by table, and count what they say."""
-        tables: dict[str, list[Action]] = {}
-        for outcome in outcomes:
-            for name, action in outcome.payload.files.items():
-                tables.setdefault(name, []).append(action)
-            if outcome.seen.end is not None and outcome.range.end == outcome.range.segment_size:
-                end = ENDS[outcome.seen.end].value
-                self.summary.segment_ends[end] = self.summary.segment_ends.get(end, 0) + 1
-        rest = [action for action in joined.written if isinstance(action, Action)]
-        if rest:
-            tables.setdefault(CONSUME_QUEUE.name, []).extend(rest)
-        self.summary.behind = joined.behind
-        self.summary.units = {
-            "matched": joined.matched,
-            "expired": joined.expired,
-            "differences": len(joined.differences),
-        }
-        return tables
 
     def _commit(self, manifest: Manifest, was_cut_off: bool) -> None:  # noqa: FBT001
         prepare(self.lake, manifest)
@@ -248,6 +280,33 @@ class _Run:
         if was_cut_off:
             sweep(self.lake, manifest)
         tidy(self.lake, manifest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """What was seen of queues and index before the log was read; None where they are not wanted."""
+
+    queues: BegunQueues | None
+    index: BegunIndex | None
+
+    @property
+    def from_offsets(self) -> Sequence[int]:
+        """Where the log must be read from for their sake."""
+        queues = [self.queues.matching.from_offset] if self.queues else []
+        return [*queues, *([self.index.from_offset] if self.index else [])]
+
+
+@dataclass(slots=True)
+class _Made:
+    """Every file of the run, by table, and what the next run must know."""
+
+    tables: dict[str, list[Action]] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, table: str, actions: Sequence[Action]) -> None:
+        """Add files of a table."""
+        if actions:
+            self.tables.setdefault(table, []).extend(actions)
 
 
 def _write_rest(work: RangeWork, part: str, rows: Any) -> Action | None:  # noqa: ANN401 - batches

@@ -21,7 +21,16 @@ import pyarrow.dataset as ds
 
 from jobs.lake.commit import TransactionTakenError, commit, committed_transaction, open_table, paths, rows
 from jobs.lake.superseded import Superseded, move_rows, rewritten
-from jobs.lake.tables import CONSUME_QUEUE, MESSAGES, QUARANTINE, RUNS, SUPERSEDED_MESSAGES, Table
+from jobs.lake.tables import (
+    CONSUME_QUEUE,
+    INDEX_ENTRIES,
+    INDEX_FILES,
+    MESSAGES,
+    QUARANTINE,
+    RUNS,
+    SUPERSEDED_MESSAGES,
+    Table,
+)
 from jobs.lake.writing import Action, FileNaming, TableFile
 from jobs.source.reading import Fingerprint
 from jobs.storage import join, storage_of
@@ -333,7 +342,7 @@ def thinned(fingerprints: Iterable[Fingerprint]) -> tuple[Fingerprint, ...]:
 
 def lake_tables() -> tuple[Table, ...]:
     """Return the tables that runs commit to, in the order of commits."""
-    return (MESSAGES, QUARANTINE, CONSUME_QUEUE)
+    return (MESSAGES, QUARANTINE, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES)
 
 
 def _done(store_id: str) -> str:

@@ -11,8 +11,10 @@ from typing import Any
 import pyarrow as pa
 from deltalake import Schema
 
+from jobs.indexing.ingesting import FILES_SCHEMA
 from jobs.queues.rows import SCHEMA as UNIT_SCHEMA
 from rmq_formats.commitlog.schema import SCHEMA
+from rmq_formats.indexfile.columns import SCHEMA as ENTRY_SCHEMA
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -80,6 +82,20 @@ CONSUME_QUEUE = Table(
     "one ConsumeQueue unit, joined with its message",
     tuple(UNIT_SCHEMA),
     statistics=("topic", "queue_id", "queue_offset", "physical_offset", "status", "store_timestamp"),
+)
+
+INDEX_ENTRIES = Table(
+    "index_entries",
+    "one IndexFile entry; it never changes",
+    tuple(ENTRY_SCHEMA),
+    statistics=("index_file", "entry", "key_hash", "physical_offset", "store_timestamp"),
+)
+
+INDEX_FILES = Table(
+    "index_files",
+    "one version of an index file's header; the one of the newest run counts",
+    tuple(FILES_SCHEMA),
+    statistics=("index_file", "run"),
 )
 
 SUPERSEDED_MESSAGES = Table(

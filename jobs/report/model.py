@@ -1,0 +1,78 @@
+"""
+What a report is made of. Each part knows its title and its numbers; how it looks is `page`'s business.
+
+`report.json` is this document as it stands, under a version of its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+VERSION = 1
+
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names and values, one below the other."""
+
+    title: str
+    values: Mapping[str, Value]
+    kind: str = "facts"
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Value]]
+    note: str = ""
+    kind: str = "grid"
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """One number a label, where their sizes matter; `ideal` is what was to be expected, where that is known."""
+
+    title: str
+    unit: str
+    values: Mapping[str, float]
+    ideal: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+    kind: str = "bars"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Counts over time, one series a name; `start` and `step` are milliseconds."""
+
+    title: str
+    unit: str
+    start: int
+    step: int
+    series: Mapping[str, Sequence[int]]
+    kind: str = "timeline"
+
+
+Part = Facts | Grid | Bars | Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that a run tells."""
+
+    verb: str
+    subject: str
+    health: str  # good, attention or bad: the light at the top
+    headline: str
+    parts: Sequence[Part]
+    made: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    version: int = VERSION
+
+    def document(self) -> dict[str, Any]:
+        """Return the form of `report.json`."""
+        return asdict(self)
