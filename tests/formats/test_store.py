@@ -115,6 +115,12 @@ def test_any_path_is_some_kind(path: str) -> None:
     assert classify(path).path == path
 
 
+@pytest.mark.parametrize(("name", "offset"), [("09223372036854775807", (1 << 63) - 1), ("09223372036854775808", None)])
+def test_a_name_beyond_the_largest_offset_is_none(name: str, offset: int | None) -> None:
+    """Java reads it into a signed number of 64 bits."""
+    assert offset_of_name(name) == offset
+
+
 @given(st.integers(0, (1 << 63) - 1))
 def test_names_and_offsets_are_the_same_thing(offset: int) -> None:
     """Twenty digits hold every offset."""
