@@ -264,8 +264,12 @@ class KeyCollector:
 
 def _starts(records: Records, wanted: Sequence[int]) -> list[int]:
     """Return those of the wanted offsets at which a record begins."""
+    if not wanted:
+        return []
     positions = np.array(wanted, np.int64) - records.base_offset
-    return [offset for offset, there in zip(wanted, np.isin(positions, records.positions), strict=True) if there]
+    found = np.searchsorted(records.positions, positions)
+    there = records.positions[np.minimum(found, len(records.positions) - 1)] == positions
+    return [offset for offset, begins in zip(wanted, there.tolist(), strict=True) if begins]
 
 
 def _note_places(places: dict[int, Place], starts: Sequence[int], offsets: NDArray[np.int64], before: int) -> None:

@@ -1,10 +1,12 @@
 """`rebuild-index`: a store's index files from its log."""
 
+import hashlib
 import json
 import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,13 +14,14 @@ import pytest
 
 from jobs import rebuild_index
 from jobs.exit_codes import ExitCode
+from jobs.indexing.building import BuiltFile, check_built
 from jobs.indexing.rebuilding import Request, Result, is_unused, rebuild
 from jobs.indexing.settings import UndecidedError, Wanted
 from jobs.source.distribute import Outcome
 from jobs.source.planning import Range
 from jobs.source.workers import OneByOne
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.indexfile.layout import Geometry, decode_header
+from rmq_formats.indexfile.layout import Geometry, IndexHeader, decode_header
 from tests.golden import GOLDEN, SCENARIO, release_of
 
 if TYPE_CHECKING:
@@ -413,3 +416,29 @@ def test_lost_files_are_installed_by_the_same_command(store: Path, golden: Store
     shutil.rmtree(tmp_path / "out")
     assert run([*arguments, *ARGUMENTS]) is ExitCode.CLEAN
     assert files_in(store / "index") == files_in(golden("b533-base") / "index")
+
+
+def test_a_file_that_is_not_seen_from_here_names_the_host_that_wrote_it(tmp_path: Path) -> None:
+    """A directory that the workers do not share with the driver."""
+    built = BuiltFile("20251120010000000", 840, "00", IndexHeader(), "worker-7", (1, 2, 840, 3))
+    with pytest.raises(OSError, match="written on worker-7, not to be seen from here"):
+        check_built(built, str(tmp_path), {})
+
+    (tmp_path / built.name).write_bytes(bytes(840))
+    with pytest.raises(OSError, match=r"sha256 .* here, 00 on worker-7"):
+        check_built(built, str(tmp_path), {})
+    check_built(built._replace(sha256=hashlib.sha256(bytes(840)).hexdigest()), str(tmp_path), {})
+
+
+def test_a_file_written_here_is_known_again_by_its_place(tmp_path: Path) -> None:
+    """It was read back once already; one that was changed since is read again."""
+    path = tmp_path / "20251120010000000"
+    path.write_bytes(bytes(840))
+    status = path.stat()
+    place = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    built = BuiltFile(path.name, 840, "not asked", IndexHeader(), gethostname(), place)
+    check_built(built, str(tmp_path), {})
+
+    path.write_bytes(bytes(839))
+    with pytest.raises(OSError, match="sha256"):
+        check_built(built, str(tmp_path), {})
