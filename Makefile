@@ -7,6 +7,11 @@ ENVIRONMENT := ./spark-submit.sh --prepare-dev
 VERDICTS := build/verdicts.jsonl
 SLOW := oracle or cluster or s3 or hdfs or browser or slow
 
+# What tests compiled code waits for the compiler, and tries hundreds of random logs; `make test` has it.
+COMPILED := $(wildcard $(patsubst %,tests/formats/test_%.py,bounds columns *_build kernels scan))
+FAST := $(filter-out $(COMPILED),$(wildcard tests/test_*.py tests/formats/test_*.py)) \
+	$(patsubst %,tests/jobs/test_%.py,arguments cli exit_codes java options submission)
+
 # Hashes for every platform and Python that we support; no address of a registry, so that any mirror serves.
 LOCK := uv pip compile pyproject.toml --generate-hashes --universal --no-emit-index-url --no-header --quiet
 
@@ -22,8 +27,8 @@ environment: # .venv with everything that development needs
 test: environment ## Every test that this machine needs nothing for (a JVM is started once)
 	$(PYTHON) -m pytest -m "not ($(SLOW))" $(ARGS)
 
-test-fast: environment ## Tests without a JVM, in seconds
-	$(PYTHON) -m pytest -q -m "not ($(SLOW) or spark)" $(ARGS)
+test-fast: environment ## Formats as their readable modules have them, and the command line: seconds, no JVM
+	$(PYTHON) -m pytest -q -m "not ($(SLOW) or spark)" $(FAST) $(ARGS)
 
 test-slow: environment ## The rest: a real RocketMQ, clusters, S3, HDFS, a browser
 	$(PYTHON) -m pytest -m "$(SLOW)" $(ARGS)

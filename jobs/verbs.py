@@ -23,7 +23,7 @@ class Verb(NamedTuple):
 
 
 _ALL = (
-    Verb("demo", "jobs.demo", needs_spark=True, help="The whole tour, on a small store that a real broker wrote."),
+    Verb("demo", "jobs.demo", needs_spark=True, help="The whole tour, on a real broker's small store."),
     Verb("inspect", "jobs.inspect_store", needs_spark=False, help="Say what a store holds and what to run next."),
     Verb("dump", "jobs.dump", needs_spark=False, help="Print any single file of a store, every byte named."),
     Verb("ingest", "jobs.ingest", needs_spark=True, help="Bring what is new in a store into Delta tables, once."),
