@@ -34,9 +34,9 @@ def begin(
     takes: Callable[[str], bool] | None = None,
 ) -> Begun:
     """Look at the queues; *state* is what `state_of` gave the last run, *takes* chooses topics."""
-    watermarks = _watermarks(state)
-    seen = look(workers, listing, watermarks, takes)
-    from_offset = max(int(state["dispatched"]), listing.start_offset) if state else listing.start_offset
+    taken_to = int(state["dispatched"]) if state else 0
+    seen = look(workers, listing, _watermarks(state), taken_to, takes)
+    from_offset = max(taken_to, listing.start_offset)
     # Queues may be gone since; what was dispatched stays so.
     seen = seen._replace(dispatched=max(seen.dispatched, from_offset))
     return Begun(seen, Matching(rules, seen.queues, from_offset, seen.dispatched, with_rows=True, takes=takes))

@@ -103,7 +103,9 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     """
     joined = _sum(seen, matches, log_end)
     bounds = Bounds(listing.start_offset, log_end, seen.dispatched, is_closed(listing))
-    remainders = list(_remainders(seen, matches, joined))
+    # A run takes no unit that is newer than its log; to verify a store is to look at every one.
+    limit = seen.dispatched if write is None else joined.dispatched
+    remainders = list(_remainders(seen, matches, joined, limit))
     parts = [remainders[at : at + _QUEUES_A_TASK] for at in range(0, len(remainders), _QUEUES_A_TASK)]
     open_offsets = [offset for part in workers.map(parts, partial(_unresolved, bounds=bounds)) for offset in part]
     resolved = resolve(workers, listing, rules, open_offsets) if open_offsets else {}
@@ -129,7 +131,7 @@ def _sum(seen: Look, matches: Sequence[RangeMatches], log_end: int) -> Joined:
     return joined
 
 
-def _remainders(seen: Look, matches: Sequence[RangeMatches], joined: Joined) -> Iterator[Remainder]:
+def _remainders(seen: Look, matches: Sequence[RangeMatches], joined: Joined, limit: int) -> Iterator[Remainder]:
     """Yield the queues of which something is left; note how far the others were taken."""
     left: dict[QueueName, list[LeftOver]] = {}
     for part in matches:
@@ -142,8 +144,8 @@ def _remainders(seen: Look, matches: Sequence[RangeMatches], joined: Joined) -> 
         end = max(seen.ends[number], *(at + count for at, count in mine)) if mine else seen.ends[number]
         gaps = tuple(_gaps(start, end, mine))
         last_gap = gaps[-1] if gaps and gaps[-1][1] == end else None
-        if last_gap and seen.dispatched != EVERYTHING:
-            end = _taken(queue, *last_gap, seen.dispatched)
+        if last_gap and limit != EVERYTHING:
+            end = _taken(queue, *last_gap, limit)
             gaps = (*gaps[:-1], (last_gap[0], end)) if end > last_gap[0] else gaps[:-1]
         joined.watermarks[queue.name] = end
         joined.ends[queue.name] = max(end, seen.ends[number])

@@ -173,6 +173,48 @@ def test_a_growing_store_gives_each_unit_one_row(
     assert told(rows) == truth(whole)
 
 
+def cut(whole: Path, target: Path, log_end: int) -> Path:
+    """Copy a store without the end of its log, as a run sees it that leaves the newest messages to the next one."""
+    shutil.copytree(whole, target)
+    for path in (target / "commitlog").iterdir():
+        kept = log_end - int(path.name)
+        if kept <= 0:
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:kept].ljust(path.stat().st_size, b"\0"))
+    return target
+
+
+def test_units_that_are_newer_than_what_a_run_reads_are_left_to_the_next(golden: Golden, tmp_path: Path) -> None:
+    """Even of a store that was closed in order: the run was told to leave the newest messages."""
+    whole = golden("b551-base")
+    records = [record for record, _ in records_of(segments_of(whole))]
+    first = run(cut(whole, tmp_path / "store", records[30].physical_offset))
+    second = run(whole, first.state)
+
+    assert first.joined.differences == []
+    assert told(first.rows + second.rows) == truth(whole)
+
+
+@pytest.mark.parametrize("grown", [31, 33, 64])
+def test_what_a_broker_wrote_anew_behind_a_cut_is_taken_and_nothing_twice(
+    golden: Golden, tmp_path: Path, grown: int
+) -> None:
+    """A recovery cuts log and queues; what comes then stands at places that were taken already."""
+    whole = golden("b551-base")
+    records = [record for record, _ in records_of(segments_of(whole))]
+    middle = Moment(records[45].physical_offset, records[45].physical_offset)
+    first = run(at_moment(whole, tmp_path / "store", middle))
+    cut_at = records[30].physical_offset
+    end = records[grown].physical_offset
+    again = at_moment(whole, tmp_path / "again", Moment(end, end))
+    second = run(again, {**first.state, "dispatched": cut_at})
+    kept = [row for row in first.rows if row["physical_offset"] < cut_at]
+
+    expected = {row: count for row, count in truth(whole).items() if row[3] < end}
+    assert told(kept + second.rows) == Counter(expected)
+
+
 def test_a_run_without_anything_new_gives_no_row(golden: Golden) -> None:
     """Nor does it change what the next one begins with."""
     first = run(golden("b551-base"))
@@ -240,15 +282,21 @@ def test_only_chosen_topics_get_rows(golden: Golden) -> None:
 
 
 def test_a_topic_that_was_made_again_is_taken_from_its_beginning(golden: Golden, tmp_path: Path) -> None:
-    """Its queue is shorter than what was taken of the old one."""
+    """Its queue is shorter than what was taken of the old one; the new messages count from 0."""
     whole = golden("b551-base")
-    first = run(whole)
+    unit = (whole / "consumequeue/T1/0/00000000000000000400").read_bytes()[100:120]
+    newest = int(UNIT.unpack(unit)[0])
+    first = run(at_moment(whole, tmp_path / "before", Moment(newest, newest)))
     store = Path(shutil.copytree(whole, tmp_path / "store"))
-    queue = store / "consumequeue/T1/0"
-    unit = (queue / "00000000000000000400").read_bytes()[100:120]
-    for path in queue.iterdir():
+    for path in (store / "consumequeue/T1/0").iterdir():
         path.unlink()
-    (queue / "00000000000000000000").write_bytes(unit.ljust(200, b"\0"))
-    (row,) = run(store, first.state).rows
+    (store / "consumequeue/T1/0/00000000000000000000").write_bytes(unit.ljust(200, b"\0"))
+    segment = store / "commitlog" / f"{newest // 16384 * 16384:020d}"
+    log = bytearray(segment.read_bytes())
+    log[newest % 16384 + 20 : newest % 16384 + 28] = bytes(8)
+    segment.write_bytes(bytes(log))
+    second = run(store, first.state)
+    (row,) = [row for row in second.rows if (row["topic"], row["queue_id"]) == ("T1", 0)]
 
-    assert (row["topic"], row["queue_offset"], row["physical_offset"]) == ("T1", 0, int(UNIT.unpack(unit)[0]))
+    assert (row["queue_offset"], row["physical_offset"], row["status"]) == (0, newest, "matched")
+    assert [*("consumequeue", "T1", 0), 1] in second.state["queues"]
