@@ -1,0 +1,110 @@
+"""Index files that we rebuild and install: a real broker loads them, finds every key, and goes on writing."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from jobs.indexing.rebuilding import Request, Result, rebuild
+from jobs.indexing.settings import Wanted
+from jobs.install import broker_kept_out, install, plan_installation
+from jobs.source.workers import OneByOne
+from rmq_formats.commitlog.record import MessageRecord
+from tests.oracle.conftest import Kills, StoreFactory
+from tests.oracle.judge import Writer, by_scalar, list_index_files, on_disk, records
+from tests.oracle.sessions import DirectMessage, RealStore
+from tests.oracle.settings import SMALL_GEOMETRY
+
+_EVER = {"begin": -(1 << 63), "end": (1 << 63) - 1, "limit": 64}
+
+
+def test_lost_files_come_back_and_the_broker_goes_on_as_if_nothing_had_happened(
+    real_store: StoreFactory, tmp_path: Path, release: str
+) -> None:
+    """Stopped cleanly, four of its files deleted, the newest among them; afterwards every file is the log's own."""
+    store = tmp_path / "store"
+    with real_store(release, store) as opened:
+        _put(opened, _messages("first", 120))
+    whole = [path.read_bytes() for path in list_index_files(store)]
+    for number in (1, 2, 5, -1):
+        list_index_files(store)[number].unlink()
+    made = _rebuild_and_install(store, tmp_path / "out", release)
+
+    assert made.exit_code == 0
+    assert [path.read_bytes() for path in list_index_files(store)] == whole
+    with real_store(release, store) as opened:
+        assert _not_found(opened, records(store)) == []
+        _put(opened, _messages("second", 60))
+    writer = Writer(((0, release),), SMALL_GEOMETRY)
+    assert on_disk(store).index_files == by_scalar(records(store), writer).index_files
+
+
+def test_after_a_kill_the_index_is_rebuilt_installed_and_kept_by_the_starting_broker(
+    kills: Kills, real_store: StoreFactory, tmp_path: Path, release: str
+) -> None:
+    """`abort` is there: without the advanced checkpoint the broker would delete the newest files once more."""
+    store = tmp_path / "store"
+    kills(release, store, islice(_messages("killed", 1 << 20), 400), after=150)
+    for path in list_index_files(store)[2:]:
+        path.unlink()
+    _remove_empty(store)
+    _rebuild_and_install(store, tmp_path / "out", release, advance_checkpoint=True)
+    installed = {path.name for path in list_index_files(store)}
+    log = records(store)
+    with real_store(release, store) as opened:
+        assert installed <= {path.name for path in list_index_files(store)}
+        assert _not_found(opened, log) == []
+        _put(opened, _messages("later", 30))
+        assert _not_found(opened, records(store)) == []
+
+
+def test_a_supplement_is_loaded_and_its_keys_are_found(real_store: StoreFactory, tmp_path: Path, release: str) -> None:
+    """The log begins in the middle of a lost file's history: what is left of it becomes a file of its own."""
+    store = tmp_path / "store"
+    with real_store(release, store) as opened:
+        _put(opened, _messages("first", 150))
+    oldest = min((store / "commitlog").iterdir())
+    oldest.unlink()
+    for path in list_index_files(store)[:-2]:
+        path.unlink()
+    made = _rebuild_and_install(store, tmp_path / "out", release)
+
+    assert made.files[0]["kind"] == "supplement"
+    with real_store(release, store) as opened:
+        assert _not_found(opened, records(store)) == []
+
+
+def _rebuild_and_install(store: Path, out: Path, release: str, *, advance_checkpoint: bool = False) -> Result:
+    wanted = Wanted(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, release)
+    made = rebuild(Request(str(store), str(out), wanted, lost_only=True), OneByOne(), {})
+    assert not made.contradictions
+    with broker_kept_out(str(store)):
+        install(plan_installation(str(store), str(out), advance_checkpoint=advance_checkpoint))
+    return made
+
+
+def _remove_empty(store: Path) -> None:
+    """Do what an operator must do: up to 5.1.2 a file that was made and never sized stops the broker's start."""
+    for path in store.rglob("0*"):
+        if path.is_file() and not path.stat().st_size:
+            path.unlink()
+
+
+def _put(opened: RealStore, messages: Iterator[DirectMessage]) -> None:
+    for stored in opened.put_each(messages):
+        assert stored.status == "PUT_OK"
+
+
+def _messages(life: str, count: int) -> Iterator[DirectMessage]:
+    for number in range(count):
+        properties = f"UNIQ_KEY\1{life}-{number}\2KEYS\1k{number} all\2TAGS\1Tag{number % 3}\2"
+        yield DirectMessage(f"K{number % 3}", number % 2, bytes(300 + number % 7), properties)
+
+
+def _not_found(opened: RealStore, log: Sequence[MessageRecord]) -> list[int]:
+    """Ask the broker for the unique key of every message, and return the places it does not name."""
+    missing = []
+    for record in log:
+        key = record.properties_raw.split(b"\2")[0].partition(b"\1")[2].decode()
+        if record.physical_offset not in opened.find_offsets(record.topic, key, **_EVER):
+            missing.append(record.physical_offset)
+    return missing
