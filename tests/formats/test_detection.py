@@ -154,6 +154,14 @@ def test_fields_of_the_checkpoint_came_with_releases(checkpoint: Checkpoint, low
     assert (mark and str(detect_eras([mark])[0].lowest)) == lowest
 
 
+def test_the_newest_field_of_a_checkpoint_is_named() -> None:
+    """People want to see what a release was told by."""
+    mark = checkpoint_mark(Checkpoint(1, 2, 3, 4, 5))
+
+    assert mark
+    assert mark.reason == "checkpoint field confirm_offset"
+
+
 def test_abort_names_a_process_since_the_fifth_line() -> None:
     """An empty one says nothing: it may have been cut."""
     mark = abort_mark(b"4711")
