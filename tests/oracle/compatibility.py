@@ -43,6 +43,9 @@ Each inequality has one of these names; nothing else was seen, and a test fails 
   keeps it (its end time, 0, is not behind the checkpoint's), and as it ends with no message, none is skipped: what
   recovery dispatches, from the first message of a log file on, is indexed once more, into this file and later ones.
 * *units into the log equal*: a shortened log no longer proves the units of deleted messages; all others are equal.
+* *passed over*: behind a record of the schedule topic whose DELAY is no number (no client gets one into a log) a broker
+  dispatches nothing of what it had read to the end of the file, and truncates the log there when it recovers; the
+  messages are whole, and we make their units (`tests/oracle/test_poison.py`).
 * *removed, was empty*: a broker up to 5.1.2 that was killed between making a file and giving it its size does not load
   the store again until an operator removes that file.
 """
