@@ -59,8 +59,11 @@ def test_sizes_are_known_under_both_spellings(spelling: str) -> None:
 
 
 def test_an_empty_file_leaves_every_default() -> None:
-    """Nothing said, nothing assumed."""
-    assert parse_broker_conf(b"") == BrokerConf()
+    """Nothing said, nothing assumed; everything that can be switched on is off."""
+    conf = parse_broker_conf(b"")
+
+    assert conf == BrokerConf()
+    assert not (conf.enable_dledger or conf.enable_lmq or conf.enable_multi_dispatch or conf.enable_consume_queue_ext)
 
 
 @pytest.mark.parametrize("value", ["", "1G", "16_384x", "9" * 5000])
