@@ -10,9 +10,12 @@ from jobs.exit_codes import ExitCode
 from jobs.ingestion.model import TABLES, Request, Summary
 from jobs.ingestion.run import ingest
 from jobs.lake.identity import AmbiguousBrokerError
-from jobs.lake.runs import HeldByOtherError
-from jobs.options import config_option, json_option, quiet_option, store_options
+from jobs.lake.runs import HeldByOtherError, Lake
+from jobs.options import config_option, json_option, quiet_option, report_option, store_options
+from jobs.report.of_ingest import report_of
+from jobs.report.writing import write_report
 from jobs.selection import Selection
+from jobs.session import hadoop_options, spark_session
 from jobs.source.listing import log_directories, read_broker_conf
 
 __all__ = ["Request", "Summary", "command", "ingest"]
@@ -22,9 +25,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
     """Refuse a table that there is none of."""
     unknown = set(value.split(",")) - TABLES if value else set()
     if unknown:
-        raise click.BadParameter(
-            f"no table {min(unknown)!r}; there are {', '.join(sorted(TABLES))}", ctx, parameter
-        )
+        raise click.BadParameter(f"no table {min(unknown)!r}; there are {', '.join(sorted(TABLES))}", ctx, parameter)
     return value
 
 
@@ -55,6 +56,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files.")
 @click.option("--release", metavar="X.Y.Z", help="The broker's release, where the store cannot tell it.")
 @click.option("--dry-run", is_flag=True, help="Say what would be read; write nothing.")
+@report_option
 @json_option
 @quiet_option
 @config_option
@@ -74,6 +76,7 @@ def command(  # noqa: PLR0913 - one argument an option
     index_num: int | None,
     release: str | None,
     dry_run: bool,
+    report: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
@@ -100,6 +103,8 @@ def command(  # noqa: PLR0913 - one argument an option
     except HeldByOtherError as error:
         click.echo(f"rmq-lake: {store}: {error}", err=True)
         return ExitCode.HELD
+    if report is not None:
+        write_report(report, report_of(summary, Lake(summary.lake, hadoop_options(spark_session("rmq-lake ingest")))))
     if as_json:
         click.echo(json.dumps(asdict(summary), indent=1))
     elif not quiet:

@@ -286,6 +286,23 @@ class S3Storage:
             self.filesystem.delete_file(self._key(location))
 
 
+def arrow_file(location: str, options: Mapping[str, str]) -> Any:  # noqa: ANN401 - a file of pyarrow's
+    """Open a file for pyarrow's own readers."""
+    if is_local(location):
+        from pyarrow import OSFile
+
+        return OSFile(local_path(location))
+    return arrow_filesystem(location, options).open_input_file(location.split("://", 1)[1])
+
+
+def arrow_filesystem(location: str, options: Mapping[str, str]) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """Return pyarrow's file system of a location that is not local."""
+    storage = storage_of(location, options)
+    if not isinstance(storage, S3Storage):
+        raise OSError(f"{location}: can be read, not written: a lake is a local directory or an s3a:// URI")
+    return storage.filesystem
+
+
 class S3Settings(NamedTuple):
     """What Hadoop calls `fs.s3a.…`, for every client that needs it."""
 

@@ -16,11 +16,14 @@ import click
 
 from jobs.exit_codes import ExitCode, worst
 from jobs.indexing.settings import UndecidedError, Wanted
-from jobs.options import config_option, geometry_options, json_option, quiet_option, store_options
+from jobs.options import config_option, geometry_options, json_option, quiet_option, report_option, store_options
 from jobs.queues.settings import known_releases, queue_rules
+from jobs.report.of_verify import report_of
+from jobs.report.writing import write_report
 from jobs.source.listing import StoreListing, list_store, log_directories, read_broker_conf
 from jobs.source.planning import DEFAULT_RANGE_SIZE
 from jobs.source.workers import Workers
+from jobs.storage import normalise
 from jobs.verification.findings import Finding, PartReport
 from jobs.verification.index import verify_index
 from jobs.verification.queues import verify_queues
@@ -110,7 +113,10 @@ def _queues(request: Request, workers: Workers, listing: StoreListing) -> PartRe
     metavar="DIR",
     help="Where tasks leave packed keys for each other; on a cluster, a directory or URI that all workers reach.",
 )
+@click.option("--lake", metavar="LAKE", help="Keep the findings in the table `findings` of this lake.")
+@click.option("--broker", metavar="NAME", help="Label of the broker in the lake.")
 @geometry_options
+@report_option
 @json_option
 @quiet_option
 @config_option
@@ -121,11 +127,14 @@ def command(  # noqa: PLR0913 - one argument an option
     broker_conf: Path | None,
     limit: int,
     scratch: str | None,
+    lake: str | None,
+    broker: str | None,
     hash_slots: int | None,
     index_num: int | None,
     consume_queue_size: int | None,
     release: str | None,
     time_zone: ZoneInfo | None,
+    report: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
@@ -142,11 +151,24 @@ def command(  # noqa: PLR0913 - one argument an option
         verdict = verify(request, SparkWorkers(spark), hadoop_options(spark))
     except UndecidedError as error:
         raise click.UsageError(str(error)) from error
+    if lake is not None:
+        _keep(lake, broker or conf.broker_name, request, verdict, hadoop_options(spark))
+    if report is not None:
+        write_report(report, report_of(verdict.store, verdict.parts))
     if as_json:
         click.echo(json.dumps(verdict.describe(), indent=1))
     elif not quiet:
         click.echo(_text(verdict, limit))
     return verdict.exit_code
+
+
+def _keep(lake: str, broker: str | None, request: Request, verdict: Verdict, options: Mapping[str, str]) -> None:
+    """Write the findings into a lake."""
+    from jobs.lake.findings import record_findings
+    from jobs.lake.runs import Lake
+
+    listing = list_store(request.store, commitlog=request.commitlog, options=options)
+    record_findings(Lake(normalise(lake), options), listing, broker, verdict.findings)
 
 
 def _text(verdict: Verdict, limit: int) -> str:

@@ -28,7 +28,7 @@ from jobs.indexing.settings import ASSUMED, Known, UndecidedError, Wanted, settl
 from jobs.indexing.survivors import Placing, Survivor, asked_offsets, header_before, real_files, refusal
 from jobs.source.listing import StoreListing
 from jobs.source.planning import Range
-from jobs.storage import is_local, local_path, storage_of
+from jobs.storage import arrow_file, storage_of
 from rmq_formats.indexfile.build import FileBuilder, RuleTable
 from rmq_formats.indexfile.columns import SCHEMA, STORED_ENTRY, entry_batch
 from rmq_formats.indexfile.file import Rule, Rules, rules_of
@@ -338,7 +338,7 @@ def entries_in(locations: Sequence[str], ordinal: int, count: int, options: Mapp
     entries = np.zeros(count, STORED_ENTRY)
     found = np.zeros(count, np.bool_)
     for location in locations:
-        with _opened(location, options) as source:
+        with arrow_file(location, options) as source:
             for batch in pq.ParquetFile(source).iter_batches(columns=names):
                 own = batch.filter(pc.equal(batch["index_file"], ordinal))
                 at = own["entry"].to_numpy() - 1
@@ -350,12 +350,6 @@ def entries_in(locations: Sequence[str], ordinal: int, count: int, options: Mapp
         missing = int(np.argmin(found)) + 1
         raise OSError(f"index_entries: entry {missing} of index file {ordinal} is not in the lake")
     return entries.view(np.uint8)
-
-
-def _opened(location: str, options: Mapping[str, str]) -> Any:  # noqa: ANN401 - a file of pyarrow's
-    if is_local(location):
-        return pa.OSFile(local_path(location))
-    return storage_of(location, options).filesystem.open_input_file(location.split("://", 1)[1])  # type: ignore[attr-defined]
 
 
 def file_rows(begun: Begun, written: Sequence[EntryRows], run: int) -> list[dict[str, Any]]:

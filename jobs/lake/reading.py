@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from jobs.lake.tables import Table
-from jobs.storage import is_local, local_path, storage_of
+from jobs.storage import arrow_file
 
 
 class StoredFile(NamedTuple):
@@ -46,15 +46,9 @@ def files(snapshot: DeltaTable) -> list[StoredFile]:
 
 def batches(location: str, table: Table, options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
     """Yield a file's rows in the table's schema; a column that the table got later is NULL in older files."""
-    with _open(location, options) as source:
+    with arrow_file(location, options) as source:
         for batch in pq.ParquetFile(source).iter_batches():
             yield in_schema(batch, table.schema)
-
-
-def _open(location: str, options: Mapping[str, str]) -> Any:  # noqa: ANN401 - a file of pyarrow's
-    if is_local(location):
-        return pa.OSFile(local_path(location))
-    return storage_of(location, options).filesystem.open_input_file(location.split("://", 1)[1])  # type: ignore[attr-defined]
 
 
 def in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -121,6 +121,25 @@ QUARANTINE = Table(
     statistics=("physical_offset", "run"),
 )
 
+FINDINGS = Table(
+    "findings",
+    "one thing that verify found",
+    (
+        column("verification", pa.int64(), "number of the store's verification"),
+        column("time", TIMESTAMP, "when it ended"),
+        column("part", pa.string(), "queues, index or log"),
+        column("kind", pa.string(), "class of the finding"),
+        column("file", pa.string(), "below the store's root"),
+        column("offset", pa.int64(), "in the file, of the first byte that is wrong"),
+        column("field", pa.string(), "which field is wrong"),
+        column("found", pa.string(), "what stands there"),
+        column("expected", pa.string(), "what should"),
+        column("cause", pa.string(), "the likely one, in words"),
+        column("times", pa.int64(), "how often, from this place on"),
+    ),
+    statistics=("verification", "kind"),
+)
+
 RUNS = Table(
     "runs",
     "one step of one run: registered, prepared, done",

@@ -8,7 +8,7 @@ from jobs.report.model import Bars, Timeline
 
 _WIDTH = 720
 _BAR = 22
-_LABEL = 200
+_LABEL = 236
 _NUMBER = 90
 _HEIGHT = 220
 _LEFT, _BOTTOM, _TOP = 56, 28, 10

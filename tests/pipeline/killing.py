@@ -43,6 +43,7 @@ from tests.pipeline.lakes import gaps_of, leftovers, raw_rows
 from tests.pipeline.stores import records_of, segments_of
 
 CRASHES = 0.1  # of bursts
+LONGEST_S = float(os.environ.get("LONGEST_S", "30"))  # of one campaign of random kills
 EFFECTS: tuple[tuple[Any, str], ...] = (
     (writing.TableFile, "_open"),
     (writing.TableFile, "write"),
@@ -194,7 +195,7 @@ def write_for_ever(root: Path, offset: int, seed: int, *, crashes: bool) -> None
         broker.append(records[-1:], cut_at=random.randrange(records[-1].total_size))
         time.sleep(random.random() / 100)
         placed += broker.append(records[-1:])
-        if stopped.is_set():
+        if stopped.is_set() or os.getppid() == 1:
             return
         if crashes and random.random() < CRASHES:
             placed = placed[: -random.randrange(1, min(len(placed), 20))]
@@ -214,7 +215,8 @@ def random_moments(folder: Path, kills: int, *, crashes: bool) -> dict[str, Any]
     began = time.monotonic()
     assert ended(forked(partial(run, folder))) in (0, 3)
     longest = time.monotonic() - began
-    while codes[-signal.SIGKILL] < kills:
+    until = time.monotonic() + LONGEST_S
+    while codes[-signal.SIGKILL] < kills and time.monotonic() < until:
         began = time.monotonic()
         pid = forked(partial(run, folder))
         time.sleep(random.random() * 1.2 * longest)

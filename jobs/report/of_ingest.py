@@ -1,0 +1,221 @@
+"""The report of one run of `ingest`: what was read, what is in it, where the time went."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from math import exp, factorial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from jobs.exit_codes import ExitCode
+from jobs.ingestion.model import Summary
+from jobs.lake.commit import open_table
+from jobs.lake.reading import files
+from jobs.lake.runs import Lake
+from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE
+from jobs.lake.writing import FileNaming
+from jobs.report.model import Bars, Facts, Grid, Part, Report, Timeline, Value
+from jobs.storage import arrow_file
+
+_SLOTS = 60  # of a timeline
+_SHOWN = 7  # topics and producers by name; the rest is summed up
+_CHAINS = 9  # lengths of chains by number; longer ones are summed up
+_SIZES = (256, 1024, 4096, 16384, 65536, 1 << 20)
+_HEX = 64
+_OTHERS = "others"
+
+
+def report_of(summary: Summary, lake: Lake) -> Report:
+    """Return the report of a run that has ended."""
+    health = "good" if summary.exit_code is ExitCode.CLEAN else "attention"
+    parts: list[Part] = [_facts(summary), *_troubles(summary, lake)]
+    if summary.run is not None and summary.store_id is not None:
+        contents = _Contents(lake, FileNaming(summary.store_id, summary.run).prefix)
+        parts += contents.parts()
+    parts += [_tables(summary), Bars("Where the time went", "seconds", summary.seconds)]
+    return Report("ingest", summary.store, health, _headline(summary), parts)
+
+
+def _headline(summary: Summary) -> str:
+    if summary.run is None:
+        return f"Nothing new since offset {summary.to_offset:,}"
+    return f"{summary.messages:,} messages of broker {summary.broker}, run {summary.run}"
+
+
+def _facts(summary: Summary) -> Facts:
+    values: dict[str, Value] = {
+        "store": summary.store,
+        "lake": summary.lake,
+        "broker": summary.broker,
+        "store id": summary.store_id,
+        "run": summary.run,
+        "offsets": f"{summary.from_offset:,} to {summary.to_offset:,}",
+        "messages": summary.messages,
+        "index entries": summary.index_entries,
+        "damaged places": summary.quarantined,
+        "bytes not dispatched yet": summary.behind,
+    }
+    values |= {f"segments {end}": count for end, count in summary.segment_ends.items()}
+    values |= {f"units {name}": count for name, count in summary.units.items()}
+    return Facts("This run", values)
+
+
+def _tables(summary: Summary) -> Grid:
+    rows = [(name, version) for name, version in summary.versions.items()]
+    return Grid("Tables written", ("table", "Delta version"), rows)
+
+
+def _troubles(summary: Summary, lake: Lake) -> Iterator[Part]:
+    """Yield what a person should look at."""
+    if summary.notes or summary.superseded:
+        notes = {f"note {number}": note for number, note in enumerate(summary.notes, 1)}
+        if summary.superseded:
+            notes["superseded"] = "{from_offset} to {to_offset}: {why}".format(**summary.superseded)
+        yield Facts("Notes", notes)
+    if summary.gaps:
+        rows = [(gap["from"], gap["to"], gap["why"]) for gap in summary.gaps]
+        yield Grid("Gaps: offsets that the lake will not have", ("from", "to", "why"), rows)
+    if summary.quarantined:
+        yield _damage(summary, lake)
+
+
+def _damage(summary: Summary, lake: Lake) -> Grid:
+    snapshot = open_table(lake.location, QUARANTINE.name, lake.options)
+    found = snapshot.to_pyarrow_table().to_pylist() if snapshot is not None else []
+    rows = [
+        (row["physical_offset"], row["length"], row["reason"], (row["sample"] or b"")[:_HEX].hex(" "))
+        for row in found
+        if row["store_id"] == summary.store_id and row["run"] == summary.run
+    ]
+    columns = ("offset", "bytes", "reason", f"first {_HEX} bytes")
+    return Grid("Damage in quarantine", columns, sorted(rows), note="Every other record was read.")
+
+
+class _Contents:
+    """What is in the files of one run."""
+
+    def __init__(self, lake: Lake, prefix: str) -> None:
+        self._lake = lake
+        self._prefix = prefix
+
+    def parts(self) -> list[Part]:
+        """Return plots and tables of the run's messages and index files."""
+        return [*self._messages(), *self._index()]
+
+    def _batches(self, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        snapshot = open_table(self._lake.location, table, self._lake.options)
+        for file in files(snapshot) if snapshot is not None else ():
+            if file.path.startswith(self._prefix):
+                with arrow_file(f"{self._lake.location}/{table}/{file.path}", self._lake.options) as source:
+                    yield from pq.ParquetFile(source).iter_batches(columns=list(columns))
+
+    def _messages(self) -> Iterator[Part]:
+        topics, producers, keys, sizes = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+        span = self._span()
+        times: dict[str, Counter[int]] = {}
+        for batch in self._batches(MESSAGES.name, ("topic", "born_host", "keys", "total_size", "store_timestamp")):
+            topics.update(_counted(batch["topic"]))
+            for host, count in _counted(batch["born_host"]).items():
+                producers[host.rpartition(":")[0]] += count
+            counts = pc.fill_null(pc.list_value_length(batch["keys"]), 0)
+            keys.update({f"{number} keys": n for number, n in _counted(counts).items()})
+            sizes.update(_size_classes(batch["total_size"]))
+            for topic, slots in _by_time(batch, *span):
+                times.setdefault(topic, Counter()).update(slots)
+        if not topics:
+            return
+        yield _timeline(times, topics, *span)
+        yield Bars("Messages by topic", "messages", _largest(topics))
+        yield Bars("Records by size", "records", {name: sizes[name] for name in _size_names() if sizes[name]})
+        yield Bars("Keys per message", "messages", dict(sorted(keys.items())))
+        yield Bars("Producers", "messages", _largest(producers))
+
+    def _span(self) -> tuple[int, int]:
+        """Return the first time and the milliseconds of one slot, by the middle of the run's times: clocks lie."""
+        lows, highs = [], []
+        for batch in self._batches(MESSAGES.name, ("store_timestamp",)):
+            limits = pc.min_max(batch["store_timestamp"]).as_py()
+            lows.append(limits["min"])
+            highs.append(limits["max"])
+        start = min(lows, default=0)
+        return start, max((max(highs, default=0) - start) // _SLOTS + 1, 1)
+
+    def _index(self) -> Iterator[Part]:
+        rows = [row for batch in self._batches(INDEX_FILES.name, _HEADER) for row in batch.to_pylist()]
+        if not rows:
+            return
+        cells = [
+            (
+                row["index_file"],
+                row["name"] or "",
+                row["index_count"] - 1,
+                f"{(row['index_count'] - 1) / (row['index_num'] - 1):.0%}",
+                f"{row['hash_slot_count'] / row['hash_slots']:.1%}",
+                (row["sha256"] or "")[:16],
+            )
+            for row in rows
+        ]
+        yield Grid("Index files of this run", ("file", "name", "entries", "full", "slots in use", "SHA-256"), cells)
+        yield from self._chains(max(rows, key=lambda row: (row["is_complete"], row["index_file"])))
+
+    def _chains(self, header: Mapping[str, Any]) -> Iterator[Part]:
+        """Yield how long the chains of one index file are, against what an even hash would give."""
+        slots = np.zeros(header["hash_slots"], np.int32)
+        for batch in self._batches(INDEX_ENTRIES.name, ("index_file", "slot")):
+            own = batch.filter(pc.equal(batch["index_file"], header["index_file"]))["slot"].to_numpy()
+            slots += np.bincount(own, minlength=slots.size).astype(np.int32)
+        lengths = np.bincount(np.minimum(slots, _CHAINS))
+        mean = float(slots.mean())
+        ideal = [slots.size * exp(-mean) * mean**length / factorial(length) for length in range(_CHAINS)]
+        ideal.append(max(slots.size - sum(ideal), 0.0))
+        names = [f"{length} entries" for length in range(_CHAINS)] + [f"{_CHAINS} or more"]
+        yield Bars(
+            f"Chains of index file {header['index_file']}",
+            "slots",
+            {name: int(count) for name, count in zip(names, lengths, strict=False)},
+            {name: round(count, 1) for name, count, _ in zip(names, ideal, lengths, strict=False)},
+            note="The dashed mark is what an even hash would give.",
+        )
+
+
+_HEADER = ("index_file", "name", "index_count", "index_num", "hash_slot_count", "hash_slots", "sha256", "is_complete")
+
+
+def _counted(column: pa.Array) -> dict[Any, int]:
+    return {str(item["values"]): item["counts"] for item in pc.value_counts(column).to_pylist()}
+
+
+def _size_names() -> list[str]:
+    return [f"up to {size:,} bytes" for size in _SIZES] + [f"over {_SIZES[-1]:,} bytes"]
+
+
+def _size_classes(sizes: pa.Array) -> dict[str, int]:
+    classes = np.bincount(np.searchsorted(_SIZES, sizes.to_numpy()), minlength=len(_SIZES) + 1)
+    return {name: int(count) for name, count in zip(_size_names(), classes, strict=True) if count}
+
+
+def _by_time(batch: pa.RecordBatch, start: int, step: int) -> Iterator[tuple[str, dict[int, int]]]:
+    slots = (batch["store_timestamp"].to_numpy() - start) // step
+    topics = batch["topic"].dictionary_encode() if pa.types.is_string(batch["topic"].type) else batch["topic"]
+    numbers = topics.indices.to_numpy()
+    for number, topic in enumerate(topics.dictionary.to_pylist()):
+        counts = np.bincount(np.clip(slots[numbers == number], 0, _SLOTS - 1).astype(np.int64))
+        yield topic, {slot: int(count) for slot, count in enumerate(counts) if count}
+
+
+def _timeline(times: Mapping[str, Counter[int]], topics: Counter[str], start: int, step: int) -> Timeline:
+    shown = [topic for topic, _ in topics.most_common(_SHOWN)]
+    series = {topic: [times[topic][slot] for slot in range(_SLOTS)] for topic in shown}
+    rest = [sum(of[slot] for topic, of in times.items() if topic not in series) for slot in range(_SLOTS)]
+    if any(rest):
+        series[_OTHERS] = rest
+    return Timeline("Messages over store time", "messages", start, step, series)
+
+
+def _largest(counts: Counter[str]) -> dict[str, float]:
+    shown: dict[str, float] = dict(counts.most_common(_SHOWN))
+    rest = counts.total() - sum(shown.values())
+    return {**shown, _OTHERS: rest} if rest else shown
