@@ -21,6 +21,7 @@ Examples:
   rmq-lake dump store/commitlog/00000000000000000000
   rmq-lake dump --from 16626 --limit 1 --fields store/commitlog/00000000000000000000
   rmq-lake dump --json store/dledger-n0/data/00000000000000016384 | jq 'select(.kind == "record") | .topic'
+  rmq-lake dump store/index/20251120010000000 --chain 'Orders#4711'
   rmq-lake dump store/checkpoint
 
 \b
@@ -33,6 +34,11 @@ Exit codes: 0 clean · 1 a file cannot be read · 2 usage · 3 something in a fi
 @click.option("--from", "start", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at this offset.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Print at most so many things of each file.")
 @click.option("--fields", is_flag=True, help="Name every byte: one line a field.")
+@click.option(
+    "--chain", metavar="KEY|SLOT", help="Of an index file: one slot's entries, newest first. KEY is topic#key."
+)
+@click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of an index file.")
+@click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of an index file.")
 @click.option("--as", "named", type=click.Choice(tuple(NAMES)), help="What the files are, where that cannot be told.")
 @json_option
 @config_option
@@ -42,6 +48,9 @@ def command(  # noqa: PLR0913 - one argument an option
     start: int,
     limit: int | None,
     fields: bool,
+    chain: str | None,
+    hash_slots: int | None,
+    index_num: int | None,
     named: str | None,
     as_json: bool,
 ) -> ExitCode:
@@ -51,7 +60,7 @@ def command(  # noqa: PLR0913 - one argument an option
     A file is recognised by its place in a store, or by its first bytes. Offsets are physical in a log (its file's name
     is the offset of the first byte), else positions in the file.
     """
-    request = Request(start, limit, as_json=as_json, with_fields=fields and not as_json)
+    request = Request(start, limit, as_json, fields and not as_json, chain, hash_slots, index_num)
     kind = NAMES[named] if named else None
     return worst(_dump(location, kind, request) for location in files)
 

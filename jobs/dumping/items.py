@@ -33,7 +33,9 @@ class Item(NamedTuple):
 
 class Request(NamedTuple):
     """
-    What is wanted of a file: items from the offset *start* on, at most *limit*; *chain* is one slot of an index.
+    What is wanted of a file: items from the offset *start* on, at most *limit*.
+
+    Of an index file, *chain* is one slot, by its number or by a key that hangs in it; its geometry may be given.
 
     What is neither *as_json* nor *with_fields* needs no values and no fields.
     """
@@ -43,6 +45,8 @@ class Request(NamedTuple):
     as_json: bool = False
     with_fields: bool = False
     chain: str | None = None
+    hash_slots: int | None = None
+    index_num: int | None = None
 
 
 def layout_fields(layout: Layout, values: Sequence[int | bytes], offset: int) -> list[Field]:

@@ -179,6 +179,8 @@ def test_a_geometry_fits_when_every_entry_hangs_in_its_own_slot() -> None:
     set_entry(data, 7, prev_entry=7)
     assert not a_reader(data).fits_geometry()
     assert a_reader(data).fits_geometry(6)
+    assert a_reader(data).mostly_fits_geometry()
+    assert not a_reader(data, Geometry(13, 19)).mostly_fits_geometry()
 
 
 def test_a_header_with_an_absurd_begin_is_read_as_java_reads_it() -> None:

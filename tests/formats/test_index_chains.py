@@ -1,0 +1,107 @@
+"""Whole chains, and every way in which they are broken."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_formats.indexfile import chains
+from rmq_formats.indexfile.chains import BrokenLink, broken_links, find_geometries
+from rmq_formats.indexfile.file import IndexFile
+from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.layout import Buffer
+from rmq_formats.release import HashSlotCount
+from tests.golden import GOLDEN
+
+GEOMETRY = Geometry(hash_slots=8, index_num=20)
+TINY = Geometry(100, 20)
+
+
+def a_file(hashes: list[int]) -> bytearray:
+    """Return a file with these entries."""
+    file = IndexFile.created(GEOMETRY)
+    for key_hash in hashes:
+        file.put(key_hash, 0, 1000, HashSlotCount.EMPTY_SLOT)
+    return bytearray(file.encode())
+
+
+def reading(data: Buffer) -> Callable[[int, int], Buffer]:
+    """Return a reader."""
+    return lambda position, length: data[position : position + length]
+
+
+def set_int(data: bytearray, position: int, value: int) -> None:
+    """Write four bytes."""
+    data[position : position + 4] = value.to_bytes(4, "big", signed=True)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_chains_of_every_broker_are_whole(golden: Callable[[str], Path], name: str) -> None:
+    """Whatever its history, restarts and expiry included."""
+    for path in (golden(name) / "index").iterdir():
+        assert list(broken_links(reading(path.read_bytes()), TINY)) == []
+
+
+@given(st.lists(st.integers(0, 40), max_size=19), st.integers(1, 7))
+def test_chains_are_whole_in_blocks_of_any_size(hashes: list[int], block: int) -> None:
+    """What a block leaves is what the next one begins with."""
+    before = chains.BLOCK
+    chains.BLOCK = block
+    try:
+        assert list(broken_links(reading(a_file(hashes)), GEOMETRY)) == []
+    finally:
+        chains.BLOCK = before
+
+
+@pytest.mark.parametrize("wrong", [0, 3, 4, 5, -1, 1_000_000])
+def test_an_entry_that_points_elsewhere_is_named(wrong: int) -> None:
+    """Skipping one, at itself, forward, below zero, beyond the file."""
+    data = a_file([1, 9, 17, 25, 33])
+    position = GEOMETRY.entry_position(4) + 16
+    set_int(data, position, wrong)
+    expected = [] if wrong == 3 else [BrokenLink("entry", 4, position, wrong, 3)]
+
+    assert list(broken_links(reading(data), GEOMETRY)) == expected
+
+
+def test_a_slot_that_points_elsewhere_is_named() -> None:
+    """One that lost its newest entry, and one that has an entry which is not its own."""
+    data = a_file([1, 9, 2])
+    set_int(data, GEOMETRY.slot_position(1), 1)
+    set_int(data, GEOMETRY.slot_position(5), 3)
+
+    assert [str(link) for link in broken_links(reading(data), GEOMETRY)] == [
+        "slot 1 points at entry 1, not at 2",
+        "slot 5 points at entry 3, not at 0",
+    ]
+
+
+def test_a_file_cut_short_reads_as_zeros() -> None:
+    """As a broker would map it."""
+    data = a_file([1, 9, 2])
+
+    assert list(broken_links(reading(b""), GEOMETRY)) == []
+    assert [str(link) for link in broken_links(reading(data[:60]), GEOMETRY) if link.part == "entry"] == [
+        "entry 2 points at entry 0, not at 1",
+        "entry 3 points at entry 0, not at 2",
+    ]
+
+
+def test_a_count_beyond_the_file_reads_no_further() -> None:
+    """A damaged header allocates nothing."""
+    data = a_file([1, 9, 2])
+    set_int(data, 36, (1 << 31) - 1)
+
+    assert len(list(broken_links(reading(data), GEOMETRY))) <= GEOMETRY.index_num + GEOMETRY.hash_slots
+
+
+def test_a_geometry_is_found_by_where_entries_hang() -> None:
+    """A file that is not full does not tell it otherwise; one without entries tells nothing."""
+    data = a_file([1, 9, 2, 77, 1234, 99, 5])
+
+    assert find_geometries(reading(data), len(data)) == [GEOMETRY]
+    assert find_geometries(reading(a_file([])), len(data)) == []
+    set_int(data, GEOMETRY.entry_position(2) + 16, 7)
+    assert find_geometries(reading(data), len(data)) == [GEOMETRY]
