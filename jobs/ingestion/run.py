@@ -34,11 +34,11 @@ from jobs.lake.runs import (
     refreshed,
     sweep,
     thinned,
-    tidy,
     unfinished,
 )
 from jobs.lake.superseded import Superseded
 from jobs.lake.tables import CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE
+from jobs.lake.upkeep import keep_up
 from jobs.lake.writing import Action, FileNaming
 from jobs.queues.ingesting import Begun as BegunQueues
 from jobs.queues.ingesting import begin as begin_queues
@@ -95,7 +95,7 @@ class _Run:
         self._begin_at(superseded)
         rules = known_releases(self.listing, self.request.release).value
         begun = self._begin_products(rules, superseded.from_offset if superseded else None)
-        ranges = self._plan(min(self.summary.from_offset, *begun.from_offsets))
+        ranges = self._plan(min((self.summary.from_offset, *begun.from_offsets)))
         self.clock.lap("planning")
         if self.request.dry_run:
             self.summary.plan = describe(ranges)
@@ -279,7 +279,7 @@ class _Run:
         self.summary.versions = commit_prepared(self.lake, manifest)
         if was_cut_off:
             sweep(self.lake, manifest)
-        tidy(self.lake, manifest)
+        keep_up(self.lake, manifest)
 
 
 @dataclass(frozen=True, slots=True)

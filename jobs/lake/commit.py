@@ -127,7 +127,9 @@ def commit_layout(
     try:
         _write(snapshot, table, (), change, (), {"layout": "compacted"}, data_change=False)
     except CommitFailedError as error:
-        raise TransactionTakenError(f"{table.name} is being rewritten by another process") from error
+        now = open_table(lake, table.name, options)  # see `commit`: it may have been ours
+        if now is None or not {action.path for action in change.added} <= paths(now):
+            raise TransactionTakenError(f"{table.name} is being rewritten by another process") from error
     return change
 
 

@@ -41,7 +41,6 @@ REGISTERED = "registered"
 PREPARED = "prepared"
 DONE = "done"
 _NEWEST_KEPT = 32
-_MANIFESTS_KEPT = 64
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
 _REGISTRY = "stores"  # the transaction that serialises registrations
 
@@ -255,7 +254,7 @@ def sweep(lake: Lake, manifest: Manifest) -> list[str]:
     Only when the run is prepared: until then, another attempt of the same number may still win.
     """
     removed = []
-    for table in _written_tables():
+    for table in written_tables():
         kept = {action.path for action in manifest.tables.get(table.name, ())}
         snapshot = open_table(lake.location, table.name, lake.options)
         if snapshot is not None:
@@ -272,19 +271,17 @@ def sweep(lake: Lake, manifest: Manifest) -> list[str]:
 def has_litter(lake: Lake, store: KnownStore) -> bool:
     """Tell whether an attempt of the store's next run left files behind."""
     prefix = FileNaming(store.store_id, store.next_run).prefix
-    folders = (*(table.name for table in _written_tables()), MANIFESTS)
+    folders = (*(table.name for table in written_tables()), MANIFESTS)
     return any(name.lstrip(".").startswith(prefix) for folder in folders for name in _file_names(lake, folder))
 
 
-def tidy(lake: Lake, manifest: Manifest) -> None:
-    """Delete manifests that nobody will ask for any more, every now and then."""
-    if manifest.run % _MANIFESTS_KEPT:
-        return
+def forget(lake: Lake, manifest: Manifest, kept: int) -> None:
+    """Delete the manifests of the store's runs, but for the newest *kept*: nobody asks for them any more."""
     prefix = f"{manifest.store_id}-"
     storage = storage_of(lake.location, lake.options)
     for name in _file_names(lake, MANIFESTS):
         run = name.removeprefix(prefix).partition("-")[0]
-        if name.startswith(prefix) and int(run) <= manifest.run - _MANIFESTS_KEPT:
+        if name.startswith(prefix) and int(run) <= manifest.run - kept:
             storage.delete(join(lake.location, MANIFESTS, name))
 
 
@@ -302,7 +299,7 @@ def _delete_halves(lake: Lake, folder: str) -> list[str]:
     return [f"{folder}/_delta_log/{name}" for name in found]
 
 
-def _written_tables() -> tuple[Table, ...]:
+def written_tables() -> tuple[Table, ...]:
     """Return every table that a run may leave files in."""
     return (*lake_tables(), SUPERSEDED_MESSAGES, RUNS)
 

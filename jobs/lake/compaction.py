@@ -1,0 +1,159 @@
+"""
+Many small files become a few large ones: the same rows, by the same Parquet writer, in an order that serves readers.
+
+A run every few minutes leaves a small file a table and run. Files are merged a store at a time, in the order of the
+log, so that the minimum and maximum of offsets and times keep telling files apart. Delta's log says of such a commit
+that it changes no data. What it replaced stays on disk for readers of older versions, until the vacuum.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+from uuid import uuid4
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from jobs.lake.commit import Rewrite, TransactionTakenError, commit_layout, open_table
+from jobs.lake.reading import StoredFile, batches, files
+from jobs.lake.tables import Table
+from jobs.lake.writing import Action, TableFile
+from jobs.storage import join, storage_of
+
+SMALL = 32 << 20  # bytes: a file below may be merged
+LARGE = 128 << 20  # bytes that a merged file is filled up to
+MANY = 16  # small files that a run lets lie
+RETENTION_HOURS = 24 * 7
+_GROUP_BYTES = 64 << 20  # of rows in memory, before they become one row group
+
+Merge = Callable[[Sequence["Group"]], list[Action]]
+
+
+class Group(NamedTuple):
+    """Files that become one; what a task needs to do it."""
+
+    lake: str
+    table: Table
+    paths: tuple[str, ...]
+    options: Mapping[str, str]
+
+
+class Saved(NamedTuple):
+    """What compaction and vacuum did to one table."""
+
+    table: str
+    merged: int = 0  # files that were replaced
+    written: int = 0  # by how many
+    bytes_before: int = 0
+    bytes_after: int = 0
+    vacuumed: int = 0  # files deleted
+
+
+def compact(  # noqa: PLR0913 - what may be merged, and who does it
+    lake: str,
+    table: Table,
+    options: Mapping[str, str],
+    *,
+    many: int = 2,
+    store_id: str = "",
+    spared: Iterable[str] = (),
+    merge: Merge | None = None,
+) -> Saved:
+    """
+    Merge the small files of a table, if at least *many* of one store's lie next to each other.
+
+    Only those of *store_id*, if one is given. Files whose names begin with one of *spared* are left alone.
+    """
+    done: list[tuple[Sequence[StoredFile], Action]] = []
+
+    def rewrite(snapshot: DeltaTable) -> Rewrite:
+        small = [file for file in _mergeable(snapshot, tuple(spared)) if _store(file).startswith(store_id)]
+        chosen = list(_groups(small, many))
+        groups = [Group(lake, table, tuple(file.path for file in some), options) for some in chosen]
+        actions = (merge or _merge_here)(groups)
+        done.extend(zip(chosen, actions, strict=True))
+        return Rewrite(tuple(path for group in groups for path in group.paths), tuple(actions))
+
+    try:
+        commit_layout(lake, table, rewrite, options)
+    except TransactionTakenError:  # another process rewrote files: ours are not needed
+        for _, action in done:
+            storage_of(lake, options).delete(join(lake, table.name, action.path))
+        return Saved(table.name)
+    return Saved(
+        table.name,
+        sum(len(some) for some, _ in done),
+        len(done),
+        sum(file.size for some, _ in done for file in some),
+        sum(action.size for _, action in done),
+    )
+
+
+def _merge_here(groups: Sequence[Group]) -> list[Action]:
+    return [merge_group(group) for group in groups]
+
+
+def _mergeable(snapshot: DeltaTable, spared: tuple[str, ...]) -> list[StoredFile]:
+    small = [file for file in files(snapshot) if file.size < SMALL and not file.path.startswith(spared)]
+    return sorted(small, key=lambda file: (_store(file), file.low("physical_offset", 0), file.path))
+
+
+def _store(file: StoredFile) -> str:
+    """Return the store whose rows these are; files of several stores keep to themselves."""
+    low, high = file.low("store_id", ""), file.high("store_id", "")
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _groups(small: Iterable[StoredFile], many: int) -> Iterator[list[StoredFile]]:
+    """Yield files that become one: of one store, in order, and together no more than a large one."""
+    for _, of_store in groupby(small, key=_store):
+        group: list[StoredFile] = []
+        for file in of_store:
+            if group and sum(member.size for member in group) + file.size > LARGE:
+                if len(group) > 1:
+                    yield group
+                group = []
+            group.append(file)
+        if len(group) >= max(many, 2):
+            yield group
+
+
+def merge_group(group: Group) -> Action:
+    """Write one file with the rows of several."""
+    name = f"compacted-{uuid4()}.parquet"
+    with TableFile(group.lake, group.table, name, {}, group.options) as file:
+        for batch in _large(_rows(group)):
+            file.write(batch)
+        action = file.close()
+    if action is None:
+        raise OSError(f"{join(group.lake, group.table.name)}: files without a row: {', '.join(group.paths)}")
+    return action
+
+
+def _rows(group: Group) -> Iterator[pa.RecordBatch]:
+    for path in group.paths:
+        yield from batches(join(group.lake, group.table.name, path), group.table, group.options)
+
+
+def _large(small: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Put batches together: each one becomes a row group."""
+    held: list[pa.RecordBatch] = []
+    for batch in small:
+        if held and sum(one.nbytes for one in held) + batch.nbytes > _GROUP_BYTES:
+            yield pa.concat_batches(held)
+            held = []
+        held.append(batch)
+    if held:
+        yield pa.concat_batches(held)
+
+
+def vacuum(lake: str, table: Table, options: Mapping[str, str], *, everything: bool = False) -> int:
+    """
+    Delete files that no version of the last days names; with *everything*, also those that no commit ever named.
+
+    Only when no run of the lake is prepared and not done: its files are named by its manifest alone.
+    """
+    snapshot = open_table(lake, table.name, options)
+    if snapshot is None:
+        return 0
+    return len(snapshot.vacuum(RETENTION_HOURS, dry_run=False, full=everything))

@@ -1,0 +1,40 @@
+"""What keeps a lake in shape while runs follow each other for months: done every now and then, behind a run."""
+
+from jobs.lake.commit import open_table, paths
+from jobs.lake.compaction import MANY, Saved, compact, vacuum
+from jobs.lake.runs import Lake, Manifest, forget, written_tables
+from jobs.lake.tables import RUNS
+
+_MANIFESTS_KEPT = 64
+_RUNS_BETWEEN_VACUUMS = 64
+_ID_LENGTH = 36  # of a store's id, with which the name of a run's file begins
+
+
+def keep_up(lake: Lake, manifest: Manifest) -> list[Saved]:
+    """Merge a store's small files when there are many, and drop what is obsolete for long; most runs do nothing."""
+    if manifest.run % MANY:
+        return []
+    store_id = manifest.store_id
+    saved = []
+    for table in written_tables():
+        spared = newest_rows(lake) if table is RUNS else ()
+        saved.append(compact(lake.location, table, lake.options, many=MANY, store_id=store_id, spared=spared))
+        if manifest.run % _RUNS_BETWEEN_VACUUMS == 0:
+            vacuum(lake.location, table, lake.options)
+    forget(lake, manifest, _MANIFESTS_KEPT)
+    return saved
+
+
+def newest_rows(lake: Lake) -> tuple[str, ...]:
+    """
+    Return how the files of each store's newest run are called in `runs`.
+
+    They stay as they are: whoever looks whether a commit was its own looks for its file.
+    """
+    snapshot = open_table(lake.location, RUNS.name, lake.options)
+    newest: dict[str, int] = {}
+    for path in paths(snapshot) if snapshot is not None else ():
+        store_id, run = path[:_ID_LENGTH], path[_ID_LENGTH + 1 :].partition("-")[0]
+        if run.isdigit():
+            newest[store_id] = max(newest.get(store_id, 0), int(run))
+    return tuple(f"{store_id}-{run}-" for store_id, run in newest.items())

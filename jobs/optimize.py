@@ -1,0 +1,72 @@
+"""`optimize`: few large files instead of many small ones, and nothing on disk that no reader needs."""
+
+import json
+from collections.abc import Sequence
+
+import click
+
+from jobs.exit_codes import ExitCode
+from jobs.lake.commit import open_table
+from jobs.lake.compaction import Group, Saved, compact, merge_group, vacuum
+from jobs.lake.runs import Lake, commit_prepared, known_stores, unfinished, written_tables
+from jobs.lake.tables import RUNS
+from jobs.lake.upkeep import newest_rows
+from jobs.lake.writing import Action
+from jobs.options import config_option, json_option, quiet_option
+from jobs.session import spark_session
+from jobs.source.workers import SparkWorkers, Workers
+from jobs.storage import normalise
+from rmq_formats.errors import FormatError
+
+
+class NotALake(FormatError):
+    """There are no tables of ours."""
+
+
+def optimize(location: str, workers: Workers | None = None) -> list[Saved]:
+    """Finish what runs left prepared, merge small files, delete what is obsolete; return what that saved, by table."""
+    workers = workers or SparkWorkers(spark_session("rmq-lake optimize"))
+    lake = Lake(normalise(location), workers.options)
+    if open_table(lake.location, RUNS.name, lake.options) is None:
+        reason = "no lake: it has no table `runs`"
+        raise NotALake(reason, None, lake.location)
+    for store in known_stores(lake):
+        leftover = unfinished(lake, store)  # its files are named by its manifest alone: the vacuum would take them
+        if leftover is not None:
+            commit_prepared(lake, leftover)
+
+    def merge(groups: Sequence[Group]) -> list[Action]:
+        return workers.map(groups, merge_group)
+
+    saved = []
+    for table in written_tables():
+        spared = newest_rows(lake) if table is RUNS else ()
+        merged = compact(lake.location, table, lake.options, spared=spared, merge=merge)
+        saved.append(merged._replace(vacuumed=vacuum(lake.location, table, lake.options, everything=True)))
+    return saved
+
+
+@click.command(epilog="\b\nExample:\n  rmq-lake optimize /data/lake")
+@click.argument("lake", metavar="LAKE")
+@json_option
+@quiet_option
+@config_option
+def command(*, lake: str, as_json: bool, quiet: bool) -> ExitCode:
+    """
+    Compact the tables of LAKE and delete what no version of the last seven days needs.
+
+    Rows and their order in the log stay as they are; runs may go on meanwhile.
+    """
+    saved = optimize(lake)
+    if as_json:
+        click.echo(json.dumps([table._asdict() for table in saved], indent=1))
+    elif not quiet:
+        for table in saved:
+            click.echo(_text(table), err=True)
+    return ExitCode.CLEAN
+
+
+def _text(saved: Saved) -> str:
+    merged = f"{saved.merged} files merged into {saved.written}" if saved.merged else "nothing to merge"
+    size = f", {saved.bytes_before} bytes into {saved.bytes_after}" if saved.merged else ""
+    return f"{saved.table}: {merged}{size}; {saved.vacuumed} obsolete files deleted"
