@@ -24,6 +24,7 @@ SMALL = 32 << 20  # bytes: a file below may be merged
 LARGE = 128 << 20  # bytes that a merged file is filled up to
 MANY = 16  # small files that a run lets lie
 RETENTION_HOURS = 24 * 7
+_GROUP_ROWS = 1 << 20
 _GROUP_BYTES = 64 << 20  # of rows in memory, before they become one row group
 
 Merge = Callable[[Sequence["Group"]], list[Action]]
@@ -122,7 +123,7 @@ def merge_group(group: Group) -> Action:
     """Write one file with the rows of several."""
     name = f"compacted-{uuid4()}.parquet"
     with TableFile(group.lake, group.table, name, {}, group.options) as file:
-        for batch in _large(_rows(group)):
+        for batch in _sorted(group) if group.table.sorted_by else _large(_rows(group)):
             file.write(batch)
         action = file.close()
     if action is None:
@@ -133,6 +134,12 @@ def merge_group(group: Group) -> Action:
 def _rows(group: Group) -> Iterator[pa.RecordBatch]:
     for path in group.paths:
         yield from batches(join(group.lake, group.table.name, path), group.table, group.options)
+
+
+def _sorted(group: Group) -> Iterator[pa.RecordBatch]:
+    """Yield all rows in the order of the table's column, in row groups that narrow rows fill."""
+    whole = pa.Table.from_batches(list(_rows(group)), group.table.schema).sort_by(group.table.sorted_by)
+    yield from whole.combine_chunks().to_batches(max_chunksize=_GROUP_ROWS)
 
 
 def _large(small: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

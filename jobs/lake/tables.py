@@ -39,6 +39,7 @@ class Table:
     columns: tuple[pa.Field, ...]
     statistics: tuple[str, ...] = ()  # columns whose minimum and maximum go into the Delta log
     bloom_filters: tuple[str, ...] = ()
+    sorted_by: str | None = None  # inside a file; files of the others are in the order of the log
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -89,6 +90,7 @@ INDEX_ENTRIES = Table(
     "one IndexFile entry; it never changes",
     tuple(ENTRY_SCHEMA),
     statistics=("index_file", "entry", "key_hash", "physical_offset", "store_timestamp"),
+    sorted_by="key_hash",
 )
 
 INDEX_FILES = Table(
