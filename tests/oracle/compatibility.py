@@ -16,6 +16,9 @@ from tests.oracle.scenarios import SCENARIOS, UPGRADES
 
 _DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "compatibility.md"
 _UPGRADED: Final = "upgraded"
+_SHIFTED: Final = ("killed", "expired", "killed at random moments")
+_RECORDED_FUZZ: Final = Path(__file__).with_name("recorded_fuzz.jsonl")
+"""What `python -m tests.oracle.fuzzing` printed in a long run: each round, with its seed."""
 
 _HEAD: Final = """\
 # Compatibility
@@ -68,24 +71,34 @@ def read_verdicts(path: Path) -> list[Verdict]:
 
 def document(verdicts: list[Verdict]) -> str:
     """Write the whole document."""
-    return "\n".join([_HEAD, *_table(verdicts), "", _CLASSES, *_upgrades(verdicts), "", *_scenarios(), *_stand_ins()])
+    return "\n".join(
+        [_HEAD, *_table(verdicts), "", _CLASSES, *_upgrades(verdicts), "", *_fuzz(), "", *_scenarios(), *_stand_ins()]
+    )
 
 
-def _table(verdicts: list[Verdict]) -> Iterator[str]:
+def _tables(verdicts: list[Verdict]) -> Iterator[str]:
+    ways = sorted({verdict.way for verdict in verdicts} - {_UPGRADED}, key=_order)
+    yield "## Queues and index files made from the log alone\n"
+    yield "Queue files + index files, all of them equal.\n"
+    yield from _table(verdicts, [way for way in ways if way in SCENARIOS and way not in _SHIFTED])
+    yield "## Stores in which files shift\n"
+    yield from _table(verdicts, [way for way in ways if way in _SHIFTED])
+    yield "## In the presence of a broker\n"
+    yield from _table(verdicts, [way for way in ways if way not in SCENARIOS and way not in _SHIFTED])
+
+
+def _table(verdicts: list[Verdict], ways: list[str]) -> Iterator[str]:
     known = {(verdict.release, verdict.way): verdict.verdict for verdict in verdicts}
-    ways = [way for way in dict.fromkeys(verdict.way for verdict in verdicts) if way != _UPGRADED]
-    for way in sorted(ways, key=_order):
-        yield f"## {way}\n"
-        yield "| release | verdict |\n|---|---|"
-        for release in MATRIX:
-            if verdict := known.get((release, way)):
-                yield f"| {release} | {verdict} |"
-        yield ""
+    yield f"| release | {' | '.join(ways)} |"
+    yield "|---|" + "---|" * len(ways)
+    for release in MATRIX:
+        yield f"| {release} | " + " | ".join(known.get((release, way), "") for way in ways) + " |"
+    yield ""
 
 
-def _order(way: str) -> int:
+def _order(way: str) -> tuple[int, str]:
     names = list(SCENARIOS)
-    return names.index(way) if way in names else len(names)
+    return (names.index(way) if way in names else len(names)), way
 
 
 def _upgrades(verdicts: list[Verdict]) -> Iterator[str]:
@@ -98,6 +111,21 @@ def _upgrades(verdicts: list[Verdict]) -> Iterator[str]:
             yield f"| {first}, then {second} | {verdict.verdict} |"
 
 
+def _fuzz() -> Iterator[str]:
+    """Sum up the recorded long run."""
+    *rounds, total = (json.loads(line) for line in _RECORDED_FUZZ.read_text(encoding="utf-8").splitlines())
+    yield "## Random messages, one long run\n"
+    yield (
+        f"{total['messages']:,} messages in {len(rounds)} rounds of random geometry: {total['differences']} differences"
+        f" in {total['seconds']} s. Each round with its seed: `tests/oracle/{_RECORDED_FUZZ.name}`.\n"
+    )
+    yield "| release | door | rounds | messages | differences |\n|---|---|---:|---:|---:|"
+    for release, door in dict.fromkeys((one["release"], one["door"]) for one in rounds):
+        these = [one for one in rounds if (one["release"], one["door"]) == (release, door)]
+        messages = sum(one["messages"] for one in these)
+        yield f"| {release} | {door} | {len(these)} | {messages:,} | {sum(len(one['differences']) for one in these)} |"
+
+
 def _scenarios() -> Iterator[str]:
     yield "## Scenarios\n"
     yield "| name | from release | what is done |\n|---|---|---|"
@@ -106,9 +134,11 @@ def _scenarios() -> Iterator[str]:
 
 
 def _stand_ins() -> Iterator[str]:
-    yield "\n## Modules that were never published\n"
-    yield "The nearest published version stands in; none of them decides what stands in a store but the broker, whose\n"
-    yield "code of the two releases differs in an administration command only.\n"
+    yield "## Modules that were never published\n"
+    yield (
+        "The nearest published version stands in; none of them decides what stands in a store but the broker, whose\n"
+        "code of the two releases differs in an administration command only.\n"
+    )
     yield "| release | module | version used |\n|---|---|---|"
     for release in MATRIX:
         for artifact in artifacts_of(release):
@@ -118,7 +148,7 @@ def _stand_ins() -> Iterator[str]:
 
 def main() -> int:
     """Write the document."""
-    _DOCUMENT.write_text(document(read_verdicts(Path(sys.argv[1]))) + "\n", encoding="utf-8")
+    _DOCUMENT.write_text(document(read_verdicts(Path(sys.argv[1]))), encoding="utf-8")
     return 0
 
 

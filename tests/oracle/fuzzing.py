@@ -46,9 +46,9 @@ from tests.oracle.settings import Geometry
 
 _NOW: Final = 1_795_000_000_000
 _LONG: Final = 1 << 63
-_INDEX_FILES: Final = 3000
-_QUEUE_FILES: Final = 5000
+_FILES: Final = 3000
 _KEYS_A_MESSAGE: Final = 6
+_BYTES_A_MESSAGE: Final = 1400
 _BODIES: Final = (0, 1, 100, 1000, 4000)
 _FILE_SIZES: Final = (8192, 16_384, 65_536, 1 << 20)
 _INDEX_ENTRIES: Final = (2, 3, 5, 20, 100, 1000, 20_000)
@@ -322,13 +322,12 @@ DOORS: Final[dict[str, Callable[[DriverProcess, Path, int, int], Round]]] = {
 
 
 def rounds(release: str, doors: list[str], seed: int, most: int) -> Iterator[Round]:
-    """Play rounds without end, door after door, seed after seed, in one process."""
-    with running(release) as driver:
-        while True:
-            for door in doors:
-                with tempfile.TemporaryDirectory(prefix="oracle-fuzz-") as store:
-                    yield DOORS[door](driver, Path(store) / "store", seed, most)
-            seed += 1
+    """Play rounds without end, door after door, seed after seed; a process keeps a round's files open to its end."""
+    while True:
+        for door in doors:
+            with tempfile.TemporaryDirectory(prefix="oracle-fuzz-") as store, running(release) as driver:
+                yield DOORS[door](driver, Path(store) / "store", seed, most)
+        seed += 1
 
 
 def _geometry(random: Random, commit_log_file_size: int) -> Geometry:
@@ -338,9 +337,10 @@ def _geometry(random: Random, commit_log_file_size: int) -> Geometry:
 
 
 def _few_enough(geometry: Geometry, most: int) -> int:
-    """Bound the messages of a round: each file is mapped, and a process has only so many maps."""
-    by_index = _INDEX_FILES * (geometry.index_entries - 1) // _KEYS_A_MESSAGE
-    return max(min(most, by_index, _QUEUE_FILES * geometry.consume_queue_units), 2)
+    """Bound the messages of a round: each file is kept open and mapped, and a process has only so many."""
+    by_index = _FILES * (geometry.index_entries - 1) // _KEYS_A_MESSAGE
+    by_log = _FILES * geometry.commit_log_file_size // _BYTES_A_MESSAGE
+    return max(min(most, by_index, by_log, _FILES * geometry.consume_queue_units), 2)
 
 
 def _told(by: str, found: list[Difference]) -> list[str]:

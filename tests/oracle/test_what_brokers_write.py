@@ -44,7 +44,7 @@ def test_queues_and_index_files_made_from_the_log_are_the_brokers_own(
 
     assert differences(played.disk, by_scalar(played.log, played.writer)) == []
     assert differences(played.disk, by_compiled(played.store, played.writer)) == []
-    verdict(release, scenario, _counts("equal", len(played.disk.queues), len(played.disk.index_files)))
+    verdict(release, scenario, f"{len(played.disk.queues)} + {len(played.disk.index_files)}")
 
 
 @pytest.mark.matrix
@@ -57,7 +57,7 @@ def test_a_store_of_two_releases_follows_the_rules_of_each_from_its_first_messag
 
     assert differences(played.disk, by_scalar(played.log, played.writer)) == []
     assert differences(played.disk, by_compiled(played.store, played.writer)) == []
-    verdict(upgrade.name, "upgraded", _counts("equal", len(played.disk.queues), len(played.disk.index_files)))
+    verdict(upgrade.name, "upgraded", f"{len(played.disk.queues)} + {len(played.disk.index_files)}")
 
 
 @on_scenarios("killed")
@@ -70,7 +70,7 @@ def test_after_a_crash_queues_are_equal_and_every_index_file_follows_from_the_on
 
     assert played.disk.queues == by_scalar(played.log, played.writer).queues
     assert set(verdicts) <= {"whole", "continued", "repeated"}
-    verdict(release, scenario, _counts("queues equal; index: " + _summed(verdicts), len(played.disk.queues), 0))
+    verdict(release, scenario, "queues equal; index: " + _summed(verdicts))
 
 
 @on_scenarios("expired")
@@ -91,8 +91,3 @@ def test_of_a_shortened_log_all_that_it_still_proves_is_equal(
 
 def _summed(verdicts: list[str]) -> str:
     return ", ".join(f"{verdicts.count(word)} {word}" for word in dict.fromkeys(verdicts))
-
-
-def _counts(words: str, queue_files: int, index_files: int) -> str:
-    files = f"{queue_files} queue files" + (f", {index_files} index files" if index_files else "")
-    return f"{words} ({files})"
