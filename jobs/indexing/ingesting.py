@@ -241,16 +241,24 @@ def _span(anchor: Anchor) -> tuple[int, int]:
     return anchor.start, anchor.end
 
 
-def write(work: EntryWork, *, open_file: OpenFile, options: Mapping[str, str]) -> EntryRows:
-    """Write the new rows of one index file; *open_file* gives a Parquet file of a name that is unique in the run."""
-    return _FileWriter(work, open_file, options).run()
+def write(
+    work: EntryWork, *, open_file: OpenFile, options: Mapping[str, str], store_id: str | None = None
+) -> EntryRows:
+    """
+    Write the new rows of one index file.
+
+    *open_file* gives a Parquet file of a name that is unique in the run. Files of the lake may hold rows of several
+    stores: with *store_id* only its own are read back.
+    """
+    return _FileWriter(work, open_file, options, store_id).run()
 
 
 class _FileWriter:
     """Builds one index file in memory and writes its new entries as rows."""
 
-    def __init__(self, work: EntryWork, open_file: OpenFile, options: Mapping[str, str]) -> None:
+    def __init__(self, work: EntryWork, open_file: OpenFile, options: Mapping[str, str], store_id: str | None) -> None:
         self._work = work
+        self._store_id = store_id
         self._open_file = open_file
         self._options = options
         geometry = work.geometry
@@ -265,9 +273,9 @@ class _FileWriter:
     def run(self) -> EntryRows:
         work = self._work
         if work.begun is not None:
-            self._builder.adopt(
-                entries_in(work.begun_in, work.ordinal, work.begun.entry_count, self._options), work.begun
-            )
+            count = work.begun.entry_count
+            so_far = entries_in(work.begun_in, work.ordinal, count, self._options, self._store_id)
+            self._builder.adopt(so_far, work.begun)
         elif work.real is not None and work.head:
             self._add_history(work.real)
         for part in work.parts:
@@ -332,15 +340,20 @@ class _FileWriter:
             self._actions.append(file.close())
 
 
-def entries_in(locations: Sequence[str], ordinal: int, count: int, options: Mapping[str, str]) -> NDArray[np.uint8]:
+def entries_in(
+    locations: Sequence[str], ordinal: int, count: int, options: Mapping[str, str], store_id: str | None = None
+) -> NDArray[np.uint8]:
     """Return the first *count* entries of an index file, from the Parquet files that hold them."""
-    names = ["index_file", "entry", *(STORED_ENTRY.names or ())]
+    names = ["index_file", "entry", *(STORED_ENTRY.names or ()), *(["store_id"] if store_id else [])]
+    wanted = pc.field("index_file") == ordinal
+    if store_id:
+        wanted &= pc.field("store_id") == store_id
     entries = np.zeros(count, STORED_ENTRY)
     found = np.zeros(count, np.bool_)
     for location in locations:
         with arrow_file(location, options) as source:
             for batch in pq.ParquetFile(source).iter_batches(columns=names):
-                own = batch.filter(pc.equal(batch["index_file"], ordinal))
+                own = batch.filter(wanted)
                 at = own["entry"].to_numpy() - 1
                 inside = at < count
                 for name in STORED_ENTRY.names or ():

@@ -37,7 +37,9 @@ def make_entries(  # noqa: PLR0913, PLR0917 - what the steps before have found
     counted = [(outcome.range, outcome.payload.keys) for outcome in outcomes if outcome.payload.keys is not None]
     planned = plan(begun, listing, counted, partial(_files_with, work.lake, work.naming.store_id))
     opened = partial(work.file, INDEX_ENTRIES)
-    written: list[EntryRows] = workers.map(planned, partial(write, open_file=opened, options=listing.options))
+    written: list[EntryRows] = workers.map(
+        planned, partial(write, open_file=opened, options=listing.options, store_id=work.naming.store_id)
+    )
     entries = [action for rows in written for action in rows.actions if isinstance(action, Action)]
     return entries, _index_files(work, begun, written), state_of(begun, written, to_offset)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.indexing.ingesting import EntryRows, begin, file_rows, plan, state_of, write
+from jobs.indexing.ingesting import EntryRows, begin, entries_in, file_rows, plan, state_of, write
 from jobs.indexing.keyrow import KeyCollector, Stretch
 from jobs.indexing.settings import Wanted
 from jobs.source.distribute import run_range
@@ -257,3 +257,17 @@ def test_an_entry_that_is_not_in_the_lake_is_missed(golden: StoreOf, tmp_path: P
 
     with pytest.raises(OSError, match="entry 1 of index file"):
         lake.run(store, [second], rules_for("b533-base"), second.end_offset)
+
+
+def test_entries_of_another_store_in_the_same_file_are_left_alone(tmp_path: Path) -> None:
+    """A lake may be compacted across stores."""
+    rows = [
+        {"store_id": store, "index_file": number, "entry": 1, "key_hash": key, "physical_offset": 0, "time_diff_s": 0,
+         "prev_entry": 0}
+        for store, number, key in (("a", 0, 1), ("b", 0, 2), ("a", 1, 3))
+    ]  # fmt: skip
+    path = tmp_path / "compacted.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    found = [entries_in([str(path)], 0, 1, {}, store).view(">i4")[0] for store in ("a", "b")]
+
+    assert found == [1, 2]
