@@ -129,6 +129,7 @@ def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
         error.show()
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
+        click.echo("rmq-lake: interrupted", err=True)
         return ExitCode.INTERRUPTED
     except BrokenPipeError as error:
         return ExitCode.CLEAN if _reader_has_gone() else _fail(error, settings)

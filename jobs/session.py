@@ -1,5 +1,6 @@
 """The Spark session of a run. Only verbs that need Spark import this module."""
 
+import logging
 import os
 import shlex
 import subprocess
@@ -17,8 +18,8 @@ from jobs.launch.class_archive import Recording
 
 _JVM_EXIT_SECONDS = 120  # to write 190 MB on a slow disk; a JVM that takes longer is left to itself
 
-# What the JVM says whenever Spark starts it, and cannot be told not to.
-_NOISE = frozenset((b"WARNING: Using incubator modules: jdk.incubator.vector",))
+# What the JVM says whenever Spark starts it, and cannot be told not to; the second on Java 25.
+_NOISE = (b"WARNING: Using incubator modules: jdk.incubator.vector", b"WARNING: package sun.security.action not in")
 
 
 class _Jvm(NamedTuple):
@@ -91,6 +92,8 @@ def hadoop_options(spark: SparkSession) -> dict[str, str]:
 def _start_jvm(app_name: str, told: spark.Submission) -> None:
     os.environ.update(told.environment)
     os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*told.arguments, "pyspark-shell"])
+    # It logs a traceback of each call that Ctrl-C cuts short; the exception itself arrives all the same.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     reading, writing = os.pipe()
     Thread(target=_pass_on, args=(reading,), daemon=True).start()
     try:
@@ -105,5 +108,5 @@ def _pass_on(reading: int) -> None:
     """Copy what the JVM says to our standard error, without the noise."""
     with os.fdopen(reading, "rb") as lines:
         for line in lines:
-            if line.strip() not in _NOISE:
+            if not line.startswith(_NOISE):
                 os.write(2, line)

@@ -126,7 +126,7 @@ def _jvm_flags(
         recording.discard()
         flag, recording = "-Xshare:auto", None
     # The JVM talks about its archive on standard output, which is the data's.
-    flags = [_QUIET, "-Xlog:disable", "-Xlog:all=error:stderr", "-Xshare:auto", flag]
+    flags = [_QUIET, "-Xlog:disable", "-Xshare:auto", flag]
     return [*flags, *(_COMPUTING if joins else _SHORT_LIVED)], recording
 
 
