@@ -55,7 +55,12 @@ def submission(
     spark_home = jars.spark_home()
     sections = ("delta", "s3") if s3 else ("delta",)
     own_jars = [str(path) for section in sections for path in jars.fetched(section, java_home)]
-    environment = {"JAVA_HOME": str(java_home), "SPARK_HOME": str(spark_home), "PYTHONSAFEPATH": "1"}
+    environment = {
+        "JAVA_HOME": str(java_home),
+        "PYTHONSAFEPATH": "1",  # a worker does not import from the directory that it was started in
+        "SPARK_HOME": str(spark_home),
+        "SPARK_LAUNCHER_OPTS": " ".join(_SHORT_LIVED),  # of the small JVM that only puts the command together
+    }
     options = _with_defaults(spark_options)
     options = _with_files(options, "--jars", own_jars)
     recording = None
