@@ -71,9 +71,8 @@ def read_verdicts(path: Path) -> list[Verdict]:
 
 def document(verdicts: list[Verdict]) -> str:
     """Write the whole document."""
-    return "\n".join(
-        [_HEAD, *_table(verdicts), "", _CLASSES, *_upgrades(verdicts), "", *_fuzz(), "", *_scenarios(), *_stand_ins()]
-    )
+    parts = (_tables(verdicts), [_CLASSES], _upgrades(verdicts), _fuzz(), _scenarios(), _stand_ins())
+    return "\n".join([_HEAD, *("\n".join(part) + "\n" for part in parts)])
 
 
 def _tables(verdicts: list[Verdict]) -> Iterator[str]:
