@@ -372,6 +372,7 @@ class UnitCollector:
         place = int(read_i64(records.buffer, start + PHYSICAL_OFFSET_AT))
         record = decode_record(records.buffer[start:end].tobytes(), 0, place)
         parser = self._rules.release_at(place).property_parser
+        tag = self._special_tag(record.properties_raw, PARSER_CODES[parser])
         for unit in expected_units(record, self._rules):
             if self._count == self._units.shape[1]:
                 self._grow()
@@ -379,7 +380,7 @@ class UnitCollector:
                 self._number(unit.queue),
                 *(unit.queue_offset, unit.physical_offset, unit.tags_code, unit.store_timestamp, unit.size),
                 *(unit.batch_count, unit.is_dispatched),
-                self._special_tag(record.properties_raw, PARSER_CODES[parser]),
+                tag,
             )
             self._count += 1
 
@@ -472,7 +473,8 @@ def _append(
         ):
             state[_SKIPPED] += 1
             continue
-        expected = queue_offsets[i] * _UNIT_SIZE if abs(queue_offsets[i]) <= _MAX_QUEUE_OFFSET else -1
+        is_place = -_MAX_QUEUE_OFFSET <= queue_offsets[i] <= _MAX_QUEUE_OFFSET
+        expected = queue_offsets[i] * _UNIT_SIZE if is_place else -1
         if state[_END] == state[_FILES_END]:
             state[_FILES_END] += file_size
         if drops_low and queue_offsets[i] != 0 and expected < state[_END]:

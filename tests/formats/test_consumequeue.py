@@ -225,9 +225,12 @@ def test_a_record_of_a_batch_topic_without_base_or_count_gives_no_unit(propertie
 
 
 @pytest.mark.parametrize(("topic", "safe"), [("T", True), ("a b", True), ("", False), ("..", False), ("a/b", False)])
-def test_a_topic_that_is_no_folder_name_is_known_as_unsafe(topic: str, safe: bool) -> None:  # noqa: FBT001
+def test_a_topic_that_is_no_folder_name_is_known_as_unsafe(topic: str, safe: bool) -> None:
     """A record may name anything as its topic; nothing may be written outside."""
-    assert QueueName(QueueKind.PLAIN, topic, 0).is_safe is safe
+    name = QueueName(QueueKind.PLAIN, topic, 0)
+
+    assert name.path == f"consumequeue/{topic}/0"
+    assert name.is_safe is safe
 
 
 def test_the_release_of_a_record_is_the_last_that_began_before_it() -> None:
@@ -330,6 +333,29 @@ def test_a_batch_queue_takes_what_comes_later_in_the_log() -> None:
     files = dict(queue.files())
     assert list(files) == [0, 46]
     assert [unit.base_offset for data in files.values() for unit in walk_batch_units(data)] == [50, 7]
+
+
+def test_a_queue_ends_at_the_first_unit_that_is_not_written() -> None:
+    """A negative place, no size; of a batch also a negative base, no messages."""
+    unit, batch = UNIT.pack(5, 6, 7), BATCH_UNIT.pack(5, 6, 7, 8, 9, 1, -1, 0)
+
+    assert list(walk_units(unit + UNIT.pack(5, 0, 7) + unit)) == [Unit(5, 6, 7)]
+    assert list(walk_units(unit * 2)) == [Unit(5, 6, 7)] * 2
+    assert [u.base_offset for u in walk_batch_units(batch + BATCH_UNIT.pack(5, 6, 7, 8, 9, 0, -1, 0) + batch)] == [9]
+
+
+def test_a_batch_queue_ends_behind_its_last_unit() -> None:
+    """Its logical offsets count units of 46 bytes."""
+    queue = BatchConsumeQueue(92)
+    queue.append(ExpectedUnit(QueueName(QueueKind.BATCH, "T", 0), 3, 10, 10, 0, 1, 2), NEW)
+
+    assert queue.end == 46
+
+
+def test_a_pre_blank_is_known_by_all_its_fields() -> None:
+    """A record may begin at 0, but none is as long."""
+    assert PRE_BLANK.is_pre_blank
+    assert not Unit(0, 5, 0).is_pre_blank
 
 
 def test_an_extension_file_ends_when_a_unit_finds_no_room() -> None:

@@ -145,6 +145,62 @@ def test_each_unit_keeps_the_tags_that_its_record_has(log: list[MessageRecord], 
     assert tags == [by_offset[int(offset)] for offset in packed.units["physical_offset"]]
 
 
+@pytest.mark.parametrize(
+    "delay", ["+", "-", "+3", "-3", "3x", "2147483647", "2147483648", "-2147483648", "-2147483649"]
+)
+def test_a_delay_is_read_as_the_scalar_module_reads_it(delay: str) -> None:
+    """Java's integers, to their very ends."""
+    log = placed([a_record(topic="SCHEDULE_TOPIC_XXXX", properties={"DELAY": delay, "TAGS": "TagA"})])
+
+    assert unpacked(pack_units(group(log), QueueRules())) == in_queues(log, QueueRules())
+
+
+def test_many_units_of_one_record_outgrow_the_table() -> None:
+    """A record may appear in thousands of light queues."""
+    names = ",".join(f"%LMQ%{n}" for n in range(1500))
+    offsets = ",".join("0" * 1500)
+    properties = {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets, "TAGS": "t"}
+    log = placed([a_record(properties=properties)] * 6)
+    packed = pack_units(group(log), QueueRules(), with_tags=True)
+
+    assert packed.units.size == 6 * 1501
+    assert unpacked(packed) == in_queues(log, QueueRules())
+    assert {packed.tags[n] for n in packed.tag_numbers} == {"t"}
+
+
+def test_names_outgrow_their_table() -> None:
+    """Topics of 127 bytes, some hundreds of them."""
+    log = placed(a_record(topic=f"{n:0127d}") for n in range(600))
+
+    assert unpacked(pack_units(group(log), QueueRules())) == in_queues(log, QueueRules())
+
+
+@pytest.mark.parametrize("queue_offset", [-(1 << 63), (1 << 63) - 1, 1 << 58, (1 << 58) + 1, -(1 << 58), -1])
+def test_a_queue_offset_that_no_queue_reaches_is_dropped(queue_offset: int) -> None:
+    """Its logical offset would overflow; nothing is filled up with blanks."""
+    unit = ExpectedUnit(QueueName(QueueKind.PLAIN, "T", 0), queue_offset, 0, 10, 7, 0)
+    scalar = ConsumeQueue(100)
+    scalar.append(a_first(), RELEASES[-1])
+    scalar.append(unit._replace(physical_offset=10), RELEASES[-1])
+    builder = QueueBuilder(QueueKind.PLAIN, 100, QueueRules().releases)
+
+    assert filled(builder, [[a_first(), unit._replace(physical_offset=10)]]) == list(scalar.files())
+
+
+def a_first() -> ExpectedUnit:
+    """Build the first unit of queue T/0."""
+    return ExpectedUnit(QueueName(QueueKind.PLAIN, "T", 0), 0, 0, 10, 7, 0)
+
+
+def test_batches_that_are_built_already_add_nothing() -> None:
+    """A slice may bring nothing new."""
+    unit = ExpectedUnit(QueueName(QueueKind.BATCH, "T", 0), 0, 50, 10, 7, 0, 2)
+    builder = QueueBuilder(QueueKind.BATCH, 92, QueueRules().releases)
+
+    assert len(filled(builder, [[unit], [unit], []])) == 1
+    assert builder.skipped == 1
+
+
 def test_many_queues_and_many_tags_outgrow_their_tables() -> None:
     """Tables begin small; a text that was seen before the table grew keeps its number."""
     log = placed(a_record(topic=f"T{n % 700}", properties={"TAGS": f"tag{n % 2500}" * 40}) for n in range(5000))
