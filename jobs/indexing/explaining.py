@@ -122,7 +122,7 @@ def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules,
         geometry,
         rules,
         row.source,
-        tuple(row.parts(max(survivor.start, 0), max(survivor.end - survivor.tail, 0))),
+        tuple(survivor.parts(row)),
         survivor.previous,
         min(count, 1),  # before its first put a file may show either
         survivor.real,
@@ -175,6 +175,9 @@ def _how_equal(survivor: Survivor, compared: Compared) -> tuple[Verdict, Survivo
         return Verdict.HISTORY, survivor, compared, f"{survivor.head} entries are of messages before the log"
     if survivor.tail:
         return Verdict.AHEAD, survivor, compared, f"{survivor.tail} entries are of messages that the log does not hold"
+    if survivor.seams:
+        numbers = ", ".join(str(seam.entry) for seam in survivor.seams)
+        return Verdict.RESTARTED, survivor, compared, f"what was indexed before goes on at entry {numbers} once more"
     if survivor.relation is Relation.RESTARTED:
         offset = survivor.real.header.begin_physical_offset
         return Verdict.RESTARTED, survivor, compared, f"continued from offset {offset}, that message included"
@@ -187,6 +190,8 @@ def _how_different(survivor: Survivor, compared: Compared) -> tuple[Verdict, str
     fields = {difference.field for difference in compared.differences if difference.part is Part.HEADER}
     if not rows and fields == {"hash_slot_count"} and _counts_otherwise(survivor.real.header, compared):
         return Verdict.OTHER_RULE, first
+    if _is_half_put(survivor.real.header, compared):
+        return Verdict.HALF_WRITTEN, f"{first}; the slot has an entry that the header does not count"
     if compared.beyond:
         return Verdict.HALF_WRITTEN, f"{first}; {compared.beyond} bytes behind the last entry that the header counts"
     if rows and compared.zeroed == rows:
@@ -198,6 +203,13 @@ def _how_different(survivor: Survivor, compared: Compared) -> tuple[Verdict, str
     if compared.counts[Part.ENTRY] == survivor.real.header.entry_count:
         return Verdict.FOREIGN, first
     return Verdict.CONTRADICTION, first
+
+
+def _is_half_put(header: IndexHeader, compared: Compared) -> bool:
+    """Tell whether a kill came between the slot of a put and the header: one slot points at the next free entry."""
+    slots = [difference for difference in compared.differences if difference.part is Part.SLOT]
+    alone = compared.counts == {Part.HEADER: 0, Part.SLOT: 1, Part.ENTRY: 0}
+    return alone and slots[0].stands == header.index_count
 
 
 def _counts_otherwise(header: IndexHeader, compared: Compared) -> bool:

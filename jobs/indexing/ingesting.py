@@ -25,7 +25,7 @@ from jobs.indexing.keyrow import KeyCollector, KeyRow, LogKeys, RowPart, Stretch
 from jobs.indexing.placement import Anchor, Kind, Log, plan_all, plan_lost
 from jobs.indexing.rules import SWITCHES, rules_of_files
 from jobs.indexing.settings import ASSUMED, Known, UndecidedError, Wanted, settle_geometry
-from jobs.indexing.survivors import Placing, Survivor, asked_offsets, header_before, real_files, refusal
+from jobs.indexing.survivors import Placing, Survivor, asked_offsets, completed_end, header_before, real_files, refusal
 from jobs.source.listing import StoreListing
 from jobs.source.planning import Range
 from jobs.storage import arrow_file, storage_of
@@ -219,8 +219,9 @@ class _Maker:
         log = Log(len(row), row.records, ends_without_keys=False, is_whole=row.start_offset == 0)
         anchors = [survivor.anchor(self._begun.geometry.value) for survivor in survivors]
         if anchors and not anchors[-1].is_full:
-            end = min(anchors[-1].start + capacity, len(row))
-            anchors[-1] = anchors[-1]._replace(end=end, is_full=end - anchors[-1].start == capacity)
+            end = completed_end(survivors[-1], self._begun.geometry.value, row)
+            is_full = end - survivors[-1].end + survivors[-1].real.header.entry_count == capacity
+            anchors[-1] = anchors[-1]._replace(end=end, is_full=is_full)
         planned = plan_lost(log, capacity, anchors) if anchors else plan_all(log, capacity)
         places = sorted(
             [(plan.after, 1, plan.start, plan.end, None) for plan in planned if plan.kind is not Kind.OPEN or plan.end]
@@ -230,7 +231,10 @@ class _Maker:
         for ordinal, (_, _, start, end, survivor) in enumerate(places):
             previous = survivor.previous if survivor else header_before(row, start)
             work = self._work(ordinal, max(start, 0), max(end, 0), previous)
-            yield replace(work, real=survivor.real, head=survivor.head) if survivor else work
+            if survivor:
+                parts = (*survivor.parts(row), *row.parts(survivor.end, end))
+                work = replace(work, parts=parts, real=survivor.real, head=survivor.head)
+            yield work
 
     def _work(self, ordinal: int, start: int, end: int, previous: IndexHeader | None) -> EntryWork:
         parts = tuple(self._row.parts(start, end))

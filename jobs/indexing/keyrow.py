@@ -181,6 +181,15 @@ class KeyRow:
         wanted = self.parts(max(start, 0), min(end, len(self)))
         return [Key(*key) for block in read_keys(self.source, wanted) for key in block.tolist()]
 
+    def find(self, physical_offset: int) -> int:
+        """Return the number of the first key of a message at *physical_offset* or behind it."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            (key,) = self.keys(middle, middle + 1)
+            low, high = (middle + 1, high) if key.physical_offset < physical_offset else (low, middle)
+        return low
+
     def place(self, physical_offset: int) -> Place | None:
         """Return the place of a message that was asked about; None when the log does not hold it."""
         for stretch, end in zip(self.stretches, self._ends, strict=True):

@@ -21,7 +21,7 @@ from jobs.indexing.naming import names_between
 from jobs.indexing.placement import Kind, Log, Planned, plan_all, plan_lost
 from jobs.indexing.scratch import PREFIX, Scratch, scratch_beside
 from jobs.indexing.settings import Settings, Wanted, settle
-from jobs.indexing.survivors import Survivor, header_before, real_files
+from jobs.indexing.survivors import Survivor, completed_end, header_before, real_files
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.source.workers import Workers
@@ -186,8 +186,8 @@ def lost_files(  # noqa: PLR0913 - what there is
     if complete_last and not anchors[-1].is_full and anchors[-1].end < len(row):
         # Nobody goes on in this file: what is missing in it is lost.
         builds.append(maker.complete(kept[-1]))
-        end = min(kept[-1].start + geometry.capacity, len(row))
-        anchors[-1] = anchors[-1]._replace(end=end, is_full=end - kept[-1].start == geometry.capacity)
+        end = completed_end(kept[-1], geometry, row)
+        anchors[-1] = anchors[-1]._replace(end=end, is_full=builds[-1].kind is Kind.FULL)
     planned = plan_lost(_log(row), geometry.capacity, anchors)
     builds += _named(planned, [survivor.real.name for survivor in kept], damaged, settings, maker)
     return sorted(builds, key=lambda build: build.name)
@@ -231,11 +231,15 @@ class _Maker:
 
     def complete(self, survivor: Survivor) -> ToBuild:
         """Return what the newest file is made of once all messages are in it."""
-        end = min(survivor.start + self._settings.geometry.value.capacity, len(self._row))
+        geometry = self._settings.geometry.value
+        more = self._row.parts(survivor.end, completed_end(survivor, geometry, self._row))
         recipe = replace(
-            self._recipe(max(survivor.start, 0), end, survivor.previous), real=survivor.real, head=survivor.head
+            self._recipe(0, 0, survivor.previous),
+            parts=(*survivor.parts(self._row), *more),
+            real=survivor.real,
+            head=survivor.head,
         )
-        kind = Kind.FULL if recipe.entries == self._settings.geometry.value.capacity else Kind.OPEN
+        kind = Kind.FULL if recipe.entries == geometry.capacity else Kind.OPEN
         return ToBuild(survivor.real.name, kind, recipe, survivor.start, "", (survivor.real.name,))
 
     def _recipe(self, start: int, end: int, previous: IndexHeader | None) -> Recipe:

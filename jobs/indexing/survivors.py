@@ -9,9 +9,11 @@ happened between two files.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum, unique
+from itertools import takewhile
+from typing import NamedTuple
 
 from jobs.indexing.building import RealFile
-from jobs.indexing.keyrow import KeyRow, Place
+from jobs.indexing.keyrow import KeyRow, Place, RowPart
 from jobs.indexing.placement import Anchor
 from jobs.source.listing import StoreListing
 from jobs.storage import storage_of
@@ -19,7 +21,9 @@ from rmq_formats.indexfile.file import time_diff_s
 from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header
 from rmq_formats.indexfile.lookup import IndexReader
 
-COMPARED = 64  # entries that must match to believe a place
+COMPARED = 64  # entries that are compared to find a file's place
+COMPARED_AGAIN = 8  # entries that are compared to find where a file goes on after a restart
+MOST_SEAMS = 8
 
 
 @unique
@@ -33,6 +37,13 @@ class Relation(StrEnum):
     BEFORE_LOG = "before the log"  # all its messages are gone
 
 
+class Seam(NamedTuple):
+    """A restart inside a file: entries from number *entry* on are keys from number *start* on."""
+
+    entry: int
+    start: int
+
+
 @dataclass(frozen=True, slots=True)
 class Survivor:
     """A file and its place in the row."""
@@ -44,11 +55,20 @@ class Survivor:
     head: int  # leading entries of messages before the log
     tail: int  # last entries of messages that the log does not hold yet
     begins: Place | None
+    seams: tuple[Seam, ...] = ()
 
     @property
     def end(self) -> int:
         """The number of the key behind its last one."""
-        return self.start + self.real.header.entry_count
+        last = self.seams[-1] if self.seams else Seam(1, self.start)
+        return last.start + self.real.header.entry_count - last.entry + 1
+
+    def parts(self, row: KeyRow) -> list[RowPart]:
+        """Return the keys that the log has of the file, in the order of its entries."""
+        begins = [Seam(self.head + 1, max(self.start, 0)), *self.seams]
+        ends = [*(seam.entry for seam in self.seams), self.real.header.entry_count - self.tail + 1]
+        spans = ((seam.start, seam.start + end - seam.entry) for seam, end in zip(begins, ends, strict=True))
+        return [part for start, end in spans for part in row.parts(start, end)]
 
     def anchor(self, geometry: Geometry) -> Anchor:
         """Return its place for planning."""
@@ -112,15 +132,15 @@ class Placing:
             count = real.header.entry_count
             head = _first_at_or_behind(reader, count, self._row.start_offset)
             entries = [reader.entry(number) for number in range(1, min(count, COMPARED) + 1)]
-        begins = self._row.place(real.header.begin_physical_offset)
-        if count and head == count:
-            return Survivor(real, -count, Relation.BEFORE_LOG, None, head, 0, None)
-        if head:
-            relation = Relation.FIRST if before is None else Relation.CONTINUED
-            return self._with_tail(Survivor(real, -head, relation, None, head, 0, None))
-        start = self._start(entries, begins, before)
-        found = Survivor(real, start, self._relation(start, begins, before), None, 0, 0, begins)
-        return self._with_tail(replace(found, previous=self._previous(found, entries, before)))
+            begins = self._row.place(real.header.begin_physical_offset)
+            if count and head == count:
+                return Survivor(real, -count, Relation.BEFORE_LOG, None, head, 0, None)
+            start = -head if head else self._start(entries, begins, before)
+            found = Survivor(real, start, self._relation(start, before), None, head, 0, None if head else begins)
+            found = replace(found, seams=self._seams(reader, found))
+        if not head:
+            found = replace(found, previous=self._previous(found, entries, before))
+        return self._with_tail(found)
 
     def _start(self, entries: Sequence[IndexEntry], begins: Place | None, before: Survivor | None) -> int:
         """Return the number of the key that the first entry is."""
@@ -129,23 +149,57 @@ class Placing:
             return 0 if before is None else before.end
         if not entries:
             return before.end if before else len(self._row)
-        return next((start for start in candidates if self._matches(start, entries)), candidates[0])
+        return max(candidates, key=lambda start: self._matching(start, entries))
 
-    def _matches(self, start: int, entries: Sequence[IndexEntry]) -> bool:
-        keys = self._row.keys(start, start + len(entries))
-        pairs = zip(entries, keys, strict=False)
-        return bool(keys) and all(entry[:2] == key[:2] for entry, key in pairs)
+    def _matching(self, start: int, entries: Sequence[IndexEntry]) -> int:
+        """Return how many of *entries*, from the first one on, are the keys from *start* on."""
+        pairs = zip(entries, self._row.keys(start, start + len(entries)), strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0][:2] == pair[1][:2], pairs))
 
     @staticmethod
-    def _relation(start: int, begins: Place | None, before: Survivor | None) -> Relation:
+    def _relation(start: int, before: Survivor | None) -> Relation:
+        if start < 0:
+            return Relation.FIRST if before is None else Relation.CONTINUED
         if before is None or before.relation is Relation.BEFORE_LOG:
             return Relation.FIRST
         if start == before.end:
             return Relation.CONTINUED
-        if start > before.end:
-            return Relation.BEHIND_GAP
-        del begins
-        return Relation.RESTARTED
+        return Relation.BEHIND_GAP if start > before.end else Relation.RESTARTED
+
+    def _seams(self, reader: IndexReader, found: Survivor) -> tuple[Seam, ...]:
+        """Return where the broker went on elsewhere in the log inside of the file; nothing if that explains nothing."""
+        seams: list[Seam] = []
+        count, number, start = found.real.header.entry_count, found.head + 1, max(found.start, 0)
+        while len(seams) < MOST_SEAMS:
+            last = min(count, number - 1 + len(self._row) - start)
+            if last < number or self._is_same(reader, last, start + last - number):
+                return tuple(seams)
+            right, wrong = number - 1, last
+            while wrong - right > 1:
+                middle = (right + wrong) // 2
+                if self._is_same(reader, middle, start + middle - number):
+                    right = middle
+                else:
+                    wrong = middle
+            again = self._find_again(reader, wrong, count) if wrong > number else None
+            if again is None:
+                return ()
+            seams.append(Seam(wrong, again))
+            number, start = wrong, again
+        return ()
+
+    def _is_same(self, reader: IndexReader, number: int, key: int) -> bool:
+        keys = self._row.keys(key, key + 1)
+        return bool(keys) and reader.entry(number)[:2] == keys[0][:2]
+
+    def _find_again(self, reader: IndexReader, number: int, count: int) -> int | None:
+        """Return the number of the key that entry *number* is, wherever in the row."""
+        entries = [reader.entry(at) for at in range(number, min(count, number + COMPARED_AGAIN - 1) + 1)]
+        first = self._row.find(entries[0].physical_offset)
+        own = self._row.keys(first, first + COMPARED)
+        candidates = [first + at for at, key in enumerate(own) if key.physical_offset == entries[0].physical_offset]
+        best = max(candidates, key=lambda start: self._matching(start, entries), default=first)
+        return best if self._matching(best, entries) else None
 
     def _previous(self, found: Survivor, entries: Sequence[IndexEntry], before: Survivor | None) -> IndexHeader | None:
         """Return the end that the first entry's seconds were counted from, among those it may have been."""
@@ -173,6 +227,12 @@ class Placing:
     def _with_tail(self, found: Survivor) -> Survivor:
         missing = found.end - len(self._row)
         return replace(found, tail=min(max(missing, 0), found.real.header.entry_count - found.head))
+
+
+def completed_end(survivor: Survivor, geometry: Geometry, row: KeyRow) -> int:
+    """Return where in the row the newest file ends once it has all keys that it has room for."""
+    room = geometry.capacity - survivor.real.header.entry_count
+    return min(survivor.end + room, len(row))
 
 
 def header_before(row: KeyRow, start: int) -> IndexHeader | None:

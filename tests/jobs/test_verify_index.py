@@ -15,11 +15,12 @@ from jobs.verification.index import verify_index
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import encode_record, new_record
 from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.file import IndexFile
+from rmq_formats.indexfile.file import IndexFile, IndexWriter, rules_of
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import Release
 from rmq_formats.store import decode_checkpoint, encode_checkpoint
+from tests.formats.stores import stored_records
 from tests.golden import GOLDEN, SCENARIO
 
 StoreOf = Callable[[str], Path]
@@ -209,6 +210,45 @@ def test_two_files_that_were_written_over_each_other_are_explained(tmp_path: Pat
     assert set(kinds) == {"overwritten", "missing_index_entries"}
     assert kinds["overwritten"].file == "index/20231114221320001"
     assert kinds["missing_index_entries"].times == 19
+
+
+@pytest.mark.parametrize("restarts", [(7,), (7, 20), (7, 8, 9), (30, 31)])
+@pytest.mark.parametrize("back", [1, 3])
+def test_a_restart_inside_a_file_is_explained(
+    golden: StoreOf, tmp_path: Path, restarts: tuple[int, ...], back: int
+) -> None:
+    """A killed broker may keep its unfinished file, and index its last messages into it once more."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b533-clock"), store)
+    shutil.rmtree(store / "index")
+    (store / "index").mkdir()
+    log = [stored.record for stored in stored_records(store)]
+    writer = IndexWriter(TINY, rules_of((0, Release.of("5.3.3"))))
+    done = 0
+    for restart in (*restarts, len(log)):
+        for record in log[done:restart]:
+            writer.dispatch(record)
+        # What stands before the file's end is skipped; the message at its end is not.
+        done = max(restart - back, 0)
+    for number, file in enumerate(writer.files):
+        (store / "index" / f"202311142213{number:05d}").write_bytes(file.encode(1))
+    report = checked(store, "5.3.3")
+
+    assert [finding for finding in report.findings if finding.kind != "checkpoint_index_time"] == []
+    assert report.numbers.get("restarted", 0) >= 1
+    assert report.numbers["behind"] == 0
+
+
+def test_a_kill_between_slot_and_header_leaves_a_file_half_written(store: Path) -> None:
+    """The entry that the slot points at is not counted."""
+    path = index_file(store, 12)
+    data = bytearray(path.read_bytes())
+    count = int.from_bytes(data[36:40], "big")
+    slot = next(slot for slot in range(100) if not any(data[40 + 4 * slot : 44 + 4 * slot]))
+    data[40 + 4 * slot : 44 + 4 * slot] = count.to_bytes(4, "big")
+    path.write_bytes(data)
+
+    assert the_finding(store).kind == "half_written"
 
 
 def test_a_store_without_index_files_has_nothing_to_verify(store: Path) -> None:
