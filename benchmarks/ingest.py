@@ -1,0 +1,226 @@
+"""
+Ingest a log into `messages`, against what stands on either side of it.
+
+    python benchmarks/ingest.py [--mib N] [--record-size BYTES] [--runs N] [--compressible] [--folder DIR]
+
+Peers, interleaved in one run: reading the bytes into a checksum (the physical limit); one process that writes the same
+columns with the same codec from batches that lie ready in memory (the floor: it neither reads, decodes nor checks);
+Spark's own writer on our batches; naive PySpark (binaryFile, `struct` for each record; of a smaller log with small
+segments, counted per byte). The log is in the page cache, and sessions are started before the clock.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+from zlib import crc32
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from benchmarks.measuring import Measured, measured, vars_of
+from benchmarks.stores import Recipe, make_store
+from jobs.ingest import Request, ingest
+from jobs.lake.tables import MESSAGES
+from jobs.lake.writing import writer_settings
+from jobs.source.listing import list_store
+from jobs.source.planning import Range, plan_ranges
+from jobs.source.reading import RangeReader
+from jobs.source.workers import OneByOne, SparkWorkers
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.schema import SCHEMA
+from rmq_formats.properties import PropertyParser
+
+_NAIVE_MIB = 48
+_NAIVE_SEGMENT = 8 << 20
+_PLAIN = ">iiiiiqqiq4siq4siiqi"
+
+
+def batches_of(range_: Range) -> Iterator[pa.RecordBatch]:
+    """Decode one range."""
+    for group in RangeReader(range_).pieces():
+        if isinstance(group, Records):
+            yield message_batch(group, PropertyParser.SCAN)[0]
+
+
+def checksum(store: Path) -> None:
+    """Read every byte once."""
+    for segment in sorted((store / "commitlog").iterdir()):
+        with segment.open("rb", buffering=0) as file:
+            value = 0
+            while data := file.read(16 << 20):
+                value = crc32(data, value)
+
+
+def floor(store: Path, folder: Path) -> Measured:
+    """Write prepared batches with pyarrow; preparing them is not counted."""
+    total = Measured()
+    for number, range_ in enumerate(plan_ranges(list_store(str(store)))):
+        prepared = list(batches_of(range_))
+        if not prepared:
+            continue
+        settings = writer_settings(MESSAGES, prepared[0].num_rows)
+        settings["write_statistics"] = [name for name in settings["write_statistics"] if name in SCHEMA.names]
+        with measured() as figures, pq.ParquetWriter(folder / f"{number}.parquet", SCHEMA, **settings) as writer:
+            for batch in prepared:
+                writer.write_batch(batch)
+        total.wall_s += figures.wall_s
+        total.cpu_s += figures.cpu_s
+    return total
+
+
+def spark_writer(spark: SparkSession, store: Path, folder: Path) -> None:
+    """Give our batches to Spark's writer."""
+    ranges = plan_ranges(list_store(str(store)))
+    plain = pa.schema([field for field in SCHEMA if field.name not in {"properties", "keys"}])
+
+    def rows(indices: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in indices:
+            for number in batch.column(0).to_pylist():
+                for made in batches_of(ranges[number]):
+                    yield pa.RecordBatch.from_arrays(
+                        [_plain(made.column(field.name)) for field in plain], names=plain.names
+                    )
+
+    frame = spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(rows, _ddl(plain))
+    frame.write.format("delta").mode("overwrite").option("compression", "zstd").save(str(folder))
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _ddl(schema: pa.Schema) -> str:
+    names = {"int32": "int", "int64": "bigint", "bool": "boolean", "date32[day]": "date", "binary": "binary"}
+    return ", ".join(
+        f"{field.name} {names.get(str(field.type)) or ('timestamp' if pa.types.is_timestamp(field.type) else 'string')}"
+        for field in schema
+    )
+
+
+def naive(spark: SparkSession, store: Path, folder: Path) -> None:
+    """Do what a first version does: whole files as rows, records by `struct` in Python, Spark's writer."""
+
+    def records(row: Any) -> Iterator[tuple[Any, ...]]:  # noqa: ANN401 - a row of Spark's
+        content, position = row.content, 0
+        while position + 88 <= len(content):
+            fields = struct.unpack_from(_PLAIN, content, position)
+            if fields[1] != -626843481:  # noqa: PLR2004 - the magic number of a message
+                return
+            start = position + 88
+            body = bytes(content[start : start + fields[-1]])
+            start += fields[-1]
+            topic = content[start + 1 : start + 1 + content[start]].decode()
+            start += 1 + content[start]
+            (length,) = struct.unpack_from(">h", content, start)
+            text = content[start + 2 : start + 2 + length].decode()
+            properties = dict(item.split("\x01", 1) for item in text.split("\x02") if item)
+            yield (*fields[:9], fields[11], *fields[14:], topic, properties, body)
+            position += fields[0]
+
+    integers = (
+        "total_size",
+        "magic_code",
+        "body_crc",
+        "queue_id",
+        "flag",
+        "queue_offset",
+        "physical_offset",
+        "sys_flag",
+    )
+    names = [
+        *integers,
+        "born_timestamp",
+        "store_timestamp",
+        "reconsume_times",
+        "prepared_transaction_offset",
+        "body_length",
+    ]
+    ddl = ", ".join(f"{name} bigint" for name in names) + ", topic string, properties map<string,string>, body binary"
+    files = spark.read.format("binaryFile").load(str(store / "commitlog"))
+    frame = spark.createDataFrame(files.rdd.flatMap(records), ddl)
+    frame.write.format("delta").mode("overwrite").save(str(folder))
+
+
+def main() -> None:
+    """Print the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=4096)
+    parser.add_argument("--record-size", type=int, default=1024)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--compressible", action="store_true")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark")
+    told = parser.parse_args()
+    store = make_store(Recipe(told.mib << 20, told.record_size, compressible=told.compressible), told.folder)
+    small = make_store(Recipe(_NAIVE_MIB << 20, told.record_size, segment_size=_NAIVE_SEGMENT, seed=1), told.folder)
+    scratch = told.folder / "scratch"
+    from jobs.session import spark_session
+
+    spark = spark_session("benchmark", spark_options=["--master", "local[2]"], record_classes=False)
+    messages_only: Any = {"broker": "b", "tables": frozenset(), "release": "5.3.3"}
+    peers: dict[str, tuple[float, Callable[[], Measured | None]]] = {
+        "checksum": (told.mib, lambda: checksum(store)),
+        "floor": (told.mib, lambda: floor(store, scratch)),
+        "one process": (told.mib, lambda: _ours(store, scratch, OneByOne(), messages_only)),
+        "rocketmq-lake": (told.mib, lambda: _ours(store, scratch, SparkWorkers(spark), messages_only)),
+        "Spark's writer": (told.mib, lambda: spark_writer(spark, store, scratch / "spark")),
+        "naive PySpark": (_NAIVE_MIB, lambda: naive(spark, small, scratch / "naive")),
+    }
+    seen: dict[str, list[Measured]] = {name: [] for name in peers}
+    for turn in range(told.runs + 1):
+        for name, (_, run) in peers.items():
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir(parents=True)
+            with measured() as figures:
+                own = run()
+            if turn:  # the first turn warms up
+                seen[name].append(own or figures)
+    print(json.dumps(_result(told, seen, {name: size for name, (size, _) in peers.items()}), indent=2))
+
+
+def _ours(store: Path, scratch: Path, workers: OneByOne | SparkWorkers, options: dict[str, Any]) -> None:
+    summary = ingest(Request(str(store), str(scratch / "lake"), **options), workers)
+    if not summary.messages:
+        raise SystemExit("nothing was ingested")
+
+
+def _result(told: argparse.Namespace, seen: dict[str, list[Measured]], mib: dict[str, float]) -> dict[str, Any]:
+    middle = {
+        name: {key: round(median(vars_of(run)[key] for run in runs), 3) for key in vars_of(runs[0])}
+        for name, runs in seen.items()
+    }
+    per_gib = {
+        name: {key: round(values[key] / mib[name] * 1024, 3) for key in ("cpu_s", "wall_s")}
+        for name, values in middle.items()
+    }
+    ours, floor_ = per_gib["rocketmq-lake"], per_gib["floor"]
+    return {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "command": " ".join(["python", "benchmarks/ingest.py", *sys.argv[1:]]),
+        "record_size": told.record_size,
+        "mib": told.mib,
+        "runs": told.runs,
+        "median": middle,
+        "per_gib": per_gib,
+        "ratios": {
+            "cpu_over_floor": round(ours["cpu_s"] / floor_["cpu_s"], 2),
+            "wall_over_floor": round(ours["wall_s"] / floor_["wall_s"], 2),
+            "one_process_wall_over_two": round(per_gib["one process"]["wall_s"] / ours["wall_s"], 2),
+            "times_faster_than_naive": round(per_gib["naive PySpark"]["wall_s"] / ours["wall_s"], 1),
+            "times_faster_than_spark_writer": round(per_gib["Spark's writer"]["wall_s"] / ours["wall_s"], 1),
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()
