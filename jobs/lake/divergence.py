@@ -66,10 +66,12 @@ def first_difference(lake: Lake, store: KnownStore, listing: StoreListing, agree
     end = store.newest.to_offset if store.newest else 0
     selection = store.newest.selection if store.newest else {}
     takes_all = not (selection.get("topics") or selection.get("exclude_topics"))
+    doubtful: int | None = None  # the first of the records before this one that differ in one field each
     for group in _groups(listing, max(agreed, listing.start_offset), end):
-        difference = _difference(lake, store, group, end, takes_all=takes_all)
-        if difference is not None:
-            return difference
+        for offset, fields in _compared(lake, store, group, end, takes_all=takes_all):
+            if fields > 1 or (fields and doubtful is not None):
+                return _boundary(offset if doubtful is None else doubtful, group)
+            doubtful = offset if fields else None
     return None
 
 
@@ -92,27 +94,30 @@ def _groups(listing: StoreListing, start: int, end: int) -> Iterator[_Group]:
                     return
 
 
-def _difference(lake: Lake, store: KnownStore, group: _Group, end: int, *, takes_all: bool) -> int | None:
-    """Return the first place in a group where the log has a record and the lake has something else."""
+def _compared(lake: Lake, store: KnownStore, group: _Group, end: int, *, takes_all: bool) -> Iterator[tuple[int, int]]:
+    """
+    Yield each place of a group that log or lake have a record at, and in how many fields they differ.
+
+    A record that is in one of them alone differs in all. One field alone may have rotted: nothing covers the fields of
+    a record but the body.
+    """
     offset = ds.field("physical_offset")
     here = (ds.field("store_id") == store.store_id) & (offset >= group.start) & (offset < min(group.end, end))
     snapshot = open_table(lake.location, MESSAGES.name, lake.options)
     if snapshot is None:
-        return None
+        return
     kept = snapshot.to_pyarrow_dataset().to_table(columns=list(_COMPARED), filter=here).sort_by("physical_offset")
-    of_lake = _offsets(kept)
-    of_log = _offsets(group.records)
+    of_lake = _values(kept, "physical_offset")
+    of_log = _values(group.records, "physical_offset")
     of_log = of_log[of_log < end]
-    _, in_log, in_lake = np.intersect1d(of_log, of_lake, assume_unique=True, return_indices=True)
-    unequal = np.zeros(in_log.size, bool)
+    both, in_log, in_lake = np.intersect1d(of_log, of_lake, assume_unique=True, return_indices=True)
+    unequal = np.zeros(both.size, np.int64)
     for name in _COMPARED:
-        unequal |= _values(group.records, name)[in_log] != _values(kept, name)[in_lake]
-    other = np.concatenate([of_log[in_log][unequal], np.delete(of_lake, in_lake)])
-    found = sorted(set(other.tolist()) - group.damaged)
-    if takes_all:
-        new = np.delete(of_log, in_log).tolist()
-        found = sorted({*found, *(_not_in_quarantine(lake, store, new) if new else ())})
-    return _boundary(found[0], of_log, group) if found else None
+        unequal += _values(group.records, name)[in_log] != _values(kept, name)[in_lake]
+    gone = set(np.delete(of_lake, in_lake).tolist()) - group.damaged
+    new = np.delete(of_log, in_log).tolist() if takes_all else []
+    alone = {*gone, *(_not_in_quarantine(lake, store, new) if new else ())}
+    yield from sorted([*zip(both.tolist(), unequal.tolist(), strict=True), *((at, len(_COMPARED)) for at in alone)])
 
 
 def _not_in_quarantine(lake: Lake, store: KnownStore, offsets: list[int]) -> Iterator[int]:
@@ -124,14 +129,13 @@ def _not_in_quarantine(lake: Lake, store: KnownStore, offsets: list[int]) -> Ite
             yield offset
 
 
-def _boundary(found: int, of_log: Integers, group: _Group) -> int:
-    """Return the record of the log that covers *found*: rows may begin in the middle of it."""
+def _boundary(found: int, group: _Group) -> int:
+    """Return the record of the log that covers *found*: a row may begin in the middle of it."""
+    of_log = _values(group.records, "physical_offset")
     before = of_log[of_log <= found]
-    return int(before[-1]) - group.header_size if before.size else group.start
-
-
-def _offsets(table: pa.Table | pa.RecordBatch) -> Integers:
-    return _values(table, "physical_offset")
+    if not before.size:
+        return min(found - group.header_size, group.start)
+    return int(before[-1]) - group.header_size
 
 
 def _values(table: pa.Table | pa.RecordBatch, name: str) -> Integers:

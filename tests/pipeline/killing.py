@@ -202,7 +202,7 @@ def write_for_ever(root: Path, offset: int, seed: int, *, crashes: bool) -> None
             broker.truncate(placed[-1].end_offset)
         elif not crashes and len(list((root / "store" / "commitlog").iterdir())) > random.randrange(6, 12):
             broker.expire(random.randrange(1, 3))
-        time.sleep(random.random() / 30)
+        time.sleep(random.random() / 5)
 
 
 def random_moments(folder: Path, kills: int, *, crashes: bool) -> dict[str, Any]:

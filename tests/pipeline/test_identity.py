@@ -1,0 +1,217 @@
+"""Whose store is this: copies, slaves, wiped stores, namesakes, and logs whose broker took their end back."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jobs.exit_codes import ExitCode
+from jobs.ingest import Request, Summary, ingest
+from jobs.lake.identity import AmbiguousBrokerError
+from jobs.lake.runs import Lake, known_stores, thinned
+from jobs.source.reading import Fingerprint
+from jobs.source.workers import OneByOne
+from rmq_formats.commitlog.record import MessageRecord, encode_record
+from tests.pipeline.broker import SEGMENT_SIZE, Broker, some_records
+from tests.pipeline.lakes import gaps_of, raw_rows, rows_of
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    """Return a broker that has written one segment and begun a second one."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(70))
+    return broker
+
+
+def run(store: Path, name: str | None = "b", **options: int) -> Summary:
+    """Bring a store into the lake beside it."""
+    return ingest(Request(str(store), str(store.parent / "lake"), broker=name, **options), OneByOne())  # type: ignore[arg-type]
+
+
+def raw(records: list[MessageRecord]) -> list[tuple[int, bytes]]:
+    """Return what the lake holds of records that stand in a log."""
+    return [(record.physical_offset, encode_record(record)) for record in records]
+
+
+def test_a_copy_and_a_slave_are_the_same_store(broker: Broker, tmp_path: Path) -> None:
+    """Master and slave in turn, under other paths and names: every row is there once."""
+    run(broker.root)
+    shutil.copytree(broker.root, tmp_path / "slave")
+    more = broker.append(some_records(30, seed=2))
+
+    assert run(tmp_path / "slave", "another").run is None
+    assert run(broker.root).messages == len(more)
+    shutil.copytree(broker.root, tmp_path / "slave", dirs_exist_ok=True)
+    assert run(tmp_path / "slave").run is None
+    assert len(raw_rows(tmp_path / "lake")) == 100
+
+
+def test_a_slave_that_lags_behind_is_the_same_store_and_has_nothing_new(broker: Broker, tmp_path: Path) -> None:
+    """Zeros where the lake has rows are not written yet, nor is a record that is half there another one."""
+    placed = broker.append(some_records(30, seed=2))
+    run(broker.root)
+    slave = Broker(tmp_path / "slave")
+    slave.append(some_records(70))
+    slave.append(some_records(10, seed=2))
+    slave.append(some_records(30, seed=2)[10:11], cut_at=50)
+
+    summary = run(tmp_path / "slave")
+
+    assert (summary.run, summary.superseded, summary.exit_code) == (None, None, ExitCode.CLEAN)
+    assert len(raw_rows(tmp_path / "lake")) == 70 + len(placed)
+
+
+def test_what_a_broker_took_back_moves_aside_and_what_it_wrote_instead_is_there(broker: Broker, tmp_path: Path) -> None:
+    """A dirty tail: from the exact first record that differs on, rows are superseded, none is lost."""
+    kept = raw(Broker(tmp_path / "same").append(some_records(70)))
+    tail = broker.append(some_records(30, seed=2))
+    run(broker.root)
+    broker.truncate(tail[12].physical_offset)
+    new = broker.append(some_records(40, seed=3))
+
+    summary = run(broker.root)
+
+    assert summary.exit_code is ExitCode.DAMAGE
+    assert summary.superseded is not None
+    assert summary.superseded["from_offset"] == tail[12].physical_offset
+    assert raw_rows(tmp_path / "lake") == kept + raw(tail[:12]) + raw(new)
+    assert raw_rows(tmp_path / "lake", "superseded_messages") == raw(tail[12:])
+    assert run(broker.root).run is None
+
+
+def test_a_crash_that_takes_back_whole_segments_is_seen(broker: Broker, tmp_path: Path) -> None:
+    """The first difference may lie segments before the watermark."""
+    tail = broker.append(some_records(200, seed=2))
+    run(broker.root)
+    broker.truncate(tail[3].physical_offset)
+    new = broker.append(some_records(300, seed=3))
+
+    summary = run(broker.root)
+
+    assert summary.superseded is not None
+    assert summary.superseded["from_offset"] == tail[3].physical_offset
+    assert raw_rows(tmp_path / "lake")[-300:] == raw(new)
+    assert raw_rows(tmp_path / "lake", "superseded_messages") == raw(tail[3:])
+
+
+def test_a_slave_that_became_master_goes_on_where_the_logs_part(broker: Broker, tmp_path: Path) -> None:
+    """The slave had less than the master when it was promoted, and wrote on."""
+    promoted = Broker(tmp_path / "promoted")
+    shared = promoted.append(some_records(60))
+    new = promoted.append(some_records(60, seed=5))
+    run(broker.root)
+
+    summary = run(tmp_path / "promoted")
+
+    assert summary.superseded is not None
+    assert raw_rows(tmp_path / "lake") == raw(shared + new)
+    assert len(raw_rows(tmp_path / "lake", "superseded_messages")) == 10
+
+
+def test_a_log_that_was_wiped_is_another_one_under_the_same_name(broker: Broker, tmp_path: Path) -> None:
+    """Both histories stay, told apart by their store id; the run says so."""
+    run(broker.root)
+    shutil.rmtree(broker.root)
+    new = Broker(broker.root)
+    new.append(some_records(30, seed=9))
+
+    summary = run(broker.root)
+    rows = rows_of(tmp_path / "lake")
+
+    assert summary.exit_code is ExitCode.DAMAGE
+    assert "not the log that the lake has as broker b" in summary.notes[0]
+    assert len(rows) == 100
+    assert sum(row["store_id"] == summary.store_id for row in rows) == 30
+    assert (run(broker.root).run, run(broker.root).exit_code) == (None, ExitCode.CLEAN)
+
+
+def test_a_second_store_without_a_name_must_be_named(broker: Broker, tmp_path: Path) -> None:
+    """Two logs under the label `default` could not be told apart."""
+    run(broker.root, None)
+    Broker(tmp_path / "second").append(some_records(5, seed=4))
+
+    with pytest.raises(AmbiguousBrokerError):
+        run(tmp_path / "second", None)
+
+    assert len(rows_of(tmp_path / "lake")) == 70
+
+
+def test_bytes_that_rot_behind_the_watermark_are_no_other_history(broker: Broker, tmp_path: Path) -> None:
+    """A flipped bit in a record that the lake has, fingerprinted or not, changes nothing."""
+    run(broker.root)
+    for position in (40, 3000):
+        with (broker.root / "commitlog" / f"{0:020}").open("r+b") as file:
+            file.seek(position)
+            byte = file.read(1)[0]
+            file.seek(position)
+            file.write(bytes([byte ^ 1]))
+    more = broker.append(some_records(10, seed=2))
+
+    summary = run(broker.root)
+
+    assert (summary.superseded, summary.messages) == (None, len(more))
+    assert len({row["store_id"] for row in rows_of(tmp_path / "lake")}) == 1
+
+
+def test_a_store_whose_first_record_is_damaged_is_known_by_another_one(tmp_path: Path) -> None:
+    """Damage at the very beginning does not hide a store."""
+    broker = Broker(tmp_path / "store")
+    placed = broker.append(some_records(10))
+    with (broker.root / "commitlog" / f"{0:020}").open("r+b") as file:
+        file.seek(4)
+        file.write(b"\xff" * 8)
+
+    summary = run(broker.root)
+
+    assert (summary.messages, summary.quarantined) == (9, 1)
+    assert raw_rows(tmp_path / "lake") == raw(placed[1:])
+
+
+def test_a_store_of_which_every_known_byte_expired_goes_on_behind_a_gap(broker: Broker, tmp_path: Path) -> None:
+    """Its name and its offsets are all that is left to know it by."""
+    first = run(broker.root)
+    broker.append(some_records(300, seed=2))
+    broker.expire(3)
+
+    summary = run(broker.root)
+
+    assert summary.store_id == first.store_id
+    assert summary.exit_code is ExitCode.DAMAGE
+    assert gaps_of(tmp_path / "lake") == [(first.to_offset, 3 * SEGMENT_SIZE)]
+
+
+def test_a_store_that_lags_into_offsets_between_fingerprints_is_known_by_its_rows(tmp_path: Path) -> None:
+    """Where no fingerprint lies, the lake's rows are compared."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(400))
+    run(broker.root)
+    (lone,) = (path for path in (broker.root / "commitlog").iterdir() if int(path.name) == SEGMENT_SIZE)
+    (tmp_path / "part" / "commitlog").mkdir(parents=True)
+    shutil.copy(lone, tmp_path / "part" / "commitlog")
+
+    summary = run(tmp_path / "part", "elsewhere")
+
+    assert summary.run is None
+    assert len(rows_of(tmp_path / "lake")) == 400
+
+
+def test_an_empty_store_is_nobody(tmp_path: Path) -> None:
+    """A broker that has just made its first file has written nothing yet; it is registered when it has."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(1), cut_at=0)
+
+    assert run(broker.root).store_id is None
+    assert known_stores(Lake(str(tmp_path / "lake"))) == []
+
+
+def test_fingerprints_stay_few_and_reach_back_to_the_beginning() -> None:
+    """Thinned after each of thousands of runs, they know a store for ever."""
+    known: tuple[Fingerprint, ...] = ()
+    for run_number in range(5000):
+        first = Fingerprint(run_number * 1000, 100, "x")
+        known = thinned((*known, first, first._replace(offset=first.offset + 900)))
+
+    assert len(known) < 120
+    assert min(known).offset < 5_000_000 // 4
+    assert max(known).offset == 4_999_900

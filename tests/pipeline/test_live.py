@@ -1,0 +1,150 @@
+"""A store that changes while we look: half-written records, segments that are sealed, appear and go, and `--settle`."""
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.exit_codes import ExitCode
+from jobs.ingest import Request, Summary, ingest
+from jobs.source.distribute import Outcome, Task
+from jobs.source.planning import Range
+from jobs.source.workers import OneByOne, Workers
+from rmq_formats.commitlog.record import encode_record
+from rmq_formats.errors import FormatError
+from tests.pipeline.broker import SEGMENT_SIZE, Broker, some_records
+from tests.pipeline.lakes import gaps_of, raw_rows, rows_of
+
+
+@dataclass(frozen=True, slots=True)
+class Meanwhile(OneByOne):
+    """Workers before whose first range something happens: behind the plan, in front of the tasks."""
+
+    happens: Callable[[], object] = lambda: None
+
+    def ranges(
+        self, ranges: Sequence[Range], task: Task[Any], discard: Callable[[Any], object] = id
+    ) -> list[Outcome[Any]]:
+        """Let it happen, then read."""
+        self.happens()
+        return OneByOne.ranges(self, ranges, task, discard)
+
+
+def run(store: Path, workers: Workers | None = None, **options: int) -> Summary:
+    """Bring a store into the lake beside it."""
+    request = Request(str(store), str(store.parent / "lake"), broker="b", **options)  # type: ignore[arg-type]
+    return ingest(request, workers or OneByOne())
+
+
+@pytest.mark.parametrize("written", [1, 4, 8, 60, 91, -1])
+def test_a_record_that_is_half_there_waits_for_the_next_run(written: int, tmp_path: Path) -> None:
+    """Wherever the broker's copy stands, nothing is damage and nothing is lost."""
+    broker = Broker(tmp_path / "store")
+    first = broker.append(some_records(5))
+    newest = some_records(1, seed=2)
+    broker.append(newest, cut_at=written)
+
+    half = run(broker.root)
+    placed = broker.append(newest)
+    whole = run(broker.root)
+
+    assert (half.messages, half.to_offset, half.exit_code) == (5, broker.offset - placed[0].total_size, ExitCode.CLEAN)
+    assert (whole.messages, whole.exit_code) == (1, ExitCode.CLEAN)
+    assert raw_rows(tmp_path / "lake") == [(one.physical_offset, encode_record(one)) for one in first + placed]
+
+
+def test_a_segment_that_is_sealed_between_listing_and_reading_is_read_to_its_end(tmp_path: Path) -> None:
+    """The segment that appeared behind it is the next run's."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(10))
+    more: list[Any] = []
+
+    first = run(broker.root, Meanwhile(happens=lambda: more.extend(broker.append(some_records(100, seed=2)))))
+    second = run(broker.root)
+
+    assert (first.to_offset, first.exit_code) == (SEGMENT_SIZE, ExitCode.CLEAN)
+    assert first.messages + second.messages == 110
+    assert [row["physical_offset"] for row in rows_of(tmp_path / "lake")][10:] == [one.physical_offset for one in more]
+
+
+def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(tmp_path: Path) -> None:
+    """The run goes on behind them; the next one is clean."""
+    broker = Broker(tmp_path / "store")
+    placed = broker.append(some_records(200))
+
+    during = run(broker.root, Meanwhile(happens=lambda: broker.expire(2)), range_size=4096)
+    after = run(broker.root)
+
+    assert (during.exit_code, after.exit_code) == (ExitCode.DAMAGE, ExitCode.CLEAN)
+    assert {gap["why"] for gap in during.gaps} == {"deleted while it was being read"}
+    assert (gaps_of(tmp_path / "lake")[0][0], gaps_of(tmp_path / "lake")[-1][1]) == (0, 2 * SEGMENT_SIZE)
+    assert [row["physical_offset"] for row in rows_of(tmp_path / "lake")] == [
+        one.physical_offset for one in placed if one.physical_offset >= 2 * SEGMENT_SIZE
+    ]
+
+
+def test_a_store_that_is_taken_away_is_no_gap(tmp_path: Path) -> None:
+    """A disk that was unmounted looks like deleted files to a task; its messages must not be given up."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(200))
+    away = tmp_path / "away"
+
+    with pytest.raises((OSError, FormatError)):
+        run(broker.root, Meanwhile(happens=lambda: shutil.move(broker.root / "commitlog", away)))
+    shutil.move(away, broker.root / "commitlog")
+
+    assert run(broker.root).messages == 200
+    assert gaps_of(tmp_path / "lake") == []
+
+
+def test_what_expired_between_runs_is_a_gap(tmp_path: Path) -> None:
+    """It is told once, with its offsets."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(30))
+    first = run(broker.root)
+    broker.append(some_records(200, seed=2))
+    broker.expire(2)
+
+    second, third = run(broker.root), run(broker.root)
+
+    assert [second.exit_code, third.exit_code] == [ExitCode.DAMAGE, ExitCode.CLEAN]
+    assert gaps_of(tmp_path / "lake") == [(first.to_offset, 2 * SEGMENT_SIZE)]
+
+
+def test_a_segment_made_ahead_of_need_is_no_end_of_the_log(tmp_path: Path) -> None:
+    """A broker makes the next file before it needs it: zeros."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(30))
+    (broker.root / "commitlog" / f"{SEGMENT_SIZE:020}").write_bytes(bytes(SEGMENT_SIZE))
+
+    assert run(broker.root).messages == 30
+    placed = broker.append(some_records(100, seed=2))
+    assert run(broker.root).messages == len(placed)
+
+
+def test_settle_leaves_the_newest_records_of_the_open_segment_alone(tmp_path: Path) -> None:
+    """Records stored less than MS ago are the next run's; the order of the log is never broken."""
+    broker = Broker(tmp_path / "store")
+    now = time.time_ns() // 1_000_000
+    broker.append(some_records(20, stored=now - 3_600_000))
+    broker.append(some_records(20, seed=2, stored=now - 1000))
+    broker.append(some_records(1, seed=3, stored=now - 3_600_000))
+
+    assert run(broker.root, settle_ms=600_000).messages == 20
+    assert run(broker.root, settle_ms=600_000).run is None
+    assert run(broker.root).messages == 21
+
+
+def test_settle_does_not_hold_back_sealed_segments(tmp_path: Path) -> None:
+    """A segment that others follow is settled, whatever its clock said."""
+    broker = Broker(tmp_path / "store")
+    now = time.time_ns() // 1_000_000
+    placed = broker.append(some_records(100, stored=now + 10**10))
+
+    summary = run(broker.root, settle_ms=600_000)
+
+    assert summary.messages == sum(one.physical_offset < SEGMENT_SIZE for one in placed)
