@@ -45,6 +45,8 @@ Each inequality has one of these names; nothing else was seen, and a test fails 
 * `again`: a broker killed after it made an index file and before it wrote its header leaves a file of zeros. Recovery
   keeps it (its end time, 0, is not behind the checkpoint's), and as it ends with no message, none is skipped: what
   recovery dispatches, from the first message of a log file on, is indexed once more, into this file and later ones.
+* *lost at recovery* (not in the table: the brokers here are told otherwise): from 5.4.0 on recovery looks at the ten
+  newest log files only (`commitLogRecoverMaxNum`); what was not dispatched before them never gets units and entries.
 * *units into the log equal*: a shortened log no longer proves the units of deleted messages; all others are equal.
 * *passed over*: behind a record of the schedule topic whose DELAY is no number (no client gets one into a log) a broker
   dispatches nothing of what it had read to the end of the file, and truncates the log there when it recovers; the

@@ -292,13 +292,13 @@ def restarted(stage: Stage) -> None:
 @scenario()
 def killed(stage: Stage) -> None:
     """Kill a process while it writes, start it again, use it: what a broker makes of a half written store."""
-    with stage.store() as store:
+    with stage.store(stage.thorough_recovery) as store:
         store.put_each("before", (_numbered("W", number) for number in range(300)))
-    with stage.store() as store:
+    with stage.store(stage.thorough_recovery) as store:
         store.put_each("unflushed", (_numbered("W", number) for number in range(300, 340)))
         stage.crash()
     stage.remove_empty_files()
-    with stage.store() as store:
+    with stage.store(stage.thorough_recovery) as store:
         store.put_each("after", (_numbered("W", number) for number in range(340, 352)))
 
 
