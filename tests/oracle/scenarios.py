@@ -7,7 +7,7 @@ A scenario plays on a `Stage` and runs on every release from `since` on. The sto
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final, TypeAlias
@@ -40,7 +40,6 @@ class Scenario:
     play: Callable[[Stage], None]
     since: str
     geometry: Geometry
-    settings: dict[str, str] = field(default_factory=dict)
 
     def runs_on(self, release: str) -> bool:
         """Tell whether *release* knows everything that this scenario asks for."""
@@ -59,14 +58,12 @@ class Scenario:
 SCENARIOS: dict[str, Scenario] = {}
 
 
-def scenario(
-    *, since: str = "4.0.0", geometry: Geometry | None = None
-) -> Callable[[Callable[[Stage], None]], Callable[[Stage], None]]:
+def scenario(*, since: str = "4.0.0") -> Callable[[Callable[[Stage], None]], Callable[[Stage], None]]:
     """Add a function to `SCENARIOS`."""
 
     def add(play: Callable[[Stage], None]) -> Callable[[Stage], None]:
         name = play.__name__.replace("_", "-")
-        SCENARIOS[name] = Scenario(name, (play.__doc__ or "").strip(), play, since, geometry or SMALL_GEOMETRY)
+        SCENARIOS[name] = Scenario(name, (play.__doc__ or "").strip(), play, since, SMALL_GEOMETRY)
         return play
 
     return add
