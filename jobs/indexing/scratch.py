@@ -5,8 +5,9 @@ They lie beside the output, where every worker reaches them. To pass them throug
 as the whole build.
 """
 
+import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -55,24 +56,30 @@ class Scratch:
 def scratch_beside(output: str, options: Mapping[str, str]) -> Iterator[Scratch]:
     """Give a directory below *output* for the time of a run."""
     scratch = Scratch(join(output, f"{PREFIX}{uuid4()}"), dict(options))
-    local = is_local(scratch.location)
-    if local:
+    if is_local(scratch.location):
         Path(local_path(scratch.location)).mkdir(parents=True)
     try:
         yield scratch
     finally:
-        storage = storage_of(scratch.location, options)
+        _remove(scratch)
+
+
+def _remove(scratch: Scratch) -> None:
+    """Remove a directory; what a task that nobody waits for still writes there must not fail the run."""
+    if is_local(scratch.location):
+        shutil.rmtree(local_path(scratch.location), ignore_errors=True)
+        return
+    storage = storage_of(scratch.location, scratch.options)
+    with suppress(FileNotFoundError):
         for info in storage.list_files(scratch.location):
             storage.delete(join(scratch.location, info.name))
-        if local:
-            Path(local_path(scratch.location)).rmdir()
 
 
 @contextmanager
-def scratch_for(location: str | None) -> Iterator[Scratch]:
+def scratch_for(location: str | None, options: Mapping[str, str]) -> Iterator[Scratch]:
     """Give a directory for a run without output: below *location*, else among this machine's temporary files."""
     if location is not None:
-        with scratch_beside(location, {}) as scratch:
+        with scratch_beside(location, options) as scratch:
             yield scratch
         return
     with TemporaryDirectory(prefix="rocketmq-lake-") as folder, scratch_beside(folder, {}) as scratch:

@@ -59,7 +59,7 @@ def verify_index(
         notes.append("there are no index files (messageIndexEnable or indexFileWriteEnable is off, or they are lost)")
         return PartReport(numbers={"files": 0}, notes=notes)
     settings = settle(listing, files, wanted)
-    with scratch_for(scratch_location) as scratch:
+    with scratch_for(scratch_location, workers.options) as scratch:
         explanation = _explain(workers, listing, settings, range_size, scratch)
         findings = [
             *(_finding(explained) for explained in explanation.files if _is_finding(explained)),
