@@ -9,14 +9,14 @@ with more.
 import secrets
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmq_formats.commitlog import fill, kernels
-from rmq_formats.commitlog.fill import Column, Names, Properties
+from rmq_formats.commitlog.fill import Column, Distinct, Names, Output, Properties
 from rmq_formats.commitlog.record import Host
 from rmq_formats.commitlog.row import record_of_row
 from rmq_formats.commitlog.scan import Records
@@ -64,45 +64,71 @@ def message_batch(
     if max(bodies, _GROWTH * texts) > _LARGEST:
         reason = f"a batch of {bodies} bytes of bodies and {texts} of properties: Arrow's offsets end at {_LARGEST}"
         raise LimitExceeded(reason)
-    good, bad, body = _bodies(buffer, positions, bodies, with_body=with_body)
+    sizes = _Sizes(positions.size, bodies if with_body else 0, topics, texts)
+    out, distinct, rows = _filled(buffer, positions, sizes, PARSER_CODES[parser], with_body=with_body)
     columns = {
-        "body": body,
-        **_numbers(buffer, good),
-        **_topics(buffer, good, topics),
-        **_hosts(buffer, good),
-        **_properties(buffer, good, texts, parser),
+        **_numbers(out, rows),
+        **_texts_and_hosts(out, distinct, rows),
+        **_properties(out.properties, distinct.names, rows),
+        "body": _column(pa.binary(), out.body, rows) if with_body else pa.nulls(rows, pa.binary()),
     }
     batch = pa.RecordBatch.from_arrays([columns[field.name] for field in SCHEMA], schema=SCHEMA)
-    sizes = [int(read_i32(buffer, at + kernels.TOTAL_SIZE_AT)) for at in bad]
-    return batch, [(records.base_offset + at, size) for at, size in zip(bad, sizes, strict=True)]
+    bad = [
+        (records.base_offset + at, int(read_i32(buffer, at + kernels.TOTAL_SIZE_AT)))
+        for at in out.bad[: positions.size - rows].tolist()
+    ]
+    return batch, bad
+
+
+class _Sizes(NamedTuple):
+    """How many records there are, and how many bytes their parts have."""
+
+    rows: int
+    bodies: int
+    topics: int
+    properties: int
+
+
+def _filled(
+    buffer: Bytes, positions: Integers, sizes: _Sizes, parser: int, *, with_body: bool
+) -> tuple[Output, Distinct, int]:
+    """Fill columns, again and with more room if need be; return them, and how many rows they have."""
+    slots, heap_size, growth = _SLOTS, _HEAP_SIZE, 1
+    while True:
+        out, distinct = _output_room(sizes, growth * sizes.properties), _distinct_room(slots, heap_size)
+        rows, status = fill.fill(buffer, positions, parser, int(with_body), int(growth > 1), out, distinct)
+        if status == fill.DONE:
+            return out, distinct, int(rows)
+        if status == fill.MORE_TEXTS:
+            slots, heap_size = _MORE * slots, _MORE * heap_size
+        else:
+            growth = _GROWTH
 
 
 def _selected(records: Records, takes: Callable[[str], bool]) -> Integers:
     """Return the positions of the records whose topic is wanted."""
-    numbers, texts, _ = _numbered_topics(records.buffer, records.positions, 0)
+    buffer, positions = records.buffer, records.positions
+    _, size, _ = fill.measure(buffer, positions)
+    count = positions.size
+    numbers, raw = _room(np.int32, count), _column_room(count, size)
+    scratch = np.empty(_GROWTH * _LONGEST_TEXT, np.uint8)
+    slots, heap_size = _SLOTS, _HEAP_SIZE
+    while True:
+        texts = new_texts(slots, heap_size, _SEED)
+        if fill.fill_topics(buffer, positions, 0, count, texts, scratch, numbers, raw) == fill.DONE:
+            break
+        slots, heap_size = _MORE * slots, _MORE * heap_size
     wanted = np.array([takes(topic) for topic in _texts(texts).to_pylist()], np.bool_)
-    return records.positions[wanted[numbers]] if numbers.size else records.positions
+    return positions[wanted[numbers]] if count else positions
 
 
 # --- columns ---------------------------------------------------------------------------------------------------------
 
 
-def _bodies(buffer: Bytes, positions: Integers, size: int, *, with_body: bool) -> tuple[Integers, list[int], pa.Array]:
-    """Return the positions of the records whose body is right, those of the others, and the bodies."""
-    good, bad = np.empty_like(positions), np.empty_like(positions)
-    column = _column_room(positions.size, size if with_body else 0)
-    rows = fill.fill_bodies(buffer, positions, int(with_body), good, bad, column)
-    bodies = _column(pa.binary(), column, rows) if with_body else pa.nulls(rows, pa.binary())
-    return good[:rows], bad[: positions.size - rows].tolist(), bodies
-
-
-def _numbers(buffer: Bytes, positions: Integers) -> dict[str, pa.Array]:
+def _numbers(out: Output, rows: int) -> dict[str, pa.Array]:
     """Return the columns of numbers, and what is derived from them."""
-    rows = positions.size
-    numbers = _room(np.int32, len(fill.NUMBERS) * rows).reshape(len(fill.NUMBERS), rows)
-    wide = _room(np.int64, len(fill.WIDE_NUMBERS) * rows).reshape(len(fill.WIDE_NUMBERS), rows)
-    fill.fill_numbers(buffer, positions, numbers, wide)
-    by_name = dict(zip(fill.NUMBERS, numbers, strict=True)) | dict(zip(fill.WIDE_NUMBERS, wide, strict=True))
+    by_name = dict(zip(fill.NUMBERS, out.numbers[:, :rows], strict=True))
+    by_name |= dict(zip(fill.WIDE_NUMBERS, out.wide_numbers[:, :rows], strict=True))
     has_store_date = _has_date(by_name["store_timestamp"])
     present = {
         "store_date": has_store_date,
@@ -118,61 +144,23 @@ def _numbers(buffer: Bytes, positions: Integers) -> dict[str, pa.Array]:
     }
 
 
-def _topics(buffer: Bytes, positions: Integers, size: int) -> dict[str, pa.Array]:
-    numbers, texts, raw = _numbered_topics(buffer, positions, size)
+def _texts_and_hosts(out: Output, distinct: Distinct, rows: int) -> dict[str, pa.Array]:
     return {
-        "topic": _repeated(numbers, _texts(texts)),
-        "topic_raw": _column(pa.binary(), raw, positions.size, is_optional=True),
+        "topic": _repeated(out.topics[:rows], _texts(distinct.topics)),
+        "topic_raw": _column(pa.binary(), out.topic_raw, rows, is_optional=True),
+        "born_host": _repeated(out.born_hosts[:rows], _host_texts(distinct.born_hosts)),
+        "store_host": _repeated(out.store_hosts[:rows], _host_texts(distinct.store_hosts)),
+        "offset_msg_id": _column(pa.string(), out.offset_ids, rows),
     }
 
 
-def _numbered_topics(buffer: Bytes, positions: Integers, size: int) -> tuple[Sizes, Texts, Column]:
-    numbers = _room(np.int32, positions.size)
-    raw = _column_room(positions.size, size)
-    scratch = np.empty(_GROWTH * _LONGEST_TEXT, np.uint8)
-    slots, heap_size = _SLOTS, _HEAP_SIZE
-    while True:
-        texts = new_texts(slots, heap_size, _SEED)
-        if fill.fill_topics(buffer, positions, texts, scratch, numbers, raw) == fill.DONE:
-            return numbers, texts, raw
-        slots, heap_size = _MORE * slots, _MORE * heap_size
-
-
-def _hosts(buffer: Bytes, positions: Integers) -> dict[str, pa.Array]:
-    rows = positions.size
-    born_numbers, store_numbers = _room(np.int32, rows), _room(np.int32, rows)
-    ids = _column_room(rows, _ID_SIZE * rows)
-    slots, heap_size = _SLOTS, _HEAP_SIZE
-    while True:
-        born, store = new_texts(slots, heap_size, _SEED), new_texts(slots, heap_size, _SEED)
-        if fill.fill_hosts(buffer, positions, born, born_numbers, store, store_numbers, ids) == fill.DONE:
-            break
-        slots, heap_size = _MORE * slots, _MORE * heap_size
-    return {
-        "born_host": _repeated(born_numbers, _host_texts(born)),
-        "store_host": _repeated(store_numbers, _host_texts(store)),
-        "offset_msg_id": _column(pa.string(), ids, rows),
-    }
-
-
-def _properties(buffer: Bytes, positions: Integers, size: int, parser: PropertyParser) -> dict[str, pa.Array]:
-    rows = positions.size
-    slots, heap_size, growth = _SLOTS, _HEAP_SIZE, 1
-    while True:
-        names, out = _name_room(slots, heap_size), _property_room(rows, size, growth * size)
-        status = fill.fill_properties(buffer, positions, PARSER_CODES[parser], growth > 1, names, out)
-        if status == fill.DONE:
-            break
-        if status == fill.MORE_TEXTS:
-            slots, heap_size = _MORE * slots, _MORE * heap_size
-        else:
-            growth = _GROWTH
+def _properties(out: Properties, names: Names, rows: int) -> dict[str, pa.Array]:
     count, key_count = int(out.lists[rows]), int(out.key_lists[rows])
     keys = _column(pa.string(), out.keys, key_count)
-    key_lists = [_validity(out.keys.present[:rows]), pa.py_buffer(out.key_lists)]
+    key_lists = [_validity(out.keys.present[:rows]), pa.py_buffer(out.key_lists[: rows + 1])]
     return {
         "properties": pa.MapArray.from_arrays(
-            _array(pa.int32(), out.lists),
+            _array(pa.int32(), out.lists[: rows + 1]),
             _repeated(out.names[:count], _texts(names.texts)),
             _column(pa.string(), out.values, count),
         ),
@@ -200,6 +188,29 @@ def _ends_room(count: int) -> Sizes:
 
 def _column_room(count: int, size: int) -> Column:
     return Column(_ends_room(count), _room(np.uint8, size), _room(np.uint8, count))
+
+
+def _output_room(sizes: _Sizes, texts: int) -> Output:
+    """Return room for records; *texts* is the size of their properties once these are clean."""
+    rows = sizes.rows
+    return Output(
+        good=_room(np.int64, rows),
+        bad=_room(np.int64, rows),
+        body=_column_room(rows, sizes.bodies),
+        numbers=_room(np.int32, len(fill.NUMBERS) * rows).reshape(len(fill.NUMBERS), rows),
+        wide_numbers=_room(np.int64, len(fill.WIDE_NUMBERS) * rows).reshape(len(fill.WIDE_NUMBERS), rows),
+        topics=_room(np.int32, rows),
+        topic_raw=_column_room(rows, sizes.topics),
+        born_hosts=_room(np.int32, rows),
+        store_hosts=_room(np.int32, rows),
+        offset_ids=_column_room(rows, _ID_SIZE * rows),
+        properties=_property_room(rows, sizes.properties, texts),
+    )
+
+
+def _distinct_room(slots: int, heap_size: int) -> Distinct:
+    topics, born_hosts, store_hosts = (new_texts(slots, heap_size, _SEED) for _ in range(3))
+    return Distinct(topics, born_hosts, store_hosts, _name_room(slots, heap_size))
 
 
 def _property_room(rows: int, raw_size: int, size: int) -> Properties:

@@ -68,6 +68,7 @@ _TAGS, _KEYS, _UNIQ_KEY = range(len(NAMED))
 _KEY_SEPARATOR = ord(KEY_SEPARATOR)
 _NAME_VALUE = ord(NAME_VALUE_SEPARATOR)
 _PROPERTY = ord(PROPERTY_SEPARATOR)
+_CACHED_SIZE = 1 << 18
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8).copy()
 
 
@@ -92,6 +93,22 @@ class Properties(NamedTuple):
     keys: Column  # `present` is by row
 
 
+class Output(NamedTuple):
+    """All columns of a group of records."""
+
+    good: Integers  # positions of the records that became rows
+    bad: Integers  # of those whose body is not what was written
+    body: Column
+    numbers: NDArray[np.int32]  # a line for each of NUMBERS
+    wide_numbers: Integers  # a line for each of WIDE_NUMBERS
+    topics: Sizes  # number of each row's topic
+    topic_raw: Column
+    born_hosts: Sizes
+    store_hosts: Sizes
+    offset_ids: Column
+    properties: Properties
+
+
 class Names(NamedTuple):
     """The distinct property names, and what is remembered of the row at hand."""
 
@@ -101,6 +118,15 @@ class Names(NamedTuple):
     starts: Integers  # of the row's values
     ends: Integers
     scratch: Bytes  # the row's text with malformed bytes replaced
+
+
+class Distinct(NamedTuple):
+    """The distinct texts of a group of records."""
+
+    topics: Texts
+    born_hosts: Texts  # address and port
+    store_hosts: Texts
+    names: Names
 
 
 @inlined
@@ -131,31 +157,56 @@ def measure(buffer: Bytes, positions: Integers) -> tuple[int, int, int]:
 
 
 @compiled
-def fill_bodies(buffer: Bytes, positions: Integers, with_body: int, good: Integers, bad: Integers, out: Column) -> int:
+def fill(
+    buffer: Bytes, positions: Integers, parser: int, with_body: int, has_room: int, out: Output, distinct: Distinct
+) -> tuple[int, int]:
     """
-    Copy the bodies that are what was written, while they are in the processor's cache from being checked.
+    Fill all columns; return how many rows there are, and how it ended.
 
-    Return how many these are; their positions are in *good*, the others' in *bad*.
+    Pass by pass over so many records that the processor's cache keeps them from the first pass to the last.
     """
-    rows = 0
-    for i in range(positions.size):
+    rows, last = 0, 0
+    status = DONE
+    while last < positions.size and status == DONE:
+        first = last
+        while last < positions.size and number_at(positions, last) - number_at(positions, first) < _CACHED_SIZE:
+            last += 1
+        before, rows = rows, _fill_bodies(buffer, positions, first, last, rows, with_body, out)
+        _fill_numbers(buffer, out.good, before, rows, out.numbers, out.wide_numbers)
+        texts, scratch = distinct.topics, distinct.names.scratch
+        status = fill_topics(buffer, out.good, before, rows, texts, scratch, out.topics, out.topic_raw)
+        if status == DONE:
+            status = _fill_hosts(buffer, before, rows, distinct, out)
+        if status == DONE:
+            status = _fill_properties(buffer, out.good, before, rows, parser, has_room, distinct.names, out.properties)
+    return rows, status
+
+
+@compiled
+def _fill_bodies(
+    buffer: Bytes, positions: Integers, first: int, last: int, rows: int, with_body: int, out: Output
+) -> int:
+    """Copy the bodies that are what was written; return how many rows there are then."""
+    for i in range(first, last):
         at = number_at(positions, i)
         if kernels.has_right_crc(buffer, at):
-            good[np.uintp(rows)] = at
+            out.good[np.uintp(rows)] = at
             body, body_end, _, _, _, _ = kernels.record_parts(buffer, at)
-            out.ends[np.uintp(rows + 1)] = copy_bytes(
-                buffer, body, body_end if with_body else body, out.data, number_at(out.ends, rows)
+            out.body.ends[np.uintp(rows + 1)] = copy_bytes(
+                buffer, body, body_end if with_body else body, out.body.data, number_at(out.body.ends, rows)
             )
             rows += 1
         else:
-            bad[np.uintp(i - rows)] = at
+            out.bad[np.uintp(i - rows)] = at
     return rows
 
 
 @compiled
-def fill_numbers(buffer: Bytes, positions: Integers, numbers: NDArray[np.int32], wide: Integers) -> None:
+def _fill_numbers(
+    buffer: Bytes, positions: Integers, first: int, last: int, numbers: NDArray[np.int32], wide: Integers
+) -> None:
     """Fill the lines of *numbers* and *wide* as NUMBERS and WIDE_NUMBERS name them."""
-    for row in range(positions.size):
+    for row in range(first, last):
         at = number_at(positions, row)
         sys_flag = read_i32(buffer, at + kernels.SYS_FLAG_AT)
         growth = kernels.host_growth(sys_flag)
@@ -184,10 +235,19 @@ def fill_numbers(buffer: Bytes, positions: Integers, numbers: NDArray[np.int32],
 
 
 @compiled
-def fill_topics(buffer: Bytes, positions: Integers, texts: Texts, scratch: Bytes, numbers: Sizes, raw: Column) -> int:
+def fill_topics(
+    buffer: Bytes,
+    positions: Integers,
+    first: int,
+    last: int,
+    texts: Texts,
+    scratch: Bytes,
+    numbers: Sizes,
+    raw: Column,
+) -> int:
     """Write the number of each topic as Java reads it; *raw* has the bytes of malformed ones."""
-    number = -1
-    for row in range(positions.size):
+    number = number_at(numbers, first - 1) if first else -1
+    for row in range(first, last):
         _, _, topic, topic_end, _, _ = kernels.record_parts(buffer, number_at(positions, row))
         raw_end = topic
         if number < 0 or not is_text(texts, number, buffer, topic, topic_end):
@@ -204,34 +264,29 @@ def fill_topics(buffer: Bytes, positions: Integers, texts: Texts, scratch: Bytes
 
 
 @compiled
-def fill_hosts(
-    buffer: Bytes,
-    positions: Integers,
-    born_hosts: Texts,
-    born_numbers: Sizes,
-    store_hosts: Texts,
-    store_numbers: Sizes,
-    offset_ids: Column,
-) -> int:
+def _fill_hosts(buffer: Bytes, first: int, last: int, distinct: Distinct, out: Output) -> int:
     """Write the numbers of the hosts by their bytes, and the offset ids, which begin with the store host's."""
-    born, store = -1, -1
-    for row in range(positions.size):
-        at = number_at(positions, row)
+    born = number_at(out.born_hosts, first - 1) if first else -1
+    store = number_at(out.store_hosts, first - 1) if first else -1
+    for row in range(first, last):
+        at = number_at(out.good, row)
         sys_flag = read_i32(buffer, at + kernels.SYS_FLAG_AT)
-        start, end = at + kernels.BORN_HOST_AT, at + kernels.STORE_TIMESTAMP_AT + kernels.born_growth(sys_flag)
-        if born < 0 or not is_text(born_hosts, born, buffer, start, end):
-            born = number_of(born_hosts, buffer, start, end)
-        start += end - start + 8
+        growth = kernels.born_growth(sys_flag)
+        start, end = at + kernels.BORN_HOST_AT, at + kernels.STORE_TIMESTAMP_AT + growth
+        if born < 0 or not is_text(distinct.born_hosts, born, buffer, start, end):
+            born = number_of(distinct.born_hosts, buffer, start, end)
+        start = at + kernels.STORE_HOST_AT + growth
         end = at + kernels.RECONSUME_TIMES_AT + kernels.host_growth(sys_flag)
-        if store < 0 or not is_text(store_hosts, store, buffer, start, end):
-            store = number_of(store_hosts, buffer, start, end)
+        if store < 0 or not is_text(distinct.store_hosts, store, buffer, start, end):
+            store = number_of(distinct.store_hosts, buffer, start, end)
         if min(born, store) == FULL:
             return MORE_TEXTS
-        born_numbers[np.uintp(row)] = born
-        store_numbers[np.uintp(row)] = store
-        to = _write_hex(buffer, start, end, offset_ids.data, number_at(offset_ids.ends, row))
+        out.born_hosts[np.uintp(row)] = born
+        out.store_hosts[np.uintp(row)] = store
+        ids = out.offset_ids
+        to = _write_hex(buffer, start, end, ids.data, number_at(ids.ends, row))
         offset = at + kernels.PHYSICAL_OFFSET_AT
-        offset_ids.ends[np.uintp(row + 1)] = _write_hex(buffer, offset, offset + 8, offset_ids.data, to)
+        ids.ends[np.uintp(row + 1)] = _write_hex(buffer, offset, offset + 8, ids.data, to)
     return DONE
 
 
@@ -245,12 +300,20 @@ def _write_hex(buffer: Bytes, start: int, end: int, target: Bytes, at: int) -> i
 
 
 @compiled
-def fill_properties(
-    buffer: Bytes, positions: Integers, parser: int, has_room: int, names: Names, out: Properties
+def _fill_properties(
+    buffer: Bytes,
+    positions: Integers,
+    first_row: int,
+    last_row: int,
+    parser: int,
+    has_room: int,
+    names: Names,
+    out: Properties,
 ) -> int:
     """Write each row's properties as the parser sees them: one of a name, its last value, where it first stood."""
-    before, first, keys = 0, 0, 0
-    for row in range(positions.size):
+    before = number_at(out.lists, first_row - 1) if first_row else 0
+    first, keys = number_at(out.lists, first_row), number_at(out.key_lists, first_row)
+    for row in range(first_row, last_row):
         _, _, _, _, raw, raw_end = kernels.record_parts(buffer, number_at(positions, row))
         source, start, end = buffer, raw, raw_end
         is_clean = is_clean_text(buffer, raw, raw_end)
