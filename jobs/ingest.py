@@ -11,6 +11,7 @@ from jobs.ingestion.model import TABLES, Request, Summary
 from jobs.ingestion.run import ingest
 from jobs.lake.identity import AmbiguousBrokerError
 from jobs.lake.runs import HeldByOtherError, Lake
+from jobs.metrics import write_metrics
 from jobs.options import config_option, json_option, quiet_option, report_option, store_options
 from jobs.report.of_ingest import report_of
 from jobs.report.writing import write_report
@@ -56,6 +57,12 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files.")
 @click.option("--release", metavar="X.Y.Z", help="The broker's release, where the store cannot tell it.")
 @click.option("--dry-run", is_flag=True, help="Say what would be read; write nothing.")
+@click.option(
+    "--metrics",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the run's figures as a Prometheus text file.",
+)
 @report_option
 @json_option
 @quiet_option
@@ -76,6 +83,7 @@ def command(  # noqa: PLR0913 - one argument an option
     index_num: int | None,
     release: str | None,
     dry_run: bool,
+    metrics: Path | None,
     report: Path | None,
     as_json: bool,
     quiet: bool,
@@ -103,6 +111,8 @@ def command(  # noqa: PLR0913 - one argument an option
     except HeldByOtherError as error:
         click.echo(f"rmq-lake: {store}: {error}", err=True)
         return ExitCode.HELD
+    if metrics is not None:
+        write_metrics(metrics, summary)
     if report is not None:
         write_report(report, report_of(summary, Lake(summary.lake, hadoop_options(spark_session("rmq-lake ingest")))))
     if as_json:
