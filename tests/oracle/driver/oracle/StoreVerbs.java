@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.TopicConfig;
@@ -96,6 +97,10 @@ final class StoreVerbs {
         Answer drained = drain();
         long afterDispatch = System.nanoTime();
         starting.join();
+        // Before the dispatcher knows where to begin, nothing seems to be behind: then the end of the start counts.
+        if (System.nanoTime() - afterDispatch > TimeUnit.SECONDS.toNanos(2)) {
+            afterDispatch = System.nanoTime();
+        }
         if (failure.get() != null) {
             throw failure.get();
         }
