@@ -18,7 +18,7 @@ from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.release import Release
 
-BROKER = "broker-a"
+BROKER = "b0"
 STORE_ID = "00000000-0000-4000-8000-000000000001"
 
 _ENTRIES = pa.schema(

@@ -12,7 +12,10 @@ import pytest
 
 from jobs import cli
 from rmq_formats.commitlog.layout import MAGIC_V1
+from rmq_formats.release import Release
+from tests.formats.stores import stored_records
 from tests.golden import GOLDEN, release_of
+from tests.jobs.query_lakes import write_entries, write_messages
 
 BASES = tuple(name for name in GOLDEN if name.endswith("-base"))
 _STDOUT, _STDERR = b"# ---- stdout ----\n", b"# ---- stderr ----\n"
@@ -74,10 +77,15 @@ def _offset_of_checked(segment: Path) -> int:
     return 1 << 62 if found < 0 else int(segment.name) + data.rfind(MAGIC, 0, found) - 4
 
 
-def _answer(
-    store: Path, release: str, arguments: list[str], bodies: Path, capfdbinary: pytest.CaptureFixture[bytes]
+def _answer(  # noqa: PLR0913, PLR0917 - a call, where and how
+    store: Path,
+    release: str,
+    arguments: list[str],
+    bodies: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    place: str = "--store",
 ) -> tuple[int, bytes, str]:
-    own = ["--store", str(store), "--release", release, "--time-zone", "UTC", "--bodies", str(bodies)]
+    own = [place, str(store), "--release", release, "--time-zone", "UTC", "--bodies", str(bodies)]
     code = cli.main(["query", "mqadmin", *own, *arguments])
     sys.stdout.flush()
     captured = capfdbinary.readouterr()
@@ -116,3 +124,30 @@ def test_body_files_hold_what_mqadmin_wrote(
     ours = {path.name: path.read_bytes() for path in (tmp_path / "bodies").iterdir()}
 
     assert {path.name: path.read_bytes() for path in (store / "EXPECT" / "msgbodys").iterdir()} == ours
+
+
+# A lake has no ConsumeQueue files, at whose ends pulls and queryCq end: it finds more, and needs no empty pull.
+_END_WITH_A_QUEUE_FILE = ("printMsg-tag", "queryCq-tail")
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_a_lake_of_the_store_answers_each_recorded_line_byte_for_byte(
+    name: str, golden: Callable[[str], Path], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Weeks after the broker has dropped the data."""
+    store, release = golden(name), Release.of(release_of(name))
+    lake = tmp_path / "lake"
+    write_messages(lake, store, release)
+    write_entries(lake, [stored.record for stored in stored_records(store)], release)
+    later = {case for of, case in _ANSWERED_BEFORE_THE_END if of == name}
+    for path in sorted((store / "EXPECT").glob("[0-9]*.txt")):
+        call = recorded(path)
+        if path.stem in later or path.stem.endswith(_END_WITH_A_QUEUE_FILE):
+            continue
+        bodies = tmp_path / "bodies"
+        arguments = ["--broker", "b0", *call.arguments]
+        code, out, err = _answer(lake, str(release), arguments, bodies, capfdbinary, "--lake")
+
+        expected = call.stdout.replace(_TRACKS, b"").replace(_BODY_PATH, f"{bodies}/".encode())
+        assert expected == out, (path.name, err)
+        assert (0 if expected else 5) == code, (path.name, err)
