@@ -10,9 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_formats.compiled import compiled, inlined
-from rmq_formats.kernels import Bytes, Integers, Sizes, byte_at, copy_bytes, number_at, read_u32, same_bytes
+from rmq_formats.kernels import Bytes, Integers, Sizes, byte_at, copy_bytes, integer, number_at, read_u32, same_bytes
 
 FULL = -1
+
+_COUNT, _SEED = range(2)  # places in a state
 
 _MULTIPLIER = 0x5BD1E995
 _LOW_32 = (1 << 32) - 1
@@ -29,7 +31,7 @@ class Texts(NamedTuple):
     @property
     def known(self) -> int:
         """How many texts there are."""
-        return int(self.state[0])
+        return int(self.state[_COUNT])
 
 
 def new_texts(slots: int, heap_size: int, seed: int) -> Texts:
@@ -50,7 +52,7 @@ def is_text(texts: Texts, number: int, buffer: Bytes, start: int, end: int) -> b
 def number_of(texts: Texts, buffer: Bytes, start: int, end: int) -> int:
     """Return the number of a text, a new one if it was not seen before; FULL when there is no room for it."""
     state, slots, ends, heap = texts
-    value = number_at(state, 1)
+    value = number_at(state, integer(_SEED))
     at = start
     while end - at >= 4:
         value = ((value ^ read_u32(buffer, at)) * _MULTIPLIER) & _LOW_32
@@ -68,12 +70,12 @@ def number_of(texts: Texts, buffer: Bytes, start: int, end: int) -> int:
         if is_text(texts, number, buffer, start, end):
             return number
         slot = (slot + 1) & mask
-    number = number_at(state, 0)
+    number = number_at(state, integer(_COUNT))
     used = number_at(ends, number)
     if number + 1 >= ends.size or used + end - start > heap.size:
         return FULL
     copy_bytes(buffer, start, end, heap, used)
     ends[np.uintp(number + 1)] = used + end - start
     slots[np.uintp(slot)] = number + 1
-    state[0] = number + 1
+    state[_COUNT] = number + 1
     return number

@@ -43,6 +43,12 @@ def byte_at(buffer: Bytes, at: int) -> int:
 
 
 @inlined
+def integer(value: int) -> int:
+    """Return *value* as what a variable holds: functions are compiled once more for each literal they are given."""
+    return int(np.int64(value))
+
+
+@inlined
 def number_at(numbers: NDArray[Any], at: int) -> int:
     """Return one element of an array of integers."""
     return int(np.int64(numbers[np.uintp(at)]))
@@ -395,10 +401,10 @@ def crc32(buffer: Bytes, start: int, end: int) -> int:
 
     Long stretches go by two halves at once: each step waits for the one before it, but not for the other half's.
     """
-    value = _LOW_32
+    value = integer(_LOW_32)
     at = start
     while end - at >= 2 * _CRC_HALF:
-        second = 0
+        second = integer(0)
         for i in range(0, _CRC_HALF, _CRC_STEP):
             value = _crc_of_step(buffer, at + i, value)
             second = _crc_of_step(buffer, at + _CRC_HALF + i, second)

@@ -23,6 +23,7 @@ from rmq_formats.kernels import (
     copy_bytes,
     copy_clean_text,
     copy_short,
+    integer,
     is_clean_text,
     next_property,
     number_at,
@@ -165,7 +166,7 @@ def fill(
 
     Pass by pass over so many records that the processor's cache keeps them from the first pass to the last.
     """
-    rows, last = 0, 0
+    rows, last = integer(0), integer(0)
     status = DONE
     while last < positions.size and status == DONE:
         first = last
@@ -246,6 +247,7 @@ def fill_topics(
     raw: Column,
 ) -> int:
     """Write the number of each topic as Java reads it; *raw* has the bytes of malformed ones."""
+    nothing = integer(0)
     number = number_at(numbers, first - 1) if first else -1
     for row in range(first, last):
         _, _, topic, topic_end, _, _ = kernels.record_parts(buffer, number_at(positions, row))
@@ -254,7 +256,7 @@ def fill_topics(
             if is_clean_text(buffer, topic, topic_end):
                 number = number_of(texts, buffer, topic, topic_end)
             else:
-                number = number_of(texts, scratch, 0, copy_clean_text(buffer, topic, topic_end, scratch, 0))
+                number = number_of(texts, scratch, nothing, copy_clean_text(buffer, topic, topic_end, scratch, nothing))
                 raw_end = topic_end
             if number == FULL:
                 return MORE_TEXTS
@@ -320,7 +322,8 @@ def _fill_properties(
         if not is_clean:
             if not has_room:
                 return MORE_ROOM
-            source, start, end = names.scratch, 0, copy_clean_text(buffer, raw, raw_end, names.scratch, 0)
+            source, start = names.scratch, integer(0)
+            end = copy_clean_text(buffer, raw, raw_end, source, start)
         count, is_rebuildable = _parse_row(source, start, end, parser, row, before, first, names, out)
         if count == FULL:
             return MORE_TEXTS
@@ -341,7 +344,7 @@ def _parse_row(
 
     The names from *before* to *first* are those of the row before: this one probably has the same.
     """
-    count = 0
+    count = integer(0)
     is_rebuildable = True
     at, expected = start, start
     while at < end:
@@ -409,11 +412,11 @@ def _write_row(buffer: Bytes, row: int, first: int, count: int, keys: int, names
     """Write the values that were found, and the columns of their own that some have; return how many keys there are."""
     for i in range(count):
         _append(out.values, first + i, buffer, number_at(names.starts, i), number_at(names.ends, i))
-    start, end = _value_of(_TAGS, row, names)
+    start, end = _value_of(integer(_TAGS), row, names)
     _append_optional(out.tags, row, buffer, start, end)
-    start, end = _value_of(_UNIQ_KEY, row, names)
+    start, end = _value_of(integer(_UNIQ_KEY), row, names)
     _append_optional(out.uniq_key, row, buffer, start, end)
-    start, end = _value_of(_KEYS, row, names)
+    start, end = _value_of(integer(_KEYS), row, names)
     out.keys.present[np.uintp(row)] = 1 if end > start else 0
     while start < end:
         stop = start
