@@ -35,12 +35,14 @@ from rmq_formats.consumequeue.layout import (
     UNIT,
 )
 from rmq_formats.consumequeue.unit import (
+    LMQ_PREFIX,
     SCHEDULE_TOPIC,
     QueueKind,
     QueueName,
     QueueRules,
     delay_ms,
     expected_units,
+    is_left_out_of_multi_dispatch,
     logical_offset,
 )
 from rmq_formats.flags import INNER_BATCH, TRANSACTION_MASK, TransactionType
@@ -62,7 +64,7 @@ from rmq_formats.kernels import (
     write_i64,
 )
 from rmq_formats.layout import Layout
-from rmq_formats.properties import DELAY, INNER_MULTI_DISPATCH, TAGS
+from rmq_formats.properties import DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, TAGS
 from rmq_formats.release import Release, UnitSkip
 
 if TYPE_CHECKING:
@@ -112,7 +114,7 @@ _QUEUE, _QUEUE_OFFSET, _PHYSICAL_OFFSET, _TAGS_CODE, _STORE_TIMESTAMP, _SIZE, _B
 _ROWS = 9
 
 # Why a compiled loop comes back before its last record.
-_DONE, _NEW_QUEUE, _SPECIAL, _FULL = range(4)
+_DONE, _NEW_QUEUE, _SPECIAL, _NO_UNIT_ROOM, _NO_TAG_ROOM = range(5)
 
 # How the records of a queue are read.
 _ORDINARY, _SCHEDULED, _BATCHED = range(3)
@@ -120,9 +122,12 @@ _ORDINARY, _SCHEDULED, _BATCHED = range(3)
 _TAGS = np.frombuffer(TAGS.encode(), np.uint8).copy()
 _DELAY = np.frombuffer(DELAY.encode(), np.uint8).copy()
 _MULTI_DISPATCH = np.frombuffer(INNER_MULTI_DISPATCH.encode(), np.uint8).copy()
+_MULTI_OFFSET = np.frombuffer(INNER_MULTI_QUEUE_OFFSET.encode(), np.uint8).copy()
+_LMQ = np.frombuffer(LMQ_PREFIX.encode(), np.uint8).copy()
 _PREPARED = int(TransactionType.PREPARED)
 _ROLLBACK = int(TransactionType.ROLLBACK)
-_PLUS, _MINUS, _ZERO, _NINE = (ord(sign) for sign in "+-09")
+_PLUS, _MINUS, _ZERO, _NINE, _COMMA, _SLASH, _SPACE = (ord(sign) for sign in "+-09,/ ")
+_SAFE_DIGITS = 18  # of a number that 64 bits surely hold
 _MAX_INT = (1 << 31) - 1
 _TEXT_ROOM = 1 << 17  # more than the text of any property can take
 _TAG_SLOTS = 4096
@@ -176,6 +181,76 @@ def _java_int(buffer: Bytes, start: int, end: int) -> tuple[bool, int]:
 
 
 @compiled
+def _end_of_part(buffer: Bytes, at: int, end: int) -> int:
+    """Return where a part of a list ends: at a comma, or where the list does."""
+    while at < end and byte_at(buffer, at) != _COMMA:
+        at += 1
+    return at
+
+
+@compiled
+def _small_number(buffer: Bytes, start: int, end: int) -> int:
+    """Read a number of a few digits; -1 for anything else."""
+    if end == start or end - start > _SAFE_DIGITS:
+        return -1
+    value = 0
+    for i in range(end - start):
+        digit = byte_at(buffer, start + i)
+        if digit < _ZERO or digit > _NINE:
+            return -1
+        value = value * 10 + digit - _ZERO
+    return value
+
+
+@compiled
+def _further_queue(
+    buffer: Bytes, start: int, end: int, queue_id: int, lmq: bool,  # noqa: FBT001 - compiled code has no keywords
+    slots: Integers, keys: Integers, names: Bytes,
+) -> int:  # fmt: skip
+    """Return the row of a queue that a record names beside its own; -1 where the scalar module has to look."""
+    for i in range(end - start):
+        code = byte_at(buffer, start + i)
+        if code in (_SLASH, _SPACE):
+            return -1
+    if lmq and end - start >= _LMQ.size and same_bytes(buffer, start, start + _LMQ.size, _LMQ, 0, _LMQ.size):
+        queue_id = 0
+    row, _ = _find_queue(buffer, start, end, queue_id, slots, keys, names)
+    return row if row >= 0 and keys[row, 4] != _BATCHED else -1
+
+
+@compiled
+def _dispatch(
+    buffer: Bytes, name: int, names_end: int, offset: int, offsets_end: int, queue_id: int, lmq: bool,  # noqa: FBT001
+    slots: Integers, keys: Integers, names: Bytes, units: Integers, count: int,
+) -> int:  # fmt: skip
+    """
+    Add the units of a record's further queues behind its own, which is number *count* - 1; return the new count.
+
+    -1 where the scalar module has to look, -2 where there is no room.
+    """
+    first = count - 1
+    while True:
+        name_end, offset_end = _end_of_part(buffer, name, names_end), _end_of_part(buffer, offset, offsets_end)
+        if name_end == name or (name_end == names_end) != (offset_end == offsets_end):
+            return -1
+        row = _further_queue(buffer, name, name_end, queue_id, lmq, slots, keys, names)
+        queue_offset = _small_number(buffer, offset, offset_end)
+        if row < 0 or queue_offset < 0:
+            return -1
+        if count == units.shape[1]:
+            return -2
+        for field in range(_ROWS):
+            units[field, count] = units[field, first]
+        units[_QUEUE, count] = keys[row, 0]
+        units[_QUEUE_OFFSET, count] = queue_offset
+        units[_DISPATCHED, count] = 1
+        count += 1
+        if name_end == names_end:
+            return count
+        name, offset = name_end + 1, offset_end + 1
+
+
+@compiled
 def _tag_number(
     buffer: Bytes, start: int, end: int, code: int, cache: NDArray[np.int32], ends: Integers, text: Bytes, count: int
 ) -> tuple[int, int]:
@@ -192,14 +267,14 @@ def _tag_number(
 @compiled
 def _collect(
     buffer: Bytes, base_offset: int, positions: Integers, sizes: Sizes, at: int, stop: int,
-    parser: int, multi_dispatch: bool, delays: Integers, default_delay: int,  # noqa: FBT001 - compiled code has no keywords
+    parser: int, multi_dispatch: bool, lmq: bool, excludes: bool, delays: Integers, default_delay: int,  # noqa: FBT001
     slots: Integers, keys: Integers, names: Bytes, units: Integers, count: int,
     cache: NDArray[np.int32], ends: Integers, text: Bytes, tag_count: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Collect the units of records *at* to *stop*; return the record it stopped at, why, and both counts."""
     while at < stop:
         if count == units.shape[1]:
-            return at, _FULL, count, tag_count
+            return at, _NO_UNIT_ROOM, count, tag_count
         start = positions[at]
         sys_flag = read_i32(buffer, start + SYS_FLAG_AT)
         if sys_flag & TRANSACTION_MASK in (_PREPARED, _ROLLBACK):
@@ -214,6 +289,7 @@ def _collect(
         if keys[row, 4] == _BATCHED:
             return at, _SPECIAL, count, tag_count
         tags, tags_end, delay, delay_end = properties, properties, properties, properties
+        further, further_end, offsets, offsets_end = properties, properties, properties, properties
         next_at = properties
         while next_at < properties_end:
             name, name_end, value, value_end, next_at = next_property(buffer, next_at, properties_end, parser)
@@ -224,17 +300,15 @@ def _collect(
                 tags, tags_end = value, value_end
             elif size == _DELAY.size and same_bytes(buffer, name, name_end, _DELAY, 0, size):
                 delay, delay_end = value, value_end
-            elif (
-                multi_dispatch
-                and size == _MULTI_DISPATCH.size
-                and same_bytes(buffer, name, name_end, _MULTI_DISPATCH, 0, size)
-            ):
-                return at, _SPECIAL, count, tag_count
+            elif size == _MULTI_DISPATCH.size and same_bytes(buffer, name, name_end, _MULTI_DISPATCH, 0, size):
+                further, further_end = value, value_end
+            elif size == _MULTI_OFFSET.size and same_bytes(buffer, name, name_end, _MULTI_OFFSET, 0, size):
+                offsets, offsets_end = value, value_end
         code = hash_text(buffer, tags, tags_end)
         tag = -1
         if tags_end > tags and ends.size:
             if ends[tag_count] + clean_text_size(buffer, tags, tags_end) > text.size or tag_count + 2 > ends.size:
-                return at, _FULL, count, tag_count
+                return at, _NO_TAG_ROOM, count, tag_count
             tag, tag_count = _tag_number(buffer, tags, tags_end, code, cache, ends, text, tag_count)
         stored = store_timestamp(buffer, start)
         if keys[row, 4] == _SCHEDULED and delay_end > delay:
@@ -255,6 +329,14 @@ def _collect(
         units[_DISPATCHED, count] = 0
         units[_TAG, count] = tag
         count += 1
+        if multi_dispatch and further_end > further and offsets_end > offsets and not (excludes and keys[row, 5]):
+            queue_id = read_i32(buffer, start + QUEUE_ID_AT)
+            after = _dispatch(
+                buffer, further, further_end, offsets, offsets_end, queue_id, lmq, slots, keys, names, units, count
+            )
+            if after < 0:
+                return at, _SPECIAL if after == -1 else _NO_UNIT_ROOM, count - 1, tag_count
+            count = after
         at += 1
     return at, _DONE, count, tag_count
 
@@ -277,7 +359,8 @@ class UnitCollector:
         self._default_delay = delay_ms(1, ())
         self._queues: dict[QueueName, int] = {}
         self._slots = np.full(1024, -1, np.int64)
-        self._keys = np.empty((512, 5), np.int64)  # number, queue id, name's start and end, how it is read
+        # Number, queue id, name's start and end, how it is read, whether it is left out of multi-dispatch.
+        self._keys = np.empty((512, 6), np.int64)
         self._known = 0
         self._names = np.empty(1 << 14, np.uint8)
         self._names_end = 0
@@ -311,32 +394,40 @@ class UnitCollector:
         while at < stop:
             at, reason, self._count, self._tag_count = _collect(
                 records.buffer, records.base_offset, records.positions, records.sizes, at, stop,
-                parser, multi_dispatch, self._delays, self._default_delay,
+                parser, multi_dispatch, self._rules.lmq, release.multi_dispatch_excludes_topics,
+                self._delays, self._default_delay,
                 self._slots, self._keys, self._names, self._units, self._count,
                 self._cache, self._ends, self._text, self._tag_count,
             )  # fmt: skip
-            if reason == _FULL:
-                self._grow()
+            if reason == _NO_UNIT_ROOM:
+                self._grow_units()
+            elif reason == _NO_TAG_ROOM:
+                self._grow_tags()
             elif reason == _NEW_QUEUE:
                 self._register(records.buffer, int(records.positions[at]))
             elif reason == _SPECIAL:
                 self._add_special(records, at)
                 at += 1
 
-    def _grow(self) -> None:
-        if self._count == self._units.shape[1]:
-            self._units = np.concatenate([self._units, np.empty_like(self._units)], axis=1)
-        if self._ends.size and self._tag_count + 2 > self._ends.size:
+    def _grow_units(self) -> None:
+        self._units = np.concatenate([self._units, np.empty_like(self._units)], axis=1)
+
+    def _grow_tags(self) -> None:
+        if self._tag_count + 2 > self._ends.size:
             self._ends = np.concatenate([self._ends, np.zeros_like(self._ends)])
-        if self._ends.size and self._text.size - int(self._ends[self._tag_count]) < _TEXT_ROOM:
+        if self._text.size - int(self._ends[self._tag_count]) < _TEXT_ROOM:
             self._text = np.concatenate([self._text, np.empty_like(self._text)])
 
     def _register(self, buffer: Bytes, start: int) -> None:
-        """Give the queue of a record a number and an entry in the table."""
+        """Enter the queue of a record."""
         _, _, topic_at, topic_end, _, _ = record_parts(buffer, start)
-        queue_id = int(read_i32(buffer, start + QUEUE_ID_AT))
-        raw = bytes(buffer[topic_at:topic_end])
-        topic = java_text(raw)
+        topic = bytes(buffer[topic_at:topic_end])
+        self._enter_name(topic, java_text(topic), int(read_i32(buffer, start + QUEUE_ID_AT)))
+
+    def _enter_name(self, raw: bytes, topic: str, queue_id: int) -> None:
+        """Give a queue a number and an entry in the table, by the very bytes of its name."""
+        if self._find(raw, queue_id) >= 0:
+            return
         reading = _SCHEDULED if topic == SCHEDULE_TOPIC else _ORDINARY
         kind = QueueKind.PLAIN
         if topic in self._rules.batch_topics:
@@ -348,7 +439,8 @@ class UnitCollector:
         end = self._names_end + len(raw)
         self._names[self._names_end : end] = np.frombuffer(raw, np.uint8)
         number = self._number(QueueName(kind, topic, queue_id))
-        self._keys[self._known] = number, queue_id, self._names_end, end, reading
+        left_out = is_left_out_of_multi_dispatch(topic)
+        self._keys[self._known] = number, queue_id, self._names_end, end, reading, left_out
         self._known += 1
         self._names_end = end
         if self._known * 2 > self._slots.size:
@@ -358,8 +450,13 @@ class UnitCollector:
         else:
             self._enter(self._known - 1)
 
+    def _find(self, raw: bytes, queue_id: int) -> int:
+        name = np.frombuffer(raw, np.uint8).copy()
+        row, _ = _find_queue(name, 0, name.size, queue_id, self._slots, self._keys, self._names)
+        return int(row)
+
     def _enter(self, row: int) -> None:
-        _, queue_id, start, end, _ = (int(value) for value in self._keys[row])
+        _, queue_id, start, end, _, _ = (int(value) for value in self._keys[row])
         _, slot = _find_queue(self._names, start, end, queue_id, self._slots, self._keys, self._names)
         self._slots[slot] = row
 
@@ -374,8 +471,13 @@ class UnitCollector:
         parser = self._rules.release_at(place).property_parser
         tag = self._special_tag(record.properties_raw, PARSER_CODES[parser])
         for unit in expected_units(record, self._rules):
+            if unit.is_dispatched:
+                # Next time the compiled loop knows it.
+                self._enter_name(
+                    unit.queue.topic.encode("utf-8", "surrogatepass"), unit.queue.topic, unit.queue.queue_id
+                )
             if self._count == self._units.shape[1]:
-                self._grow()
+                self._grow_units()
             self._units[:, self._count] = (
                 self._number(unit.queue),
                 *(unit.queue_offset, unit.physical_offset, unit.tags_code, unit.store_timestamp, unit.size),
@@ -389,7 +491,7 @@ class UnitCollector:
         start, end = _last_tags(text, parser)
         if not self._ends.size or start == end:
             return -1
-        self._grow()
+        self._grow_tags()
         code = hash_text(text, start, end)
         number, self._tag_count = _tag_number(
             text, start, end, code, self._cache, self._ends, self._text, self._tag_count

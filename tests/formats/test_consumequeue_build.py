@@ -1,6 +1,7 @@
 """The compiled queue build gives what the scalar modules give, whatever the records and wherever they are cut."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,6 +101,34 @@ RULES = st.builds(
 def test_collected_units_are_those_of_the_scalar_module(log: list[MessageRecord], rules: QueueRules) -> None:
     """Every queue, every unit, in the order of the log."""
     assert unpacked(pack_units(group(log), rules)) == in_queues(log, rules)
+
+
+LISTS = st.lists(
+    st.sampled_from(("a", "b", "%LMQ%x", "%LMQ%y", "B", "", " ", "a/b", "Tü")), min_size=1, max_size=4
+).map(",".join)
+NUMBERS = st.lists(st.sampled_from(("0", "7", "12345678901234567890", "-1", "x", "")), min_size=1, max_size=4).map(
+    ",".join
+)
+DISPATCHED = st.builds(
+    lambda names, offsets: {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets, "TAGS": "t"},
+    LISTS,
+    NUMBERS | LISTS.map(lambda names: ",".join("5" for _ in names.split(","))),
+)
+MULTI_LOGS = st.lists(
+    st.builds(a_record, topic=TOPICS, properties=DISPATCHED, queue_id=st.integers(0, 1)), min_size=1, max_size=12
+).map(lambda log: placed([*log, *log], 1000))
+
+
+@given(MULTI_LOGS, RULES, st.booleans())
+def test_units_of_further_queues_are_those_of_the_scalar_module(
+    log: list[MessageRecord],
+    rules: QueueRules,
+    lmq: bool,
+) -> None:
+    """The first record that names a queue goes the scalar way, the next one need not."""
+    rules = replace(rules, lmq=lmq)
+
+    assert unpacked(pack_units(group(log), rules, with_tags=True)) == in_queues(log, rules)
 
 
 @given(LOGS, RULES, st.data())
