@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from jobs.beside_broker import broker_process, check_room
 from jobs.exit_codes import ExitCode
 from jobs.indexing.scratch import scratch_beside
 from jobs.indexing.settings import UndecidedError
@@ -33,6 +34,7 @@ from rmq_formats.store import FileKind
 
 MANIFEST = "MANIFEST.json"
 _GROUPS = 64
+_SHARE_OF_LOG = 0.7  # of the log's size: scratch of 40 bytes a unit and files of 20, where records are small
 _DEFAULT_EXT_FILE_SIZE = 48 << 20
 
 
@@ -235,11 +237,15 @@ def command(  # noqa: PLR0913 - one argument an option
     from jobs.source.workers import SparkWorkers
 
     conf = read_broker_conf(broker_conf)
+    directories = log_directories(commitlog, conf)
     spark = spark_session("rmq-lake rebuild-consumequeue")
+    if broker_process(store) is not None:
+        listing = list_store(store, commitlog=directories, options=hadoop_options(spark))
+        check_room(store, out, int(sum(segment.size for segment in listing.segments) * _SHARE_OF_LOG))
     request = Request(
         store,
         target,
-        log_directories(commitlog, conf),
+        directories,
         conf,
         consume_queue_size,
         release,
