@@ -11,11 +11,11 @@ from typing import NamedTuple
 import pytest
 
 from jobs import cli
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
+from jobs.source.workers import OneByOne
 from rmq_formats.commitlog.layout import MAGIC_V1
-from rmq_formats.release import Release
-from tests.formats.stores import stored_records
 from tests.golden import GOLDEN, release_of
-from tests.jobs.query_lakes import write_entries, write_messages
 
 BASES = tuple(name for name in GOLDEN if name.endswith("-base"))
 _STDOUT, _STDERR = b"# ---- stdout ----\n", b"# ---- stderr ----\n"
@@ -135,10 +135,8 @@ def test_a_lake_of_the_store_answers_each_recorded_line_byte_for_byte(
     name: str, golden: Callable[[str], Path], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     """Weeks after the broker has dropped the data."""
-    store, release = golden(name), Release.of(release_of(name))
-    lake = tmp_path / "lake"
-    write_messages(lake, store, release)
-    write_entries(lake, [stored.record for stored in stored_records(store)], release)
+    store, lake = golden(name), tmp_path / "lake"
+    ingest(Request(str(store), str(lake), broker="b0", release=release_of(name)), OneByOne({}))
     later = {case for of, case in _ANSWERED_BEFORE_THE_END if of == name}
     for path in sorted((store / "EXPECT").glob("[0-9]*.txt")):
         call = recorded(path)
@@ -146,7 +144,7 @@ def test_a_lake_of_the_store_answers_each_recorded_line_byte_for_byte(
             continue
         bodies = tmp_path / "bodies"
         arguments = ["--broker", "b0", *call.arguments]
-        code, out, err = _answer(lake, str(release), arguments, bodies, capfdbinary, "--lake")
+        code, out, err = _answer(lake, release_of(name), arguments, bodies, capfdbinary, "--lake")
 
         expected = call.stdout.replace(_TRACKS, b"").replace(_BODY_PATH, f"{bodies}/".encode())
         assert expected == out, (path.name, err)
