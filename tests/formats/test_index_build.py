@@ -16,11 +16,13 @@ from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import Host, MessageRecord, encode_record, new_record
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.flags import TransactionType
-from rmq_formats.hashing import index_key_hash
+from rmq_formats.hashing import index_key_hash, java_text
 from rmq_formats.indexfile.build import KINDS, PACKED_KEY, FileBuilder, RuleTable, pack_keys
+from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, text_array
 from rmq_formats.indexfile.file import IndexFile, IndexWriter, Rules, release_at, rules_of
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
+from rmq_formats.layout import Buffer
 from rmq_formats.release import NEWEST, OLDEST, Release
 
 GEOMETRY = Geometry(hash_slots=13, index_num=12)
@@ -238,3 +240,70 @@ def test_the_same_functions_run_uncompiled() -> None:
     )
 
     assert done.returncode == 0, done.stdout
+
+
+@given(logs(), st.integers(0, 12), releases)
+def test_entries_that_are_adopted_and_keys_that_follow_make_the_same_file(
+    records: list[MessageRecord], adopted: int, release: Release
+) -> None:
+    """A real file's entries are chained as they stand; the rest is put behind them."""
+    rules = rules_of((0, release))
+    keys = packed(records, rules)[: GEOMETRY.capacity]
+    whole, header = built(keys.copy(), rules, 12, None)
+    adopted = min(adopted, len(keys))
+    start, end = GEOMETRY.entry_position(1), GEOMETRY.entry_position(1 + adopted)
+    begins = header._replace(end_timestamp=int(keys["store_timestamp"][adopted - 1]) if adopted else 0)
+    data = bytearray(GEOMETRY.file_size)
+
+    def write(position: int, block: Buffer) -> None:
+        data[position : position + len(block)] = block
+
+    builder = FileBuilder(GEOMETRY, RuleTable.of(rules), write)
+    builder.adopt(np.frombuffer(bytearray(whole[start:end]), np.uint8), begins)
+    builder.add(keys[adopted:].copy())
+    builder.finish()
+
+    assert bytes(data) == whole
+
+
+def test_more_entries_than_a_file_has_room_for_are_not_adopted() -> None:
+    """The caller cuts."""
+    builder = FileBuilder(GEOMETRY, RuleTable.of(rules_of((0, NEWEST))), lambda *_: None)
+    with pytest.raises(ValueError, match="12 entries, room for 11"):
+        builder.adopt(np.zeros(12 * 20, np.uint8), IndexHeader())
+
+
+def test_a_negative_hash_in_a_damaged_entry_is_chained_as_zero() -> None:
+    """No broker stores one: the comparison will show it."""
+    written: dict[int, bytes] = {}
+    rules = RuleTable.of(rules_of((0, NEWEST)))
+    builder = FileBuilder(GEOMETRY, rules, lambda position, block: written.update({position: bytes(block)}))
+    builder.adopt(np.full(20, 255, np.uint8), IndexHeader())
+
+    assert written[GEOMETRY.entry_position(1)][:4] == bytes(4)
+
+
+@given(st.lists(texts, max_size=8))
+def test_texts_come_out_as_java_reads_them(parts: list[bytes]) -> None:
+    """Malformed input is replaced; nothing else changes."""
+    buffer = np.frombuffer(bytearray(b"".join(parts)), np.uint8)
+    ends = np.cumsum([0, *map(len, parts)]).astype(np.int32)
+
+    assert text_array(buffer, ends[:-1], ends[1:]).to_pylist() == [java_text(part) for part in parts]
+
+
+def test_rows_of_entries_name_slot_and_key() -> None:
+    """Without places the keys are not known."""
+    record = new_record(topic=b"T", magic_code=MAGIC_V1, properties=b"KEYS\x01a\x02TAGS\x01t\x02", store_timestamp=7)
+    (block,) = pack_keys(scanned([record], 0), RuleTable.of(rules_of((0, NEWEST))), with_places=True)
+    entries = np.zeros(2, STORED_ENTRY)
+    entries["key_hash"] = block.keys["key_hash"]
+    times = block.keys["store_timestamp"].astype(np.int64)
+    rows = entry_batch(3, 5, GEOMETRY, entries, times, block.places, scanned([record], 0).buffer).to_pylist()
+
+    assert [(row["index_file"], row["entry"], row["topic"], row["key"], row["kind"]) for row in rows] == [
+        (3, 5, "T", "a", "key"),
+        (3, 6, "T", "t", "tag"),
+    ]
+    assert [row["slot"] for row in rows] == [index_key_hash(text) % 13 for text in ("T#a", "T#T#t")]
+    assert {row["key"] for row in entry_batch(3, 5, GEOMETRY, entries).to_pylist()} == {None}
