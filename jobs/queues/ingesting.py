@@ -43,10 +43,12 @@ def begin(
 
 
 def state_of(joined: Joined, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return what the next run must know: how far the log was dispatched, and how far each queue was taken."""
+    """Return what the next run must know: behind which record it goes on, and how far each queue was taken."""
     watermarks = {**_watermarks(state), **joined.watermarks}
+    before = min(int(state["dispatched"]), joined.log_end) if state else 0
     return {
-        "dispatched": joined.dispatched,
+        # The end of a record: what units say of the log's end proves nothing, and a log is read from a boundary on.
+        "dispatched": before if joined.taken_to is None else joined.taken_to,
         "queues": [[*name, position] for name, position in sorted(watermarks.items())],
     }
 

@@ -59,6 +59,7 @@ class Joined:
     damaged: list[tuple[int, int]] = field(default_factory=list)
     log_end: int = 0
     dispatched: int = 0
+    taken_to: int | None = None  # where the last record ends whose units were joined; None when there was none
 
 
 def match_range(matching: Matching, _range: Range, pieces: Iterator[Records | Piece]) -> RangeMatches:
@@ -125,6 +126,7 @@ def _sum(seen: Look, matches: Sequence[RangeMatches], log_end: int) -> Joined:
         joined.matched += int(part.counts.sum())
         joined.differences += part.differences
         joined.damaged += part.damaged
+        joined.taken_to = part.taken_to if part.taken_to is not None else joined.taken_to
         for name, count in part.without_queue.items():
             joined.without_queue[name] = joined.without_queue.get(name, 0) + count
             joined.first_without.setdefault(name, part.first_without[name])

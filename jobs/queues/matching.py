@@ -60,6 +60,7 @@ class RangeMatches:
     first_without: dict[QueueName, int]  # physical offset of the first of them
     differences: list[Difference]
     expected: int
+    taken_to: int | None = None  # where the last record ends that was taken
     damaged: list[tuple[int, int]] = field(default_factory=list)  # offset and size of what is no record
 
 
@@ -69,18 +70,24 @@ class Matcher:
     def __init__(self, matching: Matching) -> None:
         """Read nothing yet."""
         self._matching = matching
+        self._taken_to: int | None = None
         self.collector = UnitCollector(matching.rules, with_tags=matching.with_rows)
 
     def add(self, records: Records) -> None:
         """Take the records of the run from a group of a range's."""
-        self.collector.add(records, self._matching.from_offset, self._matching.to_offset)
+        matching = self._matching
+        self.collector.add(records, matching.from_offset, matching.to_offset)
+        offsets = records.positions + records.base_offset
+        taken = np.flatnonzero((offsets >= matching.from_offset) & (offsets < matching.to_offset))
+        if taken.size:
+            self._taken_to = int(offsets[taken[-1]]) + int(records.sizes[taken[-1]])
 
     def finish(self) -> tuple[RangeMatches, list[RowBlock], list[str]]:
         """Return what was found, and with rows their blocks and the texts of their tags."""
         packed = self.collector.finish()
         numbers = _numbers(self._matching.queues)
         stretches: list[tuple[int, int, int]] = []
-        matches = RangeMatches(*_arrays([]), [], {}, {}, [], int(packed.units.size))
+        matches = RangeMatches(*_arrays([]), [], {}, {}, [], int(packed.units.size), self._taken_to)
         blocks: list[RowBlock] = []
         for name, place in packed.queues():
             if self._matching.takes is not None and not self._matching.takes(name.topic):

@@ -215,6 +215,22 @@ def test_what_a_broker_wrote_anew_behind_a_cut_is_taken_and_nothing_twice(
     assert told(kept + second.rows) == Counter(expected)
 
 
+def test_a_unit_that_lies_about_the_end_moves_no_boundary(golden: Golden, tmp_path: Path) -> None:
+    """The next run reads the log from the end of a record on, whatever the last unit says."""
+    whole = golden("b551-base")
+    records = [record for record, _ in records_of(segments_of(whole))]
+    middle = Moment(records[40].physical_offset, records[40].physical_offset)
+    store = at_moment(whole, tmp_path / "store", middle)
+    path = next(path for path in store.glob("consumequeue/T1/0/*") if any(path.read_bytes()[:20]))
+    data = bytearray(path.read_bytes())
+    data[8:12] = (30_000).to_bytes(4, "big")
+    (store / "consumequeue/T1/0" / "00000000000000000000").write_bytes(bytes(data[:20]).ljust(200, b"\0"))
+
+    state = run(store).state
+
+    assert state["dispatched"] in {record.end_offset for record in records}
+
+
 def test_a_run_without_anything_new_gives_no_row(golden: Golden) -> None:
     """Nor does it change what the next one begins with."""
     first = run(golden("b551-base"))
