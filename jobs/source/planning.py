@@ -16,7 +16,6 @@ from jobs.storage import storage_of
 from rmq_formats.commitlog.layout import BLANK
 
 DEFAULT_RANGE_SIZE = 256 << 20
-_ZEROS = bytes(BLANK.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ def newest_written(listing: StoreListing) -> int | None:
     A broker makes the next file before it needs it, so the last one may be all zeros; one look at each such file tells.
     """
     for segment in reversed(listing.segments):
-        if head(segment, listing) not in (_ZEROS, b""):
+        if any(head(segment, listing)):
             return segment.base_offset
     return None
 
