@@ -6,12 +6,12 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from jobs.beside_broker import broker_process, check_room
+from jobs.beside_broker import broker_process, care_beside, check_room
 from jobs.exit_codes import ExitCode
 from jobs.indexing.rebuilding import MANIFEST, Request, Result, is_inside, is_unused, rebuild
 from jobs.indexing.settings import UndecidedError, Wanted
 from jobs.install import RefusedError, broker_kept_out, install, plan_installation
-from jobs.options import config_option, geometry_options, json_option, quiet_option, store_options
+from jobs.options import config_option, geometry_options, json_option, max_rate_option, quiet_option, store_options
 from jobs.source.listing import list_store, log_directories, read_broker_conf
 
 _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files take at most where keys are usual
@@ -29,6 +29,7 @@ _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files tak
     is_flag=True,
     help="With --install, after a crash: keep the broker from deleting the files at its start.",
 )
+@max_rate_option
 @geometry_options
 @json_option
 @quiet_option
@@ -43,6 +44,7 @@ def command(  # noqa: PLR0913 - one argument an option
     wants_install: bool,
     dry_run: bool,
     advance_checkpoint: bool,
+    max_rate: int | None,
     hash_slots: int | None,
     index_num: int | None,
     consume_queue_size: int | None,
@@ -53,15 +55,16 @@ def command(  # noqa: PLR0913 - one argument an option
 ) -> ExitCode:
     """Write the index files of STORE anew from its log into DIR, byte for byte a broker's."""
     del consume_queue_size  # of queues
-    from jobs.source.workers import SparkWorkers
     from jobs.session import hadoop_options, spark_session
+    from jobs.source.workers import SparkWorkers
 
     if is_inside(out, store):
         raise click.UsageError(f"--out {out}: nothing is written inside a store")
     if (dry_run or advance_checkpoint) and not wants_install:
         raise click.UsageError("--dry-run and --advance-checkpoint belong to --install")
     conf = read_broker_conf(broker_conf)
-    spark = spark_session("rmq-lake rebuild-index")
+    care = care_beside(store, max_rate)
+    spark = spark_session("rmq-lake rebuild-index", half=care is not None)
     options = hadoop_options(spark)
     if not is_unused(out, options):
         raise click.UsageError(f"--out {out}: the directory is not empty")
@@ -72,6 +75,7 @@ def command(  # noqa: PLR0913 - one argument an option
         log_directories(commitlog, conf),
         lost_only,
         broker_process(store) is not None,
+        care=care,
     )
     if request.broker_runs and wants_install:
         raise click.UsageError(f"{store}: the broker runs (it holds the file `lock`); stop it first")

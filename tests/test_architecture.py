@@ -17,8 +17,8 @@ ROOT = Path(__file__).parent.parent
 COMPILED = {"build", "columns", "compare", "compiled", "fill", "interning", "kernels", "scan", "schema", "window"}
 COMPILERS = {"numba", "numpy", "pyarrow"}
 
-# Scalar, but with one need that the standard library does not meet: LZ4 and zstd.
-BORROWED = {"rmq_formats.body": {"pyarrow"}}
+# Scalar, but with one need that the standard library does not meet: LZ4 and zstd; the links of 20 million entries.
+BORROWED = {"rmq_formats.body": {"pyarrow"}, "rmq_formats.indexfile.chains": {"numpy"}}
 
 # What starts no JVM, and must not wait for numba either: a query answers in a fraction of a second.
 LIGHT = ("jobs.cli", "jobs.verbs", "jobs.options", "jobs.launch", "jobs.query", "jobs.inspect_store", "jobs.dump")
