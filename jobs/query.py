@@ -12,7 +12,7 @@ import click
 
 from jobs.exit_codes import ExitCode
 from jobs.options import PathListType, ZoneType, config_option, json_option, quiet_option
-from jobs.queries import finding, ids, mqadmin, reasons
+from jobs.queries import finding, reasons
 from jobs.queries.finding import KEY_LIMIT, Window
 from jobs.queries.log_search import Progress, silent
 from jobs.queries.printing import Printer
@@ -292,6 +292,8 @@ def by_offset(place: Place, topic: str, broker_name: str | None, queue_id: int, 
 @json_option
 def decode_id(message_id: str, time_zone: ZoneInfo | None, *, as_json: bool) -> ExitCode:
     """Show both readings of an id: a broker's (host, port, offset) and a producer's (IP, process, time, counter)."""
+    from jobs.queries import ids
+
     printer = Printer(time_zone, as_json)
     readings = ids.readings(message_id.strip(), time_zone, time.time_ns() // 1_000_000)
     if readings is None:
@@ -316,6 +318,8 @@ def mqadmin_line(place: Place, arguments: tuple[str, ...]) -> ExitCode:
     The commands: queryMsgByKey, queryMsgById, queryMsgByUniqueKey, queryMsgByOffset, printMsg, queryCq, topicStatus.
     Options of this tool stand before the line; -n and the cluster are taken and not used.
     """
+    from jobs.queries import mqadmin
+
     with _opened(place) as (source, broker):
         now = time.time_ns() // 1_000_000
         context = mqadmin.Context(source, place.printer, broker, now, place.any_host)

@@ -7,7 +7,6 @@ which topic, of which kind, when, and would the broker's own index have found it
 
 from collections.abc import Iterable
 from datetime import UTC
-from difflib import get_close_matches
 
 from jobs.queries.message import Message
 from jobs.queries.source import Coverage, Occurrence, Reason, ReasonKind, Source
@@ -138,6 +137,8 @@ def covered(coverage: Coverage) -> str:
 
 def unknown_topic(source: Source, topic: str) -> Reason:
     """Explain that a topic was never seen, and which names are like it."""
+    from difflib import get_close_matches
+
     near = get_close_matches(topic, sorted(source.topics()), n=3)
     hint = f"; did you mean {_names(near)}?" if near else ""
     return Reason(ReasonKind.TOPIC_UNKNOWN, f"no topic {topic} was ever seen there{hint}")
