@@ -26,7 +26,7 @@ from jobs.storage import delta_location, delta_options, flush_directory, is_loca
 
 LAYOUT = "layout"  # the transaction that serialises commits which remove files
 _ATTEMPTS = 20  # of other stores' commits that may come between; each is another snapshot
-_CONFIGURATION = {
+CONFIGURATION = {
     "delta.dataSkippingStringPrefixLength": str(STATISTICS_LENGTH),
     "delta.checkpointInterval": "50",  # commits that a reader of the log replays at most
     "delta.logRetentionDuration": "interval 7 days",  # how far back a reader may travel
@@ -67,7 +67,7 @@ def ensure_table(lake: str, table: Table, options: Mapping[str, str]) -> DeltaTa
             mode="ignore",
             name=table.name,
             description=f"One row is {table.row}.",
-            configuration=_CONFIGURATION,
+            configuration=CONFIGURATION,
             storage_options=delta_options(location, options),
             raise_if_key_not_exists=False,
         )

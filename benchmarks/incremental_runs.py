@@ -1,0 +1,79 @@
+"""
+What a run costs after hundreds of runs before it: time, files and size of Delta's logs must stay flat.
+
+    python benchmarks/incremental_runs.py [--runs 1000] [--json results/incremental_runs.json]
+
+Every run brings a few new messages. The runs follow each other within minutes, not months: so that retention can be
+seen at all, logs and replaced files are kept for one minute here, not for seven days. Tasks run in this process; Spark
+adds its constant part to each run.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from jobs.ingest import Request, ingest
+from jobs.lake import commit, compaction
+from jobs.source.workers import OneByOne
+from tests.pipeline.broker import Broker, some_records
+
+MESSAGES_A_RUN = 5
+SAMPLED = 20  # runs
+
+
+def measure(folder: Path, runs: int) -> list[dict[str, float]]:
+    """Make the runs; return the figures of every twentieth."""
+    commit.CONFIGURATION["delta.logRetentionDuration"] = "interval 1 minutes"
+    commit.CONFIGURATION["delta.deletedFileRetentionDuration"] = "interval 0 hours"
+    compaction.RETENTION_HOURS = 0
+    broker = Broker(folder / "store", segment_size=1 << 20)
+    lake = folder / "lake"
+    samples, seconds = [], []
+    for number in range(1, runs + 1):
+        broker.append(some_records(MESSAGES_A_RUN, seed=number))
+        began = time.process_time()
+        summary = ingest(Request(str(broker.root), str(lake), broker="b"), OneByOne())
+        seconds.append(time.process_time() - began)
+        assert summary.messages == MESSAGES_A_RUN
+        if number % SAMPLED == 0:
+            samples.append({"run": number, "cpu_s": round(statistics.median(seconds[-SAMPLED:]), 3),
+                            "slowest_cpu_s": round(max(seconds[-SAMPLED:]), 3), **sizes(lake)})  # fmt: skip
+            print(samples[-1], file=sys.stderr, flush=True)
+    return samples
+
+
+def sizes(lake: Path) -> dict[str, float]:
+    """Count what lies in a lake."""
+    files = [path for path in lake.rglob("*") if path.is_file()]
+    logs = [path for path in files if "_delta_log" in path.parts]
+    return {
+        "files": len(files),
+        "log_files": len(logs),
+        "log_kib": round(sum(path.stat().st_size for path in logs) / 1024),
+        "manifests": sum("_manifests" in path.parts for path in files),
+        "data_files": sum(path.suffix == ".parquet" and "_delta_log" not in path.parts for path in files),
+    }
+
+
+def main() -> None:
+    """Measure, and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        samples = measure(Path(folder), arguments.runs)
+    text = json.dumps({"runs": arguments.runs, "messages_a_run": MESSAGES_A_RUN, "samples": samples}, indent=1)
+    if arguments.json:
+        arguments.json.write_text(f"{text}\n", encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
