@@ -16,7 +16,7 @@ from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import PieceKind, SegmentBytes, walk_segment
 
 COMPILED_FROM = 32 << 20
-_WINDOW = 64 << 20
+_WHOLE = 1 << 62
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -83,7 +83,8 @@ def of_queue(queue_id: int, queue_offset: int) -> Sieve:
 
 def search(store: StoreReader, sieve: Sieve, progress: Progress) -> Iterator[MessageRecord]:
     """Yield the records that *sieve* keeps, in the order of the log."""
-    ranges = plan_ranges(store.listing, range_size=_WINDOW)
+    # Whole segments: what chains from a segment's first byte is the truth, wherever else a record may seem to begin.
+    ranges = plan_ranges(store.listing, range_size=_WHOLE)
     total = sum(range_.end - range_.start for range_ in ranges)
     done = 0
     windows = _compiled_windows if total >= COMPILED_FROM else _scalar_windows
@@ -91,6 +92,7 @@ def search(store: StoreReader, sieve: Sieve, progress: Progress) -> Iterator[Mes
         for window in windows(store, range_):
             for number in sieve(window):
                 yield window.record(number)
+            progress(done + window.base_offset + window.positions[-1] - range_.start_offset, total)
         done += range_.end - range_.start
         progress(done, total)
 
@@ -115,6 +117,8 @@ def _scalar_windows(store: StoreReader, range_: Range) -> Iterator[Window]:
         for piece in walk_segment(SegmentBytes.of(data, segment.base_offset, framing), final=range_.final)
         if piece.kind is PieceKind.RECORD
     ]
+    if not pieces:
+        return
     positions = [piece.offset - segment.base_offset + framing.header_size for piece in pieces]
     yield Window(data, segment.base_offset, positions, [piece.size - framing.header_size for piece in pieces])
 

@@ -1,6 +1,6 @@
 """Queries on stores with index and queue files, without them, and a plain look at every message agree."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.queries import finding
+from jobs.queries import finding, log_search
 from jobs.queries.finding import Window
 from jobs.queries.source import Answer
 from jobs.queries.store_reader import StoreReader
 from jobs.queries.store_source import StoreSource
 from jobs.source.listing import list_store
-from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.keys import KeyKind
 from tests.formats.builders import STORED
+from tests.formats.stores import stored_records
 from tests.formats.strategies import mutations
 from tests.jobs.query_stores import GEOMETRY, RELEASE, Sent, stored, write_store
 
@@ -202,3 +203,23 @@ def test_damaged_index_files_never_hang_and_never_invent_a_message(data: st.Data
             answer = finding.by_key(source, "Orders", COLLIDING[0], limit=1000)
 
         assert set(offsets(answer)) <= set(expected)
+
+
+@pytest.mark.parametrize("name", ["b498-dledger-upgraded", "b551-base", "b420-crash-later"])
+def test_both_ways_to_search_a_log_find_the_same_records(
+    name: str, golden: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small logs are walked, large ones scanned by compiled code; every record is found by its bytes."""
+    with StoreReader(list_store(str(golden(name)))) as reader:
+        everything = [stored.record for stored in stored_records(golden(name))]
+        seen: list[tuple[int, int]] = []
+        for compiled_from in (0, 1 << 40):
+            monkeypatch.setattr(log_search, "COMPILED_FROM", compiled_from)
+            seen.clear()
+
+            found = list(log_search.search(reader, log_search.holding(""), lambda *place: seen.append(place)))
+            chosen = [record for record in everything if b"k1" in encode_record(record)]
+
+            assert everything == found
+            assert chosen == list(log_search.search(reader, log_search.holding("k1"), log_search.silent))
+            assert seen == sorted(seen)
