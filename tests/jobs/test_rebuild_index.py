@@ -17,6 +17,7 @@ from jobs.exit_codes import ExitCode
 from jobs.indexing.building import BuiltFile, check_built
 from jobs.indexing.rebuilding import Request, Result, is_unused, rebuild
 from jobs.indexing.settings import UndecidedError, Wanted
+from jobs.report.of_rebuild_index import report_of
 from jobs.source.distribute import Outcome
 from jobs.source.planning import Range
 from jobs.source.workers import OneByOne
@@ -316,6 +317,7 @@ class Reshuffled:
     def __init__(self, seed: int) -> None:
         """Draw the order."""
         self.options: dict[str, str] = {}
+        self.width = 1
         self._chance = random.Random(seed)
         self._worker = OneByOne()
 
@@ -442,3 +444,12 @@ def test_a_file_written_here_is_known_again_by_its_place(tmp_path: Path) -> None
     path.write_bytes(bytes(839))
     with pytest.raises(OSError, match="sha256"):
         check_built(built, str(tmp_path), {})
+
+
+def test_the_report_says_what_was_made_and_what_is_proven(store: Path, tmp_path: Path) -> None:
+    """For those who were not there."""
+    (store / "index" / names_in(store / "index")[4]).unlink()
+    report = report_of(rebuilt(store, tmp_path / "out", lost_only=True))
+
+    assert (report.health, report.headline) == ("good", "1 index files written, 1 of them proven by survivors")
+    assert [part.title for part in report.parts] == ["What it is made by", "Files written", "Files that were there"]
