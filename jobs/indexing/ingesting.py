@@ -25,7 +25,16 @@ from jobs.indexing.keyrow import KeyCollector, KeyRow, LogKeys, RowPart, Stretch
 from jobs.indexing.placement import Anchor, Kind, Log, plan_all, plan_lost
 from jobs.indexing.rules import SWITCHES, rules_of_files
 from jobs.indexing.settings import ASSUMED, Known, UndecidedError, Wanted, settle_geometry
-from jobs.indexing.survivors import Placing, Survivor, asked_offsets, completed_end, header_before, real_files, refusal
+from jobs.indexing.survivors import (
+    Placing,
+    Relation,
+    Survivor,
+    asked_offsets,
+    completed_end,
+    header_before,
+    real_files,
+    refusal,
+)
 from jobs.source.listing import StoreListing
 from jobs.source.planning import Range
 from jobs.storage import arrow_file, storage_of
@@ -184,6 +193,8 @@ def _anchors(begun: Begun, listing: StoreListing, row: KeyRow) -> list[Survivor]
 
 
 def _ends_right(survivor: Survivor, row: KeyRow) -> bool:
+    if survivor.relation is Relation.BEFORE_LOG:
+        return True  # nothing contradicts it; its entries come without their keys
     count = survivor.real.header.entry_count
     last = row.keys(survivor.end - 1, survivor.end) if survivor.end > 0 else []
     return bool(count > survivor.head and not survivor.tail and last) and (

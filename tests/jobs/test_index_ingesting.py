@@ -234,6 +234,23 @@ def test_the_first_run_takes_its_boundaries_from_the_brokers_own_files(
     assert bool(history) == (SCENARIO[name] == "expired")
 
 
+def test_index_files_older_than_the_log_come_into_the_lake_as_they_are(golden: StoreOf, tmp_path: Path) -> None:
+    """From 5.1.1 on they may outlive their messages: their entries have no keys, and their own bytes."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b533-base"), store)
+    for segment in sorted((store / "commitlog").iterdir())[:2]:
+        segment.unlink()
+    lake = FakeLake(tmp_path / "lake")
+    ranges = ranges_of(store)
+    lake.run(store, ranges, rules_for("b533-base"), ranges[-1].end_offset)
+    real = [path.read_bytes() for path in sorted((store / "index").iterdir())]
+
+    assert lake_entries(lake) == real_entries(store)
+    assert lake.rows()[0]["topic"] is None
+    assert lake.rows()[-1]["topic"] is not None
+    assert [row["sha256"] for row in lake.newest()[:-1]] == [hashlib.sha256(data).hexdigest() for data in real[:-1]]
+
+
 def test_the_moved_start_of_the_log_moves_no_boundary(golden: StoreOf, tmp_path: Path) -> None:
     """Segments expire between runs; the open file goes on as if nothing had happened."""
     store = without_index(golden("b533-base"), tmp_path)
