@@ -15,20 +15,19 @@ ROOT = Path(__file__).parent.parent
 
 # The readable truth, in the standard library alone. What is not named here is compiled, or calls what is.
 SCALAR = {
-    "rmq_formats",
-    *(f"rmq_formats.{name}" for name in ("commitlog", "consumequeue", "indexfile")),
-    *(
-        f"rmq_formats.{name}"
-        for name in ("body", "broker_conf", "config_json", "detection", "errors", "flags", "hashing")
-    ),
-    *(f"rmq_formats.{name}" for name in ("layout", "message_id", "properties", "release", "store")),
-    *(f"rmq_formats.commitlog.{name}" for name in ("layout", "record", "row", "segment")),
-    *(f"rmq_formats.consumequeue.{name}" for name in ("ext", "layout", "queue", "unit")),
-    *(f"rmq_formats.indexfile.{name}" for name in ("file", "keys", "layout", "lookup")),
+    f"rmq_formats{name}"
+    for name in (
+        *("", ".body", ".broker_conf", ".config_json", ".detection", ".errors", ".flags", ".hashing", ".layout"),
+        *(".message_id", ".properties", ".release", ".store"),
+        *(".commitlog", ".commitlog.layout", ".commitlog.record", ".commitlog.row", ".commitlog.segment"),
+        *(".consumequeue", ".consumequeue.ext", ".consumequeue.layout", ".consumequeue.queue", ".consumequeue.unit"),
+        *(".indexfile", ".indexfile.chains", ".indexfile.file", ".indexfile.keys", ".indexfile.layout"),
+        ".indexfile.lookup",
+    )
 }
 COMPILERS = {"numba", "numpy", "pyarrow"}
 
-# Scalar, but with one need that the standard library does not meet: LZ4 and zstd; the links of 20 million entries.
+# Scalar, but with a need that the standard library does not meet: LZ4 and zstd; the links of 20 million entries.
 BORROWED = {"rmq_formats.body": {"pyarrow"}, "rmq_formats.indexfile.chains": {"numpy"}}
 
 # What starts no JVM, and must not wait for numba either: a query answers in a fraction of a second.
