@@ -3,8 +3,8 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 ENVIRONMENT := ./spark-submit.sh --prepare-dev
-# Left out of `make test`: what needs more than Python and Java, or minutes.
 VERDICTS := build/verdicts.jsonl
+# Left out of `make test`: what needs more than Python and Java, or minutes.
 SLOW := oracle or cluster or s3 or hdfs or browser or slow
 
 # What tests compiled code waits for the compiler, and tries hundreds of random logs; `make test` has it.
