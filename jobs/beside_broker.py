@@ -5,23 +5,18 @@ A broker that runs holds a lock on the file `lock` in its store. Whether it is h
 file exists, or `abort` does, tells nothing.
 """
 
-import ctypes
 import fcntl
 import os
-import platform
 import shutil
 import struct
 import sys
-from contextlib import suppress
 from pathlib import Path
 
-from jobs.storage import is_local, local_path
+from jobs.priority import step_back
+from jobs.storage import Care, is_local, local_path
 
 _LOCK_FILE = "lock"
 _FLOCK = struct.Struct("@hhqqi")  # struct flock of 64-bit Linux
-_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
-_IDLE_CLASS = 3 << 13
-_NICENESS = 10
 FULL = 0.75  # diskMaxUsedSpaceRatio: from here on a broker deletes before its time
 
 
@@ -40,13 +35,16 @@ def broker_process(store: str) -> int | None:
     return None if kind == fcntl.F_UNLCK else process
 
 
-def step_back() -> None:
-    """Lower this process's claims on processor and disk, and those of the processes that it starts."""
-    with suppress(OSError):
-        os.nice(_NICENESS)
-    number = _IOPRIO_SET.get(platform.machine()) if sys.platform.startswith("linux") else None
-    if number is not None:
-        ctypes.CDLL(None).syscall(number, 1, 0, _IDLE_CLASS)
+def care_beside(store: str, max_rate: int | None = None) -> Care | None:
+    """
+    Return how to read *store*; None when nobody must be spared.
+
+    Beside a running broker this process steps back at once, so that the JVM and the workers that it starts do, too.
+    """
+    if broker_process(store) is None:
+        return Care(max_rate) if max_rate else None
+    step_back()
+    return Care(max_rate)
 
 
 def check_room(store: str, target: str, expected_bytes: int) -> None:

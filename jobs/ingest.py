@@ -6,13 +6,21 @@ from pathlib import Path
 
 import click
 
+from jobs.beside_broker import care_beside
 from jobs.exit_codes import ExitCode
 from jobs.ingestion.model import TABLES, Request, Summary
 from jobs.ingestion.run import ingest
 from jobs.lake.identity import AmbiguousBrokerError
 from jobs.lake.runs import HeldByOtherError, Lake
 from jobs.metrics import write_metrics
-from jobs.options import config_option, json_option, quiet_option, report_option, store_options
+from jobs.options import (
+    config_option,
+    json_option,
+    max_rate_option,
+    quiet_option,
+    report_option,
+    store_options,
+)
 from jobs.report.of_ingest import report_of
 from jobs.report.writing import write_report
 from jobs.selection import Selection
@@ -63,6 +71,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
     metavar="FILE",
     help="Write the run's figures as a Prometheus text file.",
 )
+@max_rate_option
 @report_option
 @json_option
 @quiet_option
@@ -83,6 +92,7 @@ def command(  # noqa: PLR0913 - one argument an option
     index_num: int | None,
     release: str | None,
     dry_run: bool,
+    max_rate: int | None,
     metrics: Path | None,
     report: Path | None,
     as_json: bool,
@@ -103,6 +113,7 @@ def command(  # noqa: PLR0913 - one argument an option
         tables=frozenset(tables.split(",")) if tables else TABLES,
         settle_ms=settle,
         dry_run=dry_run,
+        care=care_beside(store, max_rate),
     )
     try:
         summary = ingest(request)

@@ -93,6 +93,13 @@ store_options = _composed(
     ),
 )
 
+max_rate_option = click.option(
+    "--max-rate",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="Read at most so many bytes of STORE a second, all tasks together; nothing read is left in the page cache.",
+)
+
 geometry_options = _composed(
     click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of the index files."),
     click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files."),
@@ -174,7 +181,7 @@ config_option = click.option(
 def _shared_keys() -> frozenset[str]:
     """Collect the keys that may stand before the first table, whichever verb reads the file."""
 
-    @_composed(json_option, quiet_option, report_option, store_options, geometry_options)
+    @_composed(json_option, quiet_option, report_option, max_rate_option, store_options, geometry_options)
     def probe() -> None: ...
 
     parameters: list[click.Parameter] = probe.__click_params__  # type: ignore[attr-defined]  # set by click's decorators

@@ -15,18 +15,18 @@ from typing import Any
 
 import click
 
-from jobs.beside_broker import broker_process, check_room
+from jobs.beside_broker import broker_process, care_beside, check_room
 from jobs.exit_codes import ExitCode
 from jobs.indexing.scratch import scratch_beside
 from jobs.indexing.settings import UndecidedError
-from jobs.options import config_option, geometry_options, json_option, quiet_option, store_options
+from jobs.options import config_option, geometry_options, json_option, max_rate_option, quiet_option, store_options
 from jobs.queues.files import file_sizes, plain_file_size
 from jobs.queues.rebuilding import ATTEMPT, BuiltQueue, Recipe, build_group, collect, discard
 from jobs.queues.settings import has_rocksdb_queues, known_releases, queue_rules
 from jobs.source.listing import StoreListing, list_store, log_directories, read_broker_conf
 from jobs.source.planning import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.source.workers import Workers
-from jobs.storage import LocalStorage, flush_directory, is_local, local_path
+from jobs.storage import Care, LocalStorage, flush_directory, is_local, local_path
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, file_size_of
 from rmq_formats.consumequeue.unit import QueueKind
@@ -50,6 +50,7 @@ class Request:
     release: str | None = None
     range_size: int = DEFAULT_RANGE_SIZE
     groups: int = _GROUPS
+    care: Care | None = None  # how to read the store
 
 
 @dataclass(slots=True)
@@ -77,7 +78,8 @@ class Summary:
 
 def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Summary:
     """Write the queues and the manifest into the output directory."""
-    listing = list_store(request.store, commitlog=request.commitlog, options=options)
+    care = request.care.shared_by(workers.width) if request.care else None
+    listing = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
     request.out.mkdir(parents=True, exist_ok=True)
     with scratch_beside(str(request.out), {}) as scratch:
         releases = known_releases(listing, request.release)
@@ -206,6 +208,7 @@ def _unused(path: Path) -> bool:
                "rmq-lake rebuild-consumequeue STORE --out DIR --broker-conf broker.conf --release 4.9.8")  # fmt: skip
 @store_options
 @click.option("--out", required=True, metavar="DIR", help="An empty directory, or a new one, for <topic>/<queue id>/….")
+@max_rate_option
 @geometry_options
 @json_option
 @quiet_option
@@ -216,6 +219,7 @@ def command(  # noqa: PLR0913 - one argument an option
     commitlog: tuple[str, ...] | None,
     broker_conf: Path | None,
     out: str,
+    max_rate: int | None,
     hash_slots: int | None,
     index_num: int | None,
     consume_queue_size: int | None,
@@ -238,7 +242,8 @@ def command(  # noqa: PLR0913 - one argument an option
 
     conf = read_broker_conf(broker_conf)
     directories = log_directories(commitlog, conf)
-    spark = spark_session("rmq-lake rebuild-consumequeue")
+    care = care_beside(store, max_rate)
+    spark = spark_session("rmq-lake rebuild-consumequeue", half=care is not None)
     if broker_process(store) is not None:
         listing = list_store(store, commitlog=directories, options=hadoop_options(spark))
         check_room(store, out, int(sum(segment.size for segment in listing.segments) * _SHARE_OF_LOG))
@@ -249,6 +254,7 @@ def command(  # noqa: PLR0913 - one argument an option
         conf,
         consume_queue_size,
         release,
+        care=care,
     )
     try:
         summary = rebuild(request, SparkWorkers(spark), hadoop_options(spark))

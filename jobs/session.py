@@ -39,16 +39,20 @@ def spark_session(
     joins: bool = False,
     spark_options: Sequence[str] | None = None,
     record_classes: bool = True,
+    half: bool = False,
 ) -> SparkSession:
     """
     Return the session of this process, started first where none runs.
 
     Spark's options are those of the command line (RMQ_LAKE_SPARK_OPTIONS) unless given. *joins* says that the JVM will
-    compute, not only schedule. A driver that spark-submit itself started has its JVM already.
+    compute, not only schedule; *half* leaves the other half of this machine's cores alone, unless the user has said
+    which master to use. A driver that spark-submit itself started has its JVM already.
     """
     if not _jvms and "PYSPARK_GATEWAY_PORT" not in os.environ:
         if spark_options is None:
             spark_options = shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))
+        if half:
+            spark_options = spark.on_half_the_cores(spark_options)
         s3 = "RMQ_LAKE_S3" in os.environ
         _start_jvm(app_name, spark.submission(spark_options, joins=joins, s3=s3, record=record_classes))
     return SparkSession.builder.appName(app_name).getOrCreate()

@@ -18,19 +18,53 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
+from jobs.priority import step_back
+
 LOCAL = "file"
 S3_SCHEMES = frozenset({"s3", "s3a"})
+_CARE = "rmq-lake.max-rate"  # among the settings of a store's file system
+_BURST_SECONDS = 0.5  # of unused time that may be made up for
+_PAGE = 4096
+_CAREFUL_BLOCK = 1 << 18  # read at once with care; one that ends in cached pages is not dropped
 
 
 class Care(NamedTuple):
-    """How to read beside a running broker."""
+    """How to read where a broker may be at work: pages that nobody had cached are dropped, and the speed is limited."""
 
     max_rate: int | None = None  # bytes a second
 
-    def pause(self, size: int, began: float) -> None:
-        """Wait until *size* bytes since *began* are not too many."""
-        if self.max_rate:
-            time.sleep(max(size / self.max_rate - (time.monotonic() - began), 0))
+    def shared_by(self, processes: int) -> Self:
+        """Return what each of so many processes that read at once must keep to."""
+        return self._replace(max_rate=max(self.max_rate // processes, 1)) if self.max_rate else self
+
+    def as_options(self) -> dict[str, str]:
+        """Return the form in which it travels to tasks: a setting of the store's file system."""
+        return {_CARE: str(self.max_rate or 0)}
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self | None:
+        """Read it from settings; None when they ask for none."""
+        told = options.get(_CARE)
+        return None if told is None else cls(int(told) or None)
+
+
+class _Pace:
+    """Keeps this process below a number of bytes a second, whatever it reads, and however long it computes between."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._free_at = 0.0
+
+    def wait(self, size: int) -> None:
+        """Wait until *size* bytes more are not too many."""
+        now = time.monotonic()
+        self._free_at = max(self._free_at, now - _BURST_SECONDS) + size / self._rate
+        time.sleep(max(self._free_at - now, 0))
+
+
+@lru_cache(maxsize=8)
+def _pace(rate: int) -> _Pace:
+    return _Pace(rate)
 
 
 class FileInfo(NamedTuple):
@@ -98,16 +132,16 @@ def join(location: str, *names: str) -> str:
     return "/".join((location.rstrip("/"), *names))
 
 
-def storage_of(location: str, options: Mapping[str, str] | None = None, care: Care | None = None) -> Storage:
+def storage_of(location: str, options: Mapping[str, str] | None = None) -> Storage:
     """
     Return the storage that holds *location*.
 
     *options* are the Hadoop settings of the session (`fs.s3a.…`), from which an object store's client takes address and
-    credentials. *care* says how to read where a broker may be at work.
+    credentials; in a store's settings may be how to read it beside a broker (see `Care`).
     """
     scheme = scheme_of(location)
     if scheme == LOCAL:
-        return LocalStorage(care)
+        return LocalStorage(Care.of(options or {}))
     if scheme in S3_SCHEMES:
         return _s3_storage(tuple(sorted((options or {}).items())))
     reason = f"no way to read {scheme}:// locations; known are local paths and {', '.join(sorted(S3_SCHEMES))}://"
@@ -133,13 +167,30 @@ class LocalReader:
         """Fill *buffer* from *position* and return how many bytes there were."""
         if self._care is None:
             return self._fill(position, buffer)
-        began = time.monotonic()
-        cached = self._cached(position, buffer)
-        filled = cached + self._fill(position + cached, buffer[cached:])
-        if filled > cached:
-            os.posix_fadvise(self._descriptor, position + cached, filled - cached, os.POSIX_FADV_DONTNEED)
-        self._care.pause(filled, began)
+        filled = 0
+        while filled < buffer.nbytes:
+            count = self._fill_carefully(position + filled, buffer[filled : filled + _CAREFUL_BLOCK])
+            if not count:
+                break
+            filled += count
         return filled
+
+    def _fill_carefully(self, position: int, buffer: memoryview) -> int:
+        """Fill *buffer*; what had to come from the disk leaves the page cache again, and the rate is kept."""
+        if self._care is not None and self._care.max_rate:
+            _pace(self._care.max_rate).wait(buffer.nbytes)
+        cached = self._cached(position, buffer)
+        # The kernel drops pages in groups of up to megabytes: it must not be asked where cached ones may be among them.
+        meets_cached = cached < buffer.nbytes and self._cached(position + buffer.nbytes - 1, buffer[-1:]) > 0
+        filled = cached + self._fill(position + cached, buffer[cached:])
+        if filled > cached and not meets_cached:
+            self._drop(position + cached, position + filled)
+        return filled
+
+    def _drop(self, start: int, end: int) -> None:
+        """Give back the pages of [start, end), those that it shares with its neighbours as well."""
+        first, last = start // _PAGE * _PAGE, -(-end // _PAGE) * _PAGE
+        os.posix_fadvise(self._descriptor, first, last - first, os.POSIX_FADV_DONTNEED)
 
     def next_written(self, position: int) -> int:
         """Return where the next byte stands that was ever written; what was not, a file system does not store."""
@@ -202,6 +253,9 @@ class LocalStorage:
     def open(self, location: str) -> Iterator[LocalReader]:
         """Open a file read-only; the descriptor does not outlive the block."""
         descriptor = os.open(local_path(location), os.O_RDONLY | os.O_CLOEXEC)
+        if self.care is not None:
+            step_back()
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead: nobody would drop those pages
         try:
             yield LocalReader(descriptor, self.care)
         finally:

@@ -14,16 +14,25 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from jobs.beside_broker import care_beside
 from jobs.exit_codes import ExitCode, worst
 from jobs.indexing.settings import UndecidedError, Wanted
-from jobs.options import config_option, geometry_options, json_option, quiet_option, report_option, store_options
+from jobs.options import (
+    config_option,
+    geometry_options,
+    json_option,
+    max_rate_option,
+    quiet_option,
+    report_option,
+    store_options,
+)
 from jobs.queues.settings import known_releases, queue_rules
 from jobs.report.of_verify import report_of
 from jobs.report.writing import write_report
 from jobs.source.listing import StoreListing, list_store, log_directories, read_broker_conf
 from jobs.source.planning import DEFAULT_RANGE_SIZE
 from jobs.source.workers import Workers
-from jobs.storage import normalise
+from jobs.storage import Care, normalise
 from jobs.verification.findings import Finding, PartReport
 from jobs.verification.index import verify_index
 from jobs.verification.queues import verify_queues
@@ -40,6 +49,7 @@ class Request:
     wanted: Wanted = Wanted()  # noqa: RUF009 - a tuple
     range_size: int = DEFAULT_RANGE_SIZE
     scratch: str | None = None
+    care: Care | None = None  # how to read the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,8 @@ class Verdict:
 
 def verify(request: Request, workers: Workers, options: Mapping[str, str]) -> Verdict:
     """Return what is wrong with a store."""
-    listing = list_store(request.store, commitlog=request.commitlog, options=options)
+    care = request.care.shared_by(workers.width) if request.care else None
+    listing = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
     return Verdict(
         listing.root,
         {
@@ -115,6 +126,7 @@ def _queues(request: Request, workers: Workers, listing: StoreListing) -> PartRe
 )
 @click.option("--lake", metavar="LAKE", help="Keep the findings in the table `findings` of this lake.")
 @click.option("--broker", metavar="NAME", help="Label of the broker in the lake.")
+@max_rate_option
 @geometry_options
 @report_option
 @json_option
@@ -129,6 +141,7 @@ def command(  # noqa: PLR0913 - one argument an option
     scratch: str | None,
     lake: str | None,
     broker: str | None,
+    max_rate: int | None,
     hash_slots: int | None,
     index_num: int | None,
     consume_queue_size: int | None,
@@ -145,8 +158,10 @@ def command(  # noqa: PLR0913 - one argument an option
 
     conf = read_broker_conf(broker_conf)
     wanted = Wanted(hash_slots, index_num, release, time_zone, conf)
-    request = Request(store, tuple(log_directories(commitlog, conf)), wanted, scratch=scratch)
-    spark = spark_session("rmq-lake verify")
+    request = Request(
+        store, tuple(log_directories(commitlog, conf)), wanted, scratch=scratch, care=care_beside(store, max_rate)
+    )
+    spark = spark_session("rmq-lake verify", half=request.care is not None)
     try:
         verdict = verify(request, SparkWorkers(spark), hadoop_options(spark))
     except UndecidedError as error:

@@ -25,7 +25,7 @@ from jobs.indexing.survivors import Survivor, completed_end, header_before, real
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.source.workers import Workers
-from jobs.storage import is_local, join, local_path, storage_of
+from jobs.storage import Care, is_local, join, local_path, storage_of
 from rmq_formats.indexfile.layout import IndexHeader
 
 MANIFEST = "MANIFEST.json"
@@ -43,6 +43,7 @@ class Request:
     lost_only: bool = False
     broker_runs: bool = False
     range_size: int = DEFAULT_RANGE_SIZE
+    care: Care | None = None  # how to read the store
 
 
 class ToBuild(NamedTuple):
@@ -100,7 +101,8 @@ class Result:
 
 def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Result:
     """Build the files and the manifest in the output directory."""
-    listing = list_store(request.store, commitlog=request.commitlog, options=options)
+    care = request.care.shared_by(workers.width) if request.care else None
+    listing = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
     files = real_files(listing)
     settings = settle(listing, files, request.wanted)
     with scratch_beside(request.out, options) as scratch:

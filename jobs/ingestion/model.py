@@ -9,6 +9,7 @@ from jobs.exit_codes import ExitCode
 from jobs.indexing.settings import Wanted
 from jobs.selection import Selection
 from jobs.source.planning import DEFAULT_RANGE_SIZE
+from jobs.storage import Care
 from rmq_formats.broker_conf import BrokerConf
 
 TABLES = frozenset({"messages", "consume_queue", "index"})  # what --tables chooses from
@@ -31,6 +32,7 @@ class Request:
     range_size: int = DEFAULT_RANGE_SIZE
     settle_ms: int = 0
     dry_run: bool = False
+    care: Care | None = None  # how to read the store
 
     @property
     def wanted(self) -> Wanted:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from jobs.beside_broker import check_room
 from jobs.indexing.ingesting import Begun as BegunIndex
 from jobs.indexing.ingesting import begin as begin_index
 from jobs.ingestion.index import STATE as INDEX
@@ -60,10 +61,11 @@ QUEUES = "queues"  # the queues' part of a manifest's state
 def ingest(request: Request, workers: Workers | None = None) -> Summary:
     """Bring what is new in the store into the lake; `HeldByOtherError` when another run of this store is at work."""
     clock = Clock()
-    workers = workers or SparkWorkers(spark_session("rmq-lake ingest"))
+    workers = workers or SparkWorkers(spark_session("rmq-lake ingest", half=request.care is not None))
     lake = Lake(normalise(request.lake), workers.options)
     clock.lap("session")
-    listing = list_store(request.store, commitlog=request.commitlog, options=lake.options)
+    care = request.care.shared_by(workers.width) if request.care else None
+    listing = list_store(request.store, commitlog=request.commitlog, options=lake.options, care=care)
     store = identify(lake, listing, request.broker, register_new=not request.dry_run)
     summary = Summary(listing.root, lake.location, store.broker if store else request.broker or "")
     clock.lap("listing")
@@ -180,6 +182,8 @@ class _Run:
         unseen = self.workers.unseen([segment for segment in listing.segments if segment.location in planned])
         if unseen:
             raise OSError(f"{unseen[0].location}: the driver sees this file, the executors do not")
+        if self.request.care is not None:
+            check_room(listing.root, self.lake.location, sum(range_.end - range_.start for range_ in ranges))
         return ranges
 
     def _work(self, rules: Rules, begun: "_Begun") -> RangeWork:

@@ -85,6 +85,14 @@ def submit_to_cluster(spark_options: Sequence[str], arguments: Sequence[str], *,
     os.execv(program, [program, *told.arguments, main, *arguments])  # noqa: S606  this is what we are for
 
 
+def on_half_the_cores(spark_options: Sequence[str]) -> Sequence[str]:
+    """Return *spark_options* with a local master of half the cores, unless they name a master."""
+    if _master(spark_options) is not None:
+        return spark_options
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return [*spark_options, "--master", f"local[{max(cores // 2, 1)},4]"]
+
+
 def is_local(spark_options: Sequence[str]) -> bool:
     """Tell whether the driver's process is the whole of Spark."""
     return (_master(spark_options) or DEFAULT_MASTER).startswith("local")

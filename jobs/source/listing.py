@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs.storage import FileInfo, join, normalise, storage_of
+from jobs.storage import Care, FileInfo, join, normalise, storage_of
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from rmq_formats.errors import NotAStore
 from rmq_formats.store import FileKind, StoreFile, classify, offset_of_name
@@ -69,14 +69,16 @@ def list_store(
     *,
     commitlog: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
+    care: Care | None = None,
 ) -> StoreListing:
     """
     Return what the store at *root* holds; `NotAStore` when it holds nothing that a broker writes.
 
     *commitlog* names the directories of the log where it lies elsewhere; several are one log, sorted by file name.
+    *care* says how its files are to be read; it goes along in the listing's options.
     """
     root = normalise(root)
-    settings = dict(options or {})
+    settings = {**(options or {}), **(care.as_options() if care else {})}
     storage = storage_of(root, settings)
     files = [StoredFile(join(root, info.name), classify(info.name), info.size, info.modified_ms)
              for info in storage.list_files(root)]  # fmt: skip

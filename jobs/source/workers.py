@@ -26,6 +26,11 @@ class Workers(Protocol):
         """Settings of the file systems that they read and write."""
         ...
 
+    @property
+    def width(self) -> int:
+        """How many tasks run at once."""
+        ...
+
     def ranges(
         self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object]
     ) -> list[Outcome[Result]]:
@@ -35,7 +40,6 @@ class Workers(Protocol):
     def map(self, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:
         """Run *task* on each item."""
         ...
-
 
     def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
         """Return the segments that the driver sees and those who work do not."""
@@ -47,6 +51,7 @@ class OneByOne:
     """This process, without Spark."""
 
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    width: int = 1
 
     def ranges(
         self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
@@ -74,6 +79,11 @@ class SparkWorkers:
     def options(self) -> Mapping[str, str]:
         """Hadoop's settings of the session."""
         return hadoop_options(self.spark)
+
+    @property
+    def width(self) -> int:
+        """The cores of the session."""
+        return self.spark.sparkContext.defaultParallelism
 
     def ranges(
         self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
