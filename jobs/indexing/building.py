@@ -24,7 +24,7 @@ from jobs.storage import Reader, flush_directory, is_local, join, local_path, st
 from rmq_formats.indexfile.build import FileBuilder, RuleTable
 from rmq_formats.indexfile.compare import Comparison, Difference, Part
 from rmq_formats.indexfile.file import Rules
-from rmq_formats.indexfile.layout import ENTRY, Geometry, IndexHeader
+from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.layout import Buffer
 
 Write = Callable[[int, Buffer], object]
@@ -179,6 +179,7 @@ class Compared(NamedTuple):
     zeroed: int
     slots_in_use: int  # in the real file
     beyond: int  # bytes that are not zero behind the last entry of the real file
+    is_changing: bool = False  # the real file's header is not what it was before: a broker writes to it
 
     @property
     def is_equal(self) -> bool:
@@ -200,6 +201,7 @@ def compare_file(recipe: Recipe) -> Compared:
             comparison.zeroed,
             _slots_in_use(file, recipe.geometry),
             _not_zero(file, recipe.geometry.entry_position(recipe.entries + 1), recipe.geometry.file_size),
+            bytes(file.read(0, HEADER.size)) != HEADER.pack(*real.header),
         )
 
 

@@ -33,6 +33,7 @@ class Verdict(StrEnum):
     RESTARTED = "restart duplicates after a crash"
     HISTORY = "history before the first segment"
     AHEAD = "copied while live: ahead of the log"
+    GROWING = "written to while it was read"
     OVERWRITTEN = "two rolls in one millisecond: one file over another"
     OTHER_RULE = "other release's rule"
     TRUNCATED = "truncated"
@@ -55,7 +56,9 @@ class Verdict(StrEnum):
         return self in _DAMAGE
 
 
-_EXPLAINED = frozenset({Verdict.EQUAL, Verdict.RESTARTED, Verdict.HISTORY, Verdict.AHEAD, Verdict.OVERWRITTEN})
+_EXPLAINED = frozenset(
+    {Verdict.EQUAL, Verdict.RESTARTED, Verdict.HISTORY, Verdict.AHEAD, Verdict.GROWING, Verdict.OVERWRITTEN}
+)
 _DAMAGE = frozenset(
     {Verdict.TRUNCATED, Verdict.ZEROED, Verdict.HALF_WRITTEN, Verdict.BIT_DAMAGE, Verdict.HEADER_DAMAGE}
 )
@@ -164,6 +167,9 @@ def _judge(  # noqa: PLR0913 - a file, and what it is held against
 ) -> Explained:
     if compared.is_equal:
         return Explained(survivor.real, *_how_equal(survivor, compared))
+    if compared.is_changing and not compared.counts[Part.ENTRY]:
+        detail = f"its first {survivor.real.header.entry_count} entries are equal"
+        return Explained(survivor.real, Verdict.GROWING, survivor, compared, detail)
     if before is not None and is_overwritten(survivor, before, row, geometry, rules, listing):
         return Explained(survivor.real, Verdict.OVERWRITTEN, survivor, compared)
     verdict, detail = _how_different(survivor, compared)

@@ -2,12 +2,14 @@
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from jobs.indexing.building import RealFile
 from jobs.indexing.settings import Wanted
+from jobs.indexing.survivors import Placing, Survivor
 from jobs.source.listing import list_store
 from jobs.source.workers import OneByOne
 from jobs.verification.findings import Finding, PartReport
@@ -249,6 +251,34 @@ def test_index_files_may_be_older_than_the_log(store: Path) -> None:
     assert report.findings == []
     assert report.numbers["history"] > 1
     assert report.numbers["equal"] > 1
+
+
+def test_a_file_that_grows_while_it_is_read_is_judged_by_the_entries_it_had(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a running broker slots and header are newer than what was looked at first."""
+    path = index_file(store, 11)
+    whole = path.read_bytes()
+    index_file(store, 12).unlink()
+    earlier = bytearray(whole)
+    slot = int.from_bytes(whole[TINY.entry_position(19) : TINY.entry_position(19) + 4], "big") % 100
+    earlier[40 + 4 * slot : 44 + 4 * slot] = whole[TINY.entry_position(19) + 16 : TINY.entry_position(20)]
+    earlier[36:40] = (19).to_bytes(4, "big")
+    earlier[TINY.entry_position(19) :] = bytes(20)
+    path.write_bytes(earlier)
+    look = Placing.place_all
+
+    def grow(placing: Placing, files: Sequence[RealFile]) -> list[Survivor]:
+        found = look(placing, files)
+        path.write_bytes(whole)
+        return found
+
+    monkeypatch.setattr(Placing, "place_all", grow)
+    (store / "abort").touch()
+    report = checked(store, "5.3.3")
+
+    assert [finding.text for finding in report.findings if finding.kind != "checkpoint_index_time"] == []
+    assert report.numbers["growing"] == 1
 
 
 def test_a_kill_between_slot_and_header_leaves_a_file_half_written(store: Path) -> None:
