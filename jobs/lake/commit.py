@@ -55,10 +55,10 @@ def open_table(lake: str, name: str, options: Mapping[str, str]) -> DeltaTable |
 
 
 def ensure_table(lake: str, table: Table, options: Mapping[str, str]) -> DeltaTable:
-    """Return the newest snapshot of a table, which is created when it is not there."""
+    """Return the newest snapshot of a table, which is made, or gets the columns that are new, when it lacks them."""
     existing = open_table(lake, table.name, options)
     if existing is not None:
-        return existing
+        return _with_new_columns(existing, table)
     location = join(lake, table.name)
     with suppress(CommitFailedError):  # another process makes it at this moment
         DeltaTable.create(
@@ -72,6 +72,17 @@ def ensure_table(lake: str, table: Table, options: Mapping[str, str]) -> DeltaTa
             raise_if_key_not_exists=False,
         )
     return DeltaTable(delta_location(location), storage_options=delta_options(location, options))
+
+
+def _with_new_columns(snapshot: DeltaTable, table: Table) -> DeltaTable:
+    """Add what an older version of this program did not write; its rows have NULL there."""
+    there = {field.name for field in snapshot.schema().fields}
+    new = [field for field in table.delta_schema.fields if field.name not in there]
+    if new:
+        with suppress(CommitFailedError):  # another process does it at this moment
+            snapshot.alter.add_columns(new)
+        snapshot.update_incremental()
+    return snapshot
 
 
 def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of

@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
@@ -28,7 +30,7 @@ from jobs.lake.runs import (
     sweep,
     unfinished,
 )
-from jobs.lake.tables import QUARANTINE
+from jobs.lake.tables import QUARANTINE, column
 from jobs.lake.writing import Action, FileNaming, TableFile
 from jobs.optimize import NotALake, optimize
 from jobs.source.reading import Fingerprint
@@ -212,6 +214,22 @@ def test_a_commit_is_refused_on_the_snapshot_that_has_it(lake: Lake, store: Know
             commit(lake.location, QUARANTINE, [a_file(lake, store.store_id, 9)], (store.store_id, number), {}, {})
 
     assert len(rows_of(Path(lake.location), "quarantine")) == 1
+
+
+def test_a_lake_of_an_older_version_gets_the_new_columns(lake: Lake, store: KnownStore) -> None:
+    """Rows from before have NULL there; a lake of a newer version keeps what we do not know."""
+    newer = replace(QUARANTINE, columns=(*QUARANTINE.columns, column("added", pa.int64(), "a new fact")))
+    for number, table in enumerate((QUARANTINE, newer, QUARANTINE), start=1):
+        naming = FileNaming(store.store_id, number)
+        constants = dict.fromkeys(table.schema.names) | {"physical_offset": number, "length": 1}
+        constants |= {"added": 7} if table is newer else {}
+        with TableFile(lake.location, table, naming.name("x"), {}, {}) as file:
+            file.write_rows([constants])
+            action = file.close()
+        assert action is not None
+        commit(lake.location, table, [action], (store.store_id, number), {}, {})
+
+    assert [row["added"] for row in rows_of(Path(lake.location), "quarantine")] == [None, 7, None]
 
 
 def incremental(root: Path, runs: int) -> Iterator[Summary]:
