@@ -11,7 +11,17 @@ from jobs.exit_codes import ExitCode
 from jobs.indexing.rebuilding import MANIFEST, Request, Result, is_inside, is_unused, rebuild
 from jobs.indexing.settings import UndecidedError, Wanted
 from jobs.install import RefusedError, broker_kept_out, install, plan_installation
-from jobs.options import config_option, geometry_options, json_option, max_rate_option, quiet_option, store_options
+from jobs.options import (
+    config_option,
+    geometry_options,
+    json_option,
+    max_rate_option,
+    quiet_option,
+    report_option,
+    store_options,
+)
+from jobs.report.of_rebuild_index import report_of
+from jobs.report.writing import write_report
 from jobs.source.listing import list_store, log_directories, read_broker_conf
 
 _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files take at most where keys are usual
@@ -31,6 +41,7 @@ _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files tak
 )
 @max_rate_option
 @geometry_options
+@report_option
 @json_option
 @quiet_option
 @config_option
@@ -50,6 +61,7 @@ def command(  # noqa: PLR0913 - one argument an option
     consume_queue_size: int | None,
     release: str | None,
     time_zone: ZoneInfo | None,
+    report: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
@@ -86,13 +98,19 @@ def command(  # noqa: PLR0913 - one argument an option
         result = rebuild(request, SparkWorkers(spark), options)
     except UndecidedError as error:
         raise click.UsageError(str(error)) from error
+    _tell(result, report, as_json=as_json, quiet=quiet)
+    if wants_install and not result.contradictions:
+        _install(store, out, dry_run=dry_run, advance_checkpoint=advance_checkpoint)
+    return result.exit_code
+
+
+def _tell(result: Result, report: Path | None, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         click.echo(json.dumps(result.describe(), indent=1))
     elif not quiet:
         click.echo(_text(result), err=True)
-    if wants_install and not result.contradictions:
-        _install(store, out, dry_run=dry_run, advance_checkpoint=advance_checkpoint)
-    return result.exit_code
+    if report is not None:
+        write_report(report, report_of(result))
 
 
 def _install(store: str, out: str, *, dry_run: bool, advance_checkpoint: bool) -> None:
