@@ -18,7 +18,8 @@ from rmq_formats.indexfile.keys import KeyKind, key_text
 from rmq_formats.release import Release
 
 _TOGETHER = 64  # messages that are read with one query
-_SAMPLED = 200  # newest messages that tell the release
+_SAMPLED = 200  # of the newest messages, which tell the release
+_SAMPLED_BYTES = 1 << 20
 _EXPLAINED_BY = 20
 _WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
 
@@ -46,7 +47,8 @@ class LakeSource:
         self.release = release or self._guessed_release()
 
     def _guessed_release(self) -> Release:
-        rows = self._rows("physical_offset >= 0", f"ORDER BY physical_offset DESC LIMIT {_SAMPLED}")
+        newest = self._tables.newest_offset
+        rows = self._rows(f"physical_offset >= {newest - _SAMPLED_BYTES}", f"LIMIT {_SAMPLED}")
         records = [record_of_row(_whole(row)) for row in rows]
         return detect_eras(mark for record in records for mark in record_marks(record))[-1].highest
 
@@ -57,8 +59,22 @@ class LakeSource:
     def _rows(self, condition: str, rest: str = "") -> list[dict[str, Any]]:
         return self._tables.rows(f"SELECT * FROM {MESSAGES} WHERE {self._where(condition)} {rest}")  # noqa: S608 - texts are quoted
 
-    def _messages(self, condition: str, rest: str = "ORDER BY physical_offset DESC") -> list[Message]:
-        return [self._message(row) for row in self._rows(condition, rest)]
+    def _messages(self, *conditions: str, rest: str = "ORDER BY physical_offset DESC") -> Iterator[Message]:
+        """Yield messages: first their places, from narrow columns alone, then the rows at these places."""
+        places = self._tables.rows(
+            f"SELECT store_id, physical_offset FROM {MESSAGES} WHERE {self._where(*conditions)} {rest}"  # noqa: S608 - quoted
+        )
+        return self._at_places([(place["store_id"], place["physical_offset"]) for place in places])
+
+    def _at_places(self, places: Sequence[tuple[str, int]]) -> Iterator[Message]:
+        for start in range(0, len(places), _TOGETHER):
+            some = places[start : start + _TOGETHER]
+            rows = self._rows(
+                f"{one_of('physical_offset', {offset for _, offset in some})} "
+                f"AND {one_of('store_id', {store for store, _ in some})}"
+            )
+            by_place = {(row["store_id"], row["physical_offset"]): row for row in rows}
+            yield from (self._message(by_place[place]) for place in some if place in by_place)
 
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row["body"] is None and row["body_length"] > 0:
@@ -74,17 +90,16 @@ class LakeSource:
                 yield from [message] * times_indexed(message, kind, topic, key)
 
     def _candidates(self, kind: KeyKind, topic: str, key: str, window: Sequence[str]) -> Iterator[Message]:
+        of_topic = (f"topic = {text(topic)}", *window)
         if kind is KeyKind.UNIQUE:
-            yield from self._messages(" AND ".join((f"uniq_key = {text(key)}", f"topic = {text(topic)}", *window)))
-        elif kind is KeyKind.TAG:
-            yield from self._messages(" AND ".join((f"tags = {text(key)}", f"topic = {text(topic)}", *window)))
-        elif not self._through_log and self._tables.has_index_entries:
-            yield from self._indexed(topic, key, window)
-        else:
-            if not self._through_log:
-                self._say("the lake has no table index_entries: every message's keys are looked at")
-            condition = (f"array_has(keys, {text(key)})", f"topic = {text(topic)}", *window)
-            yield from self._messages(" AND ".join(condition))
+            return self._messages(f"uniq_key = {text(key)}", *of_topic)
+        if kind is KeyKind.TAG:
+            return self._messages(f"tags = {text(key)}", *of_topic)
+        if not self._through_log and self._tables.has_index_entries:
+            return self._indexed(topic, key, window)
+        if not self._through_log:
+            self._say("the lake has no table index_entries: every message's keys are looked at")
+        return self._messages(f"array_has(keys, {text(key)})", *of_topic)
 
     def _indexed(self, topic: str, key: str, window: Sequence[str]) -> Iterator[Message]:
         key_hash = index_key_hash(key_text(topic, key))
@@ -93,21 +108,13 @@ class LakeSource:
             f"SELECT DISTINCT store_id, physical_offset FROM {INDEX_ENTRIES} "  # noqa: S608 - texts are quoted
             f"WHERE {self._where(*conditions)} ORDER BY physical_offset DESC"
         )
-        for start in range(0, len(places), _TOGETHER):
-            some = places[start : start + _TOGETHER]
-            wanted = {(place["store_id"], place["physical_offset"]) for place in some}
-            rows = self._rows(
-                f"{one_of('physical_offset', {offset for _, offset in wanted})} "
-                f"AND {one_of('store_id', {store for store, _ in wanted})}",
-                "ORDER BY physical_offset DESC",
-            )
-            yield from (self._message(row) for row in rows if (row["store_id"], row["physical_offset"]) in wanted)
+        return self._at_places([(place["store_id"], place["physical_offset"]) for place in places])
 
     def occurrences(self, text_: str) -> Iterator[Occurrence]:
         """Yield messages that have a text as a key of any kind, under any topic; to explain an empty answer."""
         quoted = text(text_)
         condition = f"(uniq_key = {quoted} OR tags = {quoted} OR array_has(keys, {quoted}))"
-        for message in self._messages(condition, f"LIMIT {_EXPLAINED_BY}"):
+        for message in self._messages(condition, rest=f"LIMIT {_EXPLAINED_BY}"):
             for kind in KeyKind:
                 if says(message, kind, text_):
                     yield Occurrence(message, kind, self._is_indexed(message, kind, text_))
@@ -120,7 +127,8 @@ class LakeSource:
 
     def at(self, physical_offset: int, host: Host | None) -> Message | None:
         """Return the message that begins at an offset; of several brokers' that of *host*, else the newest."""
-        found = self._messages(f"physical_offset = {physical_offset}", "ORDER BY store_timestamp DESC")
+        found = [self._message(row) for row in self._rows(f"physical_offset = {physical_offset}")]
+        found.sort(key=lambda message: message.record.store_timestamp, reverse=True)
         own = [message for message in found if host is None or message.record.store_host == host]
         return next(iter(own or found), None)
 
@@ -157,8 +165,7 @@ class LakeSource:
     def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         """Return a queue's message by its number; of several, the one that was stored first."""
         conditions = (f"topic = {text(topic)}", f"queue_id = {queue_id}", f"queue_offset = {queue_offset}", _WITH_UNIT)
-        found = self._messages(" AND ".join(conditions), "ORDER BY physical_offset LIMIT 1")
-        return found[0] if found else None
+        return next(self._messages(*conditions, rest="ORDER BY physical_offset LIMIT 1"), None)
 
     def run_of_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
         """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
@@ -166,7 +173,7 @@ class LakeSource:
             stop = min(start + _TOGETHER, end)
             place = (f"topic = {text(topic)}", f"queue_id = {queue_id}", _WITH_UNIT)
             numbers = (f"queue_offset >= {start}", f"queue_offset < {stop}")
-            found = self._messages(" AND ".join((*place, *numbers)), "ORDER BY physical_offset DESC")
+            found = self._messages(*place, *numbers)
             by_number = {message.record.queue_offset: message for message in found}
             yield from (by_number.get(number) for number in range(start, stop))
 

@@ -28,7 +28,8 @@ class LakeTables:
         self._lake = normalise(lake)
         self._options = options
         self._builder = QueryBuilder()
-        self._builder.register(MESSAGES, self._table(MESSAGES))
+        self._messages = self._table(MESSAGES)
+        self._builder.register(MESSAGES, self._messages)
 
     def _table(self, name: str) -> DeltaTable:
         location = join(self._lake, name)
@@ -37,6 +38,14 @@ class LakeTables:
         except TableNotFoundError as error:
             reason = f"no lake: it has no table {name}"
             raise NotAStore(reason, None, self._lake) from error
+
+    @property
+    def newest_offset(self) -> int:
+        """The highest physical offset, as the Delta log's statistics have it."""
+        actions = pa.table(self._messages.get_add_actions(flatten=True))
+        column = "max.physical_offset"
+        known = actions.column(column).drop_null().to_pylist() if column in actions.column_names else []
+        return max(known, default=0)
 
     @cached_property
     def has_index_entries(self) -> bool:
