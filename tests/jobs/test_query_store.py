@@ -19,6 +19,7 @@ from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.indexfile.layout import ENTRY
 from tests.formats.builders import STORED
 from tests.formats.stores import stored_records
 from tests.formats.strategies import mutations
@@ -223,3 +224,22 @@ def test_both_ways_to_search_a_log_find_the_same_records(
             assert everything == found
             assert chosen == list(log_search.search(reader, log_search.holding("k1"), log_search.silent))
             assert seen == sorted(seen)
+
+
+def test_a_chain_that_runs_in_a_circle_ends_and_is_told(tmp_path: Path) -> None:
+    """A broker would follow it for ever."""
+    messages = [Sent(keys=(COLLIDING[0],)) for _ in range(6)]
+    records = stored(messages)
+    store = write_store(tmp_path / "store", records)
+    (file,) = (store / "index").iterdir()
+    raw = bytearray(file.read_bytes())
+    slot = GEOMETRY.slot_of(index_key_hash(f"Orders#{COLLIDING[0]}"))
+    newest = int.from_bytes(raw[GEOMETRY.slot_position(slot) :][:4])
+    oldest_prev = GEOMETRY.entry_position(1) + ENTRY.offset("prev_entry")
+    raw[oldest_prev : oldest_prev + 4] = newest.to_bytes(4)
+    file.write_bytes(raw)
+    with opened(store) as source:
+        answer = finding.by_key(source, "Orders", COLLIDING[0], limit=None)
+
+        assert {record.physical_offset for record in records} == set(offsets(answer))
+        assert any("comes back" in note for note in source.notes)
