@@ -163,7 +163,6 @@ def _launched(line: CommandLine) -> list[str]:
 def _failures() -> tuple[type[BaseException], ...]:
     """Name the errors that are no bug of ours; those of libraries only where the library was loaded at all."""
     foreign = (
-        ("jobs.storage", "StorageError"),
         ("pyspark.errors", "PySparkException"),
         ("py4j.protocol", "Py4JError"),
         ("deltalake.exceptions", "DeltaError"),
@@ -186,8 +185,21 @@ def _fail(error: BaseException, settings: _Settings) -> ExitCode:
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return (_raised_on_a_worker(lines) or _raised_in_the_jvm(lines) or [*lines, type(error).__name__][0]).strip()
+
+
+def _raised_on_a_worker(lines: Sequence[str]) -> str | None:
+    """Return the last line of the Python traceback that Spark carries in its own message."""
+    behind = iter(lines)
+    if any("Traceback (most recent call last)" in line for line in behind):
+        return next((line for line in behind if not line.startswith((" ", "\t"))), None)
+    return None
+
+
+def _raised_in_the_jvm(lines: Sequence[str]) -> str | None:
+    """Return what follows "An error occurred while calling o38.count.", which says nothing."""
+    return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), None)
 
 
 def _reader_has_gone() -> bool:

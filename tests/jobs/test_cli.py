@@ -6,6 +6,7 @@ from types import ModuleType
 
 import click
 import pytest
+from py4j.protocol import Py4JError
 
 from jobs import cli
 from jobs.exit_codes import ExitCode
@@ -97,6 +98,42 @@ def test_a_file_error_names_the_file_first(probe: Probe, capsys: pytest.CaptureF
     cli.main(["probe"])
 
     assert "rmq-lake: /store/commitlog: Permission denied\n" == capsys.readouterr().err
+
+
+def test_what_failed_on_a_worker_is_said_as_if_it_had_failed_here(
+    probe: Probe,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Spark wraps the one line that matters in a hundred."""
+    text = (
+        "An error occurred while calling o7.collect.\n"
+        ": org.apache.spark.SparkException: Job aborted: org.apache.spark.api.python.PythonException: "
+        "Traceback (most recent call last):\n"
+        '  File "worker.py", line 1, in main\n'
+        "    process()\n"
+        "OSError: [Errno 28] No space left on device: '/lake/messages/part-0.parquet'\n\n"
+        "\tat org.apache.spark.api.python.BasePythonRunner.compute(PythonRunner.scala:1)\n"
+    )
+    probe(raising(Py4JError(text)))
+
+    assert ExitCode.FAILED == cli.main(["probe"])
+
+    expected = "rmq-lake: OSError: [Errno 28] No space left on device: '/lake/messages/part-0.parquet'\n"
+    assert expected == capsys.readouterr().err
+
+
+def test_what_failed_in_the_jvm_is_said_without_pythons_frame(
+    probe: Probe,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A call by its number names nothing that a user knows."""
+    probe(
+        raising(Py4JError("An error occurred while calling o38.count.\n: java.io.IOException: no such bucket\n\tat a"))
+    )
+
+    cli.main(["probe"])
+
+    assert "rmq-lake: java.io.IOException: no such bucket\n" == capsys.readouterr().err
 
 
 def test_the_traceback_comes_when_it_is_asked_for(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
