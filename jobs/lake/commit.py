@@ -16,13 +16,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import fs
 
 from jobs.lake.tables import Table
 from jobs.lake.writing import STATISTICS_LENGTH, Action
-from jobs.storage import delta_location, delta_options, flush_directory, is_local, join, local_path
+from jobs.storage import arrow_filesystem, delta_location, delta_options, flush_directory, is_local, join, local_path
 
 LAYOUT = "layout"  # the transaction that serialises commits which remove files
 _ATTEMPTS = 20  # of other stores' commits that may come between; each is another snapshot
@@ -217,6 +219,26 @@ def committed_transaction(lake: str, table: str, app: str, options: Mapping[str,
     return (snapshot.transaction_version(app) or 0) if snapshot is not None else 0
 
 
+def chosen(
+    snapshot: DeltaTable,
+    options: Mapping[str, str],
+    columns: list[str] | None = None,
+    where: Any = None,  # noqa: ANN401 - an expression of pyarrow's
+) -> pa.Table:
+    """
+    Return the rows of a snapshot that *where* takes.
+
+    Arrow reads the files itself: the file system that `deltalake` would give it is Python, and one of Arrow's threads
+    that is still in it when the interpreter ends takes the whole process down.
+    """
+    uri = snapshot.table_uri
+    if is_local(uri):
+        filesystem: fs.FileSystem = fs.SubTreeFileSystem(local_path(uri), fs.LocalFileSystem())
+    else:
+        filesystem = fs.SubTreeFileSystem(uri.split("://", 1)[1], arrow_filesystem(uri, options))
+    return snapshot.to_pyarrow_dataset(filesystem=filesystem).to_table(columns=columns, filter=where)
+
+
 def rows(
     lake: str,
     table: str,
@@ -230,8 +252,7 @@ def rows(
         if snapshot is None:
             return []
         with suppress(FileNotFoundError):  # its files were merged and removed meanwhile
-            dataset = snapshot.to_pyarrow_dataset()
-            found: list[dict[str, Any]] = dataset.to_table(columns=columns, filter=where).to_pylist()
+            found: list[dict[str, Any]] = chosen(snapshot, options, columns, where).to_pylist()
             return found
     raise OSError(f"{join(lake, table)}: files that Delta's log names are gone")
 
@@ -241,6 +262,7 @@ __all__ = [
     "DeltaError",
     "Rewrite",
     "TransactionTakenError",
+    "chosen",
     "commit",
     "commit_layout",
     "committed_transaction",

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from jobs.lake.commit import open_table, rows
+from jobs.lake.commit import chosen, open_table, rows
 from jobs.lake.identity import Likeness, compare
 from jobs.lake.runs import KnownStore, Lake
 from jobs.lake.superseded import Superseded
@@ -106,7 +106,7 @@ def _compared(lake: Lake, store: KnownStore, group: _Group, end: int, *, takes_a
     snapshot = open_table(lake.location, MESSAGES.name, lake.options)
     if snapshot is None:
         return
-    kept = snapshot.to_pyarrow_dataset().to_table(columns=list(_COMPARED), filter=here).sort_by("physical_offset")
+    kept = chosen(snapshot, lake.options, list(_COMPARED), here).sort_by("physical_offset")
     of_lake = _values(kept, "physical_offset")
     of_log = _values(group.records, "physical_offset")
     of_log = of_log[of_log < end]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from jobs.exit_codes import ExitCode
 from jobs.ingestion.model import Summary
-from jobs.lake.commit import open_table
+from jobs.lake.commit import chosen, open_table
 from jobs.lake.reading import files
 from jobs.lake.runs import Lake
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE
@@ -84,7 +84,7 @@ def _troubles(summary: Summary, lake: Lake) -> Iterator[Part]:
 
 def _damage(summary: Summary, lake: Lake) -> Grid:
     snapshot = open_table(lake.location, QUARANTINE.name, lake.options)
-    found = snapshot.to_pyarrow_table().to_pylist() if snapshot is not None else []
+    found = chosen(snapshot, lake.options).to_pylist() if snapshot is not None else []
     rows = [
         (row["physical_offset"], row["length"], row["reason"], (row["sample"] or b"")[:_HEX].hex(" "))
         for row in found
