@@ -6,10 +6,12 @@ same one, be it a copy, a slave or a moved disk. One that has other bytes at all
 called. Where fingerprints do not decide, the rows of the lake are fingerprints too.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from enum import Enum, unique
 from hashlib import sha256
+from operator import attrgetter
 from typing import NamedTuple
 
 import pyarrow.dataset as ds
@@ -86,7 +88,9 @@ def _holds(fingerprint: Fingerprint, listing: StoreListing) -> bool | None:
 
 
 def _segment_at(offset: int, segments: Sequence[Segment]) -> Segment | None:
-    return next((s for s in segments if s.base_offset <= offset < s.base_offset + s.readable), None)
+    number = bisect_right(segments, offset, key=attrgetter("base_offset")) - 1
+    found = segments[number] if number >= 0 else None
+    return found if found and offset < found.base_offset + found.readable else None
 
 
 def identify(lake: Lake, listing: StoreListing, broker: str | None, *, register_new: bool = True) -> KnownStore | None:

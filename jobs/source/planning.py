@@ -16,6 +16,7 @@ from jobs.storage import storage_of
 from rmq_formats.commitlog.layout import BLANK
 
 DEFAULT_RANGE_SIZE = 256 << 20
+MOST_RANGES = 100_000  # of one run: each is a task, and a file in the commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ def plan_ranges(
     records may have.
     """
     newest = newest_written(listing)
+    range_size = _range_size(listing, from_offset, range_size)
+    options = dict(listing.options)  # one for all: there may be very many ranges
     ranges: list[Range] = []
     for segment in listing.segments:
         start = max(from_offset - segment.base_offset, 0)
@@ -72,11 +75,19 @@ def plan_ranges(
                 final=newest is not None and segment.base_offset < newest,
                 store_timestamp=store_timestamp if from_offset > segment.base_offset and begin == start else None,
                 settled_until=settled_until,
-                options=dict(listing.options),
+                options=options,
             )
             for begin, end in _cuts(start, segment.readable, range_size)
         ]
     return ranges
+
+
+def _range_size(listing: StoreListing, from_offset: int, asked: int) -> int:
+    """Return the size that is asked for, or twice that, or four times …, so that a plan stays one that a driver holds."""
+    size = asked
+    while listing.end_offset - max(from_offset, listing.start_offset) > size * MOST_RANGES:
+        size *= 2
+    return size
 
 
 def _cuts(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,235 @@
+"""Beside a running broker: who holds the lock, what stays in the page cache, how fast, how full the disk may be."""
+
+import ctypes
+import mmap
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from jobs import cli
+from jobs.beside_broker import DiskWouldFillError, broker_process, care_beside
+from jobs.ingestion.model import Request, Summary
+from jobs.ingestion.run import ingest
+from jobs.launch.spark import on_half_the_cores
+from jobs.source.listing import list_store
+from jobs.source.planning import plan_ranges
+from jobs.source.workers import OneByOne
+from jobs.storage import Care, storage_of
+
+ROOT = Path(__file__).parent.parent.parent
+MIB = 1 << 20
+PAGE = mmap.PAGESIZE
+AT_ONCE = MIB // 4
+
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+PRIORITIES = """
+import ctypes, os, platform, subprocess, sys
+from jobs.beside_broker import care_beside
+told = "import ctypes, os; print(os.nice(0), ctypes.CDLL(None).syscall({}, 1, 0) >> 13)".format(
+    {"x86_64": 252, "aarch64": 31}[platform.machine()]
+)
+exec(told)
+care_beside(sys.argv[1])
+care_beside(sys.argv[1])
+exec(told)
+print(subprocess.run([sys.executable, "-c", told], capture_output=True, text=True).stdout, end="")
+"""
+
+
+@pytest.fixture
+def store(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+    """Copy a store that may be locked."""
+    copy = Path(shutil.copytree(golden("b498-base"), tmp_path / "store"))
+    (copy / "lock").write_bytes(b"lock")
+    return copy
+
+
+@contextmanager
+def held(store: Path) -> Iterator[int]:
+    """Hold the store's lock as a broker does, in another process; give its id."""
+    command = [sys.executable, "-c", HOLD, str(store / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "held" == process.stdout.readline().strip()
+        yield process.pid
+        process.communicate()
+
+
+def test_the_lock_tells_whether_a_broker_runs_not_the_file(store: Path) -> None:
+    """A store that was left alone has the file, too."""
+    assert broker_process(str(store)) is None
+    with held(store) as process:
+        assert process == broker_process(str(store))
+    assert broker_process(str(store)) is None
+
+
+def test_nobody_is_spared_where_nobody_runs(store: Path) -> None:
+    """Unless the user asks for a rate."""
+    assert care_beside(str(store)) is None
+    assert Care(5) == care_beside(str(store), 5)
+    assert care_beside("s3a://bucket/store") is None
+
+
+def test_priorities_go_down_once_and_are_inherited(store: Path) -> None:
+    """Niceness 10 and the idle class of input and output, for what is started later, too."""
+    with held(store):
+        answer = subprocess.run(
+            [sys.executable, "-c", PRIORITIES, str(store)], capture_output=True, text=True, check=True, cwd=ROOT
+        )
+    before, after, child = (tuple(map(int, line.split())) for line in answer.stdout.splitlines())
+
+    assert (max(before[0], 10), 3) == after == child
+
+
+@pytest.mark.parametrize("verb", ["ingest", "verify", "rebuild-index", "rebuild-consumequeue"])
+def test_every_verb_that_reads_the_log_takes_care(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """It begins a session on half the cores and reads with care."""
+    seen: dict[str, Any] = {}
+
+    class Begun(Exception):
+        pass
+
+    def session(*_: object, half: bool = False, **__: object) -> object:
+        seen["half"] = half
+        raise Begun
+
+    def no_stepping() -> None:
+        seen["stepped back"] = True
+
+    monkeypatch.setattr("jobs.session.spark_session", session)
+    monkeypatch.setattr("jobs.ingestion.run.spark_session", session)
+    monkeypatch.setattr("jobs.beside_broker.step_back", no_stepping)
+    where = {"ingest": ["--lake", str(tmp_path / "lake")], "verify": []}.get(verb, ["--out", str(tmp_path / "out")])
+    with held(store), pytest.raises(Begun):
+        cli.run_within([verb, str(store), *where])
+
+    assert {"half": True, "stepped back": True} == seen
+
+
+def test_half_the_cores_is_a_local_master_unless_one_is_named() -> None:
+    """At least one core; four attempts a task as always."""
+    cores = max(len(os.sched_getaffinity(0)) // 2, 1)
+
+    assert ["--master", f"local[{cores},4]"] == list(on_half_the_cores([]))
+    assert ["--master", "yarn"] == on_half_the_cores(["--master", "yarn"])
+
+
+def test_care_reaches_the_tasks_ranges_shared_between_them(store: Path) -> None:
+    """All tasks together keep to the rate that the user gave."""
+    listing = list_store(str(store), care=Care(9000).shared_by(3))
+
+    assert {Care(3000)} == {Care.of(range_.options) for range_ in plan_ranges(listing)}
+    assert Care(None) == Care.of(list_store(str(store), care=Care()).options)
+    assert Care.of(list_store(str(store)).options) is None
+
+
+def resident_pages(path: Path) -> list[bool]:
+    """Ask the kernel which pages of a file are in its cache."""
+    size = path.stat().st_size
+    vector = (ctypes.c_ubyte * (size // PAGE))()
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
+        start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        assert 0 == ctypes.CDLL(None).mincore(ctypes.c_void_p(start), ctypes.c_size_t(size), vector)
+    return [bool(state & 1) for state in vector]
+
+
+@pytest.fixture
+def half_cached(tmp_path: Path) -> Path:
+    """Make a file of which the kernel has the second half in its cache."""
+    path = tmp_path / "segment"
+    with path.open("wb") as file:
+        file.write(os.urandom(4 * MIB))
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if any(resident_pages(path)):
+        pytest.skip("this file system keeps its pages")
+    descriptor = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    os.pread(descriptor, 2 * MIB, 2 * MIB)
+    os.close(descriptor)
+    return path
+
+
+@pytest.mark.parametrize("step", [MIB, 100_001])
+def test_pages_are_cached_after_reading_as_they_were_before(half_cached: Path, step: int) -> None:
+    """What a broker has in memory stays there; what nobody had is given back, at odd positions, too."""
+    before = resident_pages(half_cached)
+    assert [False, True] == [before[0], before[-1]]
+
+    with storage_of(str(half_cached), Care().as_options()).open(str(half_cached)) as reader:
+        data = b"".join(bytes(reader.read(at, step)) for at in range(0, reader.size, step))
+
+    after = resident_pages(half_cached)
+    assert half_cached.read_bytes() == data
+    assert len(after) // 2 == sum(after[len(after) // 2 :])
+    # A read that ends in cached pages leaves what it brought: dropping might take those as well.
+    assert sum(after[: len(after) // 2]) * PAGE <= AT_ONCE * bool(MIB % step)
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        """Begin anywhere."""
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        """Tell the time."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+
+@pytest.mark.parametrize("computing", [0.0, 0.01])
+def test_the_rate_is_kept_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computing: float) -> None:
+    """Whatever is computed between two reads counts as waiting."""
+    clock = Clock()
+    monkeypatch.setattr("jobs.storage.time", clock)
+    (tmp_path / "segment").write_bytes(bytes(32 * MIB))
+    care = Care(8 * MIB + int(computing * 1000))  # a pace of its own
+    with storage_of(str(tmp_path / "segment"), care.as_options()).open(str(tmp_path / "segment")) as reader:
+        for at in range(0, 32 * MIB, MIB):
+            reader.read(at, MIB)
+            clock.now += computing
+
+    assert 3.4 <= clock.now - 1000 <= 4.1
+
+
+class Usage(NamedTuple):
+    """What a file system says of itself."""
+
+    total: int
+    used: int
+    free: int
+
+
+def test_a_lake_that_would_fill_the_brokers_disk_is_refused(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond 75 % a broker deletes before its time; on another disk, or without a broker, it is nobody's business."""
+    monkeypatch.setattr("jobs.beside_broker.shutil.disk_usage", lambda _: Usage(10 * MIB, 7 * MIB + MIB // 2, 2 * MIB))
+    lake = str(tmp_path / "lake")
+    with pytest.raises(DiskWouldFillError, match=r"75%"):
+        ingest(Request(str(store), lake, care=Care()), OneByOne())
+
+    alone: Summary = ingest(Request(str(store), lake), OneByOne())
+    assert 0 < alone.messages

@@ -1,0 +1,212 @@
+"""Stores and lakes on S3: a real server, signed requests, credentials in one place."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from jobs import cli
+from jobs.exit_codes import ExitCode
+from jobs.indexing.rebuilding import Request as RebuildRequest
+from jobs.indexing.rebuilding import rebuild
+from jobs.ingestion import run as ingestion
+from jobs.ingestion.model import Request
+from jobs.source.workers import OneByOne
+from jobs.verify import Request as VerifyRequest
+from jobs.verify import verify
+from rmq_formats.commitlog.record import encode_record
+from rmq_formats.commitlog.row import record_of_row
+from tests.pipeline.stores import records_of, segments_of
+from tests.scale.commands import rmq_lake
+from tests.scale.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+
+pytestmark = pytest.mark.s3
+
+STORE = "b533-base"
+
+
+class Uploaded:
+    """A store on the server, and a place for its lake."""
+
+    def __init__(self, server: S3Server, local: Path, prefix: str) -> None:
+        """Copy *local*, as a broker left it, below *prefix*."""
+        self.local = server.path(prefix, "store")
+        shutil.copytree(local, self.local, ignore=shutil.ignore_patterns("EXPECT"))
+        self.server = server
+        self.store = server.uri(prefix, "store")
+        self.lake = server.uri(prefix, "lake")
+        self.out = server.uri(prefix, "index")
+        self.folder = server.path(prefix)
+        self.options = server.hadoop_options
+
+    def ingest(self) -> Any:  # noqa: ANN401 - a summary
+        """Bring the store into its lake, without Spark."""
+        return ingestion.ingest(Request(self.store, self.lake), OneByOne(self.options))
+
+    def rows(self) -> list[tuple[int, bytes]]:
+        """Return offset and bytes of each message of the lake, as files on the server's disk have them."""
+        rows = DeltaTable(self.folder / "lake" / "messages").to_pyarrow_table().sort_by("physical_offset").to_pylist()
+        return [(row["physical_offset"], encode_record(record_of_row(row))) for row in rows]
+
+
+@pytest.fixture
+def uploaded(s3: S3Server, golden: Callable[[str], Path], request: pytest.FixtureRequest) -> Uploaded:
+    """Give a real broker's store on S3, to this test alone."""
+    return Uploaded(s3, golden(STORE), request.node.name.partition("[")[0])
+
+
+@pytest.fixture
+def run(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[ExitCode, str, str]]:
+    """Run a verb in this process, with the options of the server before it."""
+    monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "")
+    monkeypatch.setenv("RMQ_LAKE_S3", "")
+
+    def command(*arguments: str) -> tuple[ExitCode, str, str]:
+        capfd.readouterr()
+        return cli.main([*s3.spark_options, *arguments]), *capfd.readouterr()
+
+    return command
+
+
+def expected_rows(store: Path) -> list[tuple[int, bytes]]:
+    """Return what the scalar layer reads from the local copy."""
+    return [(record.physical_offset, raw) for record, raw in records_of(segments_of(store))]
+
+
+def test_every_message_of_a_store_on_s3_is_in_the_lake_on_s3_once(uploaded: Uploaded) -> None:
+    """A second run finds nothing new and writes nothing."""
+    first = uploaded.ingest()
+    files = sorted(uploaded.folder.joinpath("lake").rglob("*.parquet"))
+    second = uploaded.ingest()
+
+    assert expected_rows(uploaded.local) == uploaded.rows()
+    assert (ExitCode.CLEAN, 1) == (first.exit_code, first.run)
+    assert (0, None) == (second.messages, second.run)
+    assert files == sorted(uploaded.folder.joinpath("lake").rglob("*.parquet"))
+
+
+def test_the_launcher_ingests_and_nothing_shows_the_keys(uploaded: Uploaded, tmp_path: Path) -> None:
+    """With Spark, its JARs for S3 and a report; neither what is said nor what is written holds a credential."""
+    report = tmp_path / "report"
+    ended = rmq_lake(
+        *uploaded.server.spark_options, "ingest", uploaded.store, "--lake", uploaded.lake, "--report", str(report)
+    )
+
+    assert 0 == ended.code, ended.err
+    assert expected_rows(uploaded.local) == uploaded.rows()
+    said = ended.out + ended.err
+    written = [path for root in (report, uploaded.folder / "lake") for path in root.rglob("*") if path.is_file()]
+    assert (report / "report.json") in written
+    for secret in (SECRET_KEY, ACCESS_KEY):
+        assert secret not in said
+        assert [] == [path.name for path in written if secret.encode() in path.read_bytes()]
+        for table in ("messages", "runs"):
+            rows = DeltaTable(uploaded.folder / "lake" / table).to_pyarrow_table()
+            assert secret not in str(rows.to_pylist())
+
+
+def test_a_wrong_key_fails_in_one_line_that_does_not_show_it(uploaded: Uploaded) -> None:
+    """Exit code 1 and no trace."""
+    wrong = [word.replace(SECRET_KEY, "another-secret") for word in uploaded.server.spark_options]
+    ended = rmq_lake(*wrong, "inspect", uploaded.store)
+
+    assert 1 == ended.code
+    assert 1 == len(ended.err.strip().splitlines()), ended.err
+    assert "another-secret" not in ended.err
+    assert ACCESS_KEY not in ended.err
+
+
+def test_queries_answer_from_s3_as_from_the_local_store(
+    uploaded: Uploaded, run: Callable[..., tuple[ExitCode, str, str]]
+) -> None:
+    """The store and the lake that was made of it, without a JVM."""
+    uploaded.ingest()
+    asked = ("query", "by-key", "-t", "T1", "-k", "k1", "--json", "--release", "5.3.3")
+    expected = run(*asked, "--store", str(uploaded.local))
+    assert ExitCode.CLEAN is expected[0]
+
+    assert expected[:2] == run(*asked, "--store", uploaded.store)[:2]
+    assert json.loads(expected[1].splitlines()[0]) == json.loads(
+        run(*asked, "--lake", uploaded.lake)[1].splitlines()[0]
+    )
+
+
+def test_inspect_and_dump_read_s3_as_they_read_a_disk(
+    uploaded: Uploaded, run: Callable[..., tuple[ExitCode, str, str]]
+) -> None:
+    """What they say differs by the place alone."""
+    for verb in (("inspect", "--deep", "--json", "--quiet"), ("dump", "--json")):
+        at = "/commitlog/00000000000000000000" if verb[0] == "dump" else ""
+        local = run(*verb, f"{uploaded.local}{at}")
+        remote = run(*verb, f"{uploaded.store}{at}")
+
+        assert ExitCode.CLEAN is local[0]
+        assert local[:2] == (remote[0], remote[1].replace(uploaded.store, str(uploaded.local)))
+
+
+def test_index_files_rebuilt_onto_s3_are_the_brokers_own(uploaded: Uploaded) -> None:
+    """Byte for byte, scratch files gone."""
+    result = rebuild(RebuildRequest(uploaded.store, uploaded.out), OneByOne(uploaded.options), uploaded.options)
+    made = {path.name: path.read_bytes() for path in (uploaded.folder / "index").rglob("*") if path.is_file()}
+    manifest = json.loads(made.pop("MANIFEST.json"))
+
+    assert [path.read_bytes() for path in sorted((uploaded.local / "index").iterdir())] == [
+        data for _, data in sorted(made.items())
+    ]
+    assert {name: hashlib.sha256(data).hexdigest() for name, data in made.items()} == {
+        file["name"]: file["sha256"] for file in manifest["files"]
+    }
+    assert ExitCode.CLEAN is result.exit_code
+
+
+def test_a_sound_store_on_s3_verifies(uploaded: Uploaded) -> None:
+    """With packed keys left on S3, as the workers of a cluster need it."""
+    request = VerifyRequest(uploaded.store, scratch=uploaded.server.uri("scratch"))
+    verdict = verify(request, OneByOne(uploaded.options), uploaded.options)
+
+    assert [] == verdict.findings
+    assert [] == [path for path in uploaded.server.path("scratch").rglob("*") if path.is_file()]
+
+
+class OvertakenBy(OneByOne):
+    """Workers that let another run of the same store come to its end while theirs is reading."""
+
+    def ranges(self, ranges: Sequence[Any], task: Any, discard: Any = id) -> list[Any]:  # noqa: ANN401
+        """Let the other one run first."""
+        outcomes = super().ranges(ranges, task, discard)
+        if ranges:
+            OVERTAKING.pop()()
+        return outcomes
+
+
+OVERTAKING: list[Callable[[], object]] = []
+
+
+@pytest.fixture
+def overtaken(uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Let `ingest` meet a faster run; give the summaries of that one."""
+    summaries: list[Any] = []
+    OVERTAKING.append(lambda: summaries.append(uploaded.ingest()))
+    workers = OvertakenBy(uploaded.options)
+    monkeypatch.setattr("jobs.ingest.ingest", partial(ingestion.ingest, workers=workers))
+    yield summaries
+    OVERTAKING.clear()
+
+
+def test_of_two_runs_at_once_one_wins_and_the_other_says_so(
+    uploaded: Uploaded, overtaken: list[Any], run: Callable[..., tuple[ExitCode, str, str]]
+) -> None:
+    """An object store has no locks: the transaction in `runs` decides, with exit code 6 for the slower one."""
+    code, _, said = run("ingest", uploaded.store, "--lake", uploaded.lake, "--quiet")
+
+    assert [ExitCode.CLEAN] == [summary.exit_code for summary in overtaken]
+    assert (ExitCode.HELD, 1) == (code, len(said.strip().splitlines())), said
+    assert expected_rows(uploaded.local) == uploaded.rows()
