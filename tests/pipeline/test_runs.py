@@ -285,6 +285,19 @@ def test_a_merged_file_is_written_like_any_other(tmp_path: Path) -> None:
     assert sum("remove" in action for action in actions) == 4
 
 
+def test_a_lake_may_lie_anywhere_but_behind_a_percent_sign(tmp_path: Path) -> None:
+    """Blanks, brackets and umlauts are a path's own business; what `deltalake` mistakes is refused."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(5))
+    place = tmp_path / "my [lake] é*"
+
+    ingest(Request(str(broker.root), str(place), broker="b"), OneByOne())
+
+    assert len(raw_rows(place)) == 5
+    with pytest.raises(OSError, match="must not hold '%'"):
+        Lake(str(tmp_path / "a%20b"))
+
+
 def test_optimize_of_what_is_no_lake_says_so(tmp_path: Path) -> None:
     """It makes nothing there either."""
     with pytest.raises(NotALake):
