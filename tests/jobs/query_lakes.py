@@ -1,6 +1,7 @@
 """Small lakes for tests of queries: the tables that an ingest makes, without Spark."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from deltalake import write_deltalake
@@ -52,7 +53,7 @@ def write_messages(lake: Path, store: Path, release: Release, *, with_body: bool
 
 def write_entries(lake: Path, records: list[MessageRecord], release: Release) -> None:
     """Write the table of index entries of a store's records."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "broker": BROKER,
             "store_id": STORE_ID,
