@@ -27,6 +27,7 @@ from tests.oracle.sessions import (
 from tests.oracle.settings import Geometry
 
 _OLD: Final = 100 * 3600
+_ATTEMPTS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +120,18 @@ class Stage:
         return self._scratch / "snapshot"
 
     def ask(self, broker: RealBroker, lines: Iterable[tuple[str, ...]]) -> None:
-        """Copy the store as it stands, the broker running and idle, and give mqadmin *lines*."""
-        broker.drain()
+        """Copy the store as it stands, the broker running, and give mqadmin *lines* before anything more is stored."""
+        questions = list(lines)
         self.listened_on = broker.driver.listens_on
-        shutil.copytree(self.store_directory, self.snapshot)
-        self.asked += [Asked(line, broker.mqadmin(*line)) for line in lines]
+        for _ in range(_ATTEMPTS):
+            broker.drain()
+            shutil.rmtree(self.snapshot, ignore_errors=True)
+            shutil.copytree(self.store_directory, self.snapshot)
+            self.asked = [Asked(line, broker.mqadmin(*line)) for line in questions]
+            # A broker asks now and then what became of an open transaction, and stores what it learns.
+            if _log_bytes(self.snapshot) == _log_bytes(self.store_directory):
+                return
+        raise TimeoutError("the broker stores something whenever mqadmin is asked")
 
     def age(self, files: Iterable[Path]) -> None:
         """Make *files* look older than any retention time."""
@@ -145,6 +153,10 @@ class Stage:
         if self._driver is None:
             self._driver = DriverProcess(self.release, self._scratch)
         return self._driver
+
+
+def _log_bytes(store: Path) -> list[bytes]:
+    return [file.read_bytes().rstrip(b"\0") for file in sorted((store / "commitlog").glob("0*"))]
 
 
 class StageStore:

@@ -11,7 +11,6 @@ from jobs import cli
 from tests.oracle.on_scenarios import on_scenarios
 from tests.oracle.plays import Plays
 from tests.oracle.scenarios import SCENARIOS
-from tests.oracle.stage import Asked
 
 Verdict = Callable[[str, str, str], None]
 
@@ -38,8 +37,8 @@ def test_our_answers_are_those_of_mqadmin(  # noqa: PLR0913, PLR0917 - fixtures
         code = cli.main(["query", "mqadmin", *place, "--bodies", str(tmp_path), *asked.arguments])
         sys.stdout.flush()
         ours = capfdbinary.readouterr().out.decode()
-        theirs = _expected(asked, tmp_path)
-        if ours != theirs or code != (0 if theirs else 5):
+        theirs = asked.printed.stdout.replace(_BODIES, f"{tmp_path}/")
+        if _comparable(ours) != _comparable(theirs) or code != (0 if theirs else 5):
             differing.append((asked.arguments, code, theirs, ours))
 
     assert len(stage.asked) > len("queries")
@@ -47,10 +46,15 @@ def test_our_answers_are_those_of_mqadmin(  # noqa: PLR0913, PLR0917 - fixtures
     verdict(release, "mqadmin's answers", f"{len(stage.asked)} lines equal")
 
 
-def _expected(asked: Asked, bodies: Path) -> str:
-    """Leave out what only a broker knows: who took a message, messages a second; bodies lie where we were told."""
-    printed = asked.printed.stdout.replace(_CONSUMERS, "").replace(_BODIES, f"{bodies}/")
-    return _SPEED.sub("Topic Put TPS: 0.0", printed)
+def _comparable(printed: str) -> str:
+    """
+    Leave out what only a broker knows: who took a message, messages a second.
+
+    The empty lines before consumers are printed only where a route to the topic is known, and 4.9.3 forgot the line
+    break behind the queue that printMsg shows.
+    """
+    known = _SPEED.sub("Topic Put TPS: 0.0", printed.replace(_CONSUMERS, ""))
+    return known.replace("]MSGID:", "]\nMSGID:").rstrip("\n")
 
 
 @on_scenarios("everyday")
