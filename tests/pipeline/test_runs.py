@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from jobs.ingest import Request, Summary, ingest
 from jobs.lake import commit as commits
@@ -125,7 +126,7 @@ def test_an_answer_that_got_lost_is_not_taken_for_a_defeat(lake: Lake, store: Kn
         version = original(*args, **kwargs)  # type: ignore[arg-type]
         if not lost:
             lost.append(version)
-            raise commits.CommitFailedError("Concurrent transaction failed.")
+            raise CommitFailedError("Concurrent transaction failed.")
         return version
 
     with patch.object(commits, "_write", write):
