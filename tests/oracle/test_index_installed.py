@@ -92,6 +92,7 @@ def _remove_empty(store: Path) -> None:
 def _put(opened: RealStore, messages: Iterator[DirectMessage]) -> None:
     for stored in opened.put_each(messages):
         assert stored.status == "PUT_OK"
+    opened.drain()
 
 
 def _messages(life: str, count: int) -> Iterator[DirectMessage]:
