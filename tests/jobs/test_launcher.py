@@ -273,9 +273,8 @@ def test_the_wheel_carries_its_configuration(tmp_path: Path) -> None:
     ]
     subprocess.run(pip, check=True, timeout=300)
 
-    program = "from jobs.launch.places import CONF; print(sorted(path.name for path in CONF.iterdir()))"
+    program = "import json; from jobs.launch.places import CONF; print(json.dumps(sorted(p.name for p in CONF.iterdir())))"
     answer = subprocess.check_output([sys.executable, "-c", program], cwd=tmp_path / "site", text=True)
 
-    assert ["ivysettings.xml", "jars.lock", "log4j2.properties", "spark-defaults.conf"] == sorted(
-        name for name in json.loads(answer.replace("'", '"')) if not name.endswith(".toml")
-    )
+    expected = ["ivysettings.xml", "jars.lock", "job.toml", "log4j2.properties", "spark-defaults.conf"]
+    assert expected == json.loads(answer)

@@ -1,5 +1,7 @@
 """The options that verbs share: flags over environment over configuration file."""
 
+import tomllib
+from importlib import import_module
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -7,7 +9,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from jobs.launch.places import CONF
 from jobs.options import config_option, geometry_options, json_option, quiet_option, store_options
+from jobs.verbs import VERBS
 
 
 @click.group(context_settings={"auto_envvar_prefix": "RMQ_LAKE"})
@@ -110,3 +114,18 @@ def test_several_commitlog_paths_keep_their_order() -> None:
 def test_an_empty_commitlog_path_is_a_usage_error() -> None:
     """An empty path would be the working directory."""
     assert 2 == run("s", "--commitlog", "/a,,/b").exit_code
+
+
+@pytest.mark.parametrize("verb", ["ingest", "verify", "rebuild-index"])
+def test_the_example_configuration_is_understood_by_every_verb_it_names(verb: str) -> None:
+    """Who copies conf/job.toml gets what it says."""
+    command = import_module(VERBS[verb].module).command
+    written = tomllib.loads((CONF / "job.toml").read_text())
+
+    group = click.Context(tool, info_name="rmq-lake")
+    given = command.make_context(verb, ["--config", str(CONF / "job.toml")], parent=group).params
+
+    assert written["store"] == given["store"]
+    assert {name: value for name, value in written[verb].items() if name in {"broker", "settle", "lost-only"}} == {
+        name: given[name.replace("-", "_")] for name in written[verb] if name in {"broker", "settle", "lost-only"}
+    }
