@@ -118,7 +118,7 @@ def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Summ
 
 def _file_sizes(listing: StoreListing, request: Request) -> dict[QueueKind, int]:
     given = request.file_size or request.conf.consume_queue_size
-    batch = file_sizes(listing).get(FileKind.BATCH_CONSUME_QUEUE, DEFAULT_BATCH_FILE_SIZE)
+    batch = file_sizes(listing).get(FileKind.BATCH_CONSUME_QUEUE) or DEFAULT_BATCH_FILE_SIZE
     return {QueueKind.PLAIN: file_size_of(plain_file_size(listing, given)), QueueKind.BATCH: batch}
 
 

@@ -146,7 +146,9 @@ def _file_findings(listing: StoreListing, queues: Sequence[StoredQueue]) -> Iter
     usual = {kind: max(counts, key=lambda size: (counts[size], size)) for kind, counts in sizes.items()}
     for queue in queues:
         for file in queue.files:
-            yield from _size_and_name(queue, file, usual[queue.name.kind])
+            # A broker makes a file first and gives it its size then: one that was killed leaves an empty last file.
+            if file.size or file != queue.files[-1] or is_closed(listing):
+                yield from _size_and_name(queue, file, usual[queue.name.kind])
     for stored in listing.other_files:
         if stored.about.kind is FileKind.UNKNOWN and stored.about.path.startswith(
             tuple(f"{kind}/" for kind in QueueKind)
@@ -169,7 +171,7 @@ def _size_and_name(queue: StoredQueue, file: QueueFile, usual: int) -> Iterator[
     if file.size != usual:
         cause = "the file was cut or lengthened, or is of another configuration; a broker refuses to load it"
         yield Finding(PART, WRONG_FILE_SIZE, path, min(file.size, usual), "size", str(file.size), str(usual), cause)
-    if file.base_offset % usual:
+    if usual and file.base_offset % usual:
         wanted = name_of_offset(file.base_offset // usual * usual)
         cause = "the file was renamed, or is of another configuration"
         yield Finding(PART, WRONG_FILE_NAME, path, None, "name", name_of_offset(file.base_offset), wanted, cause)

@@ -285,6 +285,26 @@ def test_a_file_of_another_size_is_told_and_not_the_units_it_lost(store: Store) 
     assert (finding.found, finding.expected) == ("180", "200")
 
 
+@pytest.mark.parametrize(("is_closed", "kinds"), [(True, ["wrong_file_size"]), (False, [])])
+def test_an_empty_last_file_is_told_of_a_closed_store_only(store: Store, is_closed: bool, kinds: list[str]) -> None:
+    """A broker makes the file first and gives it its size then; it may be killed between."""
+    if not is_closed:
+        (store.root / "abort").touch()
+    (store.root / T1 / name_of_offset(600)).touch()
+
+    assert [finding.kind for finding in store.findings()] == kinds
+
+
+def test_queues_of_empty_files_alone_are_told(store: Store) -> None:
+    """Nothing is divided by what is not there."""
+    for path in store.root.glob("consumequeue/*/*/*"):
+        path.write_bytes(b"")
+
+    kinds = {finding.kind for finding in store.findings()}
+
+    assert kinds == {"missing_file", "consumer_offset_behind_queue", "delay_offset_behind_queue"}
+
+
 def test_a_file_that_is_no_queue_file_is_told(store: Store) -> None:
     """By its name."""
     (store.root / T1 / "00000000000000000200.bak").write_bytes(bytes(200))
