@@ -107,7 +107,8 @@ class _Walker:
             position, reason, self.held = self.held.base_offset - log.base_offset, UNSETTLED, None
         yield from self._release()
         if position < min(self.end, log.size):
-            yield from log.tail(position, reason, final=self.final)
+            pieces = log.tail(position, reason, final=self.final)
+            yield from (piece for piece in pieces if piece.offset < log.base_offset + self.end)
 
     def _hold(self, records: Records) -> Iterator[Records]:
         """Yield *records*, without the last one if it may be unfinished."""
@@ -146,6 +147,7 @@ class _Log:
         self.framing = framing
         self._window = window
         self._header_size = framing.header_size
+        self._group_size = window.buffer.size  # a buffer that grew for one record would hold too many small ones
         self._zeros_from = window.size  # everything from here on is known to be zero
         self._known = (0, 0)  # the window whose end of zeros is known
         self._known_end = 0
@@ -162,6 +164,7 @@ class _Log:
     def chain(self, position: int, stop: int) -> tuple[Records | None, int, int]:
         """Return the records that follow each other from *position*, where they end, and what stands there."""
         window = self._window
+        stop = min(stop, position + self._group_size)
         head = wanted = self._header_size + HEAD.size
         while True:
             at = window.seek(position, min(wanted, window.size - position))

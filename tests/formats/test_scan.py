@@ -227,6 +227,15 @@ def test_a_record_larger_than_the_window_is_read_whole() -> None:
     assert scanned(raw, window=256, final=True) == list(walk(raw, BASE, final=True))
 
 
+def test_a_buffer_that_grew_does_not_make_groups_larger() -> None:
+    """A group is no more than a window and one record, so what is made of it is bounded too."""
+    some = [a_record(b"x" * 10_000), *(a_record() for _ in range(90)), a_record(b"y" * 10_000)]
+    raw = log_of(some, BASE)
+    for group in scan(_reader(raw), 0, len(raw), len(raw), BASE, final=True, window=512):
+        assert isinstance(group, Records)
+        assert int(group.sizes[:-1].sum()) <= 512
+
+
 def test_a_size_that_the_segment_has_no_room_for_is_not_allocated() -> None:
     """A length of two gigabytes costs nothing."""
     wanted = []
