@@ -6,6 +6,7 @@ import subprocess
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from unittest.mock import patch
 
 import pytest
@@ -69,8 +70,6 @@ def test_mutated_stores_through_spark(spark: SparkSession, tmp_path: Path) -> No
 
 
 def _through_the_pipeline(seed: int, folder: Path, workers: Workers) -> None:
-    from random import Random
-
     random = Random(seed)
     store = a_store(random)
     mutate(store, random)
@@ -85,6 +84,32 @@ def _through_the_pipeline(seed: int, folder: Path, workers: Workers) -> None:
         return
     assert (wanted.rows, wanted.damage) == (raw_rows(folder / "lake"), found)
     assert wanted.end == summary.to_offset
+
+
+def test_a_flipped_byte_in_one_of_a_hundred_records_costs_no_other_record(tmp_path: Path) -> None:
+    """Every untouched record is a row; a hit one is in quarantine, or a row that differs where nothing could tell."""
+    random = Random(5)
+    broker = Broker(tmp_path / "store", segment_size=1 << 20)
+    placed = broker.append(some_records(6000))
+    hit = random.sample(placed, 60)
+    for record in hit:
+        at = record.physical_offset + random.randrange(record.total_size)
+        with (broker.root / "commitlog" / f"{at - at % (1 << 20):020}").open("r+b") as file:
+            file.seek(at % (1 << 20))
+            byte = file.read(1)[0]
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte ^ random.randrange(1, 256)]))
+
+    summary = run(broker.root, range_size=100_000)
+
+    rows = dict(raw_rows(tmp_path / "lake"))
+    quarantined = {row["physical_offset"] for row in rows_of(tmp_path / "lake", "quarantine")}
+    offsets = {record.physical_offset for record in hit}
+    assert summary.exit_code is ExitCode.DAMAGE
+    assert all(rows.get(offset) == stored for offset, stored in raw(placed) if offset not in offsets)
+    assert all((offset in rows) != (offset in quarantined) for offset in offsets)
+    assert all(rows[offset] != stored for offset, stored in raw(hit) if offset in rows)
+    assert len(quarantined) > 10
 
 
 def test_names_are_text_whatever_they_say(tmp_path: Path) -> None:
