@@ -16,6 +16,7 @@ from jobs.metrics import write_metrics
 from jobs.options import (
     config_option,
     json_option,
+    known_location,
     max_rate_option,
     quiet_option,
     report_option,
@@ -41,7 +42,13 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @click.command(epilog="\b\nExamples:\n  rmq-lake ingest /data/rocketmq/store --lake /data/lake\n  "
                "rmq-lake ingest STORE --lake LAKE --broker broker-a --exclude-topics 'RMQ_SYS_*'")  # fmt: skip
 @store_options
-@click.option("--lake", required=True, metavar="LAKE", help="Directory or URI of the lake; made when it is not there.")
+@click.option(
+    "--lake",
+    required=True,
+    metavar="LAKE",
+    callback=known_location,
+    help="Directory or s3a:// URI of the lake; made when it is not there.",
+)
 @click.option(
     "--broker", metavar="NAME", help="Label of the broker in every table; by default its brokerName, else `default`."
 )

@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
+from jobs.storage import refusal
 from jobs.verbs import VERBS
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
@@ -77,8 +78,17 @@ report_option = click.option(
     help="Write report.json and report.html into DIR.",
 )
 
+
+def known_location(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Refuse a URI that no part of the program can reach, before anything is started."""
+    reason = refusal(value) if value else None
+    if reason is not None:
+        raise click.BadParameter(reason, ctx, parameter)
+    return value
+
+
 store_options = _composed(
-    click.argument("store", metavar="STORE"),
+    click.argument("store", metavar="STORE", callback=known_location),
     click.option(
         "--commitlog",
         type=PathListType(),

@@ -139,13 +139,20 @@ def storage_of(location: str, options: Mapping[str, str] | None = None) -> Stora
     *options* are the Hadoop settings of the session (`fs.s3a.…`), from which an object store's client takes address and
     credentials; in a store's settings may be how to read it beside a broker (see `Care`).
     """
-    scheme = scheme_of(location)
-    if scheme == LOCAL:
+    reason = refusal(location)
+    if reason is not None:
+        raise OSError(reason)
+    if is_local(location):
         return LocalStorage(Care.of(options or {}))
-    if scheme in S3_SCHEMES:
-        return _s3_storage(tuple(sorted((options or {}).items())))
-    reason = f"no way to read {scheme}:// locations; known are local paths and {', '.join(sorted(S3_SCHEMES))}://"
-    raise OSError(reason)
+    return _s3_storage(tuple(sorted((options or {}).items())))
+
+
+def refusal(location: str) -> str | None:
+    """Say why nothing can be read or written at *location*; None when its kind is known."""
+    scheme = scheme_of(location)
+    if scheme == LOCAL or scheme in S3_SCHEMES:
+        return None
+    return f"{location}: {scheme}:// can be neither read nor written; known are local paths and s3a://"
 
 
 class LocalReader:

@@ -210,3 +210,22 @@ def test_of_two_runs_at_once_one_wins_and_the_other_says_so(
     assert [ExitCode.CLEAN] == [summary.exit_code for summary in overtaken]
     assert (ExitCode.HELD, 1) == (code, len(said.strip().splitlines())), said
     assert expected_rows(uploaded.local) == uploaded.rows()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ingest", "hdfs://name-node/store", "--lake", "/lake"),
+        ("ingest", "/store", "--lake", "hdfs://name-node/lake"),
+        ("verify", "gs://bucket/store"),
+        ("inspect", "hdfs://name-node/store"),
+    ],
+)
+def test_a_file_system_that_nobody_can_reach_is_refused_before_anything_starts(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A usage error that says which ones are known."""
+    monkeypatch.setattr("jobs.launch.spark.submission", pytest.fail)
+
+    assert ExitCode.USAGE is cli.main(arguments)
+    assert "known are local paths and s3a://" in capfd.readouterr().err
