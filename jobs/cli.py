@@ -77,7 +77,17 @@ def _print_versions(ctx: click.Context, _parameter: click.Parameter, asked: bool
     click.echo(f"python {python_version()}")
     for name in ("pyspark", "delta-spark", "deltalake", "pyarrow", "numba", "numpy"):
         click.echo(f"{name} {metadata.version(name)}")
+    click.echo(f"java {_java()}")
     ctx.exit()
+
+
+def _java() -> str:
+    from jobs.launch.java import find_java_home
+
+    try:
+        return str(find_java_home())
+    except SetupError:
+        return "not found"
 
 
 class _Settings:

@@ -183,8 +183,8 @@ def test_every_verb_explains_itself_with_an_example(name: str, capsys: pytest.Ca
 
 
 def test_version_names_what_a_report_of_a_fault_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    """Which Spark, Delta, Arrow and numba are at work decides many a question."""
+    """Which Spark, Delta, Arrow, numba and Java are at work decides many a question."""
     assert ExitCode.CLEAN == cli.main(["--version"])
 
     named = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
-    assert {"rocketmq-lake", "python", "pyspark", "delta-spark", "deltalake", "pyarrow", "numba"} <= named
+    assert {"rocketmq-lake", "python", "pyspark", "delta-spark", "deltalake", "pyarrow", "numba", "java"} <= named
