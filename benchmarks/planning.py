@@ -123,5 +123,3 @@ def _peak() -> int:
 
 if __name__ == "__main__":
     print(json.dumps(measure(*map(int, sys.argv[1:])), indent=1))
-
-

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.scale.servers import ADDRESS
+
 ROOT = Path(__file__).parent.parent.parent
 _SECONDS = 500
 
@@ -29,6 +31,6 @@ def rmq_lake(*arguments: str, **environment: str) -> Ended:
         text=True,
         check=False,
         timeout=_SECONDS,
-        env={**known, "PYTHONPATH": str(ROOT), **environment},
+        env={**known, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": ADDRESS, **environment},
     )
     return Ended(answer.returncode, answer.stdout, answer.stderr)
