@@ -4,7 +4,7 @@ The tables of a lake, each declared once: from here come Arrow's schema, Delta's
 Every table begins with `broker` (a label) and `store_id` (which log the row is from: two logs may have had one label).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -40,6 +40,10 @@ class Table:
     statistics: tuple[str, ...] = ()  # columns whose minimum and maximum go into the Delta log
     bloom_filters: tuple[str, ...] = ()
     sorted_by: str | None = None  # inside a file; files of the others are in the order of the log
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel to tasks as declared: what `deltalake` made of it cannot."""
+        return {declared.name: getattr(self, declared.name) for declared in fields(self)}
 
     @cached_property
     def schema(self) -> pa.Schema:

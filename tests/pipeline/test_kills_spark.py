@@ -54,22 +54,16 @@ def kill(processes: list[int]) -> None:
             os.kill(process, signal.SIGKILL)
 
 
-def grown(root: Path, seed: int) -> None:
-    """Make a store, or let it grow."""
-    existing = sorted((root / "history" / "commitlog").glob("*"))
-    offset = int(existing[-1].name) + existing[-1].stat().st_size if existing else 0
-    Broker(root / "store", offset, history=root / "history").append(some_records(200, seed=seed))
-
-
 def test_a_command_killed_at_any_moment_is_made_good_by_the_next(tmp_path: Path) -> None:
     """Driver, JVM and workers at once."""
     random = Random(1)
-    grown(tmp_path, 0)
+    broker = Broker(tmp_path / "store", history=tmp_path / "history")
+    broker.append(some_records(200))
     began = time.monotonic()
     assert started(tmp_path).wait() == 0
     took = time.monotonic() - began
     for number in range(KILLS):
-        grown(tmp_path, number + 1)
+        broker.append(some_records(200, seed=number + 2))
         process = started(tmp_path)
         time.sleep(took * (0.4 + 0.6 * random.random()))
         kill([process.pid, *below(process.pid)])
@@ -83,7 +77,7 @@ def test_a_command_killed_at_any_moment_is_made_good_by_the_next(tmp_path: Path)
 
 def test_a_python_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
     """Spark runs its task again; the files of the first attempt are not committed."""
-    grown(tmp_path, 0)
+    Broker(tmp_path / "store", history=tmp_path / "history").append(some_records(200))
     process = started(tmp_path)
     killed = 0
     while process.poll() is None and not killed:
