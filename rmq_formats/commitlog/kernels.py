@@ -155,7 +155,7 @@ def is_end(buffer: Bytes, at: int, limit: int, header_size: int) -> bool:
     if limit - at < _BLANK_SIZE:
         return False
     if header_size:
-        return read_i32(buffer, at) == DLEDGER_END_MAGIC
+        return read_i32(buffer, at) == DLEDGER_END_MAGIC and read_i32(buffer, at + 4) > 0
     return read_i32(buffer, at + _BLANK_MAGIC_AT) == MAGIC_BLANK
 
 

@@ -96,7 +96,9 @@ def detect_framing(buffer: Buffer) -> Framing:
         return Framing.PLAIN
     first, second = BLANK.unpack(view)
     plain = second in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
-    return Framing.DLEDGER if not plain and first in (DLEDGER_MAGIC, DLEDGER_END_MAGIC) else Framing.PLAIN
+    # An erased page is all ones: that is no end, which states a size.
+    entries = first == DLEDGER_MAGIC or (first == DLEDGER_END_MAGIC and second > 0)
+    return Framing.DLEDGER if entries and not plain else Framing.PLAIN
 
 
 def walk(  # noqa: PLR0913 - what is known of a segment besides its bytes
@@ -193,7 +195,7 @@ class SegmentBytes(NamedTuple):
             return None
         first, second = map(int, BLANK.unpack(head))
         if self.framing is Framing.DLEDGER:
-            return second if first == DLEDGER_END_MAGIC else None
+            return second if first == DLEDGER_END_MAGIC and second > 0 else None
         return first if second == MAGIC_BLANK else None
 
     def record_at(self, position: int) -> MessageRecord:

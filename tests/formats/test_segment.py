@@ -162,8 +162,9 @@ def test_dledger_puts_a_header_before_each_record() -> None:
         (b"\0\0\0\1", PLAIN),
         (a_segment([ONE], framing=DLEDGER), DLEDGER),
         (a_blank(16, DLEDGER), DLEDGER),
+        (b"\xff" * 4096, PLAIN),
     ],
-    ids=["record", "blank", "zeros", "too short to tell", "entry", "end"],
+    ids=["record", "blank", "zeros", "too short to tell", "entry", "end", "erased page"],
 )
 def test_the_first_bytes_tell_what_stands_before_records(segment: bytes, expected: Framing) -> None:
     """A store that was upgraded to DLedger has both kinds of segments."""
@@ -484,3 +485,12 @@ def test_what_stands_behind_a_blank_depends_on_the_release(golden: StoreOf, name
     )
 
     assert any(behind) == Release.of(release_of(name)).stale_blank
+
+
+def test_an_erased_page_is_damage_not_the_end_of_a_dledger_segment() -> None:
+    """A page of ones begins like the end of a file, but an end states how many bytes are left."""
+    segment = bytearray(a_segment([ONE, ONE, ONE], framing=DLEDGER))
+    size = 48 + ONE.total_size
+    segment[size : 2 * size] = b"\xff" * size
+
+    assert kinds(list(walk(bytes(segment), 0, DLEDGER)))[:3] == [RECORD, DAMAGE, RECORD]
