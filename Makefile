@@ -56,8 +56,8 @@ format: environment ## Let ruff rewrite what it can
 	$(PYTHON) -m ruff format
 	$(PYTHON) -m ruff check --fix
 
-bench: environment ## Benchmarks: results as JSON and a plot, ratios against peers of the same run
-	$(PYTHON) -m benchmarks $(ARGS)
+bench: environment ## Benchmarks, results as JSON and plots; SCALE=small takes minutes
+	$(PYTHON) -m benchmarks --scale $(or $(SCALE),full) $(ARGS)
 
 lock: ## Resolve both lock files anew from pyproject.toml (needs uv)
 	$(LOCK) --output-file requirements.lock

@@ -1,0 +1,81 @@
+"""
+Run the benchmarks and keep their results: `make bench`, or `make bench SCALE=small` in a few minutes.
+
+Each one is a program of its own that prints JSON; what it printed goes to `benchmarks/results`, with the commit, and a
+page of plots beside it.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from jobs.report.model import Bars, Facts, Part, Report
+from jobs.report.page import page
+
+_ROOT = Path(__file__).parents[1]
+_RESULTS = Path(__file__).parent / "results"
+
+# name → arguments at full and at small scale
+_PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
+    "ingest": (["benchmarks.ingest"], ["benchmarks.ingest", "--mib", "256", "--runs", "1"]),
+    "ingest-256": (
+        ["benchmarks.ingest", "--record-size", "256", "--mib", "1024"],
+        ["benchmarks.ingest", "--record-size", "256", "--mib", "128", "--runs", "1"],
+    ),
+    "rebuild-index": (
+        ["benchmarks.rebuild_index"],
+        ["benchmarks.rebuild_index", "--gib", "0.25", "--no-broker"],
+    ),
+    "queues": (["benchmarks.queues", "50", "1000"], ["benchmarks.queues", "1", "100"]),
+    "query-store": (["benchmarks.query_store"], ["benchmarks.query_store"]),
+}
+
+
+def main() -> None:
+    """Run the chosen benchmarks one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", choices=("full", "small"), default="full")
+    parser.add_argument("names", nargs="*", default=list(_PROGRAMS), help=", ".join(_PROGRAMS))
+    told = parser.parse_args()
+    results = {}
+    for name in told.names:
+        arguments = _PROGRAMS[name][told.scale == "small"]
+        print(f"{name}: python -m {' '.join(arguments)}", file=sys.stderr)
+        results[name] = _run(arguments)
+    if told.scale == "full":
+        _keep(results)
+    print(json.dumps(results, indent=2))
+
+
+def _run(arguments: list[str]) -> dict[str, Any]:
+    done = subprocess.run([sys.executable, "-m", *arguments], cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result | {"commit": _commit()}
+
+
+def _commit() -> str:
+    told = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=False
+    )
+    return told.stdout.strip()
+
+
+def _keep(results: dict[str, Any]) -> None:
+    _RESULTS.mkdir(exist_ok=True)
+    parts: list[Part] = []
+    for name, result in results.items():
+        (_RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        plain = {key: value for key, value in result.items() if isinstance(value, str | int | float)}
+        parts.append(Facts(name, plain))
+        if "per_gib" in result:
+            seconds = {peer: figures["cpu_s"] for peer, figures in result["per_gib"].items()}
+            parts.append(Bars(f"{name}: CPU of all processes", "core-seconds per GiB", seconds))
+    report = Report("bench", "benchmarks", "good", "Benchmarks", parts)
+    (_RESULTS / "plots.html").write_text(page(report), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
