@@ -150,10 +150,8 @@ def check_entry(buffer: Bytes, at: int, limit: int, place: int, header_size: int
 
 
 @inlined
-def is_end(buffer: Bytes, at: int, limit: int, header_size: int) -> bool:
-    """Tell whether the broker closed the file here."""
-    if limit - at < _BLANK_SIZE:
-        return False
+def is_end(buffer: Bytes, at: int, header_size: int) -> bool:
+    """Tell whether the broker closed the file at *at*, behind which at least a blank's bytes stand."""
     if header_size:
         return read_i32(buffer, at) == DLEDGER_END_MAGIC and read_i32(buffer, at + 4) > 0
     return read_i32(buffer, at + _BLANK_MAGIC_AT) == MAGIC_BLANK
@@ -172,7 +170,7 @@ def chain(
     while at < stop:
         if limit - at < _BLANK_SIZE:
             return count, at, SHORT
-        if is_end(buffer, at, limit, header_size):
+        if is_end(buffer, at, header_size):
             return count, at, END
         found = check_entry(buffer, at, limit, base_offset + at, header_size)
         if found != GOOD or count == positions.size:
@@ -237,7 +235,7 @@ def find_end(buffer: Bytes, at: int, limit: int, left: int, header_size: int) ->
     """Return where an end stands that names exactly the bytes left, or -1; *left* are those at *at*."""
     size_at = 4 if header_size else 0
     for i in range(limit - _BLANK_SIZE + 1 - at):
-        if is_end(buffer, at + i, limit, header_size) and read_i32(buffer, at + i + size_at) == left - i:
+        if is_end(buffer, at + i, header_size) and read_i32(buffer, at + i + size_at) == left - i:
             return at + i
     return -1
 

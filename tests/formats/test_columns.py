@@ -1,6 +1,7 @@
 """The compiled columns hold what the scalar decoder reads, and give every record back."""
 
 import datetime as dt
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tests.formats.stores import stored_records
 from tests.formats.strategies import I64, records
 from tests.golden import GOLDEN
 
+JIT_IS_OFF = os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 AS_STORED = (
     "total_size", "magic_code", "body_crc", "queue_id", "flag", "queue_offset", "physical_offset", "sys_flag",
@@ -189,7 +191,7 @@ def test_thousands_of_properties_in_one_record(count: int, parser: PropertyParse
         assert record_of_row(row) == record
 
 
-@pytest.mark.parametrize("size", [3000, 9000])
+@pytest.mark.parametrize("size", [2500, pytest.param(9000, marks=pytest.mark.skipif(JIT_IS_OFF, reason="minutes"))])
 def test_as_many_distinct_texts_as_there_are_records(size: int) -> None:
     """Dictionaries grow: every record its own topic, hosts, property name."""
     some = [

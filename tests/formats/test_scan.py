@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
 from rmq_formats.commitlog.scan import IO_ERROR, Records, scan
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, walk
 from rmq_formats.commitlog.window import BLOCK
 from rmq_formats.errors import CorruptData, FormatError
-from tests.formats.builders import STORED, a_blank, a_record, a_segment, log_of, placed
+from tests.formats.builders import STORED, a_blank, a_record, a_segment, framed, log_of, placed
 from tests.formats.stores import read_segment, segment_files
 from tests.formats.strategies import FRAMINGS, I64, mutations, records
 from tests.golden import GOLDEN
@@ -135,6 +136,72 @@ def _proves_itself(raw: bytes, position: int, framing: Framing) -> bool:
         return has_right_body_crc(SegmentBytes.of(raw, BASE, framing).record_at(position))
     except FormatError:
         return False
+
+
+def _torn(record: MessageRecord) -> MessageRecord:
+    """Return a record whose body is not written yet."""
+    return record._replace(body=bytes(len(record.body)))
+
+
+@pytest.mark.parametrize("framing", Framing)
+@pytest.mark.parametrize("behind", ["record", "zeros", "blank", "garbage", "record behind garbage", "nothing"])
+@pytest.mark.parametrize("final", [False, True])
+def test_whether_the_newest_record_is_whole_is_told_by_what_lies_behind_the_range(
+    framing: Framing, behind: str, final: bool
+) -> None:
+    """A record that looks torn at the end of a range is one only if nothing follows in the next."""
+    raw = log_of([a_record(), _torn(a_record())], BASE, framing)
+    end = len(raw)
+    if behind.startswith("record"):
+        gap = b"\1" * 60 if "garbage" in behind else b""
+        raw += gap + log_of([a_record()], BASE + end + len(gap), framing)
+    else:
+        raw += {"zeros": bytes(99), "blank": a_blank(40, framing), "garbage": b"\1" * 99, "nothing": b""}[behind]
+    expected = list(walk(raw, BASE, framing, final=final))
+    for cut in (end - 1, end):
+        first = scanned(raw, framing, end=cut, final=final)
+        start = first[-1].end - BASE
+        assert first + scanned(raw, framing, start=start, final=final, store_timestamp=STORED) == expected
+
+
+LENGTHS = st.sampled_from([-(1 << 31), -1, 0, 1, 6, 90, 91, 127, 128, 255, (1 << 31) - 1])
+
+
+@pytest.mark.parametrize("magic_code", [MAGIC_V1, MAGIC_V2])
+@pytest.mark.parametrize("framing", Framing)
+@given(at=st.integers(0, 120), size=st.sampled_from([1, 2, 4]), value=LENGTHS)
+def test_a_length_that_lies_is_refused_as_the_decoder_refuses_it(
+    magic_code: int, framing: Framing, at: int, size: int, value: int
+) -> None:
+    """Each of a record's lengths, and each of an entry header's, made anything."""
+    record = a_record(b"x" * 9, magic_code=magic_code)
+    raw = bytearray(log_of([record, a_record()], BASE, framing) + bytes(50))
+    raw[at : at + size] = value.to_bytes(8, "big", signed=True)[-size:]
+    assert scanned(bytes(raw), framing) == list(walk(bytes(raw), BASE, framing))
+
+
+def test_an_entry_header_must_state_its_records_size() -> None:
+    """The header adds up and the record does, but not with each other."""
+    record = placed([a_record()], BASE, Framing.DLEDGER)[0]
+    raw = bytearray(framed(record, Framing.DLEDGER) + bytes(60))
+    for name, value in (("size", record.total_size + 8), ("body_length", record.total_size + 8 - DLEDGER_ENTRY.size)):
+        at = DLEDGER_ENTRY.offset(name)
+        raw[at : at + 4] = value.to_bytes(4)
+    found = scanned(bytes(raw), Framing.DLEDGER, final=True)
+    assert found == list(walk(bytes(raw), BASE, Framing.DLEDGER, final=True))
+    assert "around a record" in found[0].reason
+
+
+def test_a_read_that_fails_whole_may_succeed_in_blocks() -> None:
+    """A disk that only refuses large reads costs nothing but time."""
+    raw, _ = _log_of_some_blocks()
+
+    def read(position: int, length: int) -> bytes:
+        if length > BLOCK:
+            raise OSError(errno.EIO, "Input/output error")
+        return raw[position : position + length]
+
+    assert flat(scan(read, 0, len(raw), len(raw), BASE, final=True)) == list(walk(raw, BASE, final=True))
 
 
 class Disk:
