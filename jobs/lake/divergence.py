@@ -20,11 +20,12 @@ from jobs.lake.runs import KnownStore, Lake
 from jobs.lake.superseded import Superseded
 from jobs.lake.tables import MESSAGES, QUARANTINE
 from jobs.source.listing import StoreListing
-from jobs.source.planning import head, plan_ranges
+from jobs.source.planning import plan_ranges
 from jobs.source.reading import RangeReader
+from jobs.storage import storage_of
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import detect_framing
+from rmq_formats.commitlog.segment import framing_of
 from rmq_formats.kernels import Integers
 from rmq_formats.properties import PropertyParser
 
@@ -76,11 +77,11 @@ def first_difference(lake: Lake, store: KnownStore, listing: StoreListing, agree
 
 
 def _groups(listing: StoreListing, start: int, end: int) -> Iterator[_Group]:
-    segments = {segment.location: segment for segment in listing.segments}
     for range_ in plan_ranges(listing, start, _WHOLE_SEGMENT):
         if range_.start_offset >= end:
             return
-        header_size = detect_framing(head(segments[range_.location], listing)).header_size
+        with storage_of(range_.location, range_.options).open(range_.location) as file:
+            header_size = framing_of(file.read, range_.segment_size, range_.base_offset).header_size
         with closing(RangeReader(range_).pieces()) as pieces:
             for item in pieces:
                 if not isinstance(item, Records):

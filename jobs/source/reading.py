@@ -7,9 +7,8 @@ from typing import NamedTuple
 from jobs.source.planning import Range
 from jobs.storage import storage_of
 from rmq_formats.commitlog import kernels
-from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.scan import Records, scan
-from rmq_formats.commitlog.segment import Piece, PieceKind, detect_framing
+from rmq_formats.commitlog.segment import Piece, PieceKind, framing_of
 
 SETTLING = "stored too recently"
 
@@ -61,7 +60,7 @@ class RangeReader:
     def _read(self) -> Generator[Records | Piece]:
         range_ = self._range
         with storage_of(range_.location, range_.options).open(range_.location) as file:
-            framing = detect_framing(bytes(file.read(0, BLANK.size)))
+            framing = framing_of(file.read, range_.segment_size, range_.base_offset)
             for item in scan(
                 file.read,
                 range_.start,

@@ -101,6 +101,39 @@ def detect_framing(buffer: Buffer) -> Framing:
     return Framing.DLEDGER if entries and not plain else Framing.PLAIN
 
 
+def framing_of(read: Read, size: int, base_offset: int) -> Framing:
+    """
+    Tell what the records of a segment stand behind; where its first bytes are damaged, by what proves itself first.
+
+    Bytes that cannot be read say nothing.
+    """
+    try:
+        head = bytes(read(0, DLEDGER_ENTRY.size))
+        if not any(head) or len(head) < BLANK.size or _is_proper(head, base_offset):
+            return detect_framing(head)
+        entry, record = (
+            SegmentBytes(read, min(size, _PROBED), base_offset, framing).find_record(0, None)
+            for framing in (Framing.DLEDGER, Framing.PLAIN)
+        )
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return Framing.PLAIN
+    if entry is None and record is None:
+        return detect_framing(head)
+    is_entry = entry is not None and (record is None or entry < record)
+    return Framing.DLEDGER if is_entry else Framing.PLAIN
+
+
+def _is_proper(head: bytes, base_offset: int) -> bool:
+    """Tell whether a segment's first bytes are a record's, an end's, or those of an entry that says where it stands."""
+    first, second = map(int, BLANK.unpack(head))
+    if second in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK) or (first == DLEDGER_END_MAGIC and second > 0):
+        return True
+    is_whole = first == DLEDGER_MAGIC and len(head) == DLEDGER_ENTRY.size
+    return is_whole and int(DLEDGER_ENTRY.unpack(head)[_POS]) == base_offset
+
+
 def walk(  # noqa: PLR0913 - what is known of a segment besides its bytes
     segment: Buffer,
     base_offset: int,
@@ -280,6 +313,8 @@ class SegmentBytes(NamedTuple):
 
 
 _WINDOW = 1 << 20
+_POS = [field.name for field in DLEDGER_ENTRY.fields].index("pos")
+_PROBED = 16 << 20  # bytes in which something must prove itself
 _MAGIC_POSITION = HEAD.offset("magic_code")
 _V1, _BLANK_MAGIC, _DLEDGER_END_MAGIC = (
     magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_BLANK, DLEDGER_END_MAGIC)

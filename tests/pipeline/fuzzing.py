@@ -25,7 +25,7 @@ from rmq_formats.commitlog.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
 from rmq_formats.commitlog.row import record_of_row
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, detect_framing, walk
+from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, framing_of, walk_segment
 from rmq_formats.properties import PropertyParser
 from rmq_formats.store import name_of_offset
 from tests.formats.builders import STORED, a_blank, a_record, framed
@@ -150,8 +150,11 @@ def expected(store: TinyStore) -> Result:
     end = bases[0]
     for base in bases:
         content = bytes(store.segments[base])
-        framing = detect_framing(content)
-        for piece in walk(content, base, framing, final=base < newest):
+        log = SegmentBytes.of(
+            content, base, framing_of(lambda at, size, c=content: c[at : at + size], len(content), base)
+        )
+        framing = log.framing
+        for piece in walk_segment(log, final=base < newest):
             if piece.kind in (PieceKind.UNWRITTEN, PieceKind.WAITING):
                 return Result(rows, sorted(damage), piece.offset)
             end = piece.end
