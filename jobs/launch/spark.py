@@ -73,6 +73,10 @@ def submission(
     else:
         environment["SPARK_SUBMIT_OPTS"] = _appended([_QUIET], os.environ.get("SPARK_SUBMIT_OPTS", ""))
         options = _with_files(options, "--py-files", [str(shipping.archive())])
+        # spark-submit does this for drivers that it starts itself; ours would have workers start any `python3`.
+        python = configured("spark.pyspark.python", spark_options)
+        if python is not None:
+            environment["PYSPARK_PYTHON"] = python
     return Submission(tuple(options), environment, local, recording)
 
 

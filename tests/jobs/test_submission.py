@@ -106,6 +106,13 @@ def test_a_cluster_gets_our_code_and_not_our_jvm_flags() -> None:
     assert "PYSPARK_PYTHON" not in told.environment
 
 
+def test_workers_start_the_python_that_the_user_names() -> None:
+    """Only spark-submit reads that setting, and only for a driver that it starts itself."""
+    told = submission(["--master", "spark://host:7077", "--conf", "spark.pyspark.python=./environment/bin/python"])
+
+    assert "./environment/bin/python" == told.environment["PYSPARK_PYTHON"]
+
+
 def test_the_jvm_compiles_well_only_where_it_computes() -> None:
     """A JVM that schedules for seconds never earns back what the optimising compiler costs."""
     scheduling, joining = submission([], record=False), submission([], joins=True, record=False)
