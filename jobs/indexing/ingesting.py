@@ -8,10 +8,11 @@ begin says nothing about where a file does. Every later run goes on in the file 
 never change, and neither does a file that is complete; only the open one gets a newer row in `index_files`.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from hashlib import sha256
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from jobs.indexing.building import RealFile
+from jobs.indexing.building import RealFile, hash_file
 from jobs.indexing.keyrow import KeyCollector, KeyRow, LogKeys, RowPart, Stretch
 from jobs.indexing.placement import Anchor, Kind, Log, plan_all, plan_lost
 from jobs.indexing.rules import SWITCHES, rules_of_files
@@ -45,7 +46,8 @@ from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, Geometry, Inde
 from rmq_formats.layout import Buffer
 from rmq_formats.release import Release
 
-ROWS_A_FILE = 1 << 21  # of Parquet: they are sorted in memory
+ROWS_A_GROUP = 1 << 18  # of a Parquet file: they are sorted in memory
+ROWS_A_FILE = 1 << 21
 
 
 def _column(name: str, type_: pa.DataType, comment: str) -> pa.Field:
@@ -269,23 +271,28 @@ def write(
 
 
 class _FileWriter:
-    """Builds one index file in memory and writes its new entries as rows."""
+    """Builds one index file and writes its new entries as rows."""
 
     def __init__(self, work: EntryWork, open_file: OpenFile, options: Mapping[str, str], store_id: str | None) -> None:
         self._work = work
         self._store_id = store_id
         self._open_file = open_file
         self._options = options
-        geometry = work.geometry
-        self._slots = np.empty(0, np.uint8)
-        self._head = b""
-        expected = (work.begun.entry_count if work.begun else work.head) + sum(part.keys for part in work.parts)
-        self._entries = np.zeros((expected + 1) * ENTRY.size, np.uint8)
-        self._builder = FileBuilder(geometry, RuleTable.of(work.rules), self._store, work.previous)
+        count = (work.begun.entry_count if work.begun else work.head) + sum(part.keys for part in work.parts)
+        # Only a full file is hashed, and a full one is too large to be kept in memory for that.
+        self._file = TemporaryFile() if count >= work.geometry.capacity else None  # noqa: SIM115 - closed by `run`
+        self._builder = FileBuilder(work.geometry, RuleTable.of(work.rules), self._store, work.previous)
         self._pending: list[pa.RecordBatch] = []
+        self._opened = ExitStack()
+        self._rows: RowFile | None = None  # the Parquet file that is being written
+        self._rows_written = 0  # into it
         self._actions: list[Any] = []
 
     def run(self) -> EntryRows:
+        with self._file or nullcontext(), self._opened:
+            return self._run()
+
+    def _run(self) -> EntryRows:
         work = self._work
         if work.begun is not None:
             count = work.begun.entry_count
@@ -303,6 +310,7 @@ class _FileWriter:
                     work.ordinal, first, work.geometry, packed.view(STORED_ENTRY), times, places, buffer
                 ))  # fmt: skip
         self._flush()
+        self._close_rows()
         header = self._builder.finish()
         is_complete = header.index_count >= work.geometry.index_num
         digest = self._digest() if is_complete else None
@@ -319,40 +327,45 @@ class _FileWriter:
 
     def _store(self, position: int, block: Buffer) -> None:
         """Keep the file's parts for its hash."""
-        geometry = self._work.geometry
-        data = np.frombuffer(block, np.uint8)
-        if position >= geometry.entries_position:
-            at = position - geometry.entries_position
-            self._entries[at : at + data.size] = data
-        elif position:
-            self._slots = data.copy()
-        else:
-            self._head = bytes(block)
+        if self._file is not None:
+            self._file.seek(position)
+            self._file.write(block)
 
-    def _digest(self) -> str:
-        digest = sha256(self._head)
-        digest.update(self._slots.data)
-        digest.update(self._entries.data)
-        return digest.hexdigest()
+    def _digest(self) -> str | None:
+        if self._file is None:
+            return None
+        self._file.truncate(self._work.geometry.file_size)
+        self._file.flush()
+        descriptor = self._file.fileno()
+        return hash_file(lambda position, length: os.pread(descriptor, length, position))
 
     def _add(self, batch: pa.RecordBatch) -> None:
         self._pending.append(batch)
-        if sum(pending.num_rows for pending in self._pending) >= ROWS_A_FILE:
+        if sum(pending.num_rows for pending in self._pending) >= ROWS_A_GROUP:
             self._flush()
 
     def _flush(self) -> None:
-        """Write what is pending as one Parquet file, sorted by hash: a lookup reads few of its pages."""
+        """Write what is pending as one row group, sorted by hash: a lookup reads few of its pages."""
         if not self._pending:
             return
         table = pa.Table.from_batches(self._pending, SCHEMA).sort_by(
             [("key_hash", "ascending"), ("entry", "ascending")]
         )
         self._pending = []
-        first = int(pc.min(table["entry"]).as_py())
-        with self._open_file(f"index-{self._work.ordinal:08d}-{first:010d}") as file:
-            for batch in table.to_batches():
-                file.write(batch)
-            self._actions.append(file.close())
+        if self._rows is None:
+            first = int(pc.min(table["entry"]).as_py())
+            opened = self._open_file(f"index-{self._work.ordinal:08d}-{first:010d}")
+            self._rows = self._opened.enter_context(opened)
+        for batch in table.combine_chunks().to_batches():
+            self._rows.write(batch)
+        self._rows_written += table.num_rows
+        if self._rows_written >= ROWS_A_FILE:
+            self._close_rows()
+
+    def _close_rows(self) -> None:
+        if self._rows is not None:
+            self._actions.append(self._rows.close())
+            self._rows, self._rows_written = None, 0
 
 
 def entries_in(
