@@ -48,8 +48,8 @@ def care_beside(store: str, max_rate: int | None = None) -> Care | None:
 
 
 def check_room(store: str, target: str, expected_bytes: int) -> None:
-    """Refuse to start when *expected_bytes* more in *target* would fill the store's own file system."""
-    if not (is_local(store) and is_local(target)):
+    """Refuse to start when *expected_bytes* more in *target* would fill the file system of a running broker's store."""
+    if not (is_local(store) and is_local(target)) or broker_process(store) is None:
         return
     root, place = Path(local_path(store)), _existing(Path(local_path(target)))
     if root.stat().st_dev != place.stat().st_dev:

@@ -9,12 +9,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
 
-from jobs.beside_broker import care_beside
+from jobs.beside_broker import care_beside, check_room
 from jobs.exit_codes import ExitCode, worst
 from jobs.indexing.settings import UndecidedError, Wanted
 from jobs.options import (
@@ -38,6 +39,7 @@ from jobs.verification.index import verify_index
 from jobs.verification.queues import verify_queues
 
 _SHOWN = 20
+_SHARE_OF_LOG = 0.25  # of the log's size, what packed keys take at most where keys are usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ def verify(request: Request, workers: Workers, options: Mapping[str, str]) -> Ve
     """Return what is wrong with a store."""
     care = request.care.shared_by(workers.width) if request.care else None
     listing = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
+    log_size = sum(segment.size for segment in listing.segments)
+    check_room(listing.root, request.scratch or gettempdir(), int(log_size * _SHARE_OF_LOG))
     return Verdict(
         listing.root,
         {

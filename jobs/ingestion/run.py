@@ -182,8 +182,7 @@ class _Run:
         unseen = self.workers.unseen([segment for segment in listing.segments if segment.location in planned])
         if unseen:
             raise OSError(f"{unseen[0].location}: the driver sees this file, the executors do not")
-        if self.request.care is not None:
-            check_room(listing.root, self.lake.location, sum(range_.end - range_.start for range_ in ranges))
+        check_room(listing.root, self.lake.location, sum(range_.end - range_.start for range_ in ranges))
         return ranges
 
     def _work(self, rules: Rules, begun: "_Begun") -> RangeWork:

@@ -22,6 +22,8 @@ from jobs.source.listing import list_store
 from jobs.source.planning import plan_ranges
 from jobs.source.workers import OneByOne
 from jobs.storage import Care, storage_of
+from jobs.verify import Request as VerifyRequest
+from jobs.verify import verify
 
 ROOT = Path(__file__).parent.parent.parent
 MIB = 1 << 20
@@ -228,8 +230,11 @@ def test_a_lake_that_would_fill_the_brokers_disk_is_refused(
     """Beyond 75 % a broker deletes before its time; on another disk, or without a broker, it is nobody's business."""
     monkeypatch.setattr("jobs.beside_broker.shutil.disk_usage", lambda _: Usage(10 * MIB, 7 * MIB + MIB // 2, 2 * MIB))
     lake = str(tmp_path / "lake")
-    with pytest.raises(DiskWouldFillError, match=r"75%"):
-        ingest(Request(str(store), lake, care=Care()), OneByOne())
+    with held(store):
+        with pytest.raises(DiskWouldFillError, match=r"75%"):
+            ingest(Request(str(store), lake), OneByOne())
+        with pytest.raises(DiskWouldFillError, match=r"75%"):
+            verify(VerifyRequest(str(store)), OneByOne(), {})
 
     alone: Summary = ingest(Request(str(store), lake), OneByOne())
     assert 0 < alone.messages
