@@ -42,7 +42,7 @@ def optimize(location: str, workers: Workers | None = None) -> list[Saved]:
     for table in written_tables():
         spared = newest_rows(lake) if table is RUNS else ()
         merged = compact(lake.location, table, lake.options, spared=spared, merge=merge)
-        saved.append(merged._replace(vacuumed=vacuum(lake.location, table, lake.options, everything=True)))
+        saved.append(merged._replace(vacuumed=vacuum(lake.location, table, lake.options)))
     return saved
 
 

@@ -154,13 +154,14 @@ def _large(small: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(held)
 
 
-def vacuum(lake: str, table: Table, options: Mapping[str, str], *, everything: bool = False) -> int:
+def vacuum(lake: str, table: Table, options: Mapping[str, str]) -> int:
     """
-    Delete files that no version of the last days names; with *everything*, also those that no commit ever named.
+    Delete files that no version of the last days names, and those that no commit ever named.
 
-    Only when no run of the lake is prepared and not done: its files are named by its manifest alone.
+    Only when no run of the lake is prepared and not done: its files are named by its manifest alone. Delta's log forgets
+    what it removed when that is old enough to be deleted, so the folder is listed.
     """
     snapshot = open_table(lake, table.name, options)
     if snapshot is None:
         return 0
-    return len(snapshot.vacuum(RETENTION_HOURS, dry_run=False, full=everything))
+    return len(snapshot.vacuum(RETENTION_HOURS, dry_run=False, full=True))

@@ -2,7 +2,7 @@
 
 from jobs.lake.commit import open_table, paths
 from jobs.lake.compaction import MANY, Saved, compact, vacuum
-from jobs.lake.runs import Lake, Manifest, forget, written_tables
+from jobs.lake.runs import Lake, Manifest, forget, known_stores, unfinished, written_tables
 from jobs.lake.tables import RUNS
 
 _MANIFESTS_KEPT = 64
@@ -19,7 +19,8 @@ def keep_up(lake: Lake, manifest: Manifest) -> list[Saved]:
     for table in written_tables():
         spared = newest_rows(lake) if table is RUNS else ()
         saved.append(compact(lake.location, table, lake.options, many=MANY, store_id=store_id, spared=spared))
-        if manifest.run % _RUNS_BETWEEN_VACUUMS == 0:
+    if manifest.run % _RUNS_BETWEEN_VACUUMS == 0 and not any(unfinished(lake, store) for store in known_stores(lake)):
+        for table in written_tables():
             vacuum(lake.location, table, lake.options)
     forget(lake, manifest, _MANIFESTS_KEPT)
     return saved

@@ -150,10 +150,9 @@ def expected(store: TinyStore) -> Result:
     end = bases[0]
     for base in bases:
         content = bytes(store.segments[base])
-        log = SegmentBytes.of(
-            content, base, framing_of(lambda at, size, c=content: c[at : at + size], len(content), base)
-        )
-        framing = log.framing
+        plain = SegmentBytes.of(content, base)
+        framing = framing_of(plain.read, plain.size, base)
+        log = plain._replace(framing=framing)
         for piece in walk_segment(log, final=base < newest):
             if piece.kind in (PieceKind.UNWRITTEN, PieceKind.WAITING):
                 return Result(rows, sorted(damage), piece.offset)

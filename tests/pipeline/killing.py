@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -62,6 +63,9 @@ def forked(work: Callable[[], object]) -> int:
         status = int(result) if isinstance(result, int) else 0
     except HeldByOtherError:
         status = int(ExitCode.HELD)
+    except BaseException:
+        traceback.print_exc()
+        raise
     finally:
         sys.stderr.flush()
         os._exit(status)
