@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from jobs.source.listing import Segment
@@ -26,7 +27,14 @@ def segment_sizes(spark: SparkSession, segments: Sequence[Segment]) -> Mapping[s
     locations = [segment.location for segment in segments]
     if len(locations) > _MANY:
         locations = sorted({location.rpartition("/")[0] for location in locations})
-    files = spark.read.format("binaryFile").load([_GLOB.sub(r"\\\1", location) for location in locations])
+    try:
+        files = spark.read.format("binaryFile").load([_GLOB.sub(r"\\\1", location) for location in locations])
+    except AnalysisException as error:
+        # Retention may have deleted the oldest segments since the driver listed them.
+        left = [segment for segment in segments if os.path.exists(segment.location)]  # noqa: PTH110 - URIs, too
+        if error.getCondition() != "PATH_NOT_FOUND" or len(left) == len(segments):
+            raise
+        return segment_sizes(spark, left)
     found = files.select("path", "length").toArrow().to_pydict()
     return {_location(path): length for path, length in zip(found["path"], found["length"], strict=True)}
 
