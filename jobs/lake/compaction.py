@@ -158,8 +158,8 @@ def vacuum(lake: str, table: Table, options: Mapping[str, str]) -> int:
     """
     Delete files that no version of the last days names, and those that no commit ever named.
 
-    Only when no run of the lake is prepared and not done: its files are named by its manifest alone. Delta's log forgets
-    what it removed when that is old enough to be deleted, so the folder is listed.
+    Only when no run of the lake is prepared and not done: its files are named by its manifest alone. Delta's log
+    forgets what it removed when that is old enough to be deleted, so the folder is listed.
     """
     snapshot = open_table(lake, table.name, options)
     if snapshot is None:

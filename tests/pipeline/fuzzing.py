@@ -150,9 +150,8 @@ def expected(store: TinyStore) -> Result:
     end = bases[0]
     for base in bases:
         content = bytes(store.segments[base])
-        plain = SegmentBytes.of(content, base)
-        framing = framing_of(plain.read, plain.size, base)
-        log = plain._replace(framing=framing)
+        log = _log(content, base)
+        framing = log.framing
         for piece in walk_segment(log, final=base < newest):
             if piece.kind in (PieceKind.UNWRITTEN, PieceKind.WAITING):
                 return Result(rows, sorted(damage), piece.offset)
@@ -167,6 +166,19 @@ def expected(store: TinyStore) -> Result:
                 else:
                     damage.append((base + at, record.total_size))
     return Result(rows, sorted(damage), end)
+
+
+def _log(content: bytes, base: int) -> SegmentBytes:
+    """Return a segment with the framing that its bytes prove."""
+    plain = SegmentBytes.of(content, base)
+    return plain._replace(framing=framing_of(plain.read, plain.size, base))
+
+
+def is_behind_an_end(store: TinyStore, offset: int) -> bool:
+    """Tell whether a mutation has written the end of a file before *offset*: what follows one means nothing."""
+    base = offset - offset % SEGMENT_SIZE
+    pieces = walk_segment(_log(bytes(store.segments.get(base, b"")), base), final=True)
+    return any(piece.kind is PieceKind.BLANK and piece.offset < offset for piece in pieces)
 
 
 def found(root: Path, range_size: int, *, columns: bool = True) -> Result:
@@ -222,6 +234,7 @@ def lost(store: TinyStore, result: Result) -> list[int]:
         if record.physical_offset not in there
         and record.end_offset <= result.end
         and not embedded
+        and not is_behind_an_end(store, record.physical_offset)
         and not any(
             start < record.end_offset and end > record.physical_offset - header_size for start, end in store.touched
         )
