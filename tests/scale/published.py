@@ -27,7 +27,6 @@ class Jar(NamedTuple):
 
 
 S3PROXY = Jar("org.gaul", "s3proxy", "4.1.0", "jar-with-dependencies")
-MINICLUSTER = Jar("org.apache.hadoop", "hadoop-client-minicluster", "3.5.0")
 
 
 def fetched(jar: Jar) -> Path:
