@@ -140,10 +140,12 @@ def _find(
     for store in by_label:
         if store.store_id in owners:
             return store
+    # What is there now, not what was listed: retention may have deleted more since.
+    start = min((fingerprint.offset for fingerprint in firsts.fingerprints), default=listing.start_offset)
     expired = (
         store
         for store in undecided[Likeness.UNKNOWN]
-        if store.broker == broker and (store.newest is None or store.newest.to_offset <= listing.start_offset)
+        if store.broker == broker and (store.newest is None or store.newest.to_offset <= start)
     )
     return next(expired, None)
 

@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, Summary, ingest
+from jobs.lake import identity
+from jobs.lake.runs import KnownStore, Lake
 from jobs.source.distribute import Outcome, Task
 from jobs.source.planning import Range
 from jobs.source.workers import OneByOne, Workers
@@ -85,6 +88,27 @@ def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(tmp_
     assert [row["physical_offset"] for row in rows_of(tmp_path / "lake")] == [
         one.physical_offset for one in placed if one.physical_offset >= 2 * SEGMENT_SIZE
     ]
+
+
+def test_a_store_is_known_though_its_last_known_segment_goes_while_we_look(tmp_path: Path) -> None:
+    """Between the listing and the look at its bytes, retention deleted all that the lake could know it by."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(60))
+    first = run(broker.root)
+    broker.append(some_records(200, seed=2))
+    original = identity.known_stores
+
+    def looked(lake: Lake) -> list[KnownStore]:
+        broker.expire(2)
+        return original(lake)
+
+    with patch.object(identity, "known_stores", looked):
+        second = run(broker.root)
+
+    assert second.store_id == first.store_id
+    assert second.exit_code is ExitCode.DAMAGE
+    assert gaps_of(tmp_path / "lake")[0][0] == first.to_offset
+    assert gaps_of(tmp_path / "lake")[-1][1] == 2 * SEGMENT_SIZE
 
 
 def test_a_store_that_is_taken_away_is_no_gap(tmp_path: Path) -> None:
