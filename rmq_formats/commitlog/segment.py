@@ -94,7 +94,7 @@ def detect_framing(buffer: Buffer) -> Framing:
     view = memoryview(buffer)
     if view.nbytes < BLANK.size:
         return Framing.PLAIN
-    first, second = BLANK.unpack(view)
+    first, second = map(int, BLANK.unpack(view))
     plain = second in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
     # An erased page is all ones: that is no end, which states a size.
     entries = first == DLEDGER_MAGIC or (first == DLEDGER_END_MAGIC and second > 0)
@@ -111,18 +111,24 @@ def framing_of(read: Read, size: int, base_offset: int) -> Framing:
         head = bytes(read(0, DLEDGER_ENTRY.size))
         if not any(head) or len(head) < BLANK.size or _is_proper(head, base_offset):
             return detect_framing(head)
-        entry, record = (
-            SegmentBytes(read, min(size, _PROBED), base_offset, framing).find_record(0, None)
-            for framing in (Framing.DLEDGER, Framing.PLAIN)
-        )
+        plain, entries = (SegmentBytes(read, min(size, _PROBED), base_offset, framing) for framing in Framing)
+        if entries.find_record(0, None) is None:
+            return Framing.PLAIN
+        record = plain.find_record(0, None)  # inside its entry, unless a body holds an entry
     except FileNotFoundError:
         raise
     except OSError:
         return Framing.PLAIN
-    if entry is None and record is None:
-        return detect_framing(head)
-    is_entry = entry is not None and (record is None or entry < record)
-    return Framing.DLEDGER if is_entry else Framing.PLAIN
+    return Framing.PLAIN if record is not None and _is_followed(plain, record) else Framing.DLEDGER
+
+
+def _is_followed(log: "SegmentBytes", position: int) -> bool:
+    """Tell whether another record, or the end of the file, follows the record at *position*."""
+    behind = position + log.framing.header_size + log.record_at(position).total_size
+    try:
+        return log.stated_end(behind) is not None or log.record_at(behind).total_size > 0
+    except FormatError:
+        return False
 
 
 def _is_proper(head: bytes, base_offset: int) -> bool:
