@@ -63,16 +63,16 @@ def close(*, succeeded: bool) -> None:
     End the session as the command ends.
 
     A local JVM ends by itself when our end of its standard input closes, and nobody waits for it; unless it is to leave
-    the class archive of later runs behind. On a cluster the application is told that it is over.
+    the class archive of later runs behind. Until then it serves whatever else this process runs. On a cluster the
+    application is told that it is over.
     """
-    if not _jvms:
+    if not _jvms or (_jvms[-1].is_local and (_jvms[-1].recording is None or not succeeded)):
         return
     jvm = _jvms.pop()
-    if jvm.is_local and (jvm.recording is None or not succeeded):
-        return
     if jvm.recording is not None:
         print("rmq-lake: leaving an archive of Spark's classes for faster starts, once …", file=sys.stderr)  # noqa: T201
     SparkSession.builder.getOrCreate().stop()
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else pyspark takes the dead one for the next session
     if jvm.process.stdin is not None:
         jvm.process.stdin.close()
     try:
