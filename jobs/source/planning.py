@@ -83,7 +83,7 @@ def plan_ranges(
 
 
 def _range_size(listing: StoreListing, from_offset: int, asked: int) -> int:
-    """Return the size that is asked for, or twice that, or four times …, so that a plan stays one that a driver holds."""
+    """Return the size that is asked for, or twice that, or four times …, so that a driver can hold the plan."""
     size = asked
     while listing.end_offset - max(from_offset, listing.start_offset) > size * MOST_RANGES:
         size *= 2

@@ -114,7 +114,7 @@ def test_spark_reads_what_the_tasks_wrote(spark: SparkSession, spark_lake: Path)
     """The files that no Spark writer made are Spark's like any others."""
     frame = spark.read.format("delta").load(str(spark_lake / "messages"))
     of_queue = frame.where("broker = 'b551-base' and topic = 'T1' and queue_id = 0").orderBy("queue_offset")
-    expected = spark.createDataFrame([(offset,) for offset in range(26)]  # as in EXPECT: 26 messages, "queue_offset bigint")
+    expected = spark.createDataFrame([(offset,) for offset in range(26)], "queue_offset bigint")
 
     assert_df_equality(of_queue.select("queue_offset"), expected, ignore_nullable=True, ignore_metadata=True)
 
