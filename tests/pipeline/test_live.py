@@ -13,7 +13,7 @@ import pytest
 from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, Summary, ingest
 from jobs.lake import identity
-from jobs.lake.runs import KnownStore, Lake
+from jobs.lake.runs import KnownStore, Lake, known_stores
 from jobs.source.distribute import Outcome, Task
 from jobs.source.planning import Range
 from jobs.source.workers import OneByOne, Workers
@@ -96,7 +96,7 @@ def test_a_store_is_known_though_its_last_known_segment_goes_while_we_look(tmp_p
     broker.append(some_records(60))
     first = run(broker.root)
     broker.append(some_records(200, seed=2))
-    original = identity.known_stores
+    original = known_stores
 
     def looked(lake: Lake) -> list[KnownStore]:
         broker.expire(2)
