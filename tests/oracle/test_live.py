@@ -92,8 +92,8 @@ def _produce(opened: RealStore, sent: list[tuple[DirectMessage, Stored]], runs: 
 
 
 def _lost_bytes(summary: Summary) -> int:
-    """Sum up what a run did not get; a gap of no bytes, where the last run ended, is none."""
-    return sum(int(gap["to"]) - int(gap["from"]) for gap in summary.gaps) + summary.quarantined
+    """Sum up what a run did not get; a gap that ends where the last run ended or before is none."""
+    return sum(max(int(gap["to"]) - int(gap["from"]), 0) for gap in summary.gaps) + summary.quarantined
 
 
 def _message(number: int) -> DirectMessage:
