@@ -16,7 +16,7 @@ FAST := $(filter-out $(COMPILED),$(wildcard tests/test_*.py tests/formats/test_*
 LOCK := uv pip compile pyproject.toml --generate-hashes --universal --no-emit-index-url --no-header --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help environment test test-fast test-slow test-matrix golden test-browser coverage check format bench lock
+.PHONY: help environment test test-fast test-slow test-campaign test-matrix golden test-browser coverage check format bench lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,13 +25,16 @@ environment: # .venv with everything that development needs
 	@$(ENVIRONMENT)
 
 test: environment ## Every test that this machine needs nothing for (a JVM is started once)
-	$(PYTHON) -m pytest -m "not ($(SLOW))" $(ARGS)
+	$(PYTHON) -m pytest -m "not ($(SLOW) or campaign)" $(ARGS)
 
 test-fast: environment ## Formats as their readable modules have them, and the command line: seconds, no JVM
-	$(PYTHON) -m pytest -q -m "not ($(SLOW) or spark)" $(FAST) $(ARGS)
+	$(PYTHON) -m pytest -q -m "not ($(SLOW) or campaign or spark)" $(FAST) $(ARGS)
 
 test-slow: environment ## The rest: a real RocketMQ, clusters, S3, HDFS, a browser
-	$(PYTHON) -m pytest -m "$(SLOW)" $(ARGS)
+	$(PYTHON) -m pytest -m "($(SLOW)) and not campaign" $(ARGS)
+
+test-campaign: environment ## What takes a quiet machine and patience: whole commands killed, a cluster that loses a worker
+	$(PYTHON) -m pytest -m campaign $(ARGS)
 
 test-browser: environment ## Reports as a browser shows them
 	$(PYTHON) -m pytest -m browser $(ARGS)
@@ -45,7 +48,7 @@ golden: environment ## Stores of real brokers, with provenance and hashes, in bu
 	$(PYTHON) -m tests.oracle.golden --out build/golden $(ARGS)
 
 coverage: environment ## Branch coverage of rmq_formats and jobs, with the JIT off so that compiled code counts
-	NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest -q -m "not ($(SLOW) or spark)" --cov --cov-report=term $(ARGS)
+	NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest -q -m "not ($(SLOW) or campaign or spark)" --cov --cov-report=term $(ARGS)
 
 check: environment ## Format, lint and types; what CI demands before any test
 	$(PYTHON) -m ruff format --check

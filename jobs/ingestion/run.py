@@ -201,8 +201,8 @@ class _Run:
         """Note segments that were deleted while the run was reading."""
         confirm_gone(self.listing, outcomes, self.request.commitlog)
         for outcome in outcomes:
-            if outcome.seen.gone:
-                start = max(outcome.range.start_offset, self.summary.from_offset)
+            start = max(outcome.range.start_offset, self.summary.from_offset)
+            if outcome.seen.gone and start < outcome.range.end_offset:  # else it was read again for its units alone
                 self.summary.add_gap(start, outcome.range.end_offset, "deleted while it was being read")
 
     def _collect(self, outcomes: Sequence[Outcome[RangeResult]]) -> "_Made":

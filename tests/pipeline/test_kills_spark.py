@@ -18,7 +18,7 @@ from tests.pipeline.killing import FAULTS, judge
 KILLS = int(os.environ.get("SPARK_KILLS", "3"))
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.campaign
 
 
 def started(root: Path) -> "subprocess.Popen[bytes]":

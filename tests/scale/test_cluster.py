@@ -16,7 +16,7 @@ from tests.pipeline.stores import records_of, segments_of
 from tests.scale.cluster import Cluster, python_workers, spark_cluster
 from tests.scale.commands import rmq_lake
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.campaign]
 
 CRASHED = "Python worker exited unexpectedly"
 
