@@ -40,7 +40,8 @@ def no_key(source: Source, topic: str, key: str, kind: KeyKind, begin: int, end:
     if same_kind:
         return _same_kind(same_kind, key, begin, end)
     if here:
-        only, sentence = _ONLY[here[0].kind]
+        kinds = {occurrence.kind for occurrence in here}
+        only, sentence = next(told for kind, told in _ONLY.items() if kind in kinds)  # not whichever was read first
         return Reason(only, f"{key!r} {sentence} ({_places(here)})")
     if topic not in source.topics():
         return _unknown_topic_of(source, topic, key, seen)
