@@ -21,7 +21,16 @@ config: Any = _config  # numba declares no types for its settings
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _PACKAGE = Path(__file__).parent
-_TAKEN_FROM = ("compiled.py", "kernels.py", "interning.py", "*/kernels.py", "flags.py", "properties.py", "*/layout.py")
+_TAKEN_FROM = (
+    "compiled.py",
+    "kernels.py",
+    "crc.py",
+    "interning.py",
+    "*/kernels.py",
+    "flags.py",
+    "properties.py",
+    "*/layout.py",
+)
 
 
 def compiled(function: Function) -> Function:

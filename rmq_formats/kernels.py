@@ -1,5 +1,5 @@
 """
-What compiled scans are made of: integers, text as Java reads it, properties, CRC.
+What compiled scans are made of: integers, text as Java reads it, properties.
 
 Compiled code has no bounds checks. Every function here trusts `0 <= start <= end <= buffer.size`: callers validate a
 length before they use it, and the functions then stay inside. Buffers are one-dimensional arrays of uint8.
@@ -335,86 +335,3 @@ def property_value(buffer: Bytes, start: int, end: int, parser: int, name: Bytes
         if to > from_ and same_bytes(buffer, name_start, name_end, name, 0, name.size):
             value_start, value_end = from_, to
     return value_start, value_end
-
-
-# --- CRC-32 ----------------------------------------------------------------------------------------------------------
-
-_CRC_STEP = 16
-_CRC_HALF = 256
-
-
-def _crc_tables() -> NDArray[np.uint32]:
-    """
-    Return, one table of 256 behind the other, what a byte does to the CRC when 0 to 15 bytes follow it.
-
-    The last four say what the bytes of a CRC become when 256 zero bytes follow. All in the order of bytes in which data
-    is read, the CRC's low byte first.
-    """
-    first: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        first = np.asarray((first >> 1) ^ (first & 1) * np.uint32(0xEDB88320), np.uint32)
-    tables = [first]
-    for _ in range(1, _CRC_STEP):
-        tables.append((tables[-1] >> 8) ^ first[tables[-1] & 0xFF])
-    for byte in reversed(range(4)):
-        moved: NDArray[np.uint32] = np.arange(256, dtype=np.uint32) << np.uint32(8 * byte)
-        for _ in range(_CRC_HALF):
-            moved = np.asarray((moved >> 8) ^ first[moved & 0xFF], np.uint32)
-        tables.append(moved)
-    return np.concatenate(tables).byteswap()
-
-
-_CRC_TABLES = _crc_tables()
-
-
-@inlined
-def _crc_entry(at: int) -> int:
-    return int(np.int64(_CRC_TABLES[np.uintp(at)]))
-
-
-@inlined
-def _crc_of_four(four: int, table: int) -> int:
-    """Return what four bytes do to the CRC; *table* is that of the last of them."""
-    at = table << 8
-    return (
-        _crc_entry(at + 768 + (four >> 24))
-        ^ _crc_entry(at + 512 + ((four >> 16) & 0xFF))
-        ^ _crc_entry(at + 256 + ((four >> 8) & 0xFF))
-        ^ _crc_entry(at + (four & 0xFF))
-    )
-
-
-@inlined
-def _crc_of_step(buffer: Bytes, at: int, value: int) -> int:
-    """Return the CRC behind sixteen bytes; what does not wait for the CRC before them is taken together first."""
-    return (
-        _crc_of_four(read_u32(buffer, at + 12), 0)
-        ^ _crc_of_four(read_u32(buffer, at + 8), 4)
-        ^ _crc_of_four(read_u32(buffer, at + 4), 8)
-    ) ^ _crc_of_four(value ^ read_u32(buffer, at), 12)
-
-
-@compiled
-def crc32(buffer: Bytes, start: int, end: int) -> int:
-    """
-    Return the CRC-32 of the bytes, unsigned.
-
-    Long stretches go by two halves at once: each step waits for the one before it, but not for the other half's.
-    """
-    value = integer(_LOW_32)
-    at = start
-    while end - at >= 2 * _CRC_HALF:
-        second = integer(0)
-        for i in range(0, _CRC_HALF, _CRC_STEP):
-            value = _crc_of_step(buffer, at + i, value)
-            second = _crc_of_step(buffer, at + _CRC_HALF + i, second)
-        value = _crc_of_four(value, _CRC_STEP) ^ second
-        at += 2 * _CRC_HALF
-    while end - at >= _CRC_STEP:
-        value = _crc_of_step(buffer, at, value)
-        at += _CRC_STEP
-    while at < end:
-        value = ((value << 8) & _LOW_32) ^ _crc_entry((value >> 24) ^ byte_at(buffer, at))
-        at += 1
-    value ^= _LOW_32
-    return (value >> 24) | ((value >> 8) & 0xFF00) | ((value << 8) & 0xFF0000) | ((value & 0xFF) << 24)

@@ -21,8 +21,9 @@ from rmq_formats.commitlog.layout import (
     TOPIC_LENGTH,
 )
 from rmq_formats.compiled import compiled, inlined
+from rmq_formats.crc import crc32
 from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6
-from rmq_formats.kernels import Bytes, Integers, Sizes, byte_at, crc32, read_i8, read_i16, read_i32, read_i64
+from rmq_formats.kernels import Bytes, Integers, Sizes, byte_at, read_i8, read_i16, read_i32, read_i64
 
 # Where fields stand that no host moves.
 TOTAL_SIZE_AT = HEAD.offset("total_size")

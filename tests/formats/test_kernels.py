@@ -1,6 +1,5 @@
 """The compiled primitives are held to the standard library and to the scalar modules."""
 
-import zlib
 from typing import Any
 
 import numpy as np
@@ -71,13 +70,6 @@ def test_integers_are_big_endian_and_signed(value: int, at: int) -> None:
     kernels.write_i32(buffer, at + 8, value)
     wide = value.to_bytes(8, "big", signed=True)
     assert buffer.tobytes() == b"\x5a" * at + wide + wide[4:] + b"\x5a" * (8 - at)
-
-
-@given(st.binary(max_size=100), st.integers(0, 20))
-def test_the_crc_is_that_of_java_and_zlib(data: bytes, start: int) -> None:
-    """One polynomial, whatever the length leaves behind the last whole step."""
-    start = min(start, len(data))
-    assert int(kernels.crc32(as_bytes(data), start, len(data))) == zlib.crc32(data[start:])
 
 
 @given(_TEXT_BYTES)
