@@ -72,6 +72,7 @@ class RangeReader:
                 store_timestamp=range_.store_timestamp,
                 sync=range_.sync,
                 read_into=getattr(file, "read_into", None),
+                next_written=getattr(file, "next_written", int),
             ):
                 if isinstance(item, Piece):
                     self._see(item.offset, item.end, item.kind)

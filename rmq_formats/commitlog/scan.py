@@ -16,7 +16,7 @@ import numpy as np
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.layout import BLANK, HEAD, MIN_RECORD_SIZE
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, Read, SegmentBytes
-from rmq_formats.commitlog.window import ReadInto, Window
+from rmq_formats.commitlog.window import NextWritten, ReadInto, Window
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.kernels import Bytes, Integers, Sizes, read_i32
 
@@ -51,18 +51,20 @@ def scan(
     sync: bool = False,
     window: int = WINDOW,
     read_into: ReadInto | None = None,
+    next_written: NextWritten = int,
 ) -> Iterator[Records | Piece]:
     """
     Yield the pieces that begin in positions [start, end) of a segment; the last one may reach beyond.
 
     Records come in groups, all other pieces one by one. *start* is where a piece begins, or with *sync* any position:
     then the range begins at the first record that proves itself. *read* raises `OSError` for what cannot be read; with
-    *read_into*, bytes are not copied once more. *final* and *store_timestamp* are those of `segment.walk`.
+    *read_into*, bytes are not copied once more; with *next_written*, no zeros are searched that a file system does not
+    store. *final* and *store_timestamp* are those of `segment.walk`.
     """
     if base_offset + segment_size > _LAST_OFFSET:
         reason = "a file that begins here reaches behind the last offset that 64 bits can hold"
         raise CorruptData(reason, base_offset)
-    log = _Log(Window(read, read_into, segment_size, window), base_offset, framing)
+    log = _Log(Window(read, segment_size, window, read_into, next_written), base_offset, framing)
     if sync:
         first = log.find_record(start, None, stop=end)
         if first is None:
@@ -212,7 +214,10 @@ class _Log:
         magic_at = self._header_size + kernels.MAGIC_CODE_AT
         reach = magic_at + _MAGIC_SIZE
         position = written = start
-        while position < (window.size if stop is None else min(stop, window.size)):
+        while True:
+            position = max(position, window.next_written(position) - magic_at)  # a magic number has no zeros
+            if position >= (window.size if stop is None else min(stop, window.size)):
+                break
             at = window.seek(position, min(reach, window.size - position))
             end = self._written_end()
             if end > at:

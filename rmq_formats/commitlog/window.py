@@ -13,6 +13,7 @@ from rmq_formats.commitlog.segment import Read
 from rmq_formats.kernels import Bytes
 
 ReadInto = Callable[[int, memoryview], int]  # fills a buffer from a position; fewer bytes only at the end
+NextWritten = Callable[[int], int]  # where the next byte stands that may be other than zero
 
 BLOCK = 4096  # what a file system loses when a disk loses a sector
 
@@ -20,8 +21,16 @@ BLOCK = 4096  # what a file system loses when a disk loses a sector
 class Window:
     """The bytes from `position` on, as many as the buffer holds: fewer before the end or before unreadable blocks."""
 
-    def __init__(self, read: Read, read_into: ReadInto | None, size: int, capacity: int) -> None:
+    def __init__(
+        self,
+        read: Read,
+        size: int,
+        capacity: int,
+        read_into: ReadInto | None = None,
+        next_written: NextWritten = int,
+    ) -> None:
         """Read nothing yet; *size* is that of the file, *capacity* that of the buffer."""
+        self.next_written = next_written
         self._read = read
         self._read_into = read_into or self._copy_into
         self._capacity = max(min(capacity, size), 1)

@@ -12,17 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.commitlog.layout import (
-    HEAD,
-    MAGIC_V2,
-    MIN_RECORD_SIZE,
-    PROPERTIES_LENGTH,
-    RECORD,
-    TOPIC_LENGTH,
-)
+from rmq_formats.commitlog.kernels import SYS_FLAG_AT, record_parts, store_timestamp
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.compiled import compiled
-from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, TransactionType
+from rmq_formats.flags import TRANSACTION_MASK, TransactionType
 from rmq_formats.indexfile.file import MAX_INT, Rules
 from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, KeyKind
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
@@ -33,8 +26,6 @@ from rmq_formats.kernels import (
     hash_character,
     hash_text,
     next_property,
-    read_i8,
-    read_i16,
     read_i32,
     read_i64,
     same_bytes,
@@ -95,7 +86,6 @@ def pack_keys(
             records.buffer,
             records.base_offset,
             records.positions,
-            records.sizes,
             record,
             from_offset,
             *rules[:3],
@@ -105,15 +95,6 @@ def pack_keys(
         yield PackedKeys(keys[:count], places[:count] if with_places else places)
 
 
-_SYS_FLAG = HEAD.offset("sys_flag")
-_MAGIC = HEAD.offset("magic_code")
-_BORN_HOST = RECORD[0].offset("born_host_address")
-_STORE_TIMESTAMP = RECORD[0].offset("store_timestamp")
-_BODY_LENGTH = RECORD[0].offset("body_length")
-_FIXED = RECORD[0].size
-_V6_GROWTH = RECORD[BORN_HOST_V6].size - RECORD[0].size
-_TOPIC_LENGTHS = tuple(layout.size for layout in TOPIC_LENGTH.values())
-_PROPERTIES_LENGTH = PROPERTIES_LENGTH.size
 _ROLLBACK = int(TransactionType.ROLLBACK)
 _HASH = ord(TOPIC_SEPARATOR)
 _TAG = ord(TAG_MARK)
@@ -154,8 +135,8 @@ def _put_key(
 
 @compiled
 def _pack(
-    buffer: Bytes, base_offset: int, positions: NDArray[np.int64], sizes: NDArray[np.int32], record: int,
-    from_offset: int, since: NDArray[np.int64], parser: NDArray[np.int64], indexes_tags: NDArray[np.bool_],
+    buffer: Bytes, base_offset: int, positions: NDArray[np.int64], record: int, from_offset: int,
+    since: NDArray[np.int64], parser: NDArray[np.int64], indexes_tags: NDArray[np.bool_],
     keys: Bytes, places: NDArray[np.int32],
 ) -> tuple[int, int]:  # fmt: skip
     """Pack the keys of the records from *record* on while there is room for any; return the next one and the count."""
@@ -164,35 +145,13 @@ def _pack(
     room = keys.size // _ENTRY_SIZE - _WIDEST
     while record < positions.size and count <= room:
         start = positions[record]
-        end = start + sizes[record]
         record += 1
         offset = base_offset + start
-        if offset < from_offset or start < 0 or end > buffer.size or end - start < MIN_RECORD_SIZE:
+        if offset < from_offset or read_i32(buffer, start + SYS_FLAG_AT) & TRANSACTION_MASK == _ROLLBACK:
             continue
         while rule + 1 < since.size and since[rule + 1] <= offset:
             rule += 1
-        sys_flag = read_i32(buffer, start + _SYS_FLAG)
-        if sys_flag & TRANSACTION_MASK == _ROLLBACK:
-            continue
-        time_at = start + _STORE_TIMESTAMP + (_V6_GROWTH if sys_flag & BORN_HOST_V6 else 0)
-        growth = time_at - start - _STORE_TIMESTAMP + (_V6_GROWTH if sys_flag & STORE_HOST_V6 else 0)
-        body_at = start + growth + _FIXED
-        if body_at > end:
-            continue
-        body_length = read_i32(buffer, start + growth + _BODY_LENGTH)
-        wide = read_i32(buffer, start + _MAGIC) == MAGIC_V2
-        topic = body_at + max(body_length, 0) + (_TOPIC_LENGTHS[1] if wide else _TOPIC_LENGTHS[0])
-        if topic > end:
-            continue
-        topic_length = read_i16(buffer, topic - 2) if wide else read_i8(buffer, topic - 1)
-        topic_end = topic + topic_length
-        at = topic_end + _PROPERTIES_LENGTH
-        if topic_length < 0 or at > end:
-            continue
-        properties_end = at + max(read_i16(buffer, topic_end), 0)
-        if properties_end > end:
-            continue
-
+        _, _, topic, topic_end, at, properties_end = record_parts(buffer, start)
         unique = unique_end = words = words_end = tags = tags_end = 0
         while at < properties_end:
             name, name_end, value, value_end, at = next_property(buffer, at, properties_end, parser[rule])
@@ -204,7 +163,7 @@ def _pack(
             elif value_end > value and same_bytes(buffer, name, name_end, _UNIQ_KEY, 0, _UNIQ_KEY.size):
                 unique, unique_end = value, value_end
 
-        time = read_i64(buffer, time_at)
+        time = store_timestamp(buffer, start)
         topic_hash = hash_character(_HASH, hash_text(buffer, topic, topic_end))
         if unique_end > unique:
             key_hash = hash_text(buffer, unique, unique_end, topic_hash)

@@ -7,7 +7,7 @@ which keeps a broker busy for ever, ends here with a word about it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import count, islice
+from itertools import islice
 from typing import NamedTuple
 
 from rmq_formats.errors import CorruptData
@@ -77,8 +77,8 @@ class IndexReader:
         if not 0 < number <= header.index_count or header.index_count <= 1:
             return
         # Brent's circle: the mark jumps forward in doubling strides, and a circle runs into it.
-        mark, stride = 0, 1
-        for hops in count(1):
+        mark, stride, hops = 0, 1, 0
+        while True:
             entry = self.entry(number)
             if entry.time_diff_s < 0:
                 return
@@ -89,6 +89,7 @@ class IndexReader:
             if previous == mark:
                 reason = f"slot {slot}: the chain comes back to entry {previous}"
                 raise CorruptData(reason, self.geometry.entry_position(number), self.file)
+            hops += 1
             if hops == stride:
                 mark, stride = number, stride * 2
             number = previous

@@ -9,13 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rmq_formats.commitlog.kernels import count_stored_until
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
 from rmq_formats.commitlog.scan import IO_ERROR, Records, scan
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, walk
 from rmq_formats.commitlog.window import BLOCK
 from rmq_formats.errors import CorruptData, FormatError
-from tests.formats.builders import STORED, a_blank, a_record, a_segment, framed, log_of, placed
+from tests.formats.builders import (
+    PRODUCER,
+    PRODUCER_V6,
+    STORED,
+    a_blank,
+    a_record,
+    a_segment,
+    framed,
+    log_of,
+    placed,
+)
 from tests.formats.stores import read_segment, segment_files
 from tests.formats.strategies import FRAMINGS, I64, mutations, records
 from tests.golden import GOLDEN
@@ -59,6 +70,16 @@ def scanned(  # noqa: PLR0913 - what scan takes, with ordinary values
     return flat(scan(read, start, size if end is None else end, size, base, framing, **options), framing)
 
 
+def stored_by_blocks(raw: bytes, block: int) -> Callable[[int], int]:
+    """Return where a file system that does not store blocks of zeros says that the next bytes are."""
+
+    def next_written(position: int) -> int:
+        behind = raw[position:].lstrip(b"\0")
+        return max(position, (len(raw) - len(behind)) // block * block) if behind else len(raw)
+
+    return next_written
+
+
 @st.composite
 def segments(draw: st.DrawFn) -> tuple[bytes, Framing]:
     """Draw some records, a tail of any kind, and damage."""
@@ -77,15 +98,22 @@ def segments(draw: st.DrawFn) -> tuple[bytes, Framing]:
     return draw(mutations(raw)) if draw(st.booleans()) else raw, framing
 
 
-@given(segment=segments(), window=WINDOWS, final=st.booleans(), timestamp=st.none() | I64 | st.just(STORED))
+@given(
+    segment=segments(),
+    window=WINDOWS,
+    final=st.booleans(),
+    timestamp=st.none() | I64 | st.just(STORED),
+    block=st.sampled_from([None, 1, 16, 100]),
+)
 @settings(max_examples=200)
 def test_a_scan_is_the_walk_for_every_window(
-    segment: tuple[bytes, Framing], window: int, final: bool, timestamp: int | None
+    segment: tuple[bytes, Framing], window: int, final: bool, timestamp: int | None, block: int | None
 ) -> None:
-    """How much is read at once changes nothing: neither what is found nor the words for what is wrong."""
+    """How much is read at once changes nothing, nor do holes: neither what is found nor the words for what is wrong."""
     raw, framing = segment
     expected = list(walk(raw, BASE, framing, final=final, store_timestamp=timestamp))
-    found = scanned(raw, framing, window=window, final=final, store_timestamp=timestamp)
+    next_written = stored_by_blocks(raw, block) if block else int
+    found = scanned(raw, framing, window=window, final=final, store_timestamp=timestamp, next_written=next_written)
     assert found == expected
 
 
@@ -111,15 +139,22 @@ def test_ranges_that_chain_give_the_pieces_of_the_whole(
     assert found == expected
 
 
-@given(segment=segments(), window=WINDOWS, start=st.integers(0, 1500), end=st.integers(0, 1500))
+@given(
+    segment=segments(),
+    window=WINDOWS,
+    start=st.integers(0, 1500),
+    end=st.integers(0, 1500),
+    block=st.sampled_from([1, 16, 100]),
+)
 @settings(max_examples=200)
 def test_a_range_without_a_known_boundary_begins_at_a_record_that_proves_itself(
-    segment: tuple[bytes, Framing], window: int, start: int, end: int
+    segment: tuple[bytes, Framing], window: int, start: int, end: int, block: int
 ) -> None:
     """From there on it is the walk from that record."""
     raw, framing = segment
     end = min(end, len(raw))
-    found = scanned(raw, framing, start=start, end=end, window=window, final=True, sync=True)
+    holes = stored_by_blocks(raw, block)
+    found = scanned(raw, framing, start=start, end=end, window=window, final=True, sync=True, next_written=holes)
     if not found:
         assert not [at for at in range(start, end) if _proves_itself(raw, at, framing)]
         return
@@ -128,6 +163,25 @@ def test_a_range_without_a_known_boundary_begins_at_a_record_that_proves_itself(
     assert not [at for at in range(start, first) if _proves_itself(raw, at, framing)]
     whole = walk(raw, BASE, framing, final=True, start=first)
     assert found == [piece for piece in whole if piece.offset < BASE + end]
+
+
+def test_a_record_that_begins_behind_the_range_is_the_next_ones() -> None:
+    """A range that begins and ends inside one record has nothing of its own."""
+    raw = log_of([a_record(b"x" * 200), a_record()], BASE)
+    assert scanned(raw, start=1, end=150, sync=True) == []
+    assert [piece.offset for piece in scanned(raw, start=1, sync=True)] == [BASE + a_record(b"x" * 200).total_size]
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(STORED - 1, 0), (STORED, 2), (STORED + 8, 2), (STORED + 9, 4)])
+def test_records_settle_up_to_the_first_that_was_stored_too_late(limit: int, expected: int) -> None:
+    """What stands behind it waits, too: nothing overtakes. A host of IPv6 moves where the time stands."""
+    times = [STORED, STORED - 5, STORED + 9, STORED]
+    hosts = [PRODUCER, PRODUCER_V6, PRODUCER_V6, PRODUCER]
+    log = [a_record(born_host=host, store_timestamp=time) for host, time in zip(hosts, times, strict=True)]
+    raw = log_of(log, BASE)
+    (group,) = scan(_reader(raw), 0, len(raw), len(raw), BASE, final=True)
+    assert isinstance(group, Records)
+    assert count_stored_until(group.buffer, group.positions, limit) == expected
 
 
 def _proves_itself(raw: bytes, position: int, framing: Framing) -> bool:
