@@ -257,7 +257,7 @@ class _Run:
         summary.quarantined = counts.get(QUARANTINE.name, 0)
         summary.index_entries = counts.get(INDEX_ENTRIES.name, 0)
         found = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints]
-        known = [fingerprint for fingerprint in self.store.fingerprints if fingerprint.offset < summary.from_offset]
+        known = [one for one in self.store.fingerprints if one.offset + one.size <= summary.from_offset]
         timestamps = [o.seen.store_timestamp for o in outcomes if o.seen.store_timestamp is not None]
         return Manifest(
             store_id=self.store.store_id,

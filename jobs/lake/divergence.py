@@ -3,11 +3,15 @@ Where the log and the lake part: the exact first record, by holding the lake's r
 
 Fingerprints tell that something differs, not where, nor why: a bit may have flipped since it was read, a copy may not
 be whole yet, or the broker may have cut off the end of its log and written something else. Only the last one is another
-history, and only a record that proves itself proves it.
+history, and only a record that proves itself, or the end of a file, proves it.
+
+Fingerprints may also all be there and be leftovers: recovery moves the write position back and leaves the old bytes
+behind it. So the end of what the lake knows must still be reached from some way before it, record by record.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,21 +19,24 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from jobs.lake.commit import chosen, open_table, rows
-from jobs.lake.identity import Likeness, compare
+from jobs.lake.identity import compare, segment_at
 from jobs.lake.runs import KnownStore, Lake
 from jobs.lake.superseded import Superseded
 from jobs.lake.tables import MESSAGES, QUARANTINE
 from jobs.source.listing import StoreListing
 from jobs.source.planning import plan_ranges
-from jobs.source.reading import RangeReader
+from jobs.source.reading import Fingerprint, RangeReader
 from jobs.storage import storage_of
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import framing_of
+from rmq_formats.commitlog.schema import SCHEMA
+from rmq_formats.commitlog.segment import Piece, PieceKind, framing_of
 from rmq_formats.kernels import Integers
 from rmq_formats.properties import PropertyParser
 
 _WHOLE_SEGMENT = 1 << 62
+_LARGEST_MESSAGE = 16 << 20  # a file ends no earlier before its last byte than that; a broker takes 4 MiB by default
+_NO_RECORDS = pa.RecordBatch.from_pylist([], SCHEMA)
 _COMPARED = (
     "physical_offset", "total_size", "magic_code", "body_crc", "queue_id", "flag", "queue_offset", "sys_flag",
     "born_timestamp", "store_timestamp", "reconsume_times", "body_length", "topic_length", "properties_length",
@@ -48,14 +55,46 @@ class _Group(NamedTuple):
 
 def divergence(lake: Lake, store: KnownStore, listing: StoreListing) -> Superseded | None:
     """Return which rows of the lake the store's log has replaced by others; None when there are none."""
-    comparison = compare(store, listing)
-    if store.newest is None or comparison.likeness in (Likeness.SAME, Likeness.UNKNOWN):
+    if store.newest is None:
         return None
-    start = first_difference(lake, store, listing, comparison.agreed)
+    agreed, differs = compare(store, listing)[1:]
+    if differs is not None:
+        known = _end(agreed[-1]) if agreed else 0
+        why = f"bytes at {differs} are not those read before"
+    else:
+        before = _boundary_before(agreed, listing)
+        if before is None or _leads_to(agreed[-1].offset, before, listing):
+            return None
+        known = before
+        why = f"the record at {agreed[-1].offset} is not reached any more"
+    start = first_difference(lake, store, listing, known)
     if start is None:
         return None
-    why = f"the log holds other records from here on; bytes at {comparison.differs} are not those read before"
+    why = f"the log holds other records from here on; {why}"
     return Superseded(store.store_id, store.next_run, start, store.newest.to_offset, why)
+
+
+def _boundary_before(agreed: Sequence[Fingerprint], listing: StoreListing) -> int | None:
+    """Return a known boundary some way before the last of the fingerprints, in its segment; None without any."""
+    segment = segment_at(agreed[-1].offset, listing.segments) if agreed else None
+    if segment is None:
+        return None
+    known = [_end(one) for one in agreed if segment.base_offset < _end(one) <= agreed[-1].offset - _LARGEST_MESSAGE]
+    return known[-1] if known else segment.base_offset
+
+
+def _end(fingerprint: Fingerprint) -> int:
+    return fingerprint.offset + fingerprint.size
+
+
+def _leads_to(offset: int, start: int, listing: StoreListing) -> bool:
+    """Tell whether the chain of records from the boundary *start* comes to a record at *offset*."""
+    for range_ in plan_ranges(listing, start, _WHOLE_SEGMENT)[:1]:
+        reader = RangeReader(replace(range_, end=offset + 1 - range_.base_offset, final=True))
+        with closing(reader.pieces()) as pieces:
+            last = [item.base_offset + int(item.positions[-1]) for item in pieces if isinstance(item, Records)]
+        return offset in last[-1:]
+    return False
 
 
 def first_difference(lake: Lake, store: KnownStore, listing: StoreListing, agreed: int = 0) -> int | None:
@@ -84,7 +123,9 @@ def _groups(listing: StoreListing, start: int, end: int) -> Iterator[_Group]:
             header_size = framing_of(file.read, range_.segment_size, range_.base_offset).header_size
         with closing(RangeReader(range_).pieces()) as pieces:
             for item in pieces:
-                if not isinstance(item, Records):
+                if isinstance(item, Piece):
+                    if item.kind is PieceKind.BLANK:  # what stands behind an end means nothing
+                        yield _Group(item.offset, item.end, _NO_RECORDS, frozenset(), header_size)
                     continue
                 first = item.base_offset + int(item.positions[0]) - header_size
                 batch, bad = message_batch(item, PropertyParser.SCAN, with_body=False)

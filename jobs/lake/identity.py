@@ -6,6 +6,7 @@ same one, be it a copy, a slave or a moved disk. One that has other bytes at all
 called. Where fingerprints do not decide, the rows of the lake are fingerprints too.
 """
 
+import errno
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -49,13 +50,13 @@ class Comparison(NamedTuple):
     """How a known store compares with the one at hand."""
 
     likeness: Likeness
-    agreed: int = 0  # a boundary before which no fingerprint differs
+    agreed: tuple[Fingerprint, ...] = ()  # those before the first one that differs, ascending
     differs: int | None = None  # the first offset that is known to hold other bytes
 
 
 def compare(store: KnownStore, listing: StoreListing) -> Comparison:
     """Hold the lake's fingerprints of *store* against the bytes of *listing*."""
-    agreed = 0
+    agreed: list[Fingerprint] = []
     differs: int | None = None
     likeness = Likeness.UNKNOWN
     for fingerprint in reversed(store.fingerprints):
@@ -63,17 +64,17 @@ def compare(store: KnownStore, listing: StoreListing) -> Comparison:
         if verdict is None:
             continue
         if verdict and differs is None:
-            agreed = fingerprint.offset + fingerprint.size
+            agreed.append(fingerprint)
         elif not verdict and differs is None:
             differs = fingerprint.offset
         now = Likeness.SAME if verdict else Likeness.OTHER
         likeness = now if likeness in (Likeness.UNKNOWN, now) else Likeness.PARTLY
-    return Comparison(likeness, agreed, differs)
+    return Comparison(likeness, tuple(agreed), differs)
 
 
 def _holds(fingerprint: Fingerprint, listing: StoreListing) -> bool | None:
-    """Tell whether the store has these bytes; None when it has no bytes at that offset any more, or not yet."""
-    segment = _segment_at(fingerprint.offset, listing.segments)
+    """Tell whether the store has these bytes; None when it has none there any more, or not yet, or not readable."""
+    segment = segment_at(fingerprint.offset, listing.segments)
     if segment is None:
         return None
     position = fingerprint.offset - segment.base_offset
@@ -82,12 +83,17 @@ def _holds(fingerprint: Fingerprint, listing: StoreListing) -> bool | None:
             data = bytes(file.read(position, fingerprint.size))
     except FileNotFoundError:  # retention deletes while we look
         return None
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return None  # a sector that was readable once: it says nothing of whose it is
     if not any(data):
         return None  # not written yet: a slave that lags behind
     return sha256(data).hexdigest() == fingerprint.sha256
 
 
-def _segment_at(offset: int, segments: Sequence[Segment]) -> Segment | None:
+def segment_at(offset: int, segments: Sequence[Segment]) -> Segment | None:
+    """Return the segment that holds *offset*, if one does."""
     number = bisect_right(segments, offset, key=attrgetter("base_offset")) - 1
     found = segments[number] if number >= 0 else None
     return found if found and offset < found.base_offset + found.readable else None

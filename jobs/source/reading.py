@@ -4,6 +4,8 @@ from collections.abc import Generator
 from hashlib import sha256
 from typing import NamedTuple
 
+import numpy as np
+
 from jobs.source.planning import Range
 from jobs.storage import storage_of
 from rmq_formats.commitlog import kernels
@@ -11,6 +13,7 @@ from rmq_formats.commitlog.scan import Records, scan
 from rmq_formats.commitlog.segment import Piece, PieceKind, framing_of
 
 SETTLING = "stored too recently"
+TAIL_SIZE = 256 << 10  # bytes of a range's last records that its last fingerprint covers
 
 
 class Fingerprint(NamedTuple):
@@ -31,7 +34,7 @@ class Seen(NamedTuple):
     gone: bool  # the file was deleted before it could be opened
     records: int
     store_timestamp: int | None  # of its last record
-    fingerprints: tuple[Fingerprint, ...]  # of its first and last record
+    fingerprints: tuple[Fingerprint, ...]  # of its first record, of one some way before its end, of its last records
 
 
 class RangeReader:
@@ -47,7 +50,8 @@ class RangeReader:
         self._gone = False
         self._records = 0
         self._store_timestamp = range_.store_timestamp
-        self._fingerprints: list[Fingerprint] = []
+        self._firsts: list[Fingerprint] = []  # of the range, of the group before the last one, of the last one
+        self._tail = (0, b"")  # where the last records begin, and their bytes
 
     def pieces(self) -> Generator[Records | Piece]:
         """Yield records in groups, everything else piece by piece; a group's buffer is valid until the next one."""
@@ -113,10 +117,11 @@ class RangeReader:
         self._see(
             group.base_offset + first - header_size, group.base_offset + last + int(group.sizes[-1]), PieceKind.RECORD
         )
-        view = memoryview(group.buffer.data)
-        if not self._records:
-            self._fingerprints = [_fingerprint(group, 0, view)]
-        self._fingerprints[1:] = [_fingerprint(group, count - 1, view)]
+        new = _fingerprint(group, first, first + int(group.sizes[0]))
+        self._firsts = [*self._firsts[:1], *self._firsts[1:][-1:], new]
+        end = last + int(group.sizes[-1])
+        tail = int(group.positions[min(int(np.searchsorted(group.positions, end - TAIL_SIZE)), count - 1)])
+        self._tail = group.base_offset + tail, group.buffer[tail:end].tobytes()  # hashed when it is the last one
         self._store_timestamp = int(kernels.store_timestamp(group.buffer, last))
         self._records += count
 
@@ -131,10 +136,15 @@ class RangeReader:
             self._gone,
             self._records,
             self._store_timestamp,
-            tuple(self._fingerprints),
+            self._fingerprints(),
         )
 
+    def _fingerprints(self) -> tuple[Fingerprint, ...]:
+        if not self._records:
+            return ()
+        offset, data = self._tail
+        return *self._firsts[:2], Fingerprint(offset, len(data), sha256(data).hexdigest())
 
-def _fingerprint(group: Records, number: int, view: memoryview) -> Fingerprint:
-    position, size = int(group.positions[number]), int(group.sizes[number])
-    return Fingerprint(group.base_offset + position, size, sha256(view[position : position + size]).hexdigest())
+
+def _fingerprint(group: Records, start: int, end: int) -> Fingerprint:
+    return Fingerprint(group.base_offset + start, end - start, sha256(group.buffer[start:end].data).hexdigest())

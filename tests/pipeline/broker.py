@@ -49,13 +49,18 @@ class Broker:
         for record in records:
             left = self._segment_size - self.offset % self._segment_size
             if record.total_size + BLANK.size > left:
-                self._write(BLANK.pack(left, MAGIC_BLANK))
-                self.offset += left
+                self.seal()
             placed.append(record._replace(physical_offset=self.offset))
             self._write(encode_record(placed[-1])[:cut_at])
             if cut_at is None:
                 self.offset = placed[-1].end_offset
         return placed
+
+    def seal(self) -> None:
+        """End the segment, as before a record that does not fit."""
+        left = self._segment_size - self.offset % self._segment_size
+        self._write(BLANK.pack(left, MAGIC_BLANK))
+        self.offset += left
 
     def expire(self, segments: int = 1) -> None:
         """Delete the oldest segments, but never the newest."""

@@ -1,7 +1,10 @@
 """Whose store is this: copies, slaves, wiped stores, namesakes, and logs whose broker took their end back."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -9,9 +12,10 @@ from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, Summary, ingest
 from jobs.lake.identity import AmbiguousBrokerError
 from jobs.lake.runs import Lake, known_stores, thinned
-from jobs.source.reading import Fingerprint
+from jobs.source.reading import TAIL_SIZE, Fingerprint
 from jobs.source.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord, encode_record
+from tests.formats.builders import STORED
 from tests.pipeline.broker import SEGMENT_SIZE, Broker, some_records
 from tests.pipeline.lakes import gaps_of, raw_rows, rows_of
 
@@ -93,6 +97,68 @@ def test_a_crash_that_takes_back_whole_segments_is_seen(broker: Broker, tmp_path
     assert summary.superseded["from_offset"] == tail[3].physical_offset
     assert raw_rows(tmp_path / "lake")[-300:] == raw(new)
     assert raw_rows(tmp_path / "lake", "superseded_messages") == raw(tail[3:])
+
+
+def test_one_record_over_the_middle_of_what_was_taken_back_is_seen_at_once(broker: Broker, tmp_path: Path) -> None:
+    """The broker wrote little and waits: what it took back still stands behind, and looks as it did."""
+    tail = broker.append(some_records(12, seed=2))
+    run(broker.root)
+    broker.truncate(tail[3].physical_offset)
+    new = broker.append(some_records(1, seed=3, stored=STORED + 1000))
+
+    summary = run(broker.root)
+
+    assert summary.superseded is not None
+    assert raw_rows(tmp_path / "lake")[-4:] == raw(tail[:3] + new)
+    assert raw_rows(tmp_path / "lake", "superseded_messages") == raw(tail[3:])
+
+
+@pytest.mark.parametrize("written", [0, 3])
+@pytest.mark.parametrize("was_sealed", [True, False])
+def test_a_file_that_now_ends_before_what_was_taken_back_is_seen(
+    written: int,
+    was_sealed: bool,
+    tmp_path: Path,
+) -> None:
+    """A message that did not fit sealed it early: what was taken back is never written over, and means nothing."""
+    broker = Broker(tmp_path / "store", segment_size=1 << 20)
+    kept = broker.append(some_records(1000))
+    tail = broker.append(some_records(2000, seed=2))
+    assert broker.offset > TAIL_SIZE + tail[10].end_offset
+    if was_sealed:
+        broker.seal()
+    watermark = run(broker.root).to_offset
+    broker.truncate(tail[10].physical_offset)
+    new = broker.append(some_records(written, seed=3, stored=STORED + 10_000))
+    broker.seal()
+    new += broker.append(some_records(10, seed=4, stored=STORED + 20_000))
+
+    summary = run(broker.root)
+
+    assert (watermark == 1 << 20) == was_sealed
+    assert summary.superseded is not None
+    assert raw_rows(tmp_path / "lake") == raw(kept + tail[:10] + new)
+    assert raw_rows(tmp_path / "lake", "superseded_messages") == raw(tail[10:])
+    assert rows_of(tmp_path / "lake", "quarantine") == []
+    assert run(broker.root).run is None
+
+
+def test_a_sector_that_broke_in_what_the_lake_has_does_not_make_another_store(broker: Broker, tmp_path: Path) -> None:
+    """It says nothing of whose the store is; the run goes on behind it."""
+    run(broker.root)
+    more = broker.append(some_records(10, seed=2))
+    original = os.preadv
+
+    def preadv(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        if os.fstat(descriptor).st_size == SEGMENT_SIZE and offset < 100 and buffers[0].nbytes > 8:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return original(descriptor, buffers, offset)
+
+    with patch("os.preadv", preadv):
+        summary = run(broker.root)
+
+    assert (summary.superseded, summary.messages) == (None, len(more))
+    assert len(known_stores(Lake(str(tmp_path / "lake")))) == 1
 
 
 def test_a_slave_that_became_master_goes_on_where_the_logs_part(broker: Broker, tmp_path: Path) -> None:
