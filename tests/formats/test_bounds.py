@@ -17,7 +17,12 @@ from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.scan import Records, scan
 from rmq_formats.commitlog.segment import Framing, Piece
+from rmq_formats.consumequeue.build import pack_units
+from rmq_formats.consumequeue.unit import QueueRules
+from rmq_formats.indexfile.build import RuleTable, pack_keys
+from rmq_formats.indexfile.file import rules_of
 from rmq_formats.properties import PropertyParser
+from rmq_formats.release import NEWEST
 from tests.formats.builders import a_blank, log_of
 from tests.formats.guards import Guarded, at_a_guarded_page, guarded
 from tests.formats.strategies import FRAMINGS, I32, mutations, records
@@ -45,8 +50,9 @@ def _page_guarded_room(type_: type[np.generic], count: int) -> NDArray[Any]:
 
 
 def _decode(raw: bytes, framing: Framing, size: int) -> int:
-    """Scan a segment, make rows of its records, and return how many there are."""
+    """Scan a segment, make rows, units and index keys of its records, and return how many records there are."""
     rows = 0
+    rules = RuleTable.of(rules_of((0, NEWEST)))
     for parser in PropertyParser:
         items = scan(
             lambda at, length: raw[at : at + length], 0, len(raw), len(raw), BASE, framing, final=True, window=size
@@ -56,6 +62,9 @@ def _decode(raw: bytes, framing: Framing, size: int) -> int:
                 continue
             batch, bad = message_batch(item, parser)
             rows += batch.num_rows + len(bad)
+            pack_units(item, QueueRules(), with_tags=True)
+            for _ in pack_keys(item, rules, with_places=True):
+                pass
     return rows
 
 

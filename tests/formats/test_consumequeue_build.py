@@ -184,15 +184,16 @@ def test_a_delay_is_read_as_the_scalar_module_reads_it(delay: str) -> None:
     assert unpacked(pack_units(group(log), QueueRules())) == in_queues(log, QueueRules())
 
 
-def test_many_units_of_one_record_outgrow_the_table() -> None:
-    """A record may appear in thousands of light queues."""
-    names = ",".join(f"%LMQ%{n}" for n in range(1500))
-    offsets = ",".join("0" * 1500)
+@pytest.mark.parametrize(("prefix", "queues", "repeats"), [("%LMQ%", 1500, 6), ("", 4500, 1)])
+def test_many_units_of_one_record_outgrow_the_table(prefix: str, queues: int, repeats: int) -> None:
+    """A record may appear in thousands of queues: known ones, or new ones."""
+    names = ",".join(f"{prefix}{n}" for n in range(queues))
+    offsets = ",".join("0" * queues)
     properties = {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets, "TAGS": "t"}
-    log = placed([a_record(properties=properties)] * 6)
+    log = placed([a_record(properties=properties)] * repeats)
     packed = pack_units(group(log), QueueRules(), with_tags=True)
 
-    assert packed.units.size == 6 * 1501
+    assert packed.units.size == repeats * (queues + 1)
     assert unpacked(packed) == in_queues(log, QueueRules())
     assert {packed.tags[n] for n in packed.tag_numbers} == {"t"}
 
@@ -232,7 +233,7 @@ def test_batches_that_are_built_already_add_nothing() -> None:
 
 def test_many_queues_and_many_tags_outgrow_their_tables() -> None:
     """Tables begin small; a text that was seen before the table grew keeps its number."""
-    log = placed(a_record(topic=f"T{n % 700}", properties={"TAGS": f"tag{n % 2500}" * 40}) for n in range(5000))
+    log = placed(a_record(topic=f"T{n % 700}", properties={"TAGS": f"tag{n % 1100}" * 40}) for n in range(2400))
     packed = pack_units(group(log), QueueRules(), with_tags=True)
 
     assert len(packed.names) == 700
@@ -240,7 +241,14 @@ def test_many_queues_and_many_tags_outgrow_their_tables() -> None:
     found = {
         int(unit["physical_offset"]): packed.tags[n] for unit, n in zip(packed.units, packed.tag_numbers, strict=True)
     }
-    assert found == {record.physical_offset: f"tag{n % 2500}" * 40 for n, record in enumerate(log)}
+    assert found == {record.physical_offset: f"tag{n % 1100}" * 40 for n, record in enumerate(log)}
+
+
+def test_more_records_than_the_table_has_rows_are_all_collected() -> None:
+    """It grows while one queue fills."""
+    log = placed(a_record(b"", queue_offset=n) for n in range(5000))
+
+    assert unpacked(pack_units(group(log), QueueRules())) == in_queues(log, QueueRules())
 
 
 def test_a_range_without_records_has_no_queues() -> None:

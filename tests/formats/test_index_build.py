@@ -209,25 +209,19 @@ def test_a_message_of_more_keys_than_fit_a_block_is_packed_whole() -> None:
     assert len(packed(records, rules_of((0, NEWEST)))) == 48_000
 
 
+def test_empty_parts_of_the_keys_are_no_keys() -> None:
+    """Spaces before, between and behind them; what stands twice is put twice."""
+    properties = b"KEYS\x01  a  b a \x02"
+    record = new_record(topic=b"T", magic_code=MAGIC_V1, properties=properties, physical_offset=BASE)
+    expected = [index_key_hash(text) for text in ("T#a", "T#b", "T#a")]
+
+    assert packed([record], rules_of((0, OLDEST)))["key_hash"].tolist() == expected
+
+
 def test_more_keys_than_a_file_has_room_for_are_refused() -> None:
     """The caller cuts."""
     with pytest.raises(ValueError, match="13 keys for 11 entries"):
         built(np.zeros(13, PACKED_KEY), rules_of((0, NEWEST)), 13, None)
-
-
-@given(logs().filter(bool), st.data())
-def test_a_record_that_contradicts_itself_has_no_keys_and_does_no_harm(
-    records: list[MessageRecord], data: st.DataObject
-) -> None:
-    """Lengths are believed only inside the record."""
-    group = scanned(records)
-    at = data.draw(st.integers(0, group.buffer.size - 1))
-    group.buffer[at] = data.draw(st.integers(0, 255))
-    cut = group._replace(buffer=group.buffer[: data.draw(st.integers(0, group.buffer.size))])
-
-    for damaged in (group, cut):
-        for block in pack_keys(damaged, RuleTable.of(rules_of((0, NEWEST)))):
-            assert all(BASE <= offset < BASE + group.buffer.size for offset in block.keys["physical_offset"].tolist())
 
 
 def test_the_same_functions_run_uncompiled() -> None:
@@ -264,6 +258,30 @@ def test_entries_that_are_adopted_and_keys_that_follow_make_the_same_file(
     builder.finish()
 
     assert bytes(data) == whole
+
+
+def test_entries_may_be_adopted_in_parts_and_each_follows_the_rule_of_its_release() -> None:
+    """The second part leaves the file's begin alone; slots are counted as the release at the entry's offset counts."""
+    rules = rules_of((0, Release.of("4.7.0")), (BASE + 4, Release.of("4.7.1")))
+    scalar = IndexFile.created(GEOMETRY)
+    for number in range(8):
+        offset = BASE + number
+        scalar.put(13 * number, offset, 5000 + 1000 * number, release_at(rules, offset).hash_slot_count)
+    whole, header = scalar.encode(), scalar.header
+    data = bytearray(GEOMETRY.file_size)
+
+    def write(position: int, block: Buffer) -> None:
+        data[position : position + len(block)] = block
+
+    builder = FileBuilder(GEOMETRY, RuleTable.of(rules), write)
+    for first, stop in ((1, 3), (3, 9)):
+        entries = bytearray(whole[GEOMETRY.entry_position(first) : GEOMETRY.entry_position(stop)])
+        begin = header if first == 1 else header._replace(begin_timestamp=1, begin_physical_offset=1)
+        builder.adopt(np.frombuffer(entries, np.uint8), begin)
+    builder.finish()
+
+    assert bytes(data) == whole
+    assert header.hash_slot_count == 4
 
 
 def test_more_entries_than_a_file_has_room_for_are_not_adopted() -> None:

@@ -98,10 +98,11 @@ def test_a_count_beyond_the_file_reads_no_further() -> None:
 
 
 def test_a_geometry_is_found_by_where_entries_hang() -> None:
-    """A file that is not full does not tell it otherwise; one without entries tells nothing."""
+    """A file that is not full does not tell it otherwise; one without entries or of an odd length tells nothing."""
     data = a_file([1, 9, 2, 77, 1234, 99, 5])
 
     assert find_geometries(reading(data), len(data)) == [GEOMETRY]
     assert find_geometries(reading(a_file([])), len(data)) == []
+    assert find_geometries(reading(data), len(data) + 1) == []
     set_int(data, GEOMETRY.entry_position(2) + 16, 7)
     assert find_geometries(reading(data), len(data)) == [GEOMETRY]

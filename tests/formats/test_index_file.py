@@ -141,6 +141,7 @@ def test_every_golden_store_is_in_one_of_the_two_proofs_or_known_to_be_disturbed
 def test_a_default_file_has_420_000_040_bytes() -> None:
     """What every operator sees in an index directory."""
     assert DEFAULT_GEOMETRY.file_size == 420_000_040
+    assert str(DEFAULT_GEOMETRY) == "5000000 slots, 20000000 entries"
 
 
 def test_a_full_file_tells_its_geometry_by_its_length_and_count() -> None:

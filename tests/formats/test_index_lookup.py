@@ -119,6 +119,14 @@ def test_files_are_asked_from_new_to_old_until_one_begins_before_the_wanted_time
     assert select([new, middle, old], "T#a", *FOR_EVER, 2).physical_offsets == [5, 4]
 
 
+def test_a_file_that_begins_after_the_wanted_time_is_passed_over() -> None:
+    """The older ones are asked all the same."""
+    old = a_reader(a_file(("T#a", 1, 1_000), ("T#a", 2, 5_000)))
+    new = a_reader(a_file(("T#a", 3, 20_000), ("T#a", 4, 21_000)))
+
+    assert select([new, old], "T#a", 2_000, 6_000).physical_offsets == [2]
+
+
 def test_a_file_without_entries_or_with_a_slot_that_points_nowhere_holds_nothing() -> None:
     """A slot beyond the count, or any slot of a file whose count is 1, is not followed."""
     assert a_reader(a_file()).select("T#a", *FOR_EVER) == Selection([])
