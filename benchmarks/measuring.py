@@ -1,7 +1,6 @@
 """What a block of work costs: wall time, CPU of all processes, the largest worker."""
 
 import os
-import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -21,33 +20,36 @@ class Measured:
 
 @contextmanager
 def measured() -> Iterator[Measured]:
-    """Measure wall and CPU seconds of the block, those of its finished children included, and workers' peak memory."""
+    """Measure wall and CPU seconds of the block, those of every process below this one included, and peak memory."""
     figures = Measured()
     over = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(figures, over), daemon=True)
+    cpu = _cpu_by_process()
+    before = sum(cpu.values())
+    watcher = threading.Thread(target=_watch, args=(figures, cpu, over), daemon=True)
     watcher.start()
-    began, cpu = time.perf_counter(), _cpu()
+    began = time.perf_counter()
     try:
         yield figures
     finally:
         figures.wall_s = round(time.perf_counter() - began, 2)
         over.set()
         watcher.join()
-        figures.cpu_s = round(_cpu() - cpu, 2)
+        cpu |= _cpu_by_process()
+        figures.cpu_s = round(sum(cpu.values()) - before, 2)
 
 
-def _cpu() -> float:
-    """Return the CPU seconds of this process and of every process below it, as far as the system still knows them."""
-    own = time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
-    return own + sum(_cpu_of(process) for process in _below(os.getpid()))
+def _cpu_by_process() -> dict[int, float]:
+    """Return the CPU seconds of this process and of each one below it, without those of children that ended."""
+    own = {0: time.process_time()}
+    return own | {process: cpu for process in _below(os.getpid()) if (cpu := _cpu_of(process)) is not None}
 
 
-def _cpu_of(process: int) -> float:
+def _cpu_of(process: int) -> float | None:
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        return None
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def _below(parent: int) -> list[int]:
@@ -59,10 +61,11 @@ def _below(parent: int) -> list[int]:
     return [*children, *(grandchild for child in children for grandchild in _below(child))]
 
 
-def _watch(figures: Measured, over: threading.Event) -> None:
-    """Note the largest memory of any Python process below this one that is not shared with others."""
+def _watch(figures: Measured, cpu: dict[int, float], over: threading.Event) -> None:
+    """Note what each process has used so far, for it may end, and the largest memory of a Python process of its own."""
     while not over.wait(0.1):
-        for process in _below(os.getpid()):
+        cpu |= _cpu_by_process()
+        for process in cpu:
             try:
                 status = Path(f"/proc/{process}/status").read_text()
             except OSError:
