@@ -14,7 +14,7 @@ whole records. Rows are Arrow batches from the same compiled scan that fills the
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -182,8 +182,8 @@ class RocketmqReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a range's messages, batch by batch."""
-        assert isinstance(partition, RangePartition)  # noqa: S101 - Spark hands back what it was given
-        wanted, range_ = self._wanted, partition.range
+        planned = cast("RangePartition", partition)  # Spark hands back what `partitions` returned
+        wanted, range_ = self._wanted, planned.range
         for item in RangeReader(range_).pieces():
             if isinstance(item, Piece):
                 if item.kind is PieceKind.DAMAGE and wanted.mode == _FAILFAST:
@@ -191,7 +191,7 @@ class RocketmqReader(DataSourceReader):
                 continue
             selection = wanted.selection
             batch, bad = message_batch(
-                item, partition.parser, with_body=selection.with_body, takes=selection.takes_or_all
+                item, planned.parser, with_body=selection.with_body, takes=selection.takes_or_all
             )
             if bad and wanted.mode == _FAILFAST:
                 raise CorruptData("a body with a wrong CRC", bad[0][0], range_.location)
