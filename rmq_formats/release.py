@@ -2,17 +2,19 @@
 What differs between RocketMQ releases, byte for byte, in one table.
 
 `SWITCHES` lists for each behaviour the releases at which it changed. A `Release` is the row of all behaviours for one
-version; everything that depends on a release takes one. `docs/formats.md` prints the same table.
+version; everything that depends on a release takes one. `docs/formats.md` prints the same table. A log that a newer
+release went on writing has `Rules`: who wrote it, from which offset on.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
-from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.properties import PropertyParser
 
 _VERSION = re.compile(r"[vV]?(\d{1,4})[._](\d{1,4})[._](\d{1,4})(?:[-_](\w+))?")
@@ -211,3 +213,27 @@ _LINES = {
 }  # fmt: skip
 PUBLISHED = tuple(Release.of(f"{line}.{patch}") for line, last in _LINES.items() for patch in range(last + 1))
 OLDEST, *_, NEWEST = PUBLISHED
+
+
+class Rule(NamedTuple):
+    """The release that wrote the log from a physical offset on."""
+
+    since: int
+    release: Release
+
+
+Rules = tuple[Rule, ...]
+
+
+def rules_of(*rules: tuple[int, Release]) -> Rules:
+    """Return *rules* checked: ascending, at least one; before the first one's offset the first one holds."""
+    made = tuple(Rule(*rule) for rule in rules)
+    if not made or any(later <= earlier for (earlier, _), (later, _) in pairwise(made)):
+        reason = f"rules must ascend: {[(rule.since, str(rule.release)) for rule in made]}"
+        raise CorruptData(reason)
+    return made
+
+
+def release_at(rules: Sequence[tuple[int, Release]], physical_offset: int) -> Release:
+    """Return the release that wrote the message at *physical_offset*."""
+    return next((release for since, release in reversed(rules) if since <= physical_offset), rules[0][1])

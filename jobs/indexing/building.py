@@ -23,9 +23,9 @@ from jobs.indexing.keyrow import KEYS_AT_ONCE, KeySource, RowPart, read_keys
 from jobs.storage import Reader, flush_directory, is_local, join, local_path, storage_of
 from rmq_formats.indexfile.build import FileBuilder, RuleTable
 from rmq_formats.indexfile.compare import Comparison, Difference, Part
-from rmq_formats.indexfile.file import Rules
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.layout import Buffer
+from rmq_formats.release import Rules
 
 Write = Callable[[int, Buffer], object]
 HASHED_AT_ONCE = 8 << 20

@@ -19,8 +19,8 @@ from jobs.source.listing import StoreListing
 from jobs.source.planning import Range
 from jobs.source.workers import Workers
 from rmq_formats.indexfile.compare import Part
-from rmq_formats.indexfile.file import Rules
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
+from rmq_formats.release import Rules
 
 FEW_BITS = 64
 

@@ -41,10 +41,9 @@ from jobs.source.planning import Range
 from jobs.storage import arrow_file, storage_of
 from rmq_formats.indexfile.build import FileBuilder, RuleTable
 from rmq_formats.indexfile.columns import SCHEMA, STORED_ENTRY, entry_batch
-from rmq_formats.indexfile.file import Rule, Rules, rules_of
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, Geometry, IndexHeader
 from rmq_formats.layout import Buffer
-from rmq_formats.release import Release
+from rmq_formats.release import Release, Rule, Rules, rules_of
 
 ROWS_A_GROUP = 1 << 18  # of a Parquet file: they are sorted in memory
 ROWS_A_FILE = 1 << 21

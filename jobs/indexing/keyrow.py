@@ -26,7 +26,7 @@ from jobs.source.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.indexfile.build import PACKED_KEY, RuleTable, pack_keys
-from rmq_formats.indexfile.file import Rules
+from rmq_formats.release import Rules
 
 KEYS_AT_ONCE = 1 << 18
 

@@ -9,8 +9,9 @@ from jobs.indexing.keyrow import KeyRow
 from jobs.indexing.survivors import Survivor
 from jobs.source.listing import StoreListing
 from jobs.storage import storage_of
-from rmq_formats.indexfile.file import IndexFile, Rules, release_at
+from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
+from rmq_formats.release import Rules, release_at
 
 LARGEST = 1 << 24  # of a file that fills within a millisecond
 DEEPEST = 4  # files over each other

@@ -23,9 +23,8 @@ from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import detect_framing
 from rmq_formats.detection import Era, Mark, detect_eras, file_marks, record_marks
 from rmq_formats.indexfile.build import RuleTable, pack_keys
-from rmq_formats.indexfile.file import Rules, release_at, rules_of
 from rmq_formats.indexfile.layout import ENTRY, Geometry
-from rmq_formats.release import PUBLISHED, HashSlotCount, Release
+from rmq_formats.release import PUBLISHED, HashSlotCount, Release, Rules, release_at, rules_of
 
 # The first release of each era. What 5.0.0-PREVIEW undid, it undid to the state of an older one.
 ERAS = tuple(Release.of(version) for version in ("4.0.0", "4.7.1", "4.9.1", "5.4.0"))

@@ -18,10 +18,9 @@ from jobs.storage import storage_of
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.detection import Era
 from rmq_formats.errors import FormatError
-from rmq_formats.indexfile.file import Rules, rules_of
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, detect_geometry
 from rmq_formats.indexfile.lookup import IndexReader
-from rmq_formats.release import PUBLISHED, Release
+from rmq_formats.release import PUBLISHED, Release, Rules, rules_of
 
 GIVEN, DETECTED, ASSUMED = "given", "detected", "assumed"
 Value = TypeVar("Value")

@@ -28,7 +28,7 @@ from jobs.storage import storage_of
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.indexfile.file import Rules, release_at
+from rmq_formats.release import Rules, release_at
 
 SAMPLE_SIZE = 256
 WRONG_CRC = "body_crc is not that of the body"

@@ -53,7 +53,7 @@ from jobs.source.planning import Range, describe, holes, plan_ranges
 from jobs.source.workers import SparkWorkers, Workers
 from jobs.storage import normalise
 from rmq_formats.commitlog.segment import ENDS
-from rmq_formats.indexfile.file import Rules
+from rmq_formats.release import Rules
 
 QUEUES = "queues"  # the queues' part of a manifest's state
 

@@ -11,7 +11,7 @@ from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.config_json import decode_config
 from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueRules
 from rmq_formats.errors import FormatError
-from rmq_formats.indexfile.file import Rules, rules_of
+from rmq_formats.release import Rules, rules_of
 from rmq_formats.store import FileKind
 
 _SWITCHES = (

@@ -7,7 +7,6 @@ further queues. What a unit says beside place and size is one number, `tags_code
 """
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, unique
@@ -35,7 +34,7 @@ from rmq_formats.properties import (
     TAGS,
     parse_properties,
 )
-from rmq_formats.release import NEWEST, Release
+from rmq_formats.release import NEWEST, Release, release_at
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 LMQ_PREFIX = "%LMQ%"
@@ -150,8 +149,7 @@ class QueueRules:
 
     def release_at(self, physical_offset: int) -> Release:
         """Return the release that wrote the record at *physical_offset*."""
-        place = bisect_right(self.releases, physical_offset, key=lambda rule: rule[0])
-        return self.releases[max(place - 1, 0)][1]
+        return release_at(self.releases, physical_offset)
 
     @property
     def delays_ms(self) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from rmq_formats.commitlog.kernels import SYS_FLAG_AT, record_parts, store_times
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.compiled import compiled
 from rmq_formats.flags import TRANSACTION_MASK, TransactionType
-from rmq_formats.indexfile.file import MAX_INT, Rules
+from rmq_formats.indexfile.file import MAX_INT
 from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, KeyKind
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.kernels import (
@@ -33,7 +33,7 @@ from rmq_formats.kernels import (
     write_i64,
 )
 from rmq_formats.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
-from rmq_formats.release import HashSlotCount
+from rmq_formats.release import HashSlotCount, Rules
 
 PACKED_KEY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("store_timestamp", ">i8")])
 

@@ -8,42 +8,16 @@ without keys may create a file.
 """
 
 from collections.abc import Iterable
-from itertools import pairwise
-from typing import NamedTuple, Self
+from typing import Self
 
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.errors import CorruptData
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader, decode_header
 from rmq_formats.layout import Buffer
-from rmq_formats.release import HashSlotCount, Release
+from rmq_formats.release import HashSlotCount, Rules, release_at
 
 MAX_INT = (1 << 31) - 1
-
-
-class Rule(NamedTuple):
-    """The release that wrote the log from a physical offset on."""
-
-    since: int
-    release: Release
-
-
-Rules = tuple[Rule, ...]
-
-
-def rules_of(*rules: tuple[int, Release]) -> Rules:
-    """Return *rules* checked: ascending, at least one; before the first one's offset the first one holds."""
-    made = tuple(Rule(*rule) for rule in rules)
-    if not made or any(later <= earlier for (earlier, _), (later, _) in pairwise(made)):
-        reason = f"rules must ascend: {[(rule.since, str(rule.release)) for rule in made]}"
-        raise CorruptData(reason)
-    return made
-
-
-def release_at(rules: Rules, physical_offset: int) -> Release:
-    """Return the release that wrote the message at *physical_offset*."""
-    return next((release for since, release in reversed(rules) if since <= physical_offset), rules[0][1])
 
 
 def time_diff_s(begin_timestamp: int, store_timestamp: int) -> int:

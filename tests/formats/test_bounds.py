@@ -20,9 +20,8 @@ from rmq_formats.commitlog.segment import Framing, Piece
 from rmq_formats.consumequeue.build import pack_units
 from rmq_formats.consumequeue.unit import QueueRules
 from rmq_formats.indexfile.build import RuleTable, pack_keys
-from rmq_formats.indexfile.file import rules_of
 from rmq_formats.properties import PropertyParser
-from rmq_formats.release import NEWEST
+from rmq_formats.release import NEWEST, rules_of
 from tests.formats.builders import a_blank, log_of
 from tests.formats.guards import Guarded, at_a_guarded_page, guarded
 from tests.formats.strategies import FRAMINGS, I32, mutations, records

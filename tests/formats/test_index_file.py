@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import MessageRecord, decode_record, new_record
 from rmq_formats.commitlog.segment import PieceKind, detect_framing, walk
-from rmq_formats.errors import CorruptData
 from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.file import IndexFile, IndexWriter, release_at, rules_of, time_diff_s
+from rmq_formats.indexfile.file import IndexFile, IndexWriter, time_diff_s
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import (
     DEFAULT_GEOMETRY,
@@ -26,7 +25,7 @@ from rmq_formats.indexfile.layout import (
     decode_header,
     detect_geometry,
 )
-from rmq_formats.release import NEWEST, OLDEST, HashSlotCount, Release
+from rmq_formats.release import NEWEST, OLDEST, HashSlotCount, Release, rules_of
 from tests.golden import GOLDEN, SCENARIO, golden_stores, release_of
 
 TINY = Geometry(hash_slots=100, index_num=20)
@@ -321,16 +320,6 @@ def test_a_file_never_put_to_shows_the_count_of_the_release_after_a_clean_stop()
 
     assert decode_header(file.encode()).index_count == 0
     assert [decode_header(file.encode(release.empty_index_count)).index_count for release in (OLDEST, NEWEST)] == [0, 1]
-
-
-def test_rules_must_ascend() -> None:
-    """A record has one release."""
-    assert release_at(rules_of((100, OLDEST), (200, NEWEST)), 50) is OLDEST
-    assert release_at(rules_of((100, OLDEST), (200, NEWEST)), 200) is NEWEST
-    with pytest.raises(CorruptData, match="ascend"):
-        rules_of((100, OLDEST), (100, NEWEST))
-    with pytest.raises(CorruptData, match="ascend"):
-        rules_of()
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 500), st.booleans()), max_size=60))

@@ -6,9 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.properties import PropertyParser
-from rmq_formats.release import NEWEST, OLDEST, SWITCHES, HashSlotCount, Release, UnitSkip, Version
+from rmq_formats.release import (
+    NEWEST,
+    OLDEST,
+    SWITCHES,
+    HashSlotCount,
+    Release,
+    UnitSkip,
+    Version,
+    release_at,
+    rules_of,
+)
 from tests.golden import GOLDEN, golden_stores, release_of
 
 
@@ -109,3 +119,13 @@ def test_the_table_agrees_with_what_golden_stores_were_found_to_follow(
     release = Release.of(release_of(name))
 
     assert [release.hash_slot_count, release.property_parser, release.indexes_tags] == rules
+
+
+def test_rules_must_ascend() -> None:
+    """A record has one release."""
+    assert release_at(rules_of((100, OLDEST), (200, NEWEST)), 50) is OLDEST
+    assert release_at(rules_of((100, OLDEST), (200, NEWEST)), 200) is NEWEST
+    with pytest.raises(CorruptData, match="ascend"):
+        rules_of((100, OLDEST), (100, NEWEST))
+    with pytest.raises(CorruptData, match="ascend"):
+        rules_of()

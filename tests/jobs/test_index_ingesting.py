@@ -20,10 +20,9 @@ from jobs.source.listing import list_store
 from jobs.source.planning import Range, plan_ranges
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.indexfile.columns import SCHEMA
-from rmq_formats.indexfile.file import Rules, release_at, rules_of
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, decode_entry, decode_header
-from rmq_formats.release import Release
+from rmq_formats.release import Release, Rules, release_at, rules_of
 from tests.golden import GOLDEN, SCENARIO, release_of
 
 StoreOf = Callable[[str], Path]

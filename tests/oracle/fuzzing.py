@@ -23,9 +23,9 @@ from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import MessageRecord, new_record
 from rmq_formats.consumequeue.queue import ConsumeQueue
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC, ExpectedUnit, QueueKind, QueueName
-from rmq_formats.indexfile.file import IndexWriter, rules_of
+from rmq_formats.indexfile.file import IndexWriter
 from rmq_formats.indexfile.lookup import IndexReader, select
-from rmq_formats.release import Release
+from rmq_formats.release import Release, rules_of
 from rmq_formats.store import name_of_offset
 from tests.oracle.judge import (
     Derived,

@@ -23,7 +23,7 @@ from rmq_formats.consumequeue.queue import BatchConsumeQueue, ConsumeQueue
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules, decode_unit, expected_units
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable, pack_keys
-from rmq_formats.indexfile.file import IndexFile, IndexWriter, release_at, rules_of
+from rmq_formats.indexfile.file import IndexFile, IndexWriter
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import (
     ENTRY,
@@ -35,7 +35,7 @@ from rmq_formats.indexfile.layout import (
     decode_header,
 )
 from rmq_formats.indexfile.layout import Geometry as IndexGeometry
-from rmq_formats.release import Release
+from rmq_formats.release import Release, release_at, rules_of
 from rmq_formats.store import FileKind, classify, is_index_name, name_of_offset
 from tests.oracle.settings import Geometry
 
