@@ -28,7 +28,9 @@ def segment_sizes(spark: SparkSession, segments: Sequence[Segment]) -> Mapping[s
     if len(locations) > _MANY:
         locations = sorted({location.rpartition("/")[0] for location in locations})
     try:
-        files = spark.read.format("binaryFile").load([_GLOB.sub(r"\\\1", location) for location in locations])
+        paths = [_GLOB.sub(r"\\\1", location) for location in locations]
+        # A segment may be deleted between Spark's own listing and its look at the file.
+        files = spark.read.format("binaryFile").option("ignoreMissingFiles", "true").load(paths)
     except AnalysisException as error:
         # Retention may have deleted the oldest segments since the driver listed them.
         left = [segment for segment in segments if os.path.exists(segment.location)]  # noqa: PTH110 - URIs, too

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from jobs.ingest import Request, Summary, ingest
 from tests.oracle.judge import records
 from tests.oracle.process import running
-from tests.oracle.releases import NEWEST_OF_TWO_LINES
+from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES
 from tests.oracle.sessions import DirectMessage, RealStore, Stored, open_store
 from tests.oracle.settings import Geometry
 from tests.oracle.stage import Stage
@@ -26,22 +26,25 @@ _RUNS = 4
 _SEGMENT_SIZE = 1 << 18
 _GEOMETRY = Geometry(commit_log_file_size=_SEGMENT_SIZE, consume_queue_units=100, hash_slots=1000, index_entries=2000)
 _QUEUES = [(f"L{topic}", queue) for topic in range(3) for queue in range(2)]
+_WRITERS = [
+    *(pytest.param(release, marks=pytest.mark.matrix) for release in (MATRIX[0], NEWEST_OF_TWO_LINES[0], MATRIX[-1])),
+    pytest.param(NEWEST_OF_TWO_LINES[1], marks=[pytest.mark.matrix, pytest.mark.oracle]),
+]
 _COLUMNS = ["physical_offset", "total_size", "topic", "queue_id", "queue_offset"]
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("newest", NEWEST_OF_TWO_LINES)
+@pytest.mark.parametrize("writer", _WRITERS)
 def test_a_lake_fed_beside_a_working_broker_is_what_was_sent_and_what_is_consumed(
-    spark: SparkSession, tmp_path: Path, verdict: Verdict, newest: str
+    spark: SparkSession, tmp_path: Path, verdict: Verdict, writer: str
 ) -> None:
     """Every message once, although files grew, were added and deleted while they were read."""
     assert spark.version
     store, lake = tmp_path / "store", tmp_path / "lake"
-    request = Request(str(store), str(lake), broker="b0", release=newest)
+    request = Request(str(store), str(lake), broker="b0", release=writer)
     sent: list[tuple[DirectMessage, Stored]] = []
     runs = Progress()
-    stage = Stage(newest, store, _GEOMETRY, tmp_path)
-    with running(newest) as driver, open_store(driver, store, _GEOMETRY, {"fileReservedTime": "72"}) as opened:
+    stage = Stage(writer, store, _GEOMETRY, tmp_path)
+    with running(writer) as driver, open_store(driver, store, _GEOMETRY, {"fileReservedTime": "72"}) as opened:
         producer = threading.Thread(target=_produce, args=(opened, sent, runs))
         producer.start()
         while producer.is_alive():
@@ -70,7 +73,7 @@ def test_a_lake_fed_beside_a_working_broker_is_what_was_sent_and_what_is_consume
         in_lake = [(row[4], row[0]) for row in rows if row[2:4] == (topic, queue_id)]
         assert seen == in_lake[-len(seen) :]
     assert {row[0] for row in rows} >= {record.physical_offset for record in log}
-    verdict(newest, "ingested beside a working broker", f"{len(rows)} messages once each, in {runs.done + 1} runs")
+    verdict(writer, "ingested beside a working broker", f"{len(rows)} messages once each, in {runs.done + 1} runs")
 
 
 @dataclass(slots=True)
