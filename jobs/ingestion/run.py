@@ -22,7 +22,8 @@ from jobs.ingestion.index import make_entries
 from jobs.ingestion.index import state_before as index_state
 from jobs.ingestion.model import Clock, Request, Summary
 from jobs.ingestion.ranges import RangeResult, RangeWork, discard, write_range
-from jobs.lake.divergence import divergence
+from jobs.lake import wholeness
+from jobs.lake.divergence import CHOSEN, divergence
 from jobs.lake.identity import identify, namesakes
 from jobs.lake.lock import held
 from jobs.lake.runs import (
@@ -49,7 +50,7 @@ from jobs.queues.settings import known_releases, queue_rules
 from jobs.session import spark_session
 from jobs.source.distribute import Outcome, watermark
 from jobs.source.listing import StoreListing, list_store
-from jobs.source.planning import Range, describe, holes, plan_ranges
+from jobs.source.planning import Range, describe, holes, newest_written, plan_ranges
 from jobs.source.workers import SparkWorkers, Workers
 from jobs.storage import normalise
 from rmq_formats.commitlog.segment import ENDS
@@ -66,6 +67,8 @@ def ingest(request: Request, workers: Workers | None = None) -> Summary:
     clock.lap("session")
     care = request.care.shared_by(workers.width) if request.care else None
     listing = list_store(request.store, commitlog=request.commitlog, options=lake.options, care=care)
+    if any(holes(listing.segments)):  # a folder that changes while it is listed may not show all that is in it
+        listing = list_store(request.store, commitlog=request.commitlog, options=lake.options, care=care)
     store = identify(lake, listing, request.broker, register_new=not request.dry_run)
     summary = Summary(listing.root, lake.location, store.broker if store else request.broker or "")
     clock.lap("listing")
@@ -87,12 +90,15 @@ class _Run:
     request: Request
     summary: Summary
     clock: Clock
+    tables: dict[str, int] = field(default_factory=dict)  # the newest run that each one has
 
     def run(self, was_cut_off: bool) -> None:  # noqa: FBT001 - a fact about the run before
         """Do all of it; *was_cut_off*: the run before this one did not end by itself."""
         self.summary.store_id = self.store.store_id
+        leftover = unfinished(self.lake, self.store)
+        self.tables = wholeness.newest_runs(self.lake, self.store, is_done=leftover is None)
         if not self.request.dry_run:
-            self._finish_earlier(was_cut_off)
+            self._finish_earlier(leftover, was_cut_off)
         superseded = divergence(self.lake, self.store, self.listing)
         self._begin_at(superseded)
         rules = known_releases(self.listing, self.request.release).value
@@ -121,9 +127,8 @@ class _Run:
             self._commit(manifest, was_cut_off)
         self.clock.lap("commit")
 
-    def _finish_earlier(self, was_cut_off: bool) -> None:  # noqa: FBT001
+    def _finish_earlier(self, leftover: Manifest | None, was_cut_off: bool) -> None:  # noqa: FBT001
         """Commit what an earlier run prepared."""
-        leftover = unfinished(self.lake, self.store)
         if leftover is not None:
             commit_prepared(self.lake, leftover)
             self.summary.recovered = leftover.run
@@ -175,8 +180,9 @@ class _Run:
             newest.store_timestamp if newest and at_watermark else None,
             time.time_ns() // 1_000_000 - self.request.settle_ms if self.request.settle_ms else None,
         )
+        newest_segment = newest_written(listing) or 0
         for before, start, end in holes(listing.segments):
-            if end > summary.from_offset:
+            if summary.from_offset < end <= newest_segment:  # none behind the end of what is written
                 summary.add_gap(start, end, f"no file holds these offsets; {before.location} ends before them")
         planned = {range_.location for range_ in ranges}
         unseen = self.workers.unseen([segment for segment in listing.segments if segment.location in planned])
@@ -269,12 +275,17 @@ class _Run:
             fingerprints=thinned((*known, *found)),
             tables={name: tuple(actions) for name, actions in made.tables.items()},
             selection=self.request.selection.describe(),
-            state={**(newest.state if newest else {}), **made.state},
+            state={**(newest.state if newest else {}), **made.state, **self._state()},
             counts=counts,
             gaps=tuple(summary.gaps),
             superseded=superseded,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+
+    def _state(self) -> dict[str, Any]:
+        """Return what later runs must know of this one's tables and choice."""
+        chosen = {CHOSEN: self.summary.to_offset} if self.request.selection.takes_or_all else {}
+        return {wholeness.STATE: self.tables, **chosen}
 
     def _commit(self, manifest: Manifest, was_cut_off: bool) -> None:  # noqa: FBT001
         prepare(self.lake, manifest)

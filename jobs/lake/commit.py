@@ -54,6 +54,8 @@ def open_table(lake: str, name: str, options: Mapping[str, str]) -> DeltaTable |
         return DeltaTable(delta_location(location), storage_options=delta_options(location, options))
     except TableNotFoundError:
         return None
+    except DeltaError as error:
+        raise OSError(f"{location}: Delta's log cannot be read: {str(error).partition(chr(10))[0]}") from error
 
 
 def ensure_table(lake: str, table: Table, options: Mapping[str, str]) -> DeltaTable:

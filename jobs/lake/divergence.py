@@ -34,6 +34,7 @@ from rmq_formats.commitlog.segment import Piece, PieceKind, framing_of
 from rmq_formats.kernels import Integers
 from rmq_formats.properties import PropertyParser
 
+CHOSEN = "chosen_until"  # in a manifest's state: up to here, runs took some topics and left others
 _WHOLE_SEGMENT = 1 << 62
 _LARGEST_MESSAGE = 16 << 20  # a file ends no earlier before its last byte than that; a broker takes 4 MiB by default
 _NO_RECORDS = pa.RecordBatch.from_pylist([], SCHEMA)
@@ -104,11 +105,9 @@ def first_difference(lake: Lake, store: KnownStore, listing: StoreListing, agree
     Bytes before *agreed* are known to be the same. What is damaged now, not written yet or deleted is no difference.
     """
     end = store.newest.to_offset if store.newest else 0
-    selection = store.newest.selection if store.newest else {}
-    takes_all = not (selection.get("topics") or selection.get("exclude_topics"))
     doubtful: int | None = None  # the first of the records before this one that differ in one field each
     for group in _groups(listing, max(agreed, listing.start_offset), end):
-        for offset, fields in _compared(lake, store, group, end, takes_all=takes_all):
+        for offset, fields in _compared(lake, store, group, end):
             if fields > 1 or (fields and doubtful is not None):
                 return _boundary(offset if doubtful is None else doubtful, group)
             doubtful = offset if fields else None
@@ -136,7 +135,7 @@ def _groups(listing: StoreListing, start: int, end: int) -> Iterator[_Group]:
                     return
 
 
-def _compared(lake: Lake, store: KnownStore, group: _Group, end: int, *, takes_all: bool) -> Iterator[tuple[int, int]]:
+def _compared(lake: Lake, store: KnownStore, group: _Group, end: int) -> Iterator[tuple[int, int]]:
     """
     Yield each place of a group that log or lake have a record at, and in how many fields they differ.
 
@@ -157,9 +156,14 @@ def _compared(lake: Lake, store: KnownStore, group: _Group, end: int, *, takes_a
     for name in _COMPARED:
         unequal += _values(group.records, name)[in_log] != _values(kept, name)[in_lake]
     gone = set(np.delete(of_lake, in_lake).tolist()) - group.damaged
-    new = np.delete(of_log, in_log).tolist() if takes_all else []
+    new = [at for at in np.delete(of_log, in_log).tolist() if at >= _chosen_until(store)]
     alone = {*gone, *(_not_in_quarantine(lake, store, new) if new else ())}
     yield from sorted([*zip(both.tolist(), unequal.tolist(), strict=True), *((at, len(_COMPARED)) for at in alone)])
+
+
+def _chosen_until(store: KnownStore) -> int:
+    """Return before which offset the lake may lack rows because they were not wanted."""
+    return int(store.newest.state.get(CHOSEN, 0)) if store.newest else 0
 
 
 def _not_in_quarantine(lake: Lake, store: KnownStore, offsets: list[int]) -> Iterator[int]:

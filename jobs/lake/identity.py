@@ -20,6 +20,7 @@ import pyarrow.dataset as ds
 from jobs.lake.commit import rows
 from jobs.lake.runs import HeldByOtherError, KnownStore, Lake, known_stores, register
 from jobs.lake.tables import MESSAGES
+from jobs.lake.wholeness import refuse_tables_without_runs
 from jobs.source.listing import Segment, StoreListing
 from jobs.source.planning import Range
 from jobs.source.reading import Fingerprint, RangeReader
@@ -115,6 +116,8 @@ def identify(lake: Lake, listing: StoreListing, broker: str | None, *, register_
             return None
         if broker is None and any(store.broker == DEFAULT_BROKER for store in stores):
             raise AmbiguousBrokerError("the lake has another store without a broker name: name this one by --broker")
+        if not stores:
+            refuse_tables_without_runs(lake)
         if not register_new:
             return KnownStore("", broker or DEFAULT_BROKER, firsts.fingerprints)
         try:

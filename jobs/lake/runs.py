@@ -131,8 +131,11 @@ def known_stores(lake: Lake) -> list[KnownStore]:
     """Return every store of the lake, in the order of their registration, each with its newest run."""
     found = []
     for row in rows(lake.location, RUNS.name, lake.options, ["store_id", "broker", "time", "detail"], _is_run(0)):
-        registered = tuple(Fingerprint(*item) for item in json.loads(row["detail"])["fingerprints"])
-        found.append((row["time"], KnownStore(row["store_id"], row["broker"], registered)))
+        detail = json.loads(row["detail"])
+        registered = tuple(Fingerprint(*item) for item in detail["fingerprints"])
+        # A clock may be set back; a lake of an older version has nothing but the time.
+        order = detail.get("registration", 0), row["time"]
+        found.append((order, KnownStore(row["store_id"], row["broker"], registered)))
     return [refreshed(lake, store) for _, store in sorted(found, key=lambda item: item[0])]
 
 
@@ -179,7 +182,7 @@ def register(lake: Lake, broker: str, fingerprints: Iterable[Fingerprint], regis
     `HeldByOtherError` when another registration came between: the store may be known now.
     """
     store = KnownStore(str(uuid4()), broker, tuple(fingerprints))
-    detail = {"fingerprints": store.registered}
+    detail = {"fingerprints": store.registered, "registration": registrations + 1}
     try:
         _append_row(lake, store, 0, REGISTERED, (_REGISTRY, registrations + 1), detail=json.dumps(detail))
     except TransactionTakenError as error:

@@ -23,7 +23,7 @@ from jobs.lake.tables import CONSUME_QUEUE, MESSAGES, SUPERSEDED_MESSAGES, Table
 from jobs.lake.writing import Action, FileNaming, TableFile
 from jobs.storage import join
 
-_REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name)
+REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name)
 
 
 class Superseded(NamedTuple):
@@ -68,7 +68,7 @@ def rewritten(
     lake: str, table: Table, superseded: Superseded, transaction: tuple[str, int], options: Mapping[str, str]
 ) -> Callable[[DeltaTable], Rewrite] | None:
     """Return how a commit takes the superseded rows out of *table*; None for tables that keep theirs."""
-    if table.name not in _REWRITTEN:
+    if table.name not in REWRITTEN:
         return None
     naming = FileNaming(*transaction)
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from unittest.mock import patch
 
@@ -10,8 +11,10 @@ import pytest
 
 from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, Summary, ingest
+from jobs.lake import runs
 from jobs.lake.identity import AmbiguousBrokerError
-from jobs.lake.runs import Lake, known_stores, thinned
+from jobs.lake.runs import Lake, known_stores, register, thinned
+from jobs.selection import Selection
 from jobs.source.reading import TAIL_SIZE, Fingerprint
 from jobs.source.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord, encode_record
@@ -190,6 +193,35 @@ def test_a_log_that_was_wiped_is_another_one_under_the_same_name(broker: Broker,
     assert len(rows) == 100
     assert sum(row["store_id"] == summary.store_id for row in rows) == 30
     assert (run(broker.root).run, run(broker.root).exit_code) == (None, ExitCode.CLEAN)
+
+
+def test_stores_are_known_in_the_order_of_their_registration_whatever_the_clock_says(tmp_path: Path) -> None:
+    """Of two logs of one name the newer one goes on, though the clock was set back in between."""
+    lake = Lake(str(tmp_path / "lake"))
+    ids = []
+    for number, year in enumerate((2027, 2026)):
+        with patch.object(runs, "datetime") as clock:
+            clock.now.return_value = datetime(year, 1, 1, tzinfo=UTC)
+            ids.append(register(lake, "b", (Fingerprint(number, 1, "x"),), number).store_id)
+
+    assert [store.store_id for store in known_stores(lake)] == ids
+
+
+def test_topics_that_were_not_wanted_before_are_no_other_history(broker: Broker, tmp_path: Path) -> None:
+    """Where bytes have rotted, log and lake are compared: rows that earlier runs left out are not missing."""
+    ingest(Request(str(broker.root), str(tmp_path / "lake"), broker="b", selection=Selection(("Orders",))), OneByOne())
+    (more,) = broker.append(some_records(1, seed=2))
+    run(broker.root)
+    rows = raw_rows(tmp_path / "lake")
+    with (broker.root / "commitlog" / f"{SEGMENT_SIZE:020}").open("r+b") as file:
+        file.seek(40)
+        file.write(b"\x7f")
+
+    summary = run(broker.root)
+
+    assert (summary.superseded, summary.run) == (None, None)
+    assert (more.physical_offset, encode_record(more)) in rows
+    assert rows == raw_rows(tmp_path / "lake")
 
 
 def test_a_second_store_without_a_name_must_be_named(broker: Broker, tmp_path: Path) -> None:

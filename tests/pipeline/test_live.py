@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,9 +12,11 @@ import pytest
 
 from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, Summary, ingest
+from jobs.ingestion import run as story
 from jobs.lake import identity
 from jobs.lake.runs import KnownStore, Lake, known_stores
 from jobs.source.distribute import Outcome, Task
+from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import Range
 from jobs.source.workers import OneByOne, Workers
 from rmq_formats.commitlog.record import encode_record
@@ -148,6 +150,32 @@ def test_a_segment_made_ahead_of_need_is_no_end_of_the_log(tmp_path: Path) -> No
     assert run(broker.root).messages == 30
     placed = broker.append(some_records(100, seed=2))
     assert run(broker.root).messages == len(placed)
+
+
+def test_a_file_that_a_changing_folder_did_not_show_is_no_gap(tmp_path: Path) -> None:
+    """A listing may miss a file that appears while it is made, and show one that appears later still."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(200))
+    listings: list[StoreListing] = []
+
+    def listed(root: str, **how: Any) -> StoreListing:  # noqa: ANN401 - those of list_store
+        listing = list_store(root, **how)
+        listings.append(listing)
+        return listing if len(listings) > 1 else replace(listing, segments=listing.segments[:1] + listing.segments[2:])
+
+    with patch.object(story, "list_store", listed):
+        summary = run(broker.root)
+
+    assert (summary.messages, summary.gaps) == (200, [])
+
+
+def test_a_file_that_is_missing_behind_the_end_of_the_log_is_no_gap(tmp_path: Path) -> None:
+    """The broker makes files ahead of need, and they hold nothing."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(30))
+    (broker.root / "commitlog" / f"{2 * SEGMENT_SIZE:020}").write_bytes(bytes(SEGMENT_SIZE))
+
+    assert run(broker.root).gaps == []
 
 
 def test_settle_leaves_the_newest_records_of_the_open_segment_alone(tmp_path: Path) -> None:
