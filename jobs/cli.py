@@ -5,18 +5,27 @@ A verb's module has `command: click.Command`; the command returns an ExitCode, o
 """
 
 import os
+import re
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from itertools import takewhile
 from platform import python_version
+from time import monotonic
+from types import FrameType
 
 import click
 
 from jobs import __version__
+from jobs.configuration import name_variables
 from jobs.exit_codes import ExitCode
 from jobs.launch.arguments import CommandLine, divide, names_s3, value_of
 from jobs.launch.errors import SetupError
+from jobs.log import JsonLines, in_json, say
 from jobs.verbs import VERBS
 from rmq_formats.errors import FormatError
 
@@ -26,6 +35,10 @@ Examples:
   rmq-lake inspect /data/rocketmq/store
   rmq-lake --master "local[8]" ingest /data/rocketmq/store --lake /data/lake
   rmq-lake query by-key --store /data/rocketmq/store -t orders -k 4711
+
+\b
+Options also come from the environment (RMQ_LAKE_<VERB>_<OPTION>) and from --config FILE; VERB --show-config prints all
+of them, and where each is from.
 
 SPARK OPTIONS (--master, --conf K=V, --driver-memory, …) stand before the verb and go to spark-submit untouched.
 
@@ -49,6 +62,7 @@ class _Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         command: click.Command = import_module(VERBS[cmd_name].module).command
+        name_variables(command, cmd_name)
         return command
 
     def resolve_command(
@@ -90,6 +104,11 @@ def _java() -> str:
         return "not found"
 
 
+# What Spark says of a Python process that is gone, and what Python says of a file.
+_DEAD_WORKER = "Python worker exited unexpectedly"
+_FILE_ERROR = re.compile(r"\w+: \[Errno \d+\] (?P<reason>.+): '(?P<file>.+)'")
+
+
 class _Settings:
     """What the whole command line was told, kept where an error can still read it."""
 
@@ -101,7 +120,6 @@ class _Settings:
     epilog=_EPILOG,
     subcommand_metavar="VERB [ARGS]…",
     context_settings={
-        "auto_envvar_prefix": "RMQ_LAKE",
         "help_option_names": ["-h", "--help"],
         "max_content_width": 120,
     },
@@ -114,20 +132,68 @@ class _Settings:
     callback=_print_versions,
     help="Show versions and exit.",
 )
-@click.option("--traceback", is_flag=True, help="Show where an error was raised, too.")
-@click.pass_obj
-def rmq_lake(settings: _Settings, *, traceback: bool) -> None:
+@click.option("--traceback", is_flag=True, envvar="RMQ_LAKE_TRACEBACK", help="Show where an error was raised, too.")
+@click.option(
+    "--log-json",
+    is_flag=True,
+    expose_value=False,  # `main` has it: errors are lines, too
+    help="Make every line on standard error a JSON object.",
+)
+@click.pass_context
+def rmq_lake(ctx: click.Context, *, traceback: bool) -> None:
     """Apache RocketMQ stores as Delta tables; queues and index files rebuilt byte for byte; no broker needed."""
-    settings.traceback = traceback
+    ctx.obj.traceback = traceback
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
 
 
 def main(arguments: Sequence[str]) -> ExitCode:
     """Run one command line and return how it ended; whatever went wrong is one line on standard error."""
+    if not _wants_json_lines(arguments):
+        return _main(arguments)
+    began = monotonic()
+    with in_json(_verb_of(arguments)):
+        code = _main(arguments)
+        say("ended", exit_code=int(code), seconds=round(monotonic() - began, 3))
+    return code
+
+
+def _main(arguments: Sequence[str]) -> ExitCode:
     settings = _Settings()
-    code = _run(arguments, settings)
+    with _terminated_like_interrupted():
+        code = _run(arguments, settings)
     if "jobs.session" in sys.modules:
         sys.modules["jobs.session"].close(succeeded=code is not ExitCode.FAILED and code is not ExitCode.INTERRUPTED)
     return code
+
+
+def _wants_json_lines(arguments: Sequence[str]) -> bool:
+    before_verb = takewhile(lambda word: word not in VERBS, arguments)
+    return "--log-json" in before_verb or os.environ.get("RMQ_LAKE_LOG_JSON", "0") not in {"", "0", "false"}
+
+
+def _verb_of(arguments: Sequence[str]) -> str | None:
+    return next((word for word in arguments if word in VERBS), None)
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Let SIGTERM (a scheduler's way to stop a run) end a command as Ctrl-C does: in order, with its exit code."""
+
+    def end(_signal: int, frame: FrameType | None) -> None:
+        interrupt = signal.getsignal(signal.SIGINT)  # Spark's own cancels its jobs first
+        if callable(interrupt):
+            interrupt(signal.SIGINT, frame)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
@@ -136,10 +202,14 @@ def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
         outcome = rmq_lake.main(own, prog_name="rmq-lake", standalone_mode=False, obj=settings)
         sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
+        if isinstance(sys.stderr, JsonLines):
+            say(error.format_message(), "error")
+        else:
+            error.show()
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
-        click.echo("rmq-lake: interrupted", err=True)
+        verb = _verb_of(arguments)
+        say(" ".join(["rmq-lake: interrupted.", *([VERBS[verb].again] if verb else [])]), "error")
         return ExitCode.INTERRUPTED
     except BrokenPipeError as error:
         return ExitCode.CLEAN if _reader_has_gone() else _fail(error, settings)
@@ -186,9 +256,9 @@ def _fail(error: BaseException, settings: _Settings) -> ExitCode:
     if settings.traceback:
         import traceback
 
-        traceback.print_exception(error)
+        say("".join(traceback.format_exception(error)).rstrip(), "error")
     else:
-        click.echo(f"rmq-lake: {_one_line(error)}", err=True)
+        say(f"rmq-lake: {_one_line(error)}", "error")
     return ExitCode.FAILED
 
 
@@ -200,11 +270,21 @@ def _one_line(error: BaseException) -> str:
 
 
 def _raised_on_a_worker(lines: Sequence[str]) -> str | None:
-    """Return the last line of the Python traceback that Spark carries in its own message."""
-    behind = iter(lines)
-    if any("Traceback (most recent call last)" in line for line in behind):
-        return next((line for line in behind if not line.startswith((" ", "\t"))), None)
-    return None
+    """Return what a task's Python failed with, said as it would have been here, from what Spark makes of it."""
+    if any(_DEAD_WORKER in line for line in lines):
+        return "a worker's process died, killed from outside or for want of memory; the system's log knows more"
+    begun = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+    if not begun:
+        return None
+    # Of several in a chain the last is what was raised; the others are its causes.
+    raised = next((line for line in lines[begun[-1] + 1 :] if not line.startswith((" ", "\t"))), "")
+    of_file = _FILE_ERROR.fullmatch(raised)
+    if of_file:
+        return f"{of_file['file']}: {of_file['reason']}"
+    name, _, text = raised.partition(": ")
+    if name.startswith(FormatError.__module__):
+        return text
+    return f"{raised} (--traceback shows where)" if raised else None
 
 
 def _raised_in_the_jvm(lines: Sequence[str]) -> str | None:

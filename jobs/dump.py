@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
+from jobs.configuration import config_option
 from jobs.dumping.file import DumpFile, open_file
 from jobs.dumping.items import Item, Request
 from jobs.dumping.kinds import NAMES, dumper_of, recognise
 from jobs.exit_codes import ExitCode, worst
-from jobs.options import config_option, json_option
+from jobs.log import say
+from jobs.options import json_option
 from rmq_formats.errors import FormatError
 from rmq_formats.store import FileKind
 
@@ -90,7 +92,7 @@ def _dump(location: str, kind: FileKind | None, request: Request) -> ExitCode:
 
 def _failed(message: str) -> ExitCode:
     sys.stdout.flush()
-    click.echo(f"rmq-lake: {message}", err=True)
+    say(f"rmq-lake: {message}")
     return ExitCode.FAILED
 
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobs.configuration import config_option
 from jobs.exit_codes import ExitCode
-from jobs.options import PathListType, config_option, json_option, quiet_option
+from jobs.log import say
+from jobs.options import PathListType, json_option, quiet_option
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import NEWEST, Release
 
@@ -79,7 +81,7 @@ def command(  # noqa: PLR0913 - one argument an option
     if as_json:
         click.echo(json.dumps({"messages": messages, "bytes": size, "out": str(out)}))
     elif not quiet:
-        click.echo(f"{messages} messages, {size} bytes → {out}", err=True)
+        say(f"{messages} messages, {size} bytes → {out}")
     return ExitCode.CLEAN if messages else ExitCode.NOT_FOUND
 
 

@@ -7,14 +7,15 @@ from pathlib import Path
 import click
 
 from jobs.beside_broker import care_beside
+from jobs.configuration import config_option
 from jobs.exit_codes import ExitCode
 from jobs.ingestion.model import TABLES, Request, Summary
 from jobs.ingestion.run import ingest
 from jobs.lake.identity import AmbiguousBrokerError
 from jobs.lake.runs import HeldByOtherError, Lake
+from jobs.log import say
 from jobs.metrics import write_metrics
 from jobs.options import (
-    config_option,
     json_option,
     known_location,
     max_rate_option,
@@ -127,7 +128,7 @@ def command(  # noqa: PLR0913 - one argument an option
     except AmbiguousBrokerError as error:
         raise click.UsageError(str(error)) from error
     except HeldByOtherError as error:
-        click.echo(f"rmq-lake: {store}: {error}", err=True)
+        say(f"rmq-lake: {store}: {error}")
         return ExitCode.HELD
     if metrics is not None:
         write_metrics(metrics, summary)

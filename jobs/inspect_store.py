@@ -8,6 +8,7 @@ from time import monotonic
 
 import click
 
+from jobs.configuration import config_option
 from jobs.exit_codes import ExitCode
 from jobs.inspection.index import inspect_index
 from jobs.inspection.log import LogInspector
@@ -18,7 +19,8 @@ from jobs.inspection.report import Health, StoreReport
 from jobs.inspection.state import inspect_state
 from jobs.inspection.text import dashboard
 from jobs.launch.arguments import file_system_options
-from jobs.options import config_option, json_option, quiet_option, store_options
+from jobs.log import say
+from jobs.options import json_option, quiet_option, store_options
 from jobs.source.listing import list_store, log_directories, read_broker_conf
 
 _EPILOG = """\
@@ -95,4 +97,4 @@ class _Progress:
         speed = self._done / (now - self._began)
         of_total = f" of {self.total / _MIB:,.0f}" if self.total else ""
         left = f", about {max(self.total - self._done, 0) / speed:.0f} s left" if self.total else ""
-        click.echo(f"walked {self._done / _MIB:,.0f}{of_total} MiB, {speed / _MIB:.0f} MiB/s{left}", err=True)
+        say(f"walked {self._done / _MIB:,.0f}{of_total} MiB, {speed / _MIB:.0f} MiB/s{left}")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import click
 
+from jobs.configuration import config_option
 from jobs.exit_codes import ExitCode
 from jobs.lake.commit import open_table
 from jobs.lake.compaction import Group, Saved, compact, merge_group, vacuum
@@ -12,7 +13,8 @@ from jobs.lake.runs import Lake, commit_prepared, known_stores, unfinished, writ
 from jobs.lake.tables import RUNS
 from jobs.lake.upkeep import newest_rows
 from jobs.lake.writing import Action
-from jobs.options import config_option, json_option, quiet_option
+from jobs.log import say
+from jobs.options import json_option, quiet_option
 from jobs.session import spark_session
 from jobs.source.workers import SparkWorkers, Workers
 from jobs.storage import normalise
@@ -62,7 +64,7 @@ def command(*, lake: str, as_json: bool, quiet: bool) -> ExitCode:
         click.echo(json.dumps([table._asdict() for table in saved], indent=1))
     elif not quiet:
         for table in saved:
-            click.echo(_text(table), err=True)
+            say(_text(table))
     return ExitCode.CLEAN
 
 

@@ -15,6 +15,8 @@ from typing import TextIO
 
 from pyspark.sql import SparkSession
 
+from jobs.log import say
+
 QUIET_SECONDS = 2.0
 _LIVE_INTERVAL = 0.25
 _PLAIN_INTERVAL = 10.0
@@ -46,14 +48,17 @@ class _Display:
             return
         self._next = now + (_LIVE_INTERVAL if self._live else _PLAIN_INTERVAL)
         text = self.line(done, now - self._began)
-        self._stream.write(f"\r{text}\x1b[K" if self._live else f"{text}\n")
-        self._stream.flush()
+        if self._live:
+            self._stream.write(f"\r{text}\x1b[K")
+            self._stream.flush()
+        else:
+            say(text, done=done, total=self._total, unit="ranges", seconds=round(now - self._began, 3))
         self._shown = True
 
     def line(self, done: int, seconds: float) -> str:
         """Return ranges done, speed and what is left."""
         parts = [f"{self._label}: {done}/{self._total} ranges"]
-        if self._bytes and seconds > 0:
+        if self._bytes and done and seconds > 0:
             parts.append(f"{self._bytes * done / max(self._total, 1) / seconds / _MIB:.0f} MB/s")
         if 0 < done < self._total:
             parts.append(f"about {seconds / done * (self._total - done):.0f} s left")

@@ -10,8 +10,9 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from jobs.configuration import config_option
 from jobs.exit_codes import ExitCode
-from jobs.options import PathListType, ZoneType, config_option, json_option, quiet_option
+from jobs.options import PathListType, ZoneType, json_option, quiet_option
 from jobs.queries import finding, reasons
 from jobs.queries.finding import KEY_LIMIT, Window
 from jobs.queries.log_search import Progress, silent

@@ -16,10 +16,12 @@ from typing import Any
 import click
 
 from jobs.beside_broker import broker_process, care_beside, check_room
+from jobs.configuration import config_option
 from jobs.exit_codes import ExitCode
 from jobs.indexing.scratch import scratch_beside
 from jobs.indexing.settings import UndecidedError
-from jobs.options import config_option, geometry_options, json_option, max_rate_option, quiet_option, store_options
+from jobs.log import say
+from jobs.options import geometry_options, json_option, max_rate_option, quiet_option, store_options
 from jobs.queues.files import file_sizes, plain_file_size
 from jobs.queues.rebuilding import ATTEMPT, BuiltQueue, Recipe, build_group, collect, discard
 from jobs.queues.settings import has_rocksdb_queues, known_releases, queue_rules
@@ -263,7 +265,7 @@ def command(  # noqa: PLR0913 - one argument an option
     if as_json:
         click.echo(json.dumps(_described(summary), indent=1))
     elif not quiet:
-        click.echo(_text(summary), err=True)
+        say(_text(summary))
     return summary.exit_code
 
 

@@ -7,12 +7,13 @@ from zoneinfo import ZoneInfo
 import click
 
 from jobs.beside_broker import broker_process, care_beside, check_room
+from jobs.configuration import config_option
 from jobs.exit_codes import ExitCode
 from jobs.indexing.rebuilding import MANIFEST, Request, Result, is_inside, is_unused, rebuild
 from jobs.indexing.settings import UndecidedError, Wanted
 from jobs.install import RefusedError, broker_kept_out, install, plan_installation
+from jobs.log import say
 from jobs.options import (
-    config_option,
     geometry_options,
     json_option,
     max_rate_option,
@@ -108,7 +109,7 @@ def _tell(result: Result, report: Path | None, *, as_json: bool, quiet: bool) ->
     if as_json:
         click.echo(json.dumps(result.describe(), indent=1))
     elif not quiet:
-        click.echo(_text(result), err=True)
+        say(_text(result))
     if report is not None:
         write_report(report, report_of(result))
 
@@ -118,7 +119,7 @@ def _install(store: str, out: str, *, dry_run: bool, advance_checkpoint: bool) -
         with broker_kept_out(store):
             plan = plan_installation(store, out, advance_checkpoint=advance_checkpoint)
             for line in plan.describe():
-                click.echo(f"  {'would be ' if dry_run else ''}{line}", err=True)
+                say(f"  {'would be ' if dry_run else ''}{line}")
             if not dry_run:
                 install(plan)
     except RefusedError as error:

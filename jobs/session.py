@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from jobs.launch import spark
 from jobs.launch.class_archive import Recording
+from jobs.log import JsonLines, say
 
 _JVM_EXIT_SECONDS = 120  # to write 190 MB on a slow disk; a JVM that takes longer is left to itself
 
@@ -70,7 +71,7 @@ def close(*, succeeded: bool) -> None:
         return
     jvm = _jvms.pop()
     if jvm.recording is not None:
-        print("rmq-lake: leaving an archive of Spark's classes for faster starts, once …", file=sys.stderr)  # noqa: T201
+        say("rmq-lake: leaving an archive of Spark's classes for faster starts, once …")
     SparkSession.builder.getOrCreate().stop()
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else pyspark takes the dead one for the next session
     if jvm.process.stdin is not None:
@@ -96,10 +97,11 @@ def hadoop_options(spark: SparkSession) -> dict[str, str]:
 def _start_jvm(app_name: str, told: spark.Submission) -> None:
     os.environ.update(told.environment)
     os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*told.arguments, "pyspark-shell"])
-    # It logs a traceback of each call that Ctrl-C cuts short; the exception itself arrives all the same.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    # They log a traceback of each call that Ctrl-C cuts short, and SQL that fails; the exception arrives all the same.
+    for name in ("py4j", "SQLQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     reading, writing = os.pipe()
-    Thread(target=_pass_on, args=(reading,), daemon=True).start()
+    Thread(target=pass_on, args=(reading,), daemon=True).start()
     try:
         gateway = launch_gateway(popen_kwargs={"stderr": writing})  # type: ignore[no-untyped-call]
     finally:
@@ -108,9 +110,16 @@ def _start_jvm(app_name: str, told: spark.Submission) -> None:
     SparkContext(appName=app_name, gateway=gateway)
 
 
-def _pass_on(reading: int) -> None:
+def _say(line: bytes) -> None:
+    if isinstance(sys.stderr, JsonLines):
+        sys.stderr.event(line.decode("utf-8", "replace").rstrip(), source="jvm")
+    else:
+        os.write(2, line)
+
+
+def pass_on(reading: int) -> None:
     """Copy what the JVM says to our standard error, without the noise."""
     with os.fdopen(reading, "rb") as lines:
         for line in lines:
             if not line.startswith(_NOISE):
-                os.write(2, line)
+                _say(line)

@@ -16,10 +16,10 @@ from zoneinfo import ZoneInfo
 import click
 
 from jobs.beside_broker import care_beside, check_room
+from jobs.configuration import config_option
 from jobs.exit_codes import ExitCode, worst
 from jobs.indexing.settings import UndecidedError, Wanted
 from jobs.options import (
-    config_option,
     geometry_options,
     json_option,
     max_rate_option,

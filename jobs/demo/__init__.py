@@ -17,6 +17,7 @@ from tempfile import mkdtemp
 import click
 
 from jobs.exit_codes import ExitCode
+from jobs.log import say
 
 STORE = "b551-base"
 ARCHIVE = "store.tar.xz"
@@ -138,7 +139,7 @@ def command(*, directory: Path | None) -> ExitCode:
     try:
         run(tour, cli.run_within)
     except TourError as error:
-        click.echo(f"rmq-lake: demo: {error}", err=True)
+        say(f"rmq-lake: demo: {error}")
         return ExitCode.FAILED
     click.secho("\nThat was all.", bold=True, nl=False)
     click.echo(f" Look around: the tables are in {tour.lake}, the store in {tour.store}.")

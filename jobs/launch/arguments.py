@@ -42,7 +42,7 @@ _WITH_VALUE = frozenset(
     )
 )
 _FLAGS = frozenset(("--load-spark-defaults", "--supervise", "--verbose", "-v"))
-_OURS = frozenset(("--help", "-h", "--version", "--traceback"))
+_OURS = frozenset(("--help", "-h", "--version", "--traceback", "--log-json"))
 
 _HADOOP = "spark.hadoop."
 

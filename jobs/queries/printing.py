@@ -10,6 +10,7 @@ from urllib.parse import quote
 import click
 
 from jobs.exit_codes import ExitCode
+from jobs.log import say
 from jobs.queries import json_text, text
 from jobs.queries.message import Message
 from jobs.queries.source import Answer, Reason
@@ -36,7 +37,7 @@ class Printer:
         """Say something beside the answer, once."""
         if not self.quiet and sentence not in self._said:
             self._said.add(sentence)
-            click.echo(f"rmq-lake: {sentence}", err=True)
+            say(f"rmq-lake: {sentence}")
 
     def finish(self, answer: Answer, notes: list[str]) -> ExitCode:
         """Tell what remains to be said of an answer that was printed, and how the command ends."""
@@ -48,7 +49,7 @@ class Printer:
         """Tell why there is no answer."""
         if self.as_json:
             self.out(json_text.line("empty", json_text.reason_object(reason)))
-        click.echo(f"rmq-lake: {reason.text}", err=True)
+        say(f"rmq-lake: {reason.text}")
         return ExitCode.NOT_FOUND
 
     def object(self, kind: str, value: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """The options that verbs share: flags over environment over configuration file."""
 
+import json
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -9,12 +10,13 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from jobs.configuration import config_option, name_variables
 from jobs.launch.places import CONF
-from jobs.options import config_option, geometry_options, json_option, quiet_option, store_options
+from jobs.options import geometry_options, json_option, quiet_option, store_options
 from jobs.verbs import VERBS
 
 
-@click.group(context_settings={"auto_envvar_prefix": "RMQ_LAKE"})
+@click.group()
 def tool() -> None:
     """Stand for the group of all verbs."""
 
@@ -40,7 +42,11 @@ def told(*arguments: str, **environment: str) -> dict[str, object]:
 
 def run(*arguments: str, **environment: str) -> Result:
     """Run `ingest` with these arguments."""
-    return CliRunner().invoke(tool, ["ingest", *arguments], env=environment)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        name_variables(ingest, "ingest")
+        return CliRunner().invoke(tool, ["ingest", *arguments])
 
 
 @pytest.fixture
@@ -92,6 +98,55 @@ def test_a_configuration_that_cannot_be_meant_is_a_usage_error(config: Path, tex
 
     assert 2 == result.exit_code
     assert named in " ".join(result.output.split())
+
+
+def test_a_variable_that_no_option_reads_is_a_usage_error() -> None:
+    """As a key with a typo would be; other verbs' variables do not disturb."""
+    with pytest.raises(click.UsageError, match="HASH_SLOT: no such option; did you mean RMQ_LAKE_INGEST_HASH_SLOTS"):
+        run("s", RMQ_LAKE_INGEST_HASH_SLOT="1")
+    assert {"store": "s"} == told("s", RMQ_LAKE_VERIFY_ANYTHING="1")
+
+
+def test_every_option_and_argument_has_a_variable_of_its_own_name() -> None:
+    """`--json` is JSON, whatever the program calls it."""
+    values = told(RMQ_LAKE_INGEST_STORE="/data/store", RMQ_LAKE_INGEST_JSON="1", RMQ_LAKE_INGEST_COMMITLOG="/a,/b")
+
+    assert {"store": "/data/store", "as_json": True, "commitlog": ("/a", "/b")} == values
+
+
+def test_every_setting_is_shown_with_where_it_is_from(config: Path) -> None:
+    """Who wonders why a run does what it does sees it in one look."""
+    config.write_text('index-num = 11\n[ingest]\ntime-zone = "Asia/Shanghai"\n')
+
+    result = run("/s", "--config", str(config), "--show-config", "--quiet", RMQ_LAKE_INGEST_HASH_SLOTS="2")
+
+    lines = [tuple(map(str.strip, line.rsplit("#", 1))) for line in result.output.splitlines()]
+    assert [
+        ("[ingest]",),
+        ('store = "/s"', "command line"),
+        ("# commitlog", "not set"),
+        ("# broker-conf", "not set"),
+        ("hash-slots = 2", "RMQ_LAKE_INGEST_HASH_SLOTS"),
+        ("index-num = 11", str(config)),
+        ("# consume-queue-size", "not set"),
+        ("# release", "not set"),
+        ('time-zone = "Asia/Shanghai"', str(config)),
+        ("json = false", "default"),
+        ("quiet = true", "command line"),
+    ] == lines
+
+
+def test_what_is_shown_can_be_kept_as_a_configuration_file(config: Path) -> None:
+    """The same values come out when it goes in again."""
+    shown = run("/s", "--commitlog", "/a,/b", "--time-zone", "UTC", "--show-config").output
+    config.write_text(shown)
+
+    again = run("--config", str(config), "--show-config", "--json")
+
+    assert 0 == again.exit_code, again.output
+    settings = json.loads(again.output)["settings"]
+    assert ["/a", "/b"] == settings["commitlog"]["value"]
+    assert ("UTC", str(config)) == (settings["time-zone"]["value"], settings["time-zone"]["from"])
 
 
 def test_a_missing_configuration_file_is_a_usage_error(config: Path) -> None:

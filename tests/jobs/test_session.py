@@ -25,6 +25,6 @@ def test_what_the_jvm_always_says_is_left_out_and_nothing_else(capfd: pytest.Cap
     os.write(writing, b"WARNING: Using incubator modules: jdk.incubator.vector\n12:00 ERROR DAGScheduler: no space\n")
     os.close(writing)
 
-    session._pass_on(reading)  # noqa: SLF001
+    session.pass_on(reading)
 
     assert "12:00 ERROR DAGScheduler: no space\n" == capfd.readouterr().err

@@ -1,0 +1,64 @@
+"""
+What a command says beside its data: lines on standard error, or, on request, one JSON object for each.
+
+`in_json` puts a stream in the place of standard error that makes an object of every line, whoever writes it: ours,
+libraries', the JVM's. What has more to tell than its text (`say` with fields) keeps it.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from io import TextIOBase
+from typing import TextIO
+
+Field = str | int | float | None
+
+
+class JsonLines(TextIOBase):
+    """A text stream; every line that is written to it becomes a JSON object on another stream."""
+
+    def __init__(self, stream: TextIO, verb: str | None) -> None:
+        super().__init__()
+        self._stream = stream
+        self._verb = verb
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        """Pass on the lines that are whole now."""
+        *whole, self._begun = (self._begun + text).split("\n")
+        for line in whole:
+            if line.strip():
+                self.event(line.rstrip())
+        return len(text)
+
+    def event(self, message: str, level: str = "info", **fields: Field) -> None:
+        """Write one object."""
+        head = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": level, "verb": self._verb}
+        self._stream.write(json.dumps({**head, "message": message, **fields}, ensure_ascii=False) + "\n")
+        self._stream.flush()
+
+    def flush(self) -> None:
+        """Pass nothing on: a line that is begun waits for its end."""
+        self._stream.flush()
+
+
+def say(message: str, level: str = "info", **fields: Field) -> None:
+    """Say a line on standard error; *fields* are for programs."""
+    if isinstance(sys.stderr, JsonLines):
+        sys.stderr.event(message, level, **fields)
+    else:
+        print(message, file=sys.stderr, flush=True)  # noqa: T201 - this is the place that does
+
+
+@contextmanager
+def in_json(verb: str | None) -> Iterator[None]:
+    """Make every line on standard error a JSON object while the block runs."""
+    plain = sys.stderr
+    sys.stderr = JsonLines(plain, verb)
+    try:
+        yield
+    finally:
+        sys.stderr.write("\n")  # whatever was begun
+        sys.stderr = plain
