@@ -20,6 +20,7 @@ _POOL = 8192
 _BATCH = 16384
 _START = 1_760_000_000_000  # ms
 _DIGITS = 12
+_KEY = b"order-" + b"0" * _DIGITS
 _WORDS = b"order created paid shipped amount customer warehouse status pending total currency EUR item quantity "
 
 
@@ -34,12 +35,14 @@ class Recipe:
     queues: int = 4
     segment_size: int = 1 << 30
     seed: int = 4711
+    keys: int = 1  # of each message
 
     @property
     def name(self) -> str:
         """A name that differs where the bytes do."""
         kind = "text" if self.compressible else "random"
-        return f"{self.total_bytes >> 20}m-{self.record_size}b-{kind}-{self.topics}x{self.queues}-{self.seed}"
+        keys = f"-{self.keys}keys" if self.keys > 1 else ""
+        return f"{self.total_bytes >> 20}m-{self.record_size}b-{kind}-{self.topics}x{self.queues}-{self.seed}{keys}"
 
 
 def make_store(recipe: Recipe, folder: Path) -> Path:
@@ -72,13 +75,13 @@ class _Log:
         self._body_at = RECORD[0].size
         properties = templates[0][self._body_at + body_size :]
         self._unique_at = self._body_at + body_size + properties.index(b"UNIQ_KEY\x01") + 9 + 20
-        self._key_at = self._body_at + body_size + properties.index(b"KEYS\x01") + 5 + 6
+        first_key = self._body_at + body_size + properties.index(b"KEYS\x01") + 5
+        self._keys_at = [first_key + number * (len(_KEY) + 1) + len(_KEY) - _DIGITS for number in range(recipe.keys)]
 
-    @staticmethod
-    def _template(topic: bytes, body: bytes) -> bytes:
+    def _template(self, topic: bytes, body: bytes) -> bytes:
         digits = b"0" * _DIGITS
         properties = (
-            b"KEYS\x01order-" + digits + b"\x02UNIQ_KEY\x010A0000078C3C18B4AAC2" + digits
+            b"KEYS\x01" + b" ".join([_KEY] * self._recipe.keys) + b"\x02UNIQ_KEY\x010A0000078C3C18B4AAC2" + digits
             + b"\x02CLUSTER\x01DefaultCluster\x02WAIT\x01true\x02TAGS\x01TagA\x02"
         )  # fmt: skip
         return encode_record(
@@ -126,7 +129,8 @@ class _Log:
         for column in range(_DIGITS):
             digit = ord("0") + numbers // 10 ** (_DIGITS - 1 - column) % 10
             rows[:, self._unique_at + column] = digit
-            rows[:, self._key_at + column] = digit
+            for key, at in enumerate(self._keys_at):
+                rows[:, at + column] = ord("0") + (numbers * recipe.keys + key) // 10 ** (_DIGITS - 1 - column) % 10
         return rows
 
     @staticmethod
