@@ -23,7 +23,7 @@ from rmq_formats.commitlog.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.scan import scan
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, walk_segment
-from tests.formats.builders import BROKER_V6, PRODUCER_V6, a_blank, a_record, log_of, placed
+from tests.formats.builders import BROKER_V6, PRODUCER_V6, a_blank, a_record, log_of
 
 RESULT = Path(__file__).parents[1] / "benchmarks" / "results" / "fuzz-segments.json"
 BASE = 4096
@@ -54,8 +54,8 @@ def seeds() -> list[tuple[bytes, Framing]]:
         for records in ([short, second], [v6, short], [short, short, short], [carrier, short]):
             log = log_of(records, BASE, framing)
             found += [(log + a_blank(40, framing), framing), (log + bytes(40), framing), (log, framing)]
-            stale = placed([short], BASE + len(log) + 8, framing)[0]
-            found.append((log + a_blank(8, framing) + encode_record(stale), framing))
+            behind = log_of([short], BASE + len(log) + 8, framing)
+            found += [(log + a_blank(8 + size, framing)[:8] + behind, framing) for size in (0, len(behind))]
     return found
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.layout import BLANK, HEAD, MIN_RECORD_SIZE
-from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, Read, SegmentBytes
+from rmq_formats.commitlog.segment import LEFTOVER, NO_TERM, Framing, Piece, PieceKind, Read, SegmentBytes
 from rmq_formats.commitlog.window import NextWritten, ReadInto, Window
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.kernels import Bytes, Integers, Sizes, read_i32
@@ -70,7 +70,8 @@ def scan(
         if first is None:
             return
         start = first
-    yield from _Walker(log, end, final, store_timestamp).walk(start)
+    term = NO_TERM if final else SegmentBytes(read, segment_size, base_offset, framing).term_before(start)
+    yield from _Walker(log, end, final, store_timestamp, term).walk(start)
 
 
 @dataclass(slots=True)
@@ -81,23 +82,28 @@ class _Walker:
     end: int
     final: bool
     newest: int | None  # store time of the last record
+    term: int  # of the last entry of DLedger, where a leftover may follow
     held: Records | None = None  # a copy of the last record, while only what follows can tell whether it is whole
 
     def walk(self, position: int) -> Iterator[Records | Piece]:
         log = self.log
         reason = ""
         while position < min(self.end, log.size):
-            records, position, found = log.chain(position, self.end)
+            records, position, found = log.chain(position, self.end, self.term)
             if records is not None:
                 yield from self._release()
                 yield from self._hold(records)
-            if found == kernels.END:
+            if found == kernels.LEFTOVER:
+                reason = LEFTOVER
+                break
+            not_before = None if self.final else self.newest
+            if found == kernels.END and log.ends_at(position, not_before):
                 yield from self._release()
                 yield log.piece(PieceKind.BLANK, position)
                 return
-            if found in (kernels.BAD, _UNREADABLE):
+            if found in (kernels.BAD, kernels.END, _UNREADABLE):
                 reason, unreadable_end = log.refusal(position, found)
-                behind = log.find_record(position + 1, None if self.final else self.newest)
+                behind = log.find_record(position + 1, not_before)
                 if behind is None:
                     behind = unreadable_end
                 if behind is None:
@@ -108,7 +114,9 @@ class _Walker:
         if self.held is not None and not self._is_followed(position):
             position, reason, self.held = self.held.base_offset - log.base_offset, UNSETTLED, None
         yield from self._release()
-        if position < min(self.end, log.size):
+        if reason == LEFTOVER:
+            yield log.piece(PieceKind.WAITING, position, None, reason)
+        elif position < min(self.end, log.size):
             pieces = log.tail(position, reason, final=self.final)
             yield from (piece for piece in pieces if piece.offset < log.base_offset + self.end)
 
@@ -116,6 +124,8 @@ class _Walker:
         """Yield *records*, without the last one if it may be unfinished."""
         last = int(records.positions[-1])
         self.newest = int(kernels.store_timestamp(records.buffer, last))
+        if self.log.framing is Framing.DLEDGER and not self.final:
+            self.term = kernels.entry_term(records.buffer, last)
         if not self.final and not kernels.is_written(records.buffer, last):
             header_size, end = self.log.framing.header_size, last + int(records.sizes[-1])
             self.held = Records(
@@ -137,8 +147,8 @@ class _Walker:
         """Tell whether something behind the range shows that the record before *position* is whole."""
         if not self.end <= position < self.log.size:
             return False
-        _, _, found = self.log.chain(position, position + 1)
-        return found != kernels.BAD or self.log.find_record(position + 1, self.newest) is not None
+        _, _, found = self.log.chain(position, position + 1, self.term)
+        return found not in {kernels.BAD, kernels.LEFTOVER} or self.log.find_record(position + 1, self.newest) is not None
 
 
 class _Log:
@@ -163,8 +173,12 @@ class _Log:
     def piece(self, kind: PieceKind, position: int, end: int | None = None, reason: str = "") -> Piece:
         return Piece(kind, self.base_offset + position, (self.size if end is None else end) - position, reason)
 
-    def chain(self, position: int, stop: int) -> tuple[Records | None, int, int]:
-        """Return the records that follow each other from *position*, where they end, and what stands there."""
+    def chain(self, position: int, stop: int, term: int = NO_TERM) -> tuple[Records | None, int, int]:
+        """
+        Return the records that follow each other from *position*, where they end, and what stands there.
+
+        *term* is that of the entry before, where leftovers are looked for.
+        """
         window = self._window
         stop = min(stop, position + self._group_size)
         head = wanted = self._header_size + HEAD.size
@@ -173,7 +187,7 @@ class _Log:
             base = self.base_offset + window.position
             count, next_at, found = kernels.chain(
                 window.buffer, at, window.filled, stop - window.position, base, self._header_size,
-                self._positions, self._sizes,
+                self._positions, self._sizes, term,
             )  # fmt: skip
             if count:
                 buffer, positions, sizes = window.buffer[: window.filled], self._positions, self._sizes
@@ -196,17 +210,28 @@ class _Log:
         if found == _UNREADABLE and window.unreadable is not None:
             return IO_ERROR, window.unreadable[1]
         reason = ""
-        view = window.buffer.data
-        start = window.position
-
-        def read(at: int, length: int) -> memoryview:
-            return view[at - start : min(at - start + length, window.filled)]
-
         try:
-            SegmentBytes(read, window.size, self.base_offset, self.framing).record_at(position)
+            self._seen_from(position).record_at(position)
         except FormatError as error:
             reason = error.reason
         return reason, None
+
+    def ends_at(self, position: int, not_before: int | None) -> bool:
+        """Tell whether an end of file is one, as the scalar `ends_at`."""
+        if self._seen_from(position).stated_end(position) == self.size - position:
+            return True
+        return self.find_record(position + 1, not_before) is None
+
+    def _seen_from(self, position: int) -> SegmentBytes:
+        """Return the segment as far as the window shows it, from *position* on."""
+        window = self._window
+        window.seek(position, min(self._header_size + HEAD.size, window.size - position))
+        view, start, filled = window.buffer.data, window.position, window.filled
+
+        def read(at: int, length: int) -> memoryview:
+            return view[at - start : min(at - start + length, filled)]
+
+        return SegmentBytes(read, window.size, self.base_offset, self.framing)
 
     def find_record(self, start: int, not_before: int | None, stop: int | None = None) -> int | None:
         """Return where the next record that proves itself begins, as the scalar `find_record`; before *stop*."""

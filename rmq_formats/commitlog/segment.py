@@ -3,12 +3,15 @@ One CommitLog segment: where its records are, and how it ends.
 
 `walk` cuts a segment into pieces that cover it without gap or overlap: records, damage, and one last piece that says
 how it ends. Records follow each other by size alone. The chain is the truth: bodies may contain whole records, and
-behind a blank or the end of the chain lie stale ones with right offsets.
+behind a blank or the end of the chain lie stale ones with right offsets. A blank states how many bytes are left; one
+that states anything else was written by no broker, and is believed only if no record proves itself behind it.
 
 Damage does not end a walk. It goes on at the next record that proves itself: magic, lengths that add up, the physical
 offset where it stands, the body's CRC. In the segment that the broker still writes, nothing is damage that may be
 unfinished: what no later record contradicts waits. Nor is a later record believed there whose store time is before
-that of the last good one: recovery moves the write position back and leaves old records behind it.
+that of the last good one: recovery moves the write position back and leaves old records behind it. So does the new
+leader of a DLedger group in the logs of the others, and what it leaves may stand exactly behind what is written next:
+there an entry of a lower term than the one before it is a leftover.
 """
 
 from collections.abc import Callable, Iterator
@@ -169,23 +172,29 @@ def walk_segment(
     """
     position = start
     newest = store_timestamp
+    term = NO_TERM if final else log.term_before(start)
     record: MessageRecord | None = None
     held: Piece | None = None  # the piece of the last record: whether it is whole, only what follows can tell
     reason = ""
     while position < log.size:
-        if log.stated_end(position) is not None:
+        not_before = None if final else newest
+        if log.ends_at(position, not_before):
             yield from filter(None, (held, log.piece(PieceKind.BLANK, position)))
             return
         try:
             record = log.record_at(position)
         except FormatError as error:
             reason = error.reason
-            resume = None if log.is_zero(position) else log.find_record(position + 1, None if final else newest)
+            resume = None if log.is_zero(position) else log.find_record(position + 1, not_before)
             if resume is None:
                 break
             yield from filter(None, (held, log.piece(PieceKind.DAMAGE, position, resume, reason)))
             held, position = None, resume
             continue
+        if log.term_at(position) < term:
+            reason = LEFTOVER
+            break
+        term = NO_TERM if final else log.term_at(position)
         if held:
             yield held
         newest = record.store_timestamp
@@ -196,7 +205,9 @@ def walk_segment(
         position, held, reason = held.offset - log.base_offset, None, "the newest record is not whole yet"
     if held:
         yield held
-    if position < log.size:
+    if reason == LEFTOVER:
+        yield log.piece(PieceKind.WAITING, position, None, reason)
+    elif position < log.size:
         yield from log.tail(position, reason, final=final)
 
 
@@ -237,6 +248,13 @@ class SegmentBytes(NamedTuple):
             return second if first == DLEDGER_END_MAGIC and second > 0 else None
         return first if second == MAGIC_BLANK else None
 
+    def ends_at(self, position: int, not_before: int | None) -> bool:
+        """Tell whether an end of file stands at *position* that states the bytes left, or has no record behind it."""
+        stated = self.stated_end(position)
+        if stated is None or stated == self.size - position:
+            return stated is not None
+        return self.find_record(position + 1, not_before) is None
+
     def record_at(self, position: int) -> MessageRecord:
         """Return the record whose piece begins at *position*; `FormatError` when there is none."""
         if self.framing is Framing.PLAIN:
@@ -252,6 +270,35 @@ class SegmentBytes(NamedTuple):
             reason = f"entry of {length} bytes around a record of {record.total_size}"
             raise CorruptData(reason, place)
         return record
+
+    def term_at(self, position: int) -> int:
+        """Return the term of the entry at *position*; a plain record has none."""
+        if self.framing is Framing.PLAIN:
+            return NO_TERM
+        return int(DLEDGER_ENTRY.unpack(self.read(position, DLEDGER_ENTRY.size))[_TERM])
+
+    def term_before(self, position: int) -> int:
+        """Return the term of the entry that ends at *position*; when none shows itself, one that is below all others."""
+        if self.framing is Framing.PLAIN:
+            return NO_TERM
+        reach = 0
+        try:
+            while reach < min(position, _LARGEST_ENTRY):
+                reach = min(max(reach * 16, _NEAR), position)
+                behind = bytes(self.read(position - reach, reach))
+                at = behind.rfind(_ENTRY_START)
+                while at >= 0:
+                    start = position - reach + at
+                    if len(behind) - at >= DLEDGER_ENTRY.size:
+                        _, size, _, term, pos, _, _, _, _ = map(int, DLEDGER_ENTRY.unpack(behind[at:]))
+                        if size == position - start and pos == self.base_offset + start:
+                            return term
+                    at = behind.rfind(_ENTRY_START, 0, at + len(_ENTRY_START) - 1)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            return NO_TERM  # bytes that cannot be read say nothing
+        return NO_TERM
 
     def _decode(self, at: int) -> MessageRecord:
         # A corrupt size must not make us read a gigabyte: what the head refutes is not read.
@@ -318,8 +365,14 @@ class SegmentBytes(NamedTuple):
             yield position, bytes(self.read(position, _WINDOW + overlap))
 
 
+NO_TERM = -1
+LEFTOVER = "an entry of a lower term than the one before it: taken back, and not written over yet"
+
 _WINDOW = 1 << 20
-_POS = [field.name for field in DLEDGER_ENTRY.fields].index("pos")
+_NEAR = 1 << 16
+_LARGEST_ENTRY = 16 << 20
+_ENTRY_START = DLEDGER_MAGIC.to_bytes(4)
+_TERM, _POS = ([field.name for field in DLEDGER_ENTRY.fields].index(name) for name in ("term", "pos"))
 _PROBED = 16 << 20  # bytes in which something must prove itself
 _MAGIC_POSITION = HEAD.offset("magic_code")
 _V1, _BLANK_MAGIC, _DLEDGER_END_MAGIC = (

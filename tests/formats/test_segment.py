@@ -94,9 +94,38 @@ def test_a_blank_ends_the_segment_whatever_follows_it() -> None:
     assert kinds(list(walk(log + a_blank(size)[:8] + stale, 0))) == [RECORD, BLANK_PIECE]
 
 
-def test_the_size_that_a_blank_states_is_not_believed() -> None:
-    """No broker checks it."""
-    assert kinds(list(walk(log_of([ONE]) + BLANK.pack(-5, MAGIC_BLANK) + bytes(92), 0))) == [RECORD, BLANK_PIECE]
+@pytest.mark.parametrize("stated", [-5, 8, 99, 101, (1 << 31) - 1])
+def test_a_blank_that_states_other_bytes_than_are_left_ends_the_segment_if_no_record_follows(stated: int) -> None:
+    """No broker checks the size, and a file that was cut in its blank holds all the same."""
+    assert kinds(list(walk(log_of([ONE]) + BLANK.pack(stated, MAGIC_BLANK) + bytes(92), 0))) == [RECORD, BLANK_PIECE]
+
+
+@pytest.mark.parametrize("final", [False, True])
+@pytest.mark.parametrize("stated", [-5, 8, TWO.total_size, 4096, (1 << 31) - 1])
+def test_a_blank_that_states_other_bytes_than_are_left_hides_no_record(stated: int, final: bool) -> None:
+    """Every broker's states them: this one is a record whose magic was changed, or worse."""
+    raw = damaged(a_segment([ONE, TWO, THREE], sealed=True), ONE.total_size, BLANK.pack(stated, MAGIC_BLANK))
+
+    pieces = list(walk(raw, 0, final=final))
+
+    assert kinds(pieces) == [RECORD, DAMAGE, RECORD, BLANK_PIECE]
+    assert starts(pieces) == [*offsets([ONE, TWO, THREE])]
+    assert "CBD43194" in pieces[1].reason
+
+
+def test_a_dledger_end_that_states_other_bytes_than_are_left_hides_no_record() -> None:
+    """An entry whose magic was changed keeps its own size."""
+    whole = a_segment([ONE, TWO, THREE], framing=DLEDGER, sealed=True)
+    raw = damaged(whole, 48 + ONE.total_size, b"\xff\xff\xff\xff")
+
+    assert kinds(list(walk(raw, 0, DLEDGER))) == [RECORD, DAMAGE, RECORD, BLANK_PIECE]
+
+
+def test_leftovers_behind_such_a_blank_are_no_records() -> None:
+    """As behind any damage: where the log is still written, an older record was left there by a truncation."""
+    segment = a_segment([ONE, TWO, THREE._replace(store_timestamp=STORED - 1)])
+
+    assert kinds(list(walk(damaged(segment, ONE.total_size, BLANK.pack(8, MAGIC_BLANK)), 0))) == [RECORD, BLANK_PIECE]
 
 
 def test_zeros_behind_the_last_record_are_not_written_yet() -> None:

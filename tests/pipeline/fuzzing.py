@@ -174,13 +174,6 @@ def _log(content: bytes, base: int) -> SegmentBytes:
     return plain._replace(framing=framing_of(plain.read, plain.size, base))
 
 
-def is_behind_an_end(store: TinyStore, offset: int) -> bool:
-    """Tell whether a mutation has written the end of a file before *offset*: what follows one means nothing."""
-    base = offset - offset % SEGMENT_SIZE
-    pieces = walk_segment(_log(bytes(store.segments.get(base, b"")), base), final=True)
-    return any(piece.kind is PieceKind.BLANK and piece.offset < offset for piece in pieces)
-
-
 def found(root: Path, range_size: int, *, columns: bool = True) -> Result:
     """Return what the pipeline makes of the files, from listing to rows."""
     listing = list_store(str(root))
@@ -234,7 +227,6 @@ def lost(store: TinyStore, result: Result) -> list[int]:
         if record.physical_offset not in there
         and record.end_offset <= result.end
         and not embedded
-        and not is_behind_an_end(store, record.physical_offset)
         and not any(
             start < record.end_offset and end > record.physical_offset - header_size for start, end in store.touched
         )
