@@ -67,6 +67,7 @@ class TableFile:
         self._constants = constants
         self._options = options
         self._sink: Any = None
+        self._flushing = 0  # so many bytes are on their way to the disk
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -79,6 +80,7 @@ class TableFile:
         if self._writer is None:
             self._writer = self._open(batch.num_rows)
         self._writer.write_batch(whole)
+        self._start_flush()
 
     def write_rows(self, rows: list[dict[str, Any]]) -> None:
         """Append a few rows given one by one."""
@@ -94,11 +96,20 @@ class TableFile:
         if is_local(self._location):
             path = Path(local_path(self._location))
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._sink = path.open("xb")
+            path.touch(exist_ok=False)
+            self._sink = pa.OSFile(str(path), "wb")  # a file object of Python's would copy every byte once more
         else:
             filesystem = arrow_filesystem(self._location, self._options)
             self._sink = filesystem.open_output_stream(self._location.split("://", 1)[1])
         return pq.ParquetWriter(self._sink, self._table.schema, **writer_settings(self._table, rows))
+
+    def _start_flush(self) -> None:
+        """Have the disk write what is there while the next rows are made: a flush at the end would wait for it all."""
+        if is_local(self._location) and hasattr(os, "posix_fadvise"):
+            size = self._sink.tell()
+            # Pages that are not on the disk yet are not dropped at this word: their writing begins.
+            os.posix_fadvise(self._sink.fileno(), self._flushing, size - self._flushing, os.POSIX_FADV_DONTNEED)
+            self._flushing = size
 
     def close(self) -> Action | None:
         """Finish and flush the file, and return what a commit needs; None when no row came."""
