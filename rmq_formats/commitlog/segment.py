@@ -35,6 +35,8 @@ from rmq_formats.layout import Buffer
 
 Read = Callable[[int, int], Buffer]  # the bytes at a position; short only at the end
 
+BLOCK = 4096  # what a file system loses when a disk loses a sector
+
 
 @unique
 class Framing(StrEnum):
@@ -108,20 +110,29 @@ def framing_of(read: Read, size: int, base_offset: int) -> Framing:
     """
     Tell what the records of a segment stand behind; where its first bytes are damaged, by what proves itself first.
 
-    Bytes that cannot be read say nothing.
+    A block that cannot be read, or was never written, says nothing.
     """
+    start = 0
     try:
         head = bytes(read(0, DLEDGER_ENTRY.size))
-        if not any(head) or len(head) < BLANK.size or _is_proper(head, base_offset):
+        if len(head) < BLANK.size or _is_proper(head, base_offset) or not any(read(0, 2 * BLOCK)):
             return detect_framing(head)
-        plain, entries = (SegmentBytes(read, min(size, _PROBED), base_offset, framing) for framing in Framing)
-        if entries.find_record(0, None) is None:
-            return Framing.PLAIN
-        record = plain.find_record(0, None)  # inside its entry, unless a body holds an entry
     except FileNotFoundError:
         raise
     except OSError:
+        start = BLOCK
+    try:
+        return _proven_framing(read, min(size, _PROBED), base_offset, start)
+    except OSError:
         return Framing.PLAIN
+
+
+def _proven_framing(read: Read, size: int, base_offset: int, start: int) -> Framing:
+    """Tell the framing by the first record or entry from *start* on."""
+    plain, entries = (SegmentBytes(read, size, base_offset, framing) for framing in Framing)
+    if entries.find_record(start, None) is None:
+        return Framing.PLAIN
+    record = plain.find_record(start, None)  # inside its entry, unless a body holds an entry
     return Framing.PLAIN if record is not None and _is_followed(plain, record) else Framing.DLEDGER
 
 

@@ -9,13 +9,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rmq_formats.commitlog.segment import Read
+from rmq_formats.commitlog.segment import BLOCK, Read
 from rmq_formats.kernels import Bytes
 
 ReadInto = Callable[[int, memoryview], int]  # fills a buffer from a position; fewer bytes only at the end
 NextWritten = Callable[[int], int]  # where the next byte stands that may be other than zero
-
-BLOCK = 4096  # what a file system loses when a disk loses a sector
 
 
 class Window:
