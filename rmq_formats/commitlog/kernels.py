@@ -54,6 +54,7 @@ _PROPERTIES_LENGTH_SIZE = PROPERTIES_LENGTH.size
 _ENTRY_SIZE = DLEDGER_ENTRY.size
 _ENTRY_MAGIC_AT = DLEDGER_ENTRY.offset("magic")
 _ENTRY_SIZE_AT = DLEDGER_ENTRY.offset("size")
+_ENTRY_TERM_AT = DLEDGER_ENTRY.offset("term")
 _ENTRY_POS_AT = DLEDGER_ENTRY.offset("pos")
 _ENTRY_BODY_LENGTH_AT = DLEDGER_ENTRY.offset("body_length")
 
@@ -67,6 +68,7 @@ SHORT = 1  # the buffer ends before it can be told
 BAD = 2  # no record
 END = 3  # the broker closed the file here
 OUTSIDE = 4  # the range ends here
+LEFTOVER = 5  # an entry of a lower term than the one before it
 
 _CRC_MASK = 0x7FFFFFFF
 
@@ -88,6 +90,11 @@ def born_growth(sys_flag: int) -> int:
 def store_timestamp(buffer: Bytes, at: int) -> int:
     """Return when the record at *at* was stored."""
     return read_i64(buffer, at + STORE_TIMESTAMP_AT + born_growth(read_i32(buffer, at + SYS_FLAG_AT)))
+
+
+def entry_term(buffer: Bytes, record: int) -> int:
+    """Return the term of the entry around the record at *record*."""
+    return int(read_i64(buffer, record - _ENTRY_SIZE + _ENTRY_TERM_AT))
 
 
 @compiled
@@ -160,12 +167,21 @@ def is_end(buffer: Bytes, at: int, header_size: int) -> bool:
 
 @compiled
 def chain(
-    buffer: Bytes, at: int, limit: int, stop: int, base_offset: int, header_size: int, positions: Integers, sizes: Sizes
+    buffer: Bytes,
+    at: int,
+    limit: int,
+    stop: int,
+    base_offset: int,
+    header_size: int,
+    positions: Integers,
+    sizes: Sizes,
+    term: int,
 ) -> tuple[int, int, int]:
     """
     Follow records from *at* until one begins at *stop* or behind, or none can be followed.
 
-    Return how many positions and sizes were filled in, where the chain stands, and what is there.
+    *term* is that of the entry before, or negative: then terms are not looked at. Return how many positions and sizes
+    were filled in, where the chain stands, and what is there.
     """
     count = 0
     while at < stop:
@@ -176,6 +192,11 @@ def chain(
         found = check_entry(buffer, at, limit, base_offset + at, header_size)
         if found != GOOD or count == positions.size:
             return count, at, found
+        if header_size and term >= 0:
+            found_term = read_i64(buffer, at + _ENTRY_TERM_AT)
+            if found_term < term:
+                return count, at, LEFTOVER
+            term = found_term
         record = at + header_size
         size = read_i32(buffer, record + TOTAL_SIZE_AT)
         positions[count] = record

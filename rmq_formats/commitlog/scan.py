@@ -15,7 +15,7 @@ import numpy as np
 
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.layout import BLANK, HEAD, MIN_RECORD_SIZE
-from rmq_formats.commitlog.segment import LEFTOVER, NO_TERM, Framing, Piece, PieceKind, Read, SegmentBytes
+from rmq_formats.commitlog.segment import LEFTOVER, Framing, Piece, PieceKind, Read, SegmentBytes
 from rmq_formats.commitlog.window import NextWritten, ReadInto, Window
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.kernels import Bytes, Integers, Sizes, read_i32
@@ -26,6 +26,7 @@ UNSETTLED = "the newest record is not whole yet"
 
 _LAST_OFFSET = (1 << 63) - 1
 _MAGIC_SIZE = 4
+NO_TERM = -1
 _UNREADABLE = -1  # beside what the kernels find
 
 
@@ -70,7 +71,8 @@ def scan(
         if first is None:
             return
         start = first
-    term = NO_TERM if final else SegmentBytes(read, segment_size, base_offset, framing).term_before(start)
+    is_watched = framing is Framing.DLEDGER and not final
+    term = SegmentBytes(read, segment_size, base_offset, framing).term_before(start) if is_watched else NO_TERM
     yield from _Walker(log, end, final, store_timestamp, term).walk(start)
 
 
@@ -82,7 +84,7 @@ class _Walker:
     end: int
     final: bool
     newest: int | None  # store time of the last record
-    term: int  # of the last entry of DLedger, where a leftover may follow
+    term: int  # of the last entry, where a leftover may follow
     held: Records | None = None  # a copy of the last record, while only what follows can tell whether it is whole
 
     def walk(self, position: int) -> Iterator[Records | Piece]:
@@ -114,9 +116,7 @@ class _Walker:
         if self.held is not None and not self._is_followed(position):
             position, reason, self.held = self.held.base_offset - log.base_offset, UNSETTLED, None
         yield from self._release()
-        if reason == LEFTOVER:
-            yield log.piece(PieceKind.WAITING, position, None, reason)
-        elif position < min(self.end, log.size):
+        if position < min(self.end, log.size):
             pieces = log.tail(position, reason, final=self.final)
             yield from (piece for piece in pieces if piece.offset < log.base_offset + self.end)
 
@@ -124,7 +124,7 @@ class _Walker:
         """Yield *records*, without the last one if it may be unfinished."""
         last = int(records.positions[-1])
         self.newest = int(kernels.store_timestamp(records.buffer, last))
-        if self.log.framing is Framing.DLEDGER and not self.final:
+        if self.term != NO_TERM:
             self.term = kernels.entry_term(records.buffer, last)
         if not self.final and not kernels.is_written(records.buffer, last):
             header_size, end = self.log.framing.header_size, last + int(records.sizes[-1])
@@ -148,7 +148,8 @@ class _Walker:
         if not self.end <= position < self.log.size:
             return False
         _, _, found = self.log.chain(position, position + 1, self.term)
-        return found not in {kernels.BAD, kernels.LEFTOVER} or self.log.find_record(position + 1, self.newest) is not None
+        is_end = found in {kernels.BAD, kernels.LEFTOVER}
+        return not is_end or self.log.find_record(position + 1, self.newest) is not None
 
 
 class _Log:
@@ -283,7 +284,7 @@ class _Log:
 
     def tail(self, position: int, reason: str, *, final: bool) -> Iterator[Piece]:
         """Yield what lies behind the last record that can be believed, as the scalar `tail`."""
-        end = self._find_end(position + 1)
+        end = None if reason == LEFTOVER else self._find_end(position + 1)
         if end is not None and self.find_record(position + 1, None) is None:
             yield self.piece(PieceKind.DAMAGE, position, end, reason)
             yield self.piece(PieceKind.BLANK, end)

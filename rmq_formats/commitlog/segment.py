@@ -183,7 +183,7 @@ def walk_segment(
     """
     position = start
     newest = store_timestamp
-    term = NO_TERM if final else log.term_before(start)
+    term = 0 if final else log.term_before(start)
     record: MessageRecord | None = None
     held: Piece | None = None  # the piece of the last record: whether it is whole, only what follows can tell
     reason = ""
@@ -193,7 +193,7 @@ def walk_segment(
             yield from filter(None, (held, log.piece(PieceKind.BLANK, position)))
             return
         try:
-            record = log.record_at(position)
+            found = log.record_at(position)
         except FormatError as error:
             reason = error.reason
             resume = None if log.is_zero(position) else log.find_record(position + 1, not_before)
@@ -202,12 +202,13 @@ def walk_segment(
             yield from filter(None, (held, log.piece(PieceKind.DAMAGE, position, resume, reason)))
             held, position = None, resume
             continue
-        if log.term_at(position) < term:
+        if not final and log.term_at(position) < term:
             reason = LEFTOVER
             break
-        term = NO_TERM if final else log.term_at(position)
+        term = log.term_at(position)
         if held:
             yield held
+        record = found
         newest = record.store_timestamp
         end = position + log.framing.header_size + record.total_size
         held = log.piece(PieceKind.RECORD, position, end)
@@ -216,9 +217,7 @@ def walk_segment(
         position, held, reason = held.offset - log.base_offset, None, "the newest record is not whole yet"
     if held:
         yield held
-    if reason == LEFTOVER:
-        yield log.piece(PieceKind.WAITING, position, None, reason)
-    elif position < log.size:
+    if position < log.size:
         yield from log.tail(position, reason, final=final)
 
 
@@ -283,33 +282,25 @@ class SegmentBytes(NamedTuple):
         return record
 
     def term_at(self, position: int) -> int:
-        """Return the term of the entry at *position*; a plain record has none."""
+        """Return the term of the entry at *position*; 0 where the log has no entries."""
         if self.framing is Framing.PLAIN:
-            return NO_TERM
+            return 0
         return int(DLEDGER_ENTRY.unpack(self.read(position, DLEDGER_ENTRY.size))[_TERM])
 
     def term_before(self, position: int) -> int:
-        """Return the term of the entry that ends at *position*; when none shows itself, one that is below all others."""
-        if self.framing is Framing.PLAIN:
-            return NO_TERM
-        reach = 0
+        """Return the term of the entry that ends at *position*; 0, the lowest one, when none shows itself."""
+        reach, limit = 0, 0 if self.framing is Framing.PLAIN else min(position, _LARGEST_ENTRY)
         try:
-            while reach < min(position, _LARGEST_ENTRY):
-                reach = min(max(reach * 16, _NEAR), position)
-                behind = bytes(self.read(position - reach, reach))
-                at = behind.rfind(_ENTRY_START)
-                while at >= 0:
-                    start = position - reach + at
-                    if len(behind) - at >= DLEDGER_ENTRY.size:
-                        _, size, _, term, pos, _, _, _, _ = map(int, DLEDGER_ENTRY.unpack(behind[at:]))
-                        if size == position - start and pos == self.base_offset + start:
-                            return term
-                    at = behind.rfind(_ENTRY_START, 0, at + len(_ENTRY_START) - 1)
+            while reach < limit:
+                reach = min(max(16 * reach, _NEAR), position)
+                term = _last_term(bytes(self.read(position - reach, reach)), self.base_offset + position)
+                if term is not None:
+                    return max(term, 0)
         except FileNotFoundError:
             raise
         except OSError:
-            return NO_TERM  # bytes that cannot be read say nothing
-        return NO_TERM
+            return 0  # bytes that cannot be read say nothing
+        return 0
 
     def _decode(self, at: int) -> MessageRecord:
         # A corrupt size must not make us read a gigabyte: what the head refutes is not read.
@@ -339,7 +330,7 @@ class SegmentBytes(NamedTuple):
     def tail(self, position: int, reason: str, *, final: bool) -> Iterator[Piece]:
         """Yield what lies behind the last record that can be believed."""
         is_zero = self.is_zero(position)
-        end = None if is_zero else self.find_end(position + 1)
+        end = None if is_zero or reason == LEFTOVER else self.find_end(position + 1)
         if end is not None and self.find_record(position + 1, None) is None:
             yield self.piece(PieceKind.DAMAGE, position, end, reason)
             yield self.piece(PieceKind.BLANK, end)
@@ -376,14 +367,25 @@ class SegmentBytes(NamedTuple):
             yield position, bytes(self.read(position, _WINDOW + overlap))
 
 
-NO_TERM = -1
+def _last_term(data: bytes, end_offset: int) -> int | None:
+    """Return the term of the entry that *data* ends in, whose last byte stands before *end_offset*."""
+    at = len(data)
+    while (at := data.rfind(_ENTRY_START, 0, at + len(_ENTRY_START) - 1)) >= 0:
+        size = len(data) - at
+        if size >= DLEDGER_ENTRY.size:
+            entry = DLEDGER_ENTRY.unpack(data[at:])
+            if (entry[_SIZE], entry[_POS]) == (size, end_offset - size):
+                return int(entry[_TERM])
+    return None
+
+
 LEFTOVER = "an entry of a lower term than the one before it: taken back, and not written over yet"
 
 _WINDOW = 1 << 20
 _NEAR = 1 << 16
 _LARGEST_ENTRY = 16 << 20
 _ENTRY_START = DLEDGER_MAGIC.to_bytes(4)
-_TERM, _POS = ([field.name for field in DLEDGER_ENTRY.fields].index(name) for name in ("term", "pos"))
+_SIZE, _TERM, _POS = ([field.name for field in DLEDGER_ENTRY.fields].index(name) for name in ("size", "term", "pos"))
 _PROBED = 16 << 20  # bytes in which something must prove itself
 _MAGIC_POSITION = HEAD.offset("magic_code")
 _V1, _BLANK_MAGIC, _DLEDGER_END_MAGIC = (
