@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.queues.differences import Difference
-from jobs.queues.files import StoredQueue
+from jobs.queues.files import StoredQueue, chunks
 from jobs.queues.looking import EVERYTHING, Look, look
 from jobs.queues.matching import EMPTY, LeftOver, Matcher, Matching, RangeMatches
 from jobs.queues.remaining import Bounds, Remainder, Settled, settle, unresolved
@@ -33,7 +33,7 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.consumequeue.unit import QueueName, QueueRules
 
 _QUEUES_A_TASK = 64
-_LOOK_BACK = 1 << 12  # units
+_AT_ONCE = 1 << 16  # units
 
 Rows = Iterator[pa.RecordBatch]
 Write = Callable[[str, Rows], object]
@@ -180,14 +180,16 @@ def _gaps(start: int, end: int, stretches: Iterable[tuple[int, int]]) -> Iterato
 
 
 def _taken(queue: StoredQueue, start: int, end: int, dispatched: int) -> int:
-    """Return the position behind the last unit in [start, end) that is not newer than the first look."""
-    while end > start:
-        first = max(start, end - _LOOK_BACK)
-        older = np.flatnonzero(queue.read(first, end)["physical_offset"] < dispatched)
-        if older.size:
-            return first + int(older[-1]) + 1
-        end = first
-    return start
+    """
+    Return the position of the first unit in [start, end) that is newer than the first look.
+
+    Older ones may stand behind it where recovery cut the queue: they wait until they are written over.
+    """
+    for first, last in chunks(start, end, _AT_ONCE):
+        newer = np.flatnonzero(queue.read(first, last)["physical_offset"] >= dispatched)
+        if newer.size:
+            return first + int(newer[0])
+    return end
 
 
 def _unresolved(part: Sequence[Remainder], *, bounds: Bounds) -> list[int]:

@@ -30,12 +30,12 @@ from deltalake.exceptions import TableNotFoundError
 from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, ingest
 from jobs.lake import commit, writing
-from jobs.lake.runs import HeldByOtherError
+from jobs.lake.runs import HeldByOtherError, Lake, known_stores
 from jobs.source.workers import OneByOne
 from jobs.storage import LocalStorage
 from rmq_formats.commitlog.record import MessageRecord
 from tests.pipeline.broker import Broker, some_records
-from tests.pipeline.lakes import gaps_of, leftovers, raw_rows
+from tests.pipeline.lakes import gaps_of, leftovers, raw_rows, rows_of
 from tests.pipeline.stores import records_of, segments_of
 
 CRASHES = 0.1  # of bursts
@@ -107,7 +107,8 @@ def _stepped(original: Callable[..., object], step: Callable[[], None]) -> Calla
     return stepped
 
 
-FAULTS = ("lost", "twice", "other", "leftovers")
+FAULTS = ("lost", "twice", "other", "units", "entries", "leftovers")
+KEYS = 3  # of each record that some_records makes
 
 
 def judge(root: Path) -> dict[str, Any]:
@@ -123,8 +124,33 @@ def judge(root: Path) -> dict[str, Any]:
         "in_gaps": len(missing),
         "twice": len(found) - len({offset for offset, _ in found}),
         "other": sum(history.get(offset) != raw for offset, raw in found),
+        "units": wrong_units(root / "lake", [offset for offset, _ in found]),
+        "entries": wrong_entries(root / "lake", [offset for offset, _ in found]),
         "leftovers": leftovers(root / "lake"),
     }
+
+
+def wrong_units(lake: Path, messages: list[int]) -> int:
+    """
+    Count the messages that have not exactly one matched unit, and the matched units of no message.
+
+    What no queue's last unit proves to be dispatched may still lack its own.
+    """
+    matched = Counter(row["physical_offset"] for row in rows_of(lake, "consume_queue") if row["status"] == "matched")
+    newest = known_stores(Lake(str(lake)))[0].newest
+    dispatched = newest.state["queues"]["dispatched"] if newest else 0
+    wrong = sum(matched.pop(offset, 0) != 1 for offset in messages if offset < dispatched)
+    return wrong + sum(count > 1 or offset not in messages for offset, count in matched.items())
+
+
+def wrong_entries(lake: Path, messages: list[int]) -> int:
+    """Count the index entries that are there twice or not at all, and the messages that lack some."""
+    entries = rows_of(lake, "index_entries")
+    places = {(row["index_file"], row["entry"]) for row in entries}
+    files = Counter(row["index_file"] for row in entries)
+    holes = sum((file, entry) not in places for file, count in files.items() for entry in range(1, count + 1))
+    keys = Counter(row["physical_offset"] for row in entries)
+    return holes + sum(keys[offset] < KEYS or (keys[offset] % KEYS > 0) for offset in messages)
 
 
 def run_and_judge(root: Path) -> dict[str, Any]:
@@ -160,7 +186,7 @@ def every_boundary(prepare: Callable[[Path], object], folder: Path, stride: int)
 
 def new_store(root: Path) -> Broker:
     """Make a store with records in two segments, one of them damaged."""
-    broker = Broker(root / "store", history=root / "history")
+    broker = Broker(root / "store", history=root / "history", dispatches=True)
     broker.append(some_records(70))
     return broker
 
@@ -181,10 +207,13 @@ def rewritten_store(root: Path) -> None:
     broker.append(some_records(40, seed=3))
 
 
-def write_for_ever(root: Path, offset: int, seed: int, *, crashes: bool) -> None:
-    """Append in bursts, one record in two strokes now and then; delete old segments, or crash and cut off the end."""
+def write_for_ever(broker: Broker, seed: int, *, crashes: bool, pause_s: float = 0.2, kept: int = 6) -> None:
+    """
+    Append in bursts, one record in two strokes now and then, until told to stop.
+
+    Crash and cut off the end, or delete the oldest segments beyond some more than *kept*.
+    """
     random = Random(seed)
-    broker = Broker(root / "store", offset, history=root / "history")
     placed: list[MessageRecord] = []
     stopped = Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
@@ -199,9 +228,9 @@ def write_for_ever(root: Path, offset: int, seed: int, *, crashes: bool) -> None
         if crashes and random.random() < CRASHES:
             placed = placed[: -random.randrange(1, min(len(placed), 20))]
             broker.truncate(placed[-1].end_offset)
-        elif not crashes and len(list((root / "store" / "commitlog").iterdir())) > random.randrange(6, 12):
+        elif not crashes and len(list((broker.root / "commitlog").iterdir())) > random.randrange(kept, 2 * kept):
             broker.expire(random.randrange(1, 3))
-        time.sleep(random.random() / 5)
+        time.sleep(random.random() * pause_s)
 
 
 def random_moments(folder: Path, kills: int, *, crashes: bool) -> dict[str, Any]:
@@ -209,8 +238,7 @@ def random_moments(folder: Path, kills: int, *, crashes: bool) -> dict[str, Any]
     seed = int(os.environ.get("SEED", "1000"))
     random = Random(seed)
     codes: Counter[int] = Counter()
-    offset = new_store(folder).offset
-    writer = forked(partial(write_for_ever, folder, offset, seed, crashes=crashes))
+    writer = forked(partial(write_for_ever, new_store(folder), seed, crashes=crashes))
     assert ended(forked(partial(run, folder))) in (0, 3)  # it may have to compile what no run before had
     began = time.monotonic()
     assert ended(forked(partial(run, folder))) in (0, 3)

@@ -10,7 +10,15 @@ from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
 
 REGISTRATION = "-0-registered-"
-TABLES = ("messages", "quarantine", "consume_queue", "superseded_messages", "runs")
+TABLES = (
+    "messages",
+    "quarantine",
+    "consume_queue",
+    "index_entries",
+    "index_files",
+    "superseded_messages",
+    "runs",
+)
 
 
 def rows_of(lake: Path, table: str = "messages", order: str = "physical_offset") -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 import shutil
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from deltalake import DeltaTable
 from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, ingest
 from jobs.source.workers import OneByOne
+from tests.formats.builders import STORED, a_record
 from tests.golden import GOLDEN, SCENARIO, release_of
+from tests.pipeline.broker import Broker
 from tests.pipeline.stores import records_of, segments_of
 
 Golden = Callable[[str], Path]
@@ -108,3 +111,22 @@ def test_a_unit_may_come_a_run_later_than_its_message(golden: Golden, tmp_path: 
     assert units_then < len(_units(whole))
     assert second.messages == 0
     assert [row["status"] for row in _rows(tmp_path / "lake")] == ["matched"] * len(_units(whole))
+
+
+def test_a_unit_in_front_of_what_recovery_left_in_its_queue_is_a_row_once(tmp_path: Path) -> None:
+    """Old units behind a new one say that the log was dispatched less far than it was: the new one must wait."""
+    broker = Broker(tmp_path / "store", dispatches=True)
+    record = partial(a_record, properties={"TAGS": "TagA"})
+    old = broker.append([record(b"old") for _ in range(5)])
+    request = Request(str(broker.root), str(tmp_path / "lake"), broker="b")
+    ingest(request, OneByOne())
+    broker.truncate(old[1].physical_offset)
+    new = broker.append([record(bytes(2000), store_timestamp=STORED + 1000), record(b"new")])
+    assert new[1].physical_offset > old[4].end_offset
+
+    ingest(request, OneByOne())
+    new += broker.append([record(b"more") for _ in range(4)])
+    ingest(request, OneByOne())
+
+    matched = [row["physical_offset"] for row in _rows(tmp_path / "lake") if row["status"] == "matched"]
+    assert matched == [record.physical_offset for record in (old[0], *new)]

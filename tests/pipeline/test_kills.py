@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.pipeline.killing import FAULTS
+
 KILLS = int(os.environ.get("KILLS", "100"))
 
 
@@ -27,8 +29,7 @@ def campaign(scenario: str, folder: Path, number: int) -> dict[str, Any]:
 
 def is_right(result: dict[str, Any]) -> bool:
     """Tell whether every record is there once, and nothing else."""
-    faults = [result["lost"], result["twice"], result["other"], result["leftovers"]]
-    return not any(faults) and result["rows"] + result["in_gaps"] == result["history"]
+    return not any(result[fault] for fault in FAULTS) and result["rows"] + result["in_gaps"] == result["history"]
 
 
 @pytest.mark.parametrize("scenario", ["new", "growing", "rewritten"])
