@@ -59,7 +59,7 @@ def _defaults(values: dict[str, Any], path: Path, ctx: click.Context) -> dict[st
     own: Any = values
     for name in command:
         own = own.get(name, {})
-    known = {_key(parameter): parameter.name for parameter in settings_of(ctx.command)}
+    known = {key_of(parameter): parameter.name for parameter in settings_of(ctx.command)}
     for key in own:
         if key not in known and not isinstance(own[key], dict):
             raise _unknown_key(f"{'.'.join(command)}.{key}", known, path, ctx)
@@ -72,7 +72,7 @@ def _defaults(values: dict[str, Any], path: Path, ctx: click.Context) -> dict[st
     return {known[key]: value for key, value in {**shared, **own}.items() if key in known}
 
 
-def _key(parameter: click.Parameter) -> str:
+def key_of(parameter: click.Parameter) -> str:
     """Return the name a user knows: `--hash-slots` is the key hash-slots, the argument STORE is store."""
     return max(parameter.opts, key=len).lstrip("-")
 
@@ -129,7 +129,7 @@ def name_variables(command: click.Command, *names: str) -> None:
 
 def variable_of(parameter: click.Parameter, *names: str) -> str:
     """Name the environment variable of a verb's parameter."""
-    return _variable(*names, _key(parameter))
+    return _variable(*names, key_of(parameter))
 
 
 def _variable(*words: str) -> str:
@@ -148,7 +148,7 @@ def _leaves(command: click.Command, names: tuple[str, ...]) -> Iterator[tuple[tu
 def _effective(ctx: click.Context, *, as_json: bool) -> str:
     """Return every setting of a command and where it is from: as a file for `--config`, or as JSON."""
     settings = {
-        _key(parameter): (_plain(ctx.params.get(str(parameter.name))), _origin(parameter, ctx))
+        key_of(parameter): (_plain(ctx.params.get(str(parameter.name))), _origin(parameter, ctx))
         for parameter in settings_of(ctx.command)
     }
     verb = ".".join(ctx.command_path.split()[1:])
@@ -190,7 +190,7 @@ def _shared_keys() -> frozenset[str]:
     def probe() -> None: ...
 
     parameters: list[click.Parameter] = probe.__click_params__  # type: ignore[attr-defined]  # set by click's decorators
-    return frozenset(_key(parameter) for parameter in parameters) | {"lake", "broker"}
+    return frozenset(key_of(parameter) for parameter in parameters) | {"lake", "broker"}
 
 
 _SHARED_KEYS = _shared_keys()

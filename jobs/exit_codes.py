@@ -1,6 +1,6 @@
 """What the process tells the shell. Scripts branch on these numbers: they are part of the contract."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
 
@@ -9,12 +9,24 @@ class ExitCode(IntEnum):
 
     CLEAN = 0
     FAILED = 1
-    USAGE = 2  # usage or configuration
-    DAMAGE = 3  # done; damage or a gap was found in this run
-    MISMATCH = 4  # verification found a difference, or a surviving file contradicts the proof
+    USAGE = 2
+    DAMAGE = 3
+    MISMATCH = 4
     NOT_FOUND = 5
-    HELD = 6  # another run holds this store
+    HELD = 6
     INTERRUPTED = 130
+
+
+MEANINGS: Mapping[ExitCode, str] = {
+    ExitCode.CLEAN: "done, nothing to say",
+    ExitCode.FAILED: "failed; one line says why, with file and offset",
+    ExitCode.USAGE: "usage or configuration: nothing was begun",
+    ExitCode.DAMAGE: "done; damage or a gap was found in this run",
+    ExitCode.MISMATCH: "verification found a difference, or a surviving file contradicts the proof",
+    ExitCode.NOT_FOUND: "nothing was found, and why",
+    ExitCode.HELD: "another run holds this store; it does the work",
+    ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM); one line says how to go on",
+}
 
 
 # A run that found several things reports the first of these.

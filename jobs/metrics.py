@@ -6,7 +6,7 @@ from time import time
 
 from jobs.ingestion.model import Summary
 
-_PREFIX = "rmq_lake_ingest"
+PREFIX = "rmq_lake_ingest"
 
 
 def write_metrics(path: Path, summary: Summary) -> None:
@@ -19,11 +19,12 @@ def write_metrics(path: Path, summary: Summary) -> None:
 
 def _lines(summary: Summary) -> Iterator[str]:
     labels = f'{{broker="{_escaped(summary.broker)}"}}'
-    for name, (value, meaning) in _figures(summary).items():
-        yield f"# HELP {_PREFIX}_{name} {meaning}\n# TYPE {_PREFIX}_{name} gauge\n{_PREFIX}_{name}{labels} {value}\n"
+    for name, (value, meaning) in figures(summary).items():
+        yield f"# HELP {PREFIX}_{name} {meaning}\n# TYPE {PREFIX}_{name} gauge\n{PREFIX}_{name}{labels} {value}\n"
 
 
-def _figures(summary: Summary) -> Mapping[str, tuple[float, str]]:
+def figures(summary: Summary) -> Mapping[str, tuple[float, str]]:
+    """Return each figure of a run, and what it means."""
     return {
         "end_time_seconds": (round(time(), 3), "When the run ended."),
         "exit_code": (int(summary.exit_code), "How it ended: 0 clean, 3 damage or a gap."),

@@ -3,10 +3,11 @@
 import logging
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
-from threading import Thread
 from typing import NamedTuple
 
 from pyspark import SparkContext
@@ -100,14 +101,19 @@ def _start_jvm(app_name: str, told: spark.Submission) -> None:
     # They log a traceback of each call that Ctrl-C cuts short, and SQL that fails; the exception arrives all the same.
     for name in ("py4j", "SQLQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
     reading, writing = os.pipe()
-    Thread(target=pass_on, args=(reading,), daemon=True).start()
+    threading.Thread(target=pass_on, args=(reading,), daemon=True).start()
     try:
         gateway = launch_gateway(popen_kwargs={"stderr": writing})  # type: ignore[no-untyped-call]
     finally:
         os.close(writing)
     _jvms.append(_Jvm(gateway.proc, told.recording, told.is_local))
+    interrupt = signal.getsignal(signal.SIGINT)
     SparkContext(appName=app_name, gateway=gateway)
+    # Spark's own handler talks to the JVM in the middle of whatever is being said to it; the JVM ends with us anyway.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def _say(line: bytes) -> None:
