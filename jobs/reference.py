@@ -48,7 +48,7 @@ _LOG = """\
 ## Log lines
 
 With `--log-json` every line on standard error is one object: `time` (ISO 8601, UTC), `level` (`info` or `error`),
-`verb`, `message`. Progress has `done`, `total`, `unit` and `seconds`, lines of the JVM have `source`, and the last line,
+`verb`, `message`. Progress has `done`, `total`, `unit` and `seconds`, lines of the JVM have `source`, and the last,
 `ended`, has `exit_code` and `seconds`.
 """
 
@@ -66,11 +66,10 @@ def _table(*rows: tuple[str, ...]) -> str:
 
 def _verbs() -> str:
     rows = [(f"`{verb.name}`", verb.help, "yes" if verb.needs_spark else "no") for verb in VERBS.values()]
-    before = [
-        (f"`{option.opts[0]}`", option.help or "") for option in rmq_lake.params if isinstance(option, click.Option)
-    ]
+    ours = [option for option in rmq_lake.params if isinstance(option, click.Option)]
+    before = [(f"`{option.opts[0]}`", option.help or "") for option in ours]
     verbs, options = _table(("verb", "does", "JVM"), *rows), _table(("option", "does"), *before)
-    return "\n".join(["## Verbs\n", verbs, "Before the verb:\n", options])
+    return f"## Verbs\n\n{verbs}\nBefore the verb:\n\n{options}"
 
 
 def _each_verb() -> Iterator[str]:
@@ -140,8 +139,8 @@ def _metrics() -> str:
 def _report() -> str:
     parts = [_of_class(kind) for kind in (Report, Facts, Grid, Bars, Timeline)]
     told = (
-        f"`--report DIR` writes `report.html` and the same as `report.json`, version {VERSION}. The version grows when a\n"
-        "name changes its meaning or goes; new names may come. `parts` holds the other objects, told apart by `kind`.\n"
+        f"`--report DIR` writes `report.html` and the same as `report.json`, version {VERSION}. The version grows when\n"
+        "a name changes its meaning or goes; new names may come. `parts` holds the other objects, told apart by `kind`.\n"
     )
     return "\n".join(["## Report\n", told, *parts])
 

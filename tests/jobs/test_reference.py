@@ -58,7 +58,7 @@ def test_every_example_is_understood_by_its_verb(example: str, tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broker.conf").touch()
     _, *words = shlex.split(example.partition(" | ")[0], comments=True)
-    ctx = click.Context(rmq_lake, info_name="rmq-lake")
+    name, ctx = "rmq-lake", click.Context(rmq_lake, info_name="rmq-lake")
     command: click.Command = rmq_lake
     while isinstance(command, click.Group):
         name, *words = words
