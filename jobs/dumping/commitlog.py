@@ -27,7 +27,16 @@ from rmq_formats.commitlog.record import (
     has_right_body_crc,
     has_right_property_crc,
 )
-from rmq_formats.commitlog.segment import ENDS, Piece, PieceKind, SegmentBytes, SegmentEnd, detect_framing, walk_segment
+from rmq_formats.commitlog.segment import (
+    ENDS,
+    Piece,
+    PieceKind,
+    SegmentBytes,
+    SegmentEnd,
+    detect_framing,
+    framing_of,
+    walk_segment,
+)
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.flags import COMPRESSED, INNER_BATCH, TransactionType, transaction_type
 from rmq_formats.hashing import java_text
@@ -66,11 +75,10 @@ def _end_item(segment: SegmentBytes, position: int, end: SegmentEnd, records: in
 
 def _segment(file: DumpFile) -> SegmentBytes:
     """Return the segment; where its name is no offset, its first record says where it stands."""
-    framing = detect_framing(file.read(0, BLANK.size))
     base_offset = offset_of_name(file.name)
     if base_offset is None:
-        base_offset = _offset_of_first_record(file, framing.header_size)
-    return SegmentBytes(file.read, file.size, base_offset, framing)
+        base_offset = _offset_of_first_record(file, detect_framing(file.read(0, BLANK.size)).header_size)
+    return SegmentBytes(file.read, file.size, base_offset, framing_of(file.read, file.size, base_offset))
 
 
 def _offset_of_first_record(file: DumpFile, header_size: int) -> int:

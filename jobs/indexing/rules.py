@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from jobs.indexing.building import RealFile
 from jobs.source.listing import StoreListing
-from jobs.source.planning import head, plan_ranges
+from jobs.source.planning import plan_ranges
 from jobs.source.reading import RangeReader
 from jobs.storage import storage_of
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import detect_framing
+from rmq_formats.commitlog.segment import framing_of
 from rmq_formats.detection import Era, Mark, detect_eras, file_marks, record_marks
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.indexfile.layout import ENTRY, Geometry
@@ -195,7 +195,9 @@ def piece_start(listing: StoreListing, physical_offset: int) -> int:
     """Return where the piece of the log begins whose record stands at *physical_offset*."""
     for segment in listing.segments:
         if segment.base_offset <= physical_offset < segment.base_offset + segment.readable:
-            return physical_offset - detect_framing(head(segment, listing)).header_size
+            with storage_of(segment.location, listing.options).open(segment.location) as file:
+                framing = framing_of(file.read, segment.readable, segment.base_offset)
+            return physical_offset - framing.header_size
     return physical_offset
 
 

@@ -14,7 +14,6 @@ from jobs.inspection.problems import Problems
 from jobs.source.listing import Segment, StoreListing
 from jobs.source.planning import holes, newest_written
 from jobs.storage import storage_of
-from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc
 from rmq_formats.commitlog.segment import (
     ENDS,
@@ -22,7 +21,7 @@ from rmq_formats.commitlog.segment import (
     Piece,
     PieceKind,
     SegmentBytes,
-    detect_framing,
+    framing_of,
     walk_segment,
 )
 from rmq_formats.errors import FormatError
@@ -106,13 +105,13 @@ class LogInspector:
     def _newest(self) -> int | None:
         try:
             return newest_written(self._listing)
-        except OSError:  # said again, with its file, when that file is looked at
+        except FileNotFoundError:  # said again, with its file, when that file is looked at
             return self._listing.segments[-1].base_offset
 
     def _inspect_segment(self, segment: Segment, report: SegmentReport, *, is_newest: bool, deep: bool) -> None:
         with storage_of(segment.location, self._listing.options).open(segment.location) as reader:
             file = DumpFile(segment.location, reader)
-            report.framing = detect_framing(file.read(0, BLANK.size))
+            report.framing = framing_of(reader.read, segment.readable, segment.base_offset)
             log = SegmentBytes(file.read, segment.readable, segment.base_offset, report.framing)
             is_walked = deep or is_newest
             self._look_at_head(log, report, is_walked=is_walked)
@@ -216,9 +215,7 @@ def find_record(listing: StoreListing, physical_offset: int) -> MessageRecord | 
         if 0 <= position < segment.readable:
             try:
                 with storage_of(segment.location, listing.options).open(segment.location) as reader:
-                    framing = detect_framing(bytes(reader.read(0, BLANK.size)))
-                    log = SegmentBytes(reader.read, segment.readable, segment.base_offset, framing)
-                    return log.record_at(position - framing.header_size)
+                    return SegmentBytes(reader.read, segment.readable, segment.base_offset).record_at(position)
             except (FormatError, OSError):
                 return None
     return None

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Self
 
 from jobs.source.listing import Segment, StoredFile, StoreListing
 from jobs.storage import Reader, storage_of
-from rmq_formats.commitlog.layout import BLANK, HEAD, MIN_RECORD_SIZE, TOPIC_LENGTH
+from rmq_formats.commitlog.layout import HEAD, MIN_RECORD_SIZE, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record
-from rmq_formats.commitlog.segment import Framing, detect_framing
+from rmq_formats.commitlog.segment import Framing, framing_of
 from rmq_formats.config_json import decode_config
 from rmq_formats.consumequeue.layout import BATCH_UNIT, UNIT
 from rmq_formats.consumequeue.unit import BatchUnit, Unit, decode_batch_unit, decode_unit
@@ -86,7 +86,8 @@ class StoreReader:
     def framing(self, segment: Segment) -> Framing:
         """Tell what stands before each record of a segment."""
         if segment.location not in self._framings:
-            self._framings[segment.location] = detect_framing(self.file(segment.location).read(0, BLANK.size))
+            file = self.file(segment.location)
+            self._framings[segment.location] = framing_of(file.read, segment.readable, segment.base_offset)
         return self._framings[segment.location]
 
     def read_record(self, physical_offset: int) -> MessageRecord | None:

@@ -105,15 +105,19 @@ def newest_written(listing: StoreListing) -> int | None:
     A broker makes the next file before it needs it, so the last one may be all zeros; one look at each such file tells.
     """
     for segment in reversed(listing.segments):
-        if any(head(segment, listing)):
+        if _is_written(segment, listing):
             return segment.base_offset
     return None
 
 
-def head(segment: Segment, listing: StoreListing) -> bytes:
-    """Return a segment's first bytes: enough to tell what its records stand behind."""
-    with storage_of(segment.location, listing.options).open(segment.location) as file:
-        return bytes(file.read(0, BLANK.size))
+def _is_written(segment: Segment, listing: StoreListing) -> bool:
+    try:
+        with storage_of(segment.location, listing.options).open(segment.location) as file:
+            return any(file.read(0, BLANK.size))
+    except FileNotFoundError:
+        raise
+    except OSError:  # what a file system never stored is read from no disk: here something was
+        return True
 
 
 def holes(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int, int]]:
