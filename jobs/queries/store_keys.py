@@ -1,19 +1,18 @@
 """Messages of a store by key: through its index files where they are there, through the log where they are not."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
-from jobs.queries.log_search import Progress, holding, search
+from jobs.queries.log_search import holding
 from jobs.queries.message import Message
 from jobs.queries.source import MAX_TIME, MIN_TIME, Occurrence
-from jobs.queries.store_reader import StoreReader
+from jobs.queries.store_view import StoreView
 from rmq_formats.errors import CorruptData
 from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash, java_text
 from rmq_formats.indexfile.keys import KeyKind, index_keys, key_text, tag_text
 from rmq_formats.properties import UNIQ_KEY, property_items
-from rmq_formats.release import Release
 
 _EXPLAINED_BY = 20  # this many occurrences explain enough
 
@@ -21,21 +20,9 @@ _EXPLAINED_BY = 20  # this many occurrences explain enough
 class StoreKeys:
     """The keys of a store's messages."""
 
-    def __init__(
-        self,
-        reader: StoreReader,
-        release: Release,
-        progress: Progress,
-        say: Callable[[str], None],
-        *,
-        through_log: bool,
-    ) -> None:
-        """Look into *reader*'s files; *say* takes what the user should know beside the answer."""
-        self._reader = reader
-        self._release = release
-        self._progress = progress
-        self._say = say
-        self._through_log = through_log
+    def __init__(self, store: StoreView) -> None:
+        """Look into a store's files."""
+        self._store = store
 
     def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
@@ -44,30 +31,30 @@ class StoreKeys:
             yield from self._find_in_index(kind, topic, key, begin, end)
         else:
             if why_not:
-                self._say(f"{why_not}: the log itself is searched")
+                self._store.say(f"{why_not}: the log itself is searched")
             yield from self._find_in_log(kind, topic, key, begin, end)
 
     def _why_not_index(self, kind: KeyKind) -> str | None:
         """Say why the index cannot be asked; None when it can, nothing when the user does not want it."""
-        if self._through_log:
+        if self._store.through_log:
             return ""
-        if kind is KeyKind.TAG and not self._release.indexes_tags:
-            return f"RocketMQ {self._release} does not index tags"
-        if not self._reader.listing.index_files:
+        if kind is KeyKind.TAG and not self._store.release.indexes_tags:
+            return f"RocketMQ {self._store.release} does not index tags"
+        if not self._store.reader.listing.index_files:
             return "the store has no index files"
-        if self._reader.index_geometry is None:
+        if self._store.reader.index_geometry is None:
             return "the index files do not tell how many slots and entries they have (--hash-slots, --index-num)"
         return None
 
     def _find_in_index(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         text = _hashed_text(kind, topic, key)
         seen: Counter[int] = Counter()
-        for file in self._reader.index_readers():
+        for file in self._store.reader.index_readers():
             try:
                 if file.matches_time(begin, end):
                     for hop in file.hits(text, begin, end):
                         offset = hop.entry.physical_offset
-                        message = self._at(offset)
+                        message = self._store.at(offset)
                         # Only hashes were compared: the message itself has the last word.
                         if message and has_key(message, kind, topic, key):
                             if self._stands_for(text, message, seen[offset]):
@@ -76,7 +63,7 @@ class StoreKeys:
                 if file.header.begin_timestamp < begin:
                     return
             except CorruptData as damage:
-                self._say(f"damaged index file: {damage}")
+                self._store.say(f"damaged index file: {damage}")
 
     def _stands_for(self, text: str, message: Message, number: int) -> bool:
         """
@@ -84,29 +71,25 @@ class StoreKeys:
 
         Two keys of one message may collide, too; and a broker that starts after a crash may index a message again.
         """
-        keys = index_keys(message.record, self._release)
+        keys = index_keys(message.record, self._store.release)
         key_hash = index_key_hash(text)
         colliding = sum(index_key_hash(key) == key_hash for key in keys)
         return not colliding or number % colliding < keys.count(text)
 
     def _find_in_log(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         places: list[tuple[int, int]] = []
-        for record in search(self._reader, holding(key), self._progress):
-            message = Message(record, self._release)
+        for message in self._store.search(holding(key)):
+            record = message.record
             if begin <= record.store_timestamp <= end and has_key(message, kind, topic, key):
                 places.append((record.physical_offset, times_indexed(message, kind, topic, key)))
         for offset, times in reversed(places):
-            found = self._at(offset)
+            found = self._store.at(offset)
             if found:
                 yield from [found] * times
 
-    def _at(self, physical_offset: int) -> Message | None:
-        record = self._reader.read_record(physical_offset)
-        return Message(record, self._release) if record else None
-
     def indexed(self, text: str, topics: frozenset[str]) -> Iterator[Occurrence]:
         """Yield the newest message of each topic and kind of key that the index files have under *text*."""
-        if not self._reader.index_readers():
+        if not self._store.reader.index_readers():
             return
         for topic in sorted(topics):
             for kind in KeyKind:
@@ -117,8 +100,8 @@ class StoreKeys:
         """Yield messages of the log that have *text* as a key, as many as explain enough."""
         found = (
             occurrence
-            for record in search(self._reader, holding(text), self._progress)
-            for occurrence in self._occurrences_in(Message(record, self._release), text)
+            for message in self._store.search(holding(text))
+            for occurrence in self._occurrences_in(message, text)
         )
         yield from islice(found, _EXPLAINED_BY)
 

@@ -1,16 +1,14 @@
 """Messages of a store by their place in a queue: through ConsumeQueue files, through the log where these are lost."""
 
-from collections.abc import Callable
-
-from jobs.queries.log_search import Progress, holding, of_queue, search
+from jobs.queries.log_search import holding, of_queue
 from jobs.queries.message import Message
 from jobs.queries.source import MAX_TIME
-from jobs.queries.store_reader import Queue, StoreReader
+from jobs.queries.store_reader import Queue
+from jobs.queries.store_view import StoreView
 from jobs.queries.text import OffsetRange
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.unit import BatchUnit, Unit
 from rmq_formats.flags import TransactionType, transaction_type
-from rmq_formats.release import Release
 
 _MAX_QUEUES = 1 << 16  # more than any broker has of a topic
 
@@ -18,21 +16,9 @@ _MAX_QUEUES = 1 << 16  # more than any broker has of a topic
 class StoreQueues:
     """The queues of a store."""
 
-    def __init__(
-        self,
-        reader: StoreReader,
-        release: Release,
-        progress: Progress,
-        say: Callable[[str], None],
-        *,
-        through_log: bool,
-    ) -> None:
-        """Look into *reader*'s files; *say* takes what the user should know beside the answer."""
-        self._reader = reader
-        self._release = release
-        self._progress = progress
-        self._say = say
-        self._through_log = through_log
+    def __init__(self, store: StoreView) -> None:
+        """Look into a store's files."""
+        self._store = store
         self._ranges: dict[tuple[str, int], OffsetRange | None] = {}
 
     def offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
@@ -44,10 +30,10 @@ class StoreQueues:
         return self._ranges[name]
 
     def _offsets(self, queue: Queue) -> OffsetRange:
-        first, end = self._reader.unit_range(queue)
+        first, end = self._store.reader.unit_range(queue)
         if not queue.is_batch:
             return OffsetRange(first, end)
-        oldest, newest = self._reader.unit(queue, first), self._reader.unit(queue, end - 1)
+        oldest, newest = self._store.reader.unit(queue, first), self._store.reader.unit(queue, end - 1)
         if isinstance(oldest, BatchUnit) and isinstance(newest, BatchUnit):
             return OffsetRange(oldest.base_offset, newest.base_offset + newest.batch_count)
         return OffsetRange(0, 0)
@@ -56,9 +42,9 @@ class StoreQueues:
         if not self._is_lost(topic):
             return None
         numbers = [
-            record.queue_offset
-            for record in search(self._reader, holding(topic), self._progress)
-            if record.queue_id == queue_id and record.topic == topic and _has_unit(record)
+            message.record.queue_offset
+            for message in self._store.search(holding(topic))
+            if message.record.queue_id == queue_id and message.topic == topic and _has_unit(message.record)
         ]
         return OffsetRange(min(numbers), max(numbers) + 1) if numbers else None
 
@@ -68,21 +54,20 @@ class StoreQueues:
         if queue is None:
             return self._message_in_log(topic, queue_id, queue_offset)
         index = self._unit_holding(queue, queue_offset) if queue.is_batch else queue_offset
-        unit = self._reader.unit(queue, index) if index >= 0 else None
-        record = self._reader.read_record(unit.physical_offset) if unit else None
-        return Message(record, self._release) if record else None
+        unit = self._store.reader.unit(queue, index) if index >= 0 else None
+        return self._store.at(unit.physical_offset) if unit else None
 
     def _message_in_log(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         if self._is_lost(topic):
-            for record in search(self._reader, of_queue(queue_id, queue_offset), self._progress):
-                if record.topic == topic and _has_unit(record):
-                    return Message(record, self._release)
+            for message in self._store.search(of_queue(queue_id, queue_offset)):
+                if message.topic == topic and _has_unit(message.record):
+                    return message
         return None
 
     def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         """Return a queue's ConsumeQueue unit; None in a BatchConsumeQueue, and where the file is lost."""
         queue = self._queue(topic, queue_id)
-        unit = self._reader.unit(queue, queue_offset) if queue and queue_offset >= 0 else None
+        unit = self._store.reader.unit(queue, queue_offset) if queue and queue_offset >= 0 else None
         return unit if isinstance(unit, Unit) else None
 
     def pull_end(self, topic: str, queue_id: int, queue_offset: int) -> int:
@@ -95,34 +80,34 @@ class StoreQueues:
 
     def ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues: those that the broker counts, and those that have files."""
-        configured = self._reader.topic_config.get(topic, {}).get("writeQueueNums")
+        configured = self._store.reader.topic_config.get(topic, {}).get("writeQueueNums")
         counted = range(configured) if isinstance(configured, int) and 0 < configured <= _MAX_QUEUES else ()
-        return sorted({*counted, *(queue_id for name, queue_id in self._reader.queues if name == topic)})
+        return sorted({*counted, *(queue_id for name, queue_id in self._store.reader.queues if name == topic)})
 
     def _unit_holding(self, queue: Queue, queue_offset: int) -> int:
-        low, high = self._reader.unit_range(queue)
+        low, high = self._store.reader.unit_range(queue)
         while low < high:
             middle = (low + high) // 2
-            unit = self._reader.unit(queue, middle)
+            unit = self._store.reader.unit(queue, middle)
             if isinstance(unit, BatchUnit) and unit.base_offset + unit.batch_count <= queue_offset:
                 low = middle + 1
             else:
                 high = middle
-        unit = self._reader.unit(queue, low)
+        unit = self._store.reader.unit(queue, low)
         return low if isinstance(unit, BatchUnit) and unit.base_offset <= queue_offset else -1
 
     def _queue(self, topic: str, queue_id: int) -> Queue | None:
-        return None if self._through_log else self._reader.queues.get((topic, queue_id))
+        return None if self._store.through_log else self._store.reader.queues.get((topic, queue_id))
 
     def _is_lost(self, topic: str) -> bool:
         """Tell whether the log must be asked: no file of any of the topic's queues is there."""
-        if self._through_log:
+        if self._store.through_log:
             return True
-        if any(name == topic for name, _ in self._reader.queues):
+        if any(name == topic for name, _ in self._store.reader.queues):
             return False
-        is_known = topic in self._reader.topic_config or not self._reader.queues
+        is_known = topic in self._store.reader.topic_config or not self._store.reader.queues
         if is_known:
-            self._say(f"the store has no ConsumeQueue files of {topic}: the log itself is searched")
+            self._store.say(f"the store has no ConsumeQueue files of {topic}: the log itself is searched")
         return is_known
 
 

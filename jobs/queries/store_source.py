@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from functools import cached_property
 
-from jobs.queries.log_search import Progress, holding, search, silent
+from jobs.queries.log_search import Progress, holding, silent
 from jobs.queries.message import Message
 from jobs.queries.source import Coverage, Occurrence, Reason, ReasonKind
 from jobs.queries.store_keys import StoreKeys
 from jobs.queries.store_queues import StoreQueues
 from jobs.queries.store_reader import StoreReader
+from jobs.queries.store_view import StoreView
 from jobs.queries.text import OffsetRange
 from jobs.source.planning import newest_written
 from rmq_formats.commitlog.record import Host, MessageRecord
@@ -34,11 +35,10 @@ class StoreSource:
         """Answer from *reader*'s files; *through_log*: as if index and queue files were lost."""
         self.reader = reader
         self.release = release
-        self.notes: list[str] = []
-        self._through_log = through_log
-        self._progress = progress
-        self._keys = StoreKeys(reader, release, progress, self._say, through_log=through_log)
-        self._queues = StoreQueues(reader, release, progress, self._say, through_log=through_log)
+        self._view = StoreView(reader, release, through_log, progress)
+        self.notes = self._view.notes
+        self._keys = StoreKeys(self._view)
+        self._queues = StoreQueues(self._view)
 
     def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
@@ -50,18 +50,17 @@ class StoreSource:
         if self._log_is_searched:
             yield from self._keys.logged(text)
         else:
-            self._say("only index files were asked, not the log itself; --through-log searches it")
+            self._view.say("only index files were asked, not the log itself; --through-log searches it")
 
     @property
     def _log_is_searched(self) -> bool:
         size = sum(segment.readable for segment in self.reader.listing.segments)
-        return self._through_log or size <= LOG_SEARCHED_UNASKED
+        return self._view.through_log or size <= LOG_SEARCHED_UNASKED
 
     def at(self, physical_offset: int, host: Host | None = None) -> Message | None:
         """Return the message that begins at an offset, whatever *host* it names."""
         del host
-        record = self.reader.read_record(physical_offset)
-        return Message(record, self.release) if record else None
+        return self._view.at(physical_offset)
 
     def place(self, physical_offset: int) -> Reason:
         """Say what stands at an offset where no message begins."""
@@ -119,7 +118,7 @@ class StoreSource:
         known = {topic for topic, _ in self.reader.queues} | set(self.reader.topic_config)
         if known or not self._log_is_searched:
             return frozenset(known)
-        return frozenset(record.topic for record in search(self.reader, holding(""), self._progress))
+        return frozenset(message.topic for message in self._view.search(holding("")))
 
     def hosts(self) -> list[Host]:
         """Return the store hosts of the first record of the first and the last segment."""
@@ -148,7 +147,3 @@ class StoreSource:
             if file.about.kind is FileKind.CHECKPOINT and file.size >= CHECKPOINT.size:
                 data = bytes(self.reader.file(file.location).read(0, CHECKPOINT.size))
                 yield decode_checkpoint(data).physical_timestamp
-
-    def _say(self, note: str) -> None:
-        if note not in self.notes:
-            self.notes.append(note)
