@@ -265,6 +265,14 @@ def hash_text(buffer: Bytes, start: int, end: int, seed: int = 0) -> int:
     """
     value = seed & _LOW_32
     at = start
+    while end - at >= 4:
+        four = read_u32(buffer, at)
+        if four & 0x80808080:
+            break
+        # Four steps of 31 * value + character at once: each alone would wait for the one before.
+        value = value * 31**4 + (four >> 24) * 31**3 + ((four >> 16) & 0xFF) * 31**2 + ((four >> 8) & 0xFF) * 31
+        value = (value + (four & 0xFF)) & _LOW_32
+        at += 4
     while at < end:
         code = byte_at(buffer, at)
         if code < 0x80:
@@ -288,6 +296,19 @@ def hash_character(code: int, seed: int) -> int:
 # --- properties ------------------------------------------------------------------------------------------------------
 
 
+@inlined
+def find_control(buffer: Bytes, at: int, end: int) -> int:
+    """Return where the next byte below 3 stands, as both separators are, or *end*; four bytes a step."""
+    while end - at >= 4:
+        four = read_u32(buffer, at)
+        if (four - 0x03030303) & ~four & 0x80808080:
+            break
+        at += 4
+    while at < end and byte_at(buffer, at) > _PROPERTY:
+        at += 1
+    return at
+
+
 @compiled
 def next_property(buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, int, int, int, int]:
     """
@@ -296,6 +317,12 @@ def next_property(buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, i
     (name start, name end, value start, value end, next); values are never empty: an empty one: nothing is left.
     Separators are ASCII, so bytes split where the text does, however malformed it is.
     """
+    # Nearly always: a name, a separator, a value without any, on which both parsers agree.
+    name_end = find_control(buffer, at, end)
+    if at < name_end < end and byte_at(buffer, name_end) == _NAME_VALUE:
+        value_end = find_control(buffer, name_end + 1, end)
+        if value_end > name_end + 1 and (value_end == end or byte_at(buffer, value_end) == _PROPERTY):
+            return at, name_end, name_end + 1, value_end, min(value_end + 1, end)
     while at < end:
         first = -1  # the item's first name-value separator
         last_other = at - 1  # its last byte that is no such separator

@@ -23,6 +23,7 @@ from rmq_formats.kernels import (
     copy_bytes,
     copy_clean_text,
     copy_short,
+    find_control,
     integer,
     is_clean_text,
     next_property,
@@ -30,7 +31,6 @@ from rmq_formats.kernels import (
     read_i16,
     read_i32,
     read_i64,
-    read_u32,
 )
 from rmq_formats.properties import KEY_SEPARATOR, KEYS, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, TAGS, UNIQ_KEY
 
@@ -386,25 +386,12 @@ def _expected_value(texts: Texts, name: int, buffer: Bytes, at: int, end: int, p
     start = at + number_at(texts.ends, name + 1) - number_at(texts.ends, name) + 1
     if start >= end or byte_at(buffer, start - 1) != _NAME_VALUE or not is_text(texts, name, buffer, at, start - 1):
         return at, at
-    stop = _find_control(buffer, start, end)
+    stop = find_control(buffer, start, end)
     while parser == PARSER_SCAN and stop < end and byte_at(buffer, stop) != _PROPERTY:
-        stop = _find_control(buffer, stop + 1, end)
+        stop = find_control(buffer, stop + 1, end)
     if stop < end and byte_at(buffer, stop) != _PROPERTY:
         return at, at
     return start, stop
-
-
-@inlined
-def _find_control(buffer: Bytes, at: int, end: int) -> int:
-    """Return where the next byte below 3 stands, as both separators are, or *end*; four bytes a step."""
-    while end - at >= 4:
-        four = read_u32(buffer, at)
-        if (four - 0x03030303) & ~four & 0x80808080:
-            break
-        at += 4
-    while at < end and byte_at(buffer, at) > _PROPERTY:
-        at += 1
-    return at
 
 
 @inlined
