@@ -1,100 +1,60 @@
-"""Whole commands, with their JVM and Python workers, killed as `test_kills.py` kills runs by the hundred."""
+"""
+Whole commands, with their JVM and Python workers, killed as `test_kills.py` kills runs by the hundred.
 
+`SPARK_KILLS` in the environment says how many, `KILLS_JSON` where the result of the long campaign is to be kept.
+"""
+
+import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from random import Random
+from typing import Any
 
 import pytest
 
-from tests.pipeline.broker import Broker, some_records
-from tests.pipeline.killing import FAULTS, judge
+from tests.pipeline.killing import FAULTS
+from tests.pipeline.killing_spark import CLEAN
 
-KILLS = int(os.environ.get("SPARK_KILLS", "3"))
+KILLS = int(os.environ.get("SPARK_KILLS", "100"))
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.campaign
+
+def campaign(folder: Path, kills: int) -> dict[str, Any]:
+    """Run the campaign in a process that may fork."""
+    command = [sys.executable, "-m", "tests.pipeline.killing_spark", str(folder), str(kills)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT)
+    result: dict[str, Any] = json.loads(done.stdout)
+    print(result)  # noqa: T201 - the count is told
+    return result
 
 
-def started(root: Path) -> "subprocess.Popen[bytes]":
-    """Start the command in a session of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "jobs.launch",
-        "ingest",
-        str(root / "store"),
-        "--lake",
-        str(root / "lake"),
-        "--quiet",
-    ]
-    return subprocess.Popen(
-        command, cwd=ROOT, start_new_session=True, env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
-    )
+def prove(result: dict[str, Any], folder: Path) -> None:
+    """Hold what the lake has become against all that the broker ever wrote."""
+    assert not any(result[fault] for fault in FAULTS), result
+    assert result["rows"] + result["in_gaps"] == result["history"]
+    assert {int(code) for code in result["codes"]} <= set(CLEAN), (folder / "errors.txt").read_text()[-4000:]
 
 
-def below(parent: int) -> Iterator[int]:
-    """Yield every process that *parent* has started, and those that they have."""
-    with suppress(OSError):
-        for task in Path(f"/proc/{parent}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                yield int(child)
-                yield from below(int(child))
+@pytest.mark.slow
+def test_commands_that_are_killed_lose_nothing(tmp_path: Path) -> None:
+    """Driver, JVM and workers at once, at boundaries between effects and at any moment; workers alone once."""
+    result = campaign(tmp_path, 6)
+
+    prove(result, tmp_path)
+    assert sum(result["stages"].values()) == 6
 
 
-def kill(processes: list[int]) -> None:
-    """Kill them all."""
-    for process in processes:
-        with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
+@pytest.mark.campaign
+@pytest.mark.timeout(7200)
+def test_a_hundred_commands_that_are_killed_lose_nothing(tmp_path: Path) -> None:
+    """The same for a quarter of an hour, at every stage; what came of it may be kept."""
+    result = campaign(tmp_path, KILLS)
+    kept = os.environ.get("KILLS_JSON")
+    if kept:
+        commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
+        Path(kept).write_text(json.dumps({"commit": commit, **result}, indent=2) + "\n", encoding="utf-8")
 
-
-def test_a_command_killed_at_any_moment_is_made_good_by_the_next(tmp_path: Path) -> None:
-    """Driver, JVM and workers at once."""
-    random = Random(1)
-    broker = Broker(tmp_path / "store", history=tmp_path / "history")
-    broker.append(some_records(200))
-    began = time.monotonic()
-    assert started(tmp_path).wait() == 0
-    took = time.monotonic() - began
-    for number in range(KILLS):
-        broker.append(some_records(200, seed=number + 2))
-        process = started(tmp_path)
-        time.sleep(took * (0.4 + 0.6 * random.random()))
-        kill([process.pid, *below(process.pid)])
-        process.wait()
-
-    assert started(tmp_path).wait() == 0
-    verdict = judge(tmp_path)
-    assert not any(verdict[fault] for fault in FAULTS), verdict
-    assert verdict["rows"] == verdict["history"] == 200 * (KILLS + 1)
-
-
-def test_a_python_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
-    """Spark runs its task again; the files of the first attempt are not committed."""
-    Broker(tmp_path / "store", history=tmp_path / "history").append(some_records(200))
-    process = started(tmp_path)
-    killed = 0
-    while process.poll() is None and not killed:
-        daemons = [one for one in below(process.pid) if "pyspark.daemon" in _command_of(one)]
-        workers = [worker for daemon in daemons for worker in below(daemon)]
-        kill(workers)
-        killed += len(workers)
-
-    assert process.wait() == 0
-    assert killed
-    verdict = judge(tmp_path)
-    assert (verdict["lost"], verdict["twice"], verdict["other"]) == (0, 0, 0)
-    assert verdict["rows"] == verdict["history"]
-
-
-def _command_of(process: int) -> str:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_text()
-    except OSError:
-        return ""
+    prove(result, tmp_path)
+    assert result["workers_killed"] > 0
+    assert len(result["stages"]) > 3
