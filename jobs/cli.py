@@ -208,13 +208,12 @@ def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
             error.show()
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
-        verb = _verb_of(arguments)
-        say(" ".join(["rmq-lake: interrupted.", *([VERBS[verb].again] if verb else [])]), "error")
-        return ExitCode.INTERRUPTED
+        return _interrupted(arguments)
     except BrokenPipeError as error:
         return ExitCode.CLEAN if _reader_has_gone() else _fail(error, settings)
     except _failures() as error:
-        return _fail(error, settings)
+        # A call to the JVM that is cut short may make the next one fail, on the way out.
+        return _interrupted(arguments) if _follows_interrupt(error) else _fail(error, settings)
     return ExitCode(outcome or ExitCode.CLEAN)
 
 
@@ -250,6 +249,18 @@ def _failures() -> tuple[type[BaseException], ...]:
     )
     loaded = (getattr(sys.modules.get(module), name, None) for module, name in foreign)
     return (FormatError, OSError, SetupError, *(kind for kind in loaded if kind is not None))
+
+
+def _interrupted(arguments: Sequence[str]) -> ExitCode:
+    verb = _verb_of(arguments)
+    say(" ".join(["rmq-lake: interrupted.", *([VERBS[verb].again] if verb else [])]), "error")
+    return ExitCode.INTERRUPTED
+
+
+def _follows_interrupt(error: BaseException) -> bool:
+    """Tell whether an error was raised while an interruption was on its way."""
+    before = error.__cause__ or error.__context__
+    return before is not None and (isinstance(before, KeyboardInterrupt) or _follows_interrupt(before))
 
 
 def _fail(error: BaseException, settings: _Settings) -> ExitCode:

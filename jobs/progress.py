@@ -107,8 +107,7 @@ def of_spark_job(spark: SparkSession, label: str, total: int, total_bytes: int) 
             finished += sum(stage.numCompletedTasks for stage in stages if stage)
         return min(finished, total)
 
-    try:
-        with shown(label, total, total_bytes, done):
-            yield
-    finally:
-        context.setJobGroup("rmq-lake", "")
+    with shown(label, total, total_bytes, done):
+        yield
+    # Not after an error: whoever interrupts a call to the JVM shall not wait for another one.
+    context.setJobGroup("rmq-lake", "")

@@ -152,5 +152,5 @@ def _text(result: Result) -> str:
         lines.append(
             f"  {result.damaged_bytes} bytes of the log are damaged: keys of the records lost there are missing"
         )
-    lines.append(f"  {len(result.files)} files and {MANIFEST}")
+    lines.append(f"  {len(result.files)} {'file' if len(result.files) == 1 else 'files'} and {MANIFEST}")
     return "\n".join(lines)

@@ -52,6 +52,13 @@ With `--log-json` every line on standard error is one object: `time` (ISO 8601, 
 `ended`, has `exit_code` and `seconds`.
 """
 
+_DOCUMENT = f"""\
+## Report
+
+`--report DIR` writes `report.html` and the same as `report.json`, version {VERSION}. The version grows when a name
+changes its meaning or goes; new names may come. `parts` holds the other objects, told apart by `kind`.
+"""
+
 
 def page() -> str:
     """Return the whole page."""
@@ -138,11 +145,7 @@ def _metrics() -> str:
 
 def _report() -> str:
     parts = [_of_class(kind) for kind in (Report, Facts, Grid, Bars, Timeline)]
-    told = (
-        f"`--report DIR` writes `report.html` and the same as `report.json`, version {VERSION}. The version grows when\n"
-        "a name changes its meaning or goes; new names may come. `parts` holds the other objects, told apart by `kind`.\n"
-    )
-    return "\n".join(["## Report\n", told, *parts])
+    return "\n".join([_DOCUMENT, *parts])
 
 
 def _of_class(kind: type[Report | Facts | Grid | Bars | Timeline]) -> str:

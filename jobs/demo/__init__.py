@@ -56,6 +56,11 @@ class Tour:
         return self.folder / "lake"
 
     @property
+    def report(self) -> Path:
+        """Where the first run's report goes."""
+        return self.folder / "report"
+
+    @property
     def rebuilt(self) -> Path:
         """Where the lost index file is written anew."""
         return self.folder / "index"
@@ -72,7 +77,9 @@ class Tour:
         rebuild = ("rebuild-index", store, "--out", rebuilt, "--lost-only")
         yield Step("inspect", "What is in this directory?", ("inspect", store))
         yield Step(
-            "ingest", "Every message and every queue unit becomes a row, once.", ("ingest", store, "--lake", lake)
+            "ingest",
+            "Every message and every queue unit becomes a row, once.",
+            ("ingest", store, "--lake", lake, "--report", str(self.report)),
         )
         yield Step("again", "A second run finds nothing new: the normal case.", ("ingest", store, "--lake", lake))
         yield Step("verify", "Do log, queues and index files agree?", ("verify", store))
@@ -142,7 +149,8 @@ def command(*, directory: Path | None) -> ExitCode:
         say(f"rmq-lake: demo: {error}")
         return ExitCode.FAILED
     click.secho("\nThat was all.", bold=True, nl=False)
-    click.echo(f" Look around: the tables are in {tour.lake}, the store in {tour.store}.")
+    click.echo(f" Look around: open {tour.report / 'report.html'} in a browser;")
+    click.echo(f"the tables are in {tour.lake}, the store in {tour.store}.")
     if directory is None:
         click.echo(f"Everything may be deleted: rm -r {shlex.quote(str(folder))}")
     return ExitCode.CLEAN

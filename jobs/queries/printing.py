@@ -1,5 +1,6 @@
 """Where answers go: messages to standard output as text or JSON, everything else to standard error."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import tzinfo
@@ -31,6 +32,9 @@ class Printer:
 
     def out(self, shown: str) -> None:
         """Write to standard output, in UTF-8 whatever the terminal's locale says."""
+        if sys.stdout.isatty():
+            # mqadmin fills its columns with blanks, which a terminal would wrap; who reads bytes gets them all.
+            shown = "".join(f"{line.rstrip()}\n" for line in shown.splitlines())
         click.echo(shown.encode("utf-8", "replace"), nl=False)
 
     def note(self, sentence: str) -> None:

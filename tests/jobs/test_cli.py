@@ -356,6 +356,20 @@ def test_what_to_do_after_an_interruption_is_said(probe: Probe, capsys: pytest.C
     assert "\nrmq-lake: interrupted. Nothing was written; the same command begins anew.\n" == capsys.readouterr().err
 
 
+def test_what_fails_on_the_way_out_of_an_interruption_is_none(probe: Probe) -> None:
+    """A connection that was cut short in the middle of an answer has no other."""
+
+    def body() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise Py4JError("Answer from Java side is empty")
+
+    probe(body)
+
+    assert ExitCode.INTERRUPTED == cli.main(["probe"])
+
+
 @pytest.mark.parametrize("own", [signal.SIG_IGN, signal.default_int_handler])
 def test_sigterm_ends_a_command_as_ctrl_c_does(probe: Probe, own: signal.Handlers) -> None:
     """A scheduler's stop is orderly, and works where Ctrl-C is ignored, as in a shell's background."""
