@@ -10,7 +10,7 @@ import datetime as dt
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
@@ -21,7 +21,10 @@ import pyarrow.parquet as pq
 from jobs.lake.tables import Table
 from jobs.storage import arrow_file, arrow_filesystem, is_local, join, local_path, storage_of
 
-COMPRESSION_LEVEL = 1
+CODEC, COMPRESSION_LEVEL = "zstd", 1
+_BODY = "body"
+_SAMPLE_SIZE = 1 << 19
+_WORTH_IT = 0.95  # of its size: what does not become smaller than that is stored as it is
 STATISTICS_LENGTH = 56  # characters of text minima and maxima: IPv6 ids are this long
 _ASCENDING = ("physical_offset", "queue_offset")
 _HIGHEST = "\U0010ffff"
@@ -78,7 +81,7 @@ class TableFile:
             [self._column(batch, field) for field in self._table.schema], schema=self._table.schema
         )
         if self._writer is None:
-            self._writer = self._open(batch.num_rows)
+            self._writer = self._open(whole)
         self._writer.write_batch(whole)
         self._start_flush()
 
@@ -92,7 +95,7 @@ class TableFile:
             return pa.repeat(pa.scalar(self._constants[field.name], field.type), batch.num_rows)
         return batch.column(field.name)
 
-    def _open(self, rows: int) -> pq.ParquetWriter:
+    def _open(self, batch: pa.RecordBatch) -> pq.ParquetWriter:
         if is_local(self._location):
             path = Path(local_path(self._location))
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +104,9 @@ class TableFile:
         else:
             filesystem = arrow_filesystem(self._location, self._options)
             self._sink = filesystem.open_output_stream(self._location.split("://", 1)[1])
-        return pq.ParquetWriter(self._sink, self._table.schema, **writer_settings(self._table, rows))
+        as_is = {_BODY} if _BODY in batch.schema.names and not is_compressible(batch.column(_BODY)) else set()
+        settings = writer_settings(self._table, batch.num_rows, as_is)
+        return pq.ParquetWriter(self._sink, self._table.schema, **settings)
 
     def _start_flush(self) -> None:
         """Have the disk write what is there while the next rows are made: a flush at the end would wait for it all."""
@@ -136,22 +141,50 @@ class TableFile:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Leave no half-written file behind an error."""
-        if kind is not None and self._sink is not None:
+        if kind is not None and self._writer is not None:
+            self._writer.is_open = False  # else it would still write a footer when it is collected
             self._sink.close()
             self.discard()
 
 
-def writer_settings(table: Table, rows: int) -> dict[str, Any]:
-    """Return how files of *table* with row groups of *rows* are encoded: see the ADR on Parquet settings."""
+def writer_settings(table: Table, rows: int, as_is: Container[str] = ()) -> dict[str, Any]:
+    """
+    Return how files of *table* with row groups of *rows* are encoded: see the ADR on Parquet settings.
+
+    The columns *as_is* are not compressed.
+    """
+    compressed = [leaf for field in table.schema if field.name not in as_is for leaf in _leaves(field)]
     return {
-        "compression": "zstd",
-        "compression_level": COMPRESSION_LEVEL,
+        "compression": dict.fromkeys(compressed, CODEC),
+        "compression_level": dict.fromkeys(compressed, COMPRESSION_LEVEL),
         "write_statistics": ["broker", "store_id", *table.statistics],
         "store_schema": False,
         "use_dictionary": list(_repeated(table)),
         "column_encoding": {name: "DELTA_BINARY_PACKED" for name in _ASCENDING if name in table.schema.names},
         "bloom_filter_options": {name: {"ndv": rows, "fpp": _FALSE_POSITIVES} for name in table.bloom_filters},
     }
+
+
+def is_compressible(bodies: pa.Array) -> bool:
+    """Tell from two stretches of *bodies* whether the codec gains anything: encrypted and compressed ones lose time."""
+    data = bodies.buffers()[-1]
+    size = data.size if data is not None else 0
+    if not size:
+        return True
+    codec = pa.Codec(CODEC, COMPRESSION_LEVEL)
+    samples = [data.slice(start, min(_SAMPLE_SIZE, size - start)) for start in (0, size // 2)]
+    return bool(sum(codec.compress(sample).size for sample in samples) < _WORTH_IT * sum(map(len, samples)))
+
+
+def _leaves(field: pa.Field) -> Iterator[str]:
+    """Yield the Parquet columns that a column of a table consists of."""
+    if pa.types.is_map(field.type):
+        yield f"{field.name}.key_value.key"
+        yield f"{field.name}.key_value.value"
+    elif pa.types.is_list(field.type):
+        yield f"{field.name}.list.element"
+    else:
+        yield field.name
 
 
 def _repeated(table: Table) -> Iterator[str]:
