@@ -290,6 +290,7 @@ def explain_index(store: Path, log: list[MessageRecord], writer: Writer) -> list
     stopped. `repeated`: after a crash the broker puts all keys of that message, or of the last one in a file that
     survived, again. `again`: a file that a killed broker had just made, of zeros, survives recovery; as it names no
     message that it ends with, all messages that recovery dispatches, from a log file's first on, are indexed once more.
+    `lost`: recovery threw a file away and began to dispatch behind its messages, as in a DLedger log it does.
     `behind`: the last file of a killed broker lacks what was not dispatched yet; `torn`: within one entry.
     `partly`: the first file of a log whose oldest messages are deleted still names those, and agrees about all others.
     All else is `unexplained`.
@@ -351,8 +352,11 @@ def _ways(previous: bytes | None, file: bytes, log: list[MessageRecord], writer:
         continued[0] = rest[0]._replace(first=known)
     yield _Way("continued", header, continued)
     yield _Way("repeated", header, rest)
+    yield _Way("repeated", header, _with_repetition(rest, file, writer))
     yield _Way("repeated", header, _with_repetition(continued, file, writer))
     begin = decode_header(file).begin_physical_offset
+    if begin > header.end_physical_offset:
+        yield _Way("lost", header, [_Part(record) for record in log if record.physical_offset >= begin])
     if begin <= header.end_physical_offset and begin % writer.geometry.commit_log_file_size == 0:
         yield _Way("again", None, [_Part(record) for record in log if record.physical_offset >= begin])
 

@@ -319,8 +319,11 @@ def open_broker(
     values = _prefixed("store", store_settings(store, geometry, settings)) | _prefixed(
         "broker", _BROKER | {"rocketmqHome": str(home)} | ({"brokerId": "-1"} if has_group else {})
     )
-    values |= {"home": str(home), "port": port, "name-server": name_server, "name-server-port": name_server_port}
-    _check_known(driver, driver.ask("open-broker", values | {"dledger": str(has_group).lower()}))
+    # Of a group of several, one leads, and not before a second one is there: such members have no name server.
+    is_member = has_group and ";" in (settings or {})["dLegerPeers"]
+    values |= {"home": str(home), "port": port, "name-server": name_server}
+    values |= {} if is_member else {"name-server-port": name_server_port, "leads": str(has_group).lower()}
+    _check_known(driver, driver.ask("open-broker", values))
     broker = RealBroker(driver, name_server, port)
     yield broker
     if driver.is_running:

@@ -28,6 +28,8 @@ final class BrokerVerbs {
     private final StoreVerbs store;
     private NamesrvController nameServer;
     private Object broker;
+    private BrokerConfig brokerConfiguration;
+    private MessageStoreConfig storeConfiguration;
     private String nameServerAddress;
 
     BrokerVerbs(StoreVerbs store) {
@@ -37,6 +39,7 @@ final class BrokerVerbs {
     void register(Map<String, Driver.Verb> verbs) {
         verbs.put("open-broker", this::open);
         verbs.put("close-broker", request -> close());
+        verbs.put("role", request -> role());
         verbs.put("topic", this::topic);
     }
 
@@ -54,8 +57,8 @@ final class BrokerVerbs {
         System.setProperty("rocketmq.home.dir", home);
         System.setProperty("rocketmq.namesrv.addr", nameServerAddress);
         TreeSet<String> unknown = new TreeSet<>();
-        MessageStoreConfig storeConfiguration = StoreVerbs.configuration(request, unknown);
-        BrokerConfig brokerConfiguration = new BrokerConfig();
+        storeConfiguration = StoreVerbs.configuration(request, unknown);
+        brokerConfiguration = new BrokerConfig();
         unknown.addAll(Reflect.configure(brokerConfiguration, request.startingWith("broker.")));
         brokerConfiguration.setNamesrvAddr(nameServerAddress);
         NettyServerConfig server = new NettyServerConfig();
@@ -65,10 +68,13 @@ final class BrokerVerbs {
         store.adopt(Reflect.call(broker, "getMessageStore"));
         Loopback.confineServers(broker);
         Reflect.call(broker, "start");
-        if (request.isTrue("dledger")) {
-            awaitLeadership(storeConfiguration, brokerConfiguration);
+        if (request.isTrue("leads")) {
+            awaitLeadership();
         }
-        announce(DEFAULT_TOPIC);
+        // A member of a group of several does not know yet whether it will lead; it is spoken to directly.
+        if (nameServer != null) {
+            announce(DEFAULT_TOPIC);
+        }
         return new Answer().with("initialized", initialized).with("unknown", String.join(",", unknown));
     }
 
@@ -105,9 +111,9 @@ final class BrokerVerbs {
         throw new NoSuchMethodException("constructor of " + type);
     }
 
-    private static void awaitLeadership(MessageStoreConfig store, BrokerConfig broker) throws Exception {
+    private void awaitLeadership() throws Exception {
         for (int i = 0; i < 600; i++) {
-            if (!"SLAVE".equals(store.getBrokerRole().name()) && broker.getBrokerId() == 0) {
+            if (leads()) {
                 return;
             }
             Thread.sleep(100);
@@ -115,12 +121,28 @@ final class BrokerVerbs {
         throw new IllegalStateException("no leader after a minute");
     }
 
+    private boolean leads() {
+        return !"SLAVE".equals(storeConfiguration.getBrokerRole().name()) && brokerConfiguration.getBrokerId() == 0;
+    }
+
+    /** Says whether this member of a DLedger group takes messages, in which term, and how far its log and its commits go. */
+    private Answer role() throws Exception {
+        Object log = Reflect.field(Reflect.call(broker, "getMessageStore"), "commitLog");
+        Object member = Reflect.call(Reflect.field(log, "dLedgerServer"), "getMemberState");
+        Object ledger = Reflect.call(Reflect.field(log, "dLedgerServer"), "getdLedgerStore");
+        return new Answer()
+                .with("leads", leads() && Boolean.TRUE.equals(Reflect.call(member, "isLeader")))
+                .with("term", Reflect.call(member, "currTerm"))
+                .with("end", Reflect.call(ledger, "getLedgerEndIndex"))
+                .with("committed", Reflect.call(ledger, "getCommittedIndex"));
+    }
+
     /** Tells the name server the broker's topics until it knows them: 5.x first has to find out that it is there. */
     private void announce(String topic) throws Exception {
-        Object routes = nameServer == null ? null : Reflect.call(nameServer, "getRouteInfoManager");
+        Object routes = Reflect.call(nameServer, "getRouteInfoManager");
         for (int i = 0; i < ANNOUNCEMENTS; i++) {
             report();
-            if (routes == null || Reflect.call(routes, "pickupTopicRouteData", topic) != null) {
+            if (Reflect.call(routes, "pickupTopicRouteData", topic) != null) {
                 return;
             }
             Thread.sleep(100);

@@ -1,0 +1,97 @@
+"""A DLedger group of three brokers, each a process with a store of its own, whose members can be killed."""
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from tests.oracle.process import DriverProcess
+from tests.oracle.sessions import RealBroker, open_broker
+from tests.oracle.settings import Geometry, free_port
+
+MEMBERS: Final = ("n0", "n1", "n2")
+_PATIENCE: Final = 60  # seconds
+
+
+class Role(NamedTuple):
+    """What a member is in its group, and the numbers of the last entry that it has and that a majority has."""
+
+    leads: bool
+    term: int
+    end: int
+    committed: int
+
+
+class Group:
+    """Members by name; `store_of` says where each has its store."""
+
+    def __init__(self, release: str, directory: Path, geometry: Geometry) -> None:
+        """Start nobody yet."""
+        self._release = release
+        self._directory = directory
+        self._geometry = geometry
+        self._peers = ";".join(f"{name}-127.0.0.1:{free_port()}" for name in MEMBERS)
+        self._running: dict[str, tuple[DriverProcess, RealBroker, ExitStack]] = {}
+
+    def store_of(self, name: str) -> Path:
+        """Name a member's store."""
+        return self._directory / name / "store"
+
+    def start(self, *names: str) -> None:
+        """Start members, on what they have in their stores."""
+        settings = {"enableDLegerCommitLog": "true", "dLegerGroup": "b0", "dLegerPeers": self._peers}
+        for name in names:
+            place = self._directory / name
+            stack = ExitStack()
+            driver = stack.enter_context(DriverProcess(self._release, place))
+            own = settings | {"dLegerSelfId": name}
+            opened = open_broker(driver, self.store_of(name), self._geometry, own, home=place / "home")
+            self._running[name] = driver, stack.enter_context(opened), stack
+
+    def kill(self, *names: str) -> None:
+        """Kill members as a power cut would."""
+        for name in names:
+            driver, _, stack = self._running.pop(name)
+            driver.kill()
+            stack.close()
+
+    def stop(self, *names: str) -> None:
+        """Stop members cleanly."""
+        for name in names:
+            self._running.pop(name)[2].close()
+
+    def member(self, name: str) -> RealBroker:
+        """Give a running member."""
+        return self._running[name][1]
+
+    def role(self, name: str) -> Role:
+        """Ask a running member what it is."""
+        answer = self._running[name][0].ask("role")
+        return Role(answer["leads"] == "true", *(int(answer[key]) for key in ("term", "end", "committed")))
+
+    def leader(self) -> str:
+        """Wait until a member leads and name it."""
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            leaders = [name for name in self._running if self.role(name).leads]
+            if leaders:
+                return leaders[0]
+            time.sleep(0.1)
+        raise TimeoutError("nobody leads")
+
+    def await_agreement(self) -> None:
+        """Wait until all running members have the same entries, and know that a majority has them."""
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            if len({number for name in self._running for number in self.role(name)[2:]}) == 1:
+                return
+            time.sleep(0.1)
+        raise TimeoutError({name: self.role(name) for name in self._running})
+
+    def __enter__(self) -> Self:
+        """Give the group itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill whoever still runs."""
+        self.kill(*list(self._running))

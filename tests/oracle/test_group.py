@@ -1,0 +1,128 @@
+"""
+A DLedger group of three whose leader is killed: what each member has, and that we read it as they do.
+
+The leader has entries that nobody else got. The new one writes others in their place, and what it does not write over
+stays in the old leader's file, behind its last entry, where it would be a message like any other.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.indexing.settings import Wanted
+from jobs.source.workers import OneByOne
+from jobs.verify import Request, verify
+from rmq_formats.commitlog.layout import DLEDGER_ENTRY
+from rmq_formats.indexfile.layout import Geometry as IndexGeometry
+from rmq_formats.indexfile.layout import decode_entry, decode_header
+from tests.oracle.group import MEMBERS, Group
+from tests.oracle.judge import Writer, by_compiled, by_scalar, explain_index, on_disk, records, segments, unfaithful
+from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES, version_of
+from tests.oracle.sessions import DirectMessage, RealBroker
+from tests.oracle.settings import SMALL_GEOMETRY
+
+Verdict = Callable[[str, str, str], None]
+
+_AGREED = 40
+_LOST = 2
+_GROUPS = [
+    pytest.param(release, marks=[pytest.mark.matrix, *([pytest.mark.oracle] if release == newest else [])])
+    for newest in NEWEST_OF_TWO_LINES[1:]
+    for release in MATRIX
+    if version_of(release) >= (4, 5, 2)
+]
+
+
+@pytest.mark.parametrize("writer", _GROUPS)
+def test_entries_that_a_new_leader_took_back_are_no_messages(tmp_path: Path, verdict: Verdict, writer: str) -> None:
+    """
+    Every member's log, queues and index are what we make of its log, and the logs of all are the same.
+
+    Looked at three times: the dead leader's store, which has what nobody agreed on; after it came back; at the end. A
+    leader of 5.2 or newer that comes back gives what is taken back units and index entries first, and keeps them.
+    """
+    rules = Writer(((0, writer),), SMALL_GEOMETRY)
+    with Group(writer, tmp_path, SMALL_GEOMETRY) as group:
+        group.start(*MEMBERS)
+        old = group.leader()
+        others = [name for name in MEMBERS if name != old]
+        agreed = [_put(group.member(old), f"agreed-{number}") for number in range(_AGREED)]
+        group.await_agreement()
+        group.kill(*others)
+        lost = [_put(group.member(old), f"lost-{number}") for number in range(_LOST)]
+        group.kill(old)
+        dead = Path(shutil.copytree(group.store_of(old), tmp_path / "dead"))
+
+        group.start(*others)
+        group.leader()
+        written_over = [_put(group.member(group.leader()), f"over-{number}") for number in range(_LOST - 1)]
+        group.start(old)
+        group.await_agreement()
+        _drain(group)
+        back = Path(shutil.copytree(group.store_of(old), tmp_path / "back"))
+        last = _put(group.member(group.leader()), "last")
+        group.await_agreement()
+        _drain(group)
+        group.kill(*MEMBERS)
+    stores = [group.store_of(name) for name in MEMBERS]
+
+    assert [record.physical_offset for record in records(dead)] == [*agreed, *lost]
+    assert written_over == lost[:-1]
+    assert lost[-1] in _offsets_of_entries(back)
+    assert [record.physical_offset for record in records(back)] == [*agreed, *written_over]
+    assert last == lost[-1]
+    taken_back = records(dead)[_AGREED:]
+    for store in (back, *stores):
+        log = records(store)
+        made = by_scalar(log, rules).queues
+        assert unfaithful(store) == []
+        assert by_compiled(store, rules).queues == made
+        if store in {back, group.store_of(old)}:
+            assert on_disk(store).queues in (made, by_scalar([*log, *taken_back[1:]], rules).queues)
+            assert _indexed(store) <= {record.physical_offset for record in (*log, *taken_back)}
+        else:
+            assert on_disk(store).queues == made
+            index = explain_index(store, log, rules)
+            assert "unexplained" not in index
+            assert _findings(store, writer) == ({"missing_index_entries"} if "lost" in index else set())
+    assert [record.physical_offset for record in records(stores[0])] == [*agreed, *written_over, last]
+    assert len({b"".join(path.read_bytes() for path in segments(store)) for store in stores}) == 1
+    verdict(writer, "a leader killed in a group of three", f"{_LOST} entries taken back, all members equal")
+
+
+def _put(member: RealBroker, key: str) -> int:
+    """Put a message, all of one size; the group may not agree to it."""
+    properties = f"UNIQ_KEY\1{key:12}\2KEYS\1{key:12}all\2TAGS\1TagG\2"
+    return member.put(DirectMessage("G", 0, bytes(500), properties)).physical_offset
+
+
+def _drain(group: Group) -> None:
+    for name in MEMBERS:
+        group.member(name).drain()
+
+
+def _offsets_of_entries(store: Path) -> set[int]:
+    """List where entries stand in the last file, whatever was made of them."""
+    path = segments(store)[-1]
+    raw, at, offsets = path.read_bytes(), 0, set()
+    while at + DLEDGER_ENTRY.size <= len(raw) and raw[at : at + 4] == (1).to_bytes(4):
+        offsets.add(int(path.name) + at + DLEDGER_ENTRY.size)
+        at += int(DLEDGER_ENTRY.unpack(raw[at : at + DLEDGER_ENTRY.size])[1])
+    return offsets
+
+
+def _indexed(store: Path) -> set[int]:
+    """List the messages that a store's index names."""
+    geometry = IndexGeometry(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries)
+    return {
+        decode_entry(data, geometry.entry_position(number)).physical_offset
+        for data in on_disk(store).index_files
+        for number in range(1, decode_header(data).index_count)
+    }
+
+
+def _findings(store: Path, release: str) -> set[str]:
+    wanted = Wanted(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, release)
+    return {finding.kind for finding in verify(Request(str(store), wanted=wanted), OneByOne(), {}).findings}
