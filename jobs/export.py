@@ -153,7 +153,7 @@ def _write(  # noqa: PLR0913 - what is written, and how
     from jobs.progress import of_spark_job
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.parts-", dir=out.parent) as folder:
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.parts-", dir=out.parent.absolute()) as folder:
         written = frame.mapInArrow(PartWriter(Path(folder), kind, release), PART_COLUMNS)
         if quiet or not sys.stderr:
             rows = written.collect()
