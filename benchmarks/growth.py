@@ -1,0 +1,91 @@
+"""
+Ingest ever larger logs, on one core and on two: whether time grows no faster than the log, and memory not at all.
+
+    python -m benchmarks.growth [--gib 1 4 16] [--cores 1 2] [--folder DIR]
+
+Each figure is of a process of its own with a session that has ingested a small log before. Bodies are text of 1 KB.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measuring import measured, vars_of
+from benchmarks.stores import Recipe, make_store
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
+from jobs.source.workers import SparkWorkers
+
+_RECORD_SIZE = 1024
+_WARM_UP_MIB = 256
+_RUNS = 2
+
+
+def one(store: Path, warm_up: Path, lake: Path, cores: int) -> dict[str, float]:
+    """Ingest *store* here, the best of some runs."""
+    from jobs.session import spark_session
+
+    workers = SparkWorkers(
+        spark_session("benchmark", spark_options=["--master", f"local[{cores}]"], record_classes=False)
+    )
+    runs = []
+    for source in (warm_up, *[store] * _RUNS):
+        shutil.rmtree(lake, ignore_errors=True)
+        with measured() as figures:
+            ingest(Request(str(source), str(lake), broker="b", tables=frozenset(), release="5.3.3"), workers)
+        runs.append(figures)
+    shutil.rmtree(lake)
+    return vars_of(min(runs[1:], key=lambda run: run.wall_s))
+
+
+def _recipe(mib: int) -> Recipe:
+    return Recipe(mib << 20, _RECORD_SIZE, compressible=True)
+
+
+def main() -> None:
+    """Print the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gib", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--cores", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark")
+    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    told = parser.parse_args()
+    if told.one:
+        store, warm_up, lake, cores = told.one
+        print(json.dumps(one(Path(store), Path(warm_up), Path(lake), int(cores))))
+        return
+    warm_up = make_store(_recipe(_WARM_UP_MIB), told.folder)
+    found: list[dict[str, Any]] = []
+    for gib, cores in product(told.gib, sorted(told.cores)):
+        store = make_store(_recipe(gib << 10), told.folder)
+        arguments = [str(store), str(warm_up), str(told.folder / "growth"), str(cores)]
+        command = [sys.executable, "-m", "benchmarks.growth", "--one", *arguments]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        found.append({"gib": gib, "cores": cores, **json.loads(done.stdout)})
+        print(found[-1], file=sys.stderr)
+        if cores == max(told.cores) and gib > 1:
+            shutil.rmtree(store)
+    print(json.dumps({"runs": found, **_ratios(found)}, indent=2))
+
+
+def _ratios(found: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the growth of time and memory over the sizes, and what another core brings at the largest one."""
+    cores = max(run["cores"] for run in found)
+    sizes = [run for run in found if run["cores"] == cores]
+    largest = [run for run in found if run["gib"] == sizes[-1]["gib"]]
+    return {
+        "log_times": round(sizes[-1]["gib"] / sizes[0]["gib"], 2),
+        "wall_times": round(sizes[-1]["wall_s"] / sizes[0]["wall_s"], 2),
+        "peak_memory_times": round(sizes[-1]["peak_worker_mib"] / sizes[0]["peak_worker_mib"], 2),
+        "cores_times": round(largest[0]["wall_s"] / largest[-1]["wall_s"], 2),
+    }
+
+
+if __name__ == "__main__":
+    main()
