@@ -2,12 +2,12 @@
 Ingest a log into `messages`, against what stands on either side of it.
 
     python benchmarks/ingest.py [--mib N] [--record-size BYTES] [--runs N] [--compressible] [--folder DIR]
+
 Peers, interleaved in one run: reading the bytes into a checksum (the physical limit); one process that writes the same
 columns with the same codec from batches that lie ready in memory (the floor: it neither reads, decodes nor checks), and
 the same without a codec for bodies that it does not shorten, as we write them; Spark's own writer on our batches; naive
 PySpark (binaryFile, `struct` for each record; of a smaller log with small segments, counted per byte). The log is in
 the page cache, and sessions are started before the clock.
-
 """
 
 import argparse
