@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
+from socket import gethostname
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
 from uuid import uuid4
@@ -32,12 +33,18 @@ class Scratch:
         """Open a new file for writing; nothing is flushed to disk, for nobody reads it after a crash."""
         location = join(self.location, name)
         if is_local(location):
-            with Path(local_path(location)).open("wb") as file:
+            with self._open_new(location) as file:
                 yield file
             return
         buffer = BytesIO()
         yield buffer
         storage_of(location, self.options).create(location, buffer.getvalue())
+
+    def _open_new(self, location: str) -> BinaryIO:
+        try:
+            return Path(local_path(location)).open("wb")
+        except FileNotFoundError as error:  # the run has made its directory where it began
+            raise OSError(f"{self.location}: not to be seen on {gethostname()}: no shared directory?") from error
 
     @contextmanager
     def open(self, name: str) -> Iterator[Reader]:

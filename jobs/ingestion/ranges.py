@@ -17,6 +17,7 @@ import numpy as np
 
 from jobs.indexing.ingesting import Begun
 from jobs.indexing.keyrow import Stretch
+from jobs.lake.lock import check_shared
 from jobs.lake.runs import Lake
 from jobs.lake.tables import CONSUME_QUEUE, MESSAGES, QUARANTINE, Table
 from jobs.lake.writing import Action, FileNaming, TableFile
@@ -62,6 +63,7 @@ class RangeResult(NamedTuple):
 
 def write_range(work: RangeWork, range_: Range, pieces: Iterator[Records | Piece]) -> RangeResult:
     """Write the rows of one range, and return what a commit needs."""
+    check_shared(work.lake, work.naming.store_id)
     part = f"{range_.start_offset:020d}"
     matcher = Matcher(work.matching) if work.matching else None
     keys = work.indexing.collector() if work.indexing else None

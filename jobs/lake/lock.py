@@ -38,6 +38,13 @@ def held(lake: Lake, store_id: str) -> Iterator[bool]:
         yield was_cut_off
 
 
+def check_shared(lake: Lake, store_id: str) -> None:
+    """Raise `OSError` where this machine does not see the lock that the run holds: what it wrote would be lost."""
+    location = join(lake.location, _LOCKS, store_id)
+    if is_local(location) and not Path(local_path(location)).exists():
+        raise OSError(f"{lake.location}: not to be seen on {socket.gethostname()}: no shared directory?")
+
+
 @contextmanager
 def _file_held(location: str) -> Iterator[bool]:
     path = Path(local_path(location))

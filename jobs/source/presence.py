@@ -15,13 +15,15 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from jobs.source.listing import Segment
+from jobs.storage import is_local
 
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 _MANY = 64  # paths: beyond, whole directories are listed, which costs one look each
 
 
 def segment_sizes(spark: SparkSession, segments: Sequence[Segment]) -> Mapping[str, int]:
-    """Return the length of each segment that executors can see."""
+    """Return the length of each segment that executors can see; of a store elsewhere, there is one view alone."""
+    segments = [segment for segment in segments if is_local(segment.location)]
     if not segments:
         return {}
     locations = [segment.location for segment in segments]
@@ -33,7 +35,7 @@ def segment_sizes(spark: SparkSession, segments: Sequence[Segment]) -> Mapping[s
         files = spark.read.format("binaryFile").option("ignoreMissingFiles", "true").load(paths)
     except AnalysisException as error:
         # Retention may have deleted the oldest segments since the driver listed them.
-        left = [segment for segment in segments if os.path.exists(segment.location)]  # noqa: PTH110 - URIs, too
+        left = [segment for segment in segments if os.path.exists(segment.location)]  # noqa: PTH110 - str is what we have
         if error.getCondition() != "PATH_NOT_FOUND" or len(left) == len(segments):
             raise
         return segment_sizes(spark, left)
