@@ -36,7 +36,7 @@ test-fast: environment ## Formats as their readable modules have them, and the c
 test-slow: environment ## The rest: a real RocketMQ, clusters, S3, HDFS, a browser
 	$(PYTHON) -m pytest -m "($(SLOW)) and not campaign" $(ARGS)
 
-test-campaign: environment ## What takes a quiet machine and patience: whole commands killed, a cluster that loses a worker
+test-campaign: environment ## What takes a quiet machine and patience: whole commands killed
 	$(PYTHON) -m pytest -m campaign $(ARGS)
 
 test-browser: environment ## Reports as a browser shows them

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import takewhile
+from pathlib import Path
 from platform import python_version
 from time import monotonic
 from types import FrameType
@@ -109,6 +110,16 @@ _DEAD_WORKER = "Python worker exited unexpectedly"
 _FILE_ERROR = re.compile(r"\w+: \[Errno \d+\] (?P<reason>.+): '(?P<file>.+)'")
 
 
+def _pack(ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
+    if path is None or ctx.resilient_parsing:
+        return
+    from jobs.launch.packing import pack
+
+    pack(path)
+    click.echo(f"{path}: for --archives {path}#environment --conf spark.pyspark.python=./environment/bin/python")
+    ctx.exit()
+
+
 class _Settings:
     """What the whole command line was told, kept where an error can still read it."""
 
@@ -131,6 +142,15 @@ class _Settings:
     expose_value=False,
     callback=_print_versions,
     help="Show versions and exit.",
+)
+@click.option(
+    "--pack-environment",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    is_eager=True,
+    expose_value=False,
+    callback=_pack,
+    help="Write what workers of a cluster need besides Python and Spark into FILE (.tar.gz), and exit.",
 )
 @click.option("--traceback", is_flag=True, envvar="RMQ_LAKE_TRACEBACK", help="Show where an error was raised, too.")
 @click.option(

@@ -13,7 +13,7 @@ from jobs.dumping.items import Item, Request
 from jobs.dumping.kinds import NAMES, dumper_of, recognise
 from jobs.exit_codes import ExitCode, worst
 from jobs.log import say
-from jobs.options import json_option
+from jobs.options import STORED, json_option
 from rmq_formats.errors import FormatError
 from rmq_formats.store import FileKind
 
@@ -32,7 +32,7 @@ Exit codes: 0 clean · 1 a file cannot be read · 2 usage · 3 something in a fi
 
 
 @click.command(epilog=_EPILOG)
-@click.argument("files", metavar="FILE…", nargs=-1, required=True)
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=STORED)
 @click.option("--from", "start", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at this offset.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Print at most so many things of each file.")
 @click.option("--fields", is_flag=True, help="Name every byte: one line a field.")

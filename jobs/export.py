@@ -12,7 +12,7 @@ import click
 from jobs.configuration import config_option
 from jobs.exit_codes import ExitCode
 from jobs.log import say
-from jobs.options import PathListType, json_option, quiet_option
+from jobs.options import STORED, WRITTEN, LocalFileType, PathListType, json_option, quiet_option
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import NEWEST, Release
 
@@ -31,15 +31,15 @@ _BODY = re.compile(r"\bbody(_text)?\b", re.IGNORECASE)
     "  rmq-lake export --lake LAKE --where \"properties['region'] = 'eu'\" --out eu.ndjson\n"
     "  rmq-lake export --lake LAKE --where \"get_json_object(body_text, '$.id') = '7'\" --format parquet --out 7.parq"
 )
-@click.option("--store", metavar="STORE", help="The broker's store root: a path or an s3a:// URI.")
-@click.option("--lake", metavar="LAKE", help="The lake, instead of a store.")
+@click.option("--store", type=STORED, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs).")
+@click.option("--lake", type=WRITTEN, metavar="LAKE", help="The lake, instead of a store.")
 @click.option("--commitlog", type=PathListType(), metavar="PATH[,PATH…]", help="Where the CommitLog lies elsewhere.")
 @click.option("--broker", metavar="NAME", help="Only this broker's messages of a lake; the label of a store's.")
 @click.option("--release", metavar="X.Y.Z", help="The broker's release, where the store cannot tell it.")
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
 @click.option("--where", metavar="SQL", help="A condition in Spark's SQL on the columns of `messages`, and body_text.")
 @click.option("--format", "kind", type=click.Choice(["ndjson", "parquet"]), default="ndjson", show_default=True)
-@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
+@click.option("--out", required=True, type=LocalFileType(), metavar="FILE")
 @json_option
 @quiet_option
 @config_option

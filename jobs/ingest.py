@@ -16,8 +16,8 @@ from jobs.lake.runs import HeldByOtherError, Lake
 from jobs.log import say
 from jobs.metrics import write_metrics
 from jobs.options import (
+    WRITTEN,
     json_option,
-    known_location,
     max_rate_option,
     quiet_option,
     report_option,
@@ -47,7 +47,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
     "--lake",
     required=True,
     metavar="LAKE",
-    callback=known_location,
+    type=WRITTEN,
     help="Directory or s3a:// URI of the lake; made when it is not there.",
 )
 @click.option(

@@ -14,7 +14,7 @@ from jobs.lake.tables import RUNS
 from jobs.lake.upkeep import newest_rows
 from jobs.lake.writing import Action
 from jobs.log import say
-from jobs.options import json_option, quiet_option
+from jobs.options import WRITTEN, json_option, quiet_option
 from jobs.session import spark_session
 from jobs.source.workers import SparkWorkers, Workers
 from jobs.storage import normalise
@@ -49,7 +49,7 @@ def optimize(location: str, workers: Workers | None = None) -> list[Saved]:
 
 
 @click.command(epilog="\b\nExample:\n  rmq-lake optimize /data/lake")
-@click.argument("lake", metavar="LAKE")
+@click.argument("lake", metavar="LAKE", type=WRITTEN)
 @json_option
 @quiet_option
 @config_option

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from jobs.storage import refusal
+from jobs.storage import is_local, refusal
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _Decorator = Callable[[_Command], _Command]
@@ -51,6 +51,40 @@ class ZoneType(click.ParamType[ZoneInfo]):
             self.fail(f"no time zone is named {value!r} (example: Asia/Shanghai)", param, ctx)
 
 
+class LocationType(click.ParamType[str]):
+    """A path or a URI; one that no part of the program can reach is refused before anything is started."""
+
+    name = "location"
+
+    def __init__(self, *, to_write: bool) -> None:
+        """*to_write*: what is there is ours, not a store."""
+        self._to_write = to_write
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return it as it is."""
+        reason = refusal(str(value), to_write=self._to_write)
+        if reason is not None:
+            self.fail(reason, param, ctx)
+        return str(value)
+
+
+STORED = LocationType(to_write=False)
+WRITTEN = LocationType(to_write=True)
+
+
+class LocalFileType(click.Path):
+    """A file of this machine that will be written."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Return the path; a URI would be taken for one."""
+        if not is_local(str(value)):
+            self.fail(f"{value}: name a file of this machine", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class PathListType(click.ParamType[tuple[str, ...]]):
     """Paths or URIs, separated by commas as in a broker's own configuration."""
 
@@ -63,7 +97,7 @@ class PathListType(click.ParamType[tuple[str, ...]]):
         paths = tuple(path.strip() for path in str(value).split(","))
         if not all(paths):
             self.fail(f"{value!r} holds an empty path", param, ctx)
-        return paths
+        return tuple(STORED.convert(path, param, ctx) for path in paths)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, nothing else there.")
@@ -76,16 +110,8 @@ report_option = click.option(
 )
 
 
-def known_location(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Refuse a URI that no part of the program can reach, before anything is started."""
-    reason = refusal(value) if value else None
-    if reason is not None:
-        raise click.BadParameter(reason, ctx, parameter)
-    return value
-
-
 store_options = composed(
-    click.argument("store", metavar="STORE", callback=known_location),
+    click.argument("store", metavar="STORE", type=STORED),
     click.option(
         "--commitlog",
         type=PathListType(),

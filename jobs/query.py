@@ -12,7 +12,7 @@ import click
 
 from jobs.configuration import config_option
 from jobs.exit_codes import ExitCode
-from jobs.options import PathListType, ZoneType, json_option, quiet_option
+from jobs.options import STORED, WRITTEN, PathListType, ZoneType, json_option, quiet_option
 from jobs.queries import finding, reasons
 from jobs.queries.finding import KEY_LIMIT, Window
 from jobs.queries.log_search import Progress, silent
@@ -82,8 +82,8 @@ class Place(NamedTuple):
 
 
 _PLACE_OPTIONS = (
-    click.option("--store", metavar="STORE", help="The broker's store root: a path or an s3a:// URI."),
-    click.option("--lake", metavar="LAKE", help="The lake, instead of a store."),
+    click.option("--store", type=STORED, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs)."),
+    click.option("--lake", type=WRITTEN, metavar="LAKE", help="The lake, instead of a store."),
     click.option(
         "--commitlog", type=PathListType(), metavar="PATH[,PATH…]", help="Where the CommitLog lies elsewhere."
     ),

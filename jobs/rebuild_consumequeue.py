@@ -21,7 +21,7 @@ from jobs.exit_codes import ExitCode
 from jobs.indexing.scratch import scratch_beside
 from jobs.indexing.settings import UndecidedError
 from jobs.log import say
-from jobs.options import geometry_options, json_option, max_rate_option, quiet_option, store_options
+from jobs.options import WRITTEN, geometry_options, json_option, max_rate_option, quiet_option, store_options
 from jobs.queues.files import file_sizes, plain_file_size
 from jobs.queues.rebuilding import ATTEMPT, BuiltQueue, Recipe, build_group, collect, discard
 from jobs.queues.settings import has_rocksdb_queues, known_releases, queue_rules
@@ -209,7 +209,13 @@ def _unused(path: Path) -> bool:
 @click.command(epilog="\b\nExamples:\n  rmq-lake rebuild-consumequeue /data/rocketmq/store --out /data/queues\n  "
                "rmq-lake rebuild-consumequeue STORE --out DIR --broker-conf broker.conf --release 4.9.8")  # fmt: skip
 @store_options
-@click.option("--out", required=True, metavar="DIR", help="An empty directory, or a new one, for <topic>/<queue id>/….")
+@click.option(
+    "--out",
+    required=True,
+    type=WRITTEN,
+    metavar="DIR",
+    help="An empty directory, or a new one, for <topic>/<queue id>/….",
+)
 @max_rate_option
 @geometry_options
 @json_option

@@ -14,6 +14,7 @@ from jobs.indexing.settings import UndecidedError, Wanted
 from jobs.install import RefusedError, broker_kept_out, install, plan_installation
 from jobs.log import say
 from jobs.options import (
+    WRITTEN,
     geometry_options,
     json_option,
     max_rate_option,
@@ -31,7 +32,9 @@ _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files tak
 @click.command(epilog="\b\nExamples:\n  rmq-lake rebuild-index /data/rocketmq/store --out /data/index\n  "
                "rmq-lake rebuild-index STORE --out DIR --lost-only --install --dry-run")  # fmt: skip
 @store_options
-@click.option("--out", required=True, metavar="DIR", help="An empty directory, or a new one; a path or a URI.")
+@click.option(
+    "--out", required=True, type=WRITTEN, metavar="DIR", help="An empty directory, or a new one; a path or a URI."
+)
 @click.option("--lost-only", is_flag=True, help="Keep the index files that are there; write those that are missing.")
 @click.option("--install", "wants_install", is_flag=True, help="Put the files into the stopped broker's store.")
 @click.option("--dry-run", is_flag=True, help="With --install: say what would be done, and touch nothing.")

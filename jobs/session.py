@@ -14,6 +14,7 @@ from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from jobs.hadoop_settings import file_system_settings
 from jobs.launch import spark
 from jobs.launch.class_archive import Recording
 from jobs.log import JsonLines, say
@@ -86,13 +87,8 @@ def close(*, succeeded: bool) -> None:
 
 
 def hadoop_options(spark: SparkSession) -> dict[str, str]:
-    """Return the session's file system settings (`fs.s3a.…`), for clients that are not Hadoop's."""
-    prefix = "spark.hadoop."
-    return {
-        name.removeprefix(prefix): value
-        for name, value in spark.sparkContext.getConf().getAll()
-        if name.startswith(f"{prefix}fs.")
-    }
+    """Return the session's file system settings (`fs.s3a.…`, `dfs.…`), for clients that are not Hadoop's."""
+    return file_system_settings(spark.sparkContext.getConf().getAll())
 
 
 def _start_jvm(app_name: str, told: spark.Submission) -> None:

@@ -2,15 +2,15 @@
 Files and objects, wherever they lie: list, read ranges, create, delete.
 
 The only module that knows file systems and their credentials. Local paths go straight to the operating system: `pread`
-gives an error with an offset where a mapping would kill the process. Object stores come through pyarrow. A location is
-a local path or a URI; `join` builds children of either.
+gives an error with an offset where a mapping would kill the process. Object stores come through pyarrow; HDFS is read
+over HTTP. A location is a local path or a URI; `join` builds children of either.
 """
 
 import errno
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
+from jobs import webhdfs
 from jobs.priority import step_back
 
 LOCAL = "file"
 S3_SCHEMES = frozenset({"s3", "s3a"})
+HDFS = "hdfs"
 _CARE = "rmq-lake.max-rate"  # among the settings of a store's file system
 _BURST_SECONDS = 0.5  # of unused time that may be made up for
 _PAGE = 4096
@@ -144,15 +146,19 @@ def storage_of(location: str, options: Mapping[str, str] | None = None) -> Stora
         raise OSError(reason)
     if is_local(location):
         return LocalStorage(Care.of(options or {}))
+    if scheme_of(location) == HDFS:
+        return HdfsStorage(webhdfs.name_nodes(location, options or {}))
     return _s3_storage(tuple(sorted((options or {}).items())))
 
 
-def refusal(location: str) -> str | None:
-    """Say why nothing can be read or written at *location*; None when its kind is known."""
+def refusal(location: str, *, to_write: bool = False) -> str | None:
+    """Say why nothing can be read, or written, at *location*; None when its kind is known."""
     scheme = scheme_of(location)
     if scheme == LOCAL or scheme in S3_SCHEMES:
         return None
-    return f"{location}: {scheme}:// can be neither read nor written; known are local paths and s3a://"
+    if scheme != HDFS:
+        return f"{location}: {scheme}:// can be neither read nor written; known are local paths, s3a:// and hdfs://"
+    return f"{location}: hdfs:// is for stores alone; lakes and output are local paths or s3a://" if to_write else None
 
 
 class LocalReader:
@@ -347,6 +353,57 @@ class S3Storage:
             self.filesystem.delete_file(self._key(location))
 
 
+class _HdfsReader:
+    """A file of HDFS as long as it was when it was opened."""
+
+    def __init__(self, nodes: Sequence[str], location: str) -> None:
+        self._nodes = nodes
+        self._location = location
+        self.size = webhdfs.status_of(nodes, location).size
+
+    def read(self, position: int, length: int) -> bytes:
+        wanted = min(length, self.size - position)
+        return webhdfs.read(self._nodes, self._location, position, wanted) if wanted > 0 else b""
+
+
+@dataclass(frozen=True, slots=True)
+class HdfsStorage:
+    """A file system of Hadoop, to be read."""
+
+    name_nodes: tuple[str, ...]
+
+    def list_files(self, location: str) -> list[FileInfo]:
+        """Return every file below *location*, sorted by name."""
+        if not webhdfs.status_of(self.name_nodes, location).is_directory:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location)
+        found: list[FileInfo] = []
+        pending = [""]
+        while pending:
+            prefix = pending.pop()
+            with suppress(FileNotFoundError):  # retention deletes while we look
+                for entry in webhdfs.entries_of(self.name_nodes, join(location, prefix).rstrip("/")):
+                    name = f"{prefix}{entry.name}"
+                    if entry.is_directory:
+                        pending.append(f"{name}/")
+                    else:
+                        found.append(FileInfo(name, entry.size, entry.modified_ms))
+        return sorted(found)
+
+    @contextmanager
+    def open(self, location: str) -> Iterator[_HdfsReader]:
+        """Open a file; every read is one ranged request."""
+        yield _HdfsReader(self.name_nodes, location)
+
+    def create(self, location: str, data: bytes) -> None:
+        """Refuse."""
+        del data
+        raise OSError(refusal(location, to_write=True))
+
+    def delete(self, location: str) -> None:
+        """Refuse."""
+        raise OSError(refusal(location, to_write=True))
+
+
 def arrow_file(location: str, options: Mapping[str, str]) -> Any:  # noqa: ANN401 - a file of pyarrow's
     """Open a file for pyarrow's own readers."""
     if is_local(location):
@@ -360,7 +417,7 @@ def arrow_filesystem(location: str, options: Mapping[str, str]) -> Any:  # noqa:
     """Return pyarrow's file system of a location that is not local."""
     storage = storage_of(location, options)
     if not isinstance(storage, S3Storage):
-        raise OSError(f"{location}: can be read, not written: a lake is a local directory or an s3a:// URI")
+        raise OSError(refusal(location, to_write=True))
     return storage.filesystem
 
 

@@ -20,6 +20,7 @@ from jobs.configuration import config_option
 from jobs.exit_codes import ExitCode, worst
 from jobs.indexing.settings import UndecidedError, Wanted
 from jobs.options import (
+    WRITTEN,
     geometry_options,
     json_option,
     max_rate_option,
@@ -125,10 +126,11 @@ def _queues(request: Request, workers: Workers, listing: StoreListing) -> PartRe
 )
 @click.option(
     "--scratch",
+    type=WRITTEN,
     metavar="DIR",
     help="Where tasks leave packed keys for each other; on a cluster, a directory or URI that all workers reach.",
 )
-@click.option("--lake", metavar="LAKE", help="Keep the findings in the table `findings` of this lake.")
+@click.option("--lake", type=WRITTEN, metavar="LAKE", help="Keep the findings in the table `findings` of this lake.")
 @click.option("--broker", metavar="NAME", help="Label of the broker in the lake.")
 @max_rate_option
 @geometry_options

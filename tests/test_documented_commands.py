@@ -25,7 +25,7 @@ _OURS = ("./spark-submit.sh", "rmq-lake")
 NOT_RUN = {
     r"…|\[[A-Z]|\bVERB\b": "three dots, brackets, VERB: the form of a command, not one",
     r"^rmq-lake \w+$": "names a verb in a sentence",
-    r"spark://|s3a://": "needs a cluster or a server: tests/scale runs these verbs there",
+    r"spark://|s3a://|hdfs://|--pack-environment": "needs a cluster or a server: tests/scale runs these verbs there",
     r"spark-submit\.sh demo$": "docs/tutorial.md runs the same tour, in a directory with a name",
     r"^\.ci/run$": "all tests together, this one among them",
 }

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import click
 
+from jobs.hadoop_settings import file_system_settings
+
 # Spark 4.2, SparkSubmitOptionParser. Those that only make sense where spark-submit runs a JAR are left out.
 _WITH_VALUE = frozenset(
     (
@@ -43,8 +45,7 @@ _WITH_VALUE = frozenset(
 )
 _FLAGS = frozenset(("--load-spark-defaults", "--supervise", "--verbose", "-v"))
 _OURS = frozenset(("--help", "-h", "--version", "--traceback", "--log-json"))
-
-_HADOOP = "spark.hadoop."
+_OURS_WITH_VALUE = frozenset(("--pack-environment",))
 
 
 class CommandLine(NamedTuple):
@@ -65,6 +66,8 @@ def divide(arguments: Sequence[str]) -> CommandLine:
             return CommandLine(tuple(spark), (*own, argument, *remaining))
         if argument in _OURS:
             own.append(argument)
+        elif name in _OURS_WITH_VALUE:
+            own += [name, value if equals else _value(name, next(remaining, None))]
         elif argument in _FLAGS:
             spark.append(argument)
         elif name in _WITH_VALUE:
@@ -92,9 +95,8 @@ def configured(key: str, spark_options: Sequence[str]) -> str | None:
 def file_system_options() -> dict[str, str]:
     """Return the file system settings (`fs.s3a.…`) of the command line's Spark options, for verbs without a session."""
     spark_options = shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))
-    values = [value for name, value in pairwise(spark_options) if name in {"--conf", "-c"}]
-    settings = (value.removeprefix(_HADOOP).partition("=") for value in values if value.startswith(f"{_HADOOP}fs."))
-    return {name: value for name, _, value in settings}
+    told = (value.partition("=") for name, value in pairwise(spark_options) if name in {"--conf", "-c"})
+    return file_system_settings((name, value) for name, _, value in told)
 
 
 def names_s3(line: CommandLine, environment: Mapping[str, str]) -> bool:
@@ -116,6 +118,6 @@ def _value(name: str, value: str | None) -> str:
 
 
 def _unknown(name: str) -> str:
-    similar = get_close_matches(name, _WITH_VALUE | _FLAGS | _OURS, n=1)
+    similar = get_close_matches(name, _WITH_VALUE | _FLAGS | _OURS | _OURS_WITH_VALUE, n=1)
     hint = f" (did you mean {similar[0]}?)" if similar else ""
     return f"{name} is no option of Spark{hint}; a verb's own options stand after the verb"

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
+from urllib.parse import urlsplit
 
 from jobs.launch import class_archive, jars, shipping
 from jobs.launch.arguments import configured, value_of
@@ -73,6 +74,10 @@ def submission(
     else:
         environment["SPARK_SUBMIT_OPTS"] = _appended([_QUIET], os.environ.get("SPARK_SUBMIT_OPTS", ""))
         options = _with_files(options, "--py-files", [str(shipping.archive())])
+        # Executors call the driver at the address that Spark finds, or that the user names. Where the whole cluster is
+        # this machine's own, nothing of ours listens outside either.
+        if _is_loopback(_master(spark_options) or ""):
+            environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
         # spark-submit does this for drivers that it starts itself; ours would have workers start any `python3`.
         python = configured("spark.pyspark.python", spark_options)
         if python is not None:
@@ -100,6 +105,12 @@ def on_half_the_cores(spark_options: Sequence[str]) -> Sequence[str]:
 def is_local(spark_options: Sequence[str]) -> bool:
     """Tell whether the driver's process is the whole of Spark."""
     return (_master(spark_options) or DEFAULT_MASTER).startswith("local")
+
+
+def _is_loopback(master: str) -> bool:
+    """Tell whether a standalone master listens on this machine alone."""
+    host = urlsplit(master.partition(",")[0]).hostname or ""
+    return host == "localhost" or host.startswith("127.")
 
 
 def _master(spark_options: Sequence[str]) -> str | None:

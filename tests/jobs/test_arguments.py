@@ -23,7 +23,14 @@ def test_our_own_options_may_stand_among_sparks() -> None:
     assert (("--master", "local"), ("--traceback", "dump", "file")) == line
 
 
-@pytest.mark.parametrize("arguments", [["--master"], ["--mastr", "local", "ingest"], ["--json", "inspect"]])
+def test_an_option_of_ours_may_have_a_value() -> None:
+    """It is not taken for a verb."""
+    line = divide(["--pack-environment", "file", "--master=local"])
+
+    assert (("--master", "local"), ("--pack-environment", "file")) == line
+
+
+@pytest.mark.parametrize("arguments", [["--pack-environment"], ["--master"], ["--mastr", "local", "ingest"], ["--json", "inspect"]])
 def test_what_is_neither_is_a_usage_error(arguments: list[str]) -> None:
     """A typo must not make the verb a value."""
     with pytest.raises(click.UsageError):

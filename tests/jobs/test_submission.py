@@ -106,6 +106,19 @@ def test_a_cluster_gets_our_code_and_not_our_jvm_flags() -> None:
     assert "PYSPARK_PYTHON" not in told.environment
 
 
+@pytest.mark.parametrize("master", ["spark://127.0.0.1:7077", "spark://localhost:7077,localhost:7078"])
+def test_under_a_master_on_the_loopback_nothing_listens_outside(master: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else Spark takes the machine's outer address."""
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+
+    assert "127.0.0.1" == submission(["--master", master]).environment["SPARK_LOCAL_IP"]
+
+
+def test_executors_elsewhere_call_the_driver_at_the_address_that_spark_finds() -> None:
+    """The loopback would be their own."""
+    assert "SPARK_LOCAL_IP" not in submission(["--master", "spark://host:7077"]).environment
+
+
 def test_workers_start_the_python_that_the_user_names() -> None:
     """Only spark-submit reads that setting, and only for a driver that it starts itself."""
     told = submission(["--master", "spark://host:7077", "--conf", "spark.pyspark.python=./environment/bin/python"])

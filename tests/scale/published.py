@@ -27,6 +27,7 @@ class Jar(NamedTuple):
 
 
 S3PROXY = Jar("org.gaul", "s3proxy", "4.1.0", "jar-with-dependencies")
+HADOOP = Jar("org.apache.hadoop", "hadoop-client-minicluster", "3.5.0")  # Spark 4.2 has the rest of it
 
 
 def fetched(jar: Jar) -> Path:

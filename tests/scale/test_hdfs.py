@@ -1,0 +1,192 @@
+"""Stores on HDFS: a real name node and a real data node, read over HTTP."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs import cli
+from jobs.exit_codes import ExitCode
+from jobs.indexing.rebuilding import Request as RebuildRequest
+from jobs.indexing.rebuilding import rebuild
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
+from jobs.source.workers import OneByOne
+from jobs.storage import storage_of
+from jobs.verify import Request as VerifyRequest
+from jobs.verify import verify
+from tests.pipeline.lakes import raw_rows, rows_of
+from tests.pipeline.stores import records_of, segments_of
+from tests.scale.commands import rmq_lake
+from tests.scale.hdfs import Hdfs, hdfs
+from tests.scale.servers import ADDRESS, free_port
+
+pytestmark = pytest.mark.hdfs
+
+RANGE = 3000  # bytes: no record is longer, and no segment's size is a multiple
+SEGMENT = "commitlog/00000000000000000000"
+
+Run = Callable[..., tuple[ExitCode, str, str]]
+
+
+@pytest.fixture(scope="module")
+def local(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a real broker's store, with a topic whose name is hard on URLs."""
+    store = tmp_path_factory.mktemp("hdfs-store") / "store"
+    shutil.copytree(golden("b533-base"), store, ignore=shutil.ignore_patterns("EXPECT"))
+    return store
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, local: Path) -> Iterator[Hdfs]:
+    """Run one HDFS for all tests of this file, with the store in it under two names."""
+    with hdfs(tmp_path_factory.mktemp("hdfs")) as started:
+        started.shell("-mkdir", "/stores", "/secret")
+        started.shell("-put", f"file://{local}", "/stores/plain")
+        started.shell("-put", f"file://{local}", "/secret/store")
+        started.shell("-chmod", "700", "/secret")
+        yield started
+
+
+@pytest.fixture
+def run(server: Hdfs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run a verb in this process, with the server's address before it."""
+    monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "")
+
+    def command(*arguments: str) -> tuple[ExitCode, str, str]:
+        capfd.readouterr()
+        return cli.main([*server.spark_options, *arguments]), *capfd.readouterr()
+
+    return command
+
+
+def expected_rows(store: Path) -> list[tuple[int, bytes]]:
+    """Return what the scalar layer reads from the local copy."""
+    return [(record.physical_offset, raw) for record, raw in records_of(segments_of(store))]
+
+
+def test_every_message_of_a_store_on_hdfs_is_in_the_lake_once(server: Hdfs, local: Path, tmp_path: Path) -> None:
+    """Read in small ranges; units and index entries are those of the local copy, and a second run finds nothing new."""
+    remote, here = tmp_path / "remote", tmp_path / "here"
+    request = Request(server.uri("/stores/plain"), str(remote), range_size=RANGE)
+    first, second = (ingest(request, OneByOne(server.options)) for _ in range(2))
+    ingest(Request(str(local), str(here)), OneByOne())
+
+    assert (ExitCode.CLEAN, 0, None) == (first.exit_code, second.messages, second.run)
+    assert expected_rows(local) == raw_rows(remote)
+    for table, count in (("consume_queue", "physical_offset"), ("index_entries", "physical_offset")):
+        expected = [row[count] for row in rows_of(here, table, "physical_offset")]
+        assert expected
+        assert expected == [row[count] for row in rows_of(remote, table, "physical_offset")]
+
+
+def test_the_launcher_reads_where_hadoops_own_files_say(server: Hdfs, local: Path, tmp_path: Path) -> None:
+    """HADOOP_CONF_DIR names the file system and its ports; with Spark, and a URI without a host."""
+    ended = rmq_lake("ingest", "hdfs:///stores/plain", "--lake", str(tmp_path), HADOOP_CONF_DIR=str(server.conf))
+
+    assert 0 == ended.code, ended.err
+    assert expected_rows(local) == raw_rows(tmp_path)
+
+
+def test_inspect_dump_and_query_say_of_hdfs_what_they_say_of_a_disk(server: Hdfs, local: Path, run: Run) -> None:
+    """What they say differs by the place alone."""
+    remote = server.uri("/stores/plain")
+    for verb in (
+        ("inspect", "--deep", "--json", "--quiet", ""),
+        ("dump", "--json", f"/{SEGMENT}"),
+        ("query", "by-key", "-t", "T1", "-k", "k1", "--json", "--release", "5.3.3", "--store", ""),
+    ):
+        there, here = run(*verb[:-1], f"{remote}{verb[-1]}"), run(*verb[:-1], f"{local}{verb[-1]}")
+
+        assert ExitCode.CLEAN is here[0], verb
+        assert here[:2] == (there[0], there[1].replace(remote, str(local)))
+
+
+def test_verify_and_rebuild_index_read_hdfs(server: Hdfs, local: Path, tmp_path: Path) -> None:
+    """A sound store has no findings, and its index files are the broker's own."""
+    store = server.uri("/stores/plain")
+    verdict = verify(VerifyRequest(store, range_size=RANGE), OneByOne(server.options), server.options)
+    rebuild(RebuildRequest(store, str(tmp_path), range_size=RANGE), OneByOne(server.options), server.options)
+
+    assert [] == verdict.findings
+    made = [path.read_bytes() for path in sorted(tmp_path.iterdir()) if path.name.isdigit()]
+    assert [path.read_bytes() for path in sorted((local / "index").iterdir())] == made
+
+
+def test_names_are_taken_as_they_stand(server: Hdfs, tmp_path: Path) -> None:
+    """Topics hold per cent signs, and a user's directory what a URL gives another meaning."""
+    names = [f"{number}/%RETRY%group/0/{name}" for number, name in enumerate(("a b", "c[d]", "e?f", "g#h", "i%2Fj"))]
+    for name in names:
+        path = tmp_path / "odd" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(name)
+    server.shell("-put", f"file://{tmp_path}/odd", "/stores/odd")
+    location = server.uri("/stores/odd")
+    storage = storage_of(location, server.options)
+
+    assert names == [info.name for info in storage.list_files(location)]
+    for name in names:
+        with storage.open(f"{location}/{name}") as file:
+            assert name == bytes(file.read(0, 100)).decode()
+
+
+def test_a_file_that_is_cut_or_deleted_while_it_is_read_is_an_error_with_its_path(server: Hdfs, local: Path) -> None:
+    """Never fewer bytes than the file had when it was opened."""
+    server.shell("-put", f"file://{local}/{SEGMENT}", "/stores/cut")
+    location = server.uri("/stores/cut")
+    with storage_of(location, server.options).open(location) as file:
+        assert (local / SEGMENT).read_bytes() == bytes(file.read(0, 1 << 20))
+        server.shell("-truncate", "-w", "5000", "/stores/cut")
+        with pytest.raises(OSError, match=f"{location}: ends at 5000 now"):
+            file.read(4000, 2000)
+        with pytest.raises(OSError, match=location):
+            file.read(6000, 2000)
+        server.shell("-rm", "/stores/cut")
+        with pytest.raises(FileNotFoundError) as raised:
+            file.read(0, 100)
+
+    assert location == raised.value.filename
+
+
+def test_what_hdfs_denies_is_one_line_with_path_and_user(
+    server: Hdfs, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1."""
+    monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
+    store = server.uri("/secret/store")
+    code, _, said = run("inspect", store)
+
+    assert (ExitCode.FAILED, 1) == (code, len(said.strip().splitlines())), said
+    assert said.startswith(f"rmq-lake: {store}: HDFS denies it to user stranger: Permission denied")
+
+
+def test_a_store_that_is_not_there_is_one_line(server: Hdfs, run: Run) -> None:
+    """Exit code 1, and the words of a local path."""
+    store = server.uri("/stores/nothing")
+
+    assert (ExitCode.FAILED, "", f"rmq-lake: {store}: No such file or directory\n") == run("inspect", store)
+
+
+def test_a_name_node_that_is_down_is_one_line(server: Hdfs, run: Run) -> None:
+    """Exit code 1: which store, which address, and that nobody answers there."""
+    port = free_port()
+    setting = f"spark.hadoop.dfs.namenode.http-address={ADDRESS}:{port}"
+    store = server.uri("/stores/plain")
+    code, _, said = run("--conf", setting, "inspect", store)
+
+    assert ExitCode.FAILED is code
+    assert f"rmq-lake: {store}: HDFS does not answer: {ADDRESS}:{port}: Connection refused\n" == said
+
+
+def test_nothing_is_written_to_hdfs(server: Hdfs, run: Run, local: Path) -> None:
+    """A lake or an output there is a usage error before anything starts."""
+    for arguments in (
+        ("ingest", str(local), "--lake", server.uri("/lake")),
+        ("rebuild-index", str(local), "--out", server.uri("/index")),
+        ("query", "by-key", "-t", "T1", "-k", "k1", "--lake", server.uri("/lake")),
+    ):
+        code, _, said = run(*arguments)
+
+        assert ExitCode.USAGE is code
+        assert "hdfs:// is for stores alone" in said
