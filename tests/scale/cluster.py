@@ -1,19 +1,27 @@
-"""A standalone Spark cluster on this machine: a master and two workers, from the Spark that pip installed."""
+"""
+A standalone Spark cluster on this machine: a master and two workers, from the Spark that pip installed.
 
+Each worker is as far away as this machine allows: an address of its own, where the system permits it a host name of its
+own and a directory that only it sees. Nothing of this repository is on its path.
+"""
+
+import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from jobs.launch.jars import spark_home
 from tests.scale.servers import ADDRESS, free_port, running, wait_for_port
 
-_WORKERS = 2
+WORKERS = {"worker-a": "127.0.0.2", "worker-b": "127.0.0.3"}
 _REGISTER_SECONDS = 240  # of a busy machine
+_SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class Cluster(NamedTuple):
@@ -24,28 +32,46 @@ class Cluster(NamedTuple):
 
     @property
     def spark_options(self) -> list[str]:
-        """What a user writes before the verb."""
-        return ["--master", self.url, "--conf", f"spark.pyspark.python={self.python}"]
+        """What a user writes before the verb; the workers' Python has what we depend on, not us."""
+        return [*self.bare_options, "--conf", f"spark.pyspark.python={self.folder / 'environment' / 'bin' / 'python'}"]
 
     @property
-    def python(self) -> Path:
-        """The workers' Python: what we depend on is installed there, we are not."""
-        return self.folder / "environment" / "bin" / "python"
+    def bare_options(self) -> list[str]:
+        """The same for workers with a Python that has nothing."""
+        small = ["--executor-memory", "512m", "--conf", f"spark.executor.extraJavaOptions={_SMALL_JVM}"]
+        return ["--master", self.url, *small]
 
     @property
-    def shipped(self) -> list[Path]:
-        """The directories into which workers unpacked what spark-submit brought them."""
-        return sorted((self.folder / "worker-cache").glob("rocketmq-lake/shipped/*"))
+    def worker_cache(self) -> Path:
+        """Where the workers' user keeps what outlives an application."""
+        return self.folder / "worker-cache" / "rocketmq-lake"
+
+    @property
+    def compiled(self) -> dict[str, int]:
+        """The machine code that workers keep, with the time it was made."""
+        return {str(path): path.stat().st_mtime_ns for path in self.worker_cache.rglob("*.nb[ci]")}
+
+    @property
+    def apart(self) -> Path:
+        """A directory that is another one on each worker."""
+        return self.folder / "apart"
+
+    def said(self) -> str:
+        """Return everything that executors wrote to their standard error."""
+        return "".join(path.read_text(errors="replace") for path in self.folder.glob("work-*/*/*/stderr"))
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    """Return what a worker's machine has: Java, a Python, and a home of its own. Not this repository."""
+def _environment(folder: Path, address: str) -> dict[str, str]:
+    """Return what a worker's machine has: Java, a bare Python on the path, and a home. Not this repository."""
     return {
-        "SPARK_LOCAL_IP": ADDRESS,
+        "PATH": f"{folder / 'bare' / 'bin'}:{os.environ['PATH']}",
+        "HOME": str(folder / "home"),
+        "SPARK_LOCAL_IP": address,
         "SPARK_HOME": str(spark_home()),
         "SPARK_CONF_DIR": str(folder / "conf"),
         "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
-        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_MEMORY": "192m",
+        "SPARK_DAEMON_JAVA_OPTS": _SMALL_JVM,
         "XDG_CACHE_HOME": str(folder / "worker-cache"),
         "PYTHONPATH": "",
         "PYTHONSAFEPATH": "1",
@@ -56,54 +82,79 @@ def _environment(folder: Path) -> dict[str, str]:
 @contextmanager
 def spark_cluster(folder: Path) -> Iterator[Cluster]:
     """Run a master and two workers of one core each; their directory is empty but for what they make."""
-    for name in ("conf", "worker-cache", "home"):
+    for name in ("conf", "worker-cache", "home", "apart"):
         (folder / name).mkdir()
-    _make_environment(folder / "environment")
+    _make_environments(folder)
     spark_class = str(spark_home() / "bin" / "spark-class")
-    environment = _environment(folder)
     port, log = free_port(), folder / "master.log"
     master = [spark_class, "org.apache.spark.deploy.master.Master", "--host", ADDRESS, "--port", str(port)]
     with ExitStack() as stack:
-        process = stack.enter_context(running([*master, "--webui-port", str(free_port())], log, environment))
+        command = [*master, "--webui-port", str(free_port())]
+        process = stack.enter_context(running(command, log, _environment(folder, ADDRESS)))
         wait_for_port(port, process, log)
         url = f"spark://{ADDRESS}:{port}"
-        for number in range(_WORKERS):
-            worker = [spark_class, "org.apache.spark.deploy.worker.Worker", "--host", ADDRESS, "--cores", "1"]
-            worker += ["--memory", "1g", "--work-dir", str(folder / f"work-{number}")]
-            command = [*worker, "--webui-port", str(free_port()), url]
-            stack.enter_context(running(command, folder / f"worker-{number}.log", environment))
+        for name, address in WORKERS.items():
+            worker = [spark_class, "org.apache.spark.deploy.worker.Worker", "--host", address, "--cores", "1"]
+            worker += ["--memory", "600m", "--work-dir", str(folder / f"work-{name}")]
+            command = [*_machine(folder / "apart", name), *worker, "--webui-port", str(free_port()), url]
+            stack.enter_context(running(command, folder / f"{name}.log", _environment(folder, address)))
         _wait_for_workers(log)
         yield Cluster(url, folder)
 
 
-def _make_environment(folder: Path) -> None:
-    """Make an environment that sees this one's packages; a path file leads to them, but not on to this checkout."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
+@cache
+def can_set_apart() -> bool:
+    """Tell whether this system gives a process mounts and a host name of its own."""
+    command = [*_UNSHARE, "mount", "-t", "tmpfs", "none", "/mnt"]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+_UNSHARE = ["unshare", "--mount", "--uts", *(["--map-root-user"] if os.getuid() else [])]
+
+
+def _machine(apart: Path, name: str) -> list[str]:
+    """Return what makes a command run as on another machine; nothing where this system does not permit it."""
+    if not can_set_apart():
+        return []
+    return [*_UNSHARE, "sh", "-c", 'mount -t tmpfs none "$0" && hostname "$1" && shift && exec "$@"', str(apart), name]
+
+
+def _make_environments(folder: Path) -> None:
+    """Make a bare one, and one with this one's packages; a path file leads to them, but not on to this checkout."""
+    for name in ("bare", "environment"):
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / name)], check=True)
+    (packages,) = folder.glob("environment/lib/python*/site-packages")
     (packages / "installed.pth").write_text(f"{spark_home().parent}\n")
 
 
 def _wait_for_workers(log: Path) -> None:
     deadline = time.monotonic() + _REGISTER_SECONDS
-    while len(re.findall("Registering worker", log.read_text(errors="replace"))) < _WORKERS:
+    while len(re.findall("Registering worker", log.read_text(errors="replace"))) < len(WORKERS):
         if time.monotonic() > deadline:
             raise OSError(f"the workers did not come up: {log.read_text(errors='replace')[-2000:]}")
         time.sleep(0.2)
 
 
-def python_workers(cluster: Cluster) -> list[int]:
-    """Return the Python processes at work for a task: children of an executor's daemon."""
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _works(entry, cluster)]
+def executors_at_work(cluster: Cluster) -> list[int]:
+    """Return the executors of which a Python worker has come to compiled code."""
+    return [_parent(_parent(process)) for process in _processes() if _works(process, cluster)]
 
 
-def _works(process: Path, cluster: Cluster) -> bool:
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _works(process: int, cluster: Cluster) -> bool:
+    """Tell whether a process is a Python worker with compiled code: a child of an executor's daemon."""
+    entry = Path(f"/proc/{process}")
     try:
-        if not (process / "cwd").readlink().is_relative_to(cluster.folder):
+        if not (entry / "cwd").readlink().is_relative_to(cluster.folder):
             return False
-        parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
-        return all(
-            b"pyspark.daemon" in path.read_bytes()
-            for path in (process / "cmdline", process.parent / parent / "cmdline")
-        )
+        own, parents = ((Path(f"/proc/{some}") / "cmdline").read_bytes() for some in (process, _parent(process)))
+        return b"pyspark.daemon" in own and b"pyspark.daemon" in parents and "llvmlite" in (entry / "maps").read_text()
     except OSError:  # it has ended
         return False
+
+
+def _parent(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])

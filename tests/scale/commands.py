@@ -1,12 +1,13 @@
 """Run the launcher as a user does: another process, from another directory."""
 
+import json
 import os
+import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-from tests.scale.servers import ADDRESS
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent.parent
 _SECONDS = 500
@@ -22,15 +23,29 @@ class Ended(NamedTuple):
 
 def rmq_lake(*arguments: str, **environment: str) -> Ended:
     """Run one command line."""
+    return _run("jobs.launch", *arguments, **environment)
+
+
+def on_cluster(spark_options: Sequence[str], steps: Sequence[Any]) -> list[Any]:
+    """Run steps in one application (see `tests.scale.on_cluster`) and return their results."""
+    options = shlex.join(spark_options)
+    ended = _run("tests.scale.on_cluster", json.dumps(steps), RMQ_LAKE_SPARK_OPTIONS=options)
+    if ended.code:
+        raise OSError(ended.err)
+    results: list[Any] = json.loads(ended.out)
+    return results
+
+
+def _run(module: str, *arguments: str, **environment: str) -> Ended:
     known = {
         name: value for name, value in os.environ.items() if not name.startswith(("RMQ_LAKE_", "PYSPARK", "SPARK"))
     }
     answer = subprocess.run(
-        [sys.executable, "-m", "jobs.launch", *arguments],
+        [sys.executable, "-m", module, *arguments],
         capture_output=True,
         text=True,
         check=False,
         timeout=_SECONDS,
-        env={**known, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": ADDRESS, **environment},
+        env={**known, "PYTHONPATH": str(ROOT), **environment},
     )
     return Ended(answer.returncode, answer.stdout, answer.stderr)

@@ -2,23 +2,37 @@
 
 import hashlib
 import os
+import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.pipeline.lakes import raw_rows
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
+from jobs.source.workers import OneByOne
+from tests.pipeline.lakes import leftovers, raw_rows, rows_of
 from tests.pipeline.stores import records_of, segments_of
-from tests.scale.cluster import Cluster, python_workers, spark_cluster
-from tests.scale.commands import rmq_lake
+from tests.scale.cluster import WORKERS, Cluster, can_set_apart, executors_at_work, spark_cluster
+from tests.scale.commands import Ended, on_cluster, rmq_lake
 
-pytestmark = [pytest.mark.cluster, pytest.mark.campaign]
+pytestmark = pytest.mark.cluster
 
-CRASHED = "Python worker exited unexpectedly"
+STORE = "b498-base"
+SEGMENT = 16384  # the size of its segments
+RANGES = {1: SEGMENT, 2: SEGMENT // 2, 7: SEGMENT // 7 + 1, 16: SEGMENT // 16}  # of a segment: their size
+OF_A_RUN = ("store_id", "modified", "time")  # columns that differ from run to run
+
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.3",
+    "spark.speculation.minTaskRuntime": "0",
+}
 
 
 @pytest.fixture(scope="module")
@@ -28,21 +42,81 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def store(golden: Callable[[str], Path]) -> Path:
+    """Give a real broker's store."""
+    return golden(STORE)
+
+
+@pytest.fixture(scope="module")
+def ingested(cluster: Cluster, store: Path) -> tuple[Ended, Path]:
+    """Ingest the store with the first application that the cluster sees, on one worker; give the lake."""
+    lake = cluster.folder / "lake"
+    options = [*cluster.spark_options, "--total-executor-cores", "1"]
+    return rmq_lake(*options, "ingest", str(store), "--lake", str(lake)), lake
+
+
+@pytest.fixture(scope="module")
+def results(cluster: Cluster, store: Path, ingested: tuple[Ended, Path]) -> dict[str, Any]:
+    """Give the results of one application that does what verbs do not offer, and what they refuse."""
+    del ingested  # whose machine code is there by now
+    folder, apart = cluster.folder, cluster.apart
+    shutil.copytree(store, apart / "store")
+    steps: dict[str, tuple[str, Any]] = {
+        "late": ("ingest_with", ["late", str(store), str(folder / "late"), SEGMENT]),
+        "fail": ("ingest_with", ["fail", str(store), str(folder / "fail"), SEGMENT]),
+        "out": ("command", ["rebuild-index", str(store), "--out", str(apart / "out")]),
+        "lake": ("command", ["ingest", str(store), "--lake", str(apart / "lake")]),
+        "store": ("command", ["ingest", str(apart / "store"), "--lake", str(folder / "unseen")]),
+        **{
+            f"ranges {number}": ("rebuild_index", [str(store), str(folder / f"index-{number}"), size])
+            for number, size in RANGES.items()
+        },
+    }
+    settings = [word for setting in SPECULATION.items() for word in ("--conf", "=".join(setting))]
+    found = on_cluster([*cluster.spark_options, *settings], list(steps.values()))
+    return dict(zip(steps, found, strict=True))
+
+
+def expected_rows(store: Path) -> list[tuple[int, bytes]]:
+    """Return what the scalar layer reads."""
+    return [(record.physical_offset, raw) for record, raw in records_of(segments_of(store))]
+
+
+def without_run(rows: list[dict[str, Any]]) -> list[str]:
+    """Return rows as sorted texts, without what differs from run to run."""
+    return sorted(str({name: value for name, value in row.items() if name not in OF_A_RUN}) for row in rows)
+
+
+def test_a_cluster_ingests_what_this_process_ingests(
+    cluster: Cluster, store: Path, ingested: tuple[Ended, Path], tmp_path: Path
+) -> None:
+    """Row for row in each table, by workers that import the code that was shipped."""
+    ended, lake = ingested
+    ingest(Request(str(store), str(tmp_path)), OneByOne())
+
+    assert 0 == ended.code, ended.err
+    assert expected_rows(store) == raw_rows(lake)
+    for table in ("messages", "consume_queue", "index_entries", "index_files"):
+        expected = without_run(rows_of(tmp_path, table, "broker"))
+        assert expected, table
+        assert expected == without_run(rows_of(lake, table, "broker"))
+    assert 1 == len([path for path in (cluster.worker_cache / "shipped").iterdir() if path.is_dir()])
+
+
 @contextmanager
-def killer(cluster: Cluster) -> Iterator[list[int]]:
-    """Kill the first Python worker that has come to our code; give its process id."""
+def executor_killer(cluster: Cluster) -> Iterator[list[int]]:
+    """Kill the first executor that is in the middle of a task of ours; give its process id."""
     killed: list[int] = []
     over = threading.Event()
 
     def watch() -> None:
-        while not over.is_set() and not killed:
-            for process in python_workers(cluster):
-                if any("shipped" in line for line in _maps(process)):
-                    with suppress(ProcessLookupError):
-                        os.kill(process, signal.SIGKILL)
-                        killed.append(process)
-                        return
-            time.sleep(0.02)
+        while not over.wait(0.02):
+            for executor in executors_at_work(cluster):
+                with suppress(ProcessLookupError):
+                    os.kill(executor, signal.SIGKILL)
+                    killed.append(executor)
+                    return
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -53,42 +127,107 @@ def killer(cluster: Cluster) -> Iterator[list[int]]:
         thread.join()
 
 
-def _maps(process: int) -> list[str]:
-    """Return what a process has loaded; compiled code of ours needs NumPy's library."""
-    try:
-        text = Path(f"/proc/{process}/maps").read_text()
-    except OSError:
-        return []
-    return ["shipped" for line in text.splitlines() if "llvmlite" in line]
-
-
-def test_a_cluster_ingests_what_the_scalar_layer_reads_though_a_worker_dies(
-    cluster: Cluster, golden: Callable[[str], Path], tmp_path: Path
+def test_an_executor_that_dies_costs_its_tasks_once_more_and_nothing_is_compiled_twice(
+    cluster: Cluster, store: Path, ingested: tuple[Ended, Path], tmp_path: Path
 ) -> None:
-    """Workers import the code that was shipped; a killed one's task is run again and nothing is there twice."""
-    store, lake = golden("b498-base"), tmp_path / "lake"
-    with killer(cluster) as killed:
-        ended = rmq_lake(*cluster.spark_options, "ingest", str(store), "--lake", str(lake))
+    """A second application: SIGKILL in the middle of a task, every message once, machine code as the first left it."""
+    assert 0 == ingested[0].code
+    compiled = cluster.compiled
+    with executor_killer(cluster) as killed:
+        ended = rmq_lake(*cluster.spark_options, "ingest", str(store), "--lake", str(tmp_path))
 
     assert 0 == ended.code, ended.err
-    assert [(record.physical_offset, raw) for record, raw in records_of(segments_of(store))] == raw_rows(lake)
     assert 1 == len(killed)
-    assert any(CRASHED in path.read_text(errors="replace") for path in cluster.folder.glob("work-*/*/*/stderr"))
-    assert 1 == len(cluster.shipped)
+    assert any("exitStatus 137" in (cluster.folder / f"{name}.log").read_text() for name in WORKERS)
+    assert expected_rows(store) == raw_rows(tmp_path)
+    assert compiled
+    assert compiled == cluster.compiled
 
 
-def test_index_files_built_by_a_cluster_are_the_brokers_own(
-    cluster: Cluster, golden: Callable[[str], Path], tmp_path: Path
+def test_workers_with_a_bare_python_and_no_home_get_all_they_need(
+    cluster: Cluster, store: Path, tmp_path: Path
 ) -> None:
-    """The same SHA-256, from workers that share the output directory with the driver."""
-    store, out = golden("b498-base"), tmp_path / "out"
-    ended = rmq_lake(*cluster.spark_options, "rebuild-index", str(store), "--out", str(out))
+    """The packed environment brings the packages; a cache that cannot be written is a line in the worker's log."""
+    packed = tmp_path / "environment.tar.gz"
+    assert 0 == rmq_lake("--pack-environment", str(packed)).code
+    temporary = cluster.folder / "temporary"
+    temporary.mkdir()
+    environment = {
+        "RMQ_LAKE_CACHE": "/dev/null/cache",
+        "TMPDIR": str(temporary),
+        "NUMBA_DISABLE_JIT": "1",  # what is compiled is tested elsewhere; this takes seconds
+    }
+    options = ["--archives", f"{packed}#environment", "--conf", "spark.pyspark.python=./environment/bin/python"]
+    options += [word for name, value in environment.items() for word in ("--conf", f"spark.executorEnv.{name}={value}")]
+    options += ["--total-executor-cores", "1"]
+    ended = rmq_lake(*cluster.bare_options, *options, "ingest", str(store), "--lake", str(tmp_path / "lake"))
 
     assert 0 == ended.code, ended.err
-    assert _digests(store / "index") == _digests(out)
+    assert expected_rows(store) == raw_rows(tmp_path / "lake")
+    assert "rmq-lake: /dev/null/cache cannot be written, using" in cluster.said()
+    assert [f"rocketmq-lake-{os.getuid()}"] == [path.name for path in temporary.glob("rocketmq-lake-*")]
+
+
+@pytest.mark.parametrize("number", RANGES)
+def test_index_files_built_by_a_cluster_are_the_brokers_own(
+    cluster: Cluster, store: Path, results: dict[str, Any], number: int
+) -> None:
+    """The same SHA-256, however many tasks read each segment, on workers with names of their own."""
+    assert number * len(segments_of(store)) == results[f"ranges {number}"]
+    assert _digests(store / "index") == _digests(cluster.folder / f"index-{number}")
 
 
 def _digests(folder: Path) -> list[str]:
     """Return the SHA-256 of each index file, in the order of their names."""
     files = sorted(path for path in folder.iterdir() if path.name.isdigit())
     return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
+
+
+def test_of_a_slow_task_and_its_speculative_copy_one_counts(
+    cluster: Cluster, store: Path, results: dict[str, Any]
+) -> None:
+    """Both have written their files when the slow one is stopped."""
+    lake = cluster.folder / "late"
+
+    assert {"code": 0, "messages": len(expected_rows(store))} == results["late"]
+    assert expected_rows(store) == raw_rows(lake)
+    assert 1 == _abandoned(lake)
+
+
+def test_a_task_that_fails_behind_its_work_is_done_again_and_counts_once(
+    cluster: Cluster, store: Path, results: dict[str, Any]
+) -> None:
+    """Each first attempt has written its files before it fails."""
+    lake = cluster.folder / "fail"
+
+    assert {"code": 0, "messages": len(expected_rows(store))} == results["fail"]
+    assert expected_rows(store) == raw_rows(lake)
+    assert len(segments_of(store)) == _abandoned(lake)
+
+
+def _abandoned(lake: Path) -> int:
+    """Count the files of messages that no commit names: attempts that came to nothing."""
+    return len([name for name in leftovers(lake) if name.startswith("/messages/")])
+
+
+@pytest.mark.skipif(not can_set_apart(), reason="this system gives a process no mounts of its own")
+@pytest.mark.parametrize("what", ["out", "lake"])
+def test_a_directory_that_a_worker_does_not_share_ends_the_run_with_its_name(
+    cluster: Cluster, results: dict[str, Any], what: str
+) -> None:
+    """Exit code 1 in one line: which directory, and on which host it is not to be seen."""
+    said = results[what]["said"].strip().splitlines()[-1]
+
+    assert 1 == results[what]["code"]
+    assert said.startswith(f"rmq-lake: {cluster.apart / what}")
+    assert said.partition("not to be seen on ")[2].partition(":")[0] in WORKERS
+
+
+@pytest.mark.skipif(not can_set_apart(), reason="this system gives a process no mounts of its own")
+def test_a_store_that_workers_do_not_see_ends_the_run_before_it_reads(
+    cluster: Cluster, results: dict[str, Any]
+) -> None:
+    """Exit code 1 and the first segment's name, and no run in the lake."""
+    assert 1 == results["store"]["code"]
+    assert f"{cluster.apart}/store/commitlog/{0:020d}" in results["store"]["said"]
+    assert [0] == [row["run"] for row in rows_of(cluster.folder / "unseen", "runs", "time")]

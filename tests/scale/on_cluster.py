@@ -1,0 +1,115 @@
+"""
+What tests have a driver do on a cluster beyond what verbs offer: `python -m tests.scale.on_cluster STEPS`.
+
+STEPS is a JSON list of [name, arguments]; all run in one application, and their results are printed as a JSON list.
+Workers do not have this file: being the main program, what is defined in it travels with the tasks.
+"""
+
+import contextlib
+import io
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+
+from jobs import cli
+from jobs.indexing.rebuilding import Request as RebuildRequest
+from jobs.indexing.rebuilding import rebuild
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
+from jobs.session import close, hadoop_options, spark_session
+from jobs.source.workers import SparkWorkers
+
+_LATE_SECONDS = 60.0
+
+
+def command(*arguments: str) -> dict[str, Any]:
+    """Run a verb; give its exit code and what it said to people."""
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        code = cli._run(arguments, cli._Settings())  # noqa: SLF001 - `main` would end the session
+    return {"code": int(code), "said": said.getvalue()}
+
+
+def rebuild_index(store: str, out: str, range_size: int) -> int:
+    """Rebuild the index files from ranges of that size; give the number of tasks that read the log."""
+    workers = _Counting(spark_session("tests"))
+    rebuild(RebuildRequest(store, out, range_size=range_size), workers, dict(hadoop_options(workers.spark)))
+    return workers.asked[0]
+
+
+def ingest_with(trouble: str, store: str, lake: str, range_size: int) -> dict[str, Any]:
+    """Ingest with tasks that are in trouble when their files are written; give what the run counted."""
+    workers = _Troubled(spark_session("tests"), trouble=_TROUBLES[trouble](lake))
+    summary = ingest(Request(store, lake, range_size=range_size), workers)
+    return {"code": int(summary.exit_code), "messages": summary.messages}
+
+
+@dataclass(frozen=True)
+class _Counting(SparkWorkers):
+    """Notes how many ranges it was given."""
+
+    asked: list[int] = field(default_factory=list)
+
+    def ranges(self, ranges: Sequence[Any], task: Any, discard: Any = id) -> list[Any]:  # noqa: ANN401
+        self.asked.append(len(ranges))
+        return super().ranges(ranges, task, discard)
+
+
+@dataclass(frozen=True)
+class _Troubled(SparkWorkers):
+    """Runs the tasks of ranges with trouble behind them."""
+
+    trouble: Callable[[int, int], object] = max
+
+    def ranges(self, ranges: Sequence[Any], task: Any, discard: Any = id) -> list[Any]:  # noqa: ANN401
+        trouble = self.trouble
+
+        def troubled(range_: Any, pieces: Any) -> Any:  # noqa: ANN401
+            result = task(range_, pieces)
+            context = TaskContext.get()
+            if context is not None:
+                trouble(range_.start_offset, context.attemptNumber())
+            return result
+
+        return super().ranges(ranges, troubled, discard)
+
+
+def _failing(_lake: str) -> Callable[[int, int], None]:
+    """Let every first attempt fail."""
+
+    def fail(_offset: int, attempt: int) -> None:
+        if attempt == 0:
+            raise OSError("this attempt was told to fail")
+
+    return fail
+
+
+def _late(lake: str) -> Callable[[int, int], None]:
+    """Let the first range's first attempt be late, and its copy end when both have written their files."""
+
+    def wait(offset: int, attempt: int) -> None:
+        deadline = time.monotonic() + _LATE_SECONDS
+        while offset == 0 and time.monotonic() < deadline:
+            time.sleep(0.1)
+            if attempt and len(list(Path(lake, "messages").glob(f"*-{offset:020d}-*.parquet"))) > 1:
+                return
+
+    return wait
+
+
+_TROUBLES: dict[str, Callable[[str], Callable[[int, int], None]]] = {"fail": _failing, "late": _late}
+_STEPS: dict[str, Callable[..., Any]] = {
+    "command": command, "rebuild_index": rebuild_index, "ingest_with": ingest_with
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    results = [_STEPS[name](*arguments) for name, arguments in json.loads(sys.argv[1])]
+    close(succeeded=True)
+    print(json.dumps(results))  # noqa: T201 - the result
