@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import multiprocessing
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from jobs.indexing.rebuilding import Request as RebuildRequest
 from jobs.indexing.rebuilding import rebuild
 from jobs.ingestion import run as ingestion
 from jobs.ingestion.model import Request
+from jobs.lake.runs import HeldByOtherError
 from jobs.source.workers import OneByOne
 from jobs.verify import Request as VerifyRequest
 from jobs.verify import verify
@@ -49,10 +51,10 @@ class Uploaded:
         """Bring the store into its lake, without Spark."""
         return ingestion.ingest(Request(self.store, self.lake), OneByOne(self.options))
 
-    def rows(self) -> list[tuple[int, bytes]]:
-        """Return offset and bytes of each message of the lake, as files on the server's disk have them."""
+    def rows(self, broker: str = "default") -> list[tuple[int, bytes]]:
+        """Return offset and bytes of each message of a broker, as files on the server's disk have them."""
         rows = DeltaTable(self.folder / "lake" / "messages").to_pyarrow_table().sort_by("physical_offset").to_pylist()
-        return [(row["physical_offset"], encode_record(record_of_row(row))) for row in rows]
+        return [(row["physical_offset"], encode_record(record_of_row(row))) for row in rows if row["broker"] == broker]
 
 
 @pytest.fixture
@@ -212,20 +214,75 @@ def test_of_two_runs_at_once_one_wins_and_the_other_says_so(
     assert expected_rows(uploaded.local) == uploaded.rows()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("ingest", "hdfs://name-node/store", "--lake", "/lake"),
-        ("ingest", "/store", "--lake", "hdfs://name-node/lake"),
-        ("verify", "gs://bucket/store"),
-        ("inspect", "hdfs://name-node/store"),
-    ],
-)
-def test_a_file_system_that_nobody_can_reach_is_refused_before_anything_starts(
-    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A usage error that says which ones are known."""
-    monkeypatch.setattr("jobs.launch.spark.submission", pytest.fail)
+class Together(OneByOne):
+    """Workers that wait until as many other runs have read their log: what follows, all do at once."""
 
-    assert ExitCode.USAGE is cli.main(arguments)
-    assert "known are local paths and s3a://" in capfd.readouterr().err
+    def ranges(self, ranges: Sequence[Any], task: Any, discard: Any = id) -> list[Any]:  # noqa: ANN401
+        """Read, and wait for the others."""
+        outcomes = super().ranges(ranges, task, discard)
+        if ranges:
+            ALL_HAVE_READ[-1].wait(_SECONDS)
+        return outcomes
+
+
+_SECONDS = 60
+ALL_HAVE_READ: list[Any] = []
+
+
+def run_together(request: Request, options: dict[str, str], barrier: Any, answers: Any) -> None:  # noqa: ANN401
+    """Be one of several processes: ingest, and tell the exit code."""
+    ALL_HAVE_READ.append(barrier)
+    try:
+        answers.put(int(ingestion.ingest(request, Together(options)).exit_code))
+    except HeldByOtherError:
+        answers.put(int(ExitCode.HELD))
+
+
+def exit_codes(requests: Sequence[Request], options: dict[str, str]) -> list[int]:
+    """Run each request in a process of its own, all at once; give their exit codes in ascending order."""
+    context = multiprocessing.get_context("spawn")
+    barrier, answers = context.Barrier(len(requests)), context.Queue()
+    processes = [
+        context.Process(target=run_together, args=(request, options, barrier, answers)) for request in requests
+    ]
+    for process in processes:
+        process.start()
+    codes = sorted(answers.get(timeout=2 * _SECONDS) for _ in processes)
+    for process in processes:
+        process.join()
+    return codes
+
+
+def files_of(uploaded: Uploaded, table: str = "messages") -> tuple[set[str], set[str]]:
+    """Return the names of a table's files, as they lie there and as the table names them."""
+    folder = uploaded.folder / "lake" / table
+    return {path.name for path in folder.glob("*.parquet")}, {
+        uri.rpartition("/")[2] for uri in DeltaTable(folder).file_uris()
+    }
+
+
+def test_brokers_that_are_ingested_into_one_lake_at_once_do_not_lose_to_each_other(
+    uploaded: Uploaded, golden: Callable[[str], Path]
+) -> None:
+    """Commits that collide are repeated: three runs, every message of each once."""
+    names = {"a": STORE, "b": "b498-base", "c": "b420-base"}
+    for broker, name in names.items():
+        shutil.copytree(golden(name), uploaded.folder / broker, ignore=shutil.ignore_patterns("EXPECT"))
+    root = uploaded.store.removesuffix("/store")
+    requests = [Request(f"{root}/{broker}", uploaded.lake, broker=broker) for broker in names]
+
+    assert [0, 0, 0] == exit_codes(requests, uploaded.options)
+    for broker in names:
+        assert expected_rows(uploaded.folder / broker) == uploaded.rows(broker)
+    lying, named = files_of(uploaded)
+    assert lying == named
+
+
+def test_of_processes_that_ingest_one_store_at_once_one_does_it(uploaded: Uploaded) -> None:
+    """Exit codes 0 and 6; the loser's files are gone."""
+    request = Request(uploaded.store, uploaded.lake)
+
+    assert [ExitCode.CLEAN, ExitCode.HELD] == exit_codes([request, request], uploaded.options)
+    assert expected_rows(uploaded.local) == uploaded.rows()
+    lying, named = files_of(uploaded)
+    assert lying == named
