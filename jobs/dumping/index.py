@@ -7,16 +7,8 @@ from jobs.dumping.file import DumpFile
 from jobs.dumping.items import Item, Request, layout_fields, time_text
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.layout import (
-    DEFAULT_GEOMETRY,
-    ENTRY,
-    HEADER,
-    SLOT,
-    Geometry,
-    IndexHeader,
-    decode_entry,
-    detect_geometry,
-)
+from rmq_formats.indexfile.geometry import IndexBytes, find_geometries, told_geometry
+from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader, decode_entry
 from rmq_formats.indexfile.lookup import Hop, IndexReader
 from rmq_formats.store import FileKind
 
@@ -35,17 +27,14 @@ def dump(file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
 
 
 def _geometry(file: DumpFile, request: Request) -> Geometry:
-    """Return how many slots and entries the file has: given, the default, or what its own numbers allow."""
+    """Return how many slots and entries the file has: given, or what its own numbers allow."""
     if request.hash_slots and request.index_num:
         return Geometry(request.hash_slots, request.index_num)
-    if file.size == DEFAULT_GEOMETRY.file_size:
-        return DEFAULT_GEOMETRY
-    full = detect_geometry(file.size, IndexReader(file.read, DEFAULT_GEOMETRY).header)
-    if full is not None and IndexReader(file.read, full).mostly_fits_geometry():
-        return full
-    from rmq_formats.indexfile.chains import find_geometries
-
-    found = find_geometries(file.read, file.size)
+    index_bytes = IndexBytes(file.size, file.read)
+    told = told_geometry([index_bytes], request.hash_slots, request.index_num)
+    if told is not None:
+        return told.geometry
+    found = find_geometries(index_bytes)
     if len(found) != 1:
         reason = "the file does not tell how many slots and entries it has: give --hash-slots and --index-num"
         raise UnsupportedFormat(reason, None, file.location)

@@ -4,7 +4,6 @@ By which numbers and rules index files are built, and how each of them is known:
 Nothing is guessed where a guess would change bytes: then `UndecidedError` says what has to be given.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
@@ -13,13 +12,12 @@ from typing import Generic, NamedTuple, TypeVar
 from jobs.indexing.building import RealFile
 from jobs.indexing.naming import detect_zone
 from jobs.indexing.rules import SWITCHES, eras_of_log, rules_of_files
+from jobs.source.index_files import geometry_of_index
 from jobs.source.listing import StoreListing
-from jobs.storage import storage_of
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.detection import Era
 from rmq_formats.errors import FormatError
-from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, detect_geometry
-from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
 from rmq_formats.release import PUBLISHED, Release, Rules, rules_of
 
 GIVEN, DETECTED, ASSUMED = "given", "detected", "assumed"
@@ -88,38 +86,22 @@ def settle(listing: StoreListing, files: Sequence[RealFile], wanted: Wanted) -> 
 
 
 def settle_geometry(listing: StoreListing, files: Sequence[RealFile], wanted: Wanted) -> Known[Geometry]:
-    """Return slots and entries of the files: given, told by full files, else the defaults."""
+    """Return slots and entries of the files: given, told by them, else the defaults."""
     slots = wanted.hash_slots or wanted.conf.hash_slots
     entries = wanted.index_num or wanted.conf.index_num
     if slots and entries:
         return Known(Geometry(slots, entries), GIVEN, "given")
-    guesses = ((file, detect_geometry(file.size, file.header)) for file in files)
-    fitting = Counter(
-        geometry
-        for file, geometry in guesses
-        if geometry is not None
-        and geometry.hash_slots == (slots or geometry.hash_slots)
-        and geometry.index_num == (entries or geometry.index_num)
-        and _fits(listing, file, geometry)
-    )
-    default = Geometry(slots or DEFAULT_GEOMETRY.hash_slots, entries or DEFAULT_GEOMETRY.index_num)
-    sizes = Counter(file.size for file in files)
-    if sizes[default.file_size]:
-        return Known(default, DETECTED, f"{sizes[default.file_size]} index files of {default.file_size} bytes")
-    if fitting:
-        geometry = max(fitting, key=lambda found: (fitting[found], found))
-        return Known(geometry, DETECTED, f"{fitting[geometry]} full index files of {geometry.file_size} bytes")
+    told = geometry_of_index(listing, slots, entries)
+    if told is not None:
+        shown = f"{told.files} index files of {told.geometry.file_size} bytes"
+        return Known(told.geometry, DETECTED, shown)
     if files:
         raise UndecidedError(
             f"no index file is full, so their {files[0].size} bytes do not tell how many slots and entries they have: "
             "give --hash-slots and --index-num, or --broker-conf"
         )
+    default = Geometry(slots or DEFAULT_GEOMETRY.hash_slots, entries or DEFAULT_GEOMETRY.index_num)
     return Known(default, ASSUMED, "RocketMQ's defaults; there is no index file that would tell")
-
-
-def _fits(listing: StoreListing, real: RealFile, geometry: Geometry) -> bool:
-    with storage_of(real.location, listing.options).open(real.location) as file:
-        return IndexReader(file.read, geometry, real.location).fits_geometry()
 
 
 def settle_rules(

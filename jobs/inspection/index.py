@@ -9,6 +9,7 @@ from operator import attrgetter
 from jobs.inspection.log import find_record
 from jobs.inspection.marks import MarkCollector
 from jobs.inspection.problems import Problems
+from jobs.source.index_files import geometry_of_index
 from jobs.source.listing import StoreListing
 from jobs.storage import Reader, storage_of
 from rmq_formats.commitlog.record import MessageRecord
@@ -22,13 +23,10 @@ from rmq_formats.indexfile.layout import (
     IndexHeader,
     decode_entry,
     decode_header,
-    detect_geometry,
 )
-from rmq_formats.indexfile.lookup import IndexReader
 
 _ENTRIES_LOOKED_AT = 4096
 _NEWEST_LOOKED_AT = 16
-_CHECKED = 8
 
 
 @dataclass(slots=True)
@@ -81,7 +79,7 @@ def inspect_index(listing: StoreListing, marks: MarkCollector, problems: Problem
             header = decode_header(bytes(reader.read(0, HEADER.size)))
             headers[file.location] = header
             report.files.append(IndexFileReport(file.location, file.size, *header))
-    _guess_geometry(report, listing, problems)
+    _take_geometry(report, listing)
     _check_sizes(report, problems)
     geometry = report.geometry
     if geometry is not None:
@@ -93,42 +91,13 @@ def inspect_index(listing: StoreListing, marks: MarkCollector, problems: Problem
     return report
 
 
-def _guess_geometry(report: IndexReport, listing: StoreListing, problems: Problems) -> None:
-    """Take the numbers that most files seem to be full under, if the entries of one of them fit those numbers."""
-    guesses = [(file, detect_geometry(file.size, _header(file))) for file in report.files]
-    counts = Counter(geometry for _, geometry in guesses if geometry is not None)
-    for geometry, count in counts.most_common():
-        file = next(file for file, guess in guesses if guess == geometry)
-        with problems.noted(file.file), storage_of(file.file, listing.options).open(file.file) as reader:
-            if _fits(reader, _header(file), geometry):
-                report.hash_slots, report.index_num = geometry
-                report.geometry_origin = f"as {count} full file{'s show' if count > 1 else ' shows'}"
-                return
-    if report.files and all(file.size == DEFAULT_GEOMETRY.file_size for file in report.files):
-        report.hash_slots, report.index_num = DEFAULT_GEOMETRY
-        report.geometry_origin = "the default: the files have its size"
-
-
-def _fits(reader: Reader, header: IndexHeader, geometry: Geometry) -> bool:
-    """Tell whether the first entries stand where *geometry* puts them: each hangs in its slot."""
-    file = IndexReader(reader.read, geometry)
-    count = min(header.entry_count, geometry.capacity, _CHECKED)
-    return count > 0 and all(
-        entry.key_hash >= 0
-        and 0 <= entry.prev_entry < number <= file.newest_entry(geometry.slot_of(entry.key_hash)) <= header.entry_count
-        for number, entry in enumerate(_entries(reader, 1, count, geometry), 1)
-    )
-
-
-def _header(file: IndexFileReport) -> IndexHeader:
-    return IndexHeader(
-        file.begin_timestamp,
-        file.end_timestamp,
-        file.begin_physical_offset,
-        file.end_physical_offset,
-        file.hash_slot_count,
-        file.index_count,
-    )
+def _take_geometry(report: IndexReport, listing: StoreListing) -> None:
+    told = geometry_of_index(listing)
+    if told is not None:
+        report.hash_slots, report.index_num = told.geometry
+        shown = f"as {told.files} full file{'s show' if told.files > 1 else ' shows'}"
+        is_default = told.geometry == DEFAULT_GEOMETRY
+        report.geometry_origin = "the default: the files have its size" if is_default else shown
 
 
 def _check_sizes(report: IndexReport, problems: Problems) -> None:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
+from jobs.source.index_files import geometry_of_index
 from jobs.source.listing import Segment, StoredFile, StoreListing
 from jobs.storage import Reader, storage_of
 from rmq_formats.commitlog.layout import HEAD, MIN_RECORD_SIZE, TOPIC_LENGTH
@@ -19,7 +20,7 @@ from rmq_formats.config_json import decode_config
 from rmq_formats.consumequeue.layout import BATCH_UNIT, UNIT
 from rmq_formats.consumequeue.unit import BatchUnit, Unit, decode_batch_unit, decode_unit
 from rmq_formats.errors import FormatError
-from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER, Geometry, decode_header, detect_geometry
+from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.store import FileKind
 
@@ -172,22 +173,8 @@ class StoreReader:
         files = self.listing.index_files
         if self._geometry or not files:
             return self._geometry
-        sizes = {file.size for file in files}
-        if sizes == {DEFAULT_GEOMETRY.file_size}:
-            return DEFAULT_GEOMETRY
-        # Every file but the last is full.
-        candidates = (detect_geometry(file.size, self._index_header(file)) for file in files)
-        return next(
-            (found for found in candidates if found and sizes == {found.file_size} and self._is_proven(found)), None
-        )
-
-    def _index_header(self, file: StoredFile) -> Any:  # noqa: ANN401 - IndexHeader
-        data = bytes(self.file(file.location).read(0, HEADER.size))
-        return decode_header(data.ljust(HEADER.size, b"\0"))
-
-    def _is_proven(self, geometry: Geometry) -> bool:
-        """Tell whether the newest entry of each file hangs in the slot that the geometry gives it."""
-        return all(_newest_entry_hangs(reader) for reader in self._index_readers(geometry))
+        told = geometry_of_index(self.listing)
+        return told.geometry if told and {file.size for file in files} == {told.geometry.file_size} else None
 
     def index_readers(self) -> list[IndexReader]:
         """Return the index files, newest first; none where their geometry is unknown."""
@@ -280,13 +267,3 @@ def _base_offset(file: StoredFile) -> int:
 
 def _reading(store: StoreReader, location: str) -> Any:  # noqa: ANN401 - read(position, length)
     return lambda position, length: store.file(location).read(position, length)
-
-
-def _newest_entry_hangs(reader: IndexReader) -> bool:
-    newest = reader.header.index_count - 1
-    if newest < 1:
-        return True
-    try:
-        return reader.newest_entry(reader.geometry.slot_of(reader.entry(newest).key_hash)) == newest
-    except FormatError:
-        return False

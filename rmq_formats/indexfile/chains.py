@@ -71,16 +71,3 @@ def _previous(slots: NDArray[np.int64], first: int, newest: NDArray[np.int32]) -
 def _whole(read: Read, position: int, length: int) -> bytes:
     """Return bytes; what the file lacks reads as zeros, as when it is mapped."""
     return bytes(read(position, length)).ljust(length, b"\0")
-
-
-def find_geometries(read: Read, file_size: int, *, tried: int = 1 << 16) -> list[Geometry]:
-    """Return the geometries that a file of this size can have so that its entries hang in their own slots."""
-    count = IndexReader(read, Geometry()).header.index_count
-    largest = (file_size - Geometry(1, 0).file_size) // ENTRY.size
-    possible = []
-    for index_num in range(max(count, 2), min(largest, count + tried) + 1):
-        slots, rest = divmod(file_size - Geometry(0, index_num).file_size, SLOT.size)
-        if not rest and slots > 0:
-            possible.append(IndexReader(read, Geometry(slots, index_num)))
-    fitting = [reader.geometry for reader in possible if reader.fits_geometry()]
-    return fitting or [reader.geometry for reader in possible if reader.mostly_fits_geometry()]

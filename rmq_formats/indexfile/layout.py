@@ -103,16 +103,3 @@ def decode_header(data: bytes | bytearray | memoryview) -> IndexHeader:
 def decode_entry(data: bytes | bytearray | memoryview, position: int = 0) -> IndexEntry:
     """Return the entry at *position*; `NeedMoreData` when *data* ends before it."""
     return IndexEntry(*map(int, ENTRY.unpack(data, position)))
-
-
-def detect_geometry(file_size: int, header: IndexHeader) -> Geometry | None:
-    """
-    Return the geometry of a *full* file: its count of the next free entry is the number of entries it was made for.
-
-    None where the sizes cannot be: then the header is damaged or the file was never full.
-    """
-    index_num = header.index_count
-    slots_size = file_size - HEADER.size - ENTRY.size * index_num
-    if index_num <= 1 or slots_size < SLOT.size or slots_size % SLOT.size:
-        return None
-    return Geometry(slots_size // SLOT.size, index_num)

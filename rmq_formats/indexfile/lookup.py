@@ -94,30 +94,6 @@ class IndexReader:
                 mark, stride = number, stride * 2
             number = previous
 
-    def fits_geometry(self, looked_at: int = 64) -> bool:
-        """Tell whether the first entries stand where the geometry puts them: each hangs in its own slot."""
-        hanging, count = self._hanging(looked_at)
-        return 0 < count == hanging
-
-    def mostly_fits_geometry(self, looked_at: int = 64) -> bool:
-        """Tell the same of most of the first entries: a damaged file has its geometry, too."""
-        hanging, count = self._hanging(looked_at)
-        return hanging * 2 > count
-
-    def _hanging(self, looked_at: int) -> tuple[int, int]:
-        """Return how many of the first entries hang in their own slots, and how many were looked at."""
-        entries = self.header.entry_count
-        if entries > self.geometry.capacity:
-            return 0, 0
-        numbers = range(1, min(entries, looked_at) + 1)
-        return sum(self._hangs(number, entries) for number in numbers), len(numbers)
-
-    def _hangs(self, number: int, entries: int) -> bool:
-        entry = self.entry(number)
-        if entry.key_hash < 0 or not 0 <= entry.prev_entry < number:
-            return False
-        return number <= self.newest_entry(self.geometry.slot_of(entry.key_hash)) <= entries
-
     def matches_time(self, begin: int, end: int) -> bool:
         """Tell whether the broker looks into this file for messages stored between *begin* and *end*."""
         # IndexFile#isTimeMatched

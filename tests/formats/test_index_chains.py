@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_formats.indexfile import chains
-from rmq_formats.indexfile.chains import BrokenLink, broken_links, find_geometries
+from rmq_formats.indexfile.chains import BrokenLink, broken_links
 from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.layout import Buffer
@@ -95,14 +95,3 @@ def test_a_count_beyond_the_file_reads_no_further() -> None:
     set_int(data, 36, (1 << 31) - 1)
 
     assert len(list(broken_links(reading(data), GEOMETRY))) <= GEOMETRY.index_num + GEOMETRY.hash_slots
-
-
-def test_a_geometry_is_found_by_where_entries_hang() -> None:
-    """A file that is not full does not tell it otherwise; one without entries or of an odd length tells nothing."""
-    data = a_file([1, 9, 2, 77, 1234, 99, 5])
-
-    assert find_geometries(reading(data), len(data)) == [GEOMETRY]
-    assert find_geometries(reading(a_file([])), len(data)) == []
-    assert find_geometries(reading(data), len(data) + 1) == []
-    set_int(data, GEOMETRY.entry_position(2) + 16, 7)
-    assert find_geometries(reading(data), len(data)) == [GEOMETRY]

@@ -23,7 +23,6 @@ from rmq_formats.indexfile.layout import (
     IndexHeader,
     decode_entry,
     decode_header,
-    detect_geometry,
 )
 from rmq_formats.release import NEWEST, OLDEST, HashSlotCount, Release, rules_of
 from tests.golden import GOLDEN, SCENARIO, golden_stores, release_of
@@ -141,17 +140,6 @@ def test_a_default_file_has_420_000_040_bytes() -> None:
     """What every operator sees in an index directory."""
     assert DEFAULT_GEOMETRY.file_size == 420_000_040
     assert str(DEFAULT_GEOMETRY) == "5000000 slots, 20000000 entries"
-
-
-def test_a_full_file_tells_its_geometry_by_its_length_and_count() -> None:
-    """A full file's next free entry is the number of entries it was made for; other sizes cannot be."""
-    header = IndexHeader(index_count=20)
-
-    assert detect_geometry(TINY.file_size, header) == TINY
-    assert detect_geometry(TINY.file_size + 1, header) is None
-    assert detect_geometry(TINY.file_size, IndexHeader(index_count=1)) is None
-    assert detect_geometry(TINY.file_size, IndexHeader(index_count=-5)) is None
-    assert detect_geometry(TINY.file_size, IndexHeader(index_count=10_000)) is None
 
 
 def test_a_file_takes_one_entry_less_than_its_index_num() -> None:

@@ -175,22 +175,6 @@ def test_an_endless_chain_ends_with_what_was_found_and_a_word_about_it(length: i
     assert len(selection.physical_offsets) <= 3 * GEOMETRY.index_num
 
 
-def test_a_geometry_fits_when_every_entry_hangs_in_its_own_slot() -> None:
-    """A wrong guess puts entries where slots are, or looks for them in other slots."""
-    puts = [(f"T#{number}", number, 1000) for number in range(1, 20)]
-    data = a_file(*puts)
-
-    assert a_reader(data).fits_geometry()
-    assert not a_reader(data, Geometry(13, 19)).fits_geometry()
-    assert not a_reader(data, Geometry(3, 21)).fits_geometry()
-    assert not a_reader(a_file()).fits_geometry()
-    set_entry(data, 7, prev_entry=7)
-    assert not a_reader(data).fits_geometry()
-    assert a_reader(data).fits_geometry(6)
-    assert a_reader(data).mostly_fits_geometry()
-    assert not a_reader(data, Geometry(13, 19)).mostly_fits_geometry()
-
-
 def test_a_header_with_an_absurd_begin_is_read_as_java_reads_it() -> None:
     """The sum of begin and difference wraps at 64 bits."""
     data = a_file(("T#a", 1, 1000), ("T#a", 2, 9000))

@@ -1,0 +1,161 @@
+"""How many slots and entries index files have, as they tell it themselves."""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_formats.indexfile.file import IndexFile
+from rmq_formats.indexfile.geometry import (
+    IndexBytes,
+    ToldGeometry,
+    detect_geometry,
+    find_geometries,
+    fits_geometry,
+    told_geometry,
+)
+from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, HEADER, Geometry, IndexHeader
+from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.layout import Buffer
+from rmq_formats.release import HashSlotCount
+from tests.golden import GOLDEN
+
+SMALL = Geometry(hash_slots=8, index_num=20)
+TINY = Geometry(hash_slots=100, index_num=20)
+
+
+def a_file(entries: int, geometry: Geometry = SMALL) -> bytearray:
+    """Return a file with so many entries, of hashes that spread."""
+    file = IndexFile.created(geometry)
+    for number in range(entries):
+        file.put((number + 1) * 7919 % 1009, number, 1000, HashSlotCount.EMPTY_SLOT)
+    return bytearray(file.encode())
+
+
+def index_bytes(data: Buffer, size: int | None = None) -> IndexBytes:
+    """Return a file that is in memory; with *size*, zeros follow it."""
+    return IndexBytes(len(data) if size is None else size, lambda position, length: data[position : position + length])
+
+
+def reader(data: Buffer, geometry: Geometry) -> IndexReader:
+    """Return a reader that supposes a geometry."""
+    return IndexReader(index_bytes(data).read, geometry)
+
+
+def test_a_full_file_tells_its_geometry_by_its_length_and_count() -> None:
+    """A full file's next free entry is the number of entries it was made for; other sizes cannot be."""
+    assert detect_geometry(TINY.file_size, IndexHeader(index_count=20)) == TINY
+    assert detect_geometry(TINY.file_size + 1, IndexHeader(index_count=20)) is None
+    for count in (1, -5, 10_000):
+        assert detect_geometry(TINY.file_size, IndexHeader(index_count=count)) is None
+
+
+@pytest.mark.parametrize("entries", [1, 7, 19])
+@pytest.mark.parametrize("wrong", [Geometry(13, 19), Geometry(3, 21), Geometry(68, 8), Geometry(9, 20)])
+def test_entries_hang_in_their_own_slots_under_one_geometry_alone(entries: int, wrong: Geometry) -> None:
+    """Any other looks for them at other places, or in other slots, or has no room for them."""
+    assert fits_geometry(reader(a_file(entries), SMALL))
+    assert not fits_geometry(reader(a_file(entries), wrong))
+
+
+def test_a_file_without_entries_contradicts_nothing() -> None:
+    """Nor does it tell anything."""
+    assert fits_geometry(reader(a_file(0), TINY))
+    assert told_geometry([index_bytes(a_file(0))]) is None
+    assert find_geometries(index_bytes(a_file(0))) == []
+
+
+@pytest.mark.parametrize("lost", ["first", "newest", "every third"])
+def test_a_damaged_file_has_its_geometry_too(lost: str) -> None:
+    """Most of the entries at one end are enough."""
+    geometry = Geometry(1000, 200)
+    data = a_file(199, geometry)
+    numbers = {"first": range(1, 20), "newest": range(180, 200), "every third": range(1, 200, 3)}[lost]
+    for number in numbers:
+        at = geometry.entry_position(number)
+        data[at : at + 20] = b"\xff" * 20 if lost == "every third" else bytes(20)
+
+    assert told_geometry([index_bytes(data)]) == ToldGeometry(geometry, 1)
+
+
+def test_most_full_files_decide_and_the_entries_confirm() -> None:
+    """A count that was damaged supposes what no entry confirms; a file that is not full supposes nothing true."""
+    full, other, damaged = a_file(19), a_file(19, TINY), a_file(19)
+    damaged[36:40] = (21).to_bytes(4)
+    files = [index_bytes(damaged), index_bytes(damaged), index_bytes(other), index_bytes(full), index_bytes(full)]
+
+    assert told_geometry(files) == ToldGeometry(SMALL, 2)
+    assert told_geometry([index_bytes(a_file(7))]) is None
+
+
+def test_files_of_the_default_size_are_those_of_the_default() -> None:
+    """Damaged or empty ones, too."""
+    size = DEFAULT_GEOMETRY.file_size
+
+    assert told_geometry([index_bytes(b"", size)] * 3) == ToldGeometry(DEFAULT_GEOMETRY, 3)
+    assert told_geometry([index_bytes(b"\xff" * 40, size)]) == ToldGeometry(DEFAULT_GEOMETRY, 1)
+
+
+def test_other_numbers_that_make_the_default_size_are_told_by_the_entries() -> None:
+    """Twice the slots and a million entries less: the length is the same to the byte."""
+    geometry = Geometry(10_000_000, 19_000_000)
+    assert geometry.file_size == DEFAULT_GEOMETRY.file_size
+
+    def read(position: int, length: int) -> bytes:
+        """Return a part of a full file in which entry n has the hash n."""
+        if position == 0:
+            return HEADER.pack(1, 1, 1, 1, 10_000_000, 19_000_000)[:length]
+        if position < geometry.entries_position:
+            slot = (position - HEADER.size) // 4
+            return (slot + 10_000_000 if slot < 9_000_000 else slot).to_bytes(4)
+        number = (position - geometry.entries_position) // ENTRY.size
+        return ENTRY.pack(number, 1, 0, max(number - 10_000_000, 0))
+
+    assert told_geometry([IndexBytes(geometry.file_size, read)]) == ToldGeometry(geometry, 1)
+
+
+@pytest.mark.parametrize(("slots", "entries"), [(8, None), (None, 20)])
+def test_one_number_that_is_given_tells_the_other(slots: int | None, entries: int | None) -> None:
+    """With the length of any file, full or not."""
+    assert told_geometry([index_bytes(a_file(7))], slots, entries) == ToldGeometry(SMALL, 1)
+    assert told_geometry([index_bytes(a_file(7))], 9, None) is None
+    assert told_geometry([index_bytes(a_file(7))], None, 1 << 20) is None
+
+
+def test_a_file_that_cannot_be_read_says_nothing() -> None:
+    """The others are asked."""
+
+    def read(position: int, length: int) -> bytes:
+        raise OSError(errno.EIO, f"{length} bytes at {position}")
+
+    def read_header(position: int, length: int) -> Buffer:
+        return a_file(19)[position : position + length] if position == 0 else read(position, length)
+
+    size = SMALL.file_size
+    assert told_geometry([IndexBytes(size, read), IndexBytes(size, read_header)]) is None
+    assert told_geometry([IndexBytes(size, read), index_bytes(a_file(19))]) == ToldGeometry(SMALL, 1)
+
+
+@given(st.integers(1, 18), st.integers(5, 60), st.integers(20, 40))
+def test_a_file_that_is_not_full_is_told_by_trying(entries: int, slots: int, index_num: int) -> None:
+    """What is found holds the truth; a few entries may allow more than that."""
+    geometry = Geometry(slots, index_num)
+    data = a_file(entries, geometry)
+
+    assert geometry in find_geometries(index_bytes(data))
+    assert find_geometries(index_bytes(data + b"\0")) == []
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_files_of_every_broker_tell_their_geometry(golden: Callable[[str], Path], name: str) -> None:
+    """All were made with 100 slots and 20 entries; the newest is rarely full, which trying tells."""
+    files = [index_bytes(path.read_bytes()) for path in sorted((golden(name) / "index").iterdir())]
+    told = told_geometry(files)
+
+    assert told is None or told.geometry == TINY
+    for file in files:
+        found = find_geometries(file)
+        assert TINY in found or IndexReader(file.read, TINY).header.entry_count == 0
