@@ -1,7 +1,7 @@
 """
 Ingest a log into `messages`, against what stands on either side of it.
 
-    python benchmarks/ingest.py [--mib N] [--record-size BYTES] [--runs N] [--compressible] [--folder DIR]
+    python benchmarks/ingest.py [--mib N] [--record-size BYTES] [--runs N] [--compressible] [--folder DIR] [--broker]
 
 Peers, interleaved in one run: reading the bytes into a checksum (the physical limit); one process that writes the same
 columns with the same codec from batches that lie ready in memory (the floor: it neither reads, decodes nor checks), and
@@ -29,6 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from benchmarks.broker import RELEASE, rebuilt_by_broker
 from benchmarks.measuring import Measured, measured, vars_of
 from benchmarks.stores import Recipe, make_store
 from jobs.ingest import Request, ingest
@@ -162,6 +163,7 @@ def main() -> None:
     parser.add_argument("--record-size", type=int, default=1024)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--compressible", action="store_true")
+    parser.add_argument("--broker", action="store_true")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark")
     told = parser.parse_args()
     store = make_store(Recipe(told.mib << 20, told.record_size, compressible=told.compressible), told.folder)
@@ -190,7 +192,11 @@ def main() -> None:
                 own = run()
             if turn:  # the first turn warms up
                 seen[name].append(own or figures)
-    print(json.dumps(_result(told, seen, {name: size for name, (size, _) in peers.items()}), indent=2))
+    result = _result(told, seen, {name: size for name, (size, _) in peers.items()})
+    if told.broker:
+        with rebuilt_by_broker(store, told.folder) as (_, seconds):
+            result["broker"] = {"release": RELEASE, "wall_s_per_gib": round(seconds / told.mib * 1024, 3)}
+    print(json.dumps(result, indent=2))
 
 
 def _ours(store: Path, scratch: Path, workers: OneByOne | SparkWorkers, options: dict[str, Any]) -> None:

@@ -3,7 +3,8 @@ Queues rebuilt from a log, then verified against it: rate, CPU and memory.
 
     python benchmarks/queues.py [MILLION UNITS [QUEUES [FOLDER]]]
 
-Also: how many bytes a run reads of many queues that each have one new unit.
+A real broker, its index switched off, makes the same queues of the same log in the same run (`NO_BROKER=1`: it does
+not). Also: how many bytes a run reads of many queues that each have one new unit.
 """
 
 import json
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.broker import RELEASE, hashes_below, rebuilt_by_broker
 from benchmarks.stores import Recipe, make_store
 from jobs.queues.files import stored_queues
 from jobs.queues.looking import look
@@ -68,11 +70,22 @@ def _workers() -> Workers:
 
 
 def _verify(workers: Workers, listing: StoreListing) -> dict[str, Any]:
-    rules = queue_rules(listing, known_releases(listing, "5.3.3").value, BrokerConf())
+    rules = queue_rules(listing, known_releases(listing, RELEASE).value, BrokerConf())
     report = verify_queues(workers, listing, rules)
     if report.findings:
         raise SystemExit(report.findings[0].text)
     return dict(report.numbers)
+
+
+def _broker(store: Path, out: Path, folder: Path) -> dict[str, Any]:
+    """Let a broker make the queues, which must be those that lie in *out*."""
+    with rebuilt_by_broker(store, folder, settings={"messageIndexEnable": "false"}) as (copy, seconds):
+        theirs = hashes_below(copy / "consumequeue")
+    ours = hashes_below(out)
+    ours.pop("MANIFEST.json")
+    if ours != theirs:
+        raise SystemExit(f"{len(ours.items() ^ theirs.items())} of the broker's files and of ours differ")
+    return {"release": RELEASE, "rebuild_s": round(seconds, 2), "equal_files": len(theirs)}
 
 
 def _many_queues(folder: Path) -> dict[str, Any]:
@@ -121,7 +134,8 @@ def main() -> None:
     out = folder / "queues"
     shutil.rmtree(out, ignore_errors=True)
     with _measured() as rebuilt:
-        summary = rebuild(Request(str(store), out, release="5.3.3"), workers, {})
+        summary = rebuild(Request(str(store), out, release=RELEASE), workers, {})
+    peer = {} if os.environ.get("NO_BROKER") else _broker(store, out, folder)
     shutil.rmtree(store / "consumequeue", ignore_errors=True)
     out.rename(store / "consumequeue")
     (store / "consumequeue" / "MANIFEST.json").unlink()
@@ -133,6 +147,7 @@ def main() -> None:
         "record_bytes": _RECORD_SIZE,
         "workers": type(workers).__name__,
         "rebuild": {"seconds": rebuilt.seconds, "units_per_second": round(summary.units / rebuilt.seconds)},
+        "broker": peer,
         "verify": {"seconds": verified.seconds, "units_per_second": round(summary.units / verified.seconds), **numbers},
         "peak_memory_mib": {
             "driver": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,

@@ -112,17 +112,21 @@ class DriverProcess:
         rows = (row.split() for table in tables for row in table.splitlines()[1:])
         return {row[1].partition(":")[0] for row in rows if row[3] == _LISTENING and f"socket:[{row[9]}]" in own}
 
-    def ask(self, verb: str, values: Mapping[str, Value] | None = None) -> Answer:
-        """Have *verb* done and give its answer."""
-        return next(self.ask_each(verb, [values or {}]))
+    def ask(
+        self, verb: str, values: Mapping[str, Value] | None = None, patience: float = _ANSWER_SECONDS
+    ) -> Answer:
+        """Have *verb* done and give its answer, which may take *patience* seconds."""
+        return next(self.ask_each(verb, [values or {}], patience))
 
-    def ask_each(self, verb: str, requests: Iterable[Mapping[str, Value]]) -> Iterator[Answer]:
+    def ask_each(
+        self, verb: str, requests: Iterable[Mapping[str, Value]], patience: float = _ANSWER_SECONDS
+    ) -> Iterator[Answer]:
         """Have *verb* done for each of many requests, without waiting for one answer before the next request."""
         waiting = iter(requests)
         while chunk := list(islice(waiting, _REQUESTS_AT_ONCE)):
             self._send("".join(f"{verb} {_encode(values)}\n" for values in chunk))
             for values in chunk:
-                yield self._receive(verb, values)
+                yield self._receive(verb, values, patience)
 
     def hang_up(self) -> None:
         """Let the process read the end of its standard input, as it does when this process is gone."""
@@ -155,11 +159,11 @@ class DriverProcess:
         except BrokenPipeError as gone:
             raise self._failure("the driver is gone") from gone
 
-    def _receive(self, verb: str, values: Mapping[str, Value]) -> Answer:
+    def _receive(self, verb: str, values: Mapping[str, Value], patience: float) -> Answer:
         try:
-            line = self._answers.get(timeout=_ANSWER_SECONDS)
+            line = self._answers.get(timeout=patience)
         except queue.Empty:
-            raise self._failure(f"no answer to {verb} in {_ANSWER_SECONDS} s") from None
+            raise self._failure(f"no answer to {verb} in {patience} s") from None
         outcome, _, rest = line.decode("ascii").rstrip("\n").partition(" ")
         if outcome != "ok":
             raise self._failure(f"{verb} {dict(values)}: {unquote_plus(rest) or 'the driver is gone'}")

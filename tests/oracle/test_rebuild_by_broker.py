@@ -25,7 +25,7 @@ def test_a_broker_that_finds_a_log_alone_makes_what_we_make_or_nothing(
     seconds = rebuild_by_broker(release, store, played.stage.geometry)
     made = on_disk(store)
 
-    assert seconds.dispatch_seconds > 0
+    assert seconds > 0
     if _makes_lost_files_again(release):
         assert differences(made, by_scalar(played.log, played.writer)) == []
         verdict(release, "finds a log alone", "makes what we make")
