@@ -7,7 +7,8 @@ Peers, interleaved in one run: reading the bytes into a checksum (the physical l
 columns with the same codec from batches that lie ready in memory (the floor: it neither reads, decodes nor checks), and
 the same without a codec for bodies that it does not shorten, as we write them; Spark's own writer on our batches; naive
 PySpark (binaryFile, `struct` for each record; of a smaller log with small segments, counted per byte). The log is in
-the page cache, and sessions are started before the clock.
+the page cache, and sessions are started before the clock. `--broker`: once, behind them, a real broker that dispatches
+the same log to its queues and its index.
 """
 
 import argparse
