@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.incremental_runs import bars
 from jobs.report.model import Bars, Facts, Part, Report
 from jobs.report.page import page
 
@@ -20,17 +21,19 @@ _RESULTS = Path(__file__).parent / "results"
 
 # name → arguments at full and at small scale
 _PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
-    "ingest": (["benchmarks.ingest"], ["benchmarks.ingest", "--mib", "256", "--runs", "1"]),
+    "ingest": (["benchmarks.ingest", "--broker"], ["benchmarks.ingest", "--mib", "256", "--runs", "1"]),
     "ingest-256": (
         ["benchmarks.ingest", "--record-size", "256", "--mib", "1024"],
         ["benchmarks.ingest", "--record-size", "256", "--mib", "128", "--runs", "1"],
     ),
     "rebuild-index": (
         ["benchmarks.rebuild_index"],
-        ["benchmarks.rebuild_index", "--gib", "0.25", "--no-broker"],
+        ["benchmarks.rebuild_index", "--gib", "0.25"],
     ),
     "queues": (["benchmarks.queues", "50", "1000"], ["benchmarks.queues", "1", "100"]),
     "query-store": (["benchmarks.query_store"], ["benchmarks.query_store"]),
+    "damage": (["benchmarks.damage"], ["benchmarks.damage", "--mib", "256", "--runs", "1"]),
+    "incremental_runs": (["benchmarks.incremental_runs"], ["benchmarks.incremental_runs", "--runs", "100"]),
 }
 
 
@@ -70,6 +73,8 @@ def _keep(results: dict[str, Any]) -> None:
         (_RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
         plain = {key: value for key, value in result.items() if isinstance(value, str | int | float)}
         parts.append(Facts(name, plain))
+        if "samples" in result:
+            parts += bars(result["samples"])
         if "per_gib" in result:
             seconds = {peer: figures["cpu_s"] for peer, figures in result["per_gib"].items()}
             parts.append(Bars(f"{name}: CPU of all processes", "core-seconds per GiB", seconds))

@@ -1,7 +1,7 @@
 """
 What a run costs after hundreds of runs before it: time, files and size of Delta's logs must stay flat.
 
-    python benchmarks/incremental_runs.py [--runs 1000] [--json results/incremental_runs.json]
+    python -m benchmarks.incremental_runs [--runs 1000] [--plot FILE.html]
 
 Every run brings a few new messages. The runs follow each other within minutes, not months: so that retention can be
 seen at all, logs and replaced files are kept for one minute here, not for seven days. Tasks run in this process; Spark
@@ -10,25 +10,29 @@ adds its constant part to each run.
 
 import argparse
 import json
+import os
+import platform
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
+from typing import Any
 
 from jobs.ingest import Request, ingest
 from jobs.lake import commit, compaction
+from jobs.report.model import Bars, Facts, Report
+from jobs.report.page import page
 from jobs.source.workers import OneByOne
 from tests.pipeline.broker import Broker, some_records
 
 MESSAGES_A_RUN = 5
-SAMPLED = 20  # runs
+SAMPLED = 50  # runs: more than lie between two merges of small files
+PLOTTED = {"cpu_s": "CPU seconds, median of the last fifty runs", "log_kib": "KiB of Delta's logs", "files": "files"}
 
 
 def measure(folder: Path, runs: int) -> list[dict[str, float]]:
-    """Make the runs; return the figures of every twentieth."""
+    """Make the runs; return the figures of every fiftieth."""
     commit.CONFIGURATION["delta.logRetentionDuration"] = "interval 1 minutes"
     commit.CONFIGURATION["delta.deletedFileRetentionDuration"] = "interval 0 hours"
     compaction.RETENTION_HOURS = 0
@@ -66,14 +70,35 @@ def main() -> None:
     """Measure, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path, metavar="FILE.html")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         samples = measure(Path(folder), arguments.runs)
-    text = json.dumps({"runs": arguments.runs, "messages_a_run": MESSAGES_A_RUN, "samples": samples}, indent=1)
-    if arguments.json:
-        arguments.json.write_text(f"{text}\n", encoding="utf-8")
-    print(text)
+    result = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "command": " ".join(["python", "-m", "benchmarks.incremental_runs", *sys.argv[1:]]),
+        "runs": arguments.runs,
+        "messages_a_run": MESSAGES_A_RUN,
+        "last_over_first_cpu": round(samples[-1]["cpu_s"] / samples[0]["cpu_s"], 2),
+        "samples": samples,
+    }
+    if arguments.plot:
+        arguments.plot.write_text(page(report_of(result)), encoding="utf-8")
+    print(json.dumps(result, indent=1))
+
+
+def report_of(result: dict[str, Any]) -> Report:
+    """Return the result as a page of plots."""
+    plain = {key: value for key, value in result.items() if key != "samples"}
+    return Report("bench", "benchmarks", "good", "Run after run", [Facts("Runs", plain), *bars(result["samples"])])
+
+
+def bars(samples: list[dict[str, float]]) -> list[Bars]:
+    """Return one plot a figure, over the number of runs."""
+    return [
+        Bars(f"incremental runs: {unit}", unit, {f"run {sample['run']}": sample[name] for sample in samples})
+        for name, unit in PLOTTED.items()
+    ]
 
 
 if __name__ == "__main__":

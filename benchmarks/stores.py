@@ -57,6 +57,13 @@ def make_store(recipe: Recipe, folder: Path) -> Path:
     return root
 
 
+def offsets_of(recipe: Recipe) -> NDArray[np.int64]:
+    """Return where each record of a recipe's log stands."""
+    per_segment = (recipe.segment_size - BLANK.size) // recipe.record_size
+    numbers = np.arange(recipe.total_bytes // recipe.record_size, dtype=np.int64)
+    return numbers // per_segment * recipe.segment_size + numbers % per_segment * recipe.record_size
+
+
 class _Log:
     """The log of a recipe, batch by batch."""
 

@@ -8,9 +8,9 @@ The log and the queues have watermarks of their own: a unit may come a run later
 before the messages that are new, for the sake of units that are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from jobs.queues.matching import Matcher, Matching, RangeMatches
 from jobs.queues.rows import batches_of
 from jobs.selection import Selection
 from jobs.source.planning import Range
-from jobs.storage import storage_of
+from jobs.storage import Reader, storage_of
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -127,25 +127,34 @@ def _quarantine(work: RangeWork, range_: Range, damaged: list[tuple[int, int, st
     place = {"segment": range_.base_offset, "file": range_.location, "run": work.naming.run}
     with work.file(QUARANTINE, part, **place) as file:
         if damaged:
+            found = sorted(damaged)
             file.write_rows(
                 [
                     {
                         "physical_offset": offset,
                         "length": size,
                         "reason": reason,
-                        "sample": _sample(range_, offset, size),
+                        "sample": sample,
                     }
-                    for offset, size, reason in sorted(damaged)
+                    for (offset, size, reason), sample in zip(found, _samples(range_, found), strict=True)
                 ]
             )
         return file.close()
 
 
-def _sample(range_: Range, offset: int, size: int) -> bytes | None:
-    """Return the first bytes of a damaged place; None when they cannot be read."""
+def _samples(range_: Range, damaged: Sequence[tuple[int, int, str]]) -> Iterator[bytes | None]:
+    """Yield the first bytes of each damaged place; None where they cannot be read."""
     try:
         with storage_of(range_.location, range_.options).open(range_.location) as file:
-            return bytes(file.read(offset - range_.base_offset, min(size, SAMPLE_SIZE)))
+            for offset, size, _ in damaged:
+                yield _sample(file, offset - range_.base_offset, min(size, SAMPLE_SIZE))
+    except FileNotFoundError:
+        yield from repeat(None, len(damaged))
+
+
+def _sample(file: Reader, position: int, size: int) -> bytes | None:
+    try:
+        return bytes(file.read(position, size))
     except OSError:
         return None
 

@@ -25,6 +25,7 @@ CODEC, COMPRESSION_LEVEL = "zstd", 1
 _BODY = "body"
 _SAMPLE_SIZE = 1 << 19
 _WORTH_IT = 0.95  # of its size: what does not become smaller than that is stored as it is
+SMALL_GROUP = 4 << 20  # bytes of rows: batches are put together until a row group has as many
 STATISTICS_LENGTH = 56  # characters of text minima and maxima: IPv6 ids are this long
 _ASCENDING = ("physical_offset", "queue_offset")
 _HIGHEST = "\U0010ffff"
@@ -63,7 +64,7 @@ class TableFile:
     def __init__(
         self, lake: str, table: Table, name: str, constants: Mapping[str, Any], options: Mapping[str, str]
     ) -> None:
-        """Prepare a file that is created by its first batch; *constants* fill the columns that the batches lack."""
+        """Prepare a file that is created by its first rows; *constants* fill the columns that the batches lack."""
         self._location = join(lake, table.name, name)
         self._table = table
         self._name = name
@@ -72,6 +73,7 @@ class TableFile:
         self._sink: Any = None
         self._flushing = 0  # so many bytes are on their way to the disk
         self._writer: pq.ParquetWriter | None = None
+        self._held: list[pa.RecordBatch] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append the rows of *batch*."""
@@ -89,6 +91,15 @@ class TableFile:
         """Append a few rows given one by one."""
         fields = [field for field in self._table.schema if field.name not in self._constants]
         self.write(pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields)))
+
+    def _write_held(self) -> None:
+        if not self._held:
+            return
+        group = pa.concat_batches(self._held) if len(self._held) > 1 else self._held[0]
+        self._held = []
+        if self._writer is None:
+            self._writer = self._open(group.num_rows)
+        self._writer.write_batch(group)
 
     def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if field.name in self._constants:
@@ -118,6 +129,7 @@ class TableFile:
 
     def close(self) -> Action | None:
         """Finish and flush the file, and return what a commit needs; None when no row came."""
+        self._write_held()
         if self._writer is None:
             return None
         self._writer.close()

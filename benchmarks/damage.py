@@ -1,0 +1,236 @@
+"""
+What damage costs, and what it takes: one byte flipped in each of 1 % of a large store's records.
+
+    python -m benchmarks.damage [--mib N] [--runs N] [--folder DIR]
+
+The clean store and the damaged one are ingested in turn, messages alone and with queues and index. Then every row is
+held against the clean lake's: an untouched record must be there once, as it was. Hits are counted by the field that was
+hit and by what became of the record: in `quarantine`, contradicted by its ConsumeQueue unit, or a row that nothing in
+the format contradicts.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from numpy.typing import NDArray
+
+from benchmarks.measuring import Measured, measured, vars_of
+from benchmarks.stores import Recipe, make_store, offsets_of
+from jobs.ingest import Request, ingest
+from jobs.source.workers import OneByOne
+from rmq_formats.commitlog.layout import PROPERTIES_LENGTH, RECORD, TOPIC_LENGTH
+from rmq_formats.commitlog.record import MessageRecord, decode_record
+from rmq_formats.consumequeue.build import UNITS
+from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.consumequeue.unit import QueueKind
+from rmq_formats.hashing import java_hash
+from rmq_formats.store import name_of_offset
+
+_SHARE = 0.01
+_QUEUE_FILE = 300_000 * UNIT.size
+_CHOICES: dict[str, frozenset[str]] = {
+    "messages": frozenset(),
+    "all tables": frozenset({"messages", "consume_queue", "index"}),
+}
+
+
+class Hits(NamedTuple):
+    """Which byte of which record is flipped."""
+
+    offsets: NDArray[np.int64]  # of the records, ascending
+    positions: NDArray[np.int64]  # of the bytes in them
+
+
+def add_queues(recipe: Recipe, store: Path) -> None:
+    """Write the units of every record, as a broker that was closed in order."""
+    offsets = offsets_of(recipe)
+    numbers = np.arange(offsets.size)
+    of_topic = numbers // recipe.topics
+    for topic in range(recipe.topics):
+        for queue in range(recipe.queues):
+            chosen = (numbers % recipe.topics == topic) & (of_topic % recipe.queues == queue)
+            units = np.zeros(int(chosen.sum()), UNITS[QueueKind.PLAIN])
+            units["physical_offset"], units["size"] = offsets[chosen], recipe.record_size
+            units["tags_code"] = java_hash("TagA")
+            folder = store / "consumequeue" / f"Bench{topic:03d}" / str(queue)
+            folder.mkdir(parents=True, exist_ok=True)
+            data = units.tobytes()
+            for start in range(0, len(data), _QUEUE_FILE):
+                with (folder / name_of_offset(start)).open("wb") as file:
+                    file.write(data[start : start + _QUEUE_FILE])
+                    file.truncate(_QUEUE_FILE)
+
+
+def damage(recipe: Recipe, clean: Path, damaged: Path) -> Hits:
+    """Copy the store and flip a byte in one of a hundred records."""
+    shutil.rmtree(damaged, ignore_errors=True)
+    shutil.copytree(clean, damaged)
+    random = np.random.default_rng(recipe.seed)
+    offsets = offsets_of(recipe)
+    hit = np.sort(random.choice(offsets, int(offsets.size * _SHARE), replace=False))
+    positions = random.integers(0, recipe.record_size, hit.size)
+    masks = random.integers(1, 256, hit.size)
+    segments = {int(path.name): os.open(path, os.O_RDWR) for path in (damaged / "commitlog").iterdir()}
+    for offset, position, mask in zip(hit.tolist(), positions.tolist(), masks.tolist(), strict=True):
+        base = offset - offset % recipe.segment_size
+        at = offset - base + position
+        (byte,) = os.pread(segments[base], 1, at)
+        os.pwrite(segments[base], bytes([byte ^ mask]), at)
+    for descriptor in segments.values():
+        os.close(descriptor)
+    return Hits(hit, positions)
+
+
+def run(store: Path, lake: Path, tables: frozenset[str]) -> None:
+    """Ingest a store in this process."""
+    shutil.rmtree(lake, ignore_errors=True)
+    ingest(Request(str(store), str(lake), broker="b", tables=tables, release="5.3.3"), OneByOne())
+
+
+def compare(clean: Path, damaged: Path, hits: Hits) -> tuple[int, int, NDArray[np.int64]]:
+    """Return how many untouched records are missing, how many differ, and the offsets of hit records that are rows."""
+    missing = differ = 0
+    hit_rows: list[NDArray[np.int64]] = []
+    for wanted, found in zip(_by_segment(clean), _by_segment(damaged), strict=True):
+        wanted_at, found_at = (table["physical_offset"].to_numpy() for table in (wanted, found))
+        untouched = ~np.isin(wanted_at, hits.offsets)
+        is_hit = np.isin(found_at, hits.offsets)
+        hit_rows.append(found_at[is_hit])
+        left, right = wanted.filter(pa.array(untouched)), found.filter(pa.array(~is_hit))
+        if not np.array_equal(left["physical_offset"].to_numpy(), right["physical_offset"].to_numpy()):
+            missing += int((~np.isin(wanted_at[untouched], found_at)).sum())
+            right = right.filter(pa.array(np.isin(right["physical_offset"].to_numpy(), wanted_at)))
+            left = left.filter(pa.array(np.isin(left["physical_offset"].to_numpy(), right["physical_offset"])))
+        differ += sum(not left[name].equals(right[name]) for name in left.column_names)
+    return missing, differ, np.concatenate(hit_rows)
+
+
+def _by_segment(lake: Path) -> list[pa.Table]:
+    """Return the rows of each segment, in the order of the log, with what tells one record from another."""
+    table = DeltaTable(str(lake / "messages"))
+    rows = table.to_pyarrow_dataset()
+    columns = [name for name in rows.schema.names if name not in {"store_id", "body", "properties", "keys"}]
+    segments = sorted(set(rows.to_table(columns=["segment"])["segment"].unique().to_pylist()))
+    return [
+        rows.to_table(columns=columns, filter=ds.field("segment") == segment).sort_by("physical_offset")
+        for segment in segments
+    ]
+
+
+def fates(damaged: Path, hits: Hits, hit_rows: NDArray[np.int64], record: MessageRecord) -> dict[str, dict[str, int]]:
+    """Count the hits by field and by what became of the record."""
+    quarantine = DeltaTable(str(damaged / "quarantine")).to_pyarrow_table()
+    starts = quarantine["physical_offset"].to_numpy()
+    order = np.argsort(starts)
+    ends = (starts + quarantine["length"].to_numpy())[order]
+    at = np.searchsorted(starts[order], hits.offsets, side="right") - 1
+    quarantined = (at >= 0) & (hits.offsets < ends[np.maximum(at, 0)])
+    units = DeltaTable(str(damaged / "consume_queue")).to_pyarrow_table(columns=["physical_offset", "status"])
+    odd = units.filter(pc.not_equal(units["status"], "matched"))["physical_offset"].to_numpy()
+    contradicted = np.isin(hits.offsets, odd)
+    is_row = np.isin(hits.offsets, hit_rows)
+    counts: dict[str, Counter[str]] = {}
+    for position, in_quarantine, by_unit, row in zip(
+        hits.positions.tolist(), quarantined.tolist(), contradicted.tolist(), is_row.tolist(), strict=True
+    ):
+        fate = "quarantine" if in_quarantine else "contradicted by its unit" if by_unit else "a row"
+        fate = fate if in_quarantine or row else "lost"
+        counts.setdefault(_field_at(position, record), Counter())[fate] += 1
+    return {name: dict(counts[name]) for name in sorted(counts)}
+
+
+def _field_at(position: int, record: MessageRecord) -> str:
+    """Return the field of a record that holds the byte at *position*."""
+    fixed = RECORD[0]
+    if position < fixed.size:
+        names = [field.name for field in fixed.fields]
+        return max((name for name in names if fixed.offset(name) <= position), key=fixed.offset)
+    end = fixed.size
+    for name, size in (
+        ("body", len(record.body)),
+        ("topic_length", TOPIC_LENGTH[record.magic_code].size),
+        ("topic", len(record.topic_raw)),
+        ("properties_length", PROPERTIES_LENGTH.size),
+    ):
+        end += size
+        if position < end:
+            return name
+    return "properties"
+
+
+def main() -> None:
+    """Print the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=4096)
+    parser.add_argument("--record-size", type=int, default=1024)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark")
+    told = parser.parse_args()
+    recipe = Recipe(told.mib << 20, told.record_size)
+    clean = make_store(recipe, told.folder)
+    add_queues(recipe, clean)
+    damaged, lakes = told.folder / "damaged", told.folder / "damage-lakes"
+    hits = damage(recipe, clean, damaged)
+    stores = {"clean": clean, "damaged": damaged}
+    seen: dict[str, dict[str, list[Measured]]] = {choice: {name: [] for name in stores} for choice in _CHOICES}
+    for turn in range(told.runs + 1):
+        for choice, tables in _CHOICES.items():
+            for name, store in stores.items():
+                with measured() as figures:
+                    run(store, lakes / name, tables)
+                if turn:  # the first turn warms up
+                    seen[choice][name].append(figures)
+    missing, differ, hit_rows = compare(lakes / "clean", lakes / "damaged", hits)
+    (first,) = sorted((clean / "commitlog").iterdir())[:1]
+    with first.open("rb") as file:
+        record = decode_record(file.read(told.record_size), 0, 0)
+    fields = fates(lakes / "damaged", hits, hit_rows, record)
+    print(json.dumps(_result(told, seen, {"untouched_missing": missing, "untouched_columns_that_differ": differ,
+                                          "records": offsets_of(recipe).size, "hits": hits.offsets.size,
+                                          "lost": sum(counts.get("lost", 0) for counts in fields.values()),
+                                          "fate_of_hits_by_field": fields}), indent=2))  # fmt: skip
+    shutil.rmtree(damaged)
+    shutil.rmtree(lakes)
+
+
+def _result(
+    told: argparse.Namespace, seen: dict[str, dict[str, list[Measured]]], checked: dict[str, Any]
+) -> dict[str, Any]:
+    middle = {
+        choice: {
+            name: {key: round(median(vars_of(one)[key] for one in runs), 3) for key in vars_of(runs[0])}
+            for name, runs in of_choice.items()
+        }
+        for choice, of_choice in seen.items()
+    }
+    return {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "command": " ".join(["python", "-m", "benchmarks.damage", *sys.argv[1:]]),
+        "record_size": told.record_size,
+        "mib": told.mib,
+        "runs": told.runs,
+        **checked,
+        "median": middle,
+        "damaged_over_clean": {
+            choice: {key: round(pair["damaged"][key] / pair["clean"][key], 3) for key in ("cpu_s", "wall_s")}
+            for choice, pair in middle.items()
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()
