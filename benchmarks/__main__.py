@@ -31,6 +31,10 @@ _PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
         ["benchmarks.rebuild_index", "--gib", "0.25"],
     ),
     "queues": (["benchmarks.queues", "50", "1000"], ["benchmarks.queues", "1", "100"]),
+    "beside-broker": (
+        ["benchmarks.beside_broker"],
+        ["benchmarks.beside_broker", "--mib", "128", "--seconds", "5", "--rate", "200"],
+    ),
     "query-store": (["benchmarks.query_store"], ["benchmarks.query_store"]),
     "damage": (["benchmarks.damage"], ["benchmarks.damage", "--mib", "256", "--runs", "1"]),
     "incremental_runs": (["benchmarks.incremental_runs"], ["benchmarks.incremental_runs", "--runs", "100"]),

@@ -233,6 +233,11 @@ class RealBroker(RealStore):
         """Send many messages one after another."""
         return list(self.driver.ask_each("send", (message.fields() for message in messages)))
 
+    def send_steadily(self, message: ClientMessage, *, rate: int, count: int) -> list[int]:
+        """Send a message *count* times, *rate* a second; return the microseconds of each, from when it was due."""
+        answer = self.driver.ask("send-steadily", message.fields() | {"rate": rate, "count": count})
+        return list(map(int, answer["microseconds"].split()))
+
     def send_batch(self, messages: Iterable[ClientMessage]) -> Answer:
         """Send messages as one batch."""
         return self.driver.ask("send-batch", list_fields(message.fields() for message in messages))

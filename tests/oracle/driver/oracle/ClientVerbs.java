@@ -9,6 +9,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
@@ -44,6 +46,7 @@ final class ClientVerbs {
     void register(Map<String, Driver.Verb> verbs) {
         verbs.put("send", this::send);
         verbs.put("send-batch", this::sendBatch);
+        verbs.put("send-steadily", this::sendSteadily);
         verbs.put("send-in-transaction", this::sendInTransaction);
         verbs.put("close-producers", request -> closeProducers());
         verbs.put("pull", this::pull);
@@ -81,6 +84,23 @@ final class ClientVerbs {
                 Thread.sleep(100);
             }
         }
+    }
+
+    /** Sends a message again and again at a steady rate: microseconds of each, from when it was due, waits included. */
+    private Answer sendSteadily(Request request) throws Exception {
+        int count = request.number("count", 1);
+        long interval = TimeUnit.SECONDS.toNanos(1) / request.number("rate", 100);
+        StringBuilder microseconds = new StringBuilder();
+        long begin = System.nanoTime();
+        for (int i = 0; i < count; i++) {
+            long due = begin + i * interval;
+            while (System.nanoTime() < due) {
+                LockSupport.parkNanos(due - System.nanoTime());
+            }
+            producer(request).send(message(request));
+            microseconds.append((System.nanoTime() - due) / 1000).append(' ');
+        }
+        return new Answer().with("microseconds", microseconds);
     }
 
     private Answer sendBatch(Request request) throws Exception {

@@ -1,0 +1,154 @@
+"""
+What a real broker's producers feel of a run beside it: how long a send takes, at the median and for one in a hundred.
+
+    python -m benchmarks.beside_broker [--mib N] [--rate SENDS] [--seconds N] [--release X.Y.Z] [--cold] [--folder DIR]
+
+Three times, on one broker with a log of N MiB and a steady load: alone; while `ingest` brings the log into a lake
+with the manners that it has beside a broker; while somebody copies the log to nowhere, at full speed. Each send's
+time counts from when it was due, so that one that waits for another is not forgotten. `--cold`: what can be dropped
+of the log's page cache is dropped before each.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.broker import RELEASE
+from benchmarks.stores import Recipe, make_store
+from tests.oracle.process import AT_FULL_SPEED, running
+from tests.oracle.sessions import ClientMessage, RealBroker, open_broker
+from tests.oracle.settings import REAL_GEOMETRY
+
+_TOPIC = "Beside"
+_RECORD_SIZE = 1024
+_SLICE = 0.5  # seconds of sends at a time
+_ROOT = Path(__file__).parents[1]
+
+
+def store_of_its_own(mib: int, folder: Path) -> Path:
+    """Return a store that a broker may write into: sealed segments are shared with the one that is kept."""
+    made = make_store(Recipe(mib << 20, _RECORD_SIZE), folder)
+    store = folder / "beside-broker"
+    shutil.rmtree(store, ignore_errors=True)
+    (store / "commitlog").mkdir(parents=True)
+    *sealed, newest = sorted((made / "commitlog").iterdir())
+    for segment in sealed:
+        (store / "commitlog" / segment.name).hardlink_to(segment)
+    subprocess.run(["cp", "--sparse=always", newest, store / "commitlog" / newest.name], check=True)
+    return store
+
+
+def loaded(broker: RealBroker, rate: int, work: Callable[[], object]) -> dict[str, Any]:
+    """Send at a steady rate while *work* is done; return what the sends took."""
+    over = threading.Event()
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except (OSError, subprocess.CalledProcessError) as error:
+            failed.append(error)
+        finally:
+            over.set()
+
+    worker = threading.Thread(target=run)
+    message = ClientMessage(_TOPIC, os.urandom(_RECORD_SIZE - 300), "TagA", "beside")
+    began = time.perf_counter()
+    worker.start()
+    taken: list[int] = []
+    while not over.is_set():
+        taken += broker.send_steadily(message, rate=rate, count=max(int(rate * _SLICE), 1))
+    worker.join()
+    seconds = time.perf_counter() - began
+    if failed:
+        raise failed[0]
+    taken.sort()
+    return {
+        "sends": len(taken),
+        "seconds": round(seconds, 1),
+        **{name: round(taken[int(len(taken) * part)] / 1000, 2) for name, part in _PARTS.items()},
+    }
+
+
+_PARTS = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
+
+
+def ingest(store: Path, lake: Path, release: str) -> None:
+    """Run the command, as a scheduler does."""
+    command = [sys.executable, "-m", "jobs.main", "ingest", str(store), "--lake", str(lake), "--release", release]
+    subprocess.run([*command, "--quiet"], cwd=_ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+def copy_to_nowhere(store: Path, seconds: float) -> None:
+    """Read every byte as fast as they come, as `cp` to another disk does, for some seconds at least."""
+    until = time.monotonic() + seconds
+    with Path(os.devnull).open("wb") as nowhere:
+        while time.monotonic() < until:
+            subprocess.run(["cat", *sorted((store / "commitlog").iterdir())], stdout=nowhere, check=True)
+
+
+def forget(store: Path) -> None:
+    """Drop what can be dropped of the log's page cache; pages that the broker has mapped stay."""
+    for segment in (store / "commitlog").iterdir():
+        descriptor = os.open(segment, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def main() -> None:
+    """Print the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=8192)
+    parser.add_argument("--rate", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=30, help="how long the broker is looked at alone")
+    parser.add_argument("--release", default=RELEASE)
+    parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark")
+    told = parser.parse_args()
+    store, lake = store_of_its_own(told.mib, told.folder), told.folder / "beside-lake"
+    phases: dict[str, Callable[[], object]] = {
+        "broker alone": lambda: time.sleep(told.seconds),
+        "beside ingest": lambda: ingest(store, lake, told.release),
+        "beside a copy at full speed": lambda: copy_to_nowhere(store, told.seconds),
+        "broker alone again": lambda: time.sleep(told.seconds),
+    }
+    seen: dict[str, dict[str, Any]] = {}
+    home = told.folder / "home"
+    with running(told.release, AT_FULL_SPEED) as driver, open_broker(driver, store, REAL_GEOMETRY, home=home) as broker:
+        broker.drain()
+        broker.make_topic(_TOPIC, 4)
+        loaded(broker, told.rate, lambda: time.sleep(min(told.seconds, 5)))  # compilers and caches warm up
+        for name, work in phases.items():
+            shutil.rmtree(lake, ignore_errors=True)
+            if told.cold:
+                forget(store)
+            seen[name] = loaded(broker, told.rate, work)
+    shutil.rmtree(store)
+    shutil.rmtree(lake, ignore_errors=True)
+    result = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "command": " ".join(["python", "-m", "benchmarks.beside_broker", *sys.argv[1:]]),
+        "release": told.release,
+        "mib": told.mib,
+        "sends_a_second": told.rate,
+        "page_cache": "cold" if told.cold else "warm",
+        "phases": seen,
+    }
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
