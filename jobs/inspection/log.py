@@ -8,21 +8,21 @@ by a walk from the newest record that a queue or an index file names, as only by
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from jobs.dumping.file import DumpFile
 from jobs.inspection.problems import Problems
+from jobs.inspection.walking import Stretch, walk
 from jobs.source.listing import Segment, StoreListing
 from jobs.source.planning import holes, newest_written
-from jobs.storage import storage_of
-from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc
+from jobs.storage import next_written, storage_of
+from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import (
     ENDS,
     Framing,
-    Piece,
     PieceKind,
     SegmentBytes,
     framing_of,
-    walk_segment,
 )
 from rmq_formats.errors import FormatError
 from rmq_formats.store import name_of_offset
@@ -117,7 +117,7 @@ class LogInspector:
             self._look_at_head(log, report, is_walked=is_walked)
             if is_walked:
                 start = 0 if deep else self._newest_known_record(log)
-                self._walk(log, report, start, final=not is_newest)
+                self._walk(log, report, start, partial(next_written, reader), final=not is_newest)
             else:
                 self._find_seal(log, report)
             for place in file.unreadable:
@@ -157,26 +157,29 @@ class LogInspector:
                 return
         self._problems.warn(report.file, "no blank near its end names the bytes left; --deep walks it")
 
-    def _walk(self, log: SegmentBytes, report: SegmentReport, start: int, *, final: bool) -> None:
+    def _walk(
+        self, log: SegmentBytes, report: SegmentReport, start: int, next_written: Callable[[int], int], *, final: bool
+    ) -> None:
         report.end, report.end_offset = "open", log.base_offset + start
         records = 0
-        for piece in walk_segment(log, final=final, start=start):
-            records += piece.kind is PieceKind.RECORD
-            self._note(piece, log, report)
-            report.end = str(ENDS[piece.kind])
-            self._progress(piece.size)
+        for stretch in walk(log, start, final=final, next_written=next_written):
+            records += stretch.records
+            self._note(stretch, report)
+            report.end = str(ENDS[stretch.piece.kind])
+            self._progress(stretch.piece.size)
         if start == 0:
             report.records = records
 
-    def _note(self, piece: Piece, log: SegmentBytes, report: SegmentReport) -> None:
+    def _note(self, stretch: Stretch, report: SegmentReport) -> None:
+        piece = stretch.piece
         if piece.kind is PieceKind.RECORD:
-            record = log.record_at(piece.offset - log.base_offset)
             report.end_offset = piece.end
-            report.last_store_timestamp = record.store_timestamp
-            self._topics[record.topic] += 1
-            self._see(record)
-            if not has_right_body_crc(record):
-                self._problems.damage(report.file, "a record's body has another CRC", record.physical_offset)
+            report.last_store_timestamp = stretch.shown[-1].store_timestamp
+            self._topics.update(stretch.topics)
+            for record in stretch.shown:
+                self._see(record)
+            for offset in stretch.wrong:
+                self._problems.damage(report.file, "a record's body has another CRC", offset)
         elif piece.kind is PieceKind.DAMAGE:
             self._problems.damage(report.file, f"{piece.size} bytes are no record: {piece.reason}", piece.offset)
         elif piece.kind is PieceKind.WAITING:
