@@ -48,7 +48,7 @@ def optimize(location: str, workers: Workers | None = None) -> list[Saved]:
     return saved
 
 
-@click.command(epilog="\b\nExample:\n  rmq-lake optimize /data/lake")
+@click.command(epilog="\b\nExamples:\n  rmq-lake optimize /data/lake")
 @click.argument("lake", metavar="LAKE", type=WRITTEN)
 @json_option
 @quiet_option

@@ -136,8 +136,7 @@ def _run(shown: Shown, world: World, run: Run) -> tuple[int, str, str]:
         return int(outcome.code), outcome.out, outcome.err
     if words[0] == "make":
         # `-n`: that there is such a target, and what it would do; the targets are these tests themselves.
-        done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, check=False)
-        return done.returncode, "", ""
+        return subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, check=False).returncode, "", ""
     if words[:2] == ["python", "-m"]:
         # Benchmarks and generators have tests of their own: here, that the module is there.
         return int(importlib.util.find_spec(words[2]) is None), "", ""
