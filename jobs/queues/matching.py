@@ -20,7 +20,7 @@ from jobs.queues.files import StoredQueue, Units
 from jobs.queues.looking import EVERYTHING
 from jobs.queues.rows import RowBlock, Status
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.consumequeue.build import PACKED_UNIT, UnitCollector
+from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
 

@@ -22,7 +22,8 @@ from jobs.source.planning import Range
 from jobs.storage import flush_directory
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder, Stretch, UnitCollector
+from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder, Stretch
+from rmq_formats.consumequeue.collect import UnitCollector
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
 from rmq_formats.store import name_of_offset
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from jobs.indexing.scratch import Scratch
 from jobs.queues.files import Units
-from rmq_formats.consumequeue.build import PACKED_UNIT, PackedUnits
+from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
 
 

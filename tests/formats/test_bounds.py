@@ -17,7 +17,7 @@ from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.scan import Records, scan
 from rmq_formats.commitlog.segment import Framing, Piece
-from rmq_formats.consumequeue.build import pack_units
+from rmq_formats.consumequeue.collect import pack_units
 from rmq_formats.consumequeue.unit import QueueRules
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.properties import PropertyParser

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.consumequeue.build import PACKED_UNIT, ExtBuilder, PackedUnits, QueueBuilder, UnitCollector, pack_units
+from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder
+from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector, pack_units
 from rmq_formats.consumequeue.ext import ConsumeQueueExt
 from rmq_formats.consumequeue.queue import BatchConsumeQueue, ConsumeQueue
 from rmq_formats.consumequeue.unit import ExpectedUnit, QueueKind, QueueName, QueueRules, expected_units

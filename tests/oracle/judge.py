@@ -17,7 +17,8 @@ import numpy as np
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.scan import Records, scan
 from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, detect_framing, walk_segment
-from rmq_formats.consumequeue.build import QueueBuilder, UnitCollector
+from rmq_formats.consumequeue.build import QueueBuilder
+from rmq_formats.consumequeue.collect import UnitCollector
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.queue import BatchConsumeQueue, ConsumeQueue
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules, decode_unit, expected_units

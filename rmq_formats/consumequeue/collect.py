@@ -1,0 +1,281 @@
+"""
+The units of a range collected queue by queue, at the speed of the disk.
+
+`UnitCollector` reads the records of a range and keeps the units that the dispatcher makes of them. Its compiled passes
+leave what is rare (a queue seen for the first time, a batch, a record that appears in several queues) to the scalar
+`unit` module, to which property tests hold them.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.commitlog.kernels import PHYSICAL_OFFSET_AT, QUEUE_ID_AT, record_parts
+from rmq_formats.commitlog.record import decode_record
+from rmq_formats.consumequeue import kernels
+from rmq_formats.consumequeue.kernels import QueueTable, TagTable
+from rmq_formats.consumequeue.unit import (
+    SCHEDULE_TOPIC,
+    QueueKind,
+    QueueName,
+    QueueRules,
+    delay_ms,
+    expected_units,
+    is_left_out_of_multi_dispatch,
+)
+from rmq_formats.hashing import java_text
+from rmq_formats.kernels import PARSER_CODES, Bytes, Integers, hash_text, read_i32, read_i64
+from rmq_formats.release import Release
+
+if TYPE_CHECKING:
+    from rmq_formats.commitlog.scan import Records
+
+# An expected unit, as it lies in memory and in scratch files.
+PACKED_UNIT = np.dtype(
+    [
+        ("queue_offset", "<i8"),
+        ("physical_offset", "<i8"),
+        ("tags_code", "<i8"),
+        ("store_timestamp", "<i8"),
+        ("size", "<i4"),
+        ("batch_count", "<i2"),
+        ("is_dispatched", "<i2"),
+    ]
+)
+
+_TEXT_ROOM = 1 << 17  # more than the text of any property can take
+_ANY = (1 << 63) - 1
+
+
+class PackedUnits(NamedTuple):
+    """The units of a range: those of queue `names[n]` are `units[starts[n]:starts[n + 1]]`, in the order of the log."""
+
+    names: list[QueueName]  # sorted
+    starts: Integers
+    units: NDArray[np.void]
+    tag_numbers: NDArray[np.int32]  # of each unit, -1 for none; empty unless asked for
+    tags: list[str]
+
+    def queues(self) -> Iterator[tuple[QueueName, slice]]:
+        """Yield each queue and where its units are."""
+        for number, name in enumerate(self.names):
+            yield name, slice(int(self.starts[number]), int(self.starts[number + 1]))
+
+
+class UnitCollector:
+    """Collects the units of a range; memory grows with their number, some 80 bytes each."""
+
+    def __init__(self, rules: QueueRules, *, with_tags: bool = False) -> None:
+        """Collect by *rules*; *with_tags* keeps the TAGS text of each unit, too."""
+        self._rules = rules
+        self._delays = np.array(rules.delays_ms, np.int64)
+        self._default_delay = delay_ms(1, ())
+        self._queues = _Queues(rules.batch_topics)
+        self._tags = _Tags(are_wanted=with_tags)
+        self._units = np.empty((kernels.UNIT_ROWS, 1 << 12), np.int64)
+        self._count = 0
+
+    def add(self, records: "Records", from_offset: int = 0, to_offset: int = _ANY) -> None:
+        """Collect the units of those *records* that stand in [*from_offset*, *to_offset*)."""
+        first, last = np.searchsorted(
+            records.positions, [from_offset - records.base_offset, min(to_offset - records.base_offset, _ANY)]
+        )
+        for at, stop, release in self._runs(records, int(first), int(last)):
+            self._add(records, at, stop, release)
+
+    def _runs(self, records: "Records", first: int, last: int) -> Iterator[tuple[int, int, Release]]:
+        """Cut records where another release begins to write."""
+        sinces = [since for since, _ in self._rules.releases]
+        cuts = np.searchsorted(records.positions, [since - records.base_offset for since in sinces[1:]])
+        bounds = [first, *(min(max(int(cut), first), last) for cut in cuts), last]
+        for (_, release), at, stop in zip(self._rules.releases, bounds, bounds[1:], strict=False):
+            if at < stop:
+                yield at, stop, release
+
+    def _add(self, records: "Records", at: int, stop: int, release: Release) -> None:
+        parser = PARSER_CODES[release.property_parser]
+        multi_dispatch = self._rules.multi_dispatch and release.multi_dispatch
+        tags = self._tags
+        while at < stop:
+            at, reason, self._count, tags.count = kernels.collect(
+                records.buffer, records.base_offset, records.positions, records.sizes, at, stop,
+                parser, multi_dispatch, self._rules.lmq, release.multi_dispatch_excludes_topics,
+                self._delays, self._default_delay,
+                self._queues.table, self._units, self._count, tags.table, tags.count,
+            )  # fmt: skip
+            if reason == kernels.NO_UNIT_ROOM:
+                self._grow()
+            elif reason == kernels.NO_TAG_ROOM:
+                tags.make_room()
+            elif reason == kernels.NEW_QUEUE:
+                self._queues.enter_record(records.buffer, int(records.positions[at]))
+            elif reason == kernels.SPECIAL:
+                self._add_special(records, at)
+                at += 1
+
+    def _grow(self) -> None:
+        self._units = np.concatenate([self._units, np.empty_like(self._units)], axis=1)
+
+    def _add_special(self, records: "Records", at: int) -> None:
+        """Collect the units of one record as the scalar module makes them."""
+        start = int(records.positions[at])
+        end = start + int(records.sizes[at])
+        place = int(read_i64(records.buffer, start + PHYSICAL_OFFSET_AT))
+        record = decode_record(records.buffer[start:end].tobytes(), 0, place)
+        parser = self._rules.release_at(place).property_parser
+        tag = self._tags.number(record.properties_raw, PARSER_CODES[parser])
+        for unit in expected_units(record, self._rules):
+            if unit.is_dispatched:  # next time the compiled pass knows it
+                topic = unit.queue.topic
+                self._queues.enter(topic.encode("utf-8", "surrogatepass"), topic, unit.queue.queue_id)
+            if self._count == self._units.shape[1]:
+                self._grow()
+            self._units[:, self._count] = (
+                self._queues.number(unit.queue),
+                *(unit.queue_offset, unit.physical_offset, unit.tags_code, unit.store_timestamp, unit.size),
+                *(unit.batch_count, unit.is_dispatched),
+                tag,
+            )
+            self._count += 1
+
+    def finish(self) -> PackedUnits:
+        """Return what was collected, queue by queue."""
+        names, rank = self._queues.sorted()
+        collected = self._units[:, : self._count]
+        numbers = rank[collected[kernels.QUEUE]]
+        starts = np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=len(names)))])
+        order = np.empty(self._count, np.int64)
+        kernels.group(numbers, starts.copy(), order)
+        units = np.zeros(self._count, PACKED_UNIT)
+        for field, row in _FIELD_ROWS.items():
+            units[field] = collected[row][order]
+        tag_numbers = collected[kernels.TAG][order].astype(np.int32) if self._tags.are_wanted else np.empty(0, np.int32)
+        return PackedUnits(names, starts, units, tag_numbers, self._tags.texts())
+
+
+_FIELD_ROWS = {
+    "queue_offset": kernels.QUEUE_OFFSET,
+    "physical_offset": kernels.PHYSICAL_OFFSET,
+    "tags_code": kernels.TAGS_CODE,
+    "store_timestamp": kernels.STORE_TIMESTAMP,
+    "size": kernels.SIZE,
+    "batch_count": kernels.BATCH_COUNT,
+    "is_dispatched": kernels.DISPATCHED,
+}
+
+
+class _Queues:
+    """The queues of a range and their numbers, in a table that grows."""
+
+    def __init__(self, batch_topics: frozenset[str]) -> None:
+        self._batch_topics = batch_topics
+        self._numbers: dict[QueueName, int] = {}
+        self._known = 0
+        self._names_end = 0
+        self.table = QueueTable(
+            np.full(1 << 10, -1, np.int64),
+            np.empty((1 << 9, kernels.KEY_COLUMNS), np.int64),
+            np.empty(1 << 14, np.uint8),
+        )
+
+    def number(self, name: QueueName) -> int:
+        """Return the number of a queue, a new one if it was not seen before."""
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    def sorted(self) -> tuple[list[QueueName], Integers]:
+        """Return the queues in the order of their names, and by number the place of each in it."""
+        names = sorted(self._numbers)
+        places = np.empty(len(names), np.int64)
+        for place, name in enumerate(names):
+            places[self._numbers[name]] = place
+        return names, places
+
+    def enter_record(self, buffer: Bytes, start: int) -> None:
+        """Enter the queue of a record."""
+        _, _, topic_at, topic_end, _, _ = record_parts(buffer, start)
+        topic = bytes(buffer[topic_at:topic_end])
+        self.enter(topic, java_text(topic), int(read_i32(buffer, start + QUEUE_ID_AT)))
+
+    def enter(self, raw: bytes, topic: str, queue_id: int) -> None:
+        """Enter a queue by the very bytes of its name, if it is not there."""
+        name = np.frombuffer(raw, np.uint8).copy()
+        if kernels.find_queue(name, 0, name.size, queue_id, self.table)[0] >= 0:
+            return
+        reading = kernels.SCHEDULED if topic == SCHEDULE_TOPIC else kernels.ORDINARY
+        kind = QueueKind.PLAIN
+        if topic in self._batch_topics:
+            reading, kind = kernels.BATCHED, QueueKind.BATCH
+        self._make_room(len(raw))
+        start, end = self._names_end, self._names_end + len(raw)
+        self.table.names[start:end] = name
+        number = self.number(QueueName(kind, topic, queue_id))
+        self.table.keys[self._known] = number, queue_id, start, end, reading, is_left_out_of_multi_dispatch(topic)
+        self._link(self._known)
+        self._known += 1
+        self._names_end = end
+
+    def _make_room(self, name_size: int) -> None:
+        slots, keys, names = self.table
+        if self._known == len(keys):
+            keys = np.concatenate([keys, np.empty_like(keys)])
+        while names.size - self._names_end < name_size:
+            names = np.concatenate([names, np.empty_like(names)])
+        is_crowded = 2 * self._known >= slots.size
+        self.table = QueueTable(np.full(4 * slots.size, -1, np.int64) if is_crowded else slots, keys, names)
+        if is_crowded:
+            for row in range(self._known):
+                self._link(row)
+
+    def _link(self, row: int) -> None:
+        """Let the hash of a queue's name lead to its row."""
+        _, queue_id, start, end, _, _ = (int(value) for value in self.table.keys[row])
+        _, slot = kernels.find_queue(self.table.names, start, end, queue_id, self.table)
+        self.table.slots[slot] = row
+
+
+class _Tags:
+    """The texts of TAGS and their numbers, in a table that grows; an empty one where they are not wanted."""
+
+    def __init__(self, *, are_wanted: bool) -> None:
+        self.are_wanted = are_wanted
+        self.count = 0
+        self.table = TagTable(
+            np.full(kernels.TAG_SLOTS, -1, np.int32),
+            np.zeros(1 << 10 if are_wanted else 0, np.int64),
+            np.empty(2 * _TEXT_ROOM if are_wanted else 0, np.uint8),
+        )
+
+    def make_room(self) -> None:
+        """Make room for one more text of any size."""
+        cache, ends, text = self.table
+        if self.count + 2 > ends.size:
+            ends = np.concatenate([ends, np.zeros_like(ends)])
+        if text.size - int(ends[self.count]) < _TEXT_ROOM:
+            text = np.concatenate([text, np.empty_like(text)])
+        self.table = TagTable(cache, ends, text)
+
+    def number(self, properties: bytes, parser: int) -> int:
+        """Return the number of the tags in a record's properties; -1 for none."""
+        buffer = np.frombuffer(properties, np.uint8).copy()
+        start, end = kernels.last_tags(buffer, parser)
+        if start == end or not self.are_wanted:
+            return -1
+        self.make_room()
+        code = hash_text(buffer, start, end)
+        number, self.count = kernels.tag_number(buffer, start, end, code, self.table, self.count)
+        return int(number)
+
+    def texts(self) -> list[str]:
+        """Return the texts in the order of their numbers."""
+        text, ends = self.table.text.tobytes(), self.table.ends[: self.count + 1].tolist()
+        return [text[start:end].decode() for start, end in pairwise(ends)]
+
+
+def pack_units(records: "Records", rules: QueueRules, *, with_tags: bool = False) -> PackedUnits:
+    """Return the units of one group of records."""
+    collector = UnitCollector(rules, with_tags=with_tags)
+    collector.add(records)
+    return collector.finish()

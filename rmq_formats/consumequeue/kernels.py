@@ -1,0 +1,312 @@
+"""
+Compiled reading of the units that records make: the same rules as `unit`, on raw positions.
+
+Records are read as far as it takes to say in which queue they stand and what their unit says. What is rare ends a pass
+early, with a word about it: a queue that is not in the table yet, a record that the scalar module has to look at, a
+table without room.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.commitlog.kernels import (
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    SYS_FLAG_AT,
+    record_parts,
+    store_timestamp,
+)
+from rmq_formats.compiled import compiled
+from rmq_formats.consumequeue.unit import LMQ_PREFIX
+from rmq_formats.flags import INNER_BATCH, TRANSACTION_MASK, TransactionType
+from rmq_formats.kernels import (
+    Bytes,
+    Integers,
+    Sizes,
+    byte_at,
+    clean_text_size,
+    copy_clean_text,
+    hash_text,
+    next_property,
+    read_i32,
+    read_i64,
+    same_bytes,
+)
+from rmq_formats.properties import DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, TAGS
+
+# What is known of a unit: the rows of a matrix with one column a unit.
+QUEUE, QUEUE_OFFSET, PHYSICAL_OFFSET, TAGS_CODE, STORE_TIMESTAMP, SIZE, BATCH_COUNT, DISPATCHED, TAG = range(9)
+UNIT_ROWS = 9
+
+# What is known of a queue: the columns of `QueueTable.keys`.
+NUMBER, QUEUE_ID, NAME, NAME_END, READING, LEFT_OUT = range(6)
+KEY_COLUMNS = 6
+
+# How the records of a queue are read.
+ORDINARY, SCHEDULED, BATCHED = range(3)
+
+# Why a pass comes back before its last record.
+DONE, NEW_QUEUE, SPECIAL, NO_UNIT_ROOM, NO_TAG_ROOM = range(5)
+
+TAG_SLOTS = 4096
+
+_TAGS = np.frombuffer(TAGS.encode(), np.uint8).copy()
+_DELAY = np.frombuffer(DELAY.encode(), np.uint8).copy()
+_MULTI_DISPATCH = np.frombuffer(INNER_MULTI_DISPATCH.encode(), np.uint8).copy()
+_MULTI_OFFSET = np.frombuffer(INNER_MULTI_QUEUE_OFFSET.encode(), np.uint8).copy()
+_LMQ = np.frombuffer(LMQ_PREFIX.encode(), np.uint8).copy()
+_PREPARED = int(TransactionType.PREPARED)
+_ROLLBACK = int(TransactionType.ROLLBACK)
+_PLUS, _MINUS, _ZERO, _NINE, _COMMA, _SLASH, _SPACE = (ord(sign) for sign in "+-09,/ ")
+_SAFE_DIGITS = 18  # of a number that 64 bits surely hold
+_MAX_INT = (1 << 31) - 1
+
+
+class QueueTable(NamedTuple):
+    """The queues that are known, by the very bytes of their names."""
+
+    slots: Integers  # row in `keys` of the queue whose hash leads here, -1 for none; a power of two
+    keys: Integers  # a row a queue; where its name stands is a place in `names`
+    names: Bytes
+
+
+class TagTable(NamedTuple):
+    """The texts of TAGS by number; all arrays are empty where they are not wanted."""
+
+    cache: NDArray[np.int32]  # number of the text that was seen last with a hash that leads here, -1 for none
+    ends: Integers  # of each text, behind a zero
+    text: Bytes
+
+
+@compiled
+def _hash_bytes(buffer: Bytes, start: int, end: int, seed: int) -> int:
+    """Return a number that spreads names over a table."""
+    value = seed & 0xFFFFFFFF
+    for i in range(end - start):
+        value = ((value ^ byte_at(buffer, start + i)) * 0x01000193) & 0xFFFFFFFF
+    return value ^ (value >> 15)
+
+
+@compiled
+def find_queue(buffer: Bytes, start: int, end: int, queue_id: int, queues: QueueTable) -> tuple[int, int]:
+    """Return the row of a queue (-1 when it is new) and its slot."""
+    slots, keys, names = queues
+    slot = _hash_bytes(buffer, start, end, queue_id) & (slots.size - 1)
+    while slots[slot] >= 0:
+        row = slots[slot]
+        name, name_end = keys[row, NAME], keys[row, NAME_END]
+        if keys[row, QUEUE_ID] == queue_id and same_bytes(buffer, start, end, names, name, name_end):
+            return row, slot
+        slot = (slot + 1) & (slots.size - 1)
+    return -1, slot
+
+
+@compiled
+def _java_int(buffer: Bytes, start: int, end: int) -> tuple[bool, int]:
+    """Read a 32-bit integer as Java's `parseInt` does; (False, 0) where it throws."""
+    at = start
+    negative = at < end and byte_at(buffer, at) == _MINUS
+    if at < end and byte_at(buffer, at) in (_PLUS, _MINUS):
+        at += 1
+    if at == end:
+        return False, 0
+    value = 0
+    while at < end:
+        digit = byte_at(buffer, at)
+        if digit < _ZERO or digit > _NINE:
+            return False, 0
+        value = value * 10 + digit - _ZERO
+        if value > _MAX_INT + 1:
+            return False, 0
+        at += 1
+    if negative:
+        value = -value
+    return value <= _MAX_INT, value
+
+
+@compiled
+def _end_of_part(buffer: Bytes, at: int, end: int) -> int:
+    """Return where a part of a list ends: at a comma, or where the list does."""
+    while at < end and byte_at(buffer, at) != _COMMA:
+        at += 1
+    return at
+
+
+@compiled
+def _small_number(buffer: Bytes, start: int, end: int) -> int:
+    """Read a number of a few digits; -1 for anything else."""
+    if end == start or end - start > _SAFE_DIGITS:
+        return -1
+    value = 0
+    for i in range(end - start):
+        digit = byte_at(buffer, start + i)
+        if digit < _ZERO or digit > _NINE:
+            return -1
+        value = value * 10 + digit - _ZERO
+    return value
+
+
+@compiled
+def _further_queue(
+    buffer: Bytes,
+    start: int,
+    end: int,
+    queue_id: int,
+    lmq: bool,  # noqa: FBT001 - compiled code has no keywords
+    queues: QueueTable,
+) -> int:
+    """Return the row of a queue that a record names beside its own; -1 where the scalar module has to look."""
+    for i in range(end - start):
+        code = byte_at(buffer, start + i)
+        if code in (_SLASH, _SPACE):
+            return -1
+    if lmq and end - start >= _LMQ.size and same_bytes(buffer, start, start + _LMQ.size, _LMQ, 0, _LMQ.size):
+        queue_id = 0
+    row, _ = find_queue(buffer, start, end, queue_id, queues)
+    return row if row >= 0 and queues.keys[row, READING] != BATCHED else -1
+
+
+@compiled
+def _dispatch(
+    buffer: Bytes, name: int, names_end: int, offset: int, offsets_end: int, queue_id: int, lmq: bool,  # noqa: FBT001
+    queues: QueueTable, units: Integers, count: int,
+) -> int:  # fmt: skip
+    """
+    Add the units of a record's further queues behind its own, which is number *count* - 1; return the new count.
+
+    -1 where the scalar module has to look, -2 where there is no room.
+    """
+    first = count - 1
+    while True:
+        name_end, offset_end = _end_of_part(buffer, name, names_end), _end_of_part(buffer, offset, offsets_end)
+        if name_end == name or (name_end == names_end) != (offset_end == offsets_end):
+            return -1
+        row = _further_queue(buffer, name, name_end, queue_id, lmq, queues)
+        queue_offset = _small_number(buffer, offset, offset_end)
+        if row < 0 or queue_offset < 0:
+            return -1
+        if count == units.shape[1]:
+            return -2
+        for field in range(UNIT_ROWS):
+            units[field, count] = units[field, first]
+        units[QUEUE, count] = queues.keys[row, NUMBER]
+        units[QUEUE_OFFSET, count] = queue_offset
+        units[DISPATCHED, count] = 1
+        count += 1
+        if name_end == names_end:
+            return count
+        name, offset = name_end + 1, offset_end + 1
+
+
+@compiled
+def tag_number(buffer: Bytes, start: int, end: int, code: int, tags: TagTable, count: int) -> tuple[int, int]:
+    """Return the number of a tags text and how many there are; a text seen lately keeps its number."""
+    cache, ends, text = tags
+    slot = code & (TAG_SLOTS - 1)
+    known = cache[slot]
+    if known >= 0 and same_bytes(buffer, start, end, text, ends[known], ends[known + 1]):
+        return known, count
+    ends[count + 1] = copy_clean_text(buffer, start, end, text, ends[count])
+    cache[slot] = count
+    return count, count + 1
+
+
+@compiled
+def collect(
+    buffer: Bytes, base_offset: int, positions: Integers, sizes: Sizes, at: int, stop: int,
+    parser: int, multi_dispatch: bool, lmq: bool, excludes: bool, delays: Integers, default_delay: int,  # noqa: FBT001
+    queues: QueueTable, units: Integers, count: int, known_tags: TagTable, tag_count: int,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """Collect the units of records *at* to *stop*; return the record it stopped at, why, and both counts."""
+    keys, ends, text = queues.keys, known_tags.ends, known_tags.text
+    while at < stop:
+        if count == units.shape[1]:
+            return at, NO_UNIT_ROOM, count, tag_count
+        start = positions[at]
+        sys_flag = read_i32(buffer, start + SYS_FLAG_AT)
+        if sys_flag & TRANSACTION_MASK in (_PREPARED, _ROLLBACK):
+            at += 1
+            continue
+        if sys_flag & INNER_BATCH:
+            return at, SPECIAL, count, tag_count
+        _, _, topic, topic_end, properties, properties_end = record_parts(buffer, start)
+        row, _ = find_queue(buffer, topic, topic_end, read_i32(buffer, start + QUEUE_ID_AT), queues)
+        if row < 0:
+            return at, NEW_QUEUE, count, tag_count
+        if keys[row, READING] == BATCHED:
+            return at, SPECIAL, count, tag_count
+        tags, tags_end, delay, delay_end = properties, properties, properties, properties
+        further, further_end, offsets, offsets_end = properties, properties, properties, properties
+        next_at = properties
+        while next_at < properties_end:
+            name, name_end, value, value_end, next_at = next_property(buffer, next_at, properties_end, parser)
+            size = name_end - name
+            if value == value_end:
+                continue
+            if size == _TAGS.size and same_bytes(buffer, name, name_end, _TAGS, 0, size):
+                tags, tags_end = value, value_end
+            elif size == _DELAY.size and same_bytes(buffer, name, name_end, _DELAY, 0, size):
+                delay, delay_end = value, value_end
+            elif size == _MULTI_DISPATCH.size and same_bytes(buffer, name, name_end, _MULTI_DISPATCH, 0, size):
+                further, further_end = value, value_end
+            elif size == _MULTI_OFFSET.size and same_bytes(buffer, name, name_end, _MULTI_OFFSET, 0, size):
+                offsets, offsets_end = value, value_end
+        code = hash_text(buffer, tags, tags_end)
+        tag = -1
+        if tags_end > tags and ends.size:
+            if ends[tag_count] + clean_text_size(buffer, tags, tags_end) > text.size or tag_count + 2 > ends.size:
+                return at, NO_TAG_ROOM, count, tag_count
+            tag, tag_count = tag_number(buffer, tags, tags_end, code, known_tags, tag_count)
+        stored = store_timestamp(buffer, start)
+        if keys[row, READING] == SCHEDULED and delay_end > delay:
+            is_number, level = _java_int(buffer, delay, delay_end)
+            if not is_number:
+                at += 1
+                continue
+            if level > 0:
+                level = min(level, delays.size)
+                code = stored + (delays[level - 1] if level > 0 else default_delay)
+        units[QUEUE, count] = keys[row, NUMBER]
+        units[QUEUE_OFFSET, count] = read_i64(buffer, start + QUEUE_OFFSET_AT)
+        units[PHYSICAL_OFFSET, count] = base_offset + start
+        units[TAGS_CODE, count] = code
+        units[STORE_TIMESTAMP, count] = stored
+        units[SIZE, count] = sizes[at]
+        units[BATCH_COUNT, count] = 0
+        units[DISPATCHED, count] = 0
+        units[TAG, count] = tag
+        count += 1
+        if (
+            multi_dispatch
+            and further_end > further
+            and offsets_end > offsets
+            and not (excludes and keys[row, LEFT_OUT])
+        ):
+            queue_id = read_i32(buffer, start + QUEUE_ID_AT)
+            after = _dispatch(buffer, further, further_end, offsets, offsets_end, queue_id, lmq, queues, units, count)
+            if after < 0:
+                return at, SPECIAL if after == -1 else NO_UNIT_ROOM, count - 1, tag_count
+            count = after
+        at += 1
+    return at, DONE, count, tag_count
+
+
+@compiled
+def group(numbers: Integers, places: Integers, order: Integers) -> None:
+    """Fill *order* so that equal numbers come together and what came first stays first; *places* are their starts."""
+    for i in range(numbers.size):
+        order[places[numbers[i]]] = i
+        places[numbers[i]] += 1
+
+
+@compiled
+def last_tags(properties: Bytes, parser: int) -> tuple[int, int]:
+    """Return where the TAGS of a properties text stand; an empty stretch when it has none."""
+    start, end, at = 0, 0, 0
+    while at < properties.size:
+        name, name_end, value, value_end, at = next_property(properties, at, properties.size, parser)
+        if value_end > value and same_bytes(properties, name, name_end, _TAGS, 0, _TAGS.size):
+            start, end = value, value_end
+    return start, end
