@@ -119,7 +119,7 @@ SWITCHES: Mapping[str, Mapping[str, Any]] = {
     "prints_queue_units": {"": False, "4.6.0": True},
     "prints_message_in_braces": {"": False, "4.3.0": True},
     "prints_broker_of_message": {"": False, "4.7.0": True},
-    "print_msg_ends_lines": {"": False, "4.9.3": True},
+    "print_msg_ends_lines": {"": False, "4.9.4": True},
     "prints_put_tps": {"": False, "5.3.2": True},
     "half_topic_has_route": {"": False, "5.0.0": True},
     "schedule_topic_has_route": {"": False, "4.7.1": True},

@@ -19,13 +19,14 @@ from jobs.queries.pull_text import Printing, print_queue, queue_order
 from jobs.queries.source import MAX_TIME, Answer, Reason, ReasonKind, Source
 from jobs.queries.text import (
     OffsetRange,
+    has_route,
     queue_header,
     queue_unit,
     time_text,
     topic_status_header,
     topic_status_row,
 )
-from rmq_formats.consumequeue.unit import LMQ_PREFIX, SCHEDULE_TOPIC
+from rmq_formats.consumequeue.unit import LMQ_PREFIX
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 
@@ -84,10 +85,7 @@ def _parent_of_lmq(line: Line) -> str:
 def _with_route(answer: Answer, topic: str, context: Context, instead: str) -> Answer:
     """Return the answer that mqadmin gives, which must know a route to the topic before it asks a broker."""
     release = context.source.release
-    unrouted = (topic == reasons.HALF_TOPIC and not release.half_topic_has_route) or (
-        topic == SCHEDULE_TOPIC and not release.schedule_topic_has_route
-    )
-    if not unrouted or not answer.messages:
+    if has_route(topic, release) or not answer.messages:
         return answer
     text = f"mqadmin of RocketMQ {release} knows no route to {topic} and finds nothing; {instead} answers"
     return Answer(reason=Reason(ReasonKind.NO_ROUTE, text))

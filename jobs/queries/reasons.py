@@ -10,7 +10,7 @@ from datetime import UTC
 
 from jobs.queries.message import Message
 from jobs.queries.source import Coverage, Occurrence, Reason, ReasonKind, Source
-from jobs.queries.text import OffsetRange, host_text, time_text
+from jobs.queries.text import HALF_TOPIC, OffsetRange, host_text, time_text
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
 from rmq_formats.errors import FormatError
@@ -19,7 +19,6 @@ from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.message_id import OffsetId, decode_offset_id
 from rmq_formats.properties import REAL_TOPIC
 
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 

@@ -14,8 +14,11 @@ from typing import NamedTuple
 from jobs.queries.java_map import map_text
 from jobs.queries.message import Message
 from rmq_formats.commitlog.record import Host
+from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
 from rmq_formats.hashing import java_text
+from rmq_formats.release import Release
 
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 MIN_OFFSET = "MIN_OFFSET"
 MAX_OFFSET = "MAX_OFFSET"
 _PLAIN_BUCKETS = 16  # a map that the client makes because the message has no properties
@@ -117,7 +120,16 @@ BODY_NOT_WRITTEN = "(not written)"
 
 def detail(message: Message, how: Detail) -> str:
     """Return the lines of queryMsgById, queryMsgByOffset and queryMsgByUniqueKey."""
-    return "".join(f"{pad(label, 20)} {value}\n" for label, value in _detail_lines(message, how)) + "\n\n"
+    shown = "".join(f"{pad(label, 20)} {value}\n" for label, value in _detail_lines(message, how))
+    # Then mqadmin asks who has consumed the topic; without a route to it that fails before the empty lines.
+    return shown + "\n\n" if has_route(message.topic, message.release) else shown
+
+
+def has_route(topic: str, release: Release) -> bool:
+    """Tell whether clients are told who has *topic*; a broker tells of its own topics since 4.7.1 and 5.0.0 only."""
+    if topic == SCHEDULE_TOPIC:
+        return release.schedule_topic_has_route
+    return topic != HALF_TOPIC or release.half_topic_has_route
 
 
 def _detail_lines(message: Message, how: Detail) -> Iterable[tuple[str, object]]:
