@@ -37,10 +37,12 @@ def bars(part: Bars) -> str:
             f'<text class="label" x="{_LABEL - 8}" y="{top + 13}" text-anchor="end">{escape(_short(name))}</text>'
         )
         lines.append(f'<rect class="s0" x="{_LABEL}" y="{top}" width="{length:.1f}" height="{_BAR - 6}"/>')
+        end = _LABEL + length
         if name in part.ideal:
             at = _LABEL + room * part.ideal[name] / highest
+            end = max(end, at)
             lines.append(f'<line class="ideal" x1="{at:.1f}" x2="{at:.1f}" y1="{top - 2}" y2="{top + _BAR - 4}"/>')
-        lines.append(f'<text class="number" x="{_LABEL + length + 6:.1f}" y="{top + 13}">{number(value)}</text>')
+        lines.append(f'<text class="number" x="{end + 6:.1f}" y="{top + 13}">{number(value)}</text>')
     return "".join([*lines, "</svg>"])
 
 
