@@ -19,10 +19,11 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_formats.arrays import dtype_of
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import Host, encode_record, new_record
 from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, HEADER
+from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, HEADER
 from rmq_formats.store import name_of_offset
 
 _RECORDS = 1_000_000
@@ -30,7 +31,7 @@ _ENTRIES = DEFAULT_GEOMETRY.capacity
 _RUNS = 5
 _BORN = 1_763_600_000_000
 _WANTED = _RECORDS // 3
-_ENTRY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("time_diff_s", ">i4"), ("prev_entry", ">i4")])
+_ENTRY = dtype_of(ENTRY)
 
 
 def make_store(root: Path) -> Path:

@@ -13,6 +13,7 @@ from rmq_formats.commitlog.layout import HOST_BITS, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, has_right_property_crc
 from rmq_formats.flags import INNER_BATCH, TransactionType, transaction_type
 from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.keys import tag_text
 from rmq_formats.indexfile.layout import IndexHeader
 from rmq_formats.properties import (
     PROPERTY_SEPARATOR,
@@ -196,6 +197,6 @@ def tag_entry_mark(record: MessageRecord, key_hashes: Collection[int]) -> Mark |
     tags = parse_properties(record.properties_raw, PropertyParser.SCAN).get(TAGS)
     if not tags:
         return None
-    indexed = index_key_hash(f"{record.topic}#T#{tags}") in key_hashes
+    indexed = index_key_hash(tag_text(record.topic, tags)) in key_hashes
     reason = f"{'an' if indexed else 'no'} index entry for a message's tags"
     return Mark(reason, "indexes_tags", (indexed,), record.physical_offset)

@@ -1,5 +1,5 @@
 """
-Java's view of text, and its hash.
+Java's view of text and numbers, and its hash.
 
 RocketMQ hashes Java strings: UTF-16 units made from UTF-8 by Java's decoder, which replaces malformed input in its own
 way. Everything that is hashed (index keys, tags) comes through `java_text` first.
@@ -18,6 +18,11 @@ _MIN_INT = -(1 << 31)
 def java_text(raw: bytes) -> str:
     """Return what `new String(raw, UTF_8)` gives in Java."""
     return _SURROGATE.sub(_REPLACEMENT, raw).decode("utf-8", "replace")
+
+
+def java_long(value: int) -> int:
+    """Return *value* in 64 bits, where sums and differences of Java's `long` end up."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def java_hash(text: str) -> int:

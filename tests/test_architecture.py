@@ -17,18 +17,22 @@ ROOT = Path(__file__).parent.parent
 SCALAR = {
     f"rmq_formats{name}"
     for name in (
-        *("", ".body", ".broker_conf", ".config_json", ".detection", ".errors", ".flags", ".hashing", ".layout"),
-        *(".message_id", ".properties", ".release", ".store"),
+        *("", ".arrays", ".body", ".broker_conf", ".config_json", ".detection", ".errors", ".flags", ".hashing"),
+        *(".layout", ".message_id", ".properties", ".release", ".store"),
         *(".commitlog", ".commitlog.layout", ".commitlog.record", ".commitlog.row", ".commitlog.segment"),
-        *(".consumequeue", ".consumequeue.ext", ".consumequeue.layout", ".consumequeue.queue", ".consumequeue.unit"),
-        *(".indexfile", ".indexfile.chains", ".indexfile.file", ".indexfile.keys", ".indexfile.layout"),
-        ".indexfile.lookup",
+        *(".consumequeue", ".consumequeue.bounds", ".consumequeue.ext", ".consumequeue.layout", ".consumequeue.queue"),
+        *(".consumequeue.unit", ".indexfile", ".indexfile.chains", ".indexfile.file", ".indexfile.geometry"),
+        *(".indexfile.keys", ".indexfile.layout", ".indexfile.lookup"),
     )
 }
-COMPILERS = {"numba", "numpy", "pyarrow"}
+COMPILERS = {"llvmlite", "numba", "numpy", "pyarrow"}
 
 # Scalar, but with a need that the standard library does not meet: LZ4 and zstd; the links of 20 million entries.
-BORROWED = {"rmq_formats.body": {"pyarrow"}, "rmq_formats.indexfile.chains": {"numpy"}}
+BORROWED = {
+    "rmq_formats.arrays": {"numpy"},
+    "rmq_formats.body": {"pyarrow"},
+    "rmq_formats.indexfile.chains": {"numpy"},
+}
 
 # What starts no JVM, and must not wait for numba either: a query answers in a fraction of a second.
 LIGHT = ("jobs.cli", "jobs.verbs", "jobs.options", "jobs.launch", "jobs.query", "jobs.inspect_store", "jobs.dump")

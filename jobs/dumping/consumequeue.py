@@ -7,7 +7,7 @@ from typing import NamedTuple
 from jobs.dumping.file import DumpFile
 from jobs.dumping.items import Item, Request, layout_fields, time_text
 from rmq_formats.consumequeue.ext import ExtUnit, decode_ext_unit, offset_of_address
-from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_END, EXT_UNIT, UNIT
+from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_END_MARK, EXT_UNIT, UNIT
 from rmq_formats.consumequeue.unit import BatchUnit, Unit, decode_batch_unit, decode_unit
 from rmq_formats.errors import FormatError
 from rmq_formats.layout import Layout
@@ -149,7 +149,7 @@ def _ext_item(unit: ExtUnit, position: int, request: Request) -> Item:
 def _ext_end(file: DumpFile, position: int) -> Iterator[Item]:
     """Say what stands behind the last unit: an end mark, zeros, or something else."""
     rest = file.read(position, 2)
-    if rest == EXT_END.to_bytes(2, "big", signed=True):
+    if rest == EXT_END_MARK:
         yield Item(position, file.size - position, "end mark", "the file is full", {})
     elif position < file.size:
         is_zero = _end_of_row(file, position, b"\0") == file.size

@@ -18,6 +18,7 @@ from jobs.source.listing import StoreListing
 from jobs.source.planning import plan_ranges
 from jobs.source.reading import RangeReader
 from jobs.storage import storage_of
+from rmq_formats.arrays import dtype_of
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import framing_of
@@ -34,7 +35,7 @@ MIXED_LOOKED_AT = 3  # files that no era wrote alone and that are searched for a
 RECORDS_LOOKED_AT = 2000  # at the beginning of a segment, for marks
 SEGMENTS_LOOKED_AT = 16
 
-_ENTRY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("time_diff_s", ">i4"), ("prev_entry", ">i4")])
+_ENTRY = dtype_of(ENTRY)
 _Entries = NDArray[np.void]
 
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from rmq_formats.commitlog import fill, kernels
 from rmq_formats.commitlog.fill import Column, Distinct, Names, Output, Properties
 from rmq_formats.commitlog.record import Host
-from rmq_formats.commitlog.row import record_of_row
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.schema import SCHEMA
 from rmq_formats.errors import LimitExceeded
@@ -26,8 +25,6 @@ from rmq_formats.flags import COMPRESSED, TRANSACTION_MASK, TransactionType
 from rmq_formats.interning import Texts, new_texts, number_of
 from rmq_formats.kernels import PARSER_CODES, Bytes, Integers, Sizes, read_i32
 from rmq_formats.properties import PropertyParser
-
-__all__ = ["SCHEMA", "message_batch", "record_of_row"]
 
 Bad = tuple[int, int]  # physical offset and size of a record whose body is not what was written
 

@@ -12,7 +12,6 @@ MAGIC_V1 = -626843481  # 0xDAA320A7
 MAGIC_V2 = -626843477  # 0xDAA320AB, 5.1.0+: the topic length has two bytes
 MAGIC_BLANK = -875286124  # 0xCBD43194
 
-NAME_DIGITS = 20
 DEFAULT_SEGMENT_SIZE = 1 << 30
 
 _HEAD = (
@@ -61,7 +60,7 @@ RECORD = {
     BORN_HOST_V6 | STORE_HOST_V6: _fixed(born_v6=True, store_v6=True),
 }
 HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
-HOST_V6_GROWTH = 12
+HOST_V6_GROWTH = RECORD[BORN_HOST_V6].size - RECORD[0].size
 
 # What can be read before the host bits are known.
 HEAD = Layout(*_HEAD)

@@ -11,12 +11,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_formats.arrays import dtype_of
 from rmq_formats.compiled import compiled
 from rmq_formats.consumequeue.ext import offset_of_number
 from rmq_formats.consumequeue.layout import (
     BATCH_UNIT,
     EXT_ADDRESS_BASE,
-    EXT_END,
+    EXT_END_MARK,
     EXT_UNIT,
     MAX_QUEUE_OFFSET,
     PRE_BLANK_SIZE,
@@ -24,18 +25,10 @@ from rmq_formats.consumequeue.layout import (
 )
 from rmq_formats.consumequeue.unit import QueueKind, logical_offset
 from rmq_formats.kernels import Bytes, Integers, Sizes, write_i32, write_i64
-from rmq_formats.layout import Layout
 from rmq_formats.release import Release, UnitSkip
-
-
-def dtype_of(layout: Layout) -> np.dtype[np.void]:
-    """Return a layout as an array's type."""
-    return np.dtype([(field.name, f">i{row.size}") for field, row in zip(layout.fields, layout.rows(), strict=True)])
-
 
 UNITS = {QueueKind.PLAIN: dtype_of(UNIT), QueueKind.BATCH: dtype_of(BATCH_UNIT)}
 EXT_UNITS = dtype_of(EXT_UNIT)
-_EXT_END_MARK = EXT_END.to_bytes(2, "big", signed=True)
 
 # What a queue's builder remembers between slices.
 _END, _FILES_END, _LAST_OFFSET, _LAST_END, _APPENDED, _MISPLACED, _SKIPPED = range(7)
@@ -205,5 +198,5 @@ class ExtBuilder:
         for number, offset in enumerate(offsets.tolist()):
             if offset % self.file_size == 0 and first + number:
                 previous = offset_of_number(first + number - 1, self.file_size) + EXT_UNIT.size
-                yield Stretch(previous, np.frombuffer(_EXT_END_MARK, np.uint8))
+                yield Stretch(previous, np.frombuffer(EXT_END_MARK, np.uint8))
             yield Stretch(offset, made[number : number + 1].view(np.uint8))

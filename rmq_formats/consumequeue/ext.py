@@ -8,11 +8,9 @@ The queue's unit then holds the address of an extension unit in place of its tag
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rmq_formats.consumequeue.layout import EXT_ADDRESS_BASE, EXT_END, EXT_END_SIZE, EXT_UNIT
+from rmq_formats.consumequeue.layout import EXT_ADDRESS_BASE, EXT_END_MARK, EXT_END_SIZE, EXT_UNIT
 from rmq_formats.errors import CorruptData, NeedMoreData
 from rmq_formats.layout import Buffer
-
-_END_MARK = EXT_END.to_bytes(2, "big", signed=True)
 
 
 class ExtUnit(NamedTuple):
@@ -85,5 +83,5 @@ class ConsumeQueueExt:
             data = b"".join(self._units[first : first + in_file])
             # The end mark comes with the put that finds no room.
             if first + in_file < len(self._units):
-                data += _END_MARK
+                data += EXT_END_MARK
             yield first // in_file * self._file_size, data.ljust(self._file_size, b"\0")

@@ -23,7 +23,7 @@ from rmq_formats.consumequeue.layout import (
 )
 from rmq_formats.errors import CorruptData
 from rmq_formats.flags import INNER_BATCH, TransactionType, transaction_type
-from rmq_formats.hashing import java_hash
+from rmq_formats.hashing import java_hash, java_long
 from rmq_formats.layout import Buffer, Layout
 from rmq_formats.properties import (
     DELAY,
@@ -217,14 +217,9 @@ def tags_code(topic: str, properties: Mapping[str, str], store_timestamp: int, d
         if level is None:
             return None
         if level > 0:
-            return _java_long(store_timestamp + delay_ms(level, delays_ms))
+            return java_long(store_timestamp + delay_ms(level, delays_ms))
     tags = properties.get(TAGS, "")
     return java_hash(tags) if tags else 0
-
-
-def _java_long(value: int) -> int:
-    """Return *value* in 64 bits, where Java's sum ends up."""
-    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def delay_ms(level: int, delays_ms: Sequence[int]) -> int:

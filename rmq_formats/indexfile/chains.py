@@ -13,11 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_formats.arrays import dtype_of
 from rmq_formats.indexfile.layout import ENTRY, SLOT, Geometry
 from rmq_formats.indexfile.lookup import IndexReader, Read
 
 BLOCK = 1 << 18
-_ENTRY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("time_diff_s", ">i4"), ("prev_entry", ">i4")])
+_ENTRY = dtype_of(ENTRY)
 
 
 class BrokenLink(NamedTuple):

@@ -6,15 +6,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rmq_formats.arrays import dtype_of
 from rmq_formats.compiled import compiled
 from rmq_formats.indexfile.build import KINDS
-from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.indexfile.layout import ENTRY, Geometry
 from rmq_formats.kernels import Bytes, clean_text_size, copy_clean_text
 
-# An entry as it stands in a file.
-STORED_ENTRY = np.dtype(
-    [("key_hash", ">i4"), ("physical_offset", ">i8"), ("time_diff_s", ">i4"), ("prev_entry", ">i4")]
-)
+STORED_ENTRY = dtype_of(ENTRY)
 
 
 def _column(name: str, type_: pa.DataType, comment: str) -> pa.Field:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Self
 
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.hashing import index_key_hash
+from rmq_formats.hashing import index_key_hash, java_long
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader, decode_header
 from rmq_formats.layout import Buffer
@@ -24,8 +24,7 @@ def time_diff_s(begin_timestamp: int, store_timestamp: int) -> int:
     """Return the seconds that an entry stores, in Java's integers: wrapped, truncated toward zero, then clamped."""
     if begin_timestamp <= 0:
         return 0
-    difference = (store_timestamp - begin_timestamp + (1 << 63)) % (1 << 64) - (1 << 63)
-    return min(max(difference, 0) // 1000, MAX_INT)
+    return min(max(java_long(store_timestamp - begin_timestamp), 0) // 1000, MAX_INT)
 
 
 class IndexFile:

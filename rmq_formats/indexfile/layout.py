@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from rmq_formats.layout import Layout
 
-NAME_DIGITS = 17  # yyyyMMddHHmmssSSS, the broker's local time when it created the file
-
 HEADER = Layout(
     ("begin_timestamp", "q", "store time of the first entry's message; until then the end of the previous file"),
     ("end_timestamp", "q", "store time of the last entry's message, not the largest one"),

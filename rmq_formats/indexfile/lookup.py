@@ -11,7 +11,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from rmq_formats.errors import CorruptData
-from rmq_formats.hashing import index_key_hash
+from rmq_formats.hashing import index_key_hash, java_long
 from rmq_formats.indexfile.layout import (
     ENTRY,
     HEADER,
@@ -82,7 +82,7 @@ class IndexReader:
             entry = self.entry(number)
             if entry.time_diff_s < 0:
                 return
-            yield Hop(number, entry, _wrap(header.begin_timestamp + entry.time_diff_s * 1000))
+            yield Hop(number, entry, java_long(header.begin_timestamp + entry.time_diff_s * 1000))
             previous = entry.prev_entry
             if previous <= 0 or previous > header.index_count or previous == number:
                 return
@@ -142,8 +142,3 @@ def select(files: Iterable[IndexReader], text: str, begin: int, end: int, limit:
         if file.header.begin_timestamp < begin or (limit is not None and len(found) >= limit):
             break
     return Selection(found, tuple(damage))
-
-
-def _wrap(value: int) -> int:
-    """Return *value* as a Java long."""
-    return (value + (1 << 63)) % (1 << 64) - (1 << 63)

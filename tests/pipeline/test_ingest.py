@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, ingest
 from jobs.source.workers import OneByOne, SparkWorkers
-from rmq_formats.commitlog.columns import record_of_row
 from rmq_formats.commitlog.record import encode_record
+from rmq_formats.commitlog.row import record_of_row
 from tests.golden import GOLDEN, SCENARIO, golden_stores, release_of
 from tests.pipeline.stores import records_of, segments_of, tree_state
 
