@@ -112,6 +112,7 @@ SWITCHES: Mapping[str, Mapping[str, Any]] = {
     "by_key_exempts_lmq": {"": False, "5.3.1": True},
     "by_unique_key_keeps_all": {"": False, "5.1.3": True},
     "by_id_takes_unique_key": {"": False, "5.3.0": True},
+    "by_id_matches_topic": {"": False, "5.5.1": True},
     "prints_index_key": {"": False, "5.4.0": True},
     "prints_offset_id_twice": {"": True, "4.6.0": False},
     "prints_compressed_flag": {"": True, "5.3.2": False},
@@ -170,6 +171,7 @@ class Release:
     by_key_exempts_lmq: bool
     by_unique_key_keeps_all: bool
     by_id_takes_unique_key: bool
+    by_id_matches_topic: bool
     prints_index_key: bool
     prints_offset_id_twice: bool
     prints_compressed_flag: bool

@@ -13,11 +13,13 @@ from typing import NamedTuple
 from jobs.exit_codes import ExitCode
 from jobs.queries import finding, reasons
 from jobs.queries.finding import KEY_LIMIT, Window
+from jobs.queries.message import Message
 from jobs.queries.mqadmin_arguments import Line, parse
 from jobs.queries.printing import Printer
 from jobs.queries.pull_text import Printing, print_queue, queue_order
 from jobs.queries.source import MAX_TIME, Answer, Reason, ReasonKind, Source
 from jobs.queries.text import (
+    HALF_TOPIC,
     OffsetRange,
     has_route,
     queue_header,
@@ -26,11 +28,14 @@ from jobs.queries.text import (
     topic_status_header,
     topic_status_row,
 )
-from rmq_formats.consumequeue.unit import LMQ_PREFIX
+from rmq_formats.consumequeue.unit import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.properties import REAL_TOPIC
+from rmq_formats.release import Release
 
 _KEY_KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG}
+_WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, reasons.TIMER_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC"})
 _DEFAULT_UNITS = 10
 _DAY_AND_A_HALF_MS = 36 * 3_600_000
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)#(\d\d):(\d\d):(\d\d):(\d{3})")
@@ -118,13 +123,32 @@ def _by_id(line: Line, context: Context) -> ExitCode:
     printer.charset = line.options.get("bodyFormat", printer.charset)
     for text in filter(None, (part.strip() for part in line.options["msgId"].split(","))):
         if source.release.by_id_takes_unique_key:
-            answer = finding.by_any_id(source, text, line.options.get("topic"), any_host=context.any_host)
+            topic = line.options.get("topic")
+            answer = finding.by_any_id(source, text, topic, any_host=context.any_host)
+            answer = _of_topic(answer, topic, text, source.release)
         else:
             answer = _offset_id_only(text, context)
         printer.details(answer)
         if printer.finish(answer, source.notes) is not ExitCode.CLEAN:
             return ExitCode.NOT_FOUND  # mqadmin stops at the first failure, too
     return ExitCode.CLEAN
+
+
+def _of_topic(answer: Answer, topic: str | None, text: str, release: Release) -> Answer:
+    """Return the answer of a broker that holds an offset id's message against the topic, or does not."""
+    stored = next((_sent_to(message) for message in answer.messages), topic)
+    if not release.by_id_matches_topic or not topic or stored == topic or topic.startswith(LMQ_PREFIX):
+        return answer
+    sentence = (
+        f"the message is of topic {stored}, and RocketMQ {release} finds it under that one only; "
+        f"query by-id -i {text} finds it"
+    )
+    return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, sentence))
+
+
+def _sent_to(message: Message) -> str | None:
+    """Return the topic that a message was sent to, where it waits under a topic of the broker's own."""
+    return message.properties.get(REAL_TOPIC) if message.topic in _WAITING_TOPICS else message.topic
 
 
 def _offset_id_only(text: str, context: Context) -> Answer:

@@ -175,6 +175,20 @@ def test_mqadmin_lines_end_where_their_release_ends(run: Run, store: str) -> Non
     assert "of RocketMQ 4.9.8" in err
 
 
+def test_an_offset_id_of_another_topic_is_found_by_mqadmin_up_to_5_5_0(run: Run, store: str) -> None:
+    """The broker of 5.5.1 holds the message against the topic that mqadmin must be given."""
+    offset_id = "0A000001" + f"{10911:08X}" + f"{0:016X}"
+    line = ("queryMsgById", "-i", offset_id, "-t")
+
+    def ask(release: str, topic: str) -> tuple[int, str, str]:
+        return run("mqadmin", "--store", store, "--release", release, *line, topic)
+
+    assert ask("5.5.0", "Other")[0] == ask("5.5.1", "Orders")[0] == ExitCode.CLEAN
+    code, out, err = ask("5.5.1", "Other")
+    assert (code, out) == (ExitCode.NOT_FOUND, "")
+    assert f"query by-id -i {offset_id}" in err
+
+
 @pytest.mark.parametrize(
     ("release", "line", "expected"),
     [
