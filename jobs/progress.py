@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import TextIO
 
+import click
 from pyspark.sql import SparkSession
 
 from jobs.log import say
@@ -26,9 +27,10 @@ _MIB = 1 << 20
 class _Display:
     """One line, rewritten or written again."""
 
-    def __init__(self, label: str, total: int, total_bytes: int, stream: TextIO) -> None:
+    def __init__(self, label: str, total: int, total_bytes: int, unit: str, stream: TextIO) -> None:
         self._label = label
         self._total = total
+        self._unit = unit
         self._bytes = total_bytes
         self._stream = stream
         self._live = stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -52,12 +54,12 @@ class _Display:
             self._stream.write(f"\r{text}\x1b[K")
             self._stream.flush()
         else:
-            say(text, done=done, total=self._total, unit="ranges", seconds=round(now - self._began, 3))
+            say(text, done=done, total=self._total, unit=self._unit, seconds=round(now - self._began, 3))
         self._shown = True
 
     def line(self, done: int, seconds: float) -> str:
-        """Return ranges done, speed and what is left."""
-        parts = [f"{self._label}: {done}/{self._total} ranges"]
+        """Return how much is done, the speed, and what is left."""
+        parts = [f"{self._label}: {done}/{self._total} {self._unit}"]
         if self._bytes and done and seconds > 0:
             parts.append(f"{self._bytes * done / max(self._total, 1) / seconds / _MIB:.0f} MB/s")
         if 0 < done < self._total:
@@ -72,9 +74,13 @@ class _Display:
 
 
 @contextmanager
-def shown(label: str, total: int, total_bytes: int, done: Callable[[], int]) -> Iterator[None]:
-    """Show the progress of the block, *done* of *total* ranges."""
-    display = _Display(label, total, total_bytes, sys.stderr)
+def shown(label: str, total: int, total_bytes: int, done: Callable[[], int], unit: str = "ranges") -> Iterator[None]:
+    """Show the progress of the block, *done* of *total*, unless the command was told to be quiet."""
+    command = click.get_current_context(silent=True)
+    if command is not None and command.params.get("quiet"):
+        yield
+        return
+    display = _Display(label, total, total_bytes, unit, sys.stderr)
     over = threading.Event()
 
     def watch() -> None:
@@ -92,8 +98,8 @@ def shown(label: str, total: int, total_bytes: int, done: Callable[[], int]) -> 
 
 
 @contextmanager
-def of_spark_job(spark: SparkSession, label: str, total: int, total_bytes: int) -> Iterator[None]:
-    """Show the progress of the Spark jobs that the block starts; each range is a task."""
+def of_spark_job(spark: SparkSession, label: str, total: int, total_bytes: int, unit: str = "ranges") -> Iterator[None]:
+    """Show the progress of the Spark jobs that the block starts; each range, or other unit, is a task."""
     context = spark.sparkContext
     group = f"rmq-lake {label} {id(object())}"
     context.setJobGroup(group, label, interruptOnCancel=True)
@@ -107,7 +113,7 @@ def of_spark_job(spark: SparkSession, label: str, total: int, total_bytes: int) 
             finished += sum(stage.numCompletedTasks for stage in stages if stage)
         return min(finished, total)
 
-    with shown(label, total, total_bytes, done):
+    with shown(label, total, total_bytes, done, unit):
         yield
     # Not after an error: whoever interrupts a call to the JVM shall not wait for another one.
     context.setJobGroup("rmq-lake", "")

@@ -146,7 +146,7 @@ def _run(shown: Shown, world: World, run: Run) -> tuple[int, str, str]:
 
 def _as_shown(text: str) -> str:
     """Leave out blanks at ends, and progress, which only a slow machine shows."""
-    lines = [line.rstrip() for line in text.splitlines() if not re.match(r"\w+: \d+/\d+ ranges", line)]
+    lines = [line.rstrip() for line in text.splitlines() if not re.match(r"\w+: \d+/\d+ \w+", line)]
     return "\n".join(lines).strip()
 
 

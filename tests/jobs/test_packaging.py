@@ -44,7 +44,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     builder = folder / "builder"
     subprocess.run([sys.executable, "-m", "venv", builder], check=True)
     subprocess.run([builder / "bin" / "pip", "install", "--quiet", "hatchling>=1.27"], check=True)
-    build = [builder / "bin" / "python", "-m", "hatchling", "build", "-d", folder / "dist"]
+    build: list[str | Path] = [builder / "bin" / "python", "-m", "hatchling", "build", "-d", folder / "dist"]
     subprocess.run(build, cwd=folder / "source", check=True, capture_output=True)
     return folder / "dist"
 
@@ -68,7 +68,7 @@ def test_an_empty_environment_runs_the_tour_from_the_wheel(built: Path, python: 
     (wheel,) = built.glob("*.whl")
     environment = tmp_path / "environment"
     subprocess.run([python, "-m", "venv", environment], check=True)
-    pip = [environment / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps"]
+    pip: list[str | Path] = [environment / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps"]
     subprocess.run([*pip, "--require-hashes", "--requirement", ROOT / "requirements.lock"], check=True)
     subprocess.run([*pip, wheel], check=True)
     here = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "JAVA_"))}
