@@ -16,6 +16,7 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -132,8 +133,9 @@ def _scanned(case: Case) -> Iterator[Piece]:
         if isinstance(item, Piece):
             yield item
         else:
-            for at, size in zip(item.positions.tolist(), item.sizes.tolist(), strict=True):
-                yield Piece(PieceKind.RECORD, item.base_offset + at - header, size + header)
+            places = zip(item.positions.tolist(), item.sizes.tolist(), strict=True)
+            found = [Piece(PieceKind.RECORD, item.base_offset + at - header, size + header) for at, size in places]
+            yield from sorted([*item.between, *found], key=attrgetter("offset"))
 
 
 def run(seed: int, count: int) -> dict[str, object]:

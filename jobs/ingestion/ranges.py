@@ -8,9 +8,9 @@ The log and the queues have watermarks of their own: a unit may come a run later
 before the messages that are new, for the sake of units that are.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from itertools import pairwise, repeat
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,7 +67,7 @@ def write_range(work: RangeWork, range_: Range, pieces: Iterator[Records | Piece
     part = f"{range_.start_offset:020d}"
     matcher = Matcher(work.matching) if work.matching else None
     keys = work.indexing.collector() if work.indexing else None
-    damaged: list[tuple[int, int, str]] = []
+    damaged: list[_Damage] = []
     with ExitStack() as stack:
         messages = stack.enter_context(work.file(MESSAGES, part, segment=range_.base_offset))
         for item in pieces:
@@ -75,7 +75,7 @@ def write_range(work: RangeWork, range_: Range, pieces: Iterator[Records | Piece
                 keys.add(item)
             if isinstance(item, Piece):
                 if item.kind is PieceKind.DAMAGE and item.end > work.messages_from:
-                    damaged.append((item.offset, item.size, item.reason))
+                    damaged.append(_Damage(item.offset, item.size, item.reason))
                 continue
             if matcher:
                 matcher.add(item)
@@ -84,7 +84,7 @@ def write_range(work: RangeWork, range_: Range, pieces: Iterator[Records | Piece
                     group, parser, with_body=work.selection.with_body, takes=work.selection.takes_or_all
                 )
                 messages.write(batch)
-                damaged += [(offset, size, WRONG_CRC) for offset, size in bad]
+                damaged += [_Damage(offset, size, WRONG_CRC, _shown(group, offset, size)) for offset, size in bad]
         actions = {MESSAGES.name: messages.close(), QUARANTINE.name: _quarantine(work, range_, damaged, part)}
         matches = None
         if matcher:
@@ -123,38 +123,50 @@ def _units(work: RangeWork, matcher: Matcher, part: str) -> tuple[RangeMatches, 
         return matches, file.close()
 
 
-def _quarantine(work: RangeWork, range_: Range, damaged: list[tuple[int, int, str]], part: str) -> Action | None:
+class _Damage(NamedTuple):
+    """Bytes that are no message; their first ones, where they are at hand."""
+
+    offset: int
+    size: int
+    reason: str
+    sample: bytes | None = None
+
+
+def _shown(group: Records, offset: int, size: int) -> bytes:
+    at = offset - group.base_offset
+    return group.buffer[at : at + min(size, SAMPLE_SIZE)].tobytes()
+
+
+def _quarantine(work: RangeWork, range_: Range, damaged: list[_Damage], part: str) -> Action | None:
     place = {"segment": range_.base_offset, "file": range_.location, "run": work.naming.run}
     with work.file(QUARANTINE, part, **place) as file:
         if damaged:
-            found = sorted(damaged)
             file.write_rows(
                 [
                     {
-                        "physical_offset": offset,
-                        "length": size,
-                        "reason": reason,
-                        "sample": sample,
+                        "physical_offset": one.offset,
+                        "length": one.size,
+                        "reason": one.reason,
+                        "sample": one.sample,
                     }
-                    for (offset, size, reason), sample in zip(found, _samples(range_, found), strict=True)
+                    for one in sorted(_sampled(range_, damaged))
                 ]
             )
         return file.close()
 
 
-def _samples(range_: Range, damaged: Sequence[tuple[int, int, str]]) -> Iterator[bytes | None]:
-    """Yield the first bytes of each damaged place; None where they cannot be read."""
-    try:
-        with storage_of(range_.location, range_.options).open(range_.location) as file:
-            for offset, size, _ in damaged:
-                yield _sample(file, offset - range_.base_offset, min(size, SAMPLE_SIZE))
-    except FileNotFoundError:
-        yield from repeat(None, len(damaged))
+def _sampled(range_: Range, damaged: list[_Damage]) -> Iterator[_Damage]:
+    """Yield each damaged place with its first bytes, where they can be read."""
+    with suppress(FileNotFoundError), storage_of(range_.location, range_.options).open(range_.location) as file:
+        while damaged:
+            one = damaged.pop()
+            yield one if one.sample is not None else one._replace(sample=_read(file, one, range_.base_offset))
+    yield from damaged
 
 
-def _sample(file: Reader, position: int, size: int) -> bytes | None:
+def _read(file: Reader, damage: _Damage, base_offset: int) -> bytes | None:
     try:
-        return bytes(file.read(position, size))
+        return bytes(file.read(damage.offset - base_offset, min(damage.size, SAMPLE_SIZE)))
     except OSError:
         return None
 

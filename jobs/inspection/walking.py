@@ -56,6 +56,7 @@ def _in_groups(
         if isinstance(item, Piece):
             yield Stretch(item)
             continue
+        yield from map(Stretch, item.between)
         view, count = memoryview(item.buffer.data), item.positions.size
 
         def record(position: int, view: memoryview = view, base_offset: int = item.base_offset) -> MessageRecord:

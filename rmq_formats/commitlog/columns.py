@@ -33,6 +33,7 @@ _GROWTH = 3  # a malformed byte becomes a character of three
 _LARGEST = (1 << 31) - 1  # what Arrow's offsets can say
 _ID_SIZE = 56  # of an offset id with an IPv6 address
 _PORT_SIZE = 4
+_SPARE = 1 << 14  # bytes of room for them in every batch; few records have any
 _SLOTS = 1 << 12  # for distinct texts, at first
 _HEAP_SIZE = 1 << 16
 _MORE = 4
@@ -90,16 +91,16 @@ def _filled(
     buffer: Bytes, positions: Integers, sizes: _Sizes, parser: int, *, with_body: bool
 ) -> tuple[Output, Distinct, int]:
     """Fill columns, again and with more room if need be; return them, and how many rows they have."""
-    slots, heap_size, growth = _SLOTS, _HEAP_SIZE, 1
+    slots, heap_size, spare = _SLOTS, _HEAP_SIZE, _SPARE
     while True:
-        out, distinct = _output_room(sizes, growth * sizes.properties), _distinct_room(slots, heap_size)
-        rows, status = fill.fill(buffer, positions, parser, int(with_body), int(growth > 1), out, distinct)
+        out, distinct = _output_room(sizes, sizes.properties + spare), _distinct_room(slots, heap_size)
+        rows, status = fill.fill(buffer, positions, parser, int(with_body), spare, out, distinct)
         if status == fill.DONE:
             return out, distinct, int(rows)
         if status == fill.MORE_TEXTS:
             slots, heap_size = _MORE * slots, _MORE * heap_size
         else:
-            growth = _GROWTH
+            spare = (_GROWTH - 1) * sizes.properties
 
 
 def _selected(records: Records, takes: Callable[[str], bool]) -> Integers:

@@ -159,12 +159,13 @@ def measure(buffer: Bytes, positions: Integers) -> tuple[int, int, int]:
 
 @compiled
 def fill(
-    buffer: Bytes, positions: Integers, parser: int, with_body: int, has_room: int, out: Output, distinct: Distinct
+    buffer: Bytes, positions: Integers, parser: int, with_body: int, spare: int, out: Output, distinct: Distinct
 ) -> tuple[int, int]:
     """
     Fill all columns; return how many rows there are, and how it ended.
 
-    Pass by pass over so many records that the processor's cache keeps them from the first pass to the last.
+    By *spare* bytes malformed properties may grow when they are made text. Pass by pass over so many records that the
+    processor's cache keeps them from the first pass to the last.
     """
     rows, last = integer(0), integer(0)
     status = DONE
@@ -179,7 +180,8 @@ def fill(
         if status == DONE:
             status = _fill_hosts(buffer, before, rows, distinct, out)
         if status == DONE:
-            status = _fill_properties(buffer, out.good, before, rows, parser, has_room, distinct.names, out.properties)
+            names, properties = distinct.names, out.properties
+            status, spare = _fill_properties(buffer, out.good, before, rows, parser, spare, names, properties)
     return rows, status
 
 
@@ -308,11 +310,15 @@ def _fill_properties(
     first_row: int,
     last_row: int,
     parser: int,
-    has_room: int,
+    spare: int,
     names: Names,
     out: Properties,
-) -> int:
-    """Write each row's properties as the parser sees them: one of a name, its last value, where it first stood."""
+) -> tuple[int, int]:
+    """
+    Write each row's properties as the parser sees them: one of a name, its last value, where it first stood.
+
+    Return how it ended, and what is left of *spare*.
+    """
     before = number_at(out.lists, first_row - 1) if first_row else 0
     first, keys = number_at(out.lists, first_row), number_at(out.key_lists, first_row)
     for row in range(first_row, last_row):
@@ -320,19 +326,20 @@ def _fill_properties(
         source, start, end = buffer, raw, raw_end
         is_clean = is_clean_text(buffer, raw, raw_end)
         if not is_clean:
-            if not has_room:
-                return MORE_ROOM
             source, start = names.scratch, integer(0)
             end = copy_clean_text(buffer, raw, raw_end, source, start)
+            spare -= end - (raw_end - raw)
+            if spare < 0:
+                return MORE_ROOM, spare
         count, is_rebuildable = _parse_row(source, start, end, parser, row, before, first, names, out)
         if count == FULL:
-            return MORE_TEXTS
+            return MORE_TEXTS, spare
         keys = _write_row(source, row, first, count, keys, names, out)
         _append_optional(out.raw, row, buffer, raw, raw if is_clean and is_rebuildable else raw_end)
         before, first = first, first + count
         out.lists[np.uintp(row + 1)] = first
         out.key_lists[np.uintp(row + 1)] = keys
-    return DONE
+    return DONE, spare
 
 
 @inlined
