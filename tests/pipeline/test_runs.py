@@ -1,6 +1,8 @@
 """The protocol of runs: who wins, who loses, what a recovery needs, and what it costs after a thousand runs."""
 
 import json
+import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -267,6 +269,26 @@ def test_optimize_keeps_the_rows_and_finishes_what_a_run_left_prepared(tmp_path:
     assert rows == raw_rows(tmp_path / "lake")
     assert len(rows_of(tmp_path / "lake", "quarantine")) == 1
     assert unfinished(lake, known_stores(lake)[0]) is None
+
+
+def test_what_a_dead_task_left_half_written_is_the_vacuum_s(tmp_path: Path) -> None:
+    """Spark made another attempt and the run ended well, so no later run looks; no row and no table names the file."""
+    list(incremental(tmp_path, 2))
+    lake = tmp_path / "lake"
+    (store,) = known_stores(Lake(str(lake)))
+    rows = raw_rows(lake)
+    naming, days = FileNaming(store.store_id, 2), (6, 8)
+    left = [lake / "messages" / naming.name(f"{number:020d}") for number in days]
+    for path, age in zip(left, days, strict=True):
+        path.write_bytes(b"PAR1 and no end")
+        os.utime(path, (time.time() - age * 86400,) * 2)
+
+    list(incremental(tmp_path, 1))
+    assert [path.exists() for path in left] == [True, True]
+    optimize(str(lake), OneByOne())
+
+    assert [path.exists() for path in left] == [True, False]  # a younger one may be a run's that is still at work
+    assert raw_rows(lake)[: len(rows)] == rows
 
 
 def test_a_merged_file_is_written_like_any_other(tmp_path: Path) -> None:
