@@ -12,6 +12,7 @@ from jobs.lake.compaction import Group, Saved, compact, merge_group, vacuum
 from jobs.lake.runs import Lake, commit_prepared, known_stores, unfinished, written_tables
 from jobs.lake.tables import RUNS
 from jobs.lake.upkeep import newest_rows
+from jobs.lake.wholeness import newest_runs
 from jobs.lake.writing import Action
 from jobs.log import say
 from jobs.options import WRITTEN, json_option, quiet_option
@@ -35,6 +36,7 @@ def optimize(location: str, workers: Workers | None = None) -> list[Saved]:
     for store in known_stores(lake):
         leftover = unfinished(lake, store)  # its files are named by its manifest alone: the vacuum would take them
         if leftover is not None:
+            newest_runs(lake, store, is_done=False)
             commit_prepared(lake, leftover)
 
     def merge(groups: Sequence[Group]) -> list[Action]:

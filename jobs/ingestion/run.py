@@ -96,7 +96,8 @@ class _Run:
         """Do all of it; *was_cut_off*: the run before this one did not end by itself."""
         self.summary.store_id = self.store.store_id
         leftover = unfinished(self.lake, self.store)
-        self.tables = wholeness.newest_runs(self.lake, self.store, is_done=leftover is None)
+        spared = self._unwanted()
+        self.tables = wholeness.newest_runs(self.lake, self.store, is_done=leftover is None, spared=spared)
         if not self.request.dry_run:
             self._finish_earlier(leftover, was_cut_off)
         superseded = divergence(self.lake, self.store, self.listing)
@@ -126,6 +127,11 @@ class _Run:
         if manifest.tables or manifest.to_offset > manifest.from_offset or superseded or takes_number:
             self._commit(manifest, was_cut_off)
         self.clock.lap("commit")
+
+    def _unwanted(self) -> set[str]:
+        """Return the tables that this run does not write."""
+        queues = set() if CONSUME_QUEUE.name in self.request.tables else {CONSUME_QUEUE.name}
+        return queues if self.request.with_index else {*queues, INDEX_ENTRIES.name, INDEX_FILES.name}
 
     def _finish_earlier(self, leftover: Manifest | None, was_cut_off: bool) -> None:  # noqa: FBT001
         """Commit what an earlier run prepared."""

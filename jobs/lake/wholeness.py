@@ -6,22 +6,23 @@ before anything is read or written: a new empty one in its place would hide that
 taken already would let a commit pass for one that was made.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from jobs.lake.commit import open_table
-from jobs.lake.runs import KnownStore, Lake, Manifest, known_stores, lake_tables
+from jobs.lake.commit import committed_transaction, open_table
+from jobs.lake.runs import HeldByOtherError, KnownStore, Lake, Manifest, known_stores, lake_tables
 from jobs.lake.superseded import REWRITTEN
-from jobs.lake.tables import RUNS
+from jobs.lake.tables import RUNS, Table
 from jobs.storage import join
 
 STATE = "tables"  # in a manifest's state: the newest run of each table before this one
 
 
-def newest_runs(lake: Lake, store: KnownStore, *, is_done: bool) -> dict[str, int]:
+def newest_runs(lake: Lake, store: KnownStore, *, is_done: bool, spared: Collection[str] = ()) -> dict[str, int]:
     """
     Return the store's newest run in each table, once its newest run is committed; `OSError` when one lacks a run.
 
-    *is_done*: the newest run is marked done, so every table has it.
+    *is_done*: the newest run is marked done, so every table has it. *spared* tables are of no concern: somebody may
+    have deleted what he does not want any more. `HeldByOtherError` when another process is at work.
     """
     newest = store.newest
     number = newest.run if newest else 0
@@ -29,20 +30,35 @@ def newest_runs(lake: Lake, store: KnownStore, *, is_done: bool) -> dict[str, in
     before: Mapping[str, int] | None = newest.state.get(STATE) if newest else {}
     found = {}
     for table in lake_tables():
-        location = join(lake.location, table.name)
-        snapshot = open_table(lake.location, table.name, lake.options)
-        run = (snapshot.transaction_version(store.store_id) or 0) if snapshot is not None else 0
         earlier = before.get(table.name, 0) if before is not None else None  # a lake of an older version does not tell
         wanted = number if table.name in own and is_done else earlier
-        if wanted and snapshot is None:
-            raise OSError(f"{location}: this table is gone, and with it what {wanted} runs brought; put it back")
-        too_new = run > number or (run == number and number and table.name not in own)
-        if too_new or (wanted is not None and run < wanted):
-            should = wanted if wanted is not None else f"at most {number}"
-            reason = "was it or `runs` put back from a copy?"
-            raise OSError(f"{location}: has run {run} of store {store.store_id} and should have run {should}; {reason}")
-        found[table.name] = number if table.name in own else run
+        run = _newest_run(lake, store, table)
+        if table.name not in spared:
+            most = number if table.name in own or before is None else wanted or 0
+            _check(lake, store, table, run, (wanted or 0, most))
+        found[table.name] = number if table.name in own else max(run or 0, earlier or 0)
     return {name: run for name, run in found.items() if run}
+
+
+def _newest_run(lake: Lake, store: KnownStore, table: Table) -> int | None:
+    """Return the store's newest run in a table; None when there is no such table."""
+    snapshot = open_table(lake.location, table.name, lake.options)
+    return (snapshot.transaction_version(store.store_id) or 0) if snapshot is not None else None
+
+
+def _check(lake: Lake, store: KnownStore, table: Table, run: int | None, bounds: tuple[int, int]) -> None:
+    least, most = bounds
+    if least <= (run or 0) <= most:
+        return
+    prepared = store.newest.run if store.newest else 0
+    if committed_transaction(lake.location, RUNS.name, store.store_id, lake.options) > prepared:
+        raise HeldByOtherError("another process has just prepared a run of this store")
+    location = join(lake.location, table.name)
+    if run is None:
+        raise OSError(f"{location}: this table is gone, and with it what {least} runs brought; put it back")
+    should = least if least == most else f"{least} to {most}"
+    reason = "was it or `runs` put back from a copy?"
+    raise OSError(f"{location}: has run {run} of store {store.store_id} and should have run {should}; {reason}")
 
 
 def committed_by(manifest: Manifest) -> frozenset[str]:

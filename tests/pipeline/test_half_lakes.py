@@ -8,6 +8,8 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.ingest import Request, Summary, ingest
+from jobs.lake.runs import HeldByOtherError, Lake, known_stores
+from jobs.lake.wholeness import newest_runs
 from jobs.optimize import optimize
 from jobs.source.workers import OneByOne
 from tests.pipeline.broker import Broker, some_records
@@ -66,6 +68,38 @@ def test_a_table_that_is_gone_is_told(table: str, broker: Broker) -> None:
     shutil.rmtree(lake_of(broker) / table)
 
     refused(broker, f"{table}: .* is gone")
+
+
+def test_what_is_prepared_is_not_committed_to_a_new_table_in_the_place_of_one_that_is_gone(broker: Broker) -> None:
+    """Neither by a run nor by `optimize`."""
+    put_back(lake_of(broker), "runs", 1)
+    shutil.rmtree(lake_of(broker) / "messages")
+
+    refused(broker, "messages: .* is gone")
+    with pytest.raises(OSError, match=r"messages: .* is gone"):
+        optimize(str(lake_of(broker)), OneByOne())
+
+
+def test_a_table_that_nobody_wants_may_go(broker: Broker) -> None:
+    """Without it in `--tables`, a run does not ask for it; with it, it is missed again."""
+    lake = lake_of(broker)
+    shutil.rmtree(lake / "consume_queue")
+    request = Request(str(broker.root), str(lake), broker="b", tables=frozenset({"index"}))
+
+    assert ingest(request, OneByOne()).messages == 20
+    broker.append(some_records(20, seed=10))
+    refused(broker, "consume_queue: .* is gone")
+    assert ingest(request, OneByOne()).messages == 20
+
+
+def test_a_table_that_has_a_newer_run_because_another_process_is_faster_is_no_harm(broker: Broker) -> None:
+    """Where there are no locks, a run may be prepared and committed between two looks."""
+    lake = Lake(str(lake_of(broker)))
+    (store,) = known_stores(lake)
+    run(broker)
+
+    with pytest.raises(HeldByOtherError):
+        newest_runs(lake, store, is_done=True)
 
 
 @pytest.mark.parametrize("table", TABLES)
