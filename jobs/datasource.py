@@ -34,6 +34,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from jobs.hadoop_settings import OF_FILE_SYSTEMS
 from jobs.lake.tables import MESSAGES
 from jobs.queries.release_hint import guess_release
 from jobs.queries.store_reader import StoreReader
@@ -102,7 +103,7 @@ class Wanted:
             given.get("release"),
             given.get("broker", "default"),
             mode,
-            {name: value for name, value in given.items() if name.startswith("fs.")},
+            {name: value for name, value in given.items() if name.startswith(OF_FILE_SYSTEMS)},
         )
 
     @property

@@ -7,14 +7,14 @@ from xml.etree import ElementTree as ET
 
 _FILES = ("core-site.xml", "hdfs-site.xml")
 _PREFIX = "spark.hadoop."
-_OF_FILE_SYSTEMS = ("fs.", "dfs.")
+OF_FILE_SYSTEMS = ("fs.", "dfs.")
 
 
 def file_system_settings(spark_settings: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the settings of file systems (`fs.s3a.…`, `dfs.…`); what Spark is told wins."""
     told = ((name.removeprefix(_PREFIX), value) for name, value in spark_settings if name.startswith(_PREFIX))
     settings = [*_from_files(), *told]
-    return {name: value for name, value in settings if name.startswith(_OF_FILE_SYSTEMS)}
+    return {name: value for name, value in settings if name.startswith(OF_FILE_SYSTEMS)}
 
 
 def _from_files() -> Iterable[tuple[str, str]]:

@@ -26,10 +26,10 @@ def rmq_lake(*arguments: str, **environment: str) -> Ended:
     return _run("jobs.launch", *arguments, **environment)
 
 
-def on_cluster(spark_options: Sequence[str], steps: Sequence[Any]) -> list[Any]:
-    """Run steps in one application (see `tests.scale.on_cluster`) and return their results."""
+def in_one_application(spark_options: Sequence[str], steps: Sequence[Any], **environment: str) -> list[Any]:
+    """Run steps in one application (see `tests.scale.application`) and return their results."""
     options = shlex.join(spark_options)
-    ended = _run("tests.scale.on_cluster", json.dumps(steps), RMQ_LAKE_SPARK_OPTIONS=options)
+    ended = _run("tests.scale.application", json.dumps(steps), RMQ_LAKE_SPARK_OPTIONS=options, **environment)
     if ended.code:
         raise OSError(ended.err)
     results: list[Any] = json.loads(ended.out)

@@ -18,7 +18,7 @@ from jobs.source.workers import OneByOne
 from tests.pipeline.lakes import leftovers, raw_rows, rows_of
 from tests.pipeline.stores import records_of, segments_of
 from tests.scale.cluster import WORKERS, Cluster, can_set_apart, executors_at_work, spark_cluster
-from tests.scale.commands import Ended, on_cluster, rmq_lake
+from tests.scale.commands import Ended, in_one_application, rmq_lake
 
 pytestmark = pytest.mark.cluster
 
@@ -74,7 +74,7 @@ def results(cluster: Cluster, store: Path, ingested: tuple[Ended, Path]) -> dict
         },
     }
     settings = [word for setting in SPECULATION.items() for word in ("--conf", "=".join(setting))]
-    found = on_cluster([*cluster.spark_options, *settings], list(steps.values()))
+    found = in_one_application([*cluster.spark_options, *settings], list(steps.values()))
     return dict(zip(steps, found, strict=True))
 
 

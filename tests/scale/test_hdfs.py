@@ -18,7 +18,7 @@ from jobs.verify import Request as VerifyRequest
 from jobs.verify import verify
 from tests.pipeline.lakes import raw_rows, rows_of
 from tests.pipeline.stores import records_of, segments_of
-from tests.scale.commands import rmq_lake
+from tests.scale.commands import in_one_application
 from tests.scale.hdfs import Hdfs, hdfs
 from tests.scale.servers import ADDRESS, free_port
 
@@ -30,22 +30,35 @@ SEGMENT = "commitlog/00000000000000000000"
 Run = Callable[..., tuple[ExitCode, str, str]]
 
 
-@pytest.fixture(scope="module")
-def local(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a real broker's store, with a topic whose name is hard on URLs."""
-    store = tmp_path_factory.mktemp("hdfs-store") / "store"
-    shutil.copytree(golden("b533-base"), store, ignore=shutil.ignore_patterns("EXPECT"))
-    return store
+ODD = [f"{number}/%RETRY%group/0/{name}" for number, name in enumerate(("a b", "c[d]", "e?f", "g#h", "i%2Fj"))]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, local: Path) -> Iterator[Hdfs]:
-    """Run one HDFS for all tests of this file, with the store in it under two names."""
+def tree(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make what will be on the server: a real broker's store, one that is secret, and names that are hard on URLs."""
+    root = tmp_path_factory.mktemp("tree")
+    for name in ("stores/plain", "secret/store"):
+        shutil.copytree(golden("b533-base"), root / name, ignore=shutil.ignore_patterns("EXPECT"))
+    shutil.copy(root / "stores" / "plain" / SEGMENT, root / "stores" / "cut")
+    for name in ODD:
+        path = root / "stores" / "odd" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(name)
+    (root / "secret").chmod(0o700)
+    return root
+
+
+@pytest.fixture(scope="module")
+def local(tree: Path) -> Path:
+    """Give the store as it lies on this machine."""
+    return tree / "stores" / "plain"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, tree: Path) -> Iterator[Hdfs]:
+    """Run one HDFS for all tests of this file."""
     with hdfs(tmp_path_factory.mktemp("hdfs")) as started:
-        started.shell("-mkdir", "/stores", "/secret")
-        started.shell("-put", f"file://{local}", "/stores/plain")
-        started.shell("-put", f"file://{local}", "/secret/store")
-        started.shell("-chmod", "700", "/secret")
+        started.shell("-put", "-p", f"file://{tree}/stores", f"file://{tree}/secret", "/")
         yield started
 
 
@@ -83,10 +96,16 @@ def test_every_message_of_a_store_on_hdfs_is_in_the_lake_once(server: Hdfs, loca
 
 def test_the_launcher_reads_where_hadoops_own_files_say(server: Hdfs, local: Path, tmp_path: Path) -> None:
     """HADOOP_CONF_DIR names the file system and its ports; with Spark, and a URI without a host."""
-    ended = rmq_lake("ingest", "hdfs:///stores/plain", "--lake", str(tmp_path), HADOOP_CONF_DIR=str(server.conf))
+    store, lake, out = "hdfs:///stores/plain", tmp_path / "lake", tmp_path / "messages"
+    steps = [
+        ("command", ("ingest", store, "--lake", str(lake))),
+        ("command", ("export", "--store", store, "--format", "ndjson", "--out", str(out))),
+    ]
+    results = in_one_application(["--master", "local[2]"], steps, HADOOP_CONF_DIR=str(server.conf))
 
-    assert 0 == ended.code, ended.err
-    assert expected_rows(local) == raw_rows(tmp_path)
+    assert [0, 0] == [result["code"] for result in results], results
+    assert expected_rows(local) == raw_rows(lake)
+    assert len(expected_rows(local)) == len(out.read_text(encoding="utf-8").splitlines())
 
 
 def test_inspect_dump_and_query_say_of_hdfs_what_they_say_of_a_disk(server: Hdfs, local: Path, run: Run) -> None:
@@ -114,26 +133,19 @@ def test_verify_and_rebuild_index_read_hdfs(server: Hdfs, local: Path, tmp_path:
     assert [path.read_bytes() for path in sorted((local / "index").iterdir())] == made
 
 
-def test_names_are_taken_as_they_stand(server: Hdfs, tmp_path: Path) -> None:
+def test_names_are_taken_as_they_stand(server: Hdfs) -> None:
     """Topics hold per cent signs, and a user's directory what a URL gives another meaning."""
-    names = [f"{number}/%RETRY%group/0/{name}" for number, name in enumerate(("a b", "c[d]", "e?f", "g#h", "i%2Fj"))]
-    for name in names:
-        path = tmp_path / "odd" / name
-        path.parent.mkdir(parents=True)
-        path.write_text(name)
-    server.shell("-put", f"file://{tmp_path}/odd", "/stores/odd")
     location = server.uri("/stores/odd")
     storage = storage_of(location, server.options)
 
-    assert names == [info.name for info in storage.list_files(location)]
-    for name in names:
+    assert ODD == [info.name for info in storage.list_files(location)]
+    for name in ODD:
         with storage.open(f"{location}/{name}") as file:
             assert name == bytes(file.read(0, 100)).decode()
 
 
 def test_a_file_that_is_cut_or_deleted_while_it_is_read_is_an_error_with_its_path(server: Hdfs, local: Path) -> None:
     """Never fewer bytes than the file had when it was opened."""
-    server.shell("-put", f"file://{local}/{SEGMENT}", "/stores/cut")
     location = server.uri("/stores/cut")
     with storage_of(location, server.options).open(location) as file:
         assert (local / SEGMENT).read_bytes() == bytes(file.read(0, 1 << 20))
