@@ -57,20 +57,16 @@ class Comparison(NamedTuple):
 
 def compare(store: KnownStore, listing: StoreListing) -> Comparison:
     """Hold the lake's fingerprints of *store* against the bytes of *listing*."""
-    agreed: list[Fingerprint] = []
-    differs: int | None = None
-    likeness = Likeness.UNKNOWN
-    for fingerprint in reversed(store.fingerprints):
-        verdict = _holds(fingerprint, listing)
-        if verdict is None:
-            continue
-        if verdict and differs is None:
-            agreed.append(fingerprint)
-        elif not verdict and differs is None:
-            differs = fingerprint.offset
-        now = Likeness.SAME if verdict else Likeness.OTHER
-        likeness = now if likeness in (Likeness.UNKNOWN, now) else Likeness.PARTLY
-    return Comparison(likeness, tuple(agreed), differs)
+    held = [(one, _holds(one, listing)) for one in reversed(store.fingerprints)]
+    same = [one for one, verdict in held if verdict]
+    other = [one for one, verdict in held if verdict is False]
+    if not other:
+        return Comparison(Likeness.SAME if same else Likeness.UNKNOWN, tuple(same))
+    # Whoever cuts off a log deletes the files behind the cut: what differs in a file before one that agrees has rotted.
+    last = segment_at(same[-1].offset, listing.segments) if same else None
+    differs = next((one.offset for one in other if last is None or one.offset >= last.base_offset), None)
+    agreed = tuple(one for one in same if differs is None or one.offset < differs)
+    return Comparison(Likeness.PARTLY if same else Likeness.OTHER, agreed, differs)
 
 
 def _holds(fingerprint: Fingerprint, listing: StoreListing) -> bool | None:

@@ -11,7 +11,7 @@ import pytest
 
 from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, Summary, ingest
-from jobs.lake import runs
+from jobs.lake import divergence, runs
 from jobs.lake.identity import AmbiguousBrokerError
 from jobs.lake.runs import Lake, known_stores, register, thinned
 from jobs.selection import Selection
@@ -250,6 +250,17 @@ def test_bytes_that_rot_behind_the_watermark_are_no_other_history(broker: Broker
 
     assert (summary.superseded, summary.messages) == (None, len(more))
     assert len({row["store_id"] for row in rows_of(tmp_path / "lake")}) == 1
+
+
+def test_what_has_rotted_in_an_old_file_does_not_have_every_run_read_the_log_again(broker: Broker) -> None:
+    """A broker that cuts off its log deletes the files behind the cut: a later one that agrees settles it."""
+    run(broker.root)
+    with (broker.root / "commitlog" / f"{0:020}").open("r+b") as file:
+        file.write(b"\xff" * 50)
+    broker.append(some_records(10, seed=2))
+
+    with patch.object(divergence, "first_difference", side_effect=AssertionError):
+        assert run(broker.root).messages == 10
 
 
 def test_a_store_whose_first_record_is_damaged_is_known_by_another_one(tmp_path: Path) -> None:
