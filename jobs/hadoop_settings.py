@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 _FILES = ("core-site.xml", "hdfs-site.xml")
 _PREFIX = "spark.hadoop."
@@ -25,6 +24,8 @@ def _from_files() -> Iterable[tuple[str, str]]:
 
 
 def _properties(path: Path) -> Iterable[tuple[str, str]]:
+    from xml.etree import ElementTree as ET  # most have no such files
+
     try:
         found = ET.parse(path).getroot().iter("property")  # noqa: S314 - the user's own files
     except ET.ParseError as error:

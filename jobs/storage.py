@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
-from jobs import webhdfs
 from jobs.priority import step_back
 
 LOCAL = "file"
@@ -147,7 +146,9 @@ def storage_of(location: str, options: Mapping[str, str] | None = None) -> Stora
     if is_local(location):
         return LocalStorage(Care.of(options or {}))
     if scheme_of(location) == HDFS:
-        return HdfsStorage(webhdfs.name_nodes(location, options or {}))
+        from jobs.webhdfs import HdfsStorage, name_nodes  # who reads no HDFS does not wait for http.client
+
+        return HdfsStorage(name_nodes(location, options or {}))
     return _s3_storage(tuple(sorted((options or {}).items())))
 
 
@@ -351,57 +352,6 @@ class S3Storage:
         """Remove an object, if it is there."""
         with suppress(FileNotFoundError):
             self.filesystem.delete_file(self._key(location))
-
-
-class _HdfsReader:
-    """A file of HDFS as long as it was when it was opened."""
-
-    def __init__(self, nodes: Sequence[str], location: str) -> None:
-        self._nodes = nodes
-        self._location = location
-        self.size = webhdfs.status_of(nodes, location).size
-
-    def read(self, position: int, length: int) -> bytes:
-        wanted = min(length, self.size - position)
-        return webhdfs.read(self._nodes, self._location, position, wanted) if wanted > 0 else b""
-
-
-@dataclass(frozen=True, slots=True)
-class HdfsStorage:
-    """A file system of Hadoop, to be read."""
-
-    name_nodes: tuple[str, ...]
-
-    def list_files(self, location: str) -> list[FileInfo]:
-        """Return every file below *location*, sorted by name."""
-        if not webhdfs.status_of(self.name_nodes, location).is_directory:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location)
-        found: list[FileInfo] = []
-        pending = [""]
-        while pending:
-            prefix = pending.pop()
-            with suppress(FileNotFoundError):  # retention deletes while we look
-                for entry in webhdfs.entries_of(self.name_nodes, join(location, prefix).rstrip("/")):
-                    name = f"{prefix}{entry.name}"
-                    if entry.is_directory:
-                        pending.append(f"{name}/")
-                    else:
-                        found.append(FileInfo(name, entry.size, entry.modified_ms))
-        return sorted(found)
-
-    @contextmanager
-    def open(self, location: str) -> Iterator[_HdfsReader]:
-        """Open a file; every read is one ranged request."""
-        yield _HdfsReader(self.name_nodes, location)
-
-    def create(self, location: str, data: bytes) -> None:
-        """Refuse."""
-        del data
-        raise OSError(refusal(location, to_write=True))
-
-    def delete(self, location: str) -> None:
-        """Refuse."""
-        raise OSError(refusal(location, to_write=True))
 
 
 def arrow_file(location: str, options: Mapping[str, str]) -> Any:  # noqa: ANN401 - a file of pyarrow's

@@ -8,11 +8,15 @@ for bytes. Of a pair of name nodes the one that stands by says so, and the other
 import errno
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from getpass import getuser
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
+
+from jobs.storage import FileInfo, join, refusal
 
 _PREFIX = "/webhdfs/v1"
 _PORT = 9870  # dfs.namenode.http-address
@@ -21,7 +25,7 @@ _MISSING, _FORBIDDEN = "FileNotFoundException", ("AccessControlException", "Secu
 _STANDBY = ("StandbyException", "RetriableException")  # the second while a name node starts
 
 
-class Status(NamedTuple):
+class _Entry(NamedTuple):
     """What a name node tells of a file or directory; `name` is empty where it was asked for by its own path."""
 
     name: str
@@ -53,20 +57,71 @@ def name_nodes(location: str, options: Mapping[str, str]) -> tuple[str, ...]:
     return (f"{urlsplit(f'//{authority}').hostname}:{port or _PORT}",)
 
 
-def status_of(nodes: Sequence[str], location: str) -> Status:
+class _HdfsReader:
+    """A file of HDFS as long as it was when it was opened."""
+
+    def __init__(self, nodes: Sequence[str], location: str) -> None:
+        self._nodes = nodes
+        self._location = location
+        self.size = _status_of(nodes, location).size
+
+    def read(self, position: int, length: int) -> bytes:
+        wanted = min(length, self.size - position)
+        return _read(self._nodes, self._location, position, wanted) if wanted > 0 else b""
+
+
+@dataclass(frozen=True, slots=True)
+class HdfsStorage:
+    """A file system of Hadoop, to be read."""
+
+    name_nodes: tuple[str, ...]
+
+    def list_files(self, location: str) -> list[FileInfo]:
+        """Return every file below *location*, sorted by name."""
+        if not _status_of(self.name_nodes, location).is_directory:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), location)
+        found: list[FileInfo] = []
+        pending = [""]
+        while pending:
+            prefix = pending.pop()
+            with suppress(FileNotFoundError):  # retention deletes while we look
+                for entry in _entries_of(self.name_nodes, join(location, prefix).rstrip("/")):
+                    name = f"{prefix}{entry.name}"
+                    if entry.is_directory:
+                        pending.append(f"{name}/")
+                    else:
+                        found.append(FileInfo(name, entry.size, entry.modified_ms))
+        return sorted(found)
+
+    @contextmanager
+    def open(self, location: str) -> Iterator[_HdfsReader]:
+        """Open a file; every read is one ranged request."""
+        yield _HdfsReader(self.name_nodes, location)
+
+    def create(self, location: str, data: bytes) -> None:
+        """Refuse."""
+        del data
+        raise OSError(refusal(location, to_write=True))
+
+    def delete(self, location: str) -> None:
+        """Refuse."""
+        raise OSError(refusal(location, to_write=True))
+
+
+def _status_of(nodes: Sequence[str], location: str) -> _Entry:
     """Return what the name node says of a file or directory."""
-    return _told(_ask(nodes, location, "GETFILESTATUS"), location, lambda answer: _status(answer["FileStatus"]))
+    return _told(_ask(nodes, location, "GETFILESTATUS"), location, lambda answer: _entry(answer["FileStatus"]))
 
 
-def entries_of(nodes: Sequence[str], location: str) -> list[Status]:
+def _entries_of(nodes: Sequence[str], location: str) -> list[_Entry]:
     """Return what lies in a directory."""
     answer = _ask(nodes, location, "LISTSTATUS")
-    return _told(answer, location, lambda answer: [_status(entry) for entry in answer["FileStatuses"]["FileStatus"]])
+    return _told(answer, location, lambda answer: [_entry(entry) for entry in answer["FileStatuses"]["FileStatus"]])
 
 
-def _status(entry: Mapping[str, Any]) -> Status:
+def _entry(entry: Mapping[str, Any]) -> _Entry:
     name, kind = entry.get("pathSuffix", ""), entry["type"]
-    return Status(name, kind == "DIRECTORY", int(entry["length"]), int(entry.get("modificationTime", 0)))
+    return _Entry(name, kind == "DIRECTORY", int(entry["length"]), int(entry.get("modificationTime", 0)))
 
 
 T = TypeVar("T")
@@ -80,7 +135,7 @@ def _told(data: bytes, location: str, take: Callable[[Any], T]) -> T:
         raise OSError(f"{location}: what answers is no name node: {error!r}") from error
 
 
-def read(nodes: Sequence[str], location: str, position: int, length: int) -> bytes:
+def _read(nodes: Sequence[str], location: str, position: int, length: int) -> bytes:
     """Return bytes of a file that has them."""
     data = _ask(nodes, location, "OPEN", offset=position, length=length)
     if len(data) != length:

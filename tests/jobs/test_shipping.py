@@ -2,20 +2,14 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
 from pathlib import Path
-from socket import create_connection, socket
 
 import pytest
 
 from jobs.launch import shipping
-from jobs.launch.jars import spark_home
-from jobs.launch.java import find_java_home
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -83,113 +77,3 @@ def test_a_cache_that_cannot_be_written_only_warns(archive: Path, tmp_path: Path
 
     assert found["formats"].startswith(str(tmp_path / f"rocketmq-lake-{os.getuid()}"))
     assert "cannot be written" in errors
-
-
-# On a cluster: each task says where its code lies, and how often numba compiled or found its machine code on disk.
-APPLICATION = """
-import json, sys
-from jobs.session import close, spark_session
-
-
-def report(numbers):
-    import numpy
-    import rmq_formats
-    from rmq_formats.kernels import hash_text
-
-    hash_text(numpy.zeros(100, numpy.uint8), 0, 100, 0)
-    stats = hash_text.stats
-    yield rmq_formats.__file__, sum(stats.cache_hits.values()), sum(stats.cache_misses.values())
-
-
-spark = spark_session("shipping", spark_options=json.loads(sys.argv[1]))
-found = spark.sparkContext.parallelize(range(1), 1).mapPartitions(report).collect()
-close(succeeded=True)
-print(json.dumps(found))
-"""
-
-
-def free_port() -> int:
-    """Return a port of the loopback that nobody listens on."""
-    with socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def is_listening(port: int) -> bool:
-    """Tell whether a server has come up."""
-    try:
-        create_connection(("127.0.0.1", port), 1).close()
-    except OSError:
-        return False
-    return True
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[str]:
-    """Start a master and a worker of Spark's own on this machine, and give the master's address."""
-    environment = {
-        **os.environ,
-        "JAVA_HOME": str(find_java_home()),
-        "RMQ_LAKE_CACHE": str(tmp_path / "worker"),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
-        "SPARK_LOG_DIR": str(tmp_path),
-    }
-    port = free_port()
-    master = f"spark://127.0.0.1:{port}"
-    spark_class = str(spark_home() / "bin" / "spark-class")
-    deploy = "org.apache.spark.deploy"
-    where = ["--host", "127.0.0.1", "--webui-port", "0"]
-    size = ["--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / "work")]
-    commands = (
-        [spark_class, f"{deploy}.master.Master", *where, "--port", str(port)],
-        [spark_class, f"{deploy}.worker.Worker", *where, *size, master],
-    )
-    with ExitStack() as stack:
-        log = stack.enter_context((tmp_path / "cluster.log").open("w"))
-        for command in commands:
-            process = stack.enter_context(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-            stack.callback(process.kill)
-            deadline = time.monotonic() + 60
-            while not is_listening(port) and time.monotonic() < deadline:
-                time.sleep(0.2)
-        yield master
-
-
-def run_application(master: str, folder: Path) -> tuple[str, int, int]:
-    """Run the application once; return where the worker's code lay, and numba's hits and misses."""
-    options = ["--master", master, "--executor-memory", "512m", "--conf", "spark.cores.max=1"]
-    environment = {
-        **os.environ,
-        "RMQ_LAKE_CACHE": str(folder / "driver"),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    answer = subprocess.run(
-        [sys.executable, "-c", APPLICATION, json.dumps(options)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        cwd=folder / "code",
-        timeout=240,
-    )
-    assert 0 == answer.returncode, answer.stderr
-    (found,) = json.loads(answer.stdout)
-    file, hits, misses = found
-    return file, hits, misses
-
-
-@pytest.mark.cluster
-@pytest.mark.spark
-def test_a_second_application_on_a_cluster_compiles_nothing(cluster: str, tmp_path: Path) -> None:
-    """Each application gets a new directory from Spark; ours stays where the compiler left its work."""
-    for name in ("jobs", "rmq_formats", "conf"):
-        shutil.copytree(ROOT / name, tmp_path / "code" / name, ignore=shutil.ignore_patterns("__pycache__"))
-
-    file, _, compiled_first = run_application(cluster, tmp_path)
-    same_file, found_second, compiled_second = run_application(cluster, tmp_path)
-
-    assert file.startswith(str(tmp_path / "worker" / "shipped"))
-    assert (file, 1, 1, 0) == (same_file, compiled_first, found_second, compiled_second)
