@@ -19,7 +19,8 @@ SCALAR = {
     for name in (
         *("", ".arrays", ".body", ".broker_conf", ".config_json", ".detection", ".errors", ".flags", ".hashing"),
         *(".layout", ".message_id", ".properties", ".release", ".store"),
-        *(".commitlog", ".commitlog.layout", ".commitlog.record", ".commitlog.row", ".commitlog.segment"),
+        *(".commitlog", ".commitlog.framing", ".commitlog.layout", ".commitlog.record", ".commitlog.row"),
+        ".commitlog.segment",
         *(".consumequeue", ".consumequeue.bounds", ".consumequeue.ext", ".consumequeue.layout", ".consumequeue.queue"),
         *(".consumequeue.unit", ".indexfile", ".indexfile.chains", ".indexfile.file", ".indexfile.geometry"),
         *(".indexfile.keys", ".indexfile.layout", ".indexfile.lookup"),

@@ -9,6 +9,7 @@ from typing import Any
 from jobs.dumping.file import DumpFile, open_file
 from jobs.dumping.items import Field, Item, Request, layout_fields, printable, time_text
 from jobs.storage import join
+from rmq_formats.commitlog.framing import detect_framing, framing_of
 from rmq_formats.commitlog.layout import (
     BLANK,
     DLEDGER_ENTRY,
@@ -27,16 +28,7 @@ from rmq_formats.commitlog.record import (
     has_right_body_crc,
     has_right_property_crc,
 )
-from rmq_formats.commitlog.segment import (
-    ENDS,
-    Piece,
-    PieceKind,
-    SegmentBytes,
-    SegmentEnd,
-    detect_framing,
-    framing_of,
-    walk_segment,
-)
+from rmq_formats.commitlog.segment import ENDS, Piece, PieceKind, SegmentBytes, SegmentEnd, walk_segment
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.flags import COMPRESSED, INNER_BATCH, TransactionType, transaction_type
 from rmq_formats.hashing import java_text

@@ -19,9 +19,9 @@ from jobs.source.planning import plan_ranges
 from jobs.source.reading import RangeReader
 from jobs.storage import storage_of
 from rmq_formats.arrays import dtype_of
+from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import framing_of
 from rmq_formats.detection import Era, Mark, detect_eras, file_marks, record_marks
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.indexfile.layout import ENTRY, Geometry

@@ -16,14 +16,9 @@ from jobs.inspection.walking import Stretch, walk
 from jobs.source.listing import Segment, StoreListing
 from jobs.source.planning import holes, newest_written
 from jobs.storage import next_written, storage_of
+from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import (
-    ENDS,
-    Framing,
-    PieceKind,
-    SegmentBytes,
-    framing_of,
-)
+from rmq_formats.commitlog.segment import ENDS, Framing, PieceKind, SegmentBytes
 from rmq_formats.errors import FormatError
 from rmq_formats.store import name_of_offset
 

@@ -28,9 +28,10 @@ from jobs.source.planning import plan_ranges
 from jobs.source.reading import Fingerprint, RangeReader
 from jobs.storage import storage_of
 from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.schema import SCHEMA
-from rmq_formats.commitlog.segment import Piece, PieceKind, framing_of
+from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.kernels import Integers
 from rmq_formats.properties import PropertyParser
 

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, Self
 from jobs.source.index_files import geometry_of_index
 from jobs.source.listing import Segment, StoredFile, StoreListing
 from jobs.storage import Reader, storage_of
+from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD, MIN_RECORD_SIZE, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record
-from rmq_formats.commitlog.segment import Framing, framing_of
+from rmq_formats.commitlog.segment import Framing
 from rmq_formats.config_json import decode_config
 from rmq_formats.consumequeue.layout import BATCH_UNIT, UNIT
 from rmq_formats.consumequeue.unit import BatchUnit, Unit, decode_batch_unit, decode_unit

@@ -9,8 +9,9 @@ import numpy as np
 from jobs.source.planning import Range
 from jobs.storage import storage_of
 from rmq_formats.commitlog import kernels
+from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.scan import Records, scan
-from rmq_formats.commitlog.segment import Piece, PieceKind, framing_of
+from rmq_formats.commitlog.segment import Piece, PieceKind
 
 _NEVER = 1 << 63
 SETTLING = "stored too recently"

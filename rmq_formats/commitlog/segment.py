@@ -26,7 +26,6 @@ from rmq_formats.commitlog.layout import (
     HEAD,
     MAGIC_BLANK,
     MAGIC_V1,
-    MAGIC_V2,
     TOPIC_LENGTH,
 )
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
@@ -34,8 +33,6 @@ from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.layout import Buffer
 
 Read = Callable[[int, int], Buffer]  # the bytes at a position; short only at the end
-
-BLOCK = 4096  # what a file system loses when a disk loses a sector
 
 
 @unique
@@ -92,66 +89,6 @@ class Piece(NamedTuple):
     def end(self) -> int:
         """The physical offset behind this piece."""
         return self.offset + self.size
-
-
-def detect_framing(buffer: Buffer) -> Framing:
-    """Tell by a segment's first bytes what its records stand behind; plain when they say nothing."""
-    view = memoryview(buffer)
-    if view.nbytes < BLANK.size:
-        return Framing.PLAIN
-    first, second = map(int, BLANK.unpack(view))
-    plain = second in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
-    # An erased page is all ones: that is no end, which states a size.
-    entries = first == DLEDGER_MAGIC or (first == DLEDGER_END_MAGIC and second > 0)
-    return Framing.DLEDGER if entries and not plain else Framing.PLAIN
-
-
-def framing_of(read: Read, size: int, base_offset: int) -> Framing:
-    """
-    Tell what the records of a segment stand behind; where its first bytes are damaged, by what proves itself first.
-
-    A block that cannot be read, or was never written, says nothing.
-    """
-    start = 0
-    try:
-        head = bytes(read(0, DLEDGER_ENTRY.size))
-        if len(head) < BLANK.size or _is_proper(head, base_offset) or not any(read(0, 2 * BLOCK)):
-            return detect_framing(head)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        start = BLOCK
-    try:
-        return _proven_framing(read, min(size, _PROBED), base_offset, start)
-    except OSError:
-        return Framing.PLAIN
-
-
-def _proven_framing(read: Read, size: int, base_offset: int, start: int) -> Framing:
-    """Tell the framing by the first record or entry from *start* on."""
-    plain, entries = (SegmentBytes(read, size, base_offset, framing) for framing in Framing)
-    if entries.find_record(start, None) is None:
-        return Framing.PLAIN
-    record = plain.find_record(start, None)  # inside its entry, unless a body holds an entry
-    return Framing.PLAIN if record is not None and _is_followed(plain, record) else Framing.DLEDGER
-
-
-def _is_followed(log: "SegmentBytes", position: int) -> bool:
-    """Tell whether another record, or the end of the file, follows the record at *position*."""
-    behind = position + log.framing.header_size + log.record_at(position).total_size
-    try:
-        return log.stated_end(behind) is not None or log.record_at(behind).total_size > 0
-    except FormatError:
-        return False
-
-
-def _is_proper(head: bytes, base_offset: int) -> bool:
-    """Tell whether a segment's first bytes are a record's, an end's, or those of an entry that says where it stands."""
-    first, second = map(int, BLANK.unpack(head))
-    if second in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK) or (first == DLEDGER_END_MAGIC and second > 0):
-        return True
-    is_whole = first == DLEDGER_MAGIC and len(head) == DLEDGER_ENTRY.size
-    return is_whole and int(DLEDGER_ENTRY.unpack(head)[_POS]) == base_offset
 
 
 def walk(  # noqa: PLR0913 - what is known of a segment besides its bytes
@@ -386,7 +323,6 @@ _NEAR = 1 << 16
 _LARGEST_ENTRY = 16 << 20
 _ENTRY_START = DLEDGER_MAGIC.to_bytes(4)
 _SIZE, _TERM, _POS = ([field.name for field in DLEDGER_ENTRY.fields].index(name) for name in ("size", "term", "pos"))
-_PROBED = 16 << 20  # bytes in which something must prove itself
 _MAGIC_POSITION = HEAD.offset("magic_code")
 _V1, _BLANK_MAGIC, _DLEDGER_END_MAGIC = (
     magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_BLANK, DLEDGER_END_MAGIC)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rmq_formats.commitlog.segment import BLOCK, Read
+from rmq_formats.commitlog.framing import BLOCK
+from rmq_formats.commitlog.segment import Read
 from rmq_formats.kernels import Bytes
 
 ReadInto = Callable[[int, memoryview], int]  # fills a buffer from a position; fewer bytes only at the end

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from rmq_formats.commitlog.framing import detect_framing
 from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, detect_framing, walk_segment
+from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, walk_segment
 from rmq_formats.store import FileKind, classify
 
 LOG_FOLDERS = ("commitlog", "commitlog-a", "commitlog-b", "dledger-n0/data")

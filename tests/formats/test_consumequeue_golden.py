@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from rmq_formats.commitlog.framing import detect_framing
 from rmq_formats.commitlog.record import MessageRecord, decode_record
-from rmq_formats.commitlog.segment import PieceKind, detect_framing, walk
+from rmq_formats.commitlog.segment import PieceKind, walk
 from rmq_formats.consumequeue.ext import ConsumeQueueExt
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.queue import BatchConsumeQueue, ConsumeQueue

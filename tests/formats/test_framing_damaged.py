@@ -4,7 +4,8 @@ import errno
 
 import pytest
 
-from rmq_formats.commitlog.segment import BLOCK, Framing, framing_of
+from rmq_formats.commitlog.framing import BLOCK, framing_of
+from rmq_formats.commitlog.segment import Framing
 from tests.formats.builders import a_record, a_segment
 
 RECORDS = [a_record(), a_record(b"more"), a_record(b"most")]

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq_formats.commitlog.framing import detect_framing
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import MessageRecord, decode_record, new_record
-from rmq_formats.commitlog.segment import PieceKind, detect_framing, walk
+from rmq_formats.commitlog.segment import PieceKind, walk
 from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.file import IndexFile, IndexWriter, time_diff_s

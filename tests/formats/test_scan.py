@@ -10,11 +10,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from rmq_formats.commitlog.framing import BLOCK
 from rmq_formats.commitlog.kernels import MAGIC_CODE_AT, count_stored_until
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
 from rmq_formats.commitlog.scan import IO_ERROR, Records, scan
-from rmq_formats.commitlog.segment import BLOCK, Framing, Piece, PieceKind, SegmentBytes, walk
+from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, walk
 from rmq_formats.errors import CorruptData, FormatError
 from tests.formats.builders import (
     PRODUCER,

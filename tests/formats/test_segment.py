@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq_formats.commitlog.framing import detect_framing
 from rmq_formats.commitlog.layout import BLANK, DLEDGER_ENTRY, MAGIC_BLANK, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.segment import (
@@ -20,7 +21,6 @@ from rmq_formats.commitlog.segment import (
     PieceKind,
     SegmentBytes,
     SegmentEnd,
-    detect_framing,
     is_settled,
     walk,
     walk_segment,

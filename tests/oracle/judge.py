@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rmq_formats.commitlog.framing import detect_framing
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.scan import Records, scan
-from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, detect_framing, walk_segment
+from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
 from rmq_formats.consumequeue.build import QueueBuilder
 from rmq_formats.consumequeue.collect import UnitCollector
 from rmq_formats.consumequeue.layout import UNIT

@@ -5,8 +5,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from rmq_formats.commitlog.framing import detect_framing
 from rmq_formats.commitlog.record import MessageRecord, decode_record
-from rmq_formats.commitlog.segment import PieceKind, detect_framing, walk
+from rmq_formats.commitlog.segment import PieceKind, walk
 from rmq_formats.store import FileKind, classify
 
 _LOG = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG)
