@@ -37,15 +37,15 @@ Examples:
   rmq-lake --master "local[8]" ingest /data/rocketmq/store --lake /data/lake
   rmq-lake query by-key --store /data/rocketmq/store -t orders -k 4711
 
-\b
 Options also come from the environment (RMQ_LAKE_<VERB>_<OPTION>) and from --config FILE; VERB --show-config prints all
 of them, and where each is from.
 
 SPARK OPTIONS (--master, --conf K=V, --driver-memory, …) stand before the verb and go to spark-submit untouched.
 
 \b
-Exit codes: 0 clean · 1 failed · 2 usage or configuration · 3 damage or a gap found · 4 verification mismatch
-            5 not found · 6 another run holds this store · 130 interrupted
+Exit codes: 0 clean · 1 failed · 2 usage or configuration
+            3 damage or a gap found · 4 verification mismatch · 5 not found
+            6 another run holds this store · 130 interrupted
 """
 
 

@@ -1,8 +1,8 @@
 """`export`: messages out of a store or a lake, chosen by SQL, as NDJSON or Parquet; bodies decompressed."""
 
+import errno
 import json
 import re
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,7 +77,7 @@ def command(  # noqa: PLR0913 - one argument an option
     else:
         frame = _of_store(spark, {"path": store, "broker": broker, "release": release}, commitlog)
     chosen = _chosen(frame, topics, where)
-    messages, size = _write(spark, chosen, parts.Format(kind), printed_as, out, quiet=quiet)
+    messages, size = _write(spark, chosen, parts.Format(kind), printed_as, out)
     if as_json:
         click.echo(json.dumps({"messages": messages, "bytes": size, "out": str(out)}))
     elif not quiet:
@@ -95,9 +95,15 @@ def _release(text: str | None) -> Release:
 def _of_lake(spark: "SparkSession", lake: str, broker: str | None) -> "DataFrame":
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
+    from jobs.lake.commit import open_table
+    from jobs.lake.tables import MESSAGES
+    from jobs.session import hadoop_options
     from jobs.storage import join, normalise
 
-    frame = spark.read.format("delta").load(join(normalise(lake), "messages"))
+    root = normalise(lake)
+    if open_table(root, MESSAGES.name, hadoop_options(spark)) is None:
+        raise FileNotFoundError(errno.ENOENT, "no lake: it has no table messages", lake)
+    frame = spark.read.format("delta").load(join(root, MESSAGES.name))
     return frame.where(F.col("broker") == broker) if broker else frame
 
 
@@ -139,14 +145,12 @@ def _with_body_condition(frame: "DataFrame", where: str) -> "DataFrame":
     return chosen.withColumn("body", F.col(STORED_BODY)).select(*frame.columns)
 
 
-def _write(  # noqa: PLR0913 - what is written, and how
+def _write(
     spark: "SparkSession",
     frame: "DataFrame",
     kind: "Format",
     release: Release,
     out: Path,
-    *,
-    quiet: bool,
 ) -> tuple[int, int]:
     """Write the rows beside the file that they become, part by part; return how many there are, and the file's size."""
     from jobs.exporting.parts import PART_COLUMNS, Part, PartWriter, merge
@@ -155,10 +159,7 @@ def _write(  # noqa: PLR0913 - what is written, and how
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.parts-", dir=out.parent.absolute()) as folder:
         written = frame.mapInArrow(PartWriter(Path(folder), kind, release), PART_COLUMNS)
-        if quiet or not sys.stderr:
+        with of_spark_job(spark, "exporting", written.rdd.getNumPartitions(), 0, unit="parts"):
             rows = written.collect()
-        else:
-            with of_spark_job(spark, "exporting", written.rdd.getNumPartitions(), 0):
-                rows = written.collect()
         parts = sorted(Part(row.number, row.name, row.messages) for row in rows)
         return sum(part.messages for part in parts), merge(parts, Path(folder), kind, out)

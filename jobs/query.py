@@ -175,20 +175,21 @@ class _ProgressLine:
             click.echo(err=True)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+_EPILOG = """\
+\b
+Examples:
+  rmq-lake query by-key -t Orders -k 4711 --store /data/store
+  rmq-lake query message -i 7F00000100002A9F00000000000001F4 --lake LAKE
+  rmq-lake query mqadmin --store STORE queryMsgByKey -n host:9876 -t Orders -k 4711
+"""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EPILOG)
 def command() -> None:
-    r"""
-    Find messages as mqadmin does, with the broker down.
-
-    \b
-    Examples:
-      rmq-lake query by-key -t Orders -k 4711 --store /data/store
-      rmq-lake query message -t Orders -i 7F00000100002A9F00000000000001F4 --lake s3a://lake/orders
-      rmq-lake query mqadmin --store /data/store queryMsgByKey -n host:9876 -t Orders -k 4711
-    """
+    """Find messages as mqadmin does, with the broker down."""
 
 
-@command.command("by-key")
+@command.command("by-key", short_help="Messages of a topic under a key: queryMsgByKey.")
 @click.option("-t", "--topic", required=True, metavar="TOPIC")
 @click.option("-k", "--key", required=True, metavar="KEY", help="One of the message's KEYS.")
 @click.option(
@@ -211,7 +212,7 @@ def by_key(place: Place, topic: str, key: str, key_type: str, begin: int, end: i
         return printer.finish(answer, source.notes)
 
 
-@command.command("by-id")
+@command.command("by-id", short_help="Messages by their ids: queryMsgById.")
 @click.option("-i", "--id", "message_ids", required=True, metavar="ID[,ID…]")
 @click.option("-t", "--topic", metavar="TOPIC", help="Where to look for an id that a producer gave.")
 @_with_place
@@ -221,7 +222,7 @@ def by_id(place: Place, message_ids: str, topic: str | None) -> ExitCode:
         return _print_ids(place, source, [part.strip() for part in message_ids.split(",") if part.strip()], topic)
 
 
-@command.command("message")
+@command.command("message", short_help="The message that any id names: viewMessage.")
 @click.option("-i", "--id", "message_id", required=True, metavar="ID")
 @click.option("-t", "--topic", metavar="TOPIC")
 @_with_place
@@ -241,7 +242,7 @@ def _print_ids(place: Place, source: Source, texts: Sequence[str], topic: str | 
     return outcome
 
 
-@command.command("by-unique-key")
+@command.command("by-unique-key", short_help="By a producer's id: queryMsgByUniqueKey.")
 @click.option("-t", "--topic", required=True, metavar="TOPIC")
 @click.option(
     "-i", "--id", "unique_key", required=True, metavar="ID", help="The id that the producer gave the message."
@@ -266,7 +267,7 @@ def by_unique_key(place: Place, topic: str, unique_key: str, show_all: bool, lim
         return printer.finish(answer, source.notes)
 
 
-@command.command("by-offset")
+@command.command("by-offset", short_help="By number in a queue: queryMsgByOffset.")
 @click.option("-t", "--topic", required=True, metavar="TOPIC")
 @click.option(
     "-b", "--broker-name", metavar="BROKER", help="As in mqadmin; must be this broker's name where it is known."
@@ -287,7 +288,7 @@ def by_offset(place: Place, topic: str, broker_name: str | None, queue_id: int, 
         return printer.finish(answer, source.notes)
 
 
-@command.command("decode-id")
+@command.command("decode-id", short_help="What an id says: both readings.")
 @click.argument("message_id", metavar="ID")
 @click.option("--time-zone", type=ZoneType(), metavar="ZONE", help="The zone of the client that made the id.")
 @json_option
@@ -308,6 +309,7 @@ def decode_id(message_id: str, time_zone: ZoneInfo | None, *, as_json: bool) -> 
 
 @command.command(
     "mqadmin",
+    short_help="Answer a recorded mqadmin line as it is.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True, metavar="COMMAND [OPTIONS]…")

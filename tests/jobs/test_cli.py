@@ -266,7 +266,10 @@ def test_help_lists_every_verb_without_loading_one(capsys: pytest.CaptureFixture
 def test_every_verb_explains_itself_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`VERB --help` is where a user looks first, and an example is what is read first there."""
     assert ExitCode.CLEAN == cli.main([name, "--help"])
-    assert f"rmq-lake {name} " in capsys.readouterr().out
+
+    text = capsys.readouterr().out
+    assert f"    rmq-lake {name} " in text
+    assert "\\b" not in text
 
 
 def test_version_names_what_a_report_of_a_fault_needs(capsys: pytest.CaptureFixture[str]) -> None:

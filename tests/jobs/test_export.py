@@ -115,3 +115,9 @@ def test_a_condition_that_is_no_sql_is_a_usage_error(places: dict[str, Path], tm
         with pytest.raises(click.UsageError):
             command.main(arguments, standalone_mode=False)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_lake_that_is_none_is_named(tmp_path: Path) -> None:
+    """Spark would speak of a path of its own making."""
+    with pytest.raises(FileNotFoundError, match="no lake: it has no table messages"):
+        command.main(["--lake", str(tmp_path), "--out", str(tmp_path / "out")], standalone_mode=False)
