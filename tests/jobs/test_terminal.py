@@ -125,6 +125,15 @@ def _terminated(*arguments: str) -> Seen:
     return Seen(process.returncode, text, process.pid)
 
 
+@pytest.mark.parametrize(("line", "word", "offered"), [("ing", 1, "ingest"), ("ingest --hash", 2, "--hash-slots")])
+def test_a_shell_completes_verbs_and_options(line: str, word: int, offered: str) -> None:
+    """As it does for any tool that one types often."""
+    asked = {"COMP_WORDS": f"rmq-lake {line}", "COMP_CWORD": str(word), "_RMQ_LAKE_COMPLETE": "bash_complete"}
+    printed = subprocess.check_output(_TOOL, env=environment(asked), text=True)
+
+    assert [f"plain,{offered}"] == printed.splitlines()
+
+
 def test_colours_are_for_terminals_that_want_them(golden: Callable[[str], Path]) -> None:
     """A pipe gets none, and who sets NO_COLOR gets none anywhere."""
     store = golden("b551-base")
