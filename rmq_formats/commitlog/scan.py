@@ -7,7 +7,7 @@ window, or one record where that is larger. A part of the file that cannot be re
 reading goes on behind it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -73,8 +73,13 @@ def scan(
             return
         start = first
     is_watched = framing is Framing.DLEDGER and not final
-    term = SegmentBytes(read, segment_size, base_offset, framing).term_before(start) if is_watched else NO_TERM
-    yield from _Walker(log, end, final, store_timestamp, term).walk(start)
+    term_before = SegmentBytes(read, segment_size, base_offset, framing).term_before if is_watched else _no_term
+    yield from _Walker(log, end, final, store_timestamp, term_before, term_before(start)).walk(start)
+
+
+def _no_term(_: int) -> int:
+    """Return the term before any position, where terms are of no concern."""
+    return NO_TERM
 
 
 @dataclass(slots=True)
@@ -85,6 +90,7 @@ class _Walker:
     end: int
     final: bool
     newest: int | None  # store time of the last record
+    term_before: Callable[[int], int]  # of the entry that ends at a position
     term: int  # of the last entry, where a leftover may follow
     held: Records | None = None  # a copy of the last record, while only what follows can tell whether it is whole
 
@@ -114,7 +120,7 @@ class _Walker:
                     break
                 yield from self._release()
                 yield log.piece(PieceKind.DAMAGE, position, behind, reason)
-                position = behind
+                position, self.term = behind, self.term_before(behind)
         if self.held is not None and not self._is_followed(position):
             position, reason, self.held = self.held.base_offset - log.base_offset, UNSETTLED, None
         yield from self._release()
@@ -136,9 +142,8 @@ class _Walker:
             behind = log.shown_record(position + 1, None if self.final else newest)
             if behind is None or behind >= stop:
                 break
-            term = NO_TERM if self.term == NO_TERM else kernels.entry_term(records.buffer, last)
             reason, _ = log.refusal(position, found)
-            more, end, found_there = log.chain(behind, stop, term)
+            more, end, found_there = log.chain(behind, stop, self.term_before(behind))
             if more is None:
                 break
             between.append(log.piece(PieceKind.DAMAGE, position, behind, reason))

@@ -138,6 +138,7 @@ def walk_segment(
                 break
             yield from filter(None, (held, log.piece(PieceKind.DAMAGE, position, resume, reason)))
             held, position = None, resume
+            term = 0 if final else log.term_before(resume)  # as for whoever begins there: damage says nothing of terms
             continue
         if not final and log.term_at(position) < term:
             reason = LEFTOVER

@@ -83,6 +83,20 @@ def test_in_a_segment_that_is_followed_terms_say_nothing() -> None:
     assert scanned(raw, Framing.DLEDGER, final=True) == pieces
 
 
+def test_damage_says_nothing_of_terms_wherever_a_range_begins() -> None:
+    """A term that is wrong itself must not hide what a range that begins behind the damage would find."""
+    raw = bytearray(entries([1, 900, 1, 1, 1]))
+    size = len(raw) // 5
+    raw[2 * size : 3 * size] = bytes([255]) * size
+    whole = list(walk(bytes(raw), BASE, Framing.DLEDGER))
+    kinds = [_RECORD, _RECORD, PieceKind.DAMAGE, _RECORD, _RECORD]
+
+    assert [piece.kind for piece in whole] == kinds
+    assert scanned(bytes(raw), Framing.DLEDGER) == whole
+    assert scanned(bytes(raw), Framing.DLEDGER, window=64) == whole
+    assert scanned(bytes(raw), Framing.DLEDGER, start=3 * size) == whole[3:]
+
+
 def test_a_plain_log_has_no_terms() -> None:
     """Nothing is looked for before a position."""
     assert SegmentBytes.of(entries([3]), BASE).term_before(len(entries([3]))) == 0
