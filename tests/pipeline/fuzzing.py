@@ -1,7 +1,7 @@
 """
 Tiny stores, mutated, through plan, scan and columns, against the scalar layer and the list of mutations.
 
-Run as a program for a campaign: `python -m tests.pipeline.fuzzing FOLDER COUNT SEED`.
+Run as a program for a campaign: `python -m tests.pipeline.fuzzing FOLDER COUNT SEED [RESULT.json]`.
 """
 
 import json
@@ -30,6 +30,7 @@ from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentByte
 from rmq_formats.properties import PropertyParser
 from rmq_formats.store import name_of_offset
 from tests.formats.builders import STORED, a_blank, a_record, framed
+from tests.pipeline.recorded import keep
 
 SEGMENT_SIZE = 1536
 WORDS = (0, 1, -1, 7, 8, 90, 91, 1 << 20, (1 << 31) - 1, -(1 << 31), MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
@@ -267,4 +268,7 @@ def _hangs(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(campaign(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))  # noqa: T201 - the result
+    told = campaign(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    print(json.dumps(told))  # noqa: T201 - the result
+    for kept in sys.argv[4:]:
+        keep(told, Path(kept))

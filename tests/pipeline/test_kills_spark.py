@@ -15,9 +15,9 @@ import pytest
 
 from tests.pipeline.killing import FAULTS
 from tests.pipeline.killing_spark import CLEAN
+from tests.pipeline.recorded import ROOT, keep
 
 KILLS = int(os.environ.get("SPARK_KILLS", "100"))
-ROOT = Path(__file__).parents[2]
 
 
 def campaign(folder: Path, kills: int) -> dict[str, Any]:
@@ -50,10 +50,8 @@ def test_commands_that_are_killed_lose_nothing(tmp_path: Path) -> None:
 def test_a_hundred_commands_that_are_killed_lose_nothing(tmp_path: Path) -> None:
     """The same for a quarter of an hour, at every stage; what came of it may be kept."""
     result = campaign(tmp_path, KILLS)
-    kept = os.environ.get("KILLS_JSON")
-    if kept:
-        commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
-        Path(kept).write_text(json.dumps({"commit": commit, **result}, indent=2) + "\n", encoding="utf-8")
+    if "KILLS_JSON" in os.environ:
+        keep(result, Path(os.environ["KILLS_JSON"]))
 
     prove(result, tmp_path)
     assert result["workers_killed"] > 0
