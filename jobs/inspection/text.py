@@ -105,8 +105,9 @@ def _releases(report: StoreReport) -> Iterator[str]:
     for era in report.eras:
         name = str(era.lowest) if len(era.candidates) == 1 else f"{era.lowest} to {era.highest}"
         since = f" from offset {era.first_offset:,}" if era.first_offset else ""
-        reasons = "; ".join(mark.reason for mark in era.marks[-_REASONS:])
-        yield _line(title, f"{name}{since}" + (f": {reasons}" if reasons else ": nothing in the store tells"))
+        first, *others = [mark.reason for mark in era.marks[-_REASONS:]] or ["nothing in the store tells"]
+        yield _line(title, f"{name}{since}: {first}")
+        yield from (_line("", reason) for reason in others)
         title = ""
 
 
