@@ -151,7 +151,9 @@ def _checkpoint_findings(explanation: Explanation, listing: StoreListing) -> Ite
     ]
     last = explanation.files[-1].real.header.end_timestamp
     time = checkpoint.index_timestamp
-    if time in {*full, last} or (not full and time == 0):
+    # The time is written a moment after the file's successor is made: a kill may come between.
+    crashed = any(file.about.kind is FileKind.ABORT for file in listing.other_files)
+    if time in {*full, last} or (time == 0 and len(full) <= crashed):
         return
     cause = "after a crash the broker would keep files that it should delete" if time > max([*full, last]) else (
         "after a crash the broker would delete index files that are whole"

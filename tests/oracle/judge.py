@@ -345,6 +345,7 @@ def _ways(previous: bytes | None, file: bytes, log: list[MessageRecord], writer:
         whole = list(map(_Part, log))
         yield _Way("whole", None, whole)
         yield _Way("repeated", None, _with_repetition(whole, file, writer))
+        yield _Way("repeated", None, _with_cut_repetition(whole, file))
         return
     header = decode_header(previous)
     rest = [_Part(record) for record in log if record.physical_offset >= header.end_physical_offset]
@@ -352,10 +353,15 @@ def _ways(previous: bytes | None, file: bytes, log: list[MessageRecord], writer:
     if rest and rest[0].record.physical_offset == header.end_physical_offset:
         known = sum(entry.physical_offset == header.end_physical_offset for entry in _entries(previous, writer))
         continued[0] = rest[0]._replace(first=known)
+        again = known - len(index_keys(rest[0].record, release_at(rules_of(*writer.rules), header.end_physical_offset)))
+        if again > 0:
+            # The file before was full in the middle of the repetition.
+            yield _Way("repeated", header, [rest[0]._replace(first=again), *rest[1:]])
     yield _Way("continued", header, continued)
     yield _Way("repeated", header, rest)
     yield _Way("repeated", header, _with_repetition(rest, file, writer))
     yield _Way("repeated", header, _with_repetition(continued, file, writer))
+    yield _Way("repeated", header, _with_cut_repetition(continued, file))
     begin = decode_header(file).begin_physical_offset
     if begin > header.end_physical_offset:
         yield _Way("lost", header, [_Part(record) for record in log if record.physical_offset >= begin])
@@ -376,6 +382,14 @@ def _with_repetition(parts: list[_Part], file: bytes, writer: Writer) -> list[_P
         else:
             repeated.append(part)
     return repeated
+
+
+def _with_cut_repetition(parts: list[_Part], file: bytes) -> list[_Part]:
+    """Put all keys of the message that a full *file* ends with once more: it had room for some of them."""
+    last = decode_header(file).end_physical_offset
+    return [
+        again for part in parts for again in (part, _Part(part.record))[: 1 + (part.record.physical_offset == last)]
+    ]
 
 
 def _made(way: _Way, writer: Writer, count: int = 1 << 31) -> IndexFile:

@@ -112,9 +112,7 @@ class DriverProcess:
         rows = (row.split() for table in tables for row in table.splitlines()[1:])
         return {row[1].partition(":")[0] for row in rows if row[3] == _LISTENING and f"socket:[{row[9]}]" in own}
 
-    def ask(
-        self, verb: str, values: Mapping[str, Value] | None = None, patience: float = _ANSWER_SECONDS
-    ) -> Answer:
+    def ask(self, verb: str, values: Mapping[str, Value] | None = None, patience: float = _ANSWER_SECONDS) -> Answer:
         """Have *verb* done and give its answer, which may take *patience* seconds."""
         return next(self.ask_each(verb, [values or {}], patience))
 

@@ -1,10 +1,13 @@
 """Brokers killed at random moments, started again and killed again: every file they leave has an explanation."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
 from zoneinfo import ZoneInfo
+
+import pytest
 
 from jobs.indexing.settings import Wanted
 from jobs.source.workers import OneByOne
@@ -27,22 +30,27 @@ from tests.oracle.settings import SMALL_GEOMETRY
 Verdict = Callable[[str, str, str], None]
 
 _LIVES = 3
+_FIRST_TIME = 1_795_000_000_000
+_HALF_MADE = {"zeroed", "truncated", "half_written"}
 
 
+@pytest.mark.parametrize("times", ["running", "standing"])
 def test_a_broker_killed_at_any_moment_leaves_nothing_unexplained(
-    kills: Kills, tmp_path: Path, verdict: Verdict, release: str
+    kills: Kills, tmp_path: Path, verdict: Verdict, release: str, times: str
 ) -> None:
     """
     The log has no damage; queues lack at most the newest units; index files follow one from another.
 
-    Killed in the middle of hundreds of appends, three times in a row on one store.
+    Killed in the middle of hundreds of appends, three times in a row on one store. Where many messages have one store
+    time, unfinished index files survive recovery: their end is not behind that of the last full one.
     """
     random = Random(release)
     store = tmp_path / "store"
     writer = Writer(((0, release),), SMALL_GEOMETRY)
     seen: set[str] = set()
     for life in range(_LIVES):
-        kills(release, store, islice(_messages(life), 400), after=random.randrange(20, 300))
+        messages = islice(_messages(life), 400) if times == "running" else islice(_at_standing_times(life), 400)
+        kills(release, store, messages, after=random.randrange(20, 300))
         log = records(store)
         explained = explain_index(store, log, writer)
         seen |= set(explained)
@@ -50,25 +58,35 @@ def test_a_broker_killed_at_any_moment_leaves_nothing_unexplained(
         assert unfaithful(store) == []
         assert not {"unexplained", "lost"} & set(explained)
         assert _missing_units(by_scalar(log, writer).queues, on_disk(store).queues) <= {"behind"}
-        assert _unexplained_by_verify(store, release, explained) == []
-    verdict(release, "killed at random moments", f"explained: {', '.join(sorted(seen))}")
+        assert _found_by_verify(store, release, explained) == []
+    if times == "running":
+        verdict(release, "killed at random moments", f"explained: {', '.join(sorted(seen))}")
 
 
-def _unexplained_by_verify(store: Path, release: str, explained: list[str]) -> list[Finding]:
-    """List what `verify` finds, but for files that the kill left half made and what recovery did because of them."""
+def _found_by_verify(store: Path, release: str, explained: list[str]) -> list[Finding]:
+    """List what `verify` finds, but for the file that the kill left half made."""
     wanted = Wanted(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, release, ZoneInfo("UTC"))
+    files = zip(list_index_files(store), explained, strict=True)
     half_made = {path.relative_to(store).as_posix() for path in store.rglob("*") if not path.stat().st_size}
-    for file, word in zip(list_index_files(store), explained, strict=True):
-        if word in {"torn", "repeated", "again"}:
-            half_made.add(f"index/{file.name}")
+    torn = {f"index/{file.name}" for file, word in files if word == "torn"}
     verdict = verify(Request(str(store), wanted=wanted), OneByOne(), {})
-    return [finding for finding in verdict.findings if finding.file not in half_made]
+    return [
+        finding
+        for finding in verdict.findings
+        if finding.file not in half_made and (finding.file not in torn or finding.kind not in _HALF_MADE)
+    ]
 
 
 def _messages(life: int) -> Iterator[DirectMessage]:
     for number in range(10**6):
         properties = f"UNIQ_KEY\1life{life}-{number}\2KEYS\1k{number} all\2TAGS\1Tag{number % 3}\2"
         yield DirectMessage(f"K{number % 3}", number % 2, bytes(300 + number % 7), properties)
+
+
+def _at_standing_times(life: int) -> Iterator[DirectMessage]:
+    """Yield the same, forty at a time stored in one millisecond."""
+    for number, message in enumerate(_messages(life)):
+        yield replace(message, store_timestamp=_FIRST_TIME + life * 100_000 + number // 40 * 700)
 
 
 def _missing_units(made: dict[str, bytes], real: dict[str, bytes]) -> set[str]:
