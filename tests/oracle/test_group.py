@@ -41,7 +41,7 @@ def test_entries_that_a_new_leader_took_back_are_no_messages(tmp_path: Path, ver
     Every member's log, queues and index are what we make of its log, and the logs of all are the same.
 
     Looked at three times: the dead leader's store, which has what nobody agreed on; after it came back; at the end. A
-    leader of 5.2 or newer that comes back gives what is taken back units and index entries first, and keeps them.
+    leader of 5.3.3 or 5.5.0 that comes back gives what is taken back units and index entries first, and keeps them.
     """
     rules = Writer(((0, writer),), SMALL_GEOMETRY)
     with Group(writer, tmp_path, SMALL_GEOMETRY) as group:
