@@ -97,6 +97,32 @@ def test_damage_says_nothing_of_terms_wherever_a_range_begins() -> None:
     assert scanned(bytes(raw), Framing.DLEDGER, start=3 * size) == whole[3:]
 
 
+def test_an_entry_whose_record_is_damaged_still_says_its_term() -> None:
+    """Its header adds up: a lower term behind it is a leftover."""
+    raw = bytearray(entries([2, 2, 2, 1]))
+    size = len(raw) // 4
+    raw[2 * size + DLEDGER_ENTRY.size + 4] = 0  # the record's magic
+    pieces = list(walk(bytes(raw), BASE, Framing.DLEDGER))
+
+    assert [piece.kind for piece in pieces] == [_RECORD, _RECORD, PieceKind.DAMAGE, _WAITING]
+    assert scanned(bytes(raw), Framing.DLEDGER) == pieces
+
+
+@pytest.mark.parametrize("error", [OSError, FileNotFoundError])
+def test_bytes_that_cannot_be_read_say_no_term(error: type[OSError]) -> None:
+    """A file that is gone is no damage: whoever reads must know."""
+
+    def read(position: int, length: int) -> bytes:
+        raise error(f"{length} bytes at {position}")
+
+    segment = SegmentBytes(read, 4096, BASE, Framing.DLEDGER)
+    if error is FileNotFoundError:
+        with pytest.raises(FileNotFoundError):
+            segment.term_before(200)
+    else:
+        assert segment.term_before(200) == 0
+
+
 def test_a_plain_log_has_no_terms() -> None:
     """Nothing is looked for before a position."""
     assert SegmentBytes.of(entries([3]), BASE).term_before(len(entries([3]))) == 0
