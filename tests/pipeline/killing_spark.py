@@ -144,8 +144,10 @@ class Campaign:
     def workers_alone(self) -> None:
         """Kill the Python workers of a run once, as soon as there are some; Spark makes new ones."""
         process = started(self.root)
-        while process.poll() is None and not (found := workers_of(process)):
+        found: list[int] = []
+        while process.poll() is None and not found:
             time.sleep(LOOK_S)
+            found = workers_of(process)
         for one in found:
             with suppress(ProcessLookupError):
                 os.kill(one, signal.SIGKILL)
