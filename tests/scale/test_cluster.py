@@ -20,7 +20,7 @@ from tests.pipeline.stores import records_of, segments_of
 from tests.scale.cluster import WORKERS, Cluster, can_set_apart, executors_at_work, spark_cluster
 from tests.scale.commands import Ended, in_one_application, rmq_lake
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]  # of a busy machine: all takes minutes on an idle one
 
 STORE = "b498-base"
 SEGMENT = 16384  # the size of its segments
