@@ -30,7 +30,9 @@ def test_an_option_of_ours_may_have_a_value() -> None:
     assert (("--master", "local"), ("--pack-environment", "file")) == line
 
 
-@pytest.mark.parametrize("arguments", [["--pack-environment"], ["--master"], ["--mastr", "local", "ingest"], ["--json", "inspect"]])
+@pytest.mark.parametrize(
+    "arguments", [["--pack-environment"], ["--master"], ["--mastr", "local", "ingest"], ["--json", "inspect"]]
+)
 def test_what_is_neither_is_a_usage_error(arguments: list[str]) -> None:
     """A typo must not make the verb a value."""
     with pytest.raises(click.UsageError):
