@@ -26,6 +26,7 @@ _HEAD: Final = """\
 This file is generated: `make test-matrix` plays every scenario below on every release of Apache RocketMQ named here
 (published artifacts, Java 17), compares what the brokers leave with what this project makes, and writes down what it
 found. *Equal* means byte for byte, every file, made from the log alone, by the scalar modules and by the compiled ones.
+An empty cell: the release has no such thing, or it was not run there.
 """
 
 _CLASSES: Final = """\
