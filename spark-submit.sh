@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The launcher of a checkout: makes .venv from requirements.lock when it is missing or out of date, then hands over to
-# jobs.launch, which finds Java, prepares Spark where the verb needs it, and runs the verb.
+# jobs.main, which finds Java, prepares Spark where the verb needs it, and runs the verb.
 #
 #   ./spark-submit.sh [SPARK OPTIONS] VERB …        ./spark-submit.sh --help
 #
@@ -59,4 +59,4 @@ fi
 if [[ $lock != requirements.lock ]]; then
     exit
 fi
-exec "$root/.venv/bin/python" -m jobs.launch "$@"
+exec "$root/.venv/bin/python" -m jobs.main "$@"

@@ -22,7 +22,7 @@ from jobs.source import listing as listing_module
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import describe, holes, plan_ranges
 from jobs.source.reading import Fingerprint
-from jobs.storage import FileInfo
+from jobs.storage.model import FileInfo
 from rmq_formats.store import name_of_offset
 
 _SEGMENT = 1 << 30

@@ -28,7 +28,7 @@ from jobs.queues.settings import known_releases, queue_rules
 from jobs.rebuild_consumequeue import Request, rebuild
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.workers import OneByOne, SparkWorkers, Workers
-from jobs.storage import LocalReader
+from jobs.storage.local import LocalReader
 from jobs.verification.queues import verify_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.layout import UNIT

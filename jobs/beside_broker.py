@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 from jobs.priority import step_back
-from jobs.storage import Care, is_local, local_path
+from jobs.storage.local import Care
+from jobs.storage.locations import is_local, local_path
 
 _LOCK_FILE = "lock"
 _FLOCK = struct.Struct("@hhqqi")  # struct flock of 64-bit Linux

@@ -98,7 +98,7 @@ def _of_lake(spark: "SparkSession", lake: str, broker: str | None) -> "DataFrame
     from jobs.lake.commit import open_table
     from jobs.lake.tables import MESSAGES
     from jobs.session import hadoop_options
-    from jobs.storage import join, normalise
+    from jobs.storage.locations import join, normalise
 
     root = normalise(lake)
     if open_table(root, MESSAGES.name, hadoop_options(spark)) is None:

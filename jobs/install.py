@@ -24,7 +24,8 @@ from uuid import uuid4
 
 from jobs.indexing.building import hash_file
 from jobs.indexing.rebuilding import MANIFEST
-from jobs.storage import flush_directory, is_local, local_path
+from jobs.storage.local import flush_directory
+from jobs.storage.locations import is_local, local_path
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
 from rmq_formats.store import (

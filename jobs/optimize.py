@@ -18,7 +18,7 @@ from jobs.log import say
 from jobs.options import WRITTEN, json_option, quiet_option
 from jobs.session import spark_session
 from jobs.source.workers import SparkWorkers, Workers
-from jobs.storage import normalise
+from jobs.storage.locations import normalise
 from rmq_formats.errors import FormatError
 
 

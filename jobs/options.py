@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from jobs.storage import is_local, refusal
+from jobs.storage.locations import is_local, refusal
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _Decorator = Callable[[_Command], _Command]

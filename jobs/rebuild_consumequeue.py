@@ -28,7 +28,8 @@ from jobs.queues.settings import has_rocksdb_queues, known_releases, queue_rules
 from jobs.source.listing import StoreListing, list_store, log_directories, read_broker_conf
 from jobs.source.planning import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.source.workers import Workers
-from jobs.storage import Care, LocalStorage, flush_directory, is_local, local_path
+from jobs.storage.local import Care, LocalStorage, flush_directory
+from jobs.storage.locations import is_local, local_path
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, file_size_of
 from rmq_formats.consumequeue.unit import QueueKind

@@ -34,7 +34,8 @@ from jobs.report.writing import write_report
 from jobs.source.listing import StoreListing, list_store, log_directories, read_broker_conf
 from jobs.source.planning import DEFAULT_RANGE_SIZE
 from jobs.source.workers import Workers
-from jobs.storage import Care, normalise
+from jobs.storage.local import Care
+from jobs.storage.locations import normalise
 from jobs.verification.findings import Finding, PartReport
 from jobs.verification.index import verify_index
 from jobs.verification.queues import verify_queues

@@ -8,7 +8,7 @@ from typing import Any
 
 from jobs.dumping.file import DumpFile, open_file
 from jobs.dumping.items import Field, Item, Request, layout_fields, printable, time_text
-from jobs.storage import join
+from jobs.storage.locations import join
 from rmq_formats.commitlog.framing import detect_framing, framing_of
 from rmq_formats.commitlog.layout import (
     BLANK,

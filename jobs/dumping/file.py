@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from jobs.launch.arguments import file_system_options
-from jobs.storage import Reader, is_local, normalise, storage_of
+from jobs.storage import storage_of
+from jobs.storage.locations import is_local, normalise
+from jobs.storage.model import Reader
 
 _WINDOW = 1 << 20
 _SECTOR = 4096

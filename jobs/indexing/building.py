@@ -20,7 +20,10 @@ from uuid import uuid4
 import numpy as np
 
 from jobs.indexing.keyrow import KEYS_AT_ONCE, KeySource, RowPart, read_keys
-from jobs.storage import Reader, flush_directory, is_local, join, local_path, storage_of
+from jobs.storage import storage_of
+from jobs.storage.local import flush_directory
+from jobs.storage.locations import is_local, join, local_path
+from jobs.storage.model import Reader
 from rmq_formats.indexfile.build import FileBuilder, RuleTable
 from rmq_formats.indexfile.compare import Comparison, Difference, Part
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader

@@ -25,7 +25,9 @@ from jobs.indexing.survivors import Survivor, completed_end, header_before, real
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.source.workers import Workers
-from jobs.storage import Care, is_local, join, local_path, storage_of
+from jobs.storage import storage_of
+from jobs.storage.local import Care
+from jobs.storage.locations import is_local, join, local_path
 from rmq_formats.indexfile.layout import IndexHeader
 
 MANIFEST = "MANIFEST.json"

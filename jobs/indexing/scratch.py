@@ -16,7 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import BinaryIO
 from uuid import uuid4
 
-from jobs.storage import Reader, is_local, join, local_path, storage_of
+from jobs.storage import storage_of
+from jobs.storage.locations import is_local, join, local_path
+from jobs.storage.model import Reader
 
 PREFIX = ".scratch-"
 

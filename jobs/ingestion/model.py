@@ -9,7 +9,7 @@ from jobs.exit_codes import ExitCode
 from jobs.indexing.settings import Wanted
 from jobs.selection import Selection
 from jobs.source.planning import DEFAULT_RANGE_SIZE
-from jobs.storage import Care
+from jobs.storage.local import Care
 from rmq_formats.broker_conf import BrokerConf
 
 TABLES = frozenset({"messages", "consume_queue", "index"})  # what --tables chooses from

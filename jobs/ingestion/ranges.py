@@ -25,7 +25,8 @@ from jobs.queues.matching import Matcher, Matching, RangeMatches
 from jobs.queues.rows import batches_of
 from jobs.selection import Selection
 from jobs.source.planning import Range
-from jobs.storage import Reader, storage_of
+from jobs.storage import storage_of
+from jobs.storage.model import Reader
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind

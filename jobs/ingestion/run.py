@@ -52,7 +52,7 @@ from jobs.source.distribute import Outcome, watermark
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import Range, describe, holes, newest_written, plan_ranges
 from jobs.source.workers import SparkWorkers, Workers
-from jobs.storage import normalise
+from jobs.storage.locations import normalise
 from rmq_formats.commitlog.segment import ENDS
 from rmq_formats.release import Rules
 

@@ -11,7 +11,8 @@ from jobs.inspection.marks import MarkCollector
 from jobs.inspection.problems import Problems
 from jobs.source.index_files import geometry_of_index
 from jobs.source.listing import StoreListing
-from jobs.storage import Reader, storage_of
+from jobs.storage import storage_of
+from jobs.storage.model import Reader
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.detection import slot_count_mark, tag_entry_mark
 from rmq_formats.indexfile.layout import (

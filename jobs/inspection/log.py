@@ -15,7 +15,8 @@ from jobs.inspection.problems import Problems
 from jobs.inspection.walking import Stretch, walk
 from jobs.source.listing import Segment, StoreListing
 from jobs.source.planning import holes, newest_written
-from jobs.storage import next_written, storage_of
+from jobs.storage import storage_of
+from jobs.storage.local import next_written
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import ENDS, Framing, PieceKind, SegmentBytes

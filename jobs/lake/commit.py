@@ -24,7 +24,10 @@ from pyarrow import fs
 
 from jobs.lake.tables import Table
 from jobs.lake.writing import STATISTICS_LENGTH, Action
-from jobs.storage import arrow_filesystem, delta_location, delta_options, flush_directory, is_local, join, local_path
+from jobs.storage import arrow_filesystem
+from jobs.storage.local import flush_directory
+from jobs.storage.locations import is_local, join, local_path
+from jobs.storage.s3 import delta_location, delta_options
 
 LAYOUT = "layout"  # the transaction that serialises commits which remove files
 _ATTEMPTS = 20  # of other stores' commits that may come between; each is another snapshot

@@ -18,7 +18,8 @@ from jobs.lake.commit import Rewrite, TransactionTakenError, commit_layout, open
 from jobs.lake.reading import StoredFile, batches, files
 from jobs.lake.tables import Table
 from jobs.lake.writing import Action, TableFile
-from jobs.storage import join, storage_of
+from jobs.storage import storage_of
+from jobs.storage.locations import join
 
 SMALL = 32 << 20  # bytes: a file below may be merged
 LARGE = 128 << 20  # bytes that a merged file is filled up to

@@ -19,7 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from jobs.lake.runs import HeldByOtherError, Lake
-from jobs.storage import FileInfo, is_local, join, local_path, storage_of
+from jobs.storage import storage_of
+from jobs.storage.locations import is_local, join, local_path
+from jobs.storage.model import FileInfo
 
 _LOCKS = "_locks"
 _LONGEST_NOTE = 1024

@@ -34,7 +34,8 @@ from jobs.lake.tables import (
 )
 from jobs.lake.writing import Action, FileNaming, TableFile
 from jobs.source.reading import Fingerprint
-from jobs.storage import join, storage_of
+from jobs.storage import storage_of
+from jobs.storage.locations import join
 
 MANIFEST_VERSION = 1
 MANIFESTS = "_manifests"

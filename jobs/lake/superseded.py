@@ -21,7 +21,7 @@ from jobs.lake.commit import Rewrite, TransactionTakenError, commit, committed_t
 from jobs.lake.reading import batches, files
 from jobs.lake.tables import CONSUME_QUEUE, MESSAGES, SUPERSEDED_MESSAGES, Table
 from jobs.lake.writing import Action, FileNaming, TableFile
-from jobs.storage import join
+from jobs.storage.locations import join
 
 REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name)
 

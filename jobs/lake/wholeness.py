@@ -12,7 +12,7 @@ from jobs.lake.commit import committed_transaction, open_table
 from jobs.lake.runs import HeldByOtherError, KnownStore, Lake, Manifest, known_stores, lake_tables
 from jobs.lake.superseded import REWRITTEN
 from jobs.lake.tables import RUNS, Table
-from jobs.storage import join
+from jobs.storage.locations import join
 
 STATE = "tables"  # in a manifest's state: the newest run of each table before this one
 

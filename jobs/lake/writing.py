@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.lake.tables import Table
-from jobs.storage import arrow_file, arrow_filesystem, is_local, join, local_path, storage_of
+from jobs.storage import arrow_file, arrow_filesystem, storage_of
+from jobs.storage.locations import is_local, join, local_path
 
 CODEC, COMPRESSION_LEVEL = "zstd", 1
 _BODY = "body"

@@ -13,7 +13,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
-from jobs.storage import delta_location, delta_options, join, normalise
+from jobs.storage.locations import join, normalise
+from jobs.storage.s3 import delta_location, delta_options
 from rmq_formats.errors import NotAStore
 
 MESSAGES = "messages"

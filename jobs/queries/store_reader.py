@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Self
 
 from jobs.source.index_files import geometry_of_index
 from jobs.source.listing import Segment, StoredFile, StoreListing
-from jobs.storage import Reader, storage_of
+from jobs.storage import storage_of
+from jobs.storage.model import Reader
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD, MIN_RECORD_SIZE, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.source.listing import StoreListing
-from jobs.storage import next_written, storage_of
+from jobs.storage import storage_of
+from jobs.storage.local import next_written
 from rmq_formats.consumequeue.build import UNITS
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.consumequeue.unit import QueueKind, QueueName

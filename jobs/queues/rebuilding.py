@@ -19,7 +19,7 @@ from jobs.indexing.scratch import Scratch
 from jobs.queues.files import Units
 from jobs.queues.unit_files import UnitFile, read_units, write_units
 from jobs.source.planning import Range
-from jobs.storage import flush_directory
+from jobs.storage.local import flush_directory
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder, Stretch

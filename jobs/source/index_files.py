@@ -5,7 +5,8 @@ from contextlib import ExitStack
 from functools import cache
 
 from jobs.source.listing import StoreListing
-from jobs.storage import Reader, storage_of
+from jobs.storage import storage_of
+from jobs.storage.model import Reader
 from rmq_formats.indexfile.geometry import IndexBytes, ToldGeometry, told_geometry
 from rmq_formats.layout import Buffer
 

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs.storage import Care, FileInfo, join, normalise, storage_of
+from jobs.storage import storage_of
+from jobs.storage.local import Care
+from jobs.storage.locations import join, normalise
+from jobs.storage.model import FileInfo
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from rmq_formats.errors import NotAStore
 from rmq_formats.store import FileKind, StoreFile, classify, offset_of_name

@@ -15,7 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from jobs.source.listing import Segment
-from jobs.storage import is_local
+from jobs.storage.locations import is_local
 
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 _MANY = 64  # paths: beyond, whole directories are listed, which costs one look each

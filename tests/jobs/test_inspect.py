@@ -13,6 +13,7 @@ import pytest
 from jobs import storage
 from jobs.exit_codes import ExitCode
 from jobs.inspection import log as inspection_log
+from jobs.storage.local import LocalReader
 from rmq_formats.release import Release
 from rmq_formats.store import FileKind, classify
 from tests.formats.builders import a_record, a_segment
@@ -434,15 +435,15 @@ def test_a_sector_that_cannot_be_read_is_damage_and_the_rest_is_walked(
     """The disk says "Input/output error" for some bytes of a segment."""
     bad = "00000000000000016384"
     whole = len(list(stored_records(store)))
-    original = storage.LocalReader.read
+    original = LocalReader.read
 
-    def read(self: storage.LocalReader, position: int, length: int) -> bytes:
+    def read(self: LocalReader, position: int, length: int) -> bytes:
         is_bad_file = original(self, 28, 8) == int(bad).to_bytes(8, "big")  # the first record's physical offset
         if is_bad_file and position <= 8200 < position + length:
             raise OSError(5, "Input/output error")
         return original(self, position, length)
 
-    monkeypatch.setattr(storage.LocalReader, "read", read)
+    monkeypatch.setattr(LocalReader, "read", read)
     outcome = inspected(run, store, "--deep")
 
     assert outcome.code is ExitCode.DAMAGE

@@ -2,7 +2,7 @@
 `./spark-submit.sh`, run for real: in copies of this checkout, by a user who has nothing yet.
 
 Most copies have an empty lock file, so that an environment is made in seconds and without a network, and a stand-in for
-`jobs.launch` that tells what it was called with.
+`jobs.main` that tells what it was called with.
 """
 
 import json
@@ -29,14 +29,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Copy the launcher to a directory with a difficult name; its `jobs.launch` only tells how it was called."""
+    """Copy the launcher to a directory with a difficult name; its `jobs.main` only tells how it was called."""
     root = tmp_path / "a check'out $HOME"
     (root / "jobs" / "launch").mkdir(parents=True)
     shutil.copy(ROOT / "spark-submit.sh", root)
     (root / "jobs" / "__init__.py").touch()
     (root / "jobs" / "launch" / "__init__.py").touch()
     shutil.copy(ROOT / "jobs" / "launch" / "environment.py", root / "jobs" / "launch")
-    (root / "jobs" / "launch" / "__main__.py").write_text(TELL)
+    (root / "jobs" / "main.py").write_text(TELL)
     (root / "requirements.lock").write_text("# nothing\n")
     (root / "requirements-dev.lock").write_text("# nothing, for developers\n")
     return root

@@ -98,7 +98,7 @@ def test_a_source_archive_is_a_checkout(built: Path, tmp_path: Path) -> None:
     (root / ".venv").symlink_to((ROOT / ".venv").resolve())
 
     done = subprocess.run(
-        [root / ".venv" / "bin" / "python", "-m", "jobs.launch", "inspect", unpack("b533-base", tmp_path)],
+        [root / ".venv" / "bin" / "python", "-m", "jobs.main", "inspect", unpack("b533-base", tmp_path)],
         capture_output=True,
         text=True,
         check=False,

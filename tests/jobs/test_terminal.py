@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from jobs.exit_codes import ExitCode
 from tests.formats.builders import a_record, a_segment
 
-_TOOL = [sys.executable, "-m", "jobs.launch"]
+_TOOL = [sys.executable, "-m", "jobs.main"]
 _SEGMENT = 6 << 20
 _RECORDS = 110  # of 50 KB, in each of four segments
 _RATE = 1_000_000  # bytes a second: 24 seconds for all of it

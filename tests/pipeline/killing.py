@@ -32,7 +32,7 @@ from jobs.ingest import Request, ingest
 from jobs.lake import commit, writing
 from jobs.lake.runs import HeldByOtherError, Lake, known_stores
 from jobs.source.workers import OneByOne
-from jobs.storage import LocalStorage
+from jobs.storage.local import LocalStorage
 from rmq_formats.commitlog.record import MessageRecord
 from tests.pipeline.broker import Broker, some_records
 from tests.pipeline.lakes import gaps_of, leftovers, raw_rows, rows_of

@@ -23,7 +23,7 @@ class Ended(NamedTuple):
 
 def rmq_lake(*arguments: str, **environment: str) -> Ended:
     """Run one command line."""
-    return _run("jobs.launch", *arguments, **environment)
+    return _run("jobs.main", *arguments, **environment)
 
 
 def in_one_application(spark_options: Sequence[str], steps: Sequence[Any], **environment: str) -> list[Any]:

@@ -21,7 +21,8 @@ from jobs.launch.spark import on_half_the_cores
 from jobs.source.listing import list_store
 from jobs.source.planning import plan_ranges
 from jobs.source.workers import OneByOne
-from jobs.storage import Care, storage_of
+from jobs.storage import storage_of
+from jobs.storage.local import Care
 from jobs.verify import Request as VerifyRequest
 from jobs.verify import verify
 
@@ -205,7 +206,7 @@ class Clock:
 def test_the_rate_is_kept_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computing: float) -> None:
     """Whatever is computed between two reads counts as waiting."""
     clock = Clock()
-    monkeypatch.setattr("jobs.storage.time", clock)
+    monkeypatch.setattr("jobs.storage.local.time", clock)
     (tmp_path / "segment").write_bytes(bytes(32 * MIB))
     care = Care(8 * MIB + int(computing * 1000))  # a pace of its own
     with storage_of(str(tmp_path / "segment"), care.as_options()).open(str(tmp_path / "segment")) as reader:

@@ -9,9 +9,8 @@ from threading import Thread
 
 import pytest
 
-from jobs import webhdfs
 from jobs.hadoop_settings import file_system_settings
-from jobs.storage import storage_of
+from jobs.storage import hdfs, storage_of
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 LOCATION = "hdfs://broker-stores/store"
@@ -119,7 +118,7 @@ def test_a_name_node_is_found_as_hadoops_clients_find_it(
     location: str, options: dict[str, str], expected: tuple[str, ...]
 ) -> None:
     """The URI's host, the file system that is the default, or a name for a pair of nodes."""
-    assert expected == webhdfs.name_nodes(location, options)
+    assert expected == hdfs.name_nodes(location, options)
 
 
 def test_a_uri_without_a_host_needs_a_default_file_system() -> None:

@@ -16,7 +16,8 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from jobs.storage import FileInfo, join, refusal
+from jobs.storage.locations import join, refusal
+from jobs.storage.model import FileInfo
 
 _PREFIX = "/webhdfs/v1"
 _PORT = 9870  # dfs.namenode.http-address

@@ -1,5 +1,0 @@
-"""Make `python -m jobs.launch` the same as `rmq-lake`."""
-
-from jobs.launch import main
-
-main()

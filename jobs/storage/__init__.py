@@ -1,0 +1,50 @@
+"""
+Files and objects, wherever they lie: list, read ranges, create, delete.
+
+The only package that knows file systems and their credentials: local files straight from the operating system, object
+stores through pyarrow, HDFS over HTTP.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jobs.storage.local import Care, LocalStorage
+from jobs.storage.locations import HDFS, is_local, local_path, refusal, scheme_of
+from jobs.storage.model import Storage
+from jobs.storage.s3 import S3Storage, s3_storage
+
+
+def storage_of(location: str, options: Mapping[str, str] | None = None) -> Storage:
+    """
+    Return the storage that holds *location*.
+
+    *options* are the Hadoop settings of the session (`fs.s3a.…`), from which an object store's client takes address and
+    credentials; in a store's settings may be how to read it beside a broker (see `Care`).
+    """
+    reason = refusal(location)
+    if reason is not None:
+        raise OSError(reason)
+    if is_local(location):
+        return LocalStorage(Care.of(options or {}))
+    if scheme_of(location) == HDFS:
+        from jobs.storage.hdfs import HdfsStorage, name_nodes  # who reads no HDFS does not wait for http.client
+
+        return HdfsStorage(name_nodes(location, options or {}))
+    return s3_storage(tuple(sorted((options or {}).items())))
+
+
+def arrow_file(location: str, options: Mapping[str, str]) -> Any:  # noqa: ANN401 - a file of pyarrow's
+    """Open a file for pyarrow's own readers."""
+    if is_local(location):
+        from pyarrow import OSFile
+
+        return OSFile(local_path(location))
+    return arrow_filesystem(location, options).open_input_file(location.split("://", 1)[1])
+
+
+def arrow_filesystem(location: str, options: Mapping[str, str]) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """Return pyarrow's file system of a location that is not local."""
+    storage = storage_of(location, options)
+    if not isinstance(storage, S3Storage):
+        raise OSError(refusal(location, to_write=True))
+    return storage.filesystem

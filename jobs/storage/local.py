@@ -1,0 +1,207 @@
+"""
+The file system of this machine, straight from the operating system.
+
+`pread` gives an error with an offset where a mapping would kill the process. Beside a broker, reading leaves the page
+cache as it was, and keeps to a rate.
+"""
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from jobs.priority import step_back
+from jobs.storage.locations import local_path
+from jobs.storage.model import FileInfo, Reader
+
+_CARE = "rmq-lake.max-rate"  # among the settings of a store's file system
+_BURST_SECONDS = 0.5  # of unused time that may be made up for
+_PAGE = 4096
+_CAREFUL_BLOCK = 1 << 18  # read at once with care; one that ends in cached pages is not dropped
+
+
+class Care(NamedTuple):
+    """How to read where a broker may be at work: pages that nobody had cached are dropped, and the speed is limited."""
+
+    max_rate: int | None = None  # bytes a second
+
+    def shared_by(self, processes: int) -> Self:
+        """Return what each of so many processes that read at once must keep to."""
+        return self._replace(max_rate=max(self.max_rate // processes, 1)) if self.max_rate else self
+
+    def as_options(self) -> dict[str, str]:
+        """Return the form in which it travels to tasks: a setting of the store's file system."""
+        return {_CARE: str(self.max_rate or 0)}
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self | None:
+        """Read it from settings; None when they ask for none."""
+        told = options.get(_CARE)
+        return None if told is None else cls(int(told) or None)
+
+
+class _Pace:
+    """Keeps this process below a number of bytes a second, whatever it reads, and however long it computes between."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._free_at = 0.0
+
+    def wait(self, size: int) -> None:
+        """Wait until *size* bytes more are not too many."""
+        now = time.monotonic()
+        self._free_at = max(self._free_at, now - _BURST_SECONDS) + size / self._rate
+        time.sleep(max(self._free_at - now, 0))
+
+
+@lru_cache(maxsize=8)
+def _pace(rate: int) -> _Pace:
+    return _Pace(rate)
+
+
+class LocalReader:
+    """A descriptor, read by position; with care, pages that nobody had cached are dropped again."""
+
+    def __init__(self, descriptor: int, care: Care | None = None) -> None:
+        """Take over an open descriptor."""
+        self._descriptor = descriptor
+        self._care = care
+        self.size = os.fstat(descriptor).st_size
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return the bytes at *position*; short only at the file's end."""
+        buffer = bytearray(max(min(length, self.size - position), 0))
+        filled = self.read_into(position, memoryview(buffer))
+        return bytes(buffer if filled == len(buffer) else buffer[:filled])
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill *buffer* from *position* and return how many bytes there were."""
+        if self._care is None:
+            return self._fill(position, buffer)
+        filled = 0
+        while filled < buffer.nbytes:
+            count = self._fill_carefully(position + filled, buffer[filled : filled + _CAREFUL_BLOCK])
+            if not count:
+                break
+            filled += count
+        return filled
+
+    def _fill_carefully(self, position: int, buffer: memoryview) -> int:
+        """Fill *buffer*; what had to come from the disk leaves the page cache again, and the rate is kept."""
+        if self._care is not None and self._care.max_rate:
+            _pace(self._care.max_rate).wait(buffer.nbytes)
+        cached = self._cached(position, buffer)
+        # The kernel drops pages in groups of up to megabytes: it must not be asked where cached ones may be among them.
+        meets_cached = cached < buffer.nbytes and self._cached(position + buffer.nbytes - 1, buffer[-1:]) > 0
+        filled = cached + self._fill(position + cached, buffer[cached:])
+        if filled > cached and not meets_cached:
+            self._drop(position + cached, position + filled)
+        return filled
+
+    def _drop(self, start: int, end: int) -> None:
+        """Give back the pages of [start, end), those that it shares with its neighbours as well."""
+        first, last = start // _PAGE * _PAGE, -(-end // _PAGE) * _PAGE
+        os.posix_fadvise(self._descriptor, first, last - first, os.POSIX_FADV_DONTNEED)
+
+    def next_written(self, position: int) -> int:
+        """Return where the next byte stands that was ever written; what was not, a file system does not store."""
+        try:
+            return os.lseek(self._descriptor, position, os.SEEK_DATA)
+        except OSError as error:
+            return self.size if error.errno == errno.ENXIO else position
+
+    def _cached(self, position: int, buffer: memoryview) -> int:
+        """Read what the page cache holds, up to the first page that it does not."""
+        try:
+            return os.preadv(self._descriptor, [buffer], position, os.RWF_NOWAIT)
+        except (OSError, AttributeError):  # nothing is cached, or this system cannot tell
+            return 0
+
+    def _fill(self, position: int, buffer: memoryview) -> int:
+        filled = 0
+        while filled < buffer.nbytes:  # the kernel may cut a large read
+            count = os.preadv(self._descriptor, [buffer[filled:]], position + filled)
+            if count == 0:
+                break
+            filled += count
+        return filled
+
+
+def next_written(reader: Reader, position: int) -> int:
+    """Return where the next byte stands that may not be zero, as far as the storage knows."""
+    return reader.next_written(position) if isinstance(reader, LocalReader) else position
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStorage:
+    """The file system of this machine."""
+
+    care: Care | None = None
+
+    def list_files(self, location: str) -> list[FileInfo]:
+        """Return every regular file below *location*, sorted by name; links are followed, but no directory twice."""
+        root = local_path(location)
+        if not os.path.isdir(root):  # noqa: PTH112 - one call on a hot path
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), root)
+        found: list[FileInfo] = []
+        seen: set[tuple[int, int]] = set()
+        pending = [""]
+        while pending:
+            prefix = pending.pop()
+            with os.scandir(f"{root}/{prefix}") as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):  # retention deletes while we look
+                        status = entry.stat()
+                        name = f"{prefix}{entry.name}"
+                        if stat.S_ISREG(status.st_mode):
+                            found.append(FileInfo(name, status.st_size, status.st_mtime_ns // 1_000_000))
+                        elif stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) not in seen:
+                            seen.add((status.st_dev, status.st_ino))
+                            pending.append(f"{name}/")
+        return sorted(found)
+
+    @contextmanager
+    def open(self, location: str) -> Iterator[LocalReader]:
+        """Open a file read-only; the descriptor does not outlive the block."""
+        descriptor = os.open(local_path(location), os.O_RDONLY | os.O_CLOEXEC)
+        if self.care is not None:
+            step_back()
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead: nobody would drop those pages
+        try:
+            yield LocalReader(descriptor, self.care)
+        finally:
+            os.close(descriptor)
+
+    def create(self, location: str, data: bytes) -> None:
+        """Write a new file through a temporary name, flush it and its directory."""
+        path = Path(local_path(location))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        attempt = path.with_name(f".{path.name}.attempt-{os.getpid()}")
+        try:
+            with attempt.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(attempt, path)  # fails when the name is taken, unlike rename
+        finally:
+            attempt.unlink(missing_ok=True)
+        flush_directory(path.parent)
+
+    def delete(self, location: str) -> None:
+        """Remove a file, if it is there."""
+        Path(local_path(location)).unlink(missing_ok=True)
+
+
+def flush_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

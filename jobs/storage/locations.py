@@ -1,0 +1,45 @@
+"""Where things lie: local paths and URIs, how they are spelled, and which of them we can reach."""
+
+import os
+from urllib.parse import unquote, urlsplit
+
+LOCAL = "file"
+S3_SCHEMES = frozenset({"s3", "s3a"})
+HDFS = "hdfs"
+
+
+def scheme_of(location: str) -> str:
+    """Return the scheme of a URI, `file` for a path."""
+    scheme = urlsplit(location).scheme if "://" in location else ""
+    return scheme or LOCAL
+
+
+def is_local(location: str) -> bool:
+    """Tell whether *location* is on this machine's file system."""
+    return scheme_of(location) == LOCAL
+
+
+def local_path(location: str) -> str:
+    """Return the path of a local location, absolute."""
+    path = unquote(urlsplit(location).path) if location.startswith("file:") else location
+    return os.path.abspath(path)  # noqa: PTH100 - Path.resolve would follow links
+
+
+def normalise(location: str) -> str:
+    """Return the one spelling of *location* that the program uses: an absolute path, or a URI without a final slash."""
+    return local_path(location) if is_local(location) else location.rstrip("/")
+
+
+def join(location: str, *names: str) -> str:
+    """Return a child of *location*."""
+    return "/".join((location.rstrip("/"), *names))
+
+
+def refusal(location: str, *, to_write: bool = False) -> str | None:
+    """Say why nothing can be read, or written, at *location*; None when its kind is known."""
+    scheme = scheme_of(location)
+    if scheme == LOCAL or scheme in S3_SCHEMES:
+        return None
+    if scheme != HDFS:
+        return f"{location}: {scheme}:// can be neither read nor written; known are local paths, s3a:// and hdfs://"
+    return f"{location}: hdfs:// is for stores alone; lakes and output are local paths or s3a://" if to_write else None

@@ -1,0 +1,134 @@
+"""Object stores that speak S3, and their settings under the names that each client knows."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple, Self
+
+from jobs.storage.locations import S3_SCHEMES, scheme_of
+from jobs.storage.model import FileInfo
+
+
+class _ArrowReader:
+    """A file of a pyarrow file system."""
+
+    def __init__(self, file: Any, size: int) -> None:  # noqa: ANN401 - pyarrow has no types
+        self._file = file
+        self.size = size
+
+    def read(self, position: int, length: int) -> memoryview:
+        return memoryview(self._file.read_at(min(length, max(self.size - position, 0)), position))
+
+
+@dataclass(frozen=True, slots=True)
+class S3Storage:
+    """An object store that speaks S3; objects are born whole."""
+
+    filesystem: Any = field(repr=False)  # never print what holds a key
+
+    @staticmethod
+    def _key(location: str) -> str:
+        return location.split("://", 1)[1].rstrip("/")
+
+    def list_files(self, location: str) -> list[FileInfo]:
+        """Return every object below *location*, sorted by name."""
+        from pyarrow.fs import FileSelector
+
+        root = self._key(location)
+        infos = self.filesystem.get_file_info(FileSelector(root, recursive=True))
+        return sorted(
+            FileInfo(info.path[len(root) + 1 :], info.size, (info.mtime_ns or 0) // 1_000_000)
+            for info in infos
+            if info.is_file
+        )
+
+    @contextmanager
+    def open(self, location: str) -> Iterator[_ArrowReader]:
+        """Open an object; every read is one ranged request."""
+        with self.filesystem.open_input_file(self._key(location)) as file:
+            yield _ArrowReader(file, file.size())
+
+    def create(self, location: str, data: bytes) -> None:
+        """Put an object; its name is ours alone, so nothing is overwritten."""
+        with self.filesystem.open_output_stream(self._key(location)) as stream:
+            stream.write(data)
+
+    def delete(self, location: str) -> None:
+        """Remove an object, if it is there."""
+        with suppress(FileNotFoundError):
+            self.filesystem.delete_file(self._key(location))
+
+
+class S3Settings(NamedTuple):
+    """What Hadoop calls `fs.s3a.…`, for every client that needs it."""
+
+    endpoint: str | None
+    access_key: str | None
+    secret_key: str | None
+    session_token: str | None
+    region: str | None
+    path_style: bool
+    plain_http: bool
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """Read the Hadoop settings; what is absent is left to the client's own defaults."""
+        endpoint = options.get("fs.s3a.endpoint")
+        ssl = options.get("fs.s3a.connection.ssl.enabled", "true").lower() == "true"
+        return cls(
+            endpoint,
+            options.get("fs.s3a.access.key"),
+            options.get("fs.s3a.secret.key"),
+            options.get("fs.s3a.session.token"),
+            options.get("fs.s3a.endpoint.region"),
+            options.get("fs.s3a.path.style.access", "false").lower() == "true",
+            endpoint is not None and (endpoint.startswith("http://") if "://" in endpoint else not ssl),
+        )
+
+
+@lru_cache(maxsize=8)
+def s3_storage(options: tuple[tuple[str, str], ...]) -> S3Storage:
+    """Return the storage that these Hadoop settings lead to."""
+    from pyarrow.fs import S3FileSystem
+
+    settings = S3Settings.of(dict(options))
+    arguments = {
+        "access_key": settings.access_key,
+        "secret_key": settings.secret_key,
+        "session_token": settings.session_token,
+        "region": settings.region,
+        "endpoint_override": settings.endpoint.split("://", 1)[-1] if settings.endpoint else None,
+        "scheme": "http" if settings.plain_http else "https",
+        "force_virtual_addressing": bool(settings.endpoint) and not settings.path_style,
+    }
+    return S3Storage(S3FileSystem(**{name: value for name, value in arguments.items() if value is not None}))
+
+
+def delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the same settings under the names that `deltalake` knows; conditional puts make commits safe."""
+    if scheme_of(location) not in S3_SCHEMES:
+        return {}
+    settings = S3Settings.of(options)
+    named = {
+        "AWS_ACCESS_KEY_ID": settings.access_key,
+        "AWS_SECRET_ACCESS_KEY": settings.secret_key,
+        "AWS_SESSION_TOKEN": settings.session_token,
+        "AWS_REGION": settings.region or "us-east-1",
+        "AWS_ENDPOINT_URL": _with_scheme(settings),
+        "AWS_ALLOW_HTTP": "true" if settings.plain_http else None,
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false" if settings.path_style else None,
+        "conditional_put": "etag",
+    }
+    return {name: value for name, value in named.items() if value}
+
+
+def _with_scheme(settings: S3Settings) -> str | None:
+    if not settings.endpoint or "://" in settings.endpoint:
+        return settings.endpoint
+    return f"{'http' if settings.plain_http else 'https'}://{settings.endpoint}"
+
+
+def delta_location(location: str) -> str:
+    """Return *location* as `deltalake` spells it."""
+    return "s3://" + location.split("://", 1)[1] if scheme_of(location) in S3_SCHEMES else location
