@@ -18,6 +18,7 @@ from jobs.report.page import page
 
 _ROOT = Path(__file__).parents[1]
 _RESULTS = Path(__file__).parent / "results"
+_PLAIN = str | int | float
 
 # name → arguments at full and at small scale
 _PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
@@ -36,6 +37,8 @@ _PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
         ["benchmarks.beside_broker", "--mib", "128", "--seconds", "5", "--rate", "200"],
     ),
     "query-store": (["benchmarks.query_store"], ["benchmarks.query_store"]),
+    "query-lake": (["benchmarks.query_lake"], ["benchmarks.query_lake", "--entries", "1000000"]),
+    "growth": (["benchmarks.growth"], ["benchmarks.growth", "--gib", "1"]),
     "damage": (["benchmarks.damage"], ["benchmarks.damage", "--mib", "256", "--runs", "1"]),
     "incremental_runs": (["benchmarks.incremental_runs"], ["benchmarks.incremental_runs", "--runs", "100"]),
 }
@@ -52,8 +55,10 @@ def main() -> None:
         arguments = _PROGRAMS[name][told.scale == "small"]
         print(f"{name}: python -m {' '.join(arguments)}", file=sys.stderr)
         results[name] = _run(arguments)
+        if told.scale == "full":
+            (_RESULTS / f"{name}.json").write_text(json.dumps(results[name], indent=2) + "\n", encoding="utf-8")
     if told.scale == "full":
-        _keep(results)
+        _plot()
     print(json.dumps(results, indent=2))
 
 
@@ -70,18 +75,17 @@ def _commit() -> str:
     return told.stdout.strip()
 
 
-def _keep(results: dict[str, Any]) -> None:
-    _RESULTS.mkdir(exist_ok=True)
+def _plot() -> None:
+    """Draw every result that is kept, whenever it was made."""
     parts: list[Part] = []
-    for name, result in results.items():
-        (_RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-        plain = {key: value for key, value in result.items() if isinstance(value, str | int | float)}
-        parts.append(Facts(name, plain))
+    for path in sorted(_RESULTS.glob("*.json")):
+        result = json.loads(path.read_text())
+        parts.append(Facts(path.stem, {key: value for key, value in result.items() if isinstance(value, _PLAIN)}))
         if "samples" in result:
             parts += bars(result["samples"])
         if "per_gib" in result:
             seconds = {peer: figures["cpu_s"] for peer, figures in result["per_gib"].items()}
-            parts.append(Bars(f"{name}: CPU of all processes", "core-seconds per GiB", seconds))
+            parts.append(Bars(f"{path.stem}: CPU of all processes", "core-seconds per GiB", seconds))
     report = Report("bench", "benchmarks", "good", "Benchmarks", parts)
     (_RESULTS / "plots.html").write_text(page(report), encoding="utf-8")
 
