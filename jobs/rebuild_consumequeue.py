@@ -83,15 +83,16 @@ def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Summ
     """Write the queues and the manifest into the output directory."""
     care = request.care.shared_by(workers.width) if request.care else None
     listing = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
-    request.out.mkdir(parents=True, exist_ok=True)
-    with scratch_beside(str(request.out), {}) as scratch:
+    out = request.out.absolute()  # a relative path is one of ours, not of the tasks
+    out.mkdir(parents=True, exist_ok=True)
+    with scratch_beside(str(out), {}) as scratch:
         releases = known_releases(listing, request.release)
         recipe = Recipe(
             queue_rules(listing, releases.value, request.conf),
             _file_sizes(listing, request),
             _ext_file_size(listing, request.conf),
             request.groups,
-            str(request.out),
+            str(out),
             scratch,
         )
         ranges = plan_ranges(listing, listing.start_offset, request.range_size)

@@ -27,7 +27,7 @@ from jobs.source.planning import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.source.workers import Workers
 from jobs.storage import storage_of
 from jobs.storage.local import Care
-from jobs.storage.locations import is_local, join, local_path
+from jobs.storage.locations import is_local, join, local_path, normalise
 from rmq_formats.indexfile.layout import IndexHeader
 
 MANIFEST = "MANIFEST.json"
@@ -107,7 +107,8 @@ def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Resu
     listing = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
     files = real_files(listing)
     settings = settle(listing, files, request.wanted)
-    with scratch_beside(request.out, options) as scratch:
+    directory = normalise(request.out)  # a relative path is one of ours, not of the tasks
+    with scratch_beside(directory, options) as scratch:
         if request.lost_only:
             plan = _plan_lost(request, workers, listing, files, settings, scratch)
         else:
@@ -120,13 +121,13 @@ def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Resu
         if result.contradictions:
             return result
         work = [(build.name, build.recipe) for build in plan.builds]
-        built = workers.map(work, partial(build_file, directory=request.out, options=options))
-    check = partial(check_built, directory=request.out, options=options)
+        built = workers.map(work, partial(build_file, directory=directory, options=options))
+    check = partial(check_built, directory=directory, options=options)
     with ThreadPoolExecutor(CHECKERS) as checkers:
         list(checkers.map(check, built))
     result.files = [_describe_file(build, file, plan.explained) for build, file in zip(plan.builds, built, strict=True)]
     manifest = json.dumps(result.describe(), indent=1).encode()
-    storage_of(request.out, options).create(join(request.out, MANIFEST), manifest)
+    storage_of(directory, options).create(join(directory, MANIFEST), manifest)
     return result
 
 

@@ -362,6 +362,18 @@ def test_however_the_log_is_cut_the_files_are_the_same(
     assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
 
 
+def test_a_relative_directory_is_one_of_this_process(
+    spark: "SparkSession", golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks run where their session was started, and would write there."""
+    from jobs.source.workers import SparkWorkers
+
+    monkeypatch.chdir(tmp_path)
+    rebuild(Request(str(golden("b533-base")), "out"), SparkWorkers(spark), {})
+
+    assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
+
+
 def run(arguments: list[str]) -> ExitCode:
     """Run the command in the tests' session."""
     try:
