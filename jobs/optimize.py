@@ -8,7 +8,7 @@ import click
 from jobs.configuration import config_option
 from jobs.exit_codes import ExitCode
 from jobs.lake.commit import open_table
-from jobs.lake.compaction import Group, Saved, compact, merge_group, vacuum
+from jobs.lake.compaction import Group, Saved, compact, foresee, merge_group, vacuum
 from jobs.lake.runs import Lake, commit_prepared, known_stores, unfinished, written_tables
 from jobs.lake.tables import RUNS
 from jobs.lake.upkeep import newest_rows
@@ -26,13 +26,22 @@ class NotALake(FormatError):
     """There are no tables of ours."""
 
 
-def optimize(location: str, workers: Workers | None = None) -> list[Saved]:
-    """Finish what runs left prepared, merge small files, delete what is obsolete; return what that saved, by table."""
+def optimize(location: str, workers: Workers | None = None, *, dry_run: bool = False) -> list[Saved]:
+    """
+    Finish what runs left prepared, merge small files, delete what is obsolete; return what that saved, by table.
+
+    With *dry_run*, only look at what there would be to merge and to delete.
+    """
     workers = workers or SparkWorkers(spark_session("rmq-lake optimize"))
     lake = Lake(normalise(location), workers.options)
     if open_table(lake.location, RUNS.name, lake.options) is None:
         reason = "no lake: it has no table `runs`"
         raise NotALake(reason, None, lake.location)
+    if dry_run:
+        newest = newest_rows(lake)
+        return [
+            foresee(lake.location, table, lake.options, newest if table is RUNS else ()) for table in written_tables()
+        ]
     for store in known_stores(lake):
         leftover = unfinished(lake, store)  # its files are named by its manifest alone: the vacuum would take them
         if leftover is not None:
@@ -50,27 +59,31 @@ def optimize(location: str, workers: Workers | None = None) -> list[Saved]:
     return saved
 
 
-@click.command(epilog="\b\nExamples:\n  rmq-lake optimize /data/lake")
+@click.command(epilog="\b\nExamples:\n  rmq-lake optimize /data/lake\n  rmq-lake optimize --dry-run /data/lake")
 @click.argument("lake", metavar="LAKE", type=WRITTEN)
+@click.option("--dry-run", is_flag=True, help="Say what there is to merge and to delete; change nothing.")
 @json_option
 @quiet_option
 @config_option
-def command(*, lake: str, as_json: bool, quiet: bool) -> ExitCode:
+def command(*, lake: str, dry_run: bool, as_json: bool, quiet: bool) -> ExitCode:
     """
     Compact the tables of LAKE and delete what no version of the last seven days needs.
 
     Rows and their order in the log stay as they are; runs may go on meanwhile.
     """
-    saved = optimize(lake)
+    saved = optimize(lake, dry_run=dry_run)
     if as_json:
         click.echo(json.dumps([table._asdict() for table in saved], indent=1))
     elif not quiet:
         for table in saved:
-            say(_text(table))
+            say(_text(table, dry_run=dry_run))
     return ExitCode.CLEAN
 
 
-def _text(saved: Saved) -> str:
+def _text(saved: Saved, *, dry_run: bool) -> str:
+    if dry_run:
+        merged = f"{saved.merged} files of {saved.bytes_before} bytes would become {saved.written}"
+        return f"{saved.table}: {merged if saved.merged else 'nothing to merge'}; {saved.vacuumed} would be deleted"
     merged = f"{saved.merged} files merged into {saved.written}" if saved.merged else "nothing to merge"
     size = f", {saved.bytes_before} bytes into {saved.bytes_after}" if saved.merged else ""
     return f"{saved.table}: {merged}{size}; {saved.vacuumed} obsolete files deleted"

@@ -69,8 +69,7 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
     done: list[tuple[Sequence[StoredFile], Action]] = []
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:
-        small = [file for file in _mergeable(snapshot, tuple(spared)) if _store(file).startswith(store_id)]
-        chosen = list(_groups(small, many))
+        chosen = _chosen(snapshot, tuple(spared), store_id, many)
         groups = [Group(lake, table, tuple(file.path for file in some), options) for some in chosen]
         actions = (merge or _merge_here)(groups)
         done.extend(zip(chosen, actions, strict=True))
@@ -89,6 +88,22 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
         sum(file.size for some, _ in done for file in some),
         sum(action.size for _, action in done),
     )
+
+
+def foresee(lake: str, table: Table, options: Mapping[str, str], spared: Iterable[str] = ()) -> Saved:
+    """Return what `compact` and `vacuum` would do now; how small the merged files get, only they know."""
+    snapshot = open_table(lake, table.name, options)
+    if snapshot is None:
+        return Saved(table.name)
+    chosen = _chosen(snapshot, tuple(spared))
+    size = sum(file.size for some in chosen for file in some)
+    obsolete = vacuum(lake, table, options, dry_run=True)
+    return Saved(table.name, sum(map(len, chosen)), len(chosen), size, size, obsolete)
+
+
+def _chosen(snapshot: DeltaTable, spared: tuple[str, ...], store_id: str = "", many: int = 2) -> list[list[StoredFile]]:
+    small = [file for file in _mergeable(snapshot, spared) if _store(file).startswith(store_id)]
+    return list(_groups(small, many))
 
 
 def _merge_here(groups: Sequence[Group]) -> list[Action]:
@@ -155,7 +170,7 @@ def _large(small: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(held)
 
 
-def vacuum(lake: str, table: Table, options: Mapping[str, str]) -> int:
+def vacuum(lake: str, table: Table, options: Mapping[str, str], *, dry_run: bool = False) -> int:
     """
     Delete files that no version of the last days names, and those that no commit ever named.
 
@@ -165,4 +180,4 @@ def vacuum(lake: str, table: Table, options: Mapping[str, str]) -> int:
     snapshot = open_table(lake, table.name, options)
     if snapshot is None:
         return 0
-    return len(snapshot.vacuum(RETENTION_HOURS, dry_run=False, full=True))
+    return len(snapshot.vacuum(RETENTION_HOURS, dry_run=dry_run, full=True))

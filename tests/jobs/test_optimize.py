@@ -1,6 +1,7 @@
 """`optimize` as a user calls it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -8,21 +9,30 @@ from pyspark.sql import SparkSession
 from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, ingest
 from jobs.source.workers import OneByOne
-from tests.jobs.commands import runner
+from tests.jobs.commands import runner, state_of
 from tests.pipeline.broker import Broker, some_records
 from tests.pipeline.lakes import raw_rows
 
 
+def _planned(tables: list[dict[str, Any]]) -> list[tuple[str, int, int, int]]:
+    return [(table["table"], table["merged"], table["written"], table["bytes_before"]) for table in tables]
+
+
 def test_optimize_says_what_it_saved(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """One document on standard output: files and bytes before and after, by table; the rows are the same."""
+    """One document on standard output, foreseen by `--dry-run`: files and bytes, by table; the rows are the same."""
     del spark
     broker = Broker(tmp_path / "store")
     for number in range(3):
         broker.append(some_records(5, seed=number))
         ingest(Request(str(broker.root), str(tmp_path / "lake"), broker="b"), OneByOne())
     rows = raw_rows(tmp_path / "lake")
+    files = state_of(tmp_path / "lake")
+
+    foreseen = runner(capfd)("optimize", tmp_path / "lake", "--dry-run", "--json").document
+    assert files == state_of(tmp_path / "lake")
 
     outcome = runner(capfd)("optimize", tmp_path / "lake", "--json")
+    assert _planned(foreseen) == _planned(outcome.document)
 
     saved = {table["table"]: table for table in outcome.document}
     assert outcome.code is ExitCode.CLEAN
