@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_formats.crc import crc32
+from rmq_formats.crc import _factors, crc32
 from rmq_formats.kernels import as_bytes
 
 
@@ -25,3 +25,27 @@ def test_every_length_has_the_same_crc_as_in_zlib(lengths: range | tuple[int, ..
     buffer = as_bytes(data)
     for length in lengths:
         assert int(crc32(buffer, 3, 3 + length)) == zlib.crc32(data[3 : 3 + length]), length
+
+
+def _multiplied(left: int, right: int) -> int:
+    """Multiply polynomials over GF(2), as the processor's instruction does."""
+    product = 0
+    for bit in range(64):
+        if right >> bit & 1:
+            product ^= left << bit
+    return product
+
+
+def _remainder(data: bytes) -> int:
+    """Return the CRC of bytes that begins and ends with nothing."""
+    return zlib.crc32(data, 0xFFFFFFFF) ^ 0xFFFFFFFF
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4, 7])
+def test_factors_move_sixteen_bytes_over_those_behind_them(steps: int) -> None:
+    """What is moved leaves the CRC that the bytes leave with zeros behind them; that is all that a fold does."""
+    data = random.Random(steps).randbytes(16)
+    halves = int.from_bytes(data[:8], "little"), int.from_bytes(data[8:], "little")
+    factors = (factor.constant for factor in _factors(steps).constant)
+    low, high = map(_multiplied, halves, factors)
+    assert _remainder((low ^ high).to_bytes(16, "little")) == _remainder(data + bytes(16 * steps))
