@@ -21,7 +21,7 @@ import numpy as np
 
 from jobs.indexing.keyrow import KEYS_AT_ONCE, KeySource, RowPart, read_keys
 from jobs.storage import storage_of
-from jobs.storage.local import flush_directory
+from jobs.storage.local import flush_directory, start_flush
 from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Reader
 from rmq_formats.indexfile.build import FileBuilder, RuleTable
@@ -157,9 +157,11 @@ def _place(status: os.stat_result) -> tuple[int, ...]:
 
 def _write_all(descriptor: int, position: int, block: Buffer) -> None:
     view = memoryview(block).cast("B")
+    start, size = position, view.nbytes
     while view.nbytes:
         written = os.pwrite(descriptor, view, position)
         view, position = view[written:], position + written
+    start_flush(descriptor, start, size)
 
 
 def hash_file(read: Callable[[int, int], Buffer]) -> str:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from jobs.lake.tables import Table
 from jobs.storage import arrow_file, arrow_filesystem, storage_of
+from jobs.storage.local import start_flush
 from jobs.storage.locations import is_local, join, local_path
 
 CODEC, COMPRESSION_LEVEL = "zstd", 1
@@ -122,10 +123,9 @@ class TableFile:
 
     def _start_flush(self) -> None:
         """Have the disk write what is there while the next rows are made: a flush at the end would wait for it all."""
-        if is_local(self._location) and hasattr(os, "posix_fadvise"):
+        if is_local(self._location):
             size = self._sink.tell()
-            # Pages that are not on the disk yet are not dropped at this word: their writing begins.
-            os.posix_fadvise(self._sink.fileno(), self._flushing, size - self._flushing, os.POSIX_FADV_DONTNEED)
+            start_flush(self._sink.fileno(), self._flushing, size - self._flushing)
             self._flushing = size
 
     def close(self) -> Action | None:
