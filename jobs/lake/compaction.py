@@ -138,8 +138,8 @@ def _groups(small: Iterable[StoredFile], many: int) -> Iterator[list[StoredFile]
 def merge_group(group: Group) -> Action:
     """Write one file with the rows of several."""
     name = f"compacted-{uuid4()}.parquet"
-    with TableFile(group.lake, group.table, name, {}, group.options) as file:
-        for batch in _sorted(group) if group.table.sorted_by else _large(_rows(group)):
+    with TableFile(group.lake, group.table, name, {}, group.options, _GROUP_BYTES) as file:
+        for batch in _sorted(group) if group.table.sorted_by else _rows(group):
             file.write(batch)
         action = file.close()
     if action is None:
@@ -156,18 +156,6 @@ def _sorted(group: Group) -> Iterator[pa.RecordBatch]:
     """Yield all rows in the order of the table's column, in row groups that narrow rows fill."""
     whole = pa.Table.from_batches(list(_rows(group)), group.table.schema).sort_by(group.table.sorted_by)
     yield from whole.combine_chunks().to_batches(max_chunksize=_GROUP_ROWS)
-
-
-def _large(small: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Put batches together: each one becomes a row group."""
-    held: list[pa.RecordBatch] = []
-    for batch in small:
-        if held and sum(one.nbytes for one in held) + batch.nbytes > _GROUP_BYTES:
-            yield pa.concat_batches(held)
-            held = []
-        held.append(batch)
-    if held:
-        yield pa.concat_batches(held)
 
 
 def vacuum(lake: str, table: Table, options: Mapping[str, str], *, dry_run: bool = False) -> int:

@@ -27,7 +27,7 @@ CODEC, COMPRESSION_LEVEL = "zstd", 1
 _BODY = "body"
 _SAMPLE_SIZE = 1 << 19
 _WORTH_IT = 0.95  # of its size: what does not become smaller than that is stored as it is
-SMALL_GROUP = 4 << 20  # bytes of rows: batches are put together until a row group has as many
+SMALL_GROUP = 4 << 20  # bytes of rows: a row group has as many, unless it is the last one
 STATISTICS_LENGTH = 56  # characters of text minima and maxima: IPv6 ids are this long
 _ASCENDING = ("physical_offset", "queue_offset")
 _HIGHEST = "\U0010ffff"
@@ -63,10 +63,20 @@ class FileNaming(NamedTuple):
 class TableFile:
     """One Parquet file of a table; without rows there is no file."""
 
-    def __init__(
-        self, lake: str, table: Table, name: str, constants: Mapping[str, Any], options: Mapping[str, str]
+    def __init__(  # noqa: PLR0913, PLR0917 - what it is called and what goes into it
+        self,
+        lake: str,
+        table: Table,
+        name: str,
+        constants: Mapping[str, Any],
+        options: Mapping[str, str],
+        group_size: int = SMALL_GROUP,
     ) -> None:
-        """Prepare a file that is created by its first rows; *constants* fill the columns that the batches lack."""
+        """
+        Prepare a file that is created by its first rows; *constants* fill the columns that the batches lack.
+
+        Batches are put together until a row group has *group_size* bytes.
+        """
         self._location = join(lake, table.name, name)
         self._table = table
         self._name = name
@@ -75,7 +85,9 @@ class TableFile:
         self._sink: Any = None
         self._flushing = 0  # so many bytes are on their way to the disk
         self._writer: pq.ParquetWriter | None = None
-        self._held: list[pa.RecordBatch] = []
+        self._group_size = group_size
+        self._held: list[pa.RecordBatch] = []  # of the next row group
+        self._held_size = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append the rows of *batch*."""
@@ -84,10 +96,10 @@ class TableFile:
         whole = pa.RecordBatch.from_arrays(
             [self._column(batch, field) for field in self._table.schema], schema=self._table.schema
         )
-        if self._writer is None:
-            self._writer = self._open(whole)
-        self._writer.write_batch(whole)
-        self._start_flush()
+        self._held.append(whole)
+        self._held_size += whole.nbytes
+        if self._held_size >= self._group_size:
+            self._write_held()
 
     def write_rows(self, rows: list[dict[str, Any]]) -> None:
         """Append a few rows given one by one."""
@@ -98,10 +110,11 @@ class TableFile:
         if not self._held:
             return
         group = pa.concat_batches(self._held) if len(self._held) > 1 else self._held[0]
-        self._held = []
+        self._held, self._held_size = [], 0
         if self._writer is None:
-            self._writer = self._open(group.num_rows)
+            self._writer = self._open(group)
         self._writer.write_batch(group)
+        self._start_flush()
 
     def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if field.name in self._constants:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.lake.tables import QUARANTINE, SUPERSEDED_MESSAGES, Table
-from jobs.lake.writing import TableFile
+from jobs.lake.writing import SMALL_GROUP, TableFile
 
 _RANDOM = random.Random(4711)
 _WHOSE = {"broker": "b", "store_id": "s"}
@@ -54,7 +54,7 @@ def test_bodies_that_a_codec_does_not_shorten_are_stored_as_they_are(
 
 def _write_until_the_disk_is_gone(lake: Path) -> None:
     with TableFile(str(lake), QUARANTINE, "f.parquet", _WHOSE, {}) as file:
-        file.write_rows([{"physical_offset": 4711}])
+        file.write_rows([{"physical_offset": 4711, "sample": bytes(SMALL_GROUP)}])
         assert list((lake / QUARANTINE.name).iterdir())
         raise OSError("the disk is gone")
 
@@ -72,5 +72,17 @@ def test_a_file_is_never_written_over_another(tmp_path: Path) -> None:
     taken.parent.mkdir()
     taken.write_bytes(b"precious")
     with pytest.raises(FileExistsError), TableFile(str(tmp_path), QUARANTINE, "f.parquet", _WHOSE, {}) as file:
-        file.write_rows([{"physical_offset": 4711}])
+        file.write_rows([{"physical_offset": 4711, "sample": bytes(SMALL_GROUP)}])
     assert taken.read_bytes() == b"precious"
+
+
+def test_small_batches_become_one_row_group(tmp_path: Path) -> None:
+    """What chooses a few records of each window makes tiny batches; a file of as many row groups is slow to read."""
+    rows = [{"physical_offset": number, "sample": _RANDOM.randbytes(SMALL_GROUP // 40)} for number in range(100)]
+    with TableFile(str(tmp_path), QUARANTINE, "f.parquet", _WHOSE | {"reason": "r"}, {}) as file:
+        for row in rows:
+            file.write_rows([row])
+        file.close()
+    metadata = pq.read_metadata(tmp_path / QUARANTINE.name / "f.parquet")
+    assert metadata.num_row_groups == 3
+    assert pq.read_table(tmp_path / QUARANTINE.name / "f.parquet")["physical_offset"].to_pylist() == list(range(100))
