@@ -25,7 +25,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
 from numpy.typing import NDArray
 
 from benchmarks.measuring import Measured, measured, vars_of
@@ -39,6 +38,7 @@ from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.unit import QueueKind
 from rmq_formats.hashing import java_hash
 from rmq_formats.store import name_of_offset
+from tests.pipeline.lakes import dataset_of, table_of
 
 _SHARE = 0.01
 _QUEUE_FILE = 300_000 * UNIT.size
@@ -136,8 +136,7 @@ def compare(clean: Path, damaged: Path, hits: Hits) -> tuple[int, int, NDArray[n
 
 def _by_segment(lake: Path) -> list[pa.Table]:
     """Return the rows of each segment, in the order of the log, with what tells one record from another."""
-    table = DeltaTable(str(lake / "messages"))
-    rows = table.to_pyarrow_dataset()
+    rows = dataset_of(lake / "messages")
     columns = [name for name in rows.schema.names if name not in {"store_id", "body", "properties", "keys"}]
     segments = sorted(set(rows.to_table(columns=["segment"])["segment"].unique().to_pylist()))
     return [
@@ -148,13 +147,13 @@ def _by_segment(lake: Path) -> list[pa.Table]:
 
 def fates(damaged: Path, hits: Hits, hit_rows: NDArray[np.int64], record: MessageRecord) -> dict[str, dict[str, int]]:
     """Count the hits by field and by what became of the record."""
-    quarantine = DeltaTable(str(damaged / "quarantine")).to_pyarrow_table()
+    quarantine = table_of(damaged / "quarantine")
     starts = quarantine["physical_offset"].to_numpy()
     order = np.argsort(starts)
     ends = (starts + quarantine["length"].to_numpy())[order]
     at = np.searchsorted(starts[order], hits.offsets, side="right") - 1
     quarantined = (at >= 0) & (hits.offsets < ends[np.maximum(at, 0)])
-    units = DeltaTable(str(damaged / "consume_queue")).to_pyarrow_table(columns=["physical_offset", "status"])
+    units = table_of(damaged / "consume_queue", ["physical_offset", "status"])
     odd = units.filter(pc.not_equal(units["status"], "matched"))["physical_offset"].to_numpy()
     contradicted = np.isin(hits.offsets, odd)
     is_row = np.isin(hits.offsets, hit_rows)

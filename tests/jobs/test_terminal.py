@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from deltalake import DeltaTable
 
 from jobs.exit_codes import ExitCode
 from tests.formats.builders import a_record, a_segment
+from tests.pipeline.lakes import table_of
 
 _TOOL = [sys.executable, "-m", "jobs.main"]
 _SEGMENT = 6 << 20
@@ -108,7 +108,7 @@ def test_a_run_that_is_stopped_says_how_to_go_on_and_does(store: Path, tmp_path:
     assert 0 == finished.returncode, finished.stderr
     assert [line for line in finished.stderr.splitlines() if line.startswith("reading: ")]
     assert not {"\r", "\x1b"} & set(finished.stderr + finished.stdout)
-    offsets = DeltaTable(lake / "messages").to_pyarrow_table(columns=["physical_offset"])["physical_offset"].to_pylist()
+    offsets = table_of(lake / "messages", ["physical_offset"])["physical_offset"].to_pylist()
     assert 4 * _RECORDS == len(offsets) == len(set(offsets))
 
 

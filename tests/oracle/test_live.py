@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.ingest import Request, Summary, ingest
@@ -17,6 +16,7 @@ from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES
 from tests.oracle.sessions import DirectMessage, RealStore, Stored, open_store
 from tests.oracle.settings import Geometry
 from tests.oracle.stage import Stage
+from tests.pipeline.lakes import table_of
 
 Verdict = Callable[[str, str, str], None]
 
@@ -58,7 +58,7 @@ def test_a_lake_fed_beside_a_working_broker_is_what_was_sent_and_what_is_consume
         opened.expire()
         summary = ingest(request)
         consumed = {queue: opened.read_queue(*queue) for queue in _QUEUES}
-    table = DeltaTable(str(lake / "messages")).to_pyarrow_table(columns=_COLUMNS)
+    table = table_of(lake / "messages", _COLUMNS)
     rows = sorted(zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True))
     log = records(store)
 

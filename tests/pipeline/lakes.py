@@ -1,10 +1,14 @@
 """A lake as readers see it that are not Spark, and what lies in it besides."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from deltalake import DeltaTable
+from pyarrow.dataset import Dataset
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
@@ -21,11 +25,26 @@ TABLES = (
 )
 
 
+def dataset_of(location: Path) -> Dataset:
+    """
+    Return a table as `deltalake` reads it, its files opened by Arrow itself.
+
+    The file system that `deltalake` would bring is Python: a thread of Arrow's that still lets go of one of its files
+    while the interpreter ends takes the process down with SIGABRT, after all that it had to say.
+    """
+    return DeltaTable(location).to_pyarrow_dataset(filesystem=SubTreeFileSystem(str(location), LocalFileSystem()))
+
+
+def table_of(location: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the rows of a table as `deltalake` reads it."""
+    return dataset_of(location).to_table(columns=columns)
+
+
 def rows_of(lake: Path, table: str = "messages", order: str = "physical_offset") -> list[dict[str, Any]]:
     """Return a table's rows, in the order of the log."""
     if not (lake / table / "_delta_log").exists():
         return []
-    found: list[dict[str, Any]] = DeltaTable(lake / table).to_pyarrow_table().sort_by(order).to_pylist()
+    found: list[dict[str, Any]] = table_of(lake / table).sort_by(order).to_pylist()
     return found
 
 

@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from deltalake import DeltaTable
-
 from jobs.ingest import Request, ingest
 from jobs.lake.findings import record_findings
 from jobs.lake.runs import Lake
 from jobs.source.listing import list_store
 from jobs.source.workers import OneByOne
 from jobs.verification.findings import Finding
+from tests.pipeline.lakes import table_of
 
 FINDING = Finding(
     "queues", "dangling", "consumequeue/T1/0/00000000000000000000", 40, "physical_offset", "1", "2", "why", 3
@@ -25,7 +24,7 @@ def test_each_verification_is_kept_under_its_own_number(golden: Callable[[str], 
 
     assert [record_findings(lake, listing, None, found) for found in ([FINDING], [], [FINDING, FINDING])] == [1, 2, 3]
 
-    rows = DeltaTable(tmp_path / "findings").to_pyarrow_table().to_pylist()
+    rows = table_of(tmp_path / "findings").to_pylist()
     assert sorted(row["verification"] for row in rows) == [1, 3, 3]
     assert {(row["broker"], row["store_id"]) for row in rows} == {("b0", summary.store_id)}
     assert {key: rows[0][key] for key in Finding._fields} == FINDING._asdict()

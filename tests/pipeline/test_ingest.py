@@ -18,6 +18,7 @@ from jobs.source.workers import OneByOne, SparkWorkers
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
 from tests.golden import GOLDEN, SCENARIO, golden_stores, release_of
+from tests.pipeline.lakes import table_of
 from tests.pipeline.stores import records_of, segments_of, tree_state
 
 Golden = Callable[[str], Path]
@@ -57,7 +58,7 @@ def rows(golden_lakes: Path) -> dict[str, list[dict[str, object]]]:
     """Read `messages` back with a reader that is not Spark, by broker, in the order of the log."""
     found: dict[str, list[dict[str, object]]] = {name: [] for name in GOLDEN}
     for lake in golden_lakes.iterdir():
-        table = DeltaTable(lake / "messages").to_pyarrow_table().sort_by("physical_offset")
+        table = table_of(lake / "messages").sort_by("physical_offset")
         for row in table.to_pylist(maps_as_pydicts="strict"):
             found[row["broker"]].append(row)
     return found
@@ -103,7 +104,7 @@ def spark_lake(spark: SparkSession, golden: Golden, tmp_path_factory: pytest.Tem
 def test_spark_s_tasks_write_what_one_process_writes(spark_lake: Path, golden_lakes: Path) -> None:
     """Who does the work changes no row."""
     made, expected = (
-        DeltaTable(lake / "messages").to_pyarrow_table().drop_columns("store_id").sort_by(_ORDER)
+        table_of(lake / "messages").drop_columns("store_id").sort_by(_ORDER)
         for lake in (spark_lake, golden_lakes / "base")
     )
 
@@ -162,7 +163,7 @@ def test_any_cut_into_ranges_gives_the_same_rows(
 ) -> None:
     """Ranges are accepted only if they chain, so their size changes nothing."""
     ingest(_request(golden("b533-dledger"), tmp_path, "b533-dledger", range_size=range_size), OneByOne())
-    table = DeltaTable(tmp_path / "messages").to_pyarrow_table().sort_by("physical_offset")
+    table = table_of(tmp_path / "messages").sort_by("physical_offset")
     offsets = [row["physical_offset"] for row in rows["b533-dledger"]]
 
     assert offsets == table.column("physical_offset").to_pylist()
@@ -185,7 +186,7 @@ def test_a_growing_log_is_read_piece_by_piece(golden: Golden, tmp_path: Path) ->
                 target.write_bytes(kept.ljust(len(content), b"\0"))
         ingest(_request(store, tmp_path / "lake", "b498-base"), OneByOne())
 
-    table = DeltaTable(tmp_path / "lake" / "messages").to_pyarrow_table()
+    table = table_of(tmp_path / "lake" / "messages")
 
     assert expected == sorted(table.column("physical_offset").to_pylist())
 
@@ -211,7 +212,7 @@ def test_damage_is_quarantined_and_reading_goes_on(golden: Golden, tmp_path: Pat
     segment.write_bytes(content)
 
     summary = ingest(_request(store, tmp_path / "lake", "b551-base"), OneByOne())
-    damaged = DeltaTable(tmp_path / "lake" / "quarantine").to_pyarrow_table().to_pylist()
+    damaged = table_of(tmp_path / "lake" / "quarantine").to_pylist()
 
     assert summary.exit_code is ExitCode.DAMAGE
     assert [(victim.physical_offset, victim.total_size)] == [(row["physical_offset"], row["length"]) for row in damaged]

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from jobs.ingest import Request, ingest
 from jobs.selection import Selection
 from jobs.source.workers import OneByOne
 from tests.golden import GOLDEN, SCENARIO
+from tests.pipeline.lakes import table_of
 from tests.pipeline.stores import records_of, segments_of
 
 Golden = Callable[[str], Path]
@@ -41,14 +41,14 @@ def _ingest(store: Path, lake: Path, name: str) -> Any:  # noqa: ANN401 - a summ
 
 
 def _newest_headers(lake: Path) -> list[dict[str, Any]]:
-    rows = DeltaTable(lake / "index_files").to_pyarrow_table().to_pylist()
+    rows = table_of(lake / "index_files").to_pylist()
     newest = {row["index_file"]: row for row in sorted(rows, key=lambda row: row["run"])}
     return [newest[ordinal] for ordinal in sorted(newest)]
 
 
 def _entries(lake: Path) -> list[tuple[int, int, int, int, int, int]]:
     columns = ["index_file", "entry", "key_hash", "physical_offset", "time_diff_s", "prev_entry"]
-    table = DeltaTable(lake / "index_entries").to_pyarrow_table(columns=columns)
+    table = table_of(lake / "index_entries", columns)
     return sorted(tuple(row[column] for column in columns) for row in table.to_pylist())
 
 
@@ -79,7 +79,7 @@ def test_the_tables_hold_the_broker_s_own_entries(name: str, golden: Golden, tmp
 def test_every_entry_tells_its_key(golden: Golden, tmp_path: Path) -> None:
     """What mqadmin finds by hash, a query of the table finds by text."""
     _ingest(golden("b551-base"), tmp_path, "b551-base")
-    rows = DeltaTable(tmp_path / "index_entries").to_pyarrow_table().to_pylist()
+    rows = table_of(tmp_path / "index_entries").to_pylist()
     of_k1 = {row["physical_offset"] for row in rows if (row["topic"], row["key"], row["kind"]) == ("T1", "k1", "key")}
 
     assert {242, 958, 1698, 2414, 3136, 3858, 10194, 10916, 11638} == of_k1  # as in EXPECT/01-queryMsgByKey-hit-k1.txt
@@ -121,7 +121,5 @@ def test_a_choice_of_topics_has_no_index(golden: Golden, tmp_path: Path) -> None
     summary = ingest(Request(str(tmp_path / "store"), str(tmp_path / "lake"), selection=selection), OneByOne())
 
     assert summary.index_entries == 0
-    assert {"T1"} == {row["topic"] for row in DeltaTable(tmp_path / "lake" / "messages").to_pyarrow_table().to_pylist()}
-    assert {"T1"} == {
-        row["topic"] for row in DeltaTable(tmp_path / "lake" / "consume_queue").to_pyarrow_table().to_pylist()
-    }
+    assert {"T1"} == {row["topic"] for row in table_of(tmp_path / "lake" / "messages").to_pylist()}
+    assert {"T1"} == {row["topic"] for row in table_of(tmp_path / "lake" / "consume_queue").to_pylist()}

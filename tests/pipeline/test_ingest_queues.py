@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, ingest
@@ -16,6 +15,7 @@ from jobs.source.workers import OneByOne
 from tests.formats.builders import STORED, a_record
 from tests.golden import GOLDEN, SCENARIO, release_of
 from tests.pipeline.broker import Broker
+from tests.pipeline.lakes import table_of
 from tests.pipeline.stores import records_of, segments_of
 
 Golden = Callable[[str], Path]
@@ -35,7 +35,7 @@ def _rows(lake: Path) -> list[dict[str, Any]]:
     path = lake / "consume_queue"
     if not path.exists():
         return []
-    rows: list[dict[str, Any]] = DeltaTable(path).to_pyarrow_table().to_pylist()
+    rows: list[dict[str, Any]] = table_of(path).to_pylist()
     return sorted(rows, key=lambda row: (row["topic"], row["queue_id"], row["queue_offset"]))
 
 

@@ -24,6 +24,7 @@ from jobs.verify import Request as VerifyRequest
 from jobs.verify import verify
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
+from tests.pipeline.lakes import table_of
 from tests.pipeline.stores import records_of, segments_of
 from tests.scale.commands import rmq_lake
 from tests.scale.s3 import ACCESS_KEY, SECRET_KEY, S3Server
@@ -53,7 +54,7 @@ class Uploaded:
 
     def rows(self, broker: str = "default") -> list[tuple[int, bytes]]:
         """Return offset and bytes of each message of a broker, as files on the server's disk have them."""
-        rows = DeltaTable(self.folder / "lake" / "messages").to_pyarrow_table().sort_by("physical_offset").to_pylist()
+        rows = table_of(self.folder / "lake" / "messages").sort_by("physical_offset").to_pylist()
         return [(row["physical_offset"], encode_record(record_of_row(row))) for row in rows if row["broker"] == broker]
 
 
@@ -111,7 +112,7 @@ def test_the_launcher_ingests_and_nothing_shows_the_keys(uploaded: Uploaded, tmp
         assert secret not in said
         assert [] == [path.name for path in written if secret.encode() in path.read_bytes()]
         for table in ("messages", "runs"):
-            rows = DeltaTable(uploaded.folder / "lake" / table).to_pyarrow_table()
+            rows = table_of(uploaded.folder / "lake" / table)
             assert secret not in str(rows.to_pylist())
 
 
