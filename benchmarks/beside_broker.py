@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.broker import RELEASE
-from benchmarks.stores import Recipe, make_store
+from benchmarks.stores import Recipe, drop_from_cache, make_store
 from tests.oracle.process import AT_FULL_SPEED, running
 from tests.oracle.sessions import ClientMessage, RealBroker, open_broker
 from tests.oracle.settings import REAL_GEOMETRY
@@ -97,17 +97,6 @@ def copy_to_nowhere(store: Path, seconds: float) -> None:
             subprocess.run(["cat", *sorted((store / "commitlog").iterdir())], stdout=nowhere, check=True)
 
 
-def forget(store: Path) -> None:
-    """Drop what can be dropped of the log's page cache; pages that the broker has mapped stay."""
-    for segment in (store / "commitlog").iterdir():
-        descriptor = os.open(segment, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
-
-
 def main() -> None:
     """Print the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -134,7 +123,7 @@ def main() -> None:
         for name, work in phases.items():
             shutil.rmtree(lake, ignore_errors=True)
             if told.cold:
-                forget(store)
+                drop_from_cache(store / "commitlog")
             seen[name] = loaded(broker, told.rate, work)
     shutil.rmtree(store)
     shutil.rmtree(lake, ignore_errors=True)

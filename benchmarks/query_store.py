@@ -8,7 +8,6 @@ index and the log from the page cache first, so that each hop of the chain is a 
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.stores import drop_from_cache
 from rmq_formats.arrays import dtype_of
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import Host, encode_record, new_record
@@ -94,16 +94,6 @@ def _write_index(path: Path, offsets: NDArray[np.int64]) -> None:
     entries["prev_entry"][1:] = previous[1:]
     header = HEADER.pack(_BORN, _BORN + _RECORDS, 0, int(offsets[-1]), int((newest > 0).sum()), _ENTRIES + 1)
     path.write_bytes(header + newest.tobytes() + entries.tobytes())
-
-
-def drop_from_cache(store: Path) -> None:
-    """Forget a store's pages, so that the next read goes to the disk."""
-    for path in store.rglob("*"):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            os.fsync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
 
 
 def measure(store: Path, *, cold: bool) -> dict[str, float]:

@@ -5,6 +5,7 @@ Every record of a store has one size, so that a batch of them is a table of byte
 Bodies come from a pool whose checksums are known; the pool is larger than any compressor's window.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
@@ -62,6 +63,15 @@ def offsets_of(recipe: Recipe) -> NDArray[np.int64]:
     per_segment = (recipe.segment_size - BLANK.size) // recipe.record_size
     numbers = np.arange(recipe.total_bytes // recipe.record_size, dtype=np.int64)
     return numbers // per_segment * recipe.segment_size + numbers % per_segment * recipe.record_size
+
+
+def drop_from_cache(folder: Path) -> None:
+    """Drop the pages of every file below *folder*, so that the next read goes to the disk; mapped ones stay."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())  # pages that no disk has yet would stay
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 class _Log:
