@@ -13,14 +13,12 @@ import resource
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.broker import RELEASE, hashes_below, rebuilt_by_broker
+from benchmarks.measuring import Measured, measured
 from benchmarks.stores import Recipe, make_store
 from jobs.queues.files import stored_queues
 from jobs.queues.looking import look
@@ -37,28 +35,13 @@ _RECORD_SIZE = 256
 _MANY = 50_000
 
 
-@dataclass(slots=True)
-class _Measured:
-    seconds: float = 0
-    cpu_seconds: float = 0
-    result: dict[str, Any] = field(default_factory=dict)
-
-
-@contextmanager
-def _measured() -> Iterator[_Measured]:
-    measured = _Measured()
-    begun, cpu = time.perf_counter(), _cpu()
-    yield measured
-    measured.seconds = round(time.perf_counter() - begun, 2)
-    measured.cpu_seconds = round(_cpu() - cpu, 2)
-
-
-def _cpu() -> float:
-    """Return the CPU seconds of this process and of what it has waited for; Spark's workers are neither."""
-    return sum(
-        usage.ru_utime + usage.ru_stime
-        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    )
+def _rate(units: int, figures: Measured) -> dict[str, float]:
+    return {
+        "seconds": figures.wall_s,
+        "cpu_seconds": figures.cpu_s,
+        "units_per_second": round(units / figures.wall_s),
+        "peak_worker_mib": figures.peak_worker_mib,
+    }
 
 
 def _workers() -> Workers:
@@ -112,15 +95,11 @@ def _many_queues(folder: Path) -> dict[str, Any]:
         counted += len(data)
         return data
 
-    LocalReader.read = counting  # type: ignore[method-assign]
-    try:
-        with _measured() as measured:
-            seen = look(OneByOne(), listing, marks)
-    finally:
-        LocalReader.read = read  # type: ignore[method-assign]
+    with patch.object(LocalReader, "read", counting), measured() as looked:
+        seen = look(OneByOne(), listing, marks)
     if sum(seen.ends) != 101 * _MANY:
         raise SystemExit("a unit was not seen")
-    return {"queues": _MANY, "bytes_read": counted, "seconds": measured.seconds, "cpu_seconds": measured.cpu_seconds}
+    return {"queues": _MANY, "bytes_read": counted, "seconds": looked.wall_s, "cpu_seconds": looked.cpu_s}
 
 
 def main() -> None:
@@ -133,22 +112,22 @@ def main() -> None:
     workers = _workers()
     out = folder / "queues"
     shutil.rmtree(out, ignore_errors=True)
-    with _measured() as rebuilt:
+    with measured() as rebuilt:
         summary = rebuild(Request(str(store), out, release=RELEASE), workers, {})
     peer = {} if os.environ.get("NO_BROKER") else _broker(store, out, folder)
     shutil.rmtree(store / "consumequeue", ignore_errors=True)
     out.rename(store / "consumequeue")
     (store / "consumequeue" / "MANIFEST.json").unlink()
-    with _measured() as verified:
+    with measured() as verified:
         numbers = _verify(workers, list_store(str(store)))
-    document: dict[str, Any] = {
+    document = {
         "units": summary.units,
         "queues": summary.queues,
         "record_bytes": _RECORD_SIZE,
         "workers": type(workers).__name__,
-        "rebuild": {"seconds": rebuilt.seconds, "units_per_second": round(summary.units / rebuilt.seconds)},
+        "rebuild": _rate(summary.units, rebuilt),
         "broker": peer,
-        "verify": {"seconds": verified.seconds, "units_per_second": round(summary.units / verified.seconds), **numbers},
+        "verify": _rate(summary.units, verified) | numbers,
         "peak_memory_mib": {
             "driver": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
             "children": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10,
@@ -156,9 +135,6 @@ def main() -> None:
         "load": os.getloadavg(),
         "one_new_unit_each": _many_queues(folder),
     }
-    if isinstance(workers, OneByOne):
-        document["rebuild"]["cpu_seconds"] = rebuilt.cpu_seconds
-        document["verify"]["cpu_seconds"] = verified.cpu_seconds
     print(json.dumps(document, indent=1))
 
 
