@@ -82,8 +82,11 @@ def command(*, lake: str, dry_run: bool, as_json: bool, quiet: bool) -> ExitCode
 
 def _text(saved: Saved, *, dry_run: bool) -> str:
     if dry_run:
-        merged = f"{saved.merged} files of {saved.bytes_before} bytes would become {saved.written}"
-        return f"{saved.table}: {merged if saved.merged else 'nothing to merge'}; {saved.vacuumed} would be deleted"
+        merged = f"{saved.merged} files of {saved.bytes_before} bytes would become {saved.written}, size not known yet"
+        return (
+            f"{saved.table}: {merged if saved.merged else 'nothing to merge'}; "
+            f"{saved.vacuumed} obsolete files would be deleted"
+        )
     merged = f"{saved.merged} files merged into {saved.written}" if saved.merged else "nothing to merge"
     size = f", {saved.bytes_before} bytes into {saved.bytes_after}" if saved.merged else ""
     return f"{saved.table}: {merged}{size}; {saved.vacuumed} obsolete files deleted"

@@ -47,7 +47,7 @@ class Saved(NamedTuple):
     merged: int = 0  # files that were replaced
     written: int = 0  # by how many
     bytes_before: int = 0
-    bytes_after: int = 0
+    bytes_after: int | None = 0  # None: foreseen, and only the merge itself can tell
     vacuumed: int = 0  # files deleted
 
 
@@ -94,11 +94,11 @@ def foresee(lake: str, table: Table, options: Mapping[str, str], spared: Iterabl
     """Return what `compact` and `vacuum` would do now; how small the merged files get, only they know."""
     snapshot = open_table(lake, table.name, options)
     if snapshot is None:
-        return Saved(table.name)
+        return Saved(table.name, bytes_after=None)
     chosen = _chosen(snapshot, tuple(spared))
     size = sum(file.size for some in chosen for file in some)
     obsolete = vacuum(lake, table, options, dry_run=True)
-    return Saved(table.name, sum(map(len, chosen)), len(chosen), size, size, obsolete)
+    return Saved(table.name, sum(map(len, chosen)), len(chosen), size, None, obsolete)
 
 
 def _chosen(snapshot: DeltaTable, spared: tuple[str, ...], store_id: str = "", many: int = 2) -> list[list[StoredFile]]:

@@ -18,6 +18,10 @@ def _planned(tables: list[dict[str, Any]]) -> list[tuple[str, int, int, int]]:
     return [(table["table"], table["merged"], table["written"], table["bytes_before"]) for table in tables]
 
 
+def _size_of(table: Path) -> int:
+    return sum(path.stat().st_size for path in table.glob("*.parquet"))
+
+
 def test_optimize_says_what_it_saved(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """One document on standard output, foreseen by `--dry-run`: files and bytes, by table; the rows are the same."""
     del spark
@@ -29,7 +33,14 @@ def test_optimize_says_what_it_saved(spark: SparkSession, tmp_path: Path, capfd:
     files = state_of(tmp_path / "lake")
 
     foreseen = runner(capfd)("optimize", tmp_path / "lake", "--dry-run", "--json").document
+    said = runner(capfd)("optimize", tmp_path / "lake", "--dry-run").err.splitlines()
     assert files == state_of(tmp_path / "lake")
+    assert {table["bytes_after"] for table in foreseen} == {None}
+    (told,) = (line for line in said if line.startswith("messages: "))
+    assert told == (
+        f"messages: 3 files of {_size_of(tmp_path / 'lake' / 'messages')} bytes would become 1, size not known yet; "
+        "0 obsolete files would be deleted"
+    )
 
     outcome = runner(capfd)("optimize", tmp_path / "lake", "--json")
     assert _planned(foreseen) == _planned(outcome.document)
@@ -37,4 +48,5 @@ def test_optimize_says_what_it_saved(spark: SparkSession, tmp_path: Path, capfd:
     saved = {table["table"]: table for table in outcome.document}
     assert outcome.code is ExitCode.CLEAN
     assert (saved["messages"]["merged"], saved["messages"]["written"]) == (3, 1)
+    assert 0 < saved["messages"]["bytes_after"] < saved["messages"]["bytes_before"]
     assert rows == raw_rows(tmp_path / "lake")
