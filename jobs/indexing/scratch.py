@@ -8,7 +8,7 @@ as the whole build.
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from socket import gethostname
@@ -21,6 +21,8 @@ from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Reader
 
 PREFIX = ".scratch-"
+_NOT_SHARED = "no shared directory?"
+_NOT_GIVEN = "give --scratch, a directory or URI that all workers reach"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Scratch:
 
     location: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    advice: str = _NOT_SHARED  # for whoever does not see the directory
 
     @contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
@@ -46,12 +49,17 @@ class Scratch:
         try:
             return Path(local_path(location)).open("wb")
         except FileNotFoundError as error:  # the run has made its directory where it began
-            raise OSError(f"{self.location}: not to be seen on {gethostname()}: no shared directory?") from error
+            raise self._not_seen() from error
+
+    def _not_seen(self) -> OSError:
+        return OSError(f"{self.location}: not to be seen on {gethostname()}: {self.advice}")
 
     @contextmanager
     def open(self, name: str) -> Iterator[Reader]:
         """Open a file for reading."""
         location = join(self.location, name)
+        if is_local(location) and not Path(local_path(self.location)).is_dir():
+            raise self._not_seen()
         with storage_of(location, self.options).open(location) as reader:
             yield reader
 
@@ -92,4 +100,4 @@ def scratch_for(location: str | None, options: Mapping[str, str]) -> Iterator[Sc
             yield scratch
         return
     with TemporaryDirectory(prefix="rocketmq-lake-") as folder, scratch_beside(folder, {}) as scratch:
-        yield scratch
+        yield replace(scratch, advice=_NOT_GIVEN)
