@@ -19,6 +19,7 @@ from rmq_formats.release import NEWEST, Release
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from jobs.exporting.foreseeing import Reading
     from jobs.exporting.parts import Format
 
 
@@ -29,6 +30,7 @@ _BODY = re.compile(r"\bbody(_text)?\b", re.IGNORECASE)
     epilog="\b\nExamples:\n"
     "  rmq-lake export --store /data/store -t Orders --format ndjson --out orders.ndjson\n"
     "  rmq-lake export --lake LAKE --where \"properties['region'] = 'eu'\" --out eu.ndjson\n"
+    '  rmq-lake export --store STORE --where "store_timestamp >= 1763600000000" --out new.ndjson --dry-run\n'
     "  rmq-lake export --lake LAKE --where \"get_json_object(body_text, '$.id') = '7'\" --format parquet --out 7.parq"
 )
 @click.option("--store", type=STORED, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs).")
@@ -40,6 +42,7 @@ _BODY = re.compile(r"\bbody(_text)?\b", re.IGNORECASE)
 @click.option("--where", metavar="SQL", help="A condition in Spark's SQL on the columns of `messages`, and body_text.")
 @click.option("--format", "kind", type=click.Choice(["ndjson", "parquet"]), default="ndjson", show_default=True)
 @click.option("--out", required=True, type=LocalFileType(), metavar="FILE")
+@click.option("--dry-run", is_flag=True, help="Say what would be read, of how much; write nothing.")
 @json_option
 @quiet_option
 @config_option
@@ -54,6 +57,7 @@ def command(  # noqa: PLR0913 - one argument an option
     where: str | None,
     kind: str,
     out: Path,
+    dry_run: bool,
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
@@ -77,12 +81,41 @@ def command(  # noqa: PLR0913 - one argument an option
     else:
         frame = _of_store(spark, {"path": store, "broker": broker, "release": release}, commitlog)
     chosen = _chosen(frame, topics, where)
+    if dry_run:
+        reading = _foreseen(spark, chosen, store, lake, commitlog)
+        _tell(reading, kind, out, as_json=as_json, quiet=quiet)
+        return ExitCode.CLEAN
     messages, size = _write(spark, chosen, parts.Format(kind), printed_as, out)
     if as_json:
         click.echo(json.dumps({"messages": messages, "bytes": size, "out": str(out)}))
     elif not quiet:
         say(f"{messages} messages, {size} bytes → {out}")
     return ExitCode.CLEAN if messages else ExitCode.NOT_FOUND
+
+
+def _foreseen(
+    spark: "SparkSession",
+    chosen: "DataFrame",
+    store: str | None,
+    lake: str | None,
+    commitlog: tuple[str, ...] | None,
+) -> "Reading":
+    from jobs.exporting.foreseeing import reading_of_lake, reading_of_store
+    from jobs.session import hadoop_options
+
+    options = hadoop_options(spark)
+    if lake is not None:
+        return reading_of_lake(chosen, lake, options)
+    return reading_of_store(chosen, store or "", commitlog or (), options)
+
+
+def _tell(reading: "Reading", kind: str, out: Path, *, as_json: bool, quiet: bool) -> None:
+    """Say what would be done."""
+    if as_json:
+        click.echo(json.dumps({**reading._asdict(), "format": kind, "out": str(out)}))
+    elif not quiet:
+        files, bytes_ = f"{reading.files} of {reading.of_files}", f"{reading.bytes} of {reading.of_bytes}"
+        say(f"would read {files} files, {bytes_} bytes, and write {kind} → {out}")
 
 
 def _release(text: str | None) -> Release:
