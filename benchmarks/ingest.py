@@ -28,7 +28,7 @@ from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from benchmarks.broker import RELEASE, rebuilt_by_broker
 from benchmarks.measuring import Measured, measured, vars_of
@@ -41,6 +41,7 @@ from jobs.source.planning import Range, plan_ranges
 from jobs.source.reading import RangeReader
 from jobs.source.workers import OneByOne, SparkWorkers
 from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.schema import SCHEMA
 from rmq_formats.properties import PropertyParser
@@ -48,7 +49,8 @@ from rmq_formats.properties import PropertyParser
 _SLOW = {"Spark's writer", "naive PySpark"}  # run once: they take minutes
 _NAIVE_MIB = 192
 _NAIVE_SEGMENT = 16 << 20
-_PLAIN = ">iiiiiqqiq4siq4siiqi"
+_PLAIN = ">iiiiiqqiq4siq4siiqi"  # the fields before a record's body
+_PLAIN_SIZE = struct.calcsize(_PLAIN)
 
 
 def batches_of(range_: Range) -> Iterator[pa.RecordBatch]:
@@ -117,13 +119,13 @@ def _ddl(schema: pa.Schema) -> str:
 def naive(spark: SparkSession, store: Path, folder: Path) -> None:
     """Do what a first version does: whole files as rows, records by `struct` in Python, Spark's writer."""
 
-    def records(row: Any) -> Iterator[tuple[Any, ...]]:  # noqa: ANN401 - a row of Spark's
+    def records(row: Row) -> Iterator[tuple[object, ...]]:
         content, position = row.content, 0
-        while position + 88 <= len(content):
+        while position + _PLAIN_SIZE <= len(content):
             fields = struct.unpack_from(_PLAIN, content, position)
-            if fields[1] != -626843481:  # noqa: PLR2004 - the magic number of a message
+            if fields[1] != MAGIC_V1:
                 return
-            start = position + 88
+            start = position + _PLAIN_SIZE
             body = bytes(content[start : start + fields[-1]])
             start += fields[-1]
             topic = content[start + 1 : start + 1 + content[start]].decode()

@@ -11,7 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from unittest.mock import patch
 
 from jobs.lake.identity import Comparison, compare
@@ -29,7 +29,7 @@ _SEGMENT = 1 << 30
 _QUEUE_FILE = 6_000_000
 _FILES_A_QUEUE = 10
 _QUEUES_A_TOPIC = 8
-_WRITTEN = bytes(8)[:7] + b"\x01"
+_WRITTEN = bytes(7) + b"\x01"
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ def _compare(store: KnownStore, listing: StoreListing) -> Comparison:
         return compare(store, listing)
 
 
-def _missing(*_: object) -> Any:  # noqa: ANN401
+def _missing(*_: object) -> NoReturn:
     raise FileNotFoundError
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from benchmarks.stores import Recipe, make_store
+from benchmarks.stores import Recipe, make_store, offsets_of
 from jobs.ingestion.model import Request
 from jobs.ingestion.run import ingest
 from jobs.source.workers import SparkWorkers
@@ -27,6 +27,11 @@ from rmq_formats.message_id import encode_offset_id
 _KEYS = 9
 _RECORD_SIZE = 448
 _RUNS = 5
+_TOPIC = "Bench000"
+
+
+def _recipe(messages: int) -> Recipe:
+    return Recipe(messages * _RECORD_SIZE, _RECORD_SIZE, topics=1, keys=_KEYS)
 
 
 def make_lake(folder: Path, messages: int) -> Path:
@@ -36,7 +41,7 @@ def make_lake(folder: Path, messages: int) -> Path:
         return lake
     from jobs.session import spark_session
 
-    store = make_store(Recipe(messages * _RECORD_SIZE, _RECORD_SIZE, topics=1, keys=_KEYS), folder)
+    store = make_store(_recipe(messages), folder)
     request = Request(str(store), str(lake), broker="b", tables=frozenset({"messages", "index"}), release="5.3.3")
     ingest(request, SparkWorkers(spark_session("benchmark", record_classes=False)))
     return lake
@@ -68,17 +73,31 @@ def _program(program: str, arguments: list[str], expected: str) -> float:
     return timed(run)
 
 
-def duckdb_peer(lake: Path, sql: str) -> float:
-    """Return the seconds of a new process in which DuckDB runs *sql* on the Parquet files."""
-    return _program(f"import duckdb; print('rows', len(duckdb.sql({sql!r}).fetchall()))", [str(lake)], "rows 1")
+_DUCKDB = """
+import sys
+import duckdb
+sql, *values = sys.argv[1:]
+print("rows", len(duckdb.execute(sql, values).fetchall()))
+"""
+_BY_KEY = """
+SELECT m.* FROM read_parquet(?) m
+JOIN (SELECT physical_offset FROM read_parquet(?) WHERE topic = ? AND key = ?) USING (physical_offset)
+"""
+_BY_UNIQUE_KEY = "SELECT * FROM read_parquet(?) WHERE uniq_key = ?"
+
+
+def duckdb_peer(sql: str, *values: str) -> float:
+    """Return the seconds of a new process in which DuckDB runs *sql* on Parquet files."""
+    return _program(_DUCKDB, [sql, *values], "rows 1")
 
 
 _SPARK = """
 import sys
 from jobs.session import spark_session
 spark = spark_session("peer", record_classes=False)
-lake, key = sys.argv[1:]
-entries = spark.read.format("delta").load(lake + "/index_entries").where(f"topic = 'Bench000' AND key = '{key}'")
+lake, topic, key = sys.argv[1:]
+entries = spark.read.format("delta").load(lake + "/index_entries")
+entries = entries.where((entries.topic == topic) & (entries.key == key))
 messages = spark.read.format("delta").load(lake + "/messages")
 print("rows", messages.join(entries.select("physical_offset"), "physical_offset").count())
 """
@@ -86,7 +105,7 @@ print("rows", messages.join(entries.select("physical_offset"), "physical_offset"
 
 def spark_peer(lake: Path, key: str) -> float:
     """Return the seconds of a new session that looks a key up and joins its message."""
-    return _program(_SPARK, [str(lake), key], "rows 1")
+    return _program(_SPARK, [str(lake), _TOPIC, key], "rows 1")
 
 
 def main() -> None:
@@ -102,37 +121,23 @@ def main() -> None:
     lake = make_lake(asked.folder, messages)
     wanted = messages * 2 // 3
     key, unique = f"order-{wanted * _KEYS:012d}", f"0A0000078C3C18B4AAC2{wanted:012d}"
-    offset = _offset_of(wanted)
+    offset = int(offsets_of(_recipe(messages))[wanted])
     offset_id = encode_offset_id(Host(bytes([10, 0, 0, 1]), 10911), offset)
     figures = {
         "entries": messages * (_KEYS + 1),
         "files": {table: len(list((lake / table).rglob("*.parquet"))) for table in ("index_entries", "messages")},
-        "by_key_s": ours(lake, str(offset), "by-key", "-t", "Bench000", "-k", key, "--json"),
-        "by_unique_key_s": ours(lake, str(offset), "by-unique-key", "-t", "Bench000", "-i", unique, "--json"),
+        "by_key_s": ours(lake, str(offset), "by-key", "-t", _TOPIC, "-k", key, "--json"),
+        "by_unique_key_s": ours(lake, str(offset), "by-unique-key", "-t", _TOPIC, "-i", unique, "--json"),
         "by_offset_id_s": ours(lake, str(offset), "by-id", "-i", offset_id, "--json"),
     }
     if asked.peers:
-        stored, entries = (f"'{lake}/{table}/**/*.parquet'" for table in ("messages", "index_entries"))
+        stored, entries = (f"{lake}/{table}/**/*.parquet" for table in ("messages", "index_entries"))
         figures |= {
-            "duckdb_key_by_text_s": duckdb_peer(
-                lake,
-                f"SELECT m.* FROM {stored} m JOIN (SELECT physical_offset FROM {entries} "  # noqa: S608 - our own texts
-                f"WHERE topic = 'Bench000' AND key = '{key}') USING (physical_offset)",
-            ),
-            "duckdb_unique_key_s": duckdb_peer(
-                lake,
-                f"SELECT * FROM {stored} WHERE uniq_key = '{unique}'",  # noqa: S608 - our own texts
-            ),
+            "duckdb_key_by_text_s": duckdb_peer(_BY_KEY, stored, entries, _TOPIC, key),
+            "duckdb_unique_key_s": duckdb_peer(_BY_UNIQUE_KEY, stored, unique),
             "spark_key_s": spark_peer(lake, key),
         }
     print(json.dumps(figures, indent=2))
-
-
-def _offset_of(number: int) -> int:
-    """Return where the generated log has its message *number*."""
-    segment_size = Recipe(0, _RECORD_SIZE).segment_size
-    in_segment = (segment_size - 8) // _RECORD_SIZE
-    return number // in_segment * segment_size + number % in_segment * _RECORD_SIZE
 
 
 if __name__ == "__main__":
