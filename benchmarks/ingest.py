@@ -4,11 +4,12 @@ Ingest a log into `messages`, against what stands on either side of it.
     python benchmarks/ingest.py [--mib N] [--record-size BYTES] [--runs N] [--compressible] [--folder DIR] [--broker]
 
 Peers, interleaved in one run: reading the bytes into a checksum (the physical limit); one process that writes the same
-columns with the same codec from batches that lie ready in memory (the floor: it neither reads, decodes nor checks), and
-the same without a codec for bodies that it does not shorten, as we write them; Spark's own writer on our batches; naive
-PySpark (binaryFile, `struct` for each record; of a smaller log with small segments, counted per byte). The log is in
-the page cache, and sessions are started before the clock. `--broker`: once, behind them, a real broker that dispatches
-the same log to its queues and its index.
+columns with the same codec from batches that lie ready in memory (the floor: it neither reads, decodes nor checks); the
+same work shared by two processes at once, whose CPU seconds are those of busy cores, as ours are; one process again,
+without a codec for bodies that it does not shorten, as we write them; Spark's own writer on our batches; naive PySpark
+(binaryFile, `struct` for each record; of a smaller log with small segments, counted per byte). The log is in the page
+cache, and sessions are started before the clock. `--broker`: once, behind them, a real broker that dispatches the same
+log to its queues and its index.
 """
 
 import argparse
@@ -19,45 +20,32 @@ import shutil
 import struct
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import Row, SparkSession
 
 from benchmarks.broker import RELEASE, rebuilt_by_broker
+from benchmarks.floor import batches_of, floor
 from benchmarks.measuring import Measured, measured, vars_of
 from benchmarks.stores import Recipe, make_store
 from jobs.ingest import Request, ingest
-from jobs.lake.tables import MESSAGES
-from jobs.lake.writing import writer_settings
 from jobs.source.listing import list_store
-from jobs.source.planning import Range, plan_ranges
-from jobs.source.reading import RangeReader
+from jobs.source.planning import plan_ranges
 from jobs.source.workers import OneByOne, SparkWorkers
-from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.layout import MAGIC_V1
-from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.schema import SCHEMA
-from rmq_formats.properties import PropertyParser
 
 _SLOW = {"Spark's writer", "naive PySpark"}  # run once: they take minutes
+_CORES = 2  # that Spark and the floor may use
 _NAIVE_MIB = 192
 _NAIVE_SEGMENT = 16 << 20
 _PLAIN = ">iiiiiqqiq4siq4siiqi"  # the fields before a record's body
 _PLAIN_SIZE = struct.calcsize(_PLAIN)
-
-
-def batches_of(range_: Range) -> Iterator[pa.RecordBatch]:
-    """Decode one range."""
-    for group in RangeReader(range_).pieces():
-        if isinstance(group, Records):
-            yield message_batch(group, PropertyParser.SCAN)[0]
 
 
 def checksum(store: Path) -> None:
@@ -67,24 +55,6 @@ def checksum(store: Path) -> None:
             value = 0
             while data := file.read(16 << 20):
                 value = crc32(data, value)
-
-
-def floor(store: Path, folder: Path, as_is: Collection[str] = ()) -> Measured:
-    """Write prepared batches with pyarrow, the columns *as_is* without a codec; preparing them is not counted."""
-    total = Measured()
-    for number, range_ in enumerate(plan_ranges(list_store(str(store)))):
-        prepared = list(batches_of(range_))
-        if not prepared:
-            continue
-        settings = writer_settings(MESSAGES, prepared[0].num_rows, as_is)
-        settings["write_statistics"] = [name for name in settings["write_statistics"] if name in SCHEMA.names]
-        cpu = time.process_time()  # of this process alone: workers of other peers end meanwhile
-        with measured() as figures, pq.ParquetWriter(folder / f"{number}.parquet", SCHEMA, **settings) as writer:
-            for batch in prepared:
-                writer.write_batch(batch)
-        total.wall_s += figures.wall_s
-        total.cpu_s += time.process_time() - cpu
-    return total
 
 
 def spark_writer(spark: SparkSession, store: Path, folder: Path) -> None:
@@ -173,18 +143,20 @@ def main() -> None:
     parser.add_argument("--broker", action="store_true")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark")
     told = parser.parse_args()
-    store = make_store(Recipe(told.mib << 20, told.record_size, compressible=told.compressible), told.folder)
+    size = told.mib << 20
+    store = make_store(Recipe(size, told.record_size, compressible=told.compressible), told.folder)
     small = make_store(Recipe(_NAIVE_MIB << 20, told.record_size, segment_size=_NAIVE_SEGMENT, seed=1), told.folder)
     scratch = (told.scratch or told.folder) / "rocketmq-lake-scratch"
     from jobs.session import spark_session
 
-    spark = spark_session("benchmark", spark_options=["--master", "local[2]"], record_classes=False)
+    spark = spark_session("benchmark", spark_options=["--master", f"local[{_CORES}]"], record_classes=False)
     messages_only: Any = {"broker": "b", "tables": frozenset(), "release": "5.3.3"}
     as_is = [] if told.compressible else ["body"]
     peers: dict[str, tuple[float, Callable[[], Measured | None]]] = {
         "checksum": (told.mib, lambda: checksum(store)),
-        "floor": (told.mib, lambda: floor(store, scratch)),
-        "floor, bodies as we store them": (told.mib, lambda: floor(store, scratch, as_is)),
+        "floor": (told.mib, lambda: floor(store, size, scratch)),
+        "floor, two at once": (told.mib, lambda: floor(store, size, scratch, processes=_CORES)),
+        "floor, bodies as we store them": (told.mib, lambda: floor(store, size, scratch, as_is=as_is)),
         "one process": (told.mib, lambda: _ours(store, scratch, OneByOne(), messages_only)),
         "rocketmq-lake": (told.mib, lambda: _ours(store, scratch, SparkWorkers(spark), messages_only)),
         "Spark's writer": (told.mib, lambda: spark_writer(spark, store, scratch / "spark")),
@@ -224,7 +196,7 @@ def _result(told: argparse.Namespace, seen: dict[str, list[Measured]], mib: dict
         for name, values in middle.items()
     }
     ours, floor_ = per_gib["rocketmq-lake"], per_gib["floor"]
-    like_ours = per_gib["floor, bodies as we store them"]
+    at_once, like_ours = per_gib["floor, two at once"], per_gib["floor, bodies as we store them"]
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "command": " ".join(["python", "benchmarks/ingest.py", *sys.argv[1:]]),
@@ -236,6 +208,8 @@ def _result(told: argparse.Namespace, seen: dict[str, list[Measured]], mib: dict
         "ratios": {
             "cpu_over_floor": round(ours["cpu_s"] / floor_["cpu_s"], 2),
             "wall_over_floor": round(ours["wall_s"] / floor_["wall_s"], 2),
+            "cpu_over_floor_two_at_once": round(ours["cpu_s"] / at_once["cpu_s"], 2),
+            "wall_over_floor_two_at_once": round(ours["wall_s"] / at_once["wall_s"], 2),
             "cpu_over_floor_with_bodies_as_ours": round(ours["cpu_s"] / like_ours["cpu_s"], 2),
             "wall_over_floor_with_bodies_as_ours": round(ours["wall_s"] / like_ours["wall_s"], 2),
             "rows_per_core_second": round((1 << 30) / told.record_size / ours["cpu_s"]),
