@@ -5,7 +5,6 @@ A verb's module has `command: click.Command`; the command returns an ExitCode, o
 """
 
 import os
-import re
 import shlex
 import signal
 import sys
@@ -15,7 +14,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
-from platform import python_version
 from time import monotonic
 from types import FrameType
 
@@ -24,11 +22,11 @@ import click
 from jobs import __version__
 from jobs.configuration import name_variables
 from jobs.exit_codes import ExitCode
+from jobs.failures import failures, follows_interrupt, one_line
 from jobs.launch.arguments import CommandLine, divide, names_s3, value_of
 from jobs.launch.errors import SetupError
 from jobs.log import JsonLines, in_json, say
 from jobs.verbs import VERBS
-from rmq_formats.errors import FormatError
 
 _EPILOG = """\
 \b
@@ -87,6 +85,7 @@ def _print_versions(ctx: click.Context, _parameter: click.Parameter, asked: bool
     if not asked or ctx.resilient_parsing:
         return
     from importlib import metadata
+    from platform import python_version
 
     click.echo(f"rocketmq-lake {__version__}")
     click.echo(f"python {python_version()}")
@@ -103,11 +102,6 @@ def _java() -> str:
         return str(find_java_home())
     except SetupError:
         return "not found"
-
-
-# What Spark says of a Python process that is gone, and what Python says of a file.
-_DEAD_WORKER = "Python worker exited unexpectedly"
-_FILE_ERROR = re.compile(r"\w+: \[Errno \d+\] (?P<reason>.+): '(?P<file>.+)'")
 
 
 def _pack(ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
@@ -231,9 +225,9 @@ def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
         return _interrupted(arguments)
     except BrokenPipeError as error:
         return ExitCode.CLEAN if _reader_has_gone() else _fail(error, settings)
-    except _failures() as error:
+    except failures() as error:
         # A call to the JVM that is cut short may make the next one fail, on the way out.
-        return _interrupted(arguments) if _follows_interrupt(error) else _fail(error, settings)
+        return _interrupted(arguments) if follows_interrupt(error) else _fail(error, settings)
     return ExitCode(outcome or ExitCode.CLEAN)
 
 
@@ -259,28 +253,10 @@ def _launched(line: CommandLine) -> list[str]:
     return list(line.own)
 
 
-def _failures() -> tuple[type[BaseException], ...]:
-    """Name the errors that are no bug of ours; those of libraries only where the library was loaded at all."""
-    foreign = (
-        ("pyspark.errors", "PySparkException"),
-        ("py4j.protocol", "Py4JError"),
-        ("deltalake.exceptions", "DeltaError"),
-        ("pyarrow", "ArrowException"),
-    )
-    loaded = (getattr(sys.modules.get(module), name, None) for module, name in foreign)
-    return (FormatError, OSError, SetupError, *(kind for kind in loaded if kind is not None))
-
-
 def _interrupted(arguments: Sequence[str]) -> ExitCode:
     verb = _verb_of(arguments)
     say(" ".join(["rmq-lake: interrupted.", *([VERBS[verb].again] if verb else [])]), "error")
     return ExitCode.INTERRUPTED
-
-
-def _follows_interrupt(error: BaseException) -> bool:
-    """Tell whether an error was raised while an interruption was on its way."""
-    before = error.__cause__ or error.__context__
-    return before is not None and (isinstance(before, KeyboardInterrupt) or _follows_interrupt(before))
 
 
 def _fail(error: BaseException, settings: _Settings) -> ExitCode:
@@ -289,38 +265,8 @@ def _fail(error: BaseException, settings: _Settings) -> ExitCode:
 
         say("".join(traceback.format_exception(error)).rstrip(), "error")
     else:
-        say(f"rmq-lake: {_one_line(error)}", "error")
+        say(f"rmq-lake: {one_line(error)}", "error")
     return ExitCode.FAILED
-
-
-def _one_line(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}"
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return (_raised_on_a_worker(lines) or _raised_in_the_jvm(lines) or [*lines, type(error).__name__][0]).strip()
-
-
-def _raised_on_a_worker(lines: Sequence[str]) -> str | None:
-    """Return what a task's Python failed with, said as it would have been here, from what Spark makes of it."""
-    if any(_DEAD_WORKER in line for line in lines):
-        return "a worker's process died, killed from outside or for want of memory; the system's log knows more"
-    begun = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
-    if not begun:
-        return None
-    # Of several in a chain the last is what was raised; the others are its causes.
-    raised = next((line for line in lines[begun[-1] + 1 :] if not line.startswith((" ", "\t"))), "")
-    of_file = _FILE_ERROR.fullmatch(raised)
-    if of_file:
-        return f"{of_file['file']}: {of_file['reason']}"
-    name, _, text = raised.partition(": ")
-    if name.startswith(FormatError.__module__):
-        return text
-    return f"{raised} (--traceback shows where)" if raised else None
-
-
-def _raised_in_the_jvm(lines: Sequence[str]) -> str | None:
-    """Return what follows "An error occurred while calling o38.count.", which says nothing."""
-    return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), None)
 
 
 def _reader_has_gone() -> bool:

@@ -7,12 +7,10 @@ option has is refused: it would otherwise be ignored for years. `--show-config` 
 
 import json
 import os
-import tomllib
-from collections.abc import Callable, Iterator
-from difflib import get_close_matches
-from functools import wraps
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -39,6 +37,8 @@ def _read_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
     del parameter
     if path is None:
         return
+    import tomllib
+
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -65,8 +65,8 @@ def _defaults(values: dict[str, Any], path: Path, ctx: click.Context) -> dict[st
             raise _unknown_key(f"{'.'.join(command)}.{key}", known, path, ctx)
     shared = {key: value for key, value in values.items() if not isinstance(value, dict)}
     for key in shared:
-        if key not in known and key not in _SHARED_KEYS:
-            raise _unknown_key(key, {*known, *_SHARED_KEYS}, path, ctx)
+        if key not in known and key not in _shared_keys():
+            raise _unknown_key(key, {*known, *_shared_keys()}, path, ctx)
     for key in values.keys() - shared.keys() - VERBS.keys():
         raise _unknown_key(f"[{key}]", VERBS, path, ctx)
     return {known[key]: value for key, value in {**shared, **own}.items() if key in known}
@@ -77,10 +77,16 @@ def key_of(parameter: click.Parameter) -> str:
     return max(parameter.opts, key=len).lstrip("-")
 
 
-def _unknown_key(key: str, known: Any, path: Path, ctx: click.Context) -> click.BadParameter:  # noqa: ANN401  any names
-    similar = get_close_matches(key.rpartition(".")[2].strip("[]"), known, n=1)
-    hint = f"; did you mean {similar[0]}?" if similar else ""
+def _unknown_key(key: str, known: Iterable[str], path: Path, ctx: click.Context) -> click.BadParameter:
+    hint = _meant(key.rpartition(".")[2].strip("[]"), known)
     return click.BadParameter(f"{path}: unknown key {key}{hint}", ctx=ctx, param_hint="--config")
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    similar = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def config_option(command: _Command) -> _Command:
@@ -105,8 +111,7 @@ def config_option(command: _Command) -> _Command:
     show = click.option(
         "--show-config", is_flag=True, help="Print every setting and where it is from, as such TOML; do nothing else."
     )
-    result: _Command = config(show(shown_or_run))  # type: ignore[assignment]  # click's decorators forget the type
-    return result
+    return cast("_Command", config(show(shown_or_run)))  # click's decorators forget the type
 
 
 def settings_of(command: click.Command) -> list[click.Parameter]:
@@ -123,8 +128,7 @@ def name_variables(command: click.Command, *names: str) -> None:
     prefix = _variable(*names, "")
     known = {p.envvar for _, parameters in _leaves(command, names) for p in parameters}
     for unknown in sorted(name for name in os.environ if name.startswith(prefix) and name not in known):
-        similar = get_close_matches(unknown, map(str, known), n=1)
-        raise click.UsageError(f"{unknown}: no such option{f'; did you mean {similar[0]}?' if similar else ''}")
+        raise click.UsageError(f"{unknown}: no such option{_meant(unknown, map(str, known))}")
 
 
 def variable_of(parameter: click.Parameter, *names: str) -> str:
@@ -167,7 +171,7 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
     return "\n".join([*head, *(f"{text:{width}}  # {origin}" for text, origin in lines)])
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401  whatever a type converts to
+def _plain(value: object) -> object:
     """Return a value as TOML and JSON have it."""
     if isinstance(value, tuple | list):
         return [_plain(element) for element in value]
@@ -183,14 +187,9 @@ def _origin(parameter: click.Parameter, ctx: click.Context) -> str:
     return str(ctx.meta[_CONFIG_FILE]) if source is ParameterSource.DEFAULT_MAP else "default"
 
 
+@cache
 def _shared_keys() -> frozenset[str]:
     """Collect the keys that may stand before the first table, whichever verb reads the file."""
-
-    @composed(json_option, quiet_option, report_option, max_rate_option, store_options, geometry_options)
-    def probe() -> None: ...
-
-    parameters: list[click.Parameter] = probe.__click_params__  # type: ignore[attr-defined]  # set by click's decorators
-    return frozenset(key_of(parameter) for parameter in parameters) | {"lake", "broker"}
-
-
-_SHARED_KEYS = _shared_keys()
+    options = composed(json_option, quiet_option, report_option, max_rate_option, store_options, geometry_options)
+    probe = click.command()(options(lambda: None))
+    return frozenset(map(key_of, settings_of(probe))) | {"lake", "broker"}

@@ -49,7 +49,8 @@ def say(message: str, level: str = "info", **fields: Field) -> None:
     if isinstance(sys.stderr, JsonLines):
         sys.stderr.event(message, level, **fields)
     else:
-        print(message, file=sys.stderr, flush=True)  # noqa: T201 - this is the place that does
+        sys.stderr.write(f"{message}\n")
+        sys.stderr.flush()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ the environment, the environment over the file. `--show-config` prints what came
     def command(store: str, …) -> ExitCode: …
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,7 +79,9 @@ class LocalFileType(click.Path):
     def __init__(self) -> None:
         super().__init__(dir_okay=False, path_type=Path)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
         """Return the path; a URI would be taken for one."""
         if not is_local(str(value)):
             self.fail(f"{value}: name a file of this machine", param, ctx)

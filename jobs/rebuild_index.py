@@ -9,6 +9,8 @@ import click
 from jobs.beside_broker import broker_process, care_beside, check_room
 from jobs.configuration import config_option
 from jobs.exit_codes import ExitCode
+from jobs.foreseen import tell
+from jobs.indexing.foreseeing import foresee
 from jobs.indexing.rebuilding import MANIFEST, Request, Result, is_inside, is_unused, rebuild
 from jobs.indexing.settings import UndecidedError, Wanted
 from jobs.install import RefusedError, broker_kept_out, install, plan_installation
@@ -30,6 +32,7 @@ _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files tak
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake rebuild-index /data/rocketmq/store --out /data/index\n  "
+               "rmq-lake rebuild-index STORE --out DIR --lost-only --dry-run\n  "
                "rmq-lake rebuild-index STORE --out DIR --lost-only --install --dry-run")  # fmt: skip
 @store_options
 @click.option(
@@ -37,7 +40,11 @@ _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files tak
 )
 @click.option("--lost-only", is_flag=True, help="Keep the index files that are there; write those that are missing.")
 @click.option("--install", "wants_install", is_flag=True, help="Put the files into the stopped broker's store.")
-@click.option("--dry-run", is_flag=True, help="With --install: say what would be done, and touch nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Say what would be built, and write nothing; with --install, build into DIR, and leave the store as it is.",
+)
 @click.option(
     "--advance-checkpoint",
     is_flag=True,
@@ -76,8 +83,11 @@ def command(  # noqa: PLR0913 - one argument an option
 
     if is_inside(out, store):
         raise click.UsageError(f"--out {out}: nothing is written inside a store")
-    if (dry_run or advance_checkpoint) and not wants_install:
-        raise click.UsageError("--dry-run and --advance-checkpoint belong to --install")
+    if advance_checkpoint and not wants_install:
+        raise click.UsageError("--advance-checkpoint belongs to --install")
+    foresees = dry_run and not wants_install
+    if foresees and report is not None:
+        raise click.UsageError("--report belongs to a run: this --dry-run writes nothing")
     conf = read_broker_conf(broker_conf)
     care = care_beside(store, max_rate)
     spark = spark_session("rmq-lake rebuild-index", half=care is not None)
@@ -99,6 +109,8 @@ def command(  # noqa: PLR0913 - one argument an option
         listing = list_store(store, commitlog=request.commitlog, options=options)
         check_room(store, out, int(sum(segment.size for segment in listing.segments) * _SHARE_OF_LOG))
     try:
+        if foresees:
+            return tell(foresee(request, options), as_json=as_json, quiet=quiet)
         result = rebuild(request, SparkWorkers(spark), options)
     except UndecidedError as error:
         raise click.UsageError(str(error)) from error
@@ -131,13 +143,10 @@ def _install(store: str, out: str, *, dry_run: bool, advance_checkpoint: bool) -
 
 def _text(result: Result) -> str:
     """Return the summary for people."""
-    settings = result.settings
     lines = [
         f"{result.store} → {result.out}",
         f"  {result.row_keys} keys of {result.records} messages",
-        f"  {settings.geometry.value}: {settings.geometry.origin}, {settings.geometry.evidence}",
-        f"  rules {settings.rules.origin}: {settings.rules.evidence}",
-        f"  names in {settings.zone.value}: {settings.zone.origin}, {settings.zone.evidence}",
+        *result.settings.lines(),
     ]
     lines += [
         f"  {entry['role'].upper()} {entry['name']}: {entry['verdict']}; {entry['detail']}"

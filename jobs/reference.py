@@ -163,4 +163,4 @@ def _type(annotation: object) -> str:
 
 
 if __name__ == "__main__":
-    print(page(), end="")  # noqa: T201 - this is the output
+    click.echo(page(), nl=False)

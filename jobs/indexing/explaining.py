@@ -114,7 +114,7 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     for survivor, result in zip(survivors, compared, strict=True):
         judged[survivor.real.name] = judge(survivor, result, before)
         before = survivor
-    explained = tuple(judged.get(file.name) or _refused(file, refused[file.name] or "") for file in files)
+    explained = tuple(judged.get(file.name) or refused_for(file, refused[file.name] or "") for file in files)
     return Explanation(row, explained, geometry, rules, tuple(_gaps(explained)))
 
 
@@ -149,7 +149,8 @@ def _gaps(files: Sequence[Explained]) -> Iterator[tuple[str, int]]:
         end, known = max(survivor.end, 0), True
 
 
-def _refused(real: RealFile, reason: str) -> Explained:
+def refused_for(real: RealFile, reason: str) -> Explained:
+    """Return what a file is that size or header forbid to look into."""
     kind = reason.partition(":")[0]
     verdict = next((verdict for verdict in Verdict if verdict == kind), Verdict.HEADER_DAMAGE)
     return Explained(real, verdict, detail=reason)

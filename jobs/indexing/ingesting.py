@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -278,17 +278,18 @@ class _FileWriter:
         self._open_file = open_file
         self._options = options
         count = (work.begun.entry_count if work.begun else work.head) + sum(part.keys for part in work.parts)
-        # Only a full file is hashed, and a full one is too large to be kept in memory for that.
-        self._file = TemporaryFile() if count >= work.geometry.capacity else None  # noqa: SIM115 - closed by `run`
         self._builder = FileBuilder(work.geometry, RuleTable.of(work.rules), self._store, work.previous)
         self._pending: list[pa.RecordBatch] = []
         self._opened = ExitStack()
+        # Only a full file is hashed, and a full one is too large to be kept in memory for that.
+        self._is_hashed = count >= work.geometry.capacity
+        self._file: IO[bytes] | None = None
         self._rows: RowFile | None = None  # the Parquet file that is being written
         self._rows_written = 0  # into it
         self._actions: list[Any] = []
 
     def run(self) -> EntryRows:
-        with self._file or nullcontext(), self._opened:
+        with TemporaryFile() if self._is_hashed else nullcontext() as self._file, self._opened:
             return self._run()
 
     def _run(self) -> EntryRows:

@@ -103,10 +103,7 @@ class Result:
 
 def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Result:
     """Build the files and the manifest in the output directory."""
-    care = request.care.shared_by(workers.width) if request.care else None
-    listing = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
-    files = real_files(listing)
-    settings = settle(listing, files, request.wanted)
+    listing, files, settings = look(request, options, request.care.shared_by(workers.width) if request.care else None)
     directory = normalise(request.out)  # a relative path is one of ours, not of the tasks
     with scratch_beside(directory, options) as scratch:
         if request.lost_only:
@@ -129,6 +126,13 @@ def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Resu
     manifest = json.dumps(result.describe(), indent=1).encode()
     storage_of(directory, options).create(join(directory, MANIFEST), manifest)
     return result
+
+
+def look(request: Request, options: dict[str, str], care: Care | None) -> tuple[StoreListing, list[RealFile], Settings]:
+    """Return what there is and what to build by; `UndecidedError` for what has to be given."""
+    listing = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
+    files = real_files(listing)
+    return listing, files, settle(listing, files, request.wanted)
 
 
 class _Plan(NamedTuple):

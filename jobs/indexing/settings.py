@@ -4,7 +4,7 @@ By which numbers and rules index files are built, and how each of them is known:
 Nothing is guessed where a guess would change bytes: then `UndecidedError` says what has to be given.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from typing import Generic, NamedTuple, TypeVar
@@ -72,6 +72,12 @@ class Settings(NamedTuple):
             },
             "time_zone": {"zone": str(zone.value), "origin": zone.origin, "evidence": zone.evidence},
         }
+
+    def lines(self) -> Iterator[str]:
+        """Yield what people read."""
+        yield f"  {self.geometry.value}: {self.geometry.origin}, {self.geometry.evidence}"
+        yield f"  rules {self.rules.origin}: {self.rules.evidence}"
+        yield f"  names in {self.zone.value}: {self.zone.origin}, {self.zone.evidence}"
 
 
 def settle(listing: StoreListing, files: Sequence[RealFile], wanted: Wanted) -> Settings:

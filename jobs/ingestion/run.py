@@ -74,7 +74,8 @@ def ingest(request: Request, workers: Workers | None = None) -> Summary:
     clock.lap("listing")
     if store is not None:
         with nullcontext() if request.dry_run else held(lake, store.store_id) as was_cut_off:
-            _Run(workers, lake, refreshed(lake, store), listing, request, summary, clock).run(bool(was_cut_off))
+            known = refreshed(lake, store)
+            _Run(workers, lake, known, listing, request, summary, clock, was_cut_off=bool(was_cut_off)).run()
     summary.seconds = clock.laps
     return summary
 
@@ -90,16 +91,17 @@ class _Run:
     request: Request
     summary: Summary
     clock: Clock
+    was_cut_off: bool  # the run before this one: it did not end by itself
     tables: dict[str, int] = field(default_factory=dict)  # the newest run that each one has
 
-    def run(self, was_cut_off: bool) -> None:  # noqa: FBT001 - a fact about the run before
-        """Do all of it; *was_cut_off*: the run before this one did not end by itself."""
+    def run(self) -> None:
+        """Do all of it."""
         self.summary.store_id = self.store.store_id
         leftover = unfinished(self.lake, self.store)
         spared = self._unwanted()
         self.tables = wholeness.newest_runs(self.lake, self.store, is_done=leftover is None, spared=spared)
         if not self.request.dry_run:
-            self._finish_earlier(leftover, was_cut_off)
+            self._finish_earlier(leftover)
         superseded = divergence(self.lake, self.store, self.listing)
         self._begin_at(superseded)
         rules = known_releases(self.listing, self.request.release).value
@@ -122,10 +124,10 @@ class _Run:
         self._make_entries(begun, work, outcomes, made)
         self.clock.lap("making index entries")
         # What an attempt left may go only when its number is taken.
-        takes_number = was_cut_off and has_litter(self.lake, self.store)
+        takes_number = self.was_cut_off and has_litter(self.lake, self.store)
         manifest = self._manifest(outcomes, made, superseded)
         if manifest.tables or manifest.to_offset > manifest.from_offset or superseded or takes_number:
-            self._commit(manifest, was_cut_off)
+            self._commit(manifest)
         self.clock.lap("commit")
 
     def _unwanted(self) -> set[str]:
@@ -133,12 +135,12 @@ class _Run:
         queues = set() if CONSUME_QUEUE.name in self.request.tables else {CONSUME_QUEUE.name}
         return queues if self.request.with_index else {*queues, INDEX_ENTRIES.name, INDEX_FILES.name}
 
-    def _finish_earlier(self, leftover: Manifest | None, was_cut_off: bool) -> None:  # noqa: FBT001
+    def _finish_earlier(self, leftover: Manifest | None) -> None:
         """Commit what an earlier run prepared."""
         if leftover is not None:
             commit_prepared(self.lake, leftover)
             self.summary.recovered = leftover.run
-        if was_cut_off and self.store.newest is not None:
+        if self.was_cut_off and self.store.newest is not None:
             sweep(self.lake, self.store.newest)
 
     def _begin_at(self, superseded: Superseded | None) -> None:
@@ -293,11 +295,11 @@ class _Run:
         chosen = {CHOSEN: self.summary.to_offset} if self.request.selection.takes_or_all else {}
         return {wholeness.STATE: self.tables, **chosen}
 
-    def _commit(self, manifest: Manifest, was_cut_off: bool) -> None:  # noqa: FBT001
+    def _commit(self, manifest: Manifest) -> None:
         prepare(self.lake, manifest)
         self.summary.run = manifest.run
         self.summary.versions = commit_prepared(self.lake, manifest)
-        if was_cut_off:
+        if self.was_cut_off:
             sweep(self.lake, manifest)
         keep_up(self.lake, manifest)
 

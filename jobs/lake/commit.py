@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
@@ -228,7 +229,7 @@ def chosen(
     snapshot: DeltaTable,
     options: Mapping[str, str],
     columns: list[str] | None = None,
-    where: Any = None,  # noqa: ANN401 - an expression of pyarrow's
+    where: pc.Expression | None = None,
 ) -> pa.Table:
     """
     Return the rows of a snapshot that *where* takes.
@@ -249,7 +250,7 @@ def rows(
     table: str,
     options: Mapping[str, str],
     columns: list[str] | None = None,
-    where: Any = None,  # noqa: ANN401 - an expression of pyarrow's
+    where: pc.Expression | None = None,
 ) -> list[dict[str, Any]]:
     """Return the rows of a table that *where* takes; statistics in Delta's log leave few files to open."""
     for _ in range(_ATTEMPTS):

@@ -10,6 +10,7 @@ import re
 import sys
 import tarfile
 from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from jobs.launch.errors import SetupError
 
 # What pyproject.toml names, without Spark and what is of use beside a JVM alone.
 NEEDED = ("click", "deltalake", "numba", "numpy", "pyarrow", "tzdata")
-_MODES = {".tar.gz": "w:gz", ".tgz": "w:gz", ".tar": "w"}  # that Spark unpacks
 _LEFT_OUT = frozenset({"__pycache__", "tests", ".."})
 _NAME = re.compile(r"[\w.-]+")
 _PYTHON = """\
@@ -29,12 +29,13 @@ PYTHONPATH=$here/lib${{PYTHONPATH:+:$PYTHONPATH}} exec python{major}.{minor} "$@
 
 def pack(path: Path) -> None:
     """Write the archive; what it is named says how it is compressed."""
-    suffix = next((suffix for suffix in _MODES if path.name.endswith(suffix)), None)
-    if suffix is None:
+    is_packed = path.name.endswith((".tar.gz", ".tgz"))
+    if not is_packed and path.suffix != ".tar":
         raise SetupError(f"{path}: name it .tar.gz or .tar: Spark tells by that how to unpack it")
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        with tarfile.open(unfinished, _MODES[suffix], **({"compresslevel": 1} if suffix != ".tar" else {})) as archive:  # type: ignore[call-overload]  # of a mode that is known when it runs
+        opened = partial(tarfile.open, mode="w:gz", compresslevel=1) if is_packed else partial(tarfile.open, mode="w")
+        with opened(unfinished) as archive:
             _add_python(archive)
             for source, name in _files():
                 archive.add(source, f"lib/{name}", recursive=False)
