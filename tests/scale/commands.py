@@ -1,16 +1,25 @@
-"""Run the launcher as a user does: another process, from another directory."""
+"""Run verbs as users do, in another process or in this one; and what a lake must hold behind them."""
 
 import json
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
+from jobs import cli
+from jobs.exit_codes import ExitCode
+from tests.pipeline.stores import records_of, segments_of
+
 ROOT = Path(__file__).parent.parent.parent
 _SECONDS = 1000  # of a busy machine; on an idle one, a tenth of it
+
+
+Run = Callable[..., tuple[ExitCode, str, str]]
 
 
 class Ended(NamedTuple):
@@ -26,6 +35,16 @@ def rmq_lake(*arguments: str, **environment: str) -> Ended:
     return _run("jobs.main", *arguments, **environment)
 
 
+def in_this_process(spark_options: Sequence[str], capfd: pytest.CaptureFixture[str]) -> Run:
+    """Return what runs a verb here with Spark's options before it, and gives its exit code and what it said."""
+
+    def command(*arguments: str) -> tuple[ExitCode, str, str]:
+        capfd.readouterr()
+        return cli.main([*spark_options, *arguments]), *capfd.readouterr()
+
+    return command
+
+
 def in_one_application(spark_options: Sequence[str], steps: Sequence[Any], **environment: str) -> list[Any]:
     """Run steps in one application (see `tests.scale.application`) and return their results."""
     options = shlex.join(spark_options)
@@ -34,6 +53,11 @@ def in_one_application(spark_options: Sequence[str], steps: Sequence[Any], **env
         raise OSError(ended.err)
     results: list[Any] = json.loads(ended.out)
     return results
+
+
+def expected_rows(store: Path) -> list[tuple[int, bytes]]:
+    """Return offset and bytes of each message that the scalar layer reads from a store on this machine."""
+    return [(record.physical_offset, raw) for record, raw in records_of(segments_of(store))]
 
 
 def _run(module: str, *arguments: str, **environment: str) -> Ended:

@@ -16,9 +16,9 @@ from jobs.ingestion.model import Request
 from jobs.ingestion.run import ingest
 from jobs.source.workers import OneByOne
 from tests.pipeline.lakes import leftovers, raw_rows, rows_of
-from tests.pipeline.stores import records_of, segments_of
+from tests.pipeline.stores import segments_of
 from tests.scale.cluster import WORKERS, Cluster, can_set_apart, executors_at_work, spark_cluster
-from tests.scale.commands import Ended, in_one_application, rmq_lake
+from tests.scale.commands import Ended, expected_rows, in_one_application, rmq_lake
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]  # of a busy machine: all takes minutes on an idle one
 
@@ -76,11 +76,6 @@ def results(cluster: Cluster, store: Path, ingested: tuple[Ended, Path]) -> dict
     settings = [word for setting in SPECULATION.items() for word in ("--conf", "=".join(setting))]
     found = in_one_application([*cluster.spark_options, *settings], list(steps.values()))
     return dict(zip(steps, found, strict=True))
-
-
-def expected_rows(store: Path) -> list[tuple[int, bytes]]:
-    """Return what the scalar layer reads."""
-    return [(record.physical_offset, raw) for record, raw in records_of(segments_of(store))]
 
 
 def without_run(rows: list[dict[str, Any]]) -> list[str]:
@@ -187,27 +182,22 @@ def test_of_a_slow_task_and_its_speculative_copy_one_counts(
     cluster: Cluster, store: Path, results: dict[str, Any]
 ) -> None:
     """Both have written their files when the slow one is stopped."""
-    lake = cluster.folder / "late"
-
-    assert {"code": 0, "messages": len(expected_rows(store))} == results["late"]
-    assert expected_rows(store) == raw_rows(lake)
-    assert 1 == _abandoned(lake)
+    assert_every_message_counts_once(store, results["late"], cluster.folder / "late", abandoned=1)
 
 
 def test_a_task_that_fails_behind_its_work_is_done_again_and_counts_once(
     cluster: Cluster, store: Path, results: dict[str, Any]
 ) -> None:
     """Each first attempt has written its files before it fails."""
-    lake = cluster.folder / "fail"
+    attempts = len(segments_of(store))
+    assert_every_message_counts_once(store, results["fail"], cluster.folder / "fail", abandoned=attempts)
 
-    assert {"code": 0, "messages": len(expected_rows(store))} == results["fail"]
+
+def assert_every_message_counts_once(store: Path, result: dict[str, int], lake: Path, *, abandoned: int) -> None:
+    """Hold a run and its lake to the store; so many files of messages are named by no commit: attempts in vain."""
+    assert {"code": 0, "messages": len(expected_rows(store))} == result
     assert expected_rows(store) == raw_rows(lake)
-    assert len(segments_of(store)) == _abandoned(lake)
-
-
-def _abandoned(lake: Path) -> int:
-    """Count the files of messages that no commit names: attempts that came to nothing."""
-    return len([name for name in leftovers(lake) if name.startswith("/messages/")])
+    assert abandoned == len([name for name in leftovers(lake) if name.startswith("/messages/")])
 
 
 @pytest.mark.skipif(not can_set_apart(), reason="this system gives a process no mounts of its own")

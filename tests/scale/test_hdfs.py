@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs import cli
 from jobs.exit_codes import ExitCode
 from jobs.indexing.rebuilding import Request as RebuildRequest
 from jobs.indexing.rebuilding import rebuild
@@ -17,8 +16,7 @@ from jobs.storage import storage_of
 from jobs.verify import Request as VerifyRequest
 from jobs.verify import verify
 from tests.pipeline.lakes import raw_rows, rows_of
-from tests.pipeline.stores import records_of, segments_of
-from tests.scale.commands import in_one_application
+from tests.scale.commands import Run, expected_rows, in_one_application, in_this_process
 from tests.scale.hdfs import Hdfs, hdfs
 from tests.scale.servers import ADDRESS, free_port
 
@@ -26,9 +24,6 @@ pytestmark = pytest.mark.hdfs
 
 RANGE = 3000  # bytes: no record is longer, and no segment's size is a multiple
 SEGMENT = "commitlog/00000000000000000000"
-
-Run = Callable[..., tuple[ExitCode, str, str]]
-
 
 ODD = [f"{number}/%RETRY%group/0/{name}" for number, name in enumerate(("a b", "c[d]", "e?f", "g#h", "i%2Fj"))]
 
@@ -66,17 +61,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tree: Path) -> Iterator[Hdf
 def run(server: Hdfs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     """Run a verb in this process, with the server's address before it."""
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "")
-
-    def command(*arguments: str) -> tuple[ExitCode, str, str]:
-        capfd.readouterr()
-        return cli.main([*server.spark_options, *arguments]), *capfd.readouterr()
-
-    return command
-
-
-def expected_rows(store: Path) -> list[tuple[int, bytes]]:
-    """Return what the scalar layer reads from the local copy."""
-    return [(record.physical_offset, raw) for record, raw in records_of(segments_of(store))]
+    return in_this_process(server.spark_options, capfd)
 
 
 def test_every_message_of_a_store_on_hdfs_is_in_the_lake_once(server: Hdfs, local: Path, tmp_path: Path) -> None:

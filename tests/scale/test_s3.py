@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from jobs import cli
 from jobs.exit_codes import ExitCode
 from jobs.indexing.rebuilding import Request as RebuildRequest
 from jobs.indexing.rebuilding import rebuild
@@ -25,8 +24,7 @@ from jobs.verify import verify
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
 from tests.pipeline.lakes import table_of
-from tests.pipeline.stores import records_of, segments_of
-from tests.scale.commands import rmq_lake
+from tests.scale.commands import Run, expected_rows, in_this_process, rmq_lake
 from tests.scale.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
 pytestmark = pytest.mark.s3
@@ -65,23 +63,11 @@ def uploaded(s3: S3Server, golden: Callable[[str], Path], request: pytest.Fixtur
 
 
 @pytest.fixture
-def run(
-    s3: S3Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[ExitCode, str, str]]:
+def run(s3: S3Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
     """Run a verb in this process, with the options of the server before it."""
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "")
     monkeypatch.setenv("RMQ_LAKE_S3", "")
-
-    def command(*arguments: str) -> tuple[ExitCode, str, str]:
-        capfd.readouterr()
-        return cli.main([*s3.spark_options, *arguments]), *capfd.readouterr()
-
-    return command
-
-
-def expected_rows(store: Path) -> list[tuple[int, bytes]]:
-    """Return what the scalar layer reads from the local copy."""
-    return [(record.physical_offset, raw) for record, raw in records_of(segments_of(store))]
+    return in_this_process(s3.spark_options, capfd)
 
 
 def test_every_message_of_a_store_on_s3_is_in_the_lake_on_s3_once(uploaded: Uploaded) -> None:
@@ -127,9 +113,7 @@ def test_a_wrong_key_fails_in_one_line_that_does_not_show_it(uploaded: Uploaded)
     assert ACCESS_KEY not in ended.err
 
 
-def test_queries_answer_from_s3_as_from_the_local_store(
-    uploaded: Uploaded, run: Callable[..., tuple[ExitCode, str, str]]
-) -> None:
+def test_queries_answer_from_s3_as_from_the_local_store(uploaded: Uploaded, run: Run) -> None:
     """The store and the lake that was made of it, without a JVM."""
     uploaded.ingest()
     asked = ("query", "by-key", "-t", "T1", "-k", "k1", "--json", "--release", "5.3.3")
@@ -142,9 +126,7 @@ def test_queries_answer_from_s3_as_from_the_local_store(
     )
 
 
-def test_inspect_and_dump_read_s3_as_they_read_a_disk(
-    uploaded: Uploaded, run: Callable[..., tuple[ExitCode, str, str]]
-) -> None:
+def test_inspect_and_dump_read_s3_as_they_read_a_disk(uploaded: Uploaded, run: Run) -> None:
     """What they say differs by the place alone."""
     for verb in (("inspect", "--deep", "--json", "--quiet"), ("dump", "--json")):
         at = "/commitlog/00000000000000000000" if verb[0] == "dump" else ""
@@ -204,9 +186,7 @@ def overtaken(uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
     OVERTAKING.clear()
 
 
-def test_of_two_runs_at_once_one_wins_and_the_other_says_so(
-    uploaded: Uploaded, overtaken: list[Any], run: Callable[..., tuple[ExitCode, str, str]]
-) -> None:
+def test_of_two_runs_at_once_one_wins_and_the_other_says_so(uploaded: Uploaded, overtaken: list[Any], run: Run) -> None:
     """An object store has no locks: the transaction in `runs` decides, with exit code 6 for the slower one."""
     code, _, said = run("ingest", uploaded.store, "--lake", uploaded.lake, "--quiet")
 
