@@ -18,27 +18,25 @@ import click
 from jobs.beside_broker import broker_process, care_beside, check_room
 from jobs.configuration import config_option
 from jobs.exit_codes import ExitCode
+from jobs.foreseen import tell
 from jobs.indexing.scratch import scratch_beside
 from jobs.indexing.settings import UndecidedError
 from jobs.log import say
 from jobs.options import WRITTEN, geometry_options, json_option, max_rate_option, quiet_option, store_options
-from jobs.queues.files import file_sizes, plain_file_size
+from jobs.queues.foreseeing import foresee
 from jobs.queues.rebuilding import ATTEMPT, BuiltQueue, Recipe, build_group, collect, discard
-from jobs.queues.settings import has_rocksdb_queues, known_releases, queue_rules
+from jobs.queues.settings import QueueSettings, has_rocksdb_queues, settle_queues
 from jobs.source.listing import StoreListing, list_store, log_directories, read_broker_conf
 from jobs.source.planning import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.source.workers import Workers
 from jobs.storage.local import Care, LocalStorage, flush_directory
 from jobs.storage.locations import is_local, local_path
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, file_size_of
 from rmq_formats.consumequeue.unit import QueueKind
-from rmq_formats.store import FileKind
 
 MANIFEST = "MANIFEST.json"
 _GROUPS = 64
 _SHARE_OF_LOG = 0.7  # of the log's size: scratch of 40 bytes a unit and files of 20, where records are small
-_DEFAULT_EXT_FILE_SIZE = 48 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +79,12 @@ class Summary:
 
 def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Summary:
     """Write the queues and the manifest into the output directory."""
-    care = request.care.shared_by(workers.width) if request.care else None
-    listing = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
+    listing, settings = look(request, options, request.care.shared_by(workers.width) if request.care else None)
     out = request.out.absolute()  # a relative path is one of ours, not of the tasks
     out.mkdir(parents=True, exist_ok=True)
     with scratch_beside(str(out), {}) as scratch:
-        releases = known_releases(listing, request.release)
         recipe = Recipe(
-            queue_rules(listing, releases.value, request.conf),
-            _file_sizes(listing, request),
-            _ext_file_size(listing, request.conf),
-            request.groups,
-            str(out),
-            scratch,
+            settings.rules, dict(settings.file_sizes), settings.ext_file_size, request.groups, str(out), scratch
         )
         ranges = plan_ranges(listing, listing.start_offset, request.range_size)
         outcomes = workers.ranges(ranges, partial(collect, recipe), partial(discard, recipe))
@@ -104,8 +95,8 @@ def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Summ
     summary = Summary(
         listing.root,
         str(request.out),
-        ", then ".join(str(release) for _, release in releases.value),
-        f"{releases.origin}: {releases.evidence}",
+        settings.release,
+        settings.release_origin,
         recipe.file_sizes[QueueKind.PLAIN],
         listing.start_offset,
         sum(outcome.payload.records for outcome in outcomes),
@@ -120,15 +111,10 @@ def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Summ
     return summary
 
 
-def _file_sizes(listing: StoreListing, request: Request) -> dict[QueueKind, int]:
-    given = request.file_size or request.conf.consume_queue_size
-    batch = file_sizes(listing).get(FileKind.BATCH_CONSUME_QUEUE) or DEFAULT_BATCH_FILE_SIZE
-    return {QueueKind.PLAIN: file_size_of(plain_file_size(listing, given)), QueueKind.BATCH: batch}
-
-
-def _ext_file_size(listing: StoreListing, conf: BrokerConf) -> int | None:
-    found = file_sizes(listing).get(FileKind.CONSUME_QUEUE_EXT)
-    return found or (_DEFAULT_EXT_FILE_SIZE if conf.enable_consume_queue_ext else None)
+def look(request: Request, options: dict[str, str], care: Care | None) -> tuple[StoreListing, QueueSettings]:
+    """Return what there is and what to build by; `UndecidedError` for what has to be given."""
+    listing = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
+    return listing, settle_queues(listing, request.conf, request.release, request.file_size)
 
 
 def _notes(listing: StoreListing, recipe: Recipe, queues: Sequence[BuiltQueue], summary: Summary) -> Iterator[str]:
@@ -209,7 +195,8 @@ def _unused(path: Path) -> bool:
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake rebuild-consumequeue /data/rocketmq/store --out /data/queues\n  "
-               "rmq-lake rebuild-consumequeue STORE --out DIR --broker-conf broker.conf --release 4.9.8")  # fmt: skip
+               "rmq-lake rebuild-consumequeue STORE --out DIR --broker-conf broker.conf --release 4.9.8\n  "
+               "rmq-lake rebuild-consumequeue STORE --out DIR --dry-run")  # fmt: skip
 @store_options
 @click.option(
     "--out",
@@ -218,6 +205,7 @@ def _unused(path: Path) -> bool:
     metavar="DIR",
     help="An empty directory, or a new one, for <topic>/<queue id>/….",
 )
+@click.option("--dry-run", is_flag=True, help="Say what would be built, and write nothing.")
 @max_rate_option
 @geometry_options
 @json_option
@@ -229,6 +217,7 @@ def command(  # noqa: PLR0913 - one argument an option
     commitlog: tuple[str, ...] | None,
     broker_conf: Path | None,
     out: str,
+    dry_run: bool,
     max_rate: int | None,
     hash_slots: int | None,
     index_num: int | None,
@@ -267,6 +256,9 @@ def command(  # noqa: PLR0913 - one argument an option
         care=care,
     )
     try:
+        if dry_run:
+            listing, settings = look(request, hadoop_options(spark), care)
+            return tell(foresee(listing, out, settings), as_json=as_json, quiet=quiet)
         summary = rebuild(request, SparkWorkers(spark), hadoop_options(spark))
     except UndecidedError as error:
         raise click.UsageError(str(error)) from error

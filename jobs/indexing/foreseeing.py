@@ -23,7 +23,7 @@ from jobs.indexing.rebuilding import MANIFEST, Request, look
 from jobs.indexing.settings import Settings
 from jobs.indexing.survivors import refusal
 from jobs.source.planning import Range
-from jobs.source.sampling import Sample, sample_log
+from jobs.source.sampling import STRETCH_SIZE, Sample, sample_log
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.indexfile.build import PACKED_KEY
@@ -71,7 +71,7 @@ class ForeseenIndex:
     @property
     def files(self) -> int:
         """How many files would be written, about."""
-        return 0 if self.contradictions else sum(gap.files for gap in self.gaps) + (self.continued is not None)
+        return sum(gap.files for gap in self.gaps) + (self.continued is not None)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -115,7 +115,7 @@ class ForeseenIndex:
             yield "  nothing would be written: these files are not what any known release leaves"
             return
         size = self.settings.geometry.value.file_size
-        yield f"  would write {self._counted} of {size} bytes and {MANIFEST}; names come of the keys"
+        yield f"  would write {self._counted} of {size} bytes, named by the times of their first keys, and {MANIFEST}"
         yield f"  would need about {self.keys * PACKED_KEY.itemsize} bytes more there for the time of the run"
 
     @property
@@ -135,28 +135,29 @@ class ForeseenIndex:
             yield f"  the first one is {self.first_name}"
 
 
-def foresee(request: Request, options: dict[str, str]) -> ForeseenIndex:
+def foresee(request: Request, options: dict[str, str], stretch_size: int = STRETCH_SIZE) -> ForeseenIndex:
     """Return what `rebuild` would do, told by a look at the store; nothing is written."""
     listing, files, settings = look(request, options, request.care)
-    sample = sample_log(listing, partial(_keys_of, rules=settings.rules.value))
+    sample = sample_log(listing, partial(_keys_of, rules=settings.rules.value), stretch_size)
     keys = _Keys(sample)
     capacity = settings.geometry.value.capacity
-    total = keys.between(sample.start - 1, sample.end)
+    total = sample.scaled(sum(len(stretch.payload) for stretch in sample.stretches))
     made = ForeseenIndex(listing.root, request.out, settings, request.lost_only, sample, total)
     if not (request.lost_only and files):
         return replace(made, gaps=_some_files("", "", -(-total // capacity)), first_name=keys.first_name(settings))
     reasons = {file.name: refusal(file, settings.geometry.value) for file in files}
     kept = [file for file in files if reasons[file.name] is None]
     completes = bool(kept) and kept[-1] is files[-1] and not request.broker_runs
-    gaps, continued = _between(kept, keys, capacity, completes=completes)
-    return replace(
+    made = replace(
         made,
         index_bytes=sum(file.size for file in kept),
         kept=[file.name for file in kept],
         refused=[refused_for(file, reason) for file in files if (reason := reasons[file.name]) is not None],
-        continued=continued,
-        gaps=gaps,
     )
+    if made.contradictions:
+        return made
+    gaps, continued = _between(kept, keys, capacity, completes=completes)
+    return replace(made, gaps=gaps, continued=continued)
 
 
 def _between(
@@ -190,7 +191,8 @@ class _Keys:
     def __init__(self, sample: Sample[Keys]) -> None:
         self.start, self.end = sample.start, sample.end
         self._stretches = sample.stretches
-        self._density = sum(len(stretch.payload) for stretch in sample.stretches) / max(sample.seen, 1)
+        met = sum(len(stretch.payload) for stretch in sample.stretches)
+        self._density = 0.0 if sample.is_whole else met / max(sample.seen, 1)
 
     def between(self, after: int, before: int) -> int:
         """Return how many keys the messages between two offsets have: counted where they were seen, else about."""

@@ -133,9 +133,8 @@ class _Queue:
         self._extension: ExtBuilder | None = None
         self._extension_files: _Files | None = None
         if recipe.ext_file_size is not None and name.kind is QueueKind.PLAIN:
-            folder = f"{EXTENSION}/{name.topic}/{name.queue_id}"
             self._extension = ExtBuilder(recipe.ext_file_size)
-            self._extension_files = _Files(attempt, folder, recipe.ext_file_size)
+            self._extension_files = _Files(attempt, extension_folder_of(name), recipe.ext_file_size)
         self._first: int | None = None
         self._units = 0
 
@@ -166,6 +165,11 @@ def folder_of(name: QueueName) -> str:
     """Return where a queue's files go below the output: `<topic>/<queue id>`, as below `consumequeue`."""
     inner = f"{name.topic}/{name.queue_id}"
     return inner if name.kind is QueueKind.PLAIN else f"{name.kind}/{inner}"
+
+
+def extension_folder_of(name: QueueName) -> str:
+    """Return where the files of a queue's extension go below the output."""
+    return f"{EXTENSION}/{name.topic}/{name.queue_id}"
 
 
 @dataclass(slots=True)

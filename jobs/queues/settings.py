@@ -1,15 +1,17 @@
 """What decides about a store's queues beside its log: release, configuration, and what its own files show."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from jobs.indexing.rules import eras_of_log
 from jobs.indexing.settings import ASSUMED, DETECTED, GIVEN, Known, parse_rules
+from jobs.queues.files import file_sizes, plain_file_size
 from jobs.source.listing import StoredFile, StoreListing
 from jobs.storage import storage_of
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.config_json import decode_config
-from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueRules
+from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, file_size_of
+from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueKind, QueueRules
 from rmq_formats.errors import FormatError
 from rmq_formats.release import Rules, rules_of
 from rmq_formats.store import FileKind
@@ -22,7 +24,53 @@ _SWITCHES = (
     "multi_dispatch_excludes_topics",
 )
 _LARGEST_CONFIG = 64 << 20
+_DEFAULT_EXT_FILE_SIZE = 48 << 20
 _QUEUE_TYPES = ("+queue.type", "queue.type")  # with the sign while a change is on its way
+
+
+class QueueSettings(NamedTuple):
+    """What queues are built by."""
+
+    releases: Known[Rules]
+    rules: QueueRules
+    file_sizes: Mapping[QueueKind, int]
+    ext_file_size: int | None  # None: no ConsumeQueueExt
+
+    @property
+    def release(self) -> str:
+        """Who wrote the store, in words."""
+        return ", then ".join(str(release) for _, release in self.releases.value)
+
+    @property
+    def release_origin(self) -> str:
+        """How that is known."""
+        return f"{self.releases.origin}: {self.releases.evidence}"
+
+    def describe(self) -> dict[str, object]:
+        """Return the form that scripts read."""
+        return {
+            "release": self.release,
+            "release_origin": self.release_origin,
+            "file_size": {kind.value: size for kind, size in self.file_sizes.items()},
+            "ext_file_size": self.ext_file_size,
+        }
+
+
+def settle_queues(
+    listing: StoreListing, conf: BrokerConf, release: str | None = None, file_size: int | None = None
+) -> QueueSettings:
+    """Find out whose queues these are and how large their files, given or told by what is there."""
+    releases = known_releases(listing, release)
+    sizes = file_sizes(listing)
+    plain = file_size_of(plain_file_size(listing, file_size or conf.consume_queue_size))
+    batch = sizes.get(FileKind.BATCH_CONSUME_QUEUE) or DEFAULT_BATCH_FILE_SIZE
+    extension = sizes.get(FileKind.CONSUME_QUEUE_EXT)
+    return QueueSettings(
+        releases,
+        queue_rules(listing, releases.value, conf),
+        {QueueKind.PLAIN: plain, QueueKind.BATCH: batch},
+        extension or (_DEFAULT_EXT_FILE_SIZE if conf.enable_consume_queue_ext else None),
+    )
 
 
 def read_config(listing: StoreListing, name: str) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """
 A look at the log that takes seconds, whatever its size: a short log is read whole, of a long one a few stretches.
 
-They lie evenly from its first to its last record. What is counted in them stands for the rest, so a figure that comes
+They lie evenly between its first and its last byte. What is counted in them stands for the rest, so a figure that comes
 of it is about right, and no more is said of it.
 """
 
@@ -9,21 +9,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from jobs.source.distribute import Outcome, Task, run_range
+from jobs.source.distribute import Task, run_range
 from jobs.source.listing import Segment, StoreListing
 from jobs.source.planning import Range, newest_written, plan_ranges
 from jobs.source.workers import OneByOne
 from jobs.storage import storage_of
+from jobs.storage.model import Reader
 
 T = TypeVar("T")
 
+STRETCH_SIZE = 4 << 20
 _STRETCHES = 8
-_STRETCH_SIZE = 4 << 20
 _LOOK = 64 << 10  # so many zeros are taken for the log's end
 
 
 class Stretch(NamedTuple, Generic[T]):
-    """Some of the log, from a record's beginning to another's, and what was made of it."""
+    """Some of the log, and what was made of the records that begin in it."""
 
     start: int
     end: int
@@ -38,6 +39,7 @@ class Sample(Generic[T]):
     start: int
     end: int  # of what is written, nearly
     size: int  # bytes on disk between the two
+    is_whole: bool  # all of them were looked at
     stretches: tuple[Stretch[T], ...]
 
     @property
@@ -47,7 +49,7 @@ class Sample(Generic[T]):
 
     def scaled(self, count: int) -> int:
         """Return how many there are in the log, about, of what was met *count* times."""
-        return round(count * max(self.size / self.seen, 1)) if self.seen else 0
+        return count if self.is_whole else round(count * self.size / max(self.seen, 1))
 
     def describe(self) -> dict[str, Any]:
         """Return what a run would read of the log, and what was read to say so."""
@@ -65,25 +67,29 @@ class Sample(Generic[T]):
         return f"{self.size} bytes of the log in {self.segments} segments, offsets {self.start} to {self.end}"
 
 
-def sample_log(listing: StoreListing, task: Task[T], stretch_size: int = _STRETCH_SIZE) -> Sample[T]:
+def sample_log(listing: StoreListing, task: Task[T], stretch_size: int = STRETCH_SIZE) -> Sample[T]:
     """Run *task* on some of the log, here."""
     end = _written_end(listing)
     segments = [segment for segment in listing.segments if segment.base_offset < end]
     size = sum(_written(segment, end) for segment in segments)
-    if size <= _STRETCHES * stretch_size:
+    is_whole = size <= _STRETCHES * stretch_size
+    if is_whole:
         outcomes = OneByOne(listing.options).ranges(plan_ranges(listing), task)
+        stretches = [
+            Stretch(seen.first, seen.next if seen.open_at is None else seen.open_at, payload)
+            for _, seen, payload in outcomes
+            if seen.first is not None
+        ]
     else:
         outcomes = [run_range(range_, task) for range_ in _some(listing, segments, end, stretch_size)]
-    stretches = tuple(_stretches(outcomes))
-    last = stretches[-1].end if stretches else end
-    return Sample(len(segments), listing.start_offset, last, size - max(end - last, 0), stretches)
-
-
-def _stretches(outcomes: list[Outcome[T]]) -> Iterator[Stretch[T]]:
-    for outcome in outcomes:
-        first, next_, open_at = outcome.seen.first, outcome.seen.next, outcome.seen.open_at
-        if first is not None:
-            yield Stretch(first, next_ if open_at is None else open_at, outcome.payload)
+        # What began before a range is not of it, and its last record may reach beyond: on average that is the same.
+        stretches = [
+            Stretch(range_.start_offset, range_.end_offset if seen.open_at is None else seen.open_at, payload)
+            for range_, seen, payload in outcomes
+            if not seen.gone
+        ]
+    last = max((outcome.seen.open_at for outcome in outcomes if outcome.seen.open_at is not None), default=end)
+    return Sample(len(segments), listing.start_offset, last, size + last - end, is_whole, tuple(stretches))
 
 
 def _some(listing: StoreListing, segments: list[Segment], end: int, size: int) -> Iterator[Range]:
@@ -114,5 +120,12 @@ def _written_end(listing: StoreListing) -> int:
         low, high = 0, segment.readable
         while high - low > _LOOK:
             middle = (low + high) // 2
-            low, high = (middle, high) if any(reader.read(middle, _LOOK)) else (low, middle)
+            low, high = (middle, high) if _is_written(reader, middle) else (low, middle)
     return segment.base_offset + high
+
+
+def _is_written(reader: Reader, position: int) -> bool:
+    try:
+        return any(reader.read(position, _LOOK))
+    except OSError:  # what a file system never stored is read from no disk: here something was
+        return True

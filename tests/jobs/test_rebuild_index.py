@@ -411,7 +411,6 @@ def test_the_command_refuses_a_directory_that_is_not_empty_and_one_inside_the_st
 
     assert run([str(store), "--out", str(tmp_path / "full")]) is ExitCode.USAGE
     assert run([str(store), "--out", str(store / "new")]) is ExitCode.USAGE
-    assert run([str(store), "--out", str(tmp_path / "o"), "--dry-run"]) is ExitCode.USAGE
     assert not is_unused(str(tmp_path / "full"), {})
     assert "not empty" in capsys.readouterr().err
 
