@@ -40,7 +40,9 @@ _PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
     "query-lake": (["benchmarks.query_lake"], ["benchmarks.query_lake", "--entries", "1000000"]),
     "growth": (["benchmarks.growth"], ["benchmarks.growth", "--gib", "1"]),
     "damage": (["benchmarks.damage"], ["benchmarks.damage", "--mib", "256", "--runs", "1"]),
-    "incremental_runs": (["benchmarks.incremental_runs"], ["benchmarks.incremental_runs", "--runs", "100"]),
+    "incremental-runs": (["benchmarks.incremental_runs"], ["benchmarks.incremental_runs", "--runs", "100"]),
+    "memory": (["benchmarks.memory"], ["benchmarks.memory", "64"]),
+    "planning": (["benchmarks.planning"], ["benchmarks.planning", "1000", "2000"]),
 }
 
 

@@ -3,20 +3,18 @@ What a real broker's producers feel of a run beside it: how long a send takes, a
 
     python -m benchmarks.beside_broker [--mib N] [--rate SENDS] [--seconds N] [--release X.Y.Z] [--cold] [--folder DIR]
 
-Three times, on one broker with a log of N MiB and a steady load: alone; while `ingest` brings the log into a lake
-with the manners that it has beside a broker; while somebody copies the log to nowhere, at full speed. Each send's
-time counts from when it was due, so that one that waits for another is not forgotten. `--cold`: what can be dropped
-of the log's page cache is dropped before each.
+Four times, on one broker with a log of N MiB and a steady load: alone; while `ingest` brings the log into a lake with
+the manners that it has beside a broker; while somebody copies the log to nowhere, at full speed; alone again. Each
+send's time counts from when it was due, so that one that waits for another is not forgotten. `--cold`: what can be
+dropped of the log's page cache is dropped before each; pages that the broker has mapped stay.
 """
 
 import argparse
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.broker import RELEASE
-from benchmarks.stores import Recipe, drop_from_cache, make_store
+from benchmarks.measuring import provenance
+from benchmarks.stores import FOLDER, Recipe, drop_from_cache, make_store
 from tests.oracle.process import AT_FULL_SPEED, running
 from tests.oracle.sessions import ClientMessage, RealBroker, open_broker
 from tests.oracle.settings import REAL_GEOMETRY
@@ -32,6 +31,7 @@ from tests.oracle.settings import REAL_GEOMETRY
 _TOPIC = "Beside"
 _RECORD_SIZE = 1024
 _SLICE = 0.5  # seconds of sends at a time
+_PARTS = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
 _ROOT = Path(__file__).parents[1]
 
 
@@ -80,9 +80,6 @@ def loaded(broker: RealBroker, rate: int, work: Callable[[], object]) -> dict[st
     }
 
 
-_PARTS = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
-
-
 def ingest(store: Path, lake: Path, release: str) -> None:
     """Run the command, as a scheduler does."""
     command = [sys.executable, "-m", "jobs.main", "ingest", str(store), "--lake", str(lake), "--release", release]
@@ -102,10 +99,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mib", type=int, default=8192)
     parser.add_argument("--rate", type=int, default=500)
-    parser.add_argument("--seconds", type=float, default=30, help="how long the broker is looked at alone")
+    parser.add_argument(
+        "--seconds", type=float, default=30, help="how long the broker is looked at alone, and beside a copy at least"
+    )
     parser.add_argument("--release", default=RELEASE)
     parser.add_argument("--cold", action="store_true")
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
     told = parser.parse_args()
     store, lake = store_of_its_own(told.mib, told.folder), told.folder / "beside-lake"
     phases: dict[str, Callable[[], object]] = {
@@ -128,8 +127,7 @@ def main() -> None:
     shutil.rmtree(store)
     shutil.rmtree(lake, ignore_errors=True)
     result = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "command": " ".join(["python", "-m", "benchmarks.beside_broker", *sys.argv[1:]]),
+        **provenance(),
         "release": told.release,
         "mib": told.mib,
         "sends_a_second": told.rate,

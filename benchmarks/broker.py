@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 
 RELEASE = "5.3.3"  # some releases make nothing of a log alone: see docs/compatibility.md
@@ -39,7 +39,4 @@ def hashes_below(folder: Path) -> dict[str, str]:
 
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
-        digest = sha256()
-        while data := file.read(1 << 24):
-            digest.update(data)
-    return digest.hexdigest()
+        return file_digest(file, "sha256").hexdigest()

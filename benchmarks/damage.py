@@ -1,7 +1,7 @@
 """
 What damage costs, and what it takes: one byte flipped in each of 1 % of a large store's records.
 
-    python -m benchmarks.damage [--mib N] [--runs N] [--folder DIR]
+    python -m benchmarks.damage [--mib N] [--record-size BYTES] [--runs N] [--folder DIR]
 
 The clean store and the damaged one are ingested in turn, messages alone and with queues and index. Then every row is
 held against the clean lake's: an untouched record must be there once, as it was. Hits are counted by the field that was
@@ -12,11 +12,9 @@ the format contradicts.
 import argparse
 import json
 import os
-import platform
 import shutil
-import sys
-import tempfile
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -27,8 +25,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
-from benchmarks.measuring import Measured, measured, vars_of
-from benchmarks.stores import Recipe, make_store, offsets_of
+from benchmarks.broker import RELEASE
+from benchmarks.measuring import Measured, measured, provenance
+from benchmarks.stores import FOLDER, Recipe, make_store, offsets_of
 from jobs.ingest import Request, ingest
 from jobs.source.workers import OneByOne
 from rmq_formats.commitlog.layout import PROPERTIES_LENGTH, RECORD, TOPIC_LENGTH
@@ -113,7 +112,7 @@ def _copy_written(source: str, target: str) -> None:
 def run(store: Path, lake: Path, tables: frozenset[str]) -> None:
     """Ingest a store in this process."""
     shutil.rmtree(lake, ignore_errors=True)
-    ingest(Request(str(store), str(lake), broker="b", tables=tables, release="5.3.3"), OneByOne())
+    ingest(Request(str(store), str(lake), broker="b", tables=tables, release=RELEASE), OneByOne())
 
 
 def compare(clean: Path, damaged: Path, hits: Hits) -> tuple[int, int, NDArray[np.int64]]:
@@ -192,7 +191,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=4096)
     parser.add_argument("--record-size", type=int, default=1024)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
     told = parser.parse_args()
     recipe = Recipe(told.mib << 20, told.record_size)
     clean = make_store(recipe, told.folder)
@@ -209,8 +208,7 @@ def main() -> None:
                 if turn:  # the first turn warms up
                     seen[choice][name].append(figures)
     missing, differ, hit_rows = compare(lakes / "clean", lakes / "damaged", hits)
-    (first,) = sorted((clean / "commitlog").iterdir())[:1]
-    with first.open("rb") as file:
+    with min((clean / "commitlog").iterdir()).open("rb") as file:
         record = decode_record(file.read(told.record_size), 0, 0)
     fields = fates(lakes / "damaged", hits, hit_rows, record)
     print(json.dumps(_result(told, seen, {"untouched_missing": missing, "untouched_columns_that_differ": differ,
@@ -226,14 +224,13 @@ def _result(
 ) -> dict[str, Any]:
     middle = {
         choice: {
-            name: {key: round(median(vars_of(one)[key] for one in runs), 3) for key in vars_of(runs[0])}
+            name: {key: round(median(getattr(one, key) for one in runs), 3) for key in asdict(runs[0])}
             for name, runs in of_choice.items()
         }
         for choice, of_choice in seen.items()
     }
     return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "command": " ".join(["python", "-m", "benchmarks.damage", *sys.argv[1:]]),
+        **provenance(),
         "record_size": told.record_size,
         "mib": told.mib,
         "runs": told.runs,

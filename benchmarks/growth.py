@@ -3,7 +3,8 @@ Ingest ever larger logs, on one core and on two: whether time grows no faster th
 
     python -m benchmarks.growth [--gib 1 4 16] [--cores 1 2] [--folder DIR]
 
-Each figure is of a process of its own with a session that has ingested a small log before. Bodies are text of 1 KB.
+Each figure is the better of two runs in a process of its own, whose session has ingested a small log before. Records
+have 1 KB; their bodies are text.
 """
 
 import argparse
@@ -11,13 +12,14 @@ import json
 import shutil
 import subprocess
 import sys
-import tempfile
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import measured, vars_of
-from benchmarks.stores import Recipe, make_store
+from benchmarks.broker import RELEASE
+from benchmarks.measuring import measured, provenance
+from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.ingestion.model import Request
 from jobs.ingestion.run import ingest
 from jobs.source.workers import SparkWorkers
@@ -38,10 +40,10 @@ def one(store: Path, warm_up: Path, lake: Path, cores: int) -> dict[str, float]:
     for source in (warm_up, *[store] * _RUNS):
         shutil.rmtree(lake, ignore_errors=True)
         with measured() as figures:
-            ingest(Request(str(source), str(lake), broker="b", tables=frozenset(), release="5.3.3"), workers)
+            ingest(Request(str(source), str(lake), broker="b", tables=frozenset(), release=RELEASE), workers)
         runs.append(figures)
     shutil.rmtree(lake)
-    return vars_of(min(runs[1:], key=lambda run: run.wall_s))
+    return asdict(min(runs[1:], key=lambda run: run.wall_s))
 
 
 def _recipe(mib: int) -> Recipe:
@@ -53,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gib", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--cores", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     told = parser.parse_args()
     if told.one:
@@ -71,7 +73,7 @@ def main() -> None:
         print(found[-1], file=sys.stderr)
         if cores == max(told.cores) and gib > 1:
             shutil.rmtree(store)
-    print(json.dumps({"runs": found, **_ratios(found)}, indent=2))
+    print(json.dumps({**provenance(), "runs": found, **_ratios(found)}, indent=2))
 
 
 def _ratios(found: list[dict[str, Any]]) -> dict[str, float]:

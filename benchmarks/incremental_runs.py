@@ -1,7 +1,7 @@
 """
 What a run costs after hundreds of runs before it: time, files and size of Delta's logs must stay flat.
 
-    python -m benchmarks.incremental_runs [--runs 1000] [--plot FILE.html]
+    python -m benchmarks.incremental_runs [--runs 1000]
 
 Every run brings a few new messages. The runs follow each other within minutes, not months: so that retention can be
 seen at all, logs and replaced files are kept for one minute here, not for seven days. Tasks run in this process; Spark
@@ -10,25 +10,26 @@ adds its constant part to each run.
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
+from benchmarks.measuring import provenance
 from jobs.ingest import Request, ingest
 from jobs.lake import commit, compaction
-from jobs.report.model import Bars, Facts, Report
-from jobs.report.page import page
+from jobs.report.model import Bars
 from jobs.source.workers import OneByOne
 from tests.pipeline.broker import Broker, some_records
 
 MESSAGES_A_RUN = 5
 SAMPLED = 50  # runs: more than lie between two merges of small files
-PLOTTED = {"cpu_s": "CPU seconds, median of the last fifty runs", "log_kib": "KiB of Delta's logs", "files": "files"}
+PLOTTED = {
+    "cpu_s": "CPU seconds, median of the runs since the bar before",
+    "log_kib": "KiB of Delta's logs",
+    "files": "files",
+}
 
 
 def measure(folder: Path, runs: int) -> list[dict[str, float]]:
@@ -70,27 +71,17 @@ def main() -> None:
     """Measure, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--plot", type=Path, metavar="FILE.html")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         samples = measure(Path(folder), arguments.runs)
     result = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "command": " ".join(["python", "-m", "benchmarks.incremental_runs", *sys.argv[1:]]),
+        **provenance(),
         "runs": arguments.runs,
         "messages_a_run": MESSAGES_A_RUN,
         "last_over_first_cpu": round(samples[-1]["cpu_s"] / samples[0]["cpu_s"], 2),
         "samples": samples,
     }
-    if arguments.plot:
-        arguments.plot.write_text(page(report_of(result)), encoding="utf-8")
     print(json.dumps(result, indent=1))
-
-
-def report_of(result: dict[str, Any]) -> Report:
-    """Return the result as a page of plots."""
-    plain = {key: value for key, value in result.items() if key != "samples"}
-    return Report("bench", "benchmarks", "good", "Run after run", [Facts("Runs", plain), *bars(result["samples"])])
 
 
 def bars(samples: list[dict[str, float]]) -> list[Bars]:

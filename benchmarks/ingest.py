@@ -1,7 +1,8 @@
 """
 Ingest a log into `messages`, against what stands on either side of it.
 
-    python benchmarks/ingest.py [--mib N] [--record-size BYTES] [--runs N] [--compressible] [--folder DIR] [--broker]
+    python -m benchmarks.ingest [--mib N] [--record-size BYTES] [--runs N] [--compressible] [--broker]
+                                [--folder DIR] [--scratch DIR]
 
 Peers, interleaved in one run: reading the bytes into a checksum (the physical limit); one process that writes the same
 columns with the same codec from batches that lie ready in memory (the floor: it neither reads, decodes nor checks); the
@@ -14,13 +15,10 @@ log to its queues and its index.
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import struct
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,12 +29,12 @@ from pyspark.sql import Row, SparkSession
 
 from benchmarks.broker import RELEASE, rebuilt_by_broker
 from benchmarks.floor import batches_of, floor
-from benchmarks.measuring import Measured, measured, vars_of
-from benchmarks.stores import Recipe, make_store
+from benchmarks.measuring import Measured, measured, provenance
+from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.ingest import Request, ingest
 from jobs.source.listing import list_store
 from jobs.source.planning import plan_ranges
-from jobs.source.workers import OneByOne, SparkWorkers
+from jobs.source.workers import OneByOne, SparkWorkers, Workers
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.schema import SCHEMA
 
@@ -141,7 +139,7 @@ def main() -> None:
     )
     parser.add_argument("--compressible", action="store_true")
     parser.add_argument("--broker", action="store_true")
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
     told = parser.parse_args()
     size = told.mib << 20
     store = make_store(Recipe(size, told.record_size, compressible=told.compressible), told.folder)
@@ -150,15 +148,14 @@ def main() -> None:
     from jobs.session import spark_session
 
     spark = spark_session("benchmark", spark_options=["--master", f"local[{_CORES}]"], record_classes=False)
-    messages_only: Any = {"broker": "b", "tables": frozenset(), "release": "5.3.3"}
     as_is = [] if told.compressible else ["body"]
     peers: dict[str, tuple[float, Callable[[], Measured | None]]] = {
         "checksum": (told.mib, lambda: checksum(store)),
         "floor": (told.mib, lambda: floor(store, size, scratch)),
         "floor, two at once": (told.mib, lambda: floor(store, size, scratch, processes=_CORES)),
         "floor, bodies as we store them": (told.mib, lambda: floor(store, size, scratch, as_is=as_is)),
-        "one process": (told.mib, lambda: _ours(store, scratch, OneByOne(), messages_only)),
-        "rocketmq-lake": (told.mib, lambda: _ours(store, scratch, SparkWorkers(spark), messages_only)),
+        "one process": (told.mib, lambda: _ours(store, scratch, OneByOne())),
+        "rocketmq-lake": (told.mib, lambda: _ours(store, scratch, SparkWorkers(spark))),
         "Spark's writer": (told.mib, lambda: spark_writer(spark, store, scratch / "spark")),
         "naive PySpark": (_NAIVE_MIB, lambda: naive(spark, small, scratch / "naive")),
     }
@@ -173,22 +170,25 @@ def main() -> None:
                 own = run()
             if turn:  # the first turn warms up
                 seen[name].append(own or figures)
-    result = _result(told, seen, {name: size for name, (size, _) in peers.items()})
+    shutil.rmtree(scratch)
+    result = _result(told, seen, {name: mib for name, (mib, _) in peers.items()})
     if told.broker:
         with rebuilt_by_broker(store, told.folder) as (_, seconds):
             result["broker"] = {"release": RELEASE, "wall_s_per_gib": round(seconds / told.mib * 1024, 3)}
     print(json.dumps(result, indent=2))
 
 
-def _ours(store: Path, scratch: Path, workers: OneByOne | SparkWorkers, options: dict[str, Any]) -> None:
-    summary = ingest(Request(str(store), str(scratch / "lake"), **options), workers)
+def _ours(store: Path, scratch: Path, workers: Workers) -> None:
+    """Ingest messages alone."""
+    request = Request(str(store), str(scratch / "lake"), broker="b", tables=frozenset(), release=RELEASE)
+    summary = ingest(request, workers)
     if not summary.messages:
         raise SystemExit("nothing was ingested")
 
 
 def _result(told: argparse.Namespace, seen: dict[str, list[Measured]], mib: dict[str, float]) -> dict[str, Any]:
     middle = {
-        name: {key: round(median(vars_of(run)[key] for run in runs), 3) for key in vars_of(runs[0])}
+        name: {key: round(median(getattr(run, key) for run in runs), 3) for key in asdict(runs[0])}
         for name, runs in seen.items()
     }
     per_gib = {
@@ -198,8 +198,7 @@ def _result(told: argparse.Namespace, seen: dict[str, list[Measured]], mib: dict
     ours, floor_ = per_gib["rocketmq-lake"], per_gib["floor"]
     at_once, like_ours = per_gib["floor, two at once"], per_gib["floor, bodies as we store them"]
     return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "command": " ".join(["python", "benchmarks/ingest.py", *sys.argv[1:]]),
+        **provenance(),
         "record_size": told.record_size,
         "mib": told.mib,
         "runs": told.runs,

@@ -1,9 +1,13 @@
-"""What a block of work costs: wall time, CPU of all processes, the largest worker."""
+"""What a block of work costs: wall time, CPU of all processes, the largest worker; and what it was measured on."""
 
 import os
+import platform
+import shlex
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +19,7 @@ class Measured:
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
-    peak_worker_mib: float = 0.0
+    peak_worker_mib: float = 0.0  # of any Python process below this one: Spark's workers, idle ones as well
 
 
 @contextmanager
@@ -25,17 +29,17 @@ def measured() -> Iterator[Measured]:
     over = threading.Event()
     cpu = _cpu_by_process()
     before = sum(cpu.values())
-    watcher = threading.Thread(target=_watch, args=(figures, cpu, over), daemon=True)
-    watcher.start()
-    began = time.perf_counter()
-    try:
-        yield figures
-    finally:
-        figures.wall_s = round(time.perf_counter() - began, 2)
-        over.set()
-        watcher.join()
-        cpu |= _cpu_by_process()
-        figures.cpu_s = round(sum(cpu.values()) - before, 2)
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(_watch, figures, cpu, over)
+        began = time.perf_counter()
+        try:
+            yield figures
+        finally:
+            figures.wall_s = round(time.perf_counter() - began, 2)
+            over.set()
+            watched = watching.result()
+            cpu |= _cpu_by_process()
+            figures.cpu_s = round(sum(cpu.values()) - before - watched, 2)
 
 
 def _cpu_by_process() -> dict[int, float]:
@@ -61,8 +65,12 @@ def _below(parent: int) -> list[int]:
     return [*children, *(grandchild for child in children for grandchild in _below(child))]
 
 
-def _watch(figures: Measured, cpu: dict[int, float], over: threading.Event) -> None:
-    """Note what each process has used so far, for it may end, and the largest memory of a Python process of its own."""
+def _watch(figures: Measured, cpu: dict[int, float], over: threading.Event) -> float:
+    """
+    Note what each process has used so far, for it may end, and the largest memory of a Python process below this one.
+
+    Return the CPU seconds that it took to look.
+    """
     while not over.wait(0.1):
         cpu |= _cpu_by_process()
         for process in cpu:
@@ -73,8 +81,18 @@ def _watch(figures: Measured, cpu: dict[int, float], over: threading.Event) -> N
             if "Name:\tpython" in status and "RssAnon:" in status:  # it may just have ended
                 anonymous = int(status.partition("RssAnon:")[2].split()[0]) / 1024
                 figures.peak_worker_mib = max(figures.peak_worker_mib, round(anonymous, 1))
+    return time.thread_time()
 
 
-def vars_of(figures: Measured) -> dict[str, float]:
-    """Return the figures by name."""
-    return {"wall_s": figures.wall_s, "cpu_s": figures.cpu_s, "peak_worker_mib": figures.peak_worker_mib}
+def peak_mb() -> int:
+    """Return the most memory, in units of 10^6 bytes, that this process has had resident so far."""
+    status = Path("/proc/self/status").read_text()  # the figure of `getrusage` is the parent's where that was larger
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024 // 10**6
+
+
+def provenance() -> dict[str, str]:
+    """Return what every result says of itself: the machine, and the command that makes it again."""
+    return {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+    }

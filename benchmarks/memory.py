@@ -7,12 +7,14 @@ up; it prints JSON. One process does every range, the joins and the index: no Py
 """
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
+from benchmarks.broker import RELEASE
+from benchmarks.measuring import peak_mb, provenance
 from benchmarks.stores import Recipe, make_store
 from jobs.ingestion.model import Request
 from jobs.ingestion.run import ingest
@@ -32,14 +34,13 @@ def one(store: str, tables: str) -> dict[str, float]:
             tables=frozenset(tables.split(",")),
             hash_slots=_ENTRIES // 4,
             index_num=_ENTRIES,
-            release="5.3.3",
+            release=RELEASE,
         )
         summary = ingest(request, OneByOne())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"messages": summary.messages, "index_entries": summary.index_entries, "peak_MB": peak // 1000}
+    return {"messages": summary.messages, "index_entries": summary.index_entries, "peak_MB": peak_mb()}
 
 
-def measure(mib: int) -> dict[str, dict[str, dict[str, float]]]:
+def measure(mib: int) -> dict[str, Any]:
     """Return the figures of every kind of message and step."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +51,7 @@ def measure(mib: int) -> dict[str, dict[str, dict[str, float]]]:
                 answer = subprocess.run(command, capture_output=True, text=True, check=True)
                 found.setdefault(name, {})[step] = json.loads(answer.stdout)
                 print(name, step, found[name][step], file=sys.stderr)
-    return found
+    return {**provenance(), "mib": mib, "bodies": found}
 
 
 if __name__ == "__main__":

@@ -1,19 +1,20 @@
 """
-What the driver does before any task runs, on a store of 100 TB, and what it keeps: no file of it is opened.
+What the driver does before any task runs, on a store of 100 TB, and what it keeps: only the newest file is opened.
 
-`python -m benchmarks.planning [SEGMENTS [QUEUE_FILES]]` prints JSON: seconds, peak memory, tasks, and the size of the
-commit. The listing is made up; its files are not on any disk.
+`python -m benchmarks.planning [SEGMENTS [QUEUE_FILES]]` prints JSON: CPU seconds, peak memory, tasks, and the size of
+the commit. The listing is made up; its files are not on any disk.
 """
 
 import json
 import pickle
-import resource
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn, TypeVar
 from unittest.mock import patch
 
+from benchmarks.measuring import peak_mb, provenance
 from jobs.lake.identity import Comparison, compare
 from jobs.lake.runs import KnownStore, Manifest, thinned
 from jobs.lake.writing import Action
@@ -29,13 +30,21 @@ _SEGMENT = 1 << 30
 _QUEUE_FILE = 6_000_000
 _FILES_A_QUEUE = 10
 _QUEUES_A_TOPIC = 8
-_WRITTEN = bytes(7) + b"\x01"
 
 T = TypeVar("T")
 
 
+class _Written:
+    """A file that was written to, for whoever looks at its first bytes."""
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return what is no zeros."""
+        del position
+        return b"\x01" * length
+
+
 class _Made:
-    """A storage that knows names and sizes, and opens nothing."""
+    """A storage that knows names and sizes; what it opens was written to."""
 
     def __init__(self, segments: int, queue_files: int) -> None:
         self._files = [FileInfo(f"commitlog/{name_of_offset(n * _SEGMENT)}", _SEGMENT, 0) for n in range(segments)]
@@ -47,6 +56,11 @@ class _Made:
         del location
         return self._files
 
+    def open(self, location: str) -> AbstractContextManager[_Written]:
+        """Return a file."""
+        del location
+        return nullcontext(_Written())
+
 
 def _queue_file(number: int) -> str:
     queue, file = divmod(number, _FILES_A_QUEUE)
@@ -57,19 +71,19 @@ def _queue_file(number: int) -> str:
 def measure(segments: int = 100_000, queue_files: int = 200_000) -> dict[str, Any]:
     """Plan a whole store, and a run that goes on in it; return the figures."""
     seconds: dict[str, float] = {}
-    peaks: dict[str, int] = {"the program": _peak() // 1000}
+    peaks: dict[str, int] = {"the program": peak_mb()}
 
     def timed(step: str, work: Callable[[], T]) -> T:
         began = time.process_time()  # it all computes: other work on the machine does not count
         result = work()
         seconds[step] = round(time.process_time() - began, 3)
-        peaks[step] = _peak() // 1000
+        peaks[step] = peak_mb()
         return result
 
     made = _Made(segments, queue_files)
     with patch.object(listing_module, "storage_of", lambda *_: made):
         listing: StoreListing = timed("listing", lambda: list_store("/store"))
-    with patch("jobs.source.planning.head", lambda *_: _WRITTEN):
+    with patch("jobs.source.planning.storage_of", lambda *_: made):
         ranges = timed("planning everything", lambda: plan_ranges(listing))
         late = timed("planning the last segment", lambda: plan_ranges(listing, (segments - 1) * _SEGMENT))
     timed("holes", lambda: list(holes(listing.segments)))
@@ -82,6 +96,7 @@ def measure(segments: int = 100_000, queue_files: int = 200_000) -> dict[str, An
     store = KnownStore("store", "broker", (), manifest)
     timed("fingerprints", lambda: _compare(store, listing))
     return {
+        **provenance(),
         "segments": segments,
         "queue_files": queue_files,
         "queues": len(queues),
@@ -114,11 +129,6 @@ def _manifest(ranges: int) -> Manifest:
     )
     fingerprints = thinned(Fingerprint(number << 28, 1000, "0" * 64) for number in range(2 * ranges))
     return Manifest("store", "broker", 1, 0, ranges << 28, None, fingerprints, {"messages": actions})
-
-
-def _peak() -> int:
-    """Return the highest resident size so far, in kB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 if __name__ == "__main__":

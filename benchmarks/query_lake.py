@@ -9,15 +9,17 @@ groups. DuckDB searches the same Parquet files by text; Spark reads the same Del
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from benchmarks.stores import Recipe, make_store, offsets_of
+from benchmarks.broker import RELEASE
+from benchmarks.measuring import provenance
+from benchmarks.stores import FOLDER, Recipe, make_store, offsets_of
 from jobs.ingestion.model import Request
 from jobs.ingestion.run import ingest
 from jobs.source.workers import SparkWorkers
@@ -42,9 +44,11 @@ def make_lake(folder: Path, messages: int) -> Path:
     from jobs.session import spark_session
 
     store = make_store(_recipe(messages), folder)
-    request = Request(str(store), str(lake), broker="b", tables=frozenset({"messages", "index"}), release="5.3.3")
+    unfinished = folder / "unfinished-lake"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    request = Request(str(store), str(unfinished), broker="b", tables=frozenset({"messages", "index"}), release=RELEASE)
     ingest(request, SparkWorkers(spark_session("benchmark", record_classes=False)))
-    return lake
+    return unfinished.rename(lake)
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -60,7 +64,7 @@ def timed(run: Callable[[], object]) -> float:
 
 def ours(lake: Path, expected: str, *arguments: str) -> float:
     """Return the seconds of a whole command."""
-    whole = ["query", *arguments, "--lake", str(lake), "--release", "5.3.3", "-q"]
+    whole = ["query", *arguments, "--lake", str(lake), "--release", RELEASE, "-q"]
     return _program("from jobs import cli; import sys; sys.exit(cli.main(sys.argv[1:]))", whole, expected)
 
 
@@ -111,9 +115,7 @@ def spark_peer(lake: Path, key: str) -> float:
 def main() -> None:
     """Print the figures as JSON."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument(
-        "folder", nargs="?", type=Path, default=Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark"
-    )
+    options.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     options.add_argument("--entries", type=int, default=100_000_000)
     options.add_argument("--no-peers", dest="peers", action="store_false")
     asked = options.parse_args()
@@ -123,7 +125,8 @@ def main() -> None:
     key, unique = f"order-{wanted * _KEYS:012d}", f"0A0000078C3C18B4AAC2{wanted:012d}"
     offset = int(offsets_of(_recipe(messages))[wanted])
     offset_id = encode_offset_id(Host(bytes([10, 0, 0, 1]), 10911), offset)
-    figures = {
+    figures: dict[str, object] = {
+        **provenance(),
         "entries": messages * (_KEYS + 1),
         "files": {table: len(list((lake / table).rglob("*.parquet"))) for table in ("index_entries", "messages")},
         "by_key_s": ours(lake, str(offset), "by-key", "-t", _TOPIC, "-k", key, "--json"),

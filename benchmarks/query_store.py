@@ -1,16 +1,16 @@
 """
 Look one key up in a store whose index holds 20 million entries (420 MB): cold and warm, whole commands.
 
-    python benchmarks/query_store.py [FOLDER]
+    python -m benchmarks.query_store [FOLDER]
 
 The index is that of a broker's default geometry; its entries point at real records, a million of them. "Cold" drops the
 index and the log from the page cache first, so that each hop of the chain is a read from the disk.
 """
 
 import json
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
@@ -18,7 +18,8 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.stores import drop_from_cache
+from benchmarks.measuring import provenance
+from benchmarks.stores import FOLDER, drop_from_cache
 from rmq_formats.arrays import dtype_of
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import Host, encode_record, new_record
@@ -37,13 +38,14 @@ _ENTRY = dtype_of(ENTRY)
 def make_store(root: Path) -> Path:
     """Write a log of a million records and one full index file."""
     store = root / "store"
-    if (store / "index").exists():
+    if store.exists():
         return store
-    (store / "commitlog").mkdir(parents=True)
-    offsets = _write_log(store / "commitlog")
-    (store / "index").mkdir()
-    _write_index(store / "index" / "20251120010000000", offsets)
-    return store
+    unfinished = root / "unfinished-store"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    for name in ("commitlog", "index"):
+        (unfinished / name).mkdir(parents=True)
+    _write_index(unfinished / "index" / "20251120010000000", _write_log(unfinished / "commitlog"))
+    return unfinished.rename(store)
 
 
 def _write_log(folder: Path) -> NDArray[np.int64]:
@@ -144,9 +146,10 @@ def measure(store: Path, *, cold: bool) -> dict[str, float]:
 
 def main() -> None:
     """Print the figures as JSON."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark"
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
     store = make_store(folder)
     figures = {
+        **provenance(),
         "entries": _ENTRIES,
         "index_bytes": DEFAULT_GEOMETRY.file_size,
         "warm": measure(store, cold=False),

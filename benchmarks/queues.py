@@ -1,25 +1,24 @@
 """
 Queues rebuilt from a log, then verified against it: rate, CPU and memory.
 
-    python benchmarks/queues.py [MILLION UNITS [QUEUES [FOLDER]]]
+    python -m benchmarks.queues [MILLION_UNITS [QUEUES]] [--no-broker] [--one-process] [--folder DIR]
 
-A real broker, its index switched off, makes the same queues of the same log in the same run (`NO_BROKER=1`: it does
-not). Also: how many bytes a run reads of many queues that each have one new unit.
+A real broker, its index switched off, makes the same queues of the same log in the same run; the files must be the
+same, byte for byte. Also: how many bytes a run reads of many queues that each have one new unit.
 """
 
+import argparse
 import json
 import os
 import resource
 import shutil
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from benchmarks.broker import RELEASE, hashes_below, rebuilt_by_broker
-from benchmarks.measuring import Measured, measured
-from benchmarks.stores import Recipe, make_store
+from benchmarks.measuring import Measured, measured, provenance
+from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.queues.files import stored_queues
 from jobs.queues.looking import look
 from jobs.queues.settings import known_releases, queue_rules
@@ -44,8 +43,8 @@ def _rate(units: int, figures: Measured) -> dict[str, float]:
     }
 
 
-def _workers() -> Workers:
-    if os.environ.get("ONE_BY_ONE"):
+def _workers(*, one_process: bool) -> Workers:
+    if one_process:
         return OneByOne()
     from jobs.session import spark_session
 
@@ -74,14 +73,14 @@ def _broker(store: Path, out: Path, folder: Path) -> dict[str, Any]:
 def _many_queues(folder: Path) -> dict[str, Any]:
     """Count the bytes that are read of queues with one new unit each."""
     store = folder / "many"
-    if not store.exists():
+    if not (store / "abort").exists():
         for number in range(_MANY):
             queue = store / "consumequeue" / f"T{number}" / "0"
-            queue.mkdir(parents=True)
+            queue.mkdir(parents=True, exist_ok=True)
             with (queue / "00000000000000000000").open("wb") as file:
                 file.write(b"".join(UNIT.pack(unit * 300, 300, 1) for unit in range(100)) + UNIT.pack(30_000, 300, 1))
                 file.truncate(6_000_000)
-        (store / "commitlog").mkdir()
+        (store / "commitlog").mkdir(exist_ok=True)
         (store / "checkpoint").write_bytes(bytes(4096))
         (store / "abort").touch()
     listing = list_store(str(store))
@@ -104,23 +103,28 @@ def _many_queues(folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Print one JSON document."""
-    given = dict(enumerate(sys.argv))
-    queues = int(given.get(2, "1000"))
-    folder = Path(given.get(3) or Path(tempfile.gettempdir()) / "rocketmq-lake-bench")
-    units = int(float(given.get(1, "5")) * 1_000_000)
-    store = make_store(Recipe(units * _RECORD_SIZE, _RECORD_SIZE, topics=max(queues // 4, 1)), folder)
-    workers = _workers()
-    out = folder / "queues"
-    shutil.rmtree(out, ignore_errors=True)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("million_units", nargs="?", type=float, default=5)
+    parser.add_argument("queues", nargs="?", type=int, default=1000)
+    parser.add_argument("--no-broker", action="store_true")
+    parser.add_argument("--one-process", action="store_true")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    told = parser.parse_args()
+    size = int(told.million_units * 1_000_000) * _RECORD_SIZE
+    store = make_store(Recipe(size, _RECORD_SIZE, topics=max(told.queues // 4, 1)), told.folder)
+    workers = _workers(one_process=told.one_process)
+    out = told.folder / "queues"
+    for made_before in (out, store / "consumequeue"):
+        shutil.rmtree(made_before, ignore_errors=True)
     with measured() as rebuilt:
         summary = rebuild(Request(str(store), out, release=RELEASE), workers, {})
-    peer = {} if os.environ.get("NO_BROKER") else _broker(store, out, folder)
-    shutil.rmtree(store / "consumequeue", ignore_errors=True)
+    peer = {} if told.no_broker else _broker(store, out, told.folder)
     out.rename(store / "consumequeue")
     (store / "consumequeue" / "MANIFEST.json").unlink()
     with measured() as verified:
         numbers = _verify(workers, list_store(str(store)))
     document = {
+        **provenance(),
         "units": summary.units,
         "queues": summary.queues,
         "record_bytes": _RECORD_SIZE,
@@ -130,10 +134,10 @@ def main() -> None:
         "verify": _rate(summary.units, verified) | numbers,
         "peak_memory_mib": {
             "driver": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
-            "children": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10,
+            "children": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10,  # that have ended: the broker
         },
         "load": os.getloadavg(),
-        "one_new_unit_each": _many_queues(folder),
+        "one_new_unit_each": _many_queues(told.folder),
     }
     print(json.dumps(document, indent=1))
 

@@ -1,37 +1,35 @@
 """
 Rebuild the index of a log of default geometry, and let a real broker do the same.
 
-    python benchmarks/rebuild_index.py [--gib N] [--folder DIR] [--release X.Y.Z | --no-broker] [--cores N]
+    python -m benchmarks.rebuild_index [--gib N] [--folder DIR] [--release X.Y.Z | --no-broker] [--cores N]
 
 Both read the log from the page cache and write full-size files; the start of either JVM is not counted. The broker
-cannot make its index without its queues: loading, starting and dispatching are one figure. The files must be the
-same, byte for byte, before any time is printed. CPU seconds are those of all processes: a shared machine stretches
-wall times, but not these.
+cannot make its index without its queues: loading, starting and dispatching are one figure. It runs once; ours is the
+best of three runs, of which all are told. The files must be the same, byte for byte, before the two are compared. CPU
+seconds are those of all processes: a shared machine stretches wall times more than these.
 """
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import sys
-import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.broker import RELEASE, hashes_below, rebuilt_by_broker
-from benchmarks.measuring import Measured, measured, vars_of
-from benchmarks.stores import Recipe, make_store
+from benchmarks.measuring import Measured, measured, provenance
+from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.indexing.rebuilding import Request, Result, rebuild
 from jobs.indexing.settings import Wanted
 from jobs.source.workers import OneByOne, SparkWorkers, Workers
 
-RECORD_SIZE = 256
+_RECORD_SIZE = 256
 _RUNS = 3
 
 
 def ours(store: Path, out: Path, workers: Workers) -> tuple[Result, Measured]:
-    """Rebuild all files."""
+    """Rebuild all files; return what was made, and what it cost."""
     shutil.rmtree(out, ignore_errors=True)
     with measured() as figures:
         result = rebuild(Request(str(store), str(out), Wanted(release=RELEASE)), workers, {})
@@ -42,21 +40,20 @@ def main() -> None:
     """Print the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gib", type=float, default=5.5)
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--release", default=RELEASE)
     parser.add_argument("--no-broker", action="store_true")
     parser.add_argument("--cores", type=int, default=2)
     told = parser.parse_args()
-    store = make_store(Recipe(int(told.gib * (1 << 30)), RECORD_SIZE), told.folder)
+    store = make_store(Recipe(int(told.gib * (1 << 30)), _RECORD_SIZE), told.folder)
     out = told.folder / "out"
     figures: dict[str, Any] = {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "command": " ".join(["python", "benchmarks/rebuild_index.py", *sys.argv[1:]]),
+        **provenance(),
         "log_gib": told.gib,
     }
-    _, one = ours(store, out, OneByOne())
+    ours(store, out, OneByOne())  # warms up
     result, one = ours(store, out, OneByOne())
-    figures |= {"messages": result.records, "keys": result.row_keys, "one_process": vars_of(one)}
+    figures |= {"messages": result.records, "keys": result.row_keys, "one_process": asdict(one)}
 
     from jobs.session import spark_session
 
@@ -64,7 +61,7 @@ def main() -> None:
     workers = SparkWorkers(spark_session("benchmark", spark_options=options, record_classes=False))
     runs = [ours(store, out, workers)[1] for _ in range(_RUNS)]
     best = min(runs, key=lambda run: run.wall_s)
-    figures["spark"] = vars_of(best) | {"cores": told.cores, "runs_wall_s": [run.wall_s for run in runs]}
+    figures["spark"] = asdict(best) | {"cores": told.cores, "runs_wall_s": [run.wall_s for run in runs]}
     print(json.dumps(figures), file=sys.stderr)
     if not told.no_broker:
         with rebuilt_by_broker(store, told.folder, told.release) as (copy, seconds):

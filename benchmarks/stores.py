@@ -6,6 +6,7 @@ Bodies come from a pool whose checksums are known; the pool is larger than any c
 """
 
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
@@ -17,8 +18,12 @@ from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, RECORD
 from rmq_formats.commitlog.record import Host, encode_record, new_record
 from rmq_formats.store import name_of_offset
 
-_POOL = 8192
-_BATCH = 16384
+FOLDER = Path(tempfile.gettempdir()) / "rocketmq-lake-benchmark"  # where stores are kept, unless one is named
+_POOL = 8192  # bodies, and at most so many bytes of them
+_POOL_BYTES = 256 << 20
+_BATCH = 16384  # records, and at most so many bytes of them
+_BATCH_BYTES = 64 << 20
+_SEGMENT_SIZE = 1 << 30  # of a broker that nobody configured
 _START = 1_760_000_000_000  # ms
 _DIGITS = 12
 _KEY = b"order-" + b"0" * _DIGITS
@@ -34,7 +39,7 @@ class Recipe:
     compressible: bool = False
     topics: int = 8
     queues: int = 4
-    segment_size: int = 1 << 30
+    segment_size: int = _SEGMENT_SIZE
     seed: int = 4711
     keys: int = 1  # of each message
 
@@ -42,8 +47,11 @@ class Recipe:
     def name(self) -> str:
         """A name that differs where the bytes do."""
         kind = "text" if self.compressible else "random"
+        mib, rest = divmod(self.total_bytes, 1 << 20)
+        size = str(self.total_bytes) if rest else f"{mib}m"
+        segments = "" if self.segment_size == _SEGMENT_SIZE else f"-segments-of-{self.segment_size}"
         keys = f"-{self.keys}keys" if self.keys > 1 else ""
-        return f"{self.total_bytes >> 20}m-{self.record_size}b-{kind}-{self.topics}x{self.queues}-{self.seed}{keys}"
+        return f"{size}-{self.record_size}b-{kind}-{self.topics}x{self.queues}-{self.seed}{segments}{keys}"
 
 
 def make_store(recipe: Recipe, folder: Path) -> Path:
@@ -117,13 +125,14 @@ class _Log:
         recipe = self._recipe
         per_segment = (recipe.segment_size - BLANK.size) // recipe.record_size
         total = recipe.total_bytes // recipe.record_size
+        batch = min(_BATCH, max(_BATCH_BYTES // recipe.record_size, 1))
         for number in range((total + per_segment - 1) // per_segment):
             base_offset = number * recipe.segment_size
             first = number * per_segment
             count = min(per_segment, total - first)
             with (directory / name_of_offset(base_offset)).open("wb") as file:
-                for start in range(0, count, _BATCH):
-                    size = min(_BATCH, count - start)
+                for start in range(0, count, batch):
+                    size = min(batch, count - start)
                     file.write(self._batch(first + start, size, base_offset + start * recipe.record_size).data)
                 if count == per_segment:
                     file.write(BLANK.pack(recipe.segment_size - count * recipe.record_size, MAGIC_BLANK))
@@ -158,9 +167,10 @@ class _Log:
 
 
 def _bodies(random: np.random.Generator, size: int, *, compressible: bool) -> NDArray[np.uint8]:
+    pool = min(_POOL, max(_POOL_BYTES // max(size, 1), 1))
     if not compressible:
-        return random.integers(0, 256, (_POOL, size), np.uint8)
+        return random.integers(0, 256, (pool, size), np.uint8)
     words = _WORDS.split()
-    chosen = random.integers(0, len(words), (_POOL, size // 4 + 1))
+    chosen = random.integers(0, len(words), (pool, size // 4 + 1))
     texts = [b" ".join(words[number] for number in row)[:size].ljust(size) for row in chosen]
-    return np.frombuffer(b"".join(texts), np.uint8).reshape(_POOL, size)
+    return np.frombuffer(b"".join(texts), np.uint8).reshape(pool, size)

@@ -65,6 +65,3 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     with running(command, log) as process:
         wait_for_port(port, process, log)
         yield S3Server(port, objects)
-
-
-__all__ = ["ACCESS_KEY", "BUCKET", "SECRET_KEY", "S3Server", "s3_server"]

@@ -25,7 +25,7 @@ def free_port() -> int:
 def running(
     command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a server in a session of its own, and end it and what it started."""
+    """Run a server whose words go to *log*, and end it with the block."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
