@@ -5,10 +5,10 @@ Geometry, rules and zone are settled as the rebuild settles them. Files that are
 how many are missing between them, before and behind them, comes of the headers' offsets and of a sample of the log.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,9 +24,12 @@ from jobs.indexing.settings import Settings
 from jobs.indexing.survivors import refusal
 from jobs.source.planning import Range
 from jobs.source.sampling import STRETCH_SIZE, Sample, sample_log
+from jobs.storage import storage_of
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.indexfile.build import PACKED_KEY
+from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.indexfile.lookup import IndexReader
 from rmq_formats.release import Rules
 
 Keys = NDArray[np.void]
@@ -140,12 +143,13 @@ def foresee(request: Request, options: dict[str, str], stretch_size: int = STRET
     listing, files, settings = look(request, options, request.care)
     sample = sample_log(listing, partial(_keys_of, rules=settings.rules.value), stretch_size)
     keys = _Keys(sample)
-    capacity = settings.geometry.value.capacity
+    geometry = settings.geometry.value
     total = sample.scaled(sum(len(stretch.payload) for stretch in sample.stretches))
     made = ForeseenIndex(listing.root, request.out, settings, request.lost_only, sample, total)
     if not (request.lost_only and files):
-        return replace(made, gaps=_some_files("", "", -(-total // capacity)), first_name=keys.first_name(settings))
-    reasons = {file.name: refusal(file, settings.geometry.value) for file in files}
+        count = -(-total // geometry.capacity)
+        return replace(made, gaps=_some_files("", "", count), first_name=keys.first_name(settings))
+    reasons = {file.name: refusal(file, geometry) for file in files}
     kept = [file for file in files if reasons[file.name] is None]
     completes = bool(kept) and kept[-1] is files[-1] and not request.broker_runs
     made = replace(
@@ -156,15 +160,16 @@ def foresee(request: Request, options: dict[str, str], stretch_size: int = STRET
     )
     if made.contradictions:
         return made
-    gaps, continued = _between(kept, keys, capacity, completes=completes)
+    placed = [file for file in kept if file.header.entry_count]
+    lacking = _lacking(placed, keys, geometry, listing.options) if placed else 0
+    gaps, continued = _between(placed, keys, geometry.capacity, lacking, completes=completes)
     return replace(made, gaps=gaps, continued=continued)
 
 
 def _between(
-    kept: Sequence[RealFile], keys: "_Keys", capacity: int, *, completes: bool
+    placed: Sequence[RealFile], keys: "_Keys", capacity: int, lacking: int, *, completes: bool
 ) -> tuple[list[Gap], str | None]:
     """Return the gaps before, between and behind files, and the newest one if that is completed first."""
-    placed = [file for file in kept if file.header.entry_count]
     if not placed:
         return _some_files("", "", -(-keys.between(keys.start - 1, keys.end) // capacity)), None
     first, last = placed[0], placed[-1]
@@ -172,13 +177,29 @@ def _between(
     for left, right in pairwise(placed):
         missing = keys.files(left.header.end_physical_offset, right.header.begin_physical_offset, capacity)
         gaps += _some_files(left.name, right.name, missing)
-    behind = keys.between(last.header.end_physical_offset, keys.end)
+    behind = lacking + keys.between(last.header.end_physical_offset, keys.end)
     room = capacity - last.header.entry_count
     if not room:
         return gaps + _some_files(last.name, "", -(-behind // capacity)), None
     if not (completes and behind):  # a broker that runs goes on in it
         return gaps, None
     return gaps + _some_files(last.name, "", -(-(behind - room) // capacity)), last.name
+
+
+def _lacking(placed: Sequence[RealFile], keys: "_Keys", geometry: Geometry, options: Mapping[str, str]) -> int:
+    """Return how many keys of the last message in *placed* are in none of them: its keys may be in several files."""
+    end = placed[-1].header.end_physical_offset
+    wanted = keys.between(end - 1, end + 1)
+    ending = takewhile(lambda file: file.header.end_physical_offset == end, reversed(placed))
+    return max(wanted - sum(_last_entries(file, end, wanted, geometry, options) for file in ending), 0)
+
+
+def _last_entries(file: RealFile, offset: int, most: int, geometry: Geometry, options: Mapping[str, str]) -> int:
+    """Return how many entries of the message at *offset* end a file, up to *most*."""
+    with storage_of(file.location, options).open(file.location) as reader:
+        index = IndexReader(reader.read, geometry, file.location)
+        newest_first = range(file.header.entry_count, max(file.header.entry_count - most, 0), -1)
+        return sum(index.entry(number).physical_offset == offset for number in newest_first)
 
 
 def _some_files(after: str, before: str, files: int) -> list[Gap]:

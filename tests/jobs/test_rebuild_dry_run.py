@@ -104,6 +104,14 @@ def test_lost_files_are_counted_gap_by_gap(golden: StoreOf, tmp_path: Path) -> N
     assert (foreseen.files, foreseen.exit_code) == (4, ExitCode.CLEAN)
 
 
+def test_a_lost_file_with_the_last_keys_of_a_message_of_the_one_before_is_foreseen(store: Path) -> None:
+    """Of the newest message's keys all but one are in the file before the newest."""
+    names = _names(store)
+    (store / "index" / names[12]).unlink()
+
+    assert _index_of(store, lost_only=True).gaps == [Gap(names[11], "", 1)]
+
+
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name not in {"b533-crash-before", "b498-live"}])
 def test_nothing_is_foreseen_where_nothing_is_lost(golden: StoreOf, name: str) -> None:
     """Whatever happened to the broker: restarts, deleted messages, topics upgraded."""
