@@ -173,7 +173,7 @@ def _between(
     if not placed:
         return _some_files("", "", -(-keys.between(keys.start - 1, keys.end) // capacity)), None
     first, last = placed[0], placed[-1]
-    gaps = _some_files("", first.name, keys.files(keys.start - 1, first.header.begin_physical_offset, capacity))
+    gaps = _some_files("", first.name, keys.files_before(first.header.begin_physical_offset, capacity))
     for left, right in pairwise(placed):
         missing = keys.files(left.header.end_physical_offset, right.header.begin_physical_offset, capacity)
         gaps += _some_files(left.name, right.name, missing)
@@ -190,7 +190,9 @@ def _lacking(placed: Sequence[RealFile], keys: "_Keys", geometry: Geometry, opti
     """Return how many keys of the last message in *placed* are in none of them: its keys may be in several files."""
     end = placed[-1].header.end_physical_offset
     wanted = keys.between(end - 1, end + 1)
-    ending = takewhile(lambda file: file.header.end_physical_offset == end, reversed(placed))
+    ending = list(takewhile(lambda file: file.header.end_physical_offset == end, reversed(placed)))
+    if ending[-1].header.begin_physical_offset == end:  # how many are in a file before it, which may be lost?
+        return 0
     return max(wanted - sum(_last_entries(file, end, wanted, geometry, options) for file in ending), 0)
 
 
@@ -229,6 +231,12 @@ class _Keys:
     def files(self, after: int, before: int, capacity: int) -> int:
         """Return how many whole files are missing there; a message's keys may be in two, so there are some too few."""
         return (self.between(after, before) + capacity // 2) // capacity
+
+    def files_before(self, before: int, capacity: int) -> int:
+        """Return how many are missing from the log's start on; where that has moved, the first is a partial one."""
+        if self.start == 0:
+            return self.files(-1, before, capacity)
+        return -(-self.between(self.start - 1, before) // capacity)
 
     def first_name(self, settings: Settings) -> str | None:
         """Return the name of the file that the log's first key begins, if that key was seen."""

@@ -104,6 +104,26 @@ def test_lost_files_are_counted_gap_by_gap(golden: StoreOf, tmp_path: Path) -> N
     assert (foreseen.files, foreseen.exit_code) == (4, ExitCode.CLEAN)
 
 
+def test_where_the_log_has_moved_on_the_first_file_is_a_partial_one(golden: StoreOf, tmp_path: Path) -> None:
+    """The log begins inside of the file that was there: what it still has of its keys becomes a file, too."""
+    store = Path(shutil.copytree(golden("b533-expired"), tmp_path / "store"))
+    names = _names(store)
+    for number in (0, 1, 3):
+        (store / "index" / names[number]).unlink()
+
+    assert _index_of(store, lost_only=True).gaps == [Gap("", names[2], 2), Gap(names[2], names[4], 1)]
+
+
+def test_the_newest_file_lacks_nothing_of_a_message_that_a_lost_file_begins(golden: StoreOf, tmp_path: Path) -> None:
+    """Its one key is the last of that message; the others come back with the file before it."""
+    store = Path(shutil.copytree(golden("up533-540"), tmp_path / "store"))
+    names = _names(store)
+    (store / "index" / names[12]).unlink()
+    foreseen = _index_of(store, lost_only=True)
+
+    assert (foreseen.gaps, foreseen.continued) == ([Gap(names[11], names[13], 1)], None)
+
+
 def test_a_lost_file_with_the_last_keys_of_a_message_of_the_one_before_is_foreseen(store: Path) -> None:
     """Of the newest message's keys all but one are in the file before the newest."""
     names = _names(store)
