@@ -14,9 +14,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +24,7 @@ import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
 from benchmarks.broker import RELEASE
-from benchmarks.measuring import Measured, measured, provenance
+from benchmarks.measuring import Measured, measured, medians, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store, offsets_of
 from jobs.ingest import Request, ingest
 from jobs.source.workers import OneByOne
@@ -222,13 +220,7 @@ def main() -> None:
 def _result(
     told: argparse.Namespace, seen: dict[str, dict[str, list[Measured]]], checked: dict[str, Any]
 ) -> dict[str, Any]:
-    middle = {
-        choice: {
-            name: {key: round(median(getattr(one, key) for one in runs), 3) for key in asdict(runs[0])}
-            for name, runs in of_choice.items()
-        }
-        for choice, of_choice in seen.items()
-    }
+    middle = {choice: {name: medians(runs) for name, runs in of_choice.items()} for choice, of_choice in seen.items()}
     return {
         **provenance(),
         "record_size": told.record_size,

@@ -4,8 +4,8 @@ What a run costs after hundreds of runs before it: time, files and size of Delta
     python -m benchmarks.incremental_runs [--runs 1000]
 
 Every run brings a few new messages. The runs follow each other within minutes, not months: so that retention can be
-seen at all, logs and replaced files are kept for one minute here, not for seven days. Tasks run in this process; Spark
-adds its constant part to each run.
+seen at all, Delta's logs are kept for one minute here and replaced files not at all, instead of for seven days. Tasks
+run in this process; Spark adds its constant part to each run.
 """
 
 import argparse

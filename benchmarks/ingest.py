@@ -18,9 +18,7 @@ import json
 import shutil
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any
 from zlib import crc32
 
@@ -29,7 +27,7 @@ from pyspark.sql import Row, SparkSession
 
 from benchmarks.broker import RELEASE, rebuilt_by_broker
 from benchmarks.floor import batches_of, floor
-from benchmarks.measuring import Measured, measured, provenance
+from benchmarks.measuring import Measured, measured, medians, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.ingest import Request, ingest
 from jobs.source.listing import list_store
@@ -187,10 +185,7 @@ def _ours(store: Path, scratch: Path, workers: Workers) -> None:
 
 
 def _result(told: argparse.Namespace, seen: dict[str, list[Measured]], mib: dict[str, float]) -> dict[str, Any]:
-    middle = {
-        name: {key: round(median(getattr(run, key) for run in runs), 3) for key in asdict(runs[0])}
-        for name, runs in seen.items()
-    }
+    middle = {name: medians(runs) for name, runs in seen.items()}
     per_gib = {
         name: {key: round(values[key] / mib[name] * 1024, 3) for key in ("cpu_s", "wall_s")}
         for name, values in middle.items()

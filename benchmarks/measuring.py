@@ -6,11 +6,12 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from statistics import median
 
 
 @dataclass(slots=True)
@@ -42,6 +43,11 @@ def measured() -> Iterator[Measured]:
             figures.cpu_s = round(sum(cpu.values()) - before - watched, 2)
 
 
+def medians(runs: Sequence[Measured]) -> dict[str, float]:
+    """Return the median of each figure by its name."""
+    return {field.name: round(median(getattr(run, field.name) for run in runs), 3) for field in fields(Measured)}
+
+
 def _cpu_by_process() -> dict[int, float]:
     """Return the CPU seconds of this process and of each one below it, without those of children that ended."""
     own = {0: time.process_time()}
@@ -50,10 +56,10 @@ def _cpu_by_process() -> dict[int, float]:
 
 def _cpu_of(process: int) -> float | None:
     try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        values = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, values[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def _below(parent: int) -> list[int]:
