@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from jobs.indexing.building import RealFile, hash_file
-from jobs.indexing.keyrow import KeyCollector, KeyRow, LogKeys, RowPart, Stretch
+from jobs.indexing.keyrow import Kept, KeyCollector, KeyRow, LogKeys, RowPart, Stretch
 from jobs.indexing.placement import Anchor, Kind, Log, plan_all, plan_lost
 from jobs.indexing.rules import SWITCHES, rules_of_files
 from jobs.indexing.settings import ASSUMED, Known, UndecidedError, Wanted, settle_geometry
@@ -115,6 +115,7 @@ class EntryRows(NamedTuple):
     is_complete: bool
     sha256: str | None
     actions: tuple[Any, ...]  # what `close` of the written files returned
+    short: tuple[Range, ...] = ()  # ranges that had fewer keys when they were read once more
 
 
 class RowFile(Protocol):
@@ -171,14 +172,15 @@ def plan(
     listing: StoreListing,
     counted: Sequence[tuple[Range, Stretch]],
     begun_in: Callable[[int], Sequence[str]],
+    kept: Sequence[Kept] = (),
 ) -> list[EntryWork]:
     """
     Return what is to be written, file by file.
 
     *counted* are the accepted ranges, each with what its collector counted; *begun_in* names the Parquet files that
-    hold entries of an index file.
+    hold entries of an index file; *kept* gives the records of each range whose file is gone by then.
     """
-    source = LogKeys(tuple(range_ for range_, _ in counted), begun.rules, begun.from_offset)
+    source = LogKeys(tuple(range_ for range_, _ in counted), begun.rules, begun.from_offset, tuple(kept))
     stretches = tuple(stretch._replace(file=str(number)) for number, (_, stretch) in enumerate(counted))
     row = KeyRow(source, stretches, begun.from_offset)
     maker = _Maker(begun, row, source)
@@ -300,8 +302,11 @@ class _FileWriter:
             self._builder.adopt(so_far, work.begun)
         elif work.real is not None and work.head:
             self._add_history(work.real)
+        short = []
         for part in work.parts:
+            left = part.keys
             for keys, places, buffer in work.source.decoded(part):
+                left -= len(keys)
                 times = keys["store_timestamp"].astype(np.int64)
                 first = self._builder.header.index_count
                 packed = keys.copy()
@@ -309,13 +314,15 @@ class _FileWriter:
                 self._add(entry_batch(
                     work.ordinal, first, work.geometry, packed.view(STORED_ENTRY), times, places, buffer
                 ))  # fmt: skip
+            if left:
+                short.append(work.source.ranges[int(part.file)])
         self._flush()
         self._close_rows()
         header = self._builder.finish()
         is_complete = header.index_count >= work.geometry.index_num
         digest = self._digest() if is_complete else None
         name = work.real.name if work.real else None
-        return EntryRows(work.ordinal, name, header, is_complete, digest, tuple(self._actions))
+        return EntryRows(work.ordinal, name, header, is_complete, digest, tuple(self._actions), tuple(short))
 
     def _add_history(self, real: RealFile) -> None:
         """Take the entries of messages that are gone from the broker's own file."""

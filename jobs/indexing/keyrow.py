@@ -9,7 +9,7 @@ Whoever needs the keys of a stretch again takes them from a scratch file, or dec
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
@@ -29,6 +29,8 @@ from rmq_formats.indexfile.build import PACKED_KEY, RuleTable, pack_keys
 from rmq_formats.release import Rules
 
 KEYS_AT_ONCE = 1 << 18
+
+Kept = Callable[[int, int], Iterable[Records]]  # the records that begin in [start, end), where the log is gone
 
 
 class Key(NamedTuple):
@@ -106,6 +108,7 @@ class LogKeys:
     ranges: tuple[Range, ...]
     rules: Rules
     from_offset: int = 0
+    kept: tuple[Kept, ...] = ()  # of each range
 
     def blocks(self, part: RowPart) -> Iterator[NDArray[np.void]]:
         """Yield the keys of a part of one range."""
@@ -116,9 +119,7 @@ class LogKeys:
         """Decode the range again, as far as the part reaches; a log that has grown since has the same keys before."""
         table = RuleTable.of(self.rules)
         number, end = 0, part.first + part.keys
-        for item in RangeReader(self.ranges[int(part.file)]).pieces():
-            if isinstance(item, Piece):
-                continue
+        for item in self._records(int(part.file)):
             for block in pack_keys(item, table, self.from_offset, with_places=with_places):
                 start, stop = max(part.first - number, 0), min(end - number, len(block.keys))
                 number += len(block.keys)
@@ -126,6 +127,18 @@ class LogKeys:
                     yield Decoded(block.keys[start:stop], block.places[start:stop], item.buffer)
                 if number >= end:
                     return
+
+    def _records(self, number: int) -> Iterator[Records]:
+        """Yield the records of a range; those whose file retention has deleted since, as somebody has kept them."""
+        range_ = self.ranges[number]
+        reader = RangeReader(range_)
+        start = range_.start_offset
+        for item in reader.pieces():
+            if isinstance(item, Records):
+                yield item
+                start = item.base_offset + int(item.positions[-1]) + 1
+        if reader.gone and self.kept:
+            yield from self.kept[number](start, range_.end_offset)
 
 
 @dataclass(frozen=True)

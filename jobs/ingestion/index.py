@@ -2,27 +2,38 @@
 How a run takes the index along: keys are counted in its ranges, then one task a file makes the new entries.
 
 The log is decoded a second time for them, from the page cache, and only for keys: packed keys with their texts would be
-as much to write and to read as the decoding costs.
+as much to write and to read as the decoding costs. What retention deletes meanwhile is taken from rows just written.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from jobs.indexing.ingesting import Begun, EntryRows, file_rows, plan, state_of, write
+from jobs.indexing.keyrow import Kept
 from jobs.ingestion.ranges import RangeResult, RangeWork
 from jobs.lake.commit import open_table
+from jobs.lake.log_rows import records
 from jobs.lake.reading import files
 from jobs.lake.runs import KnownStore, Lake
-from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES
+from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.lake.writing import Action
 from jobs.source.distribute import Outcome
 from jobs.source.listing import StoreListing
+from jobs.source.planning import Range
 from jobs.source.workers import Workers
+from jobs.storage.locations import join
 
 STATE = "index"
 
-Made = tuple[list[Action], list[Action], dict[str, Any]]
+
+class Made(NamedTuple):
+    """Files of both tables, what the next run must know, and ranges that were deleted before all keys were taken."""
+
+    entries: list[Action]
+    files: list[Action]
+    state: dict[str, Any]
+    short: list[Range]
 
 
 def make_entries(  # noqa: PLR0913, PLR0917 - what the steps before have found
@@ -33,15 +44,24 @@ def make_entries(  # noqa: PLR0913, PLR0917 - what the steps before have found
     outcomes: Sequence[Outcome[RangeResult]],
     to_offset: int,
 ) -> Made:
-    """Write the run's new entries; return the files of both tables, and what the next run must know."""
+    """Write the run's new entries."""
     counted = [(outcome.range, outcome.payload.keys) for outcome in outcomes if outcome.payload.keys is not None]
-    planned = plan(begun, listing, counted, partial(_files_with, work.lake, work.naming.store_id))
+    kept = [_rows(work, outcome.payload) for outcome in outcomes if outcome.payload.keys is not None]
+    planned = plan(begun, listing, counted, partial(_files_with, work.lake, work.naming.store_id), kept)
     opened = partial(work.file, INDEX_ENTRIES)
     written: list[EntryRows] = workers.map(
         planned, partial(write, open_file=opened, options=listing.options, store_id=work.naming.store_id)
     )
     entries = [action for rows in written for action in rows.actions if isinstance(action, Action)]
-    return entries, _index_files(work, begun, written), state_of(begun, written, to_offset)
+    short = {range_.start_offset: range_ for rows in written for range_ in rows.short}
+    return Made(entries, _index_files(work, begun, written), state_of(begun, written, to_offset), list(short.values()))
+
+
+def _rows(work: RangeWork, result: RangeResult) -> Kept:
+    """Give the records of a range as this run has written them."""
+    action = result.files.get(MESSAGES.name)
+    locations = [join(work.lake.location, MESSAGES.name, action.path)] if action else []
+    return partial(records, locations=locations, store_id=work.naming.store_id, options=work.lake.options)
 
 
 def _index_files(work: RangeWork, begun: Begun, written: Sequence[EntryRows]) -> list[Action]:

@@ -26,6 +26,7 @@ from jobs.lake import wholeness
 from jobs.lake.divergence import CHOSEN, divergence
 from jobs.lake.identity import identify, namesakes
 from jobs.lake.lock import held
+from jobs.lake.log_rows import message_files, records
 from jobs.lake.runs import (
     KnownStore,
     Lake,
@@ -44,11 +45,12 @@ from jobs.lake.upkeep import keep_up
 from jobs.lake.writing import Action, FileNaming
 from jobs.queues.ingesting import Begun as BegunQueues
 from jobs.queues.ingesting import begin as begin_queues
-from jobs.queues.ingesting import state_of
-from jobs.queues.joining import finish
+from jobs.queues.ingesting import cut_back, match_before, state_of
+from jobs.queues.joining import Log, finish
+from jobs.queues.matching import RangeMatches
 from jobs.queues.settings import known_releases, queue_rules
 from jobs.session import spark_session
-from jobs.source.distribute import Outcome, watermark
+from jobs.source.distribute import Outcome, log_start, watermark
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import Range, describe, holes, newest_written, plan_ranges
 from jobs.source.workers import SparkWorkers, Workers
@@ -164,7 +166,7 @@ class _Run:
         if CONSUME_QUEUE.name in request.tables:
             state = newest.state.get(QUEUES) if newest else None
             if state is not None and back_to is not None:
-                state = {**state, "dispatched": min(state["dispatched"], back_to)}
+                state = cut_back(state, back_to)
             takes = request.selection.takes_or_all
             queues = begin_queues(
                 self.workers, self.listing, queue_rules(self.listing, rules, request.conf), state, takes
@@ -238,8 +240,9 @@ class _Run:
             return
         rules, seen = begun.queues.matching.rules, begun.queues.seen
         matches = [outcome.payload.matches for outcome in outcomes if outcome.payload.matches is not None]
-        write = partial(_write_rest, work)
-        joined = finish(self.workers, self.listing, rules, seen, matches, self.summary.to_offset, write)
+        start = log_start(self.listing.start_offset, outcomes)
+        log = Log(start, self.summary.to_offset, self._match_before(begun.queues, work, start, made))
+        joined = finish(self.workers, self.listing, rules, seen, matches, log, partial(_write_rest, work))
         made.add(CONSUME_QUEUE.name, [action for action in joined.written if isinstance(action, Action)])
         made.state[QUEUES] = state_of(joined, self.store.newest.state.get(QUEUES) if self.store.newest else None)
         self.summary.behind = joined.behind
@@ -249,17 +252,31 @@ class _Run:
             "differences": len(joined.differences),
         }
 
+    def _match_before(self, begun: BegunQueues, work: RangeWork, start: int, made: "_Made") -> list[RangeMatches]:
+        """Match the units of messages that the lake has, and the log no more: they came later than their messages."""
+        first, end = begun.taken_to, min(start, self.summary.from_offset, begun.seen.dispatched)
+        if first >= end:
+            return []
+        store_id, options = self.store.store_id, self.lake.options
+        locations = message_files(self.lake.location, store_id, first, end, options)
+        gone = records(first, end, locations=locations, store_id=store_id, options=options)
+        matches, rows = match_before(begun, gone, end)
+        written = _write_rest(work, "gone", rows)
+        made.add(CONSUME_QUEUE.name, [written] if written else [])
+        return [matches]
+
     def _make_entries(
         self, begun: "_Begun", work: RangeWork, outcomes: Sequence[Outcome[RangeResult]], made: "_Made"
     ) -> None:
         """Make the index entries of the new messages."""
         if begun.index is None:
             return
-        entries, headers, made.state[INDEX] = make_entries(
-            self.workers, begun.index, self.listing, work, outcomes, self.summary.to_offset
-        )
-        made.add(INDEX_ENTRIES.name, entries)
-        made.add(INDEX_FILES.name, headers)
+        index = make_entries(self.workers, begun.index, self.listing, work, outcomes, self.summary.to_offset)
+        made.add(INDEX_ENTRIES.name, index.entries)
+        made.add(INDEX_FILES.name, index.files)
+        made.state[INDEX] = index.state
+        for range_ in index.short:
+            self.summary.add_gap(range_.start_offset, range_.end_offset, "deleted before its index entries were made")
 
     def _manifest(
         self, outcomes: Sequence[Outcome[RangeResult]], made: "_Made", superseded: Superseded | None
@@ -314,7 +331,7 @@ class _Begun:
     @property
     def from_offsets(self) -> Sequence[int]:
         """Where the log must be read from for their sake."""
-        queues = [self.queues.matching.from_offset] if self.queues else []
+        queues = [self.queues.boundary] if self.queues else []
         return [*queues, *([self.index.from_offset] if self.index else [])]
 
 

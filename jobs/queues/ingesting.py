@@ -5,17 +5,23 @@ The queues in a run of `ingest`: what is new in them, joined with what is new in
 
 A run takes the records that were dispatched when it looked at the queues, from where the last one ended; newer records,
 and the units that lead to them, are the next run's. So units may be ahead of the log or behind it, and both may lose
-their beginnings at different times: every unit gets its row in exactly one run.
+their beginnings at different times: every unit gets its row in exactly one run. A record that retention took before its
+unit was seen is held against the queues as the lake's row tells it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from jobs.queues.joining import Joined
 from jobs.queues.looking import Look, look
-from jobs.queues.matching import Matching
+from jobs.queues.matching import Matcher, Matching, RangeMatches
+from jobs.queues.rows import Status, batches_of
 from jobs.source.listing import StoreListing
 from jobs.source.workers import Workers
+from rmq_formats.commitlog.scan import Records
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
 
 
@@ -23,7 +29,9 @@ class Begun(NamedTuple):
     """A run's view of the queues, taken before it reads the log."""
 
     seen: Look
-    matching: Matching  # what the task of each range needs; the log must be read from its `from_offset` on
+    matching: Matching  # what the task of each range needs
+    taken_to: int  # earlier runs took the units of every record before it
+    boundary: int  # where the log must be read from: the end of a record
 
 
 def begin(
@@ -39,18 +47,45 @@ def begin(
     from_offset = max(taken_to, listing.start_offset)
     # Queues may be gone since; what was dispatched stays so.
     seen = seen._replace(dispatched=max(seen.dispatched, from_offset))
-    return Begun(seen, Matching(rules, seen.queues, from_offset, seen.dispatched, with_rows=True, takes=takes))
+    matching = Matching(rules, seen.queues, from_offset, seen.dispatched, with_rows=True, takes=takes)
+    return Begun(seen, matching, taken_to, max(_boundary(state), listing.start_offset))
+
+
+def match_before(
+    begun: Begun, records: Iterable[Records], to_offset: int
+) -> tuple[RangeMatches, Iterator[pa.RecordBatch]]:
+    """
+    Match the units of records that no run took, and that are in the log no more; return rows of those that are there.
+
+    A unit that is not at its place may be gone like its record: nothing is missing.
+    """
+    matcher = Matcher(replace(begun.matching, from_offset=begun.taken_to, to_offset=to_offset))
+    for group in records:
+        matcher.add(group)
+    matches, blocks, tags = matcher.finish()
+    matches.left_over, matches.without_queue, matches.first_without = [], {}, {}
+    matches.expected = int(matches.counts.sum())
+    return matches, batches_of([block for block in blocks if block.status is not Status.MISSING], tags)
+
+
+def cut_back(state: Mapping[str, Any], offset: int) -> dict[str, Any]:
+    """Return the state of a store whose broker has cut off its log at *offset*."""
+    return {**state, **{name: min(state[name], offset) for name in ("dispatched", "boundary")}}
 
 
 def state_of(joined: Joined, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return what the next run must know: behind which record it goes on, and how far each queue was taken."""
     watermarks = {**_watermarks(state), **joined.watermarks}
-    before = min(int(state["dispatched"]), joined.log_end) if state else 0
     return {
+        "dispatched": joined.dispatched,
         # The end of a record: what units say of the log's end proves nothing, and a log is read from a boundary on.
-        "dispatched": before if joined.taken_to is None else joined.taken_to,
+        "boundary": _boundary(state) if joined.taken_to is None else joined.taken_to,
         "queues": [[*name, position] for name, position in sorted(watermarks.items())],
     }
+
+
+def _boundary(state: Mapping[str, Any] | None) -> int:
+    return int(state["boundary"]) if state else 0
 
 
 def _watermarks(state: Mapping[str, Any] | None) -> dict[QueueName, int]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -24,7 +25,7 @@ from jobs.queues.remaining import Bounds, Remainder, Settled, settle, unresolved
 from jobs.queues.resolving import Resolved, resolve
 from jobs.queues.rows import batch_of_rows, batches_of
 from jobs.queues.settings import is_closed
-from jobs.source.distribute import Outcome, watermark
+from jobs.source.distribute import Outcome, log_start, watermark
 from jobs.source.listing import StoreListing
 from jobs.source.planning import DEFAULT_RANGE_SIZE, Range, plan_ranges
 from jobs.source.workers import Workers
@@ -62,6 +63,14 @@ class Joined:
     taken_to: int | None = None  # where the last record ends whose units were joined; None when there was none
 
 
+class Log(NamedTuple):
+    """What the join knows of the log."""
+
+    start: int  # where the oldest record stands that is still there
+    end: int
+    before: Sequence[RangeMatches] = ()  # of records before the start, which somebody still knows
+
+
 def match_range(matching: Matching, _range: Range, pieces: Iterator[Records | Piece]) -> RangeMatches:
     """Match the units of one range, without rows."""
     matcher = Matcher(matching)
@@ -85,7 +94,8 @@ def join(workers: Workers, listing: StoreListing, rules: QueueRules, range_size:
     log_end = next(
         (o.seen.open_at for o in outcomes if o.seen.open_at is not None), watermark(outcomes, listing.start_offset)
     )
-    return finish(workers, listing, rules, seen, [outcome.payload for outcome in outcomes], log_end)
+    log = Log(log_start(listing.start_offset, outcomes), log_end)
+    return finish(workers, listing, rules, seen, [outcome.payload for outcome in outcomes], log)
 
 
 def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
@@ -94,7 +104,7 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     rules: QueueRules,
     seen: Look,
     matches: Sequence[RangeMatches],
-    log_end: int,
+    log: Log,
     write: Write | None = None,
 ) -> Joined:
     """
@@ -102,11 +112,11 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
 
     *write* gets the rows of what is left, in the tasks, and returns what the caller wants to know of the file.
     """
-    joined = _sum(seen, matches, log_end)
-    bounds = Bounds(listing.start_offset, log_end, seen.dispatched, is_closed(listing))
+    joined = _sum(seen, [*log.before, *matches], log.end)
+    bounds = Bounds(log.start, log.end, seen.dispatched, is_closed(listing))
     # A run takes no unit that is newer than its log; to verify a store is to look at every one.
     limit = seen.dispatched if write is None else joined.dispatched
-    remainders = list(_remainders(seen, matches, joined, limit))
+    remainders = list(_remainders(seen, matches, log.before, joined, limit))
     parts = [remainders[at : at + _QUEUES_A_TASK] for at in range(0, len(remainders), _QUEUES_A_TASK)]
     open_offsets = [offset for part in workers.map(parts, partial(_unresolved, bounds=bounds)) for offset in part]
     resolved = resolve(workers, listing, rules, open_offsets) if open_offsets else {}
@@ -133,13 +143,15 @@ def _sum(seen: Look, matches: Sequence[RangeMatches], log_end: int) -> Joined:
     return joined
 
 
-def _remainders(seen: Look, matches: Sequence[RangeMatches], joined: Joined, limit: int) -> Iterator[Remainder]:
+def _remainders(
+    seen: Look, matches: Sequence[RangeMatches], before: Sequence[RangeMatches], joined: Joined, limit: int
+) -> Iterator[Remainder]:
     """Yield the queues of which something is left; note how far the others were taken."""
     left: dict[QueueName, list[LeftOver]] = {}
     for part in matches:
         for left_over in part.left_over:
             left.setdefault(left_over.name, []).append(left_over)
-    stretches = _stretches(matches)
+    live, stretches = _stretches(matches), _stretches([*before, *matches])
     for number, queue in enumerate(seen.queues):
         mine = stretches.get(number, [])
         start = seen.watermarks[number]
@@ -155,7 +167,7 @@ def _remainders(seen: Look, matches: Sequence[RangeMatches], joined: Joined, lim
             parts = left.get(queue.name, [])
             units = np.concatenate([part.units for part in parts]) if parts else EMPTY
             texts = tuple(tag for part in parts for tag in part.tags)
-            yield Remainder(queue, gaps, min((at for at, _ in mine), default=None), units, texts)
+            yield Remainder(queue, gaps, min((at for at, _ in live.get(number, ())), default=None), units, texts)
 
 
 def _stretches(matches: Sequence[RangeMatches]) -> Mapping[int, list[tuple[int, int]]]:

@@ -15,7 +15,7 @@ import numpy as np
 from jobs.queues.differences import Difference, DifferenceKind, merged
 from jobs.queues.extension import stored_tags_codes
 from jobs.queues.files import StoredQueue, Units, chunks, is_gone, is_written
-from jobs.queues.resolving import DAMAGED, RecordAt, Resolved
+from jobs.queues.resolving import DAMAGED, GONE, RecordAt, Resolved
 from jobs.queues.rows import RowBlock, Status
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import QueueKind
@@ -216,6 +216,10 @@ class _Settling:
         record = self._resolved.get(odd.physical_offset)
         if isinstance(record, RecordAt):
             self._explain_by(odd, record, text)
+            return
+        if record == GONE:
+            self._result.expired += 1
+            self._row(odd, Status.EXPIRED)
             return
         if odd.physical_offset >= self._bounds.log_end and not self._bounds.is_closed:
             self._result.ahead += 1

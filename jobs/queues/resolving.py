@@ -23,6 +23,7 @@ from rmq_formats.properties import TAGS, parse_properties
 
 _WHOLE_SEGMENT = 1 << 62
 DAMAGED = "damaged"
+GONE = "gone"
 
 
 class RecordAt(NamedTuple):
@@ -33,7 +34,9 @@ class RecordAt(NamedTuple):
     tags: str | None
 
 
-Resolved = Mapping[int, RecordAt | str]  # DAMAGED for what lies in bytes that are no record; absent: no record begins
+Resolved = Mapping[
+    int, RecordAt | str
+]  # DAMAGED: in bytes that are no record; GONE: deleted meanwhile; absent: none begins
 
 
 def resolve(workers: Workers, listing: StoreListing, rules: QueueRules, offsets: Iterable[int]) -> Resolved:
@@ -55,12 +58,13 @@ def _resolve_in(range_: Range, *, wanted: NDArray[np.int64], rules: QueueRules) 
 
     inside = wanted[(wanted >= range_.start_offset) & (wanted < range_.end_offset)]
     found: dict[int, RecordAt | str] = {}
-    for item in RangeReader(range_).pieces():
+    reader = RangeReader(range_)
+    for item in reader.pieces():
         if isinstance(item, Records):
             found.update(_records_in(item, inside, rules))
         elif item.kind is PieceKind.DAMAGE:
             found.update(_damaged_in(item, inside))
-    return found
+    return {**dict.fromkeys(inside.tolist(), GONE), **found} if reader.gone else found
 
 
 def _records_in(records: Records, wanted: NDArray[np.int64], rules: QueueRules) -> Iterator[tuple[int, RecordAt]]:

@@ -79,6 +79,11 @@ def watermark(accepted: Sequence[Outcome[T]], from_offset: int) -> int:
     return seen.next if seen.open_at is None else seen.open_at
 
 
+def log_start(listed: int, outcomes: Sequence[Outcome[T]]) -> int:
+    """Return where a log begins that was listed from *listed* on: retention takes files while they are read."""
+    return max([listed, *(outcome.range.end_offset for outcome in outcomes if outcome.seen.gone)])
+
+
 def _is_gone(*outcomes: Outcome[T]) -> bool:
     """Tell whether retention was faster: what was read of a file that is gone is all that there will ever be."""
     return any(outcome.seen.gone for outcome in outcomes)

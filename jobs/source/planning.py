@@ -114,9 +114,7 @@ def _is_written(segment: Segment, listing: StoreListing) -> bool:
     try:
         with storage_of(segment.location, listing.options).open(segment.location) as file:
             return any(file.read(0, BLANK.size))
-    except FileNotFoundError:
-        raise
-    except OSError:  # what a file system never stored is read from no disk: here something was
+    except OSError:  # what a file system never stored is read from no disk; what retention took had been written to
         return True
 
 

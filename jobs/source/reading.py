@@ -135,6 +135,11 @@ class RangeReader:
         self._records += count
 
     @property
+    def gone(self) -> bool:
+        """Whether the file was deleted before all of it was read."""
+        return self._gone
+
+    @property
     def seen(self) -> Seen:
         """What the range was, once its pieces are read."""
         return Seen(

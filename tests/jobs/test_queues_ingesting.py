@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from jobs.queues.ingesting import begin, state_of
-from jobs.queues.joining import Joined, finish
+from jobs.queues.ingesting import begin, cut_back, state_of
+from jobs.queues.joining import Joined, Log, finish
 from jobs.queues.matching import Matcher
 from jobs.queues.rows import SCHEMA, Status, batches_of
 from jobs.queues.settings import known_releases, queue_rules
@@ -70,7 +70,7 @@ def run(
         batches.extend(found)
         return sum(batch.num_rows for batch in found)
 
-    joined = finish(workers, listing, rules, begun.seen, matches, log_end, write)
+    joined = finish(workers, listing, rules, begun.seen, matches, Log(listing.start_offset, log_end), write)
     assert all(batch.schema == SCHEMA for batch in batches)
     return Run([row for batch in batches for row in batch.to_pylist()], joined, state_of(joined, state))
 
@@ -208,7 +208,7 @@ def test_what_a_broker_wrote_anew_behind_a_cut_is_taken_and_nothing_twice(
     cut_at = records[30].physical_offset
     end = records[grown].physical_offset
     again = at_moment(whole, tmp_path / "again", Moment(end, end))
-    second = run(again, {**first.state, "dispatched": cut_at})
+    second = run(again, cut_back(first.state, cut_at))
     kept = [row for row in first.rows if row["physical_offset"] < cut_at]
 
     expected = {row: count for row, count in truth(whole).items() if row[3] < end}
@@ -228,7 +228,7 @@ def test_a_unit_that_lies_about_the_end_moves_no_boundary(golden: Golden, tmp_pa
 
     state = run(store).state
 
-    assert state["dispatched"] in {record.end_offset for record in records}
+    assert state["boundary"] in {record.end_offset for record in records}
 
 
 def test_a_run_without_anything_new_gives_no_row(golden: Golden) -> None:

@@ -125,6 +125,7 @@ def judge(root: Path) -> dict[str, Any]:
         "twice": len(found) - len({offset for offset, _ in found}),
         "other": sum(history.get(offset) != raw for offset, raw in found),
         "units": wrong_units(root / "lake", [offset for offset, _ in found]),
+        "blamed": sum(row["status"] not in {"matched", "expired"} for row in rows_of(root / "lake", "consume_queue")),
         "entries": wrong_entries(root / "lake", [offset for offset, _ in found]),
         "leftovers": leftovers(root / "lake"),
     }
@@ -134,13 +135,16 @@ def wrong_units(lake: Path, messages: list[int]) -> int:
     """
     Count the messages that have not exactly one matched unit, and the matched units of no message.
 
-    What no queue's last unit proves to be dispatched may still lack its own.
+    What no queue's last unit proves to be dispatched may still lack its own. No unit has two rows.
     """
-    matched = Counter(row["physical_offset"] for row in rows_of(lake, "consume_queue") if row["status"] == "matched")
+    rows = rows_of(lake, "consume_queue")
+    units = Counter((row["topic"], row["queue_id"], row["queue_offset"], row["physical_offset"]) for row in rows)
+    matched = Counter(row["physical_offset"] for row in rows if row["status"] == "matched")
     newest = known_stores(Lake(str(lake)))[0].newest
     dispatched = newest.state["queues"]["dispatched"] if newest else 0
     wrong = sum(matched.pop(offset, 0) != 1 for offset in messages if offset < dispatched)
-    return wrong + sum(count > 1 or offset not in messages for offset, count in matched.items())
+    wrong += sum(count > 1 or offset not in messages for offset, count in matched.items())
+    return wrong + sum(count > 1 for count in units.values())
 
 
 def wrong_entries(lake: Path, messages: list[int]) -> int:
@@ -233,12 +237,12 @@ def write_for_ever(broker: Broker, seed: int, *, crashes: bool, pause_s: float =
         time.sleep(random.random() * pause_s)
 
 
-def random_moments(folder: Path, kills: int, *, crashes: bool) -> dict[str, Any]:
+def random_moments(folder: Path, kills: int, *, crashes: bool, kept: int = 6) -> dict[str, Any]:
     """Kill runs at any moment while the store is written to, and expires or crashes; then run to the end and judge."""
     seed = int(os.environ.get("SEED", "1000"))
     random = Random(seed)
     codes: Counter[int] = Counter()
-    writer = forked(partial(write_for_ever, new_store(folder), seed, crashes=crashes))
+    writer = forked(partial(write_for_ever, new_store(folder), seed, crashes=crashes, kept=kept))
     assert ended(forked(partial(run, folder))) in (0, 3)  # it may have to compile what no run before had
     began = time.monotonic()
     assert ended(forked(partial(run, folder))) in (0, 3)
@@ -326,6 +330,7 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "growing": partial(every_boundary, growing_store),
     "rewritten": partial(every_boundary, rewritten_store),
     "retention": partial(random_moments, crashes=False),
+    "hasty": partial(random_moments, crashes=False, kept=2),
     "crashes": partial(random_moments, crashes=True),
     "together": together,
     "many": many_stores,

@@ -6,10 +6,12 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from jobs.ingest import Request, ingest
+from jobs.ingestion.index import make_entries
 from jobs.selection import Selection
 from jobs.source.workers import OneByOne
 from tests.golden import GOLDEN, SCENARIO
@@ -112,6 +114,55 @@ def test_complete_files_never_change_while_the_log_loses_its_beginning(golden: G
         complete = now
 
     assert _real_entries(whole) == _entries(tmp_path / "lake")
+
+
+@pytest.mark.parametrize("with_files", [True, False])
+def test_entries_of_segments_that_are_deleted_behind_the_reading_are_made_from_rows(
+    with_files: bool,
+    golden: Golden,
+    tmp_path: Path,
+) -> None:
+    """Keys are counted first and taken then: a message that the lake has by then is in its index, too."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b551-base"), store)
+    if not with_files:
+        shutil.rmtree(store / "index")
+    deleted = []
+
+    def hurried(*arguments: Any) -> Any:  # noqa: ANN401 - as is
+        deleted.extend(segments_of(store)[:-1])
+        for path in deleted:
+            path.unlink()
+        return make_entries(*arguments)
+
+    with patch("jobs.ingestion.run.make_entries", hurried):
+        summary = _ingest(store, tmp_path / "lake", "b551-base")
+
+    assert deleted
+    assert summary.gaps == []
+    assert _real_entries(golden("b551-base")) == _entries(tmp_path / "lake")
+
+
+def test_what_neither_the_log_nor_the_lake_has_is_a_gap_of_the_index(golden: Golden, tmp_path: Path) -> None:
+    """A record with a wrong body is no row, but the broker has indexed it: that it is missing is told."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b551-base"), store)
+    shutil.rmtree(store / "index")
+    first = segments_of(store)[0]
+    record = next(record for record, _ in records_of([first]) if record.body and record.topic == "T1")
+    data = bytearray(first.read_bytes())
+    data[data.index(record.body, record.physical_offset)] ^= 0xFF
+    first.write_bytes(data)
+
+    def hurried(*arguments: Any) -> Any:  # noqa: ANN401 - as is
+        first.unlink()
+        return make_entries(*arguments)
+
+    with patch("jobs.ingestion.run.make_entries", hurried):
+        summary = _ingest(store, tmp_path / "lake", "b551-base")
+
+    assert summary.quarantined == 1
+    assert [(gap["from"], gap["why"]) for gap in summary.gaps] == [(0, "deleted before its index entries were made")]
 
 
 def test_a_choice_of_topics_has_no_index(golden: Golden, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from jobs.ingest import Request, ingest
 from jobs.source.workers import OneByOne
 from tests.formats.builders import STORED, a_record
 from tests.golden import GOLDEN, SCENARIO, release_of
-from tests.pipeline.broker import Broker
-from tests.pipeline.lakes import table_of
+from tests.pipeline.broker import Broker, some_records
+from tests.pipeline.lakes import rows_of, table_of
 from tests.pipeline.stores import records_of, segments_of
 
 Golden = Callable[[str], Path]
@@ -90,27 +91,79 @@ def test_units_of_deleted_messages_are_expired(golden: Golden, tmp_path: Path) -
     assert all((row["status"] == "expired") == (row["physical_offset"] < start) for row in rows)
 
 
-def test_a_unit_may_come_a_run_later_than_its_message(golden: Golden, tmp_path: Path) -> None:
-    """What the broker has not dispatched yet is behind, not missing; the next run joins it."""
-    whole = golden("b551-base")
-    store = tmp_path / "store"
+def _shown_later(whole: Path, store: Path, number: int) -> Callable[[], object]:
+    """Make *store* without the units from number *number* on; return what writes them all."""
     shutil.copytree(whole, store)
     (store / "abort").touch()  # the broker runs
-    behind = sorted(unit[3] for unit in _units(whole))[40]
+    behind = sorted(unit[3] for unit in _units(whole))[number]
     for path in (store / "consumequeue").glob("*/*/*"):
         content = path.read_bytes()
         kept = [content[at : at + 20] for at in range(0, len(content), 20) if UNIT.unpack_from(content, at)[0] < behind]
         path.write_bytes(b"".join(kept).ljust(len(content), b"\0"))
+    return lambda: shutil.copytree(whole / "consumequeue", store / "consumequeue", dirs_exist_ok=True)
 
+
+def test_a_unit_may_come_a_run_later_than_its_message(golden: Golden, tmp_path: Path) -> None:
+    """What the broker has not dispatched yet is behind, not missing; the next run joins it."""
+    whole, store = golden("b551-base"), tmp_path / "store"
+    dispatch = _shown_later(whole, store, 40)
     first = _ingest(store, tmp_path / "lake", "b551-base")
     units_then = len(_rows(tmp_path / "lake"))
-    shutil.copytree(whole / "consumequeue", store / "consumequeue", dirs_exist_ok=True)
+    dispatch()
     second = _ingest(store, tmp_path / "lake", "b551-base")
 
     assert first.behind > 0
     assert units_then < len(_units(whole))
     assert second.messages == 0
     assert [row["status"] for row in _rows(tmp_path / "lake")] == ["matched"] * len(_units(whole))
+
+
+def test_a_unit_that_comes_when_its_record_is_deleted_is_held_against_the_row(golden: Golden, tmp_path: Path) -> None:
+    """The lake has the message: its unit is no less right because retention was faster than the next run."""
+    whole, store = golden("b551-base"), tmp_path / "store"
+    dispatch = _shown_later(whole, store, 40)
+    first = _ingest(store, tmp_path / "lake", "b551-base")
+    dispatch()
+    for path in segments_of(store)[:-1]:
+        path.unlink()
+    second = _ingest(store, tmp_path / "lake", "b551-base")
+
+    assert first.messages > 40
+    assert second.gaps == []
+    assert [row["status"] for row in _rows(tmp_path / "lake")] == ["matched"] * len(_units(whole))
+
+
+@dataclass(frozen=True)
+class _BesideRetention(OneByOne):
+    """Reads while retention deletes, before each reading, all but the newest segment."""
+
+    store: Path = field(kw_only=True)
+
+    def ranges(self, ranges: Any, task: Any, discard: Any = id) -> Any:  # noqa: ANN401 - as is
+        for path in segments_of(self.store)[:-1]:
+            path.unlink()
+        return super().ranges(ranges, task, discard)
+
+
+def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(tmp_path: Path) -> None:
+    """They point at no record, and nothing is wrong with them; later runs do not take them again."""
+    broker = Broker(tmp_path / "store", dispatches=True)
+    broker.append(some_records(10))
+    request = Request(str(broker.root), str(tmp_path / "lake"), broker="b")
+    ingest(request, OneByOne())
+    broker.append(some_records(300, seed=2))
+    hurried = ingest(request, _BesideRetention(store=broker.root))
+    broker.append(some_records(10, seed=3))
+    ingest(request, OneByOne())
+    rows = _rows(tmp_path / "lake")
+
+    assert hurried.gaps
+    assert {row["status"] for row in rows} == {"matched", "expired"}
+    assert [tuple(row[name] for name in ("topic", "queue_id", "queue_offset", "physical_offset")) for row in rows] == [
+        unit[:4] for unit in _units(broker.root)
+    ]
+    messages = {row["physical_offset"] for row in rows_of(tmp_path / "lake")}
+    assert {row["physical_offset"] for row in rows if row["status"] == "matched"} == messages
 
 
 def test_a_unit_in_front_of_what_recovery_left_in_its_queue_is_a_row_once(tmp_path: Path) -> None:
