@@ -112,18 +112,20 @@ class ForeseenIndex:
         compared = f", and {self.index_bytes} bytes of index files" if self.index_bytes else ""
         yield f"  would read {self.sample.text}{compared}"
         yield from self.settings.lines()
-        yield f"  about {self.keys} keys, by a sample of {self.sample.seen} bytes"
+        yield f"  about {self.keys} keys, {self.sample.origin}"
         yield from self._lines_of_files()
         if self.contradictions:
             yield "  nothing would be written: these files are not what any known release leaves"
             return
-        size = self.settings.geometry.value.file_size
-        yield f"  would write {self._counted} of {size} bytes, named by the times of their first keys, and {MANIFEST}"
+        yield f"  would write {self._counted} {MANIFEST}"
         yield f"  would need about {self.keys * PACKED_KEY.itemsize} bytes more there for the time of the run"
 
     @property
     def _counted(self) -> str:
-        return f"about {self.files} {'file' if self.files == 1 else 'files'}"
+        if not self.files:
+            return "no index file, for none is missing, and"
+        files = f"about {self.files} {'file' if self.files == 1 else 'files'}"
+        return f"{files} of {self.settings.geometry.value.file_size} bytes, named by the times of their first keys, and"
 
     def _lines_of_files(self) -> Iterator[str]:
         if self.kept:
@@ -219,6 +221,7 @@ class _Keys:
 
     def between(self, after: int, before: int) -> int:
         """Return how many keys the messages between two offsets have: counted where they were seen, else about."""
+        after, before = max(after, self.start - 1), min(before, self.end)  # a header may say anything
         counted = seen = 0
         for stretch in self._stretches:
             low, high = max(after + 1, stretch.start), min(before, stretch.end)

@@ -96,7 +96,7 @@ class ForeseenQueues:
         at_least = "" if self.sample.is_whole else "at least "
         yield f"{self.store} → {self.out}: nothing is written"
         yield f"  would read {self.sample.text}"
-        yield f"  about {self.units} units, by a sample of {self.sample.seen} bytes"
+        yield f"  about {self.units} units, {self.sample.origin}"
         yield f"  would write {at_least}{files} files of {len(self.queues)} queues, {size} bytes"
         yield f"  as RocketMQ {self.settings.release} writes them ({self.settings.release_origin})"
         for queue in self.queues[:_SHOWN]:

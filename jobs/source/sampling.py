@@ -62,6 +62,11 @@ class Sample(Generic[T]):
         }
 
     @property
+    def origin(self) -> str:
+        """Where a figure comes from, for people."""
+        return "counted" if self.is_whole else f"by a sample of {self.seen} bytes"
+
+    @property
     def text(self) -> str:
         """The same for people."""
         return f"{self.size} bytes of the log in {self.segments} segments, offsets {self.start} to {self.end}"

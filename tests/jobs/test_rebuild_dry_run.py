@@ -16,7 +16,7 @@ from jobs.queues import foreseeing as queue_foreseeing
 from jobs.queues.foreseeing import ForeseenQueues
 from jobs.rebuild_consumequeue import Request as QueueRequest
 from jobs.rebuild_consumequeue import look
-from rmq_formats.indexfile.layout import decode_header
+from rmq_formats.indexfile.layout import HEADER, Geometry, IndexHeader, decode_header
 from tests.formats.builders import a_record, a_segment
 from tests.golden import GOLDEN, SCENARIO, golden_stores, release_of
 from tests.jobs.commands import runner, state_of
@@ -25,6 +25,7 @@ StoreOf = Callable[[str], Path]
 BASES = [name for name in GOLDEN if SCENARIO[name] in {"base", "multipath", "dledger", "expired", "types"}]
 # Halted before the dispatch, copied while being written, deleted in part, without queue files.
 WITHOUT_ALL_QUEUES = {"b533-crash-before", "b498-live", "b551-rockscq", *golden_stores("expired")}
+TINY = Geometry(100, 20)
 LONG, STRETCH = 4000, 64 << 10  # records of a log that is looked at in eight stretches
 
 
@@ -139,6 +140,7 @@ def test_nothing_is_foreseen_where_nothing_is_lost(golden: StoreOf, name: str) -
     foreseen = index_foreseeing.foresee(request, {})
 
     assert (foreseen.files, foreseen.gaps, foreseen.refused, foreseen.continued) == (0, [], [], None)
+    assert "  would write no index file, for none is missing, and MANIFEST.json" in foreseen.lines()
 
 
 def test_a_file_that_is_cut_short_would_be_replaced(store: Path) -> None:
@@ -205,6 +207,20 @@ def test_of_a_long_log_a_sample_stands_for_the_rest(long_store: Path) -> None:
         f"Orders/0/{base:020d}" for base in (20_000, 40_000, 60_000, 80_000)
     ]
     assert any("at least 4 files of 1 queues" in line for line in queues.lines())
+
+
+def test_a_header_that_points_far_behind_the_log_adds_no_files(long_store: Path, tmp_path: Path) -> None:
+    """Offsets behind the log's end are of no message, however long a log is."""
+    store = Path(shutil.copytree(long_store, tmp_path / "store"))
+    (store / "index").mkdir()
+    for number, offset in enumerate((1 << 20, 1 << 61)):
+        header = IndexHeader(1, 1, offset, offset, 1, 20)
+        (store / "index" / f"2026112007434874{number}").write_bytes(
+            HEADER.pack(*header) + bytes(TINY.file_size - HEADER.size)
+        )
+    request = Request(str(store), "never", Wanted(100, 20, "5.3.3"), lost_only=True)
+
+    assert index_foreseeing.foresee(request, {}, STRETCH).files < LONG / 19 * 1.1
 
 
 def test_what_lies_between_two_segments_of_which_one_is_lost_is_no_log(tmp_path: Path) -> None:
