@@ -43,23 +43,26 @@ class _Display:
         """Seconds between two looks."""
         return _LIVE_INTERVAL
 
-    def show(self, done: int) -> None:
+    def show(self, done: int, messages: int) -> None:
         """Show how far the work is, if it is time to."""
         now = monotonic()
         if now < self._next:
             return
         self._next = now + (_LIVE_INTERVAL if self._live else _PLAIN_INTERVAL)
-        text = self.line(done, now - self._began)
+        text = self.line(done, messages, now - self._began)
         if self._live:
             self._stream.write(f"\r{text}\x1b[K")
             self._stream.flush()
         else:
-            say(text, done=done, total=self._total, unit=self._unit, seconds=round(now - self._began, 3))
+            seconds = round(now - self._began, 3)
+            say(text, done=done, total=self._total, unit=self._unit, messages=messages, seconds=seconds)
         self._shown = True
 
-    def line(self, done: int, seconds: float) -> str:
+    def line(self, done: int, messages: int, seconds: float) -> str:
         """Return how much is done, the speed, and what is left."""
         parts = [f"{self._label}: {done}/{self._total} {self._unit}"]
+        if messages:
+            parts.append(f"{messages:,} messages")
         if self._bytes and done and seconds > 0:
             parts.append(f"{self._bytes * done / max(self._total, 1) / seconds / _MIB:.0f} MB/s")
         if 0 < done < self._total:
@@ -73,8 +76,19 @@ class _Display:
             self._stream.flush()
 
 
+def _none() -> int:
+    return 0
+
+
 @contextmanager
-def shown(label: str, total: int, total_bytes: int, done: Callable[[], int], unit: str = "ranges") -> Iterator[None]:
+def shown(  # noqa: PLR0913, PLR0917 - what a line is made of
+    label: str,
+    total: int,
+    total_bytes: int,
+    done: Callable[[], int],
+    unit: str = "ranges",
+    messages: Callable[[], int] = _none,
+) -> Iterator[None]:
     """Show the progress of the block, *done* of *total*, unless the command was told to be quiet."""
     command = click.get_current_context(silent=True)
     if command is not None and command.params.get("quiet"):
@@ -85,7 +99,7 @@ def shown(label: str, total: int, total_bytes: int, done: Callable[[], int], uni
 
     def watch() -> None:
         while not over.wait(display.interval):
-            display.show(done())
+            display.show(done(), messages())
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -98,7 +112,14 @@ def shown(label: str, total: int, total_bytes: int, done: Callable[[], int], uni
 
 
 @contextmanager
-def of_spark_job(spark: SparkSession, label: str, total: int, total_bytes: int, unit: str = "ranges") -> Iterator[None]:
+def of_spark_job(  # noqa: PLR0913, PLR0917 - what a line is made of
+    spark: SparkSession,
+    label: str,
+    total: int,
+    total_bytes: int,
+    unit: str = "ranges",
+    messages: Callable[[], int] = _none,
+) -> Iterator[None]:
     """Show the progress of the Spark jobs that the block starts; each range, or other unit, is a task."""
     context = spark.sparkContext
     group = f"rmq-lake {label} {id(object())}"
@@ -113,7 +134,7 @@ def of_spark_job(spark: SparkSession, label: str, total: int, total_bytes: int, 
             finished += sum(stage.numCompletedTasks for stage in stages if stage)
         return min(finished, total)
 
-    with shown(label, total, total_bytes, done, unit):
+    with shown(label, total, total_bytes, done, unit, messages):
         yield
     # Not after an error: whoever interrupts a call to the JVM shall not wait for another one.
     context.setJobGroup("rmq-lake", "")

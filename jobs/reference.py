@@ -48,8 +48,8 @@ _LOG = """\
 ## Log lines
 
 With `--log-json` every line on standard error is one object: `time` (ISO 8601, UTC), `level` (`info` or `error`),
-`verb`, `message`. Progress has `done`, `total`, `unit` and `seconds`, lines of the JVM have `source`, and the last,
-`ended`, has `exit_code` and `seconds`.
+`verb`, `message`. Progress has `done`, `total`, `unit`, `messages` and `seconds`, lines of the JVM have `source`, and
+the last, `ended`, has `exit_code` and `seconds`.
 """
 
 _DOCUMENT = f"""\

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
-from pyspark import TaskContext
+from pyspark import Accumulator, TaskContext
 from pyspark.sql import SparkSession
 
 from jobs.progress import of_spark_job
@@ -46,8 +46,9 @@ def run_ranges(
     *task* must read its pieces to the end. *discard* undoes what a task wrote for a range that is not accepted.
     """
     size = sum(range_.end - range_.start for range_ in ranges)
-    with of_spark_job(spark, label, len(ranges), size):
-        return chained(ranges, lambda some: _run(spark, some, task), discard)
+    records = spark.sparkContext.accumulator(0)
+    with of_spark_job(spark, label, len(ranges), size, messages=lambda: records.value):
+        return chained(ranges, lambda some: _run(spark, some, task, records), discard)
 
 
 def chained(
@@ -100,14 +101,16 @@ def _boundary(accepted: Sequence[Outcome[T]], range_: Range) -> int:
     return accepted[-1].seen.next if same_segment else range_.start_offset
 
 
-def _run(spark: SparkSession, ranges: Sequence[Range], task: Task[T]) -> list[Outcome[T]]:
+def _run(spark: SparkSession, ranges: Sequence[Range], task: Task[T], records: Accumulator[int]) -> list[Outcome[T]]:
     if not ranges:
         return []
 
     def work(part: Iterable[Range]) -> Iterator[Outcome[T] | FormatError | OSError]:
         for range_ in part:
             try:
-                yield run_range(range_, task)
+                outcome = run_range(range_, task)
+                records.add(outcome.seen.records)
+                yield outcome
             except (FormatError, OSError) as error:
                 context = TaskContext.get()
                 if context is not None and context.attemptNumber() == 0:

@@ -32,6 +32,14 @@ def test_progress_says_how_much_is_done_how_fast_and_what_is_left(capsys: pytest
     assert lines
 
 
+def test_messages_are_counted_where_somebody_counts_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of Spark's ranges each one that is done tells how many it had."""
+    with shown("reading", 4, 8 << 20, lambda: 1, messages=lambda: 1234567):
+        time.sleep(0.2)
+
+    assert "reading: 1/4 ranges · 1,234,567 messages · " in capsys.readouterr().err.splitlines()[0]
+
+
 def test_nothing_is_said_of_a_speed_that_is_not_known_yet(capsys: pytest.CaptureFixture[str]) -> None:
     """`0 MB/s` would be wrong as long as the first part is at work."""
     work(done=0)
