@@ -6,12 +6,13 @@ A `Layout` is a list of fields in file order. The scalar modules unpack it, the 
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from rmq_formats.errors import CorruptData, NeedMoreData
 
 Buffer = bytes | bytearray | memoryview
+Read = Callable[[int, int], Buffer]  # the bytes at a position; short only at the end
 
 
 class Field(NamedTuple):
@@ -48,6 +49,10 @@ class Layout:
     def offset(self, name: str) -> int:
         """Return where the field begins."""
         return self._offsets[name]
+
+    def index(self, name: str) -> int:
+        """Return the field's place among the values that `unpack` returns."""
+        return list(self._offsets).index(name)
 
     def unpack(self, buffer: Buffer, position: int = 0, offset: int | None = None) -> tuple[int | bytes, ...]:
         """

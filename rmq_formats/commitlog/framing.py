@@ -14,14 +14,14 @@ from rmq_formats.commitlog.layout import (
     MAGIC_V1,
     MAGIC_V2,
 )
-from rmq_formats.commitlog.segment import Framing, Read, SegmentBytes
+from rmq_formats.commitlog.segment import Framing, SegmentBytes
 from rmq_formats.errors import FormatError
-from rmq_formats.layout import Buffer
+from rmq_formats.layout import Buffer, Read
 
 BLOCK = 4096  # what a file system loses when a disk loses a sector
 
 _PROBED = 16 << 20  # bytes in which something must prove itself
-_POS = [field.name for field in DLEDGER_ENTRY.fields].index("pos")
+_POS = DLEDGER_ENTRY.index("pos")
 
 
 def detect_framing(buffer: Buffer) -> Framing:

@@ -123,10 +123,7 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
     )
 
 
-_HEAD_CHECKED = tuple(
-    [field.name for field in HEAD.fields].index(name)
-    for name in ("total_size", "magic_code", "physical_offset", "sys_flag")
-)
+_HEAD_CHECKED = tuple(map(HEAD.index, ("total_size", "magic_code", "physical_offset", "sys_flag")))
 
 
 def _record(  # noqa: PLR0913, PLR0917 - the parts of a record, in order

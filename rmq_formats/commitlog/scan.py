@@ -15,10 +15,11 @@ import numpy as np
 
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.layout import BLANK, HEAD, MIN_RECORD_SIZE
-from rmq_formats.commitlog.segment import LEFTOVER, Framing, Piece, PieceKind, Read, SegmentBytes
+from rmq_formats.commitlog.segment import LEFTOVER, Framing, Piece, PieceKind, SegmentBytes
 from rmq_formats.commitlog.window import NextWritten, ReadInto, Window
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.kernels import Bytes, Integers, Sizes, read_i32
+from rmq_formats.layout import Read
 
 WINDOW = 16 << 20
 IO_ERROR = "io_error"

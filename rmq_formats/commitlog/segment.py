@@ -14,7 +14,7 @@ leader of a DLedger group in the logs of the others, and what it leaves may stan
 there an entry of a lower term than the one before it is a leftover.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum, unique
 from typing import NamedTuple, Self
 
@@ -30,9 +30,7 @@ from rmq_formats.commitlog.layout import (
 )
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
 from rmq_formats.errors import CorruptData, FormatError
-from rmq_formats.layout import Buffer
-
-Read = Callable[[int, int], Buffer]  # the bytes at a position; short only at the end
+from rmq_formats.layout import Buffer, Read
 
 
 @unique
@@ -323,7 +321,7 @@ _WINDOW = 1 << 20
 _NEAR = 1 << 16
 _LARGEST_ENTRY = 16 << 20
 _ENTRY_START = DLEDGER_MAGIC.to_bytes(4)
-_SIZE, _TERM, _POS = ([field.name for field in DLEDGER_ENTRY.fields].index(name) for name in ("size", "term", "pos"))
+_SIZE, _TERM, _POS = map(DLEDGER_ENTRY.index, ("size", "term", "pos"))
 _MAGIC_POSITION = HEAD.offset("magic_code")
 _V1, _BLANK_MAGIC, _DLEDGER_END_MAGIC = (
     magic.to_bytes(4, "big", signed=True) for magic in (MAGIC_V1, MAGIC_BLANK, DLEDGER_END_MAGIC)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from rmq_formats.commitlog.framing import BLOCK
-from rmq_formats.commitlog.segment import Read
 from rmq_formats.kernels import Bytes
+from rmq_formats.layout import Read
 
 ReadInto = Callable[[int, memoryview], int]  # fills a buffer from a position; fewer bytes only at the end
 NextWritten = Callable[[int], int]  # where the next byte stands that may be other than zero

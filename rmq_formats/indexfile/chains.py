@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from rmq_formats.arrays import dtype_of
 from rmq_formats.indexfile.layout import ENTRY, SLOT, Geometry
-from rmq_formats.indexfile.lookup import IndexReader, Read
+from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.layout import Read
 
 BLOCK = 1 << 18
 _ENTRY = dtype_of(ENTRY)

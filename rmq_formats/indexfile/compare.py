@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry
-from rmq_formats.indexfile.lookup import Read
-from rmq_formats.layout import Buffer
+from rmq_formats.layout import Buffer, Read
 
 PAGE = 4096
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, HEADER, SLOT, Geometry, IndexHeader
-from rmq_formats.indexfile.lookup import IndexReader, Read
+from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.layout import Read
 
 _LOOKED_AT = 16  # entries at either end of a file
 _HOPS = 64  # from a slot to one of them

@@ -6,7 +6,7 @@ what is found are places in the log that may hold the key. A chain runs from new
 which keeps a broker busy for ever, ends here with a word about it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -22,9 +22,7 @@ from rmq_formats.indexfile.layout import (
     decode_entry,
     decode_header,
 )
-from rmq_formats.layout import Buffer
-
-Read = Callable[[int, int], Buffer]
+from rmq_formats.layout import Read
 
 
 class Hop(NamedTuple):
