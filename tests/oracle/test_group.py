@@ -6,15 +6,16 @@ stays in the old leader's file, behind its last entry, where it would be a messa
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from jobs import ingest, verify
 from jobs.indexing.settings import Wanted
 from jobs.source.workers import OneByOne
-from jobs.verify import Request, verify
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY
+from rmq_formats.commitlog.record import encode_record
 from rmq_formats.indexfile.layout import Geometry as IndexGeometry
 from rmq_formats.indexfile.layout import decode_entry, decode_header
 from tests.oracle.group import MEMBERS, Group
@@ -22,6 +23,7 @@ from tests.oracle.judge import Writer, by_compiled, by_scalar, explain_index, on
 from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES, version_of
 from tests.oracle.sessions import DirectMessage, RealBroker
 from tests.oracle.settings import SMALL_GEOMETRY
+from tests.pipeline.lakes import leftovers, raw_rows
 
 Verdict = Callable[[str, str, str], None]
 
@@ -89,7 +91,23 @@ def test_entries_that_a_new_leader_took_back_are_no_messages(tmp_path: Path, ver
             assert _findings(store, writer) == ({"missing_index_entries"} if "lost" in index else set())
     assert [record.physical_offset for record in records(stores[0])] == [*agreed, *written_over, last]
     assert len({b"".join(path.read_bytes() for path in segments(store)) for store in stores}) == 1
+    _come_into_one_lake(tmp_path / "lake", [dead, back, *stores])
     verdict(writer, "a leader killed in a group of three", f"{_LOST} entries taken back, all members equal")
+
+
+def _come_into_one_lake(lake: Path, stores: Sequence[Path]) -> None:
+    """Ingest what the leader left, then what the group agreed on: one log, of which the lake has what is true now."""
+    superseded: list[tuple[int, bytes]] = []
+    for store in stores:
+        before = raw_rows(lake)
+        ingest.ingest(ingest.Request(str(store), str(lake), broker="group"), OneByOne())
+        log = [(record.physical_offset, encode_record(record)) for record in records(store)]
+        superseded += [row for row in before if row not in log]
+
+        assert raw_rows(lake) == log
+        assert sorted(raw_rows(lake, "superseded_messages")) == sorted(superseded)
+    assert len(superseded) == _LOST
+    assert leftovers(lake) == []
 
 
 def _put(member: RealBroker, key: str) -> int:
@@ -125,4 +143,6 @@ def _indexed(store: Path) -> set[int]:
 
 def _findings(store: Path, release: str) -> set[str]:
     wanted = Wanted(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, release)
-    return {finding.kind for finding in verify(Request(str(store), wanted=wanted), OneByOne(), {}).findings}
+    return {
+        finding.kind for finding in verify.verify(verify.Request(str(store), wanted=wanted), OneByOne(), {}).findings
+    }
