@@ -1,8 +1,6 @@
 """This process's claims on processor and disk."""
 
-import ctypes
 import os
-import platform
 import sys
 from contextlib import suppress
 from functools import cache
@@ -16,6 +14,9 @@ _NICENESS = 10
 @cache
 def step_back() -> None:
     """Lower the claims of this process, and of those that it starts from now on; once is enough."""
+    import ctypes
+    import platform
+
     with suppress(OSError):
         os.nice(max(_NICENESS - os.nice(0), 0))
     number = _IOPRIO_SET.get(platform.machine()) if sys.platform.startswith("linux") else None

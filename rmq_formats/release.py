@@ -200,10 +200,13 @@ def _release(version: Version) -> Release:
     return Release(version, **{name: _value_at(steps, version) for name, steps in SWITCHES.items()})
 
 
+_step = cache(Version.parse)  # the same few, for every release
+
+
 def _value_at(steps: Mapping[str, Any], version: Version) -> Any:  # noqa: ANN401 - each switch has its own type
     value = steps[""]
     for since, changed in steps.items():
-        if since and Version.parse(since) <= version:
+        if since and _step(since) <= version:
             value = changed
     return value
 

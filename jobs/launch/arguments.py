@@ -3,7 +3,6 @@
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -118,6 +117,8 @@ def _value(name: str, value: str | None) -> str:
 
 
 def _unknown(name: str) -> str:
+    from difflib import get_close_matches
+
     similar = get_close_matches(name, _WITH_VALUE | _FLAGS | _OURS | _OURS_WITH_VALUE, n=1)
     hint = f" (did you mean {similar[0]}?)" if similar else ""
     return f"{name} is no option of Spark{hint}; a verb's own options stand after the verb"
