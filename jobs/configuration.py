@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from jobs.exit_codes import ExitCode
 from jobs.options import (
     composed,
-    geometry_options,
+    form_options,
     json_option,
     max_rate_option,
     quiet_option,
@@ -190,6 +190,6 @@ def _origin(parameter: click.Parameter, ctx: click.Context) -> str:
 @cache
 def _shared_keys() -> frozenset[str]:
     """Collect the keys that may stand before the first table, whichever verb reads the file."""
-    options = composed(json_option, quiet_option, report_option, max_rate_option, store_options, geometry_options)
+    options = composed(json_option, quiet_option, report_option, max_rate_option, store_options, form_options)
     probe = click.command()(options(lambda: None))
     return frozenset(map(key_of, settings_of(probe))) | {"lake", "broker"}

@@ -17,6 +17,7 @@ from jobs.log import say
 from jobs.metrics import write_metrics
 from jobs.options import (
     WRITTEN,
+    StorePlace,
     json_option,
     max_rate_option,
     quiet_option,
@@ -27,7 +28,6 @@ from jobs.report.of_ingest import report_of
 from jobs.report.writing import write_report
 from jobs.selection import Selection
 from jobs.session import hadoop_options, spark_session
-from jobs.source.listing import log_directories, read_broker_conf
 
 __all__ = ["Request", "Summary", "command", "ingest"]
 
@@ -86,9 +86,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @config_option
 def command(  # noqa: PLR0913 - one argument an option
     *,
-    store: str,
-    commitlog: tuple[str, ...] | None,
-    broker_conf: Path | None,
+    place: StorePlace,
     lake: str,
     broker: str | None,
     topics: tuple[str, ...],
@@ -107,12 +105,12 @@ def command(  # noqa: PLR0913 - one argument an option
     quiet: bool,
 ) -> ExitCode:
     """Bring what is new in STORE into the Delta tables of LAKE, every message exactly once."""
-    conf = read_broker_conf(broker_conf)
+    conf = place.conf()
     request = Request(
-        store=store,
+        store=place.store,
         lake=lake,
         broker=broker or conf.broker_name,
-        commitlog=log_directories(commitlog, conf),
+        commitlog=place.log_directories(conf),
         selection=Selection(topics, exclude_topics, with_body=not no_body),
         release=release,
         hash_slots=hash_slots,
@@ -121,14 +119,14 @@ def command(  # noqa: PLR0913 - one argument an option
         tables=frozenset(tables.split(",")) if tables else TABLES,
         settle_ms=settle,
         dry_run=dry_run,
-        care=care_beside(store, max_rate),
+        care=care_beside(place.store, max_rate),
     )
     try:
         summary = ingest(request)
     except AmbiguousBrokerError as error:
         raise click.UsageError(str(error)) from error
     except HeldByOtherError as error:
-        say(f"rmq-lake: {store}: {error}")
+        say(f"rmq-lake: {place.store}: {error}")
         return ExitCode.HELD
     if metrics is not None:
         write_metrics(metrics, summary)

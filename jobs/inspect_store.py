@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from time import monotonic
 
 import click
@@ -20,8 +19,8 @@ from jobs.inspection.state import inspect_state
 from jobs.inspection.text import dashboard
 from jobs.launch.arguments import file_system_options
 from jobs.log import say
-from jobs.options import json_option, quiet_option, store_options
-from jobs.source.listing import list_store, log_directories, read_broker_conf
+from jobs.options import StorePlace, json_option, quiet_option, store_options
+from jobs.source.listing import list_store
 
 _EPILOG = """\
 \b
@@ -42,22 +41,13 @@ _MIB = 1 << 20
 @json_option
 @quiet_option
 @config_option
-def command(  # noqa: PLR0913 - one argument an option
-    *,
-    store: str,
-    commitlog: tuple[str, ...] | None,
-    broker_conf: Path | None,
-    deep: bool,
-    as_json: bool,
-    quiet: bool,
-) -> ExitCode:
+def command(*, place: StorePlace, deep: bool, as_json: bool, quiet: bool) -> ExitCode:
     """
     Say what STORE holds: segments and how each ends, queues, index files, checkpoint, who wrote it, what to run next.
 
     Reads heads and tails of files, so that it takes seconds on any store; --deep walks the whole log.
     """
-    folders = log_directories(commitlog, read_broker_conf(broker_conf))
-    report = inspect_store(store, folders, deep=deep, progress=_Progress(quiet=quiet))
+    report = inspect_store(place.store, place.log_directories(place.conf()), deep=deep, progress=_Progress(quiet=quiet))
     click.echo(json.dumps(report.as_values(), indent=1) if as_json else dashboard(report))
     return ExitCode.DAMAGE if report.health is Health.DAMAGED else ExitCode.CLEAN
 

@@ -7,18 +7,21 @@ the environment, the environment over the file. `--show-config` prints what came
     @click.command()
     @store_options
     @config_option
-    def command(store: str, …) -> ExitCode: …
+    def command(place: StorePlace, …) -> ExitCode: …
 """
 
 import os
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
+from jobs.source.listing import log_directories, read_broker_conf
 from jobs.storage.locations import is_local, refusal
+from rmq_formats.broker_conf import BrokerConf
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _Decorator = Callable[[_Command], _Command]
@@ -31,8 +34,22 @@ def composed(*decorators: Callable[[Any], Any]) -> Callable[[_Command], _Command
         decorated: Any = command
         for decorator in reversed(decorators):
             decorated = decorator(decorated)
-        result: _Command = decorated
-        return result
+        return cast("_Command", decorated)
+
+    return decorate
+
+
+def bundled(name: str, kind: type[tuple[Any, ...]], *options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds options, which the command gets as one named tuple of *kind*, called *name*."""
+    fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]  # of a NamedTuple
+
+    def decorate(command: _Command) -> _Command:
+        @wraps(command)
+        def with_bundle(*arguments: object, **values: object) -> object:
+            bundle = kind(**{field: values.pop(field) for field in fields if field in values})
+            return command(*arguments, **{name: bundle}, **values)
+
+        return composed(*options)(cast("_Command", with_bundle))
 
     return decorate
 
@@ -113,7 +130,25 @@ report_option = click.option(
 )
 
 
-store_options = composed(
+class StorePlace(NamedTuple):
+    """Where a store lies, as the command line says."""
+
+    store: str
+    commitlog: tuple[str, ...] | None
+    broker_conf: Path | None
+
+    def conf(self) -> BrokerConf:
+        """Read the broker's own configuration."""
+        return read_broker_conf(self.broker_conf)
+
+    def log_directories(self, conf: BrokerConf) -> tuple[str, ...]:
+        """Return where the log lies, if not below the store's root."""
+        return tuple(log_directories(self.commitlog, conf))
+
+
+store_options = bundled(
+    "place",
+    StorePlace,
     click.argument("store", metavar="STORE", type=STORED),
     click.option(
         "--commitlog",
@@ -136,7 +171,20 @@ max_rate_option = click.option(
     help="Read at most so many bytes of STORE a second, all tasks together; nothing read is left in the page cache.",
 )
 
-geometry_options = composed(
+
+class StoreForm(NamedTuple):
+    """Which sizes and which release's rules a store's files follow, as the command line says."""
+
+    hash_slots: int | None
+    index_num: int | None
+    consume_queue_size: int | None
+    release: str | None
+    time_zone: ZoneInfo | None
+
+
+form_options = bundled(
+    "form",
+    StoreForm,
     click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of the index files."),
     click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files."),
     click.option(

@@ -2,17 +2,17 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import click
 
 from jobs.configuration import config_option
 from jobs.exit_codes import ExitCode
-from jobs.options import STORED, WRITTEN, PathListType, ZoneType, json_option, quiet_option
+from jobs.options import STORED, WRITTEN, PathListType, ZoneType, bundled, json_option, quiet_option
 from jobs.queries import finding, reasons
 from jobs.queries.finding import KEY_LIMIT, Window
 from jobs.queries.log_search import Progress, silent
@@ -22,8 +22,6 @@ from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 _MEBIBYTE = 1 << 20
@@ -81,7 +79,9 @@ class Place(NamedTuple):
             raise click.BadParameter(str(error), param_hint="--release") from error
 
 
-_PLACE_OPTIONS = (
+_place_options = bundled(
+    "place",
+    Place,
     click.option("--store", type=STORED, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs)."),
     click.option("--lake", type=WRITTEN, metavar="LAKE", help="The lake, instead of a store."),
     click.option(
@@ -116,28 +116,10 @@ _PLACE_OPTIONS = (
 )
 
 
-def _with_place(function: _Function) -> _Function:
-    """Add the options that say where to look; the function gets them as one `Place`."""
-
-    def command(**options: Any) -> Any:  # noqa: ANN401 - what the function returns
-        own = {name: options.pop(name) for name in Place._fields if name in options}
-        place = Place(**own)
-        place.check()
-        return function(place, **options)
-
-    command.__name__ = function.__name__
-    command.__doc__ = function.__doc__
-    command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
-    decorated: Any = command
-    for option in reversed(_PLACE_OPTIONS):
-        decorated = option(decorated)
-    result: _Function = decorated
-    return result
-
-
 @contextmanager
 def _opened(place: Place) -> Iterator[tuple[Source, str | None]]:
     """Open the store or the lake; also give the broker's name, where it is known."""
+    place.check()
     if place.lake is not None:
         from jobs.queries.lake_source import open_lake
 
@@ -200,7 +182,7 @@ def command() -> None:
 @click.option(
     "-m", "--max", "limit", type=click.IntRange(min=0), default=KEY_LIMIT, metavar="N", help="The newest N; 0: all."
 )
-@_with_place
+@_place_options
 def by_key(place: Place, topic: str, key: str, key_type: str, begin: int, end: int, limit: int) -> ExitCode:  # noqa: PLR0913, PLR0917
     """Print the messages of a topic under a key, as queryMsgByKey does."""
     with _opened(place) as (source, _):
@@ -215,7 +197,7 @@ def by_key(place: Place, topic: str, key: str, key_type: str, begin: int, end: i
 @command.command("by-id", short_help="Messages by their ids: queryMsgById.")
 @click.option("-i", "--id", "message_ids", required=True, metavar="ID[,ID…]")
 @click.option("-t", "--topic", metavar="TOPIC", help="Where to look for an id that a producer gave.")
-@_with_place
+@_place_options
 def by_id(place: Place, message_ids: str, topic: str | None) -> ExitCode:
     """Print messages by their ids, as queryMsgById does; offset ids, and where these lead nowhere, producers' ids."""
     with _opened(place) as (source, _):
@@ -225,7 +207,7 @@ def by_id(place: Place, message_ids: str, topic: str | None) -> ExitCode:
 @command.command("message", short_help="The message that any id names: viewMessage.")
 @click.option("-i", "--id", "message_id", required=True, metavar="ID")
 @click.option("-t", "--topic", metavar="TOPIC")
-@_with_place
+@_place_options
 def message(place: Place, message_id: str, topic: str | None) -> ExitCode:
     """Print the message that an id names: an offset id first, and if that leads nowhere, a producer's id."""
     with _opened(place) as (source, _):
@@ -257,7 +239,7 @@ def _print_ids(place: Place, source: Source, texts: Sequence[str], topic: str | 
     metavar="N",
     help="The newest N; 0: all.",
 )
-@_with_place
+@_place_options
 def by_unique_key(place: Place, topic: str, unique_key: str, show_all: bool, limit: int) -> ExitCode:  # noqa: FBT001
     """Print the message with a producer's id, as queryMsgByUniqueKey does."""
     with _opened(place) as (source, _):
@@ -274,7 +256,7 @@ def by_unique_key(place: Place, topic: str, unique_key: str, show_all: bool, lim
 )
 @click.option("-i", "--queue-id", required=True, type=click.IntRange(min=0), metavar="QUEUE")
 @click.option("-o", "--offset", required=True, type=int, metavar="OFFSET")
-@_with_place
+@_place_options
 def by_offset(place: Place, topic: str, broker_name: str | None, queue_id: int, offset: int) -> ExitCode:
     """Print the message that is number OFFSET of its queue, as queryMsgByOffset does."""
     if place.lake and broker_name and not place.broker:
@@ -313,7 +295,7 @@ def decode_id(message_id: str, time_zone: ZoneInfo | None, *, as_json: bool) -> 
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True, metavar="COMMAND [OPTIONS]…")
-@_with_place
+@_place_options
 def mqadmin_line(place: Place, arguments: tuple[str, ...]) -> ExitCode:
     """
     Answer an mqadmin line as it is, with the option letters of the store's release.

@@ -22,11 +22,20 @@ from jobs.foreseen import tell
 from jobs.indexing.scratch import scratch_beside
 from jobs.indexing.settings import UndecidedError
 from jobs.log import say
-from jobs.options import WRITTEN, geometry_options, json_option, max_rate_option, quiet_option, store_options
+from jobs.options import (
+    WRITTEN,
+    StoreForm,
+    StorePlace,
+    form_options,
+    json_option,
+    max_rate_option,
+    quiet_option,
+    store_options,
+)
 from jobs.queues.foreseeing import foresee
 from jobs.queues.rebuilding import ATTEMPT, BuiltQueue, Recipe, build_group, collect, discard
 from jobs.queues.settings import QueueSettings, has_rocksdb_queues, settle_queues
-from jobs.source.listing import StoreListing, list_store, log_directories, read_broker_conf
+from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.source.workers import Workers
 from jobs.storage.local import Care, LocalStorage, flush_directory
@@ -207,28 +216,22 @@ def _unused(path: Path) -> bool:
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be built, and write nothing.")
 @max_rate_option
-@geometry_options
+@form_options
 @json_option
 @quiet_option
 @config_option
 def command(  # noqa: PLR0913 - one argument an option
     *,
-    store: str,
-    commitlog: tuple[str, ...] | None,
-    broker_conf: Path | None,
+    place: StorePlace,
     out: str,
     dry_run: bool,
     max_rate: int | None,
-    hash_slots: int | None,
-    index_num: int | None,
-    consume_queue_size: int | None,
-    release: str | None,
-    time_zone: object,
+    form: StoreForm,
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
     """Write the queues of STORE anew from its log: DIR/<topic>/<queue id>/<20 digits>, byte for byte a broker's."""
-    del hash_slots, index_num, time_zone  # of index files
+    store = place.store
     if not is_local(out):
         raise click.UsageError(f"--out {out}: queues are written front to back, into a directory of this machine")
     target = Path(local_path(out))
@@ -239,8 +242,8 @@ def command(  # noqa: PLR0913 - one argument an option
     from jobs.session import hadoop_options, spark_session
     from jobs.source.workers import SparkWorkers
 
-    conf = read_broker_conf(broker_conf)
-    directories = log_directories(commitlog, conf)
+    conf = place.conf()
+    directories = place.log_directories(conf)
     care = care_beside(store, max_rate)
     spark = spark_session("rmq-lake rebuild-consumequeue", half=care is not None)
     if broker_process(store) is not None:
@@ -251,8 +254,8 @@ def command(  # noqa: PLR0913 - one argument an option
         target,
         directories,
         conf,
-        consume_queue_size,
-        release,
+        form.consume_queue_size,
+        form.release,
         care=care,
     )
     try:

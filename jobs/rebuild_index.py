@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import click
 
@@ -17,7 +16,9 @@ from jobs.install import RefusedError, broker_kept_out, install, plan_installati
 from jobs.log import say
 from jobs.options import (
     WRITTEN,
-    geometry_options,
+    StoreForm,
+    StorePlace,
+    form_options,
     json_option,
     max_rate_option,
     quiet_option,
@@ -26,7 +27,7 @@ from jobs.options import (
 )
 from jobs.report.of_rebuild_index import report_of
 from jobs.report.writing import write_report
-from jobs.source.listing import list_store, log_directories, read_broker_conf
+from jobs.source.listing import list_store
 
 _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files take at most where keys are usual
 
@@ -51,36 +52,30 @@ _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files tak
     help="With --install, after a crash: keep the broker from deleting the files at its start.",
 )
 @max_rate_option
-@geometry_options
+@form_options
 @report_option
 @json_option
 @quiet_option
 @config_option
 def command(  # noqa: PLR0913 - one argument an option
     *,
-    store: str,
-    commitlog: tuple[str, ...] | None,
-    broker_conf: Path | None,
+    place: StorePlace,
     out: str,
     lost_only: bool,
     wants_install: bool,
     dry_run: bool,
     advance_checkpoint: bool,
     max_rate: int | None,
-    hash_slots: int | None,
-    index_num: int | None,
-    consume_queue_size: int | None,
-    release: str | None,
-    time_zone: ZoneInfo | None,
+    form: StoreForm,
     report: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
     """Write the index files of STORE anew from its log into DIR, byte for byte a broker's."""
-    del consume_queue_size  # of queues
     from jobs.session import hadoop_options, spark_session
     from jobs.source.workers import SparkWorkers
 
+    store = place.store
     if is_inside(out, store):
         raise click.UsageError(f"--out {out}: nothing is written inside a store")
     if advance_checkpoint and not wants_install:
@@ -88,7 +83,7 @@ def command(  # noqa: PLR0913 - one argument an option
     foresees = dry_run and not wants_install
     if foresees and report is not None:
         raise click.UsageError("--report belongs to a run: this --dry-run writes nothing")
-    conf = read_broker_conf(broker_conf)
+    conf = place.conf()
     care = care_beside(store, max_rate)
     spark = spark_session("rmq-lake rebuild-index", half=care is not None)
     options = hadoop_options(spark)
@@ -97,8 +92,8 @@ def command(  # noqa: PLR0913 - one argument an option
     request = Request(
         store,
         out,
-        Wanted(hash_slots, index_num, release, time_zone, conf),
-        log_directories(commitlog, conf),
+        Wanted(form.hash_slots, form.index_num, form.release, form.time_zone, conf),
+        place.log_directories(conf),
         lost_only,
         broker_process(store) is not None,
         care=care,

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import click
 
@@ -21,7 +20,9 @@ from jobs.exit_codes import ExitCode, worst
 from jobs.indexing.settings import UndecidedError, Wanted
 from jobs.options import (
     WRITTEN,
-    geometry_options,
+    StoreForm,
+    StorePlace,
+    form_options,
     json_option,
     max_rate_option,
     quiet_option,
@@ -31,7 +32,7 @@ from jobs.options import (
 from jobs.queues.settings import known_releases, queue_rules
 from jobs.report.of_verify import report_of
 from jobs.report.writing import write_report
-from jobs.source.listing import StoreListing, list_store, log_directories, read_broker_conf
+from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import DEFAULT_RANGE_SIZE
 from jobs.source.workers import Workers
 from jobs.storage.local import Care
@@ -134,41 +135,33 @@ def _queues(request: Request, workers: Workers, listing: StoreListing) -> PartRe
 @click.option("--lake", type=WRITTEN, metavar="LAKE", help="Keep the findings in the table `findings` of this lake.")
 @click.option("--broker", metavar="NAME", help="Label of the broker in the lake.")
 @max_rate_option
-@geometry_options
+@form_options
 @report_option
 @json_option
 @quiet_option
 @config_option
 def command(  # noqa: PLR0913 - one argument an option
     *,
-    store: str,
-    commitlog: tuple[str, ...] | None,
-    broker_conf: Path | None,
+    place: StorePlace,
     limit: int,
     scratch: str | None,
     lake: str | None,
     broker: str | None,
     max_rate: int | None,
-    hash_slots: int | None,
-    index_num: int | None,
-    consume_queue_size: int | None,
-    release: str | None,
-    time_zone: ZoneInfo | None,
+    form: StoreForm,
     report: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
     """Hold the queues and index files of STORE against its log; every difference is a finding."""
-    del consume_queue_size
     from jobs.session import hadoop_options, spark_session
     from jobs.source.workers import SparkWorkers
 
-    conf = read_broker_conf(broker_conf)
-    wanted = Wanted(hash_slots, index_num, release, time_zone, conf)
-    request = Request(
-        store, tuple(log_directories(commitlog, conf)), wanted, scratch=scratch, care=care_beside(store, max_rate)
-    )
-    spark = spark_session("rmq-lake verify", half=request.care is not None)
+    conf = place.conf()
+    wanted = Wanted(form.hash_slots, form.index_num, form.release, form.time_zone, conf)
+    care = care_beside(place.store, max_rate)
+    request = Request(place.store, place.log_directories(conf), wanted, scratch=scratch, care=care)
+    spark = spark_session("rmq-lake verify", half=care is not None)
     try:
         verdict = verify(request, SparkWorkers(spark), hadoop_options(spark))
     except UndecidedError as error:

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from jobs.configuration import config_option, name_variables
 from jobs.launch.places import CONF
-from jobs.options import geometry_options, json_option, quiet_option, store_options
+from jobs.options import StoreForm, StorePlace, form_options, json_option, quiet_option, store_options
 from jobs.verbs import VERBS
 
 
@@ -23,12 +23,13 @@ def tool() -> None:
 
 @tool.command("ingest")
 @store_options
-@geometry_options
+@form_options
 @json_option
 @quiet_option
 @config_option
-def ingest(**values: object) -> None:
+def ingest(*, place: StorePlace, form: StoreForm, **others: object) -> None:
     """Say which values arrived."""
+    values: dict[str, object] = {**place._asdict(), **form._asdict(), **others}
     click.echo({name: value for name, value in values.items() if value not in {None, False}})
 
 
