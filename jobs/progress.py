@@ -76,6 +76,17 @@ class _Display:
             self._stream.flush()
 
 
+def _is_quiet() -> bool:
+    command = click.get_current_context(silent=True)
+    return command is not None and bool(command.params.get("quiet"))
+
+
+def announce(message: str) -> None:
+    """Say what is about to take long, unless the command was told to be quiet."""
+    if not _is_quiet():
+        say(message)
+
+
 def _none() -> int:
     return 0
 
@@ -90,8 +101,7 @@ def shown(  # noqa: PLR0913, PLR0917 - what a line is made of
     messages: Callable[[], int] = _none,
 ) -> Iterator[None]:
     """Show the progress of the block, *done* of *total*, unless the command was told to be quiet."""
-    command = click.get_current_context(silent=True)
-    if command is not None and command.params.get("quiet"):
+    if _is_quiet():
         yield
         return
     display = _Display(label, total, total_bytes, unit, sys.stderr)

@@ -92,3 +92,5 @@ def _find_cache() -> Path | None:
 
 
 _CACHE = _find_cache()
+IS_FIRST_USE = _CACHE is not None and not any(_CACHE.rglob("*.nbi"))
+"""Nobody had compiled anything when this process began: first calls take seconds, once."""

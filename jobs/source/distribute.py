@@ -14,11 +14,12 @@ from typing import Generic, NamedTuple, TypeVar
 from pyspark import Accumulator, TaskContext
 from pyspark.sql import SparkSession
 
-from jobs.progress import of_spark_job
+from jobs.progress import announce, of_spark_job
 from jobs.source.planning import Range
 from jobs.source.reading import RangeReader, Seen
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
+from rmq_formats.compiled import IS_FIRST_USE
 from rmq_formats.errors import FormatError
 
 T = TypeVar("T")
@@ -46,6 +47,8 @@ def run_ranges(
     *task* must read its pieces to the end. *discard* undoes what a task wrote for a range that is not accepted.
     """
     size = sum(range_.end - range_.start for range_ in ranges)
+    if IS_FIRST_USE and (spark.sparkContext.master or "").startswith("local"):
+        announce("rmq-lake: compiling what reads the log, once …")
     records = spark.sparkContext.accumulator(0)
     with of_spark_job(spark, label, len(ranges), size, messages=lambda: records.value):
         return chained(ranges, lambda some: _run(spark, some, task, records), discard)

@@ -1,5 +1,8 @@
 """Machine code is kept where it can be, and named after everything it was built from."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,3 +85,14 @@ def test_numbas_setting_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(compiled, "_CACHE", tmp_path)
     compiled.compiled(double)
     assert compiled.config.CACHE_DIR == "theirs"
+
+
+def test_a_first_use_is_known_by_an_empty_cache(tmp_path: Path) -> None:
+    """What takes seconds once is announced once, by whoever reads the log."""
+    code = "from tests.formats.test_compiled import *; print(compiled.IS_FIRST_USE); compiled.compiled(double)(21)"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
+    runs = [
+        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True) for _ in "12"
+    ]
+
+    assert [run.stdout for run in runs] == [b"True\n", b"False\n"]

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from jobs import progress
-from jobs.progress import shown
+from jobs.progress import announce, shown
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +52,7 @@ def test_a_quiet_command_shows_no_progress(capsys: pytest.CaptureFixture[str]) -
     ctx = click.Context(click.Command("ingest"))
     ctx.params["quiet"] = True
     with ctx:
+        announce("compiling, once …")
         work()
 
     assert "" == capsys.readouterr().err
