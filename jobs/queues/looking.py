@@ -3,7 +3,8 @@ Where a store's queues end, and how far its log was dispatched.
 
 Beside a running broker no two looks show the same state. The dispatcher follows the log in order, so whatever lies
 before the end of any unit that was seen once has its unit by the time of a second look. Hence two looks: the first
-tells how far the log was dispatched, the second where the queues end, and the log is read after both.
+tells how far the log was dispatched, the second, at files listed anew, where the queues end, and the log is read after
+both.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 from jobs.queues.files import StoredQueue, is_written, stored_queues
 from jobs.queues.settings import is_closed
-from jobs.source.listing import StoreListing
+from jobs.source.listing import StoreListing, with_queues_of_now
 from jobs.source.workers import Workers
 from rmq_formats.consumequeue.unit import QueueName
 
@@ -50,35 +51,49 @@ def look(
     Earlier runs took every unit before *from_offset*, up to the *watermarks*. *takes* chooses topics: the others are
     looked at for how far the log was dispatched, no more.
     """
+    known = watermarks or {}
     every = stored_queues(listing)
-    known = [(watermarks or {}).get(queue.name) for queue in every]
-    first = _look_at_all(workers, every, known, from_offset, listing.end_offset)
-    dispatched = max((seen.physical_end for seen in first), default=0)
-    chosen = [number for number, queue in enumerate(every) if takes is None or takes(queue.name.topic)]
-    queues = [every[number] for number in chosen]
-    ends = [first[number].end for number in chosen]
+    looks = _look_at_all(workers, [_Wish(queue, known.get(queue.name), from_offset) for queue in every], listing)
+    dispatched = max((seen.physical_end for seen in looks), default=0)
     closed = is_closed(listing)
-    if not closed:
-        ends = [seen.end for seen in _look_at_all(workers, queues, ends, EVERYTHING, listing.end_offset)]
+    first = {queue.name: seen for queue, seen in zip(every, looks, strict=True)}
+    # What was dispatched may lie in a file, or a queue, that was made after the store was listed.
+    queues = every if closed else stored_queues(with_queues_of_now(listing))
+    queues = [queue for queue in queues if takes is None or takes(queue.name.topic)]
+    if closed:
+        seen = [first[queue.name] for queue in queues]
+    else:
+        wishes = [_again(queue, first.get(queue.name), known.get(queue.name), from_offset) for queue in queues]
+        seen = _look_at_all(workers, wishes, listing)
     return Look(
         tuple(queues),
-        tuple(first[number].watermark for number in chosen),
-        tuple(ends),
+        tuple(max(first.get(queue.name, at).watermark, queue.start) for queue, at in zip(queues, seen, strict=True)),
+        tuple(at.end for at in seen),
         EVERYTHING if closed else dispatched,
     )
 
 
-def _look_at_all(
-    workers: Workers, queues: Sequence[StoredQueue], known: Sequence[int | None], from_offset: int, limit: int
-) -> list[_Seen]:
-    work = list(zip(queues, known, strict=True))
-    parts = [work[at : at + _AT_ONCE] for at in range(0, len(work), _AT_ONCE)]
-    task = partial(_look_at, from_offset=from_offset, limit=limit)
+class _Wish(NamedTuple):
+    """A queue to look at, and what is known of it."""
+
+    queue: StoredQueue
+    known: int | None  # position behind the units that were taken, or seen
+    from_offset: int  # those are of records before it
+
+
+def _again(queue: StoredQueue, seen: _Seen | None, known: int | None, from_offset: int) -> _Wish:
+    """Look for the end from where it was seen; or for everything, in a queue that is new."""
+    return _Wish(queue, known, from_offset) if seen is None else _Wish(queue, seen.end, EVERYTHING)
+
+
+def _look_at_all(workers: Workers, wishes: Sequence[_Wish], listing: StoreListing) -> list[_Seen]:
+    parts = [wishes[at : at + _AT_ONCE] for at in range(0, len(wishes), _AT_ONCE)]
+    task = partial(_look_at, limit=listing.end_offset)
     return [seen for part in workers.map(parts, task) for seen in part]
 
 
-def _look_at(work: Sequence[tuple[StoredQueue, int | None]], *, from_offset: int, limit: int) -> list[_Seen]:
-    return [_seen(queue, known, from_offset, limit) for queue, known in work]
+def _look_at(wishes: Sequence[_Wish], *, limit: int) -> list[_Seen]:
+    return [_seen(*wish, limit) for wish in wishes]
 
 
 def _seen(queue: StoredQueue, known: int | None, from_offset: int, limit: int) -> _Seen:

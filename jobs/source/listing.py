@@ -6,7 +6,7 @@ The listing is our own: Spark's drops legal topics such as `_a` and `.x`, and ta
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,9 +82,7 @@ def list_store(
     """
     root = normalise(root)
     settings = {**(options or {}), **(care.as_options() if care else {})}
-    storage = storage_of(root, settings)
-    files = [StoredFile(join(root, info.name), classify(info.name), info.size, info.modified_ms)
-             for info in storage.list_files(root)]  # fmt: skip
+    files = list(_files(root, settings))
     logs = list(_elsewhere(commitlog, settings)) or [file for file in files if file.about.kind in _LOG_KINDS]
     listing = StoreListing(
         root,
@@ -100,6 +98,12 @@ def list_store(
     return listing
 
 
+def with_queues_of_now(listing: StoreListing) -> StoreListing:
+    """Return the listing with the queue files that are there by now."""
+    queue_files = (file for file in _files(listing.root, listing.options) if file.about.kind in _QUEUE_KINDS)
+    return replace(listing, queue_files=tuple(queue_files))
+
+
 def read_broker_conf(path: str | os.PathLike[str] | None) -> BrokerConf:
     """Return what a broker's configuration file says; nothing when there is none."""
     return parse_broker_conf(Path(path).read_bytes()) if path is not None else BrokerConf()
@@ -112,6 +116,11 @@ def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequen
     A store may have been copied together with its configuration: paths that are not on this machine mean nothing.
     """
     return commitlog or [path for path in conf.commitlog_paths if Path(path).is_dir()]
+
+
+def _files(root: str, options: Mapping[str, str]) -> Iterator[StoredFile]:
+    for info in storage_of(root, options).list_files(root):
+        yield StoredFile(join(root, info.name), classify(info.name), info.size, info.modified_ms)
 
 
 def _elsewhere(directories: Sequence[str], options: Mapping[str, str]) -> Iterator[StoredFile]:

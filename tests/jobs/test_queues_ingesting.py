@@ -5,12 +5,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
 from jobs.queues.ingesting import begin, cut_back, state_of
 from jobs.queues.joining import Joined, Log, finish
+from jobs.queues.looking import _look_at_all
 from jobs.queues.matching import Matcher
 from jobs.queues.rows import SCHEMA, Status, batches_of
 from jobs.queues.settings import known_releases, queue_rules
@@ -213,6 +215,28 @@ def test_what_a_broker_wrote_anew_behind_a_cut_is_taken_and_nothing_twice(
 
     expected = {row: count for row, count in truth(whole).items() if row[3] < end}
     assert told(kept + second.rows) == Counter(expected)
+
+
+@pytest.mark.parametrize("made", ["consumequeue/T1/0", "consumequeue/T1/0/00000000000000000200"])
+def test_a_file_that_is_made_between_two_looks_is_looked_at(golden: Golden, tmp_path: Path, made: str) -> None:
+    """Another queue's unit says that the log was dispatched beyond records whose units lie in no file listed so far."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b551-base"), store)
+    (store / "abort").touch()
+    (store / made).rename(tmp_path / "not made yet")
+
+    def then_made(*arguments: Any) -> Any:  # noqa: ANN401 - as is
+        seen = _look_at_all(*arguments)
+        if not (store / made).exists():
+            (tmp_path / "not made yet").rename(store / made)
+        return seen
+
+    with patch("jobs.queues.looking._look_at_all", then_made):
+        whole = run(store)
+
+    assert whole.joined.differences == []
+    assert whole.joined.without_queue == {}
+    assert told(whole.rows) == truth(store)
 
 
 def test_a_unit_that_lies_about_the_end_moves_no_boundary(golden: Golden, tmp_path: Path) -> None:
