@@ -68,6 +68,7 @@ SHORT = 1  # the buffer ends before it can be told
 BAD = 2  # no record
 END = 3  # the broker closed the file here
 OUTSIDE = 4  # the range ends here
+NO_TERM = -(1 << 63)
 LEFTOVER = 5  # an entry of a lower term than the one before it
 
 _CRC_MASK = 0x7FFFFFFF
@@ -180,7 +181,7 @@ def chain(
     """
     Follow records from *at* until one begins at *stop* or behind, or none can be followed.
 
-    *term* is that of the entry before, or negative: then terms are not looked at. Return how many positions and sizes
+    *term* is that of the entry before, or NO_TERM: then terms are not looked at. Return how many positions and sizes
     were filled in, where the chain stands, and what is there.
     """
     count = 0
@@ -192,7 +193,7 @@ def chain(
         found = check_entry(buffer, at, limit, base_offset + at, header_size)
         if found != GOOD or count == positions.size:
             return count, at, found
-        if header_size and term >= 0:
+        if header_size and term != NO_TERM:
             found_term = read_i64(buffer, at + _ENTRY_TERM_AT)
             if found_term < term:
                 return count, at, LEFTOVER

@@ -27,7 +27,7 @@ UNSETTLED = "the newest record is not whole yet"
 
 _LAST_OFFSET = (1 << 63) - 1
 _MAGIC_SIZE = 4
-NO_TERM = -1
+NO_TERM = kernels.NO_TERM
 _UNREADABLE = -1  # beside what the kernels find
 
 

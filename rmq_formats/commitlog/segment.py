@@ -118,7 +118,7 @@ def walk_segment(
     """
     position = start
     newest = store_timestamp
-    term = 0 if final else log.term_before(start)
+    term = LOWEST_TERM if final else log.term_before(start)
     record: MessageRecord | None = None
     held: Piece | None = None  # the piece of the last record: whether it is whole, only what follows can tell
     reason = ""
@@ -136,7 +136,8 @@ def walk_segment(
                 break
             yield from filter(None, (held, log.piece(PieceKind.DAMAGE, position, resume, reason)))
             held, position = None, resume
-            term = 0 if final else log.term_before(resume)  # as for whoever begins there: damage says nothing of terms
+            # As for whoever begins there: damage says nothing of terms.
+            term = LOWEST_TERM if final else log.term_before(resume)
             continue
         if not final and log.term_at(position) < term:
             reason = LEFTOVER
@@ -224,19 +225,19 @@ class SegmentBytes(NamedTuple):
         return int(DLEDGER_ENTRY.unpack(self.read(position, DLEDGER_ENTRY.size))[_TERM])
 
     def term_before(self, position: int) -> int:
-        """Return the term of the entry that ends at *position*; 0, the lowest one, when none shows itself."""
+        """Return the term of the entry that ends at *position*; the lowest one when none shows itself."""
         reach, limit = 0, 0 if self.framing is Framing.PLAIN else min(position, _LARGEST_ENTRY)
         try:
             while reach < limit:
                 reach = min(max(16 * reach, _NEAR), position)
                 term = _last_term(bytes(self.read(position - reach, reach)), self.base_offset + position)
                 if term is not None:
-                    return max(term, 0)
+                    return max(term, LOWEST_TERM)
         except FileNotFoundError:
             raise
         except OSError:
-            return 0  # bytes that cannot be read say nothing
-        return 0
+            return LOWEST_TERM  # bytes that cannot be read say nothing
+        return LOWEST_TERM
 
     def _decode(self, at: int) -> MessageRecord:
         # A corrupt size must not make us read a gigabyte: what the head refutes is not read.
@@ -315,6 +316,7 @@ def _last_term(data: bytes, end_offset: int) -> int | None:
     return None
 
 
+LOWEST_TERM = -(1 << 63) + 1  # groups of one count from -1 on up to 4.7.1
 LEFTOVER = "an entry of a lower term than the one before it: taken back, and not written over yet"
 
 _WINDOW = 1 << 20

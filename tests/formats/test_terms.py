@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY
-from rmq_formats.commitlog.segment import LEFTOVER, Framing, PieceKind, SegmentBytes, walk
+from rmq_formats.commitlog.segment import LEFTOVER, LOWEST_TERM, Framing, PieceKind, SegmentBytes, walk
 from tests.formats.builders import a_blank, a_record, framed, placed
 from tests.formats.strategies import mutations
 from tests.formats.test_scan import BASE, WINDOWS, scanned
@@ -26,7 +26,7 @@ def entries(terms: Sequence[int], body: bytes = b"hello") -> bytes:
     for number, record in enumerate(placed([a_record(body)] * len(terms), BASE, Framing.DLEDGER)):
         entry = bytearray(framed(record, Framing.DLEDGER, number))
         at = DLEDGER_ENTRY.offset("term")
-        entry[at : at + 8] = terms[number].to_bytes(8)
+        entry[at : at + 8] = terms[number].to_bytes(8, signed=True)
         log += entry
     return log
 
@@ -41,6 +41,18 @@ def test_an_entry_of_a_lower_term_than_the_one_before_it_waits(rest: bytes) -> N
     assert [piece.kind for piece in pieces] == [_RECORD] * 3 + [_WAITING]
     assert pieces[-1][1:] == (BASE + 3 * size, len(raw) - 3 * size, LEFTOVER)
     assert scanned(raw, Framing.DLEDGER) == pieces
+
+
+@pytest.mark.parametrize("terms", [[-1, -1, -1], [-1, 0, 3], [-7, -1]])
+@pytest.mark.parametrize("start", [0, 1])
+def test_terms_begin_below_zero_where_nobody_had_to_be_elected(terms: list[int], start: int) -> None:
+    """A group of one leads with term -1 up to 4.7.1."""
+    raw = entries(terms) + bytes(500)
+    size = len(entries([0]))
+    pieces = list(walk(raw, BASE, Framing.DLEDGER, start=start * size))
+
+    assert [piece.kind for piece in pieces] == [_RECORD] * (len(terms) - start) + [PieceKind.UNWRITTEN]
+    assert scanned(raw, Framing.DLEDGER, start=start * size) == pieces
 
 
 def test_a_record_that_is_not_whole_yet_waits_although_a_leftover_follows_it() -> None:
@@ -120,15 +132,18 @@ def test_bytes_that_cannot_be_read_say_no_term(error: type[OSError]) -> None:
         with pytest.raises(FileNotFoundError):
             segment.term_before(200)
     else:
-        assert segment.term_before(200) == 0
+        assert segment.term_before(200) == LOWEST_TERM
 
 
 def test_a_plain_log_has_no_terms() -> None:
     """Nothing is looked for before a position."""
-    assert SegmentBytes.of(entries([3]), BASE).term_before(len(entries([3]))) == 0
+    assert SegmentBytes.of(entries([3]), BASE).term_before(len(entries([3]))) == LOWEST_TERM
 
 
-@given(terms=st.lists(st.integers(0, 3), max_size=6), data=st.data(), window=WINDOWS, final=st.booleans())
+_TERMS = st.one_of(st.integers(-1, 3), st.sampled_from([-(1 << 63), LOWEST_TERM, (1 << 63) - 1]))
+
+
+@given(terms=st.lists(_TERMS, max_size=6), data=st.data(), window=WINDOWS, final=st.booleans())
 def test_the_compiled_walk_knows_the_same_leftovers(
     terms: list[int],
     data: st.DataObject,
