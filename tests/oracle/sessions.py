@@ -341,6 +341,7 @@ _BROKER = {
     "brokerIP1": "127.0.0.1",
     "brokerIP2": "127.0.0.1",
     "defaultTopicQueueNums": "2",
+    "waitTimeMillsInSendQueue": "60000",  # not 200: this machine may be busy
 }
 
 
