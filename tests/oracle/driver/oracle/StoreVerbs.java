@@ -200,13 +200,23 @@ final class StoreVerbs {
     private Answer drain(long patience) throws Exception {
         long begin = System.nanoTime();
         long deadline = System.currentTimeMillis() + patience;
-        while ((Long) Reflect.call(store, "dispatchBehindBytes") > 0) {
+        while (waitsForAgreement() || (Long) Reflect.call(store, "dispatchBehindBytes") > 0) {
             if (System.currentTimeMillis() > deadline) {
                 throw new IllegalStateException("the store does not dispatch");
             }
             Thread.sleep(1);
         }
         return new Answer().with("drain-ns", System.nanoTime() - begin);
+    }
+
+    /** Tells whether DLedger has entries that nobody has agreed to yet: until then they are not dispatched, nor behind. */
+    private boolean waitsForAgreement() throws Exception {
+        Object log = Reflect.field(store, "commitLog");
+        if (!Reflect.hasField(log, "dLedgerServer")) {
+            return false;
+        }
+        Object ledger = Reflect.call(Reflect.field(log, "dLedgerServer"), "getdLedgerStore");
+        return (Long) Reflect.call(ledger, "getCommittedIndex") < (Long) Reflect.call(ledger, "getLedgerEndIndex");
     }
 
     private Answer close() throws Exception {
