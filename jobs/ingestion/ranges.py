@@ -33,6 +33,7 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.release import Rules, release_at
 
 SAMPLE_SIZE = 256
+_ROWS_A_BATCH = 1 << 15  # what a batch takes beside its bytes depends on them: tiny messages are many
 WRONG_CRC = "body_crc is not that of the body"
 
 
@@ -80,7 +81,7 @@ def write_range(work: RangeWork, range_: Range, pieces: Iterator[Records | Piece
                 continue
             if matcher:
                 matcher.add(item)
-            for group, parser in _by_parser(_since(item, work.messages_from), work.rules):
+            for group, parser in _parts(_since(item, work.messages_from), work.rules):
                 batch, bad = message_batch(
                     group, parser, with_body=work.selection.with_body, takes=work.selection.takes_or_all
                 )
@@ -103,16 +104,16 @@ def _since(group: Records, offset: int) -> Records:
     return group._replace(positions=group.positions[first:], sizes=group.sizes[first:]) if first else group
 
 
-def _by_parser(group: Records, rules: Rules) -> Iterator[tuple[Records, Any]]:
-    """Cut a group where another release wrote on, and yield each part with its parser of properties."""
+def _parts(group: Records, rules: Rules) -> Iterator[tuple[Records, Any]]:
+    """Cut a group where another release wrote on, or where rows become many; yield each part with its parser."""
     if not group.positions.size:
         return
     switches = [rule.since - group.base_offset for rule in rules[1:]]
-    cuts = [0, *np.searchsorted(group.positions, switches).tolist(), group.positions.size]
-    for start, stop in pairwise(cuts):
-        if start < stop:
-            part = group._replace(positions=group.positions[start:stop], sizes=group.sizes[start:stop])
-            yield part, release_at(rules, group.base_offset + int(part.positions[0])).property_parser
+    count = group.positions.size
+    cuts = {*range(0, count, _ROWS_A_BATCH), *np.searchsorted(group.positions, switches).tolist(), count}
+    for start, stop in pairwise(sorted(cuts)):
+        part = group._replace(positions=group.positions[start:stop], sizes=group.sizes[start:stop])
+        yield part, release_at(rules, group.base_offset + int(part.positions[0])).property_parser
 
 
 def _units(work: RangeWork, matcher: Matcher, part: str) -> tuple[RangeMatches, Action | None]:
