@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from jobs.lake.plain import plain_rows
 from jobs.lake.tables import Table
 from jobs.storage import arrow_file
 
@@ -37,11 +38,14 @@ class StoredFile(NamedTuple):
 
 def files(snapshot: DeltaTable) -> list[StoredFile]:
     """Return the files of a snapshot."""
-    found = pa.table(snapshot.get_add_actions()).to_pylist()
     return [
-        StoredFile(row["path"], row["size_bytes"], row["num_records"] or 0, row.get("min") or {}, row.get("max") or {})
-        for row in found
+        StoredFile(row["path"], row["size_bytes"], row["num_records"] or 0, _under("min.", row), _under("max.", row))
+        for row in plain_rows(snapshot.get_add_actions(flatten=True))
     ]
+
+
+def _under(prefix: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
 
 
 def batches(location: str, table: Table, options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
+from jobs.lake.plain import plain_rows
 from jobs.storage.locations import join, normalise
 from jobs.storage.s3 import delta_location, delta_options
 from rmq_formats.errors import NotAStore
@@ -43,9 +43,9 @@ class LakeTables:
     @property
     def newest_offset(self) -> int:
         """The highest physical offset, as the Delta log's statistics have it."""
-        actions = pa.table(self._messages.get_add_actions(flatten=True))
         column = "max.physical_offset"
-        known = actions.column(column).drop_null().to_pylist() if column in actions.column_names else []
+        rows = plain_rows(self._messages.get_add_actions(flatten=True))
+        known = [row[column] for row in rows if row.get(column) is not None]
         return max(known, default=0)
 
     @cached_property
@@ -59,8 +59,7 @@ class LakeTables:
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Run a query and return its rows."""
-        found: list[dict[str, Any]] = pa.table(self._builder.execute(sql).read_all()).to_pylist()
-        return found
+        return plain_rows(self._builder.execute(sql).read_all())
 
 
 def text(value: str) -> str:
