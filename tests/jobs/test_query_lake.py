@@ -1,6 +1,8 @@
 """A lake answers as its store does, with a table of index entries and without one."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -156,3 +158,21 @@ def test_a_folder_that_is_no_lake_is_told(tmp_path: Path) -> None:
     """Not a library's error."""
     with pytest.raises(NotAStore, match="no table messages"):
         open_lake(tmp_path, RELEASE)
+
+
+def test_a_query_of_a_lake_imports_neither_spark_nor_the_compiled_scan_nor_pandas(tmp_path: Path) -> None:
+    """Each of them takes as long as the lookup; Arrow would load the last one for a time with a zone."""
+    records = stored([Sent("Orders", ("k1",))])
+    store = write_store(tmp_path / "store", records)
+    write_messages(tmp_path / "lake", store, RELEASE)
+    write_entries(tmp_path / "lake", records, RELEASE)
+    program = (
+        "import sys\n"
+        "from jobs import cli\n"
+        f"code = cli.main(['query', 'by-key', '-t', 'Orders', '-k', 'k1', '--lake', {str(tmp_path / 'lake')!r}])\n"
+        "heavy = {'pyspark', 'numba', 'pandas', 'py4j'} & set(sys.modules)\n"
+        "sys.exit(f'{code} {sorted(heavy)}' if code or heavy else 0)\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert (0, "") == (finished.returncode, finished.stderr)
