@@ -24,7 +24,7 @@ from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
 
-_SPREAD = 4  # addresses a record: beyond, a range's queue offsets are no row
+_SPREAD = 4  # addresses a record, on either side of the middle one: beyond, a queue offset is of no row
 _FREE = 4096
 
 
@@ -147,8 +147,13 @@ class Found(NamedTuple):
 def match(queue: StoredQueue, units: Units) -> tuple[Found | None, list[Difference]]:
     """Hold the expected *units* of a plain queue against what stands at their addresses."""
     positions = units["queue_offset"]
-    low, high = max(int(positions.min()), queue.start), min(int(positions.max()) + 1, queue.capacity)
-    if low >= high or high - low > units.size * _SPREAD + _FREE:
+    # A damaged queue offset leads anywhere: it must not take those of the whole range along.
+    middle, reach = int(np.sort(positions)[units.size // 2]), units.size * _SPREAD + _FREE
+    near = positions[(positions >= max(middle - reach, 0)) & (positions <= min(middle + reach, EVERYTHING))]
+    if not near.size:
+        return None, []
+    low, high = max(int(near.min()), queue.start), min(int(near.max()) + 1, queue.capacity)
+    if low >= high:
         return None, []
     there = queue.read(low, high)
     inside = (positions >= low) & (positions < high)
