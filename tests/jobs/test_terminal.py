@@ -50,7 +50,7 @@ def in_terminal(*arguments: str | Path, interrupt_at: str | None = None, **more:
     pid, terminal = pty.fork()
     if pid == 0:
         os.execvpe(_TOOL[0], [*_TOOL, *map(str, arguments)], environment(more))  # noqa: S606  our own command
-    text, pressed = b"", interrupt_at is None
+    text, press_at = b"", 0.0
     end = time.monotonic() + 240
     while time.monotonic() < end:
         readable, _, _ = select.select([terminal], [], [], 1)
@@ -58,9 +58,9 @@ def in_terminal(*arguments: str | Path, interrupt_at: str | None = None, **more:
             text += os.read(terminal, 4096) if readable else b""
         except OSError:  # the other side is closed
             break
-        if not pressed and interrupt_at is not None and interrupt_at.encode() in text:
+        if interrupt_at is not None and interrupt_at.encode() in text and time.monotonic() > press_at:
             os.write(terminal, b"\x03")
-            pressed = True
+            press_at = time.monotonic() + 20  # whoever is not heard presses again
     os.close(terminal)
     return Seen(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text.decode(), pid)
 
