@@ -152,6 +152,16 @@ def commit_layout(
     return change
 
 
+def refuse_layouts(lake: str, table: Table, options: Mapping[str, str]) -> None:
+    """See to it that nobody who is replacing files of a table at this moment can commit that any more."""
+    snapshot = open_table(lake, table.name, options)
+    if snapshot is None:
+        return
+    fence = LAYOUT, (snapshot.transaction_version(LAYOUT) or 0) + 1
+    with suppress(CommitFailedError):  # another process was faster, with the same effect
+        _write(snapshot, table, (), Rewrite((), ()), (fence,), {"layout": "unchanged"}, data_change=False)
+
+
 def _write(  # noqa: PLR0913, PLR0917
     snapshot: DeltaTable,
     table: Table,
@@ -275,5 +285,6 @@ __all__ = [
     "ensure_table",
     "open_table",
     "paths",
+    "refuse_layouts",
     "rows",
 ]

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from jobs.lake.commit import Rewrite, TransactionTakenError, commit_layout, open_table
 from jobs.lake.reading import StoredFile, batches, files
 from jobs.lake.tables import Table
-from jobs.lake.writing import Action, TableFile
+from jobs.lake.writing import MERGED, Action, FileNaming, TableFile
 from jobs.storage import storage_of
 from jobs.storage.locations import join
 
@@ -38,6 +38,7 @@ class Group(NamedTuple):
     table: Table
     paths: tuple[str, ...]
     options: Mapping[str, str]
+    name: str
 
 
 class Saved(NamedTuple):
@@ -57,20 +58,21 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
     options: Mapping[str, str],
     *,
     many: int = 2,
-    store_id: str = "",
+    of: FileNaming | None = None,
     spared: Iterable[str] = (),
     merge: Merge | None = None,
 ) -> Saved:
     """
     Merge the small files of a table, if at least *many* of one store's lie next to each other.
 
-    Only those of *store_id*, if one is given. Files whose names begin with one of *spared* are left alone.
+    For the run *of* a store, only the store's, by files that bear the run's name. Files whose names begin with one of
+    *spared* are left alone.
     """
     done: list[tuple[Sequence[StoredFile], Action]] = []
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:
-        chosen = _chosen(snapshot, tuple(spared), store_id, many)
-        groups = [Group(lake, table, tuple(file.path for file in some), options) for some in chosen]
+        chosen = _chosen(snapshot, tuple(spared), of.store_id if of else "", many)
+        groups = [Group(lake, table, tuple(file.path for file in some), options, _name(of)) for some in chosen]
         actions = (merge or _merge_here)(groups)
         done.extend(zip(chosen, actions, strict=True))
         return Rewrite(tuple(path for group in groups for path in group.paths), tuple(actions))
@@ -106,6 +108,10 @@ def _chosen(snapshot: DeltaTable, spared: tuple[str, ...], store_id: str = "", m
     return list(_groups(small, many))
 
 
+def _name(of: FileNaming | None) -> str:
+    return of.name(MERGED) if of else f"compacted-{uuid4()}.parquet"
+
+
 def _merge_here(groups: Sequence[Group]) -> list[Action]:
     return [merge_group(group) for group in groups]
 
@@ -137,8 +143,7 @@ def _groups(small: Iterable[StoredFile], many: int) -> Iterator[list[StoredFile]
 
 def merge_group(group: Group) -> Action:
     """Write one file with the rows of several."""
-    name = f"compacted-{uuid4()}.parquet"
-    with TableFile(group.lake, group.table, name, {}, group.options, _GROUP_BYTES) as file:
+    with TableFile(group.lake, group.table, group.name, {}, group.options, _GROUP_BYTES) as file:
         for batch in _sorted(group) if group.table.sorted_by else _rows(group):
             file.write(batch)
         action = file.close()

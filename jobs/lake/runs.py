@@ -20,7 +20,15 @@ from uuid import uuid4
 
 import pyarrow.dataset as ds
 
-from jobs.lake.commit import TransactionTakenError, commit, committed_transaction, open_table, paths, rows
+from jobs.lake.commit import (
+    TransactionTakenError,
+    commit,
+    committed_transaction,
+    open_table,
+    paths,
+    refuse_layouts,
+    rows,
+)
 from jobs.lake.superseded import Superseded, move_rows, rewritten
 from jobs.lake.tables import (
     CONSUME_QUEUE,
@@ -265,13 +273,16 @@ def sweep(lake: Lake, manifest: Manifest) -> list[str]:
     Only when the run is prepared: until then, another attempt of the same number may still win.
     """
     removed = []
+    naming = FileNaming(manifest.store_id, manifest.run)
     for table in written_tables():
+        if any(name.startswith(naming.merged) for name in _file_names(lake, table.name)):
+            refuse_layouts(lake.location, table, lake.options)  # or somebody who is slow, not dead, names it yet
         kept = {action.path for action in manifest.tables.get(table.name, ())}
         snapshot = open_table(lake.location, table.name, lake.options)
         if snapshot is not None:
             kept |= paths(snapshot)
         removed += _delete_halves(lake, table.name)
-        removed += _delete_files(lake, table.name, FileNaming(manifest.store_id, manifest.run).prefix, kept)
+        removed += _delete_files(lake, table.name, naming.prefix, kept)
     row = _prepared_row(lake, manifest.store_id, manifest.run)
     kept = {row["manifest"].removeprefix(f"{MANIFESTS}/")} if row else set()
     for prefix in ("", "."):  # a file that is being created has a dot before its name

@@ -4,6 +4,7 @@ from jobs.lake.commit import open_table, paths
 from jobs.lake.compaction import MANY, Saved, compact, vacuum
 from jobs.lake.runs import Lake, Manifest, forget, known_stores, unfinished, written_tables
 from jobs.lake.tables import RUNS
+from jobs.lake.writing import FileNaming
 
 _MANIFESTS_KEPT = 64
 _RUNS_BETWEEN_VACUUMS = 64
@@ -14,11 +15,11 @@ def keep_up(lake: Lake, manifest: Manifest) -> list[Saved]:
     """Merge a store's small files when there are many, and drop what is obsolete for long; most runs do nothing."""
     if manifest.run % MANY:
         return []
-    store_id = manifest.store_id
+    naming = FileNaming(manifest.store_id, manifest.run)
     saved = []
     for table in written_tables():
         spared = newest_rows(lake) if table is RUNS else ()
-        saved.append(compact(lake.location, table, lake.options, many=MANY, store_id=store_id, spared=spared))
+        saved.append(compact(lake.location, table, lake.options, many=MANY, of=naming, spared=spared))
     if manifest.run % _RUNS_BETWEEN_VACUUMS == 0 and not any(unfinished(lake, store) for store in known_stores(lake)):
         for table in written_tables():
             vacuum(lake.location, table, lake.options)

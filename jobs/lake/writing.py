@@ -44,6 +44,9 @@ class Action(NamedTuple):
     rows: int
 
 
+MERGED = "merged"
+
+
 class FileNaming(NamedTuple):
     """Whose files these are: a leftover can be told by its name."""
 
@@ -58,6 +61,11 @@ class FileNaming(NamedTuple):
     def prefix(self) -> str:
         """How the names of this run's files begin."""
         return f"{self.store_id}-{self.run}-"
+
+    @property
+    def merged(self) -> str:
+        """How the names of those begin that the run merged from others, once it was done."""
+        return f"{self.prefix}{MERGED}-"
 
 
 class TableFile:

@@ -30,6 +30,7 @@ from deltalake.exceptions import TableNotFoundError
 from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, ingest
 from jobs.lake import commit, writing
+from jobs.lake.compaction import MANY
 from jobs.lake.runs import HeldByOtherError, Lake, known_stores
 from jobs.source.workers import OneByOne
 from jobs.storage.local import LocalStorage
@@ -211,6 +212,14 @@ def rewritten_store(root: Path) -> None:
     broker.append(some_records(40, seed=3))
 
 
+def busy_store(root: Path) -> None:
+    """Make a store whose next run merges the small files of those before it."""
+    broker = new_store(root)
+    for number in range(MANY - 1):
+        assert ended(forked(partial(run, root))) == 0
+        broker.append(some_records(3, seed=2 + number))
+
+
 def write_for_ever(broker: Broker, seed: int, *, crashes: bool, pause_s: float = 0.2, kept: int = 6) -> None:
     """
     Append in bursts, one record in two strokes now and then, until told to stop.
@@ -329,6 +338,7 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "new": partial(every_boundary, new_store),
     "growing": partial(every_boundary, growing_store),
     "rewritten": partial(every_boundary, rewritten_store),
+    "busy": partial(every_boundary, busy_store),
     "retention": partial(random_moments, crashes=False),
     "hasty": partial(random_moments, crashes=False, kept=2),
     "crashes": partial(random_moments, crashes=True),

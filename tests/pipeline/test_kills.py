@@ -32,7 +32,7 @@ def is_right(result: dict[str, Any]) -> bool:
     return not any(result[fault] for fault in FAULTS) and result["rows"] + result["in_gaps"] == result["history"]
 
 
-@pytest.mark.parametrize("scenario", ["new", "growing", "rewritten"])
+@pytest.mark.parametrize("scenario", ["new", "growing", "rewritten", "busy"])
 def test_a_run_killed_behind_any_of_its_effects_is_made_good_by_the_next(scenario: str, tmp_path: Path) -> None:
     """Every eleventh effect here, each one in the long version: nothing lost, nothing twice, nothing left behind."""
     result = campaign(scenario, tmp_path, 11)
@@ -42,7 +42,7 @@ def test_a_run_killed_behind_any_of_its_effects_is_made_good_by_the_next(scenari
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", ["new", "growing", "rewritten"])
+@pytest.mark.parametrize("scenario", ["new", "growing", "rewritten", "busy"])
 def test_a_run_killed_behind_each_of_its_effects_is_made_good_by_the_next(scenario: str, tmp_path: Path) -> None:
     """A run may die at any boundary between two effects on the lake."""
     result = campaign(scenario, tmp_path, 1)

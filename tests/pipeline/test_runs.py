@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from deltalake.exceptions import CommitFailedError
 from jobs.ingest import Request, Summary, ingest
 from jobs.lake import commit as commits
 from jobs.lake.commit import TransactionTakenError, commit, open_table, paths
-from jobs.lake.compaction import compact
+from jobs.lake.compaction import Group, compact, merge_group
 from jobs.lake.lock import held
 from jobs.lake.runs import (
     HeldByOtherError,
@@ -207,6 +207,23 @@ def test_two_compactions_at_once_leave_every_row_once(lake: Lake, store: KnownSt
     assert sum(one.merged for one in saved) == 8
     assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
     assert leftovers(Path(lake.location)) == []
+
+
+def test_a_merge_that_is_slow_and_not_dead_is_refused_once_its_files_are_swept(lake: Lake, store: KnownStore) -> None:
+    """No lock of an object store tells the two apart: a commit must not name files that somebody has deleted."""
+    for run in range(1, 9):
+        actions = [a_file(lake, store.store_id, run, offset=run)]
+        commit(lake.location, QUARANTINE, actions, (store.store_id, run), {}, {})
+    manifest = a_manifest(lake, store, 8)
+
+    def merge(groups: Sequence[Group]) -> list[Action]:
+        merged = [merge_group(group) for group in groups]
+        assert {f"{QUARANTINE.name}/{action.path}" for action in merged} <= set(sweep(lake, manifest))
+        return merged
+
+    compact(lake.location, QUARANTINE, {}, of=FileNaming(store.store_id, 8), merge=merge)
+
+    assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
 
 
 def test_a_commit_is_refused_on_the_snapshot_that_has_it(lake: Lake, store: KnownStore) -> None:
