@@ -45,12 +45,12 @@ from jobs.lake.upkeep import keep_up
 from jobs.lake.writing import Action, FileNaming
 from jobs.queues.ingesting import Begun as BegunQueues
 from jobs.queues.ingesting import begin as begin_queues
-from jobs.queues.ingesting import cut_back, match_before, state_of
+from jobs.queues.ingesting import cut_back, match_deleted, state_of
 from jobs.queues.joining import Log, finish
 from jobs.queues.matching import RangeMatches
 from jobs.queues.settings import known_releases, queue_rules
 from jobs.session import spark_session
-from jobs.source.distribute import Outcome, log_start, watermark
+from jobs.source.distribute import Outcome, gone_ranges, watermark
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import Range, describe, holes, newest_written, plan_ranges
 from jobs.source.workers import SparkWorkers, Workers
@@ -240,8 +240,8 @@ class _Run:
             return
         rules, seen = begun.queues.matching.rules, begun.queues.seen
         matches = [outcome.payload.matches for outcome in outcomes if outcome.payload.matches is not None]
-        start = log_start(self.listing.start_offset, outcomes)
-        log = Log(start, self.summary.to_offset, self._match_before(begun.queues, work, start, made))
+        log = Log(self.listing.start_offset, self.summary.to_offset, gone_ranges(outcomes))
+        log = log._replace(before=self._match_deleted(begun.queues, work, log, made))
         joined = finish(self.workers, self.listing, rules, seen, matches, log, partial(_write_rest, work))
         made.add(CONSUME_QUEUE.name, [action for action in joined.written if isinstance(action, Action)])
         made.state[QUEUES] = state_of(joined, self.store.newest.state.get(QUEUES) if self.store.newest else None)
@@ -252,18 +252,18 @@ class _Run:
             "differences": len(joined.differences),
         }
 
-    def _match_before(self, begun: BegunQueues, work: RangeWork, start: int, made: "_Made") -> list[RangeMatches]:
+    def _match_deleted(self, begun: BegunQueues, work: RangeWork, log: Log, made: "_Made") -> list[RangeMatches]:
         """Match the units of messages that the lake has, and the log no more: they came later than their messages."""
-        first, end = begun.taken_to, min(start, self.summary.from_offset, begun.seen.dispatched)
-        if first >= end:
-            return []
         store_id, options = self.store.store_id, self.lake.options
-        locations = message_files(self.lake.location, store_id, first, end, options)
-        gone = records(first, end, locations=locations, store_id=store_id, options=options)
-        matches, rows = match_before(begun, gone, end)
-        written = _write_rest(work, "gone", rows)
-        made.add(CONSUME_QUEUE.name, [written] if written else [])
-        return [matches]
+        found = []
+        for first, end in log.deleted(begun.taken_to, min(self.summary.from_offset, begun.seen.dispatched)):
+            locations = message_files(self.lake.location, store_id, first, end, options)
+            gone = records(first, end, locations=locations, store_id=store_id, options=options)
+            matches, rows = match_deleted(begun, gone, first, end)
+            written = _write_rest(work, "gone", rows)
+            made.add(CONSUME_QUEUE.name, [written] if written else [])
+            found.append(matches)
+        return found
 
     def _make_entries(
         self, begun: "_Begun", work: RangeWork, outcomes: Sequence[Outcome[RangeResult]], made: "_Made"

@@ -51,15 +51,15 @@ def begin(
     return Begun(seen, matching, taken_to, max(_boundary(state), listing.start_offset))
 
 
-def match_before(
-    begun: Begun, records: Iterable[Records], to_offset: int
+def match_deleted(
+    begun: Begun, records: Iterable[Records], from_offset: int, to_offset: int
 ) -> tuple[RangeMatches, Iterator[pa.RecordBatch]]:
     """
-    Match the units of records that no run took, and that are in the log no more; return rows of those that are there.
+    Match the units of records that no run took, and that are in the log no more, from one offset to another.
 
-    A unit that is not at its place may be gone like its record: nothing is missing.
+    Return rows of those that are there. One that is not at its place may be gone like its record: nothing is missing.
     """
-    matcher = Matcher(replace(begun.matching, from_offset=begun.taken_to, to_offset=to_offset))
+    matcher = Matcher(replace(begun.matching, from_offset=from_offset, to_offset=to_offset))
     for group in records:
         matcher.add(group)
     matches, blocks, tags = matcher.finish()

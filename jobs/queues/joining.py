@@ -25,7 +25,7 @@ from jobs.queues.remaining import Bounds, Remainder, Settled, settle, unresolved
 from jobs.queues.resolving import Resolved, resolve
 from jobs.queues.rows import batch_of_rows, batches_of
 from jobs.queues.settings import is_closed
-from jobs.source.distribute import Outcome, log_start, watermark
+from jobs.source.distribute import Outcome, gone_ranges, watermark
 from jobs.source.listing import StoreListing
 from jobs.source.planning import DEFAULT_RANGE_SIZE, Range, plan_ranges
 from jobs.source.workers import Workers
@@ -66,9 +66,21 @@ class Joined:
 class Log(NamedTuple):
     """What the join knows of the log."""
 
-    start: int  # where the oldest record stands that is still there
+    listed: int  # where the oldest record stood when the store was listed
     end: int
+    gone: Sequence[tuple[int, int]] = ()  # ranges that retention took before they were read
     before: Sequence[RangeMatches] = ()  # of records before the start, which somebody still knows
+
+    @property
+    def start(self) -> int:
+        """Where the oldest record stands that is still there."""
+        return max([self.listed, *(end for _, end in self.gone)])
+
+    def deleted(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield what of [start, end) nobody has read, because it was deleted before or meanwhile."""
+        for first, last in ((0, self.listed), *self.gone):
+            if max(first, start) < min(last, end):
+                yield max(first, start), min(last, end)
 
 
 def match_range(matching: Matching, _range: Range, pieces: Iterator[Records | Piece]) -> RangeMatches:
@@ -94,7 +106,7 @@ def join(workers: Workers, listing: StoreListing, rules: QueueRules, range_size:
     log_end = next(
         (o.seen.open_at for o in outcomes if o.seen.open_at is not None), watermark(outcomes, listing.start_offset)
     )
-    log = Log(log_start(listing.start_offset, outcomes), log_end)
+    log = Log(listing.start_offset, log_end, gone_ranges(outcomes))
     return finish(workers, listing, rules, seen, [outcome.payload for outcome in outcomes], log)
 
 
@@ -113,7 +125,7 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     *write* gets the rows of what is left, in the tasks, and returns what the caller wants to know of the file.
     """
     joined = _sum(seen, [*log.before, *matches], log.end)
-    bounds = Bounds(log.start, log.end, seen.dispatched, is_closed(listing))
+    bounds = Bounds(log.start, log.end, seen.dispatched, is_closed(listing), tuple(log.gone))
     # A run takes no unit that is newer than its log; to verify a store is to look at every one.
     limit = seen.dispatched if write is None else joined.dispatched
     remainders = list(_remainders(seen, matches, log.before, joined, limit))

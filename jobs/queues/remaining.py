@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jobs.queues.differences import Difference, DifferenceKind, merged
 from jobs.queues.extension import stored_tags_codes
@@ -44,6 +45,12 @@ class Bounds(NamedTuple):
     log_end: int
     dispatched: int
     is_closed: bool
+    gone: tuple[tuple[int, int], ...] = ()  # ranges of the log that were deleted before they were read
+
+    def are_gone(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell which offsets lie in such a range."""
+        bounds = np.array(self.gone, np.int64).reshape(-1, 2)
+        return np.searchsorted(bounds[:, 0], offsets, "right") > np.searchsorted(bounds[:, 1], offsets, "right")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +124,11 @@ def _parts(remainder: Remainder, bounds: Bounds) -> Iterator[_Part]:
             blanks &= before
             if wanted:
                 blanks &= ~np.isin(np.arange(start, stop), list(wanted))
-            expired = is_written(units) & (units["physical_offset"] < bounds.log_start) & before & ~blanks
+            offsets = units["physical_offset"]
+            # Of a range that was not read, units stand behind those of records that were: there is no `before`.
+            deleted = (offsets < bounds.log_start) & before
+            deleted |= bounds.are_gone(offsets) & ~np.isin(offsets, remainder.units["physical_offset"])
+            expired = is_written(units) & deleted & ~blanks
             expired |= is_gone(units)
             codes = stored_tags_codes(queue, units, ~(expired | blanks)) if queue.name.kind is QueueKind.PLAIN else None
             odd = [

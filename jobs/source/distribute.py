@@ -83,9 +83,9 @@ def watermark(accepted: Sequence[Outcome[T]], from_offset: int) -> int:
     return seen.next if seen.open_at is None else seen.open_at
 
 
-def log_start(listed: int, outcomes: Sequence[Outcome[T]]) -> int:
-    """Return where a log begins that was listed from *listed* on: retention takes files while they are read."""
-    return max([listed, *(outcome.range.end_offset for outcome in outcomes if outcome.seen.gone)])
+def gone_ranges(outcomes: Sequence[Outcome[T]]) -> list[tuple[int, int]]:
+    """Return from where to where the log was listed, and not read: retention took files meanwhile."""
+    return [(outcome.range.start_offset, outcome.range.end_offset) for outcome in outcomes if outcome.seen.gone]
 
 
 def _is_gone(*outcomes: Outcome[T]) -> bool:

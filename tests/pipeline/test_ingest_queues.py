@@ -2,24 +2,29 @@
 
 import shutil
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, ingest
+from jobs.source.distribute import Outcome, Task
+from jobs.source.planning import Range
 from jobs.source.workers import OneByOne
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece
 from tests.formats.builders import STORED, a_record
 from tests.golden import GOLDEN, SCENARIO, release_of
-from tests.pipeline.broker import Broker, some_records
+from tests.pipeline.broker import SEGMENT_SIZE, Broker, some_records
 from tests.pipeline.lakes import rows_of, table_of
 from tests.pipeline.stores import records_of, segments_of
 
 Golden = Callable[[str], Path]
+Result = TypeVar("Result")
 UNIT = struct.Struct(">qiq")  # on purpose not the declared layout: nothing here is taken from the code under test
 PRE_BLANK = (0, 0x7FFFFFFF, 0)
 CLOSED = ("base", "direct", "types", "types-crc", "clock", "retry", "timer", "dledger", "multipath", "transient")
@@ -135,24 +140,55 @@ def test_a_unit_that_comes_when_its_record_is_deleted_is_held_against_the_row(go
 
 @dataclass(frozen=True)
 class _BesideRetention(OneByOne):
-    """Reads while retention deletes, before each reading, all but the newest segment."""
+    """Reads while retention deletes all but the newest segment: once the reading comes to an offset."""
 
     store: Path = field(kw_only=True)
+    offset: int = field(kw_only=True)
 
-    def ranges(self, ranges: Any, task: Any, discard: Any = id) -> Any:  # noqa: ANN401 - as is
-        for path in segments_of(self.store)[:-1]:
-            path.unlink()
-        return super().ranges(ranges, task, discard)
+    def ranges(
+        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
+    ) -> list[Outcome[Result]]:
+        def beside_retention(range_: Range, pieces: Iterator[Records | Piece]) -> Result:
+            if range_.start_offset >= self.offset:
+                for path in segments_of(self.store)[:-1]:
+                    path.unlink()
+            return task(range_, pieces)
+
+        return OneByOne.ranges(self, ranges, beside_retention, discard)
 
 
-def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_unit_is_a_row_once_where_its_record_is_read_and_those_behind_it_are_deleted(
+    is_read: bool,
+    golden: Golden,
+    tmp_path: Path,
+) -> None:
+    """Of a log that goes while it is read again for its units, each record is taken from one place, file or lake."""
+    whole, store = golden("b551-base"), tmp_path / "store"
+    dispatch = _shown_later(whole, store, 40)
+    first = _ingest(store, tmp_path / "lake", "b551-base")
+    dispatch()
+    offset = sorted(unit[3] for unit in _units(whole))[40] + 1 if is_read else 0
+    request = Request(
+        str(store), str(tmp_path / "lake"), broker="b551-base", release=release_of("b551-base"), range_size=1024
+    )
+    second = ingest(request, _BesideRetention(store=store, offset=offset))
+
+    assert first.messages > 40
+    assert second.gaps == []
+    assert [row["status"] for row in _rows(tmp_path / "lake")] == ["matched"] * len(_units(whole))
+
+
+@pytest.mark.parametrize("offset", [0, 8192, SEGMENT_SIZE + 4096])
+def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(offset: int, tmp_path: Path) -> None:
     """They point at no record, and nothing is wrong with them; later runs do not take them again."""
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(10))
     request = Request(str(broker.root), str(tmp_path / "lake"), broker="b")
     ingest(request, OneByOne())
     broker.append(some_records(300, seed=2))
-    hurried = ingest(request, _BesideRetention(store=broker.root))
+    ranges = replace(request, range_size=4096)
+    hurried = ingest(ranges, _BesideRetention(store=broker.root, offset=offset))
     broker.append(some_records(10, seed=3))
     ingest(request, OneByOne())
     rows = _rows(tmp_path / "lake")
