@@ -4,6 +4,7 @@ import errno
 import json
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,16 +77,18 @@ def command(  # noqa: PLR0913 - one argument an option
     from jobs.session import spark_session
 
     spark = spark_session("rmq-lake export")
-    if lake is not None:
-        frame = _of_lake(spark, lake, broker)
-    else:
-        frame = _of_store(spark, {"path": store, "broker": broker, "release": release}, commitlog)
-    chosen = _chosen(frame, topics, where)
+
+    def chosen(plan: str | None = None) -> "DataFrame":
+        if lake is not None:
+            return _chosen(_of_lake(spark, lake, broker), topics, where)
+        given = {"path": store, "broker": broker, "release": release, "plan": plan}
+        return _chosen(_of_store(spark, given, commitlog), topics, where)
+
     if dry_run:
         reading = _foreseen(spark, chosen, store, lake, commitlog)
         _tell(reading, kind, out, as_json=as_json, quiet=quiet)
         return ExitCode.CLEAN
-    messages, size = _write(spark, chosen, parts.Format(kind), printed_as, out)
+    messages, size = _write(spark, chosen(), parts.Format(kind), printed_as, out)
     if as_json:
         click.echo(json.dumps({"messages": messages, "bytes": size, "out": str(out)}))
     elif not quiet:
@@ -95,7 +98,7 @@ def command(  # noqa: PLR0913 - one argument an option
 
 def _foreseen(
     spark: "SparkSession",
-    chosen: "DataFrame",
+    chosen: "Callable[..., DataFrame]",
     store: str | None,
     lake: str | None,
     commitlog: tuple[str, ...] | None,
@@ -105,7 +108,7 @@ def _foreseen(
 
     options = hadoop_options(spark)
     if lake is not None:
-        return reading_of_lake(chosen, lake, options)
+        return reading_of_lake(chosen(), lake, options)
     return reading_of_store(chosen, store or "", commitlog or (), options)
 
 
@@ -187,12 +190,12 @@ def _write(
 ) -> tuple[int, int]:
     """Write the rows beside the file that they become, part by part; return how many there are, and the file's size."""
     from jobs.exporting.parts import PART_COLUMNS, Part, PartWriter, merge
-    from jobs.progress import of_spark_job
+    from jobs.progress import Work, of_spark_job
 
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.parts-", dir=out.parent.absolute()) as folder:
         written = frame.mapInArrow(PartWriter(Path(folder), kind, release), PART_COLUMNS)
-        with of_spark_job(spark, "exporting", written.rdd.getNumPartitions(), 0, unit="parts"):
+        with of_spark_job(spark, Work("exporting", written.rdd.getNumPartitions(), unit="parts")):
             rows = written.collect()
         parts = sorted(Part(row.number, row.name, row.messages) for row in rows)
         return sum(part.messages for part in parts), merge(parts, Path(folder), kind, out)
