@@ -1,7 +1,8 @@
 """Stores that real brokers wrote, and how tests unpack them. `README.md` says what each is for."""
 
-import tarfile
 from pathlib import Path
+
+from tests.archives import extract
 
 FOLDER = Path(__file__).parent
 ARCHIVES = {path.name.removesuffix(".tar.xz"): path for path in sorted(FOLDER.glob("*.tar.xz"))}
@@ -22,8 +23,5 @@ def release_of(name: str) -> str:
 
 def unpack(name: str, folder: Path) -> Path:
     """Unpack a store into *folder* and return its root."""
-    with tarfile.open(ARCHIVES[name]) as archive:
-        # Python 3.11.4 brought the filter; before, what is bundled is trusted.
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)
-        archive.extractall(folder)  # noqa: S202  our own archive
+    extract(ARCHIVES[name], folder)
     return folder / name

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +44,20 @@ def runner(capfd: pytest.CaptureFixture[str]) -> Run:
         return Outcome(code, *capfd.readouterr())
 
     return run
+
+
+def packages_loaded_by(*arguments: str | Path) -> set[str]:
+    """Run one command line in a process of its own, and return what it has imported; it must end well."""
+    program = (
+        "import json, sys\n"
+        "from jobs import cli\n"
+        "code = cli.main(sys.argv[1:])\n"
+        "json.dump([code, [*sys.modules]], sys.stderr)\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", program, *map(str, arguments)], capture_output=True, check=True)
+    code, modules = json.loads(finished.stderr)
+    assert code == ExitCode.CLEAN
+    return {name.partition(".")[0] for name in modules}
 
 
 def copy_of(store: Path, folder: Path) -> Path:

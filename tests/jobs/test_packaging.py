@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.archives import extract
 from tests.golden import unpack
 
 ROOT = Path(__file__).parents[2]
@@ -92,8 +93,7 @@ def test_an_empty_environment_runs_the_tour_from_the_wheel(built: Path, python: 
 def test_a_source_archive_is_a_checkout(built: Path, tmp_path: Path) -> None:
     """Its launcher knows what it needs, and reads a store."""
     (source,) = built.glob("*.tar.gz")
-    with tarfile.open(source) as archive:
-        archive.extractall(tmp_path)  # noqa: S202  our own archive
+    extract(source, tmp_path)
     (root,) = tmp_path.glob("rocketmq_lake-*")
     (root / ".venv").symlink_to((ROOT / ".venv").resolve())
 

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tarfile
 import tomllib
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from jobs.launch import packing
 from jobs.launch.errors import SetupError
+from tests.archives import extract
 
 ROOT = Path(__file__).parent.parent.parent
 OF_THE_CLUSTER = {"delta-spark", "pyspark"}
@@ -34,8 +34,7 @@ def test_everything_is_packed_that_the_project_needs_but_spark() -> None:
 def test_a_bare_python_of_the_same_version_finds_the_packages(tmp_path: Path) -> None:
     """Its own `bin/python` puts them on the path, wherever the archive is unpacked."""
     packing.pack(tmp_path / "environment.tar")
-    with tarfile.open(tmp_path / "environment.tar") as archive:
-        archive.extractall(tmp_path / "else where")  # noqa: S202  our own archive
+    extract(tmp_path / "environment.tar", tmp_path / "else where")
     bare = tmp_path / "bin"
     bare.mkdir()
     (bare / f"python3.{sys.version_info.minor}").symlink_to(sys._base_executable)  # type: ignore[attr-defined]  # noqa: SLF001 - no other name for it

@@ -13,7 +13,7 @@ import pytest
 from jobs.queues.ingesting import begin, cut_back, state_of
 from jobs.queues.joining import Joined, Log, finish
 from jobs.queues.looking import _look_at_all
-from jobs.queues.matching import Matcher
+from jobs.queues.matching import Matcher, RangeMatches
 from jobs.queues.rows import SCHEMA, Status, batches_of
 from jobs.queues.settings import known_releases, queue_rules
 from jobs.source.distribute import run_range
@@ -27,6 +27,7 @@ from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.unit import expected_units
 from rmq_formats.properties import parse_properties
 from tests.golden import release_of
+from tests.pipeline.meanwhile import followed
 from tests.pipeline.stores import records_of, segments_of
 
 Golden = Callable[[str], Path]
@@ -54,7 +55,7 @@ def run(
     begun = begin(workers, listing, rules, state, takes)
     batches: list[pa.RecordBatch] = []
 
-    def task(_range: Range, pieces: Iterator[Records | Piece]) -> Any:  # noqa: ANN401
+    def task(_range: Range, pieces: Iterator[Records | Piece]) -> RangeMatches:
         matcher = Matcher(begun.matching)
         for item in pieces:
             if isinstance(item, Records):
@@ -225,13 +226,11 @@ def test_a_file_that_is_made_between_two_looks_is_looked_at(golden: Golden, tmp_
     (store / "abort").touch()
     (store / made).rename(tmp_path / "not made yet")
 
-    def then_made(*arguments: Any) -> Any:  # noqa: ANN401 - as is
-        seen = _look_at_all(*arguments)
+    def make() -> None:
         if not (store / made).exists():
             (tmp_path / "not made yet").rename(store / made)
-        return seen
 
-    with patch("jobs.queues.looking._look_at_all", then_made):
+    with patch("jobs.queues.looking._look_at_all", followed(_look_at_all, make)):
         whole = run(store)
 
     assert whole.joined.differences == []

@@ -4,10 +4,10 @@ import hashlib
 import json
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import pytest
@@ -18,7 +18,8 @@ from jobs.indexing.building import BuiltFile, check_built
 from jobs.indexing.rebuilding import Request, Result, is_unused, rebuild
 from jobs.indexing.settings import UndecidedError, Wanted
 from jobs.report.of_rebuild_index import report_of
-from jobs.source.distribute import Outcome
+from jobs.source.distribute import Outcome, Task
+from jobs.source.listing import Segment
 from jobs.source.planning import Range
 from jobs.source.workers import OneByOne
 from rmq_formats.broker_conf import BrokerConf
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 StoreOf = Callable[[str], Path]
+T = TypeVar("T")
+Item = TypeVar("Item")
 TINY = Geometry(100, 20)
 LEFT_OPEN = ("b470-base",)  # between 4.7.0 and 4.7.1 nothing in a log tells
 ARGUMENTS = ("--hash-slots", "100", "--index-num", "20", "--release", "5.3.3")
@@ -321,18 +324,18 @@ class Reshuffled:
         self._chance = random.Random(seed)
         self._worker = OneByOne()
 
-    def unseen(self, segments: Any) -> list[Any]:  # noqa: ANN401
+    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
         """Say that everything is seen."""
         return self._worker.unseen(segments)
 
-    def ranges(self, ranges: Any, task: Any, discard: Any = id) -> list[Outcome[Any]]:  # noqa: ANN401
+    def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
         """Run ranges in any order."""
         order: list[Range] = list(ranges)
         self._chance.shuffle(order)
         done = {range_: self._worker.ranges([range_], task, discard)[0] for range_ in [*order, *order[:2]]}
         return [done[range_] for range_ in ranges]
 
-    def map(self, items: Any, task: Any) -> list[Any]:  # noqa: ANN401
+    def map(self, items: Sequence[Item], task: Callable[[Item], T]) -> list[T]:
         """Run items in any order, each twice."""
         order = list(range(len(items))) * 2
         self._chance.shuffle(order)

@@ -2,36 +2,20 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from socket import gethostname
-from typing import Any
 
 import pytest
 
 from jobs.indexing.scratch import scratch_beside, scratch_for
 from jobs.source import workers
-from jobs.source.distribute import Outcome
-from jobs.source.planning import Range
-from jobs.source.workers import OneByOne, SparkWorkers
+from jobs.source.workers import SparkWorkers
 from tests.jobs.commands import runner
+from tests.pipeline.meanwhile import Meanwhile
 
 StoreOf = Callable[[str], Path]
 ADVICE = f"not to be seen on {gethostname()}: give --scratch, a directory or URI that all workers reach"
-
-
-@dataclass(frozen=True, slots=True)
-class Elsewhere(OneByOne):
-    """Workers of a machine that has its own temporary files, and none of the driver's."""
-
-    temporary: Path = Path()
-
-    def ranges(self, ranges: Sequence[Range], task: Any, discard: Any = id) -> list[Outcome[Any]]:  # noqa: ANN401
-        """Run the ranges where the driver's directories are not."""
-        for folder in self.temporary.iterdir():
-            shutil.rmtree(folder)
-        return OneByOne.ranges(self, ranges, task, discard)
 
 
 @pytest.mark.usefixtures("spark")
@@ -42,9 +26,14 @@ def test_workers_that_do_not_see_the_drivers_temporary_files_are_told_of_the_opt
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
 
-    def elsewhere(spark: object) -> Elsewhere:
+    def hide() -> None:
+        """Let the driver's directories be none of the workers'."""
+        for folder in (tmp_path / "temporary").iterdir():
+            shutil.rmtree(folder)
+
+    def elsewhere(spark: object) -> Meanwhile:
         del spark
-        return Elsewhere(temporary=tmp_path / "temporary")
+        return Meanwhile(happens=hide)
 
     monkeypatch.setattr(workers, SparkWorkers.__name__, elsewhere)
     without = runner(capfd)("verify", golden("b533-base"), "--quiet")

@@ -16,6 +16,7 @@ from jobs.selection import Selection
 from jobs.source.workers import OneByOne
 from tests.golden import GOLDEN, SCENARIO
 from tests.pipeline.lakes import table_of
+from tests.pipeline.meanwhile import preceded
 from tests.pipeline.stores import records_of, segments_of
 
 Golden = Callable[[str], Path]
@@ -127,15 +128,14 @@ def test_entries_of_segments_that_are_deleted_behind_the_reading_are_made_from_r
     shutil.copytree(golden("b551-base"), store)
     if not with_files:
         shutil.rmtree(store / "index")
-    deleted = []
+    deleted: list[Path] = []
 
-    def hurried(*arguments: Any) -> Any:  # noqa: ANN401 - as is
+    def retention() -> None:
         deleted.extend(segments_of(store)[:-1])
         for path in deleted:
             path.unlink()
-        return make_entries(*arguments)
 
-    with patch("jobs.ingestion.run.make_entries", hurried):
+    with patch("jobs.ingestion.run.make_entries", preceded(make_entries, retention)):
         summary = _ingest(store, tmp_path / "lake", "b551-base")
 
     assert deleted
@@ -154,11 +154,7 @@ def test_what_neither_the_log_nor_the_lake_has_is_a_gap_of_the_index(golden: Gol
     data[data.index(record.body, record.physical_offset)] ^= 0xFF
     first.write_bytes(data)
 
-    def hurried(*arguments: Any) -> Any:  # noqa: ANN401 - as is
-        first.unlink()
-        return make_entries(*arguments)
-
-    with patch("jobs.ingestion.run.make_entries", hurried):
+    with patch("jobs.ingestion.run.make_entries", preceded(make_entries, first.unlink)):
         summary = _ingest(store, tmp_path / "lake", "b551-base")
 
     assert summary.quarantined == 1

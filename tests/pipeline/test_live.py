@@ -2,8 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,28 +14,13 @@ from jobs.ingest import Request, Summary, ingest
 from jobs.ingestion import run as story
 from jobs.lake import identity
 from jobs.lake.runs import KnownStore, Lake, known_stores
-from jobs.source.distribute import Outcome, Task
 from jobs.source.listing import StoreListing, list_store
-from jobs.source.planning import Range
 from jobs.source.workers import OneByOne, Workers
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.errors import FormatError
 from tests.pipeline.broker import SEGMENT_SIZE, Broker, some_records
 from tests.pipeline.lakes import gaps_of, raw_rows, rows_of
-
-
-@dataclass(frozen=True, slots=True)
-class Meanwhile(OneByOne):
-    """Workers before whose first range something happens: behind the plan, in front of the tasks."""
-
-    happens: Callable[[], object] = lambda: None
-
-    def ranges(
-        self, ranges: Sequence[Range], task: Task[Any], discard: Callable[[Any], object] = id
-    ) -> list[Outcome[Any]]:
-        """Let it happen, then read."""
-        self.happens()
-        return OneByOne.ranges(self, ranges, task, discard)
+from tests.pipeline.meanwhile import Meanwhile
 
 
 def run(store: Path, workers: Workers | None = None, **options: int) -> Summary:

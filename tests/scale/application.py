@@ -10,10 +10,10 @@ import io
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark import TaskContext
 
@@ -23,7 +23,13 @@ from jobs.indexing.rebuilding import rebuild
 from jobs.ingestion.model import Request
 from jobs.ingestion.run import ingest
 from jobs.session import close, hadoop_options, spark_session
+from jobs.source.distribute import Outcome, Task
+from jobs.source.planning import Range
 from jobs.source.workers import SparkWorkers
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece
+
+T = TypeVar("T")
 
 _LATE_SECONDS = 60.0
 
@@ -67,10 +73,10 @@ class _Troubled(SparkWorkers):
 
     trouble: Callable[[int, int], object] = max
 
-    def ranges(self, ranges: Sequence[Any], task: Any, discard: Any = id) -> list[Any]:  # noqa: ANN401
+    def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
         trouble = self.trouble
 
-        def troubled(range_: Any, pieces: Any) -> Any:  # noqa: ANN401
+        def troubled(range_: Range, pieces: Iterator[Records | Piece]) -> T:
             result = task(range_, pieces)
             context = TaskContext.get()
             if context is not None:

@@ -1,0 +1,45 @@
+"""Something that happens to a store at a certain moment of a run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from jobs.source.distribute import Outcome, Task
+from jobs.source.planning import Range
+from jobs.source.workers import OneByOne
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Meanwhile(OneByOne):
+    """Workers before whose first range something happens: behind the plan, in front of the tasks."""
+
+    happens: Callable[[], object] = lambda: None
+
+    def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
+        """Let it happen, then read."""
+        self.happens()
+        return OneByOne.ranges(self, ranges, task, discard)
+
+
+def preceded(step: Callable[P, T], happens: Callable[[], object]) -> Callable[P, T]:
+    """Return *step* with something that happens before it."""
+
+    def with_it(*arguments: P.args, **options: P.kwargs) -> T:
+        happens()
+        return step(*arguments, **options)
+
+    return with_it
+
+
+def followed(step: Callable[P, T], happens: Callable[[], object]) -> Callable[P, T]:
+    """Return *step* with something that happens behind it."""
+
+    def with_it(*arguments: P.args, **options: P.kwargs) -> T:
+        result = step(*arguments, **options)
+        happens()
+        return result
+
+    return with_it
