@@ -41,7 +41,7 @@ def composed(*decorators: Callable[[Any], Any]) -> Callable[[_Command], _Command
 
 def bundled(name: str, kind: type[tuple[Any, ...]], *options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
     """Return a decorator that adds options, which the command gets as one named tuple of *kind*, called *name*."""
-    fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]  # of a NamedTuple
+    fields = tuple(kind.__annotations__)
 
     def decorate(command: _Command) -> _Command:
         @wraps(command)

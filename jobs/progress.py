@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import click
 from pyspark.sql import SparkSession
@@ -24,14 +24,20 @@ _PLAIN_INTERVAL = 10.0
 _MIB = 1 << 20
 
 
+class Work(NamedTuple):
+    """What takes long, and how it is measured."""
+
+    label: str
+    total: int
+    bytes: int = 0  # in all
+    unit: str = "ranges"
+
+
 class _Display:
     """One line, rewritten or written again."""
 
-    def __init__(self, label: str, total: int, total_bytes: int, unit: str, stream: TextIO) -> None:
-        self._label = label
-        self._total = total
-        self._unit = unit
-        self._bytes = total_bytes
+    def __init__(self, work: Work, stream: TextIO) -> None:
+        self._work = work
         self._stream = stream
         self._live = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._began = monotonic()
@@ -55,18 +61,19 @@ class _Display:
             self._stream.flush()
         else:
             seconds = round(now - self._began, 3)
-            say(text, done=done, total=self._total, unit=self._unit, messages=messages, seconds=seconds)
+            say(text, done=done, total=self._work.total, unit=self._work.unit, messages=messages, seconds=seconds)
         self._shown = True
 
     def line(self, done: int, messages: int, seconds: float) -> str:
         """Return how much is done, the speed, and what is left."""
-        parts = [f"{self._label}: {done}/{self._total} {self._unit}"]
+        work = self._work
+        parts = [f"{work.label}: {done}/{work.total} {work.unit}"]
         if messages:
             parts.append(f"{messages:,} messages")
-        if self._bytes and done and seconds > 0:
-            parts.append(f"{self._bytes * done / max(self._total, 1) / seconds / _MIB:.0f} MB/s")
-        if 0 < done < self._total:
-            parts.append(f"about {seconds / done * (self._total - done):.0f} s left")
+        if work.bytes and done and seconds > 0:
+            parts.append(f"{work.bytes * done / max(work.total, 1) / seconds / _MIB:.0f} MB/s")
+        if 0 < done < work.total:
+            parts.append(f"about {seconds / done * (work.total - done):.0f} s left")
         return " · ".join(parts)
 
     def close(self) -> None:
@@ -92,19 +99,12 @@ def _none() -> int:
 
 
 @contextmanager
-def shown(  # noqa: PLR0913, PLR0917 - what a line is made of
-    label: str,
-    total: int,
-    total_bytes: int,
-    done: Callable[[], int],
-    unit: str = "ranges",
-    messages: Callable[[], int] = _none,
-) -> Iterator[None]:
-    """Show the progress of the block, *done* of *total*, unless the command was told to be quiet."""
+def shown(work: Work, done: Callable[[], int], messages: Callable[[], int] = _none) -> Iterator[None]:
+    """Show the progress of the block, how much of its *work* is *done*, unless the command was told to be quiet."""
     if _is_quiet():
         yield
         return
-    display = _Display(label, total, total_bytes, unit, sys.stderr)
+    display = _Display(work, sys.stderr)
     over = threading.Event()
 
     def watch() -> None:
@@ -122,18 +122,11 @@ def shown(  # noqa: PLR0913, PLR0917 - what a line is made of
 
 
 @contextmanager
-def of_spark_job(  # noqa: PLR0913, PLR0917 - what a line is made of
-    spark: SparkSession,
-    label: str,
-    total: int,
-    total_bytes: int,
-    unit: str = "ranges",
-    messages: Callable[[], int] = _none,
-) -> Iterator[None]:
+def of_spark_job(spark: SparkSession, work: Work, messages: Callable[[], int] = _none) -> Iterator[None]:
     """Show the progress of the Spark jobs that the block starts; each range, or other unit, is a task."""
     context = spark.sparkContext
-    group = f"rmq-lake {label} {id(object())}"
-    context.setJobGroup(group, label, interruptOnCancel=True)
+    group = f"rmq-lake {work.label} {id(object())}"
+    context.setJobGroup(group, work.label, interruptOnCancel=True)
     tracker = context.statusTracker()
 
     def done() -> int:
@@ -142,9 +135,9 @@ def of_spark_job(  # noqa: PLR0913, PLR0917 - what a line is made of
             info = tracker.getJobInfo(job)
             stages = [tracker.getStageInfo(stage) for stage in info.stageIds] if info else []
             finished += sum(stage.numCompletedTasks for stage in stages if stage)
-        return min(finished, total)
+        return min(finished, work.total)
 
-    with shown(label, total, total_bytes, done, unit, messages):
+    with shown(work, done, messages):
         yield
     # Not after an error: whoever interrupts a call to the JVM shall not wait for another one.
     context.setJobGroup("rmq-lake", "")

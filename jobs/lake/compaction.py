@@ -26,7 +26,6 @@ LARGE = 128 << 20  # bytes that a merged file is filled up to
 MANY = 16  # small files that a run lets lie
 RETENTION_HOURS = 24 * 7
 _GROUP_ROWS = 1 << 20
-_GROUP_BYTES = 64 << 20  # of rows in memory, before they become one row group
 
 Merge = Callable[[Sequence["Group"]], list[Action]]
 
@@ -141,9 +140,15 @@ def _groups(small: Iterable[StoredFile], many: int) -> Iterator[list[StoredFile]
             yield group
 
 
+class _MergedFile(TableFile):
+    """A file of many small ones, in large row groups."""
+
+    group_size = 64 << 20
+
+
 def merge_group(group: Group) -> Action:
     """Write one file with the rows of several."""
-    with TableFile(group.lake, group.table, group.name, {}, group.options, _GROUP_BYTES) as file:
+    with _MergedFile(group.lake, group.table, group.name, {}, group.options) as file:
         for batch in _sorted(group) if group.table.sorted_by else _rows(group):
             file.write(batch)
         action = file.close()

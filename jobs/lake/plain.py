@@ -1,11 +1,19 @@
 """Rows of Arrow as Python has them, without a detour: no import of pandas, which takes longer than a lookup."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 
-def plain_rows(stream: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - whatever offers Arrow's stream interface
+class Stream(Protocol):
+    """Whatever offers Arrow's stream interface."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return the stream."""
+        ...
+
+
+def plain_rows(stream: Stream) -> list[dict[str, Any]]:
     """
     Return the rows of a stream without its columns of times, which stand beside the milliseconds that they are made of.
 

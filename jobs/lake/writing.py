@@ -71,20 +71,12 @@ class FileNaming(NamedTuple):
 class TableFile:
     """One Parquet file of a table; without rows there is no file."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what it is called and what goes into it
-        self,
-        lake: str,
-        table: Table,
-        name: str,
-        constants: Mapping[str, Any],
-        options: Mapping[str, str],
-        group_size: int = SMALL_GROUP,
-    ) -> None:
-        """
-        Prepare a file that is created by its first rows; *constants* fill the columns that the batches lack.
+    group_size = SMALL_GROUP  # bytes that batches are put together to, before they become a row group
 
-        Batches are put together until a row group has *group_size* bytes.
-        """
+    def __init__(
+        self, lake: str, table: Table, name: str, constants: Mapping[str, Any], options: Mapping[str, str]
+    ) -> None:
+        """Prepare a file that is created by its first rows; *constants* fill the columns that the batches lack."""
         self._location = join(lake, table.name, name)
         self._table = table
         self._name = name
@@ -93,7 +85,6 @@ class TableFile:
         self._sink: Any = None
         self._flushing = 0  # so many bytes are on their way to the disk
         self._writer: pq.ParquetWriter | None = None
-        self._group_size = group_size
         self._held: list[pa.RecordBatch] = []  # of the next row group
         self._held_size = 0
 
@@ -106,7 +97,7 @@ class TableFile:
         )
         self._held.append(whole)
         self._held_size += whole.nbytes
-        if self._held_size >= self._group_size:
+        if self._held_size >= self.group_size:
             self._write_held()
 
     def write_rows(self, rows: list[dict[str, Any]]) -> None:

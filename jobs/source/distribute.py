@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 from pyspark import Accumulator, TaskContext
 from pyspark.sql import SparkSession
 
-from jobs.progress import announce, of_spark_job
+from jobs.progress import Work, announce, of_spark_job
 from jobs.source.planning import Range
 from jobs.source.reading import RangeReader, Seen
 from rmq_formats.commitlog.scan import Records
@@ -50,7 +50,7 @@ def run_ranges(
     if IS_FIRST_USE and (spark.sparkContext.master or "").startswith("local"):
         announce("rmq-lake: compiling what reads the log, once …")
     records = spark.sparkContext.accumulator(0)
-    with of_spark_job(spark, label, len(ranges), size, messages=lambda: records.value):
+    with of_spark_job(spark, Work(label, len(ranges), size), lambda: records.value):
         return chained(ranges, lambda some: _run(spark, some, task, records), discard)
 
 

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from jobs.progress import of_spark_job
+from jobs.progress import Work, of_spark_job
 from jobs.session import hadoop_options
 from jobs.source.distribute import Outcome, Task, chained, run_range, run_ranges
 from jobs.source.listing import Segment
@@ -108,7 +108,7 @@ class SparkWorkers:
                     yield error
 
         results: list[Result] = []
-        with of_spark_job(self.spark, "working", len(items), 0, unit="parts"):
+        with of_spark_job(self.spark, Work("working", len(items), unit="parts")):
             outcomes = self.spark.sparkContext.parallelize(items, len(items)).mapPartitions(work).collect()
         for result in outcomes:
             if isinstance(result, FormatError | OSError):

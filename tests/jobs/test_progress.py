@@ -6,7 +6,7 @@ import click
 import pytest
 
 from jobs import progress
-from jobs.progress import announce, shown
+from jobs.progress import Work, announce, shown
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def work(done: int = 3) -> None:
     """Take a while, with *done* of four parts done."""
-    with shown("reading", 4, 8 << 20, lambda: done):
+    with shown(Work("reading", 4, 8 << 20), lambda: done):
         time.sleep(0.2)
 
 
@@ -34,7 +34,7 @@ def test_progress_says_how_much_is_done_how_fast_and_what_is_left(capsys: pytest
 
 def test_messages_are_counted_where_somebody_counts_them(capsys: pytest.CaptureFixture[str]) -> None:
     """Of Spark's ranges each one that is done tells how many it had."""
-    with shown("reading", 4, 8 << 20, lambda: 1, messages=lambda: 1234567):
+    with shown(Work("reading", 4, 8 << 20), lambda: 1, lambda: 1234567):
         time.sleep(0.2)
 
     assert "reading: 1/4 ranges · 1,234,567 messages · " in capsys.readouterr().err.splitlines()[0]
