@@ -172,7 +172,7 @@ class Planned(NamedTuple):
 
 
 def planned_in(path: Path) -> list[Planned]:
-    """Return what the option `plan` had written; nothing, where Spark saw that no row can be wanted, and did not ask."""
+    """Return what the option `plan` had written; nothing where Spark knew better and did not ask."""
     return [Planned(*part) for part in json.loads(path.read_text())] if path.exists() else []
 
 
