@@ -231,9 +231,11 @@ def _narrowed(wanted: Wanted, given: Filter) -> Wanted:
         return _with_topics(wanted, [given.value] if isinstance(given, EqualTo) else list(given.value))
     lower, upper = _BOUNDS.get(column, ("", ""))
     if lower and isinstance(given, GreaterThan | GreaterThanOrEqual):
-        return replace(wanted, **{lower: max(getattr(wanted, lower), given.value)})
+        first = given.value + isinstance(given, GreaterThan)
+        return replace(wanted, **{lower: max(getattr(wanted, lower), first)})
     if upper and isinstance(given, LessThan | LessThanOrEqual):
-        return replace(wanted, **{upper: min(getattr(wanted, upper), given.value + 1)})
+        end = given.value + isinstance(given, LessThanOrEqual)
+        return replace(wanted, **{upper: min(getattr(wanted, upper), end)})
     return wanted
 
 

@@ -40,6 +40,8 @@ def _sizes(places: dict[str, Path], place: str) -> list[int]:
         ((), slice(0, 4)),
         (("--where", MIDDLE), slice(1, 2)),
         (("--where", f"physical_offset >= {2 * SEGMENT}"), slice(2, 4)),
+        (("--where", f"physical_offset < {2 * SEGMENT}"), slice(2)),
+        (("--where", f"physical_offset > {2 * SEGMENT - 1}"), slice(2, 4)),
         (("--where", f"body_text IS NULL AND {MIDDLE}"), slice(0, 4)),
         (("--where", "1 = 0"), slice(0, 0)),
     ],
