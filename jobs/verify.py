@@ -8,6 +8,7 @@ what a running broker has not come to yet is a number.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -34,6 +35,7 @@ from jobs.report.of_verify import report_of
 from jobs.report.writing import write_report
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import DEFAULT_RANGE_SIZE
+from jobs.source.retention import begun_again
 from jobs.source.workers import Workers
 from jobs.storage.local import Care
 from jobs.storage.locations import normalise
@@ -96,13 +98,14 @@ def verify(request: Request, workers: Workers, options: Mapping[str, str]) -> Ve
     listing = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
     log_size = sum(segment.size for segment in listing.segments)
     check_room(listing.root, request.scratch or gettempdir(), int(log_size * _SHARE_OF_LOG))
+    parts = {"queues": _queues, "index": _index}
     return Verdict(
-        listing.root,
-        {
-            "queues": _queues(request, workers, listing),
-            "index": verify_index(workers, listing, request.wanted, request.range_size, request.scratch),
-        },
+        listing.root, {name: begun_again(listing, partial(part, request, workers)) for name, part in parts.items()}
     )
+
+
+def _index(request: Request, workers: Workers, listing: StoreListing) -> PartReport:
+    return verify_index(workers, listing, request.wanted, request.range_size, request.scratch)
 
 
 def _queues(request: Request, workers: Workers, listing: StoreListing) -> PartReport:

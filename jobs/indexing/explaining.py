@@ -18,6 +18,7 @@ from jobs.indexing.survivors import Placing, Relation, Survivor, asked_offsets, 
 from jobs.source.listing import StoreListing
 from jobs.source.planning import Range
 from jobs.source.workers import Workers
+from jobs.storage import storage_of
 from rmq_formats.indexfile.compare import Part
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import Rules
@@ -104,7 +105,10 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     """Recompute every file and say what it is."""
     refused = {file.name: refusal(file, geometry) for file in files}
     sane = [file for file in files if refused[file.name] is None]
-    row = collect_keys(workers, ranges, rules, scratch, asked_offsets(sane))
+    row = collect_keys(workers, listing, ranges, rules, scratch, asked_offsets(sane))
+    # Retention deletes index files behind the segments that they lead to.
+    files = [file for file in files if _is_there(file, listing)]
+    sane = [file for file in files if refused[file.name] is None]
     survivors = Placing(row, geometry, listing).place_all(sane)
     recipes = [recipe_of(survivor, row, geometry, rules, listing) for survivor in survivors]
     compared = workers.map(recipes, compare_file)
@@ -116,6 +120,14 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
         before = survivor
     explained = tuple(judged.get(file.name) or refused_for(file, refused[file.name] or "") for file in files)
     return Explanation(row, explained, geometry, rules, tuple(_gaps(explained)))
+
+
+def _is_there(real: RealFile, listing: StoreListing) -> bool:
+    try:
+        with storage_of(real.location, listing.options).open(real.location):
+            return True
+    except FileNotFoundError:
+        return False
 
 
 def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules, listing: StoreListing) -> Recipe:

@@ -143,7 +143,7 @@ class _Plan(NamedTuple):
 
 def _plan_all(request: Request, workers: Workers, listing: StoreListing, settings: Settings, scratch: Scratch) -> _Plan:
     ranges = plan_ranges(listing, range_size=request.range_size)
-    row = collect_keys(workers, ranges, settings.rules.value, scratch)
+    row = collect_keys(workers, listing, ranges, settings.rules.value, scratch)
     maker = _Maker(listing, settings, row)
     planned = plan_all(_log(row), settings.geometry.value.capacity)
     names = names_between([maker.time(plan.start) for plan in planned], settings.zone.value)

@@ -5,7 +5,6 @@ Know the store by its bytes, finish what an earlier run left prepared, plan the 
 read them and write Parquet, settle the queues, decide, commit.
 """
 
-import errno
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -50,9 +49,10 @@ from jobs.queues.joining import Log, finish
 from jobs.queues.matching import RangeMatches
 from jobs.queues.settings import known_releases, queue_rules
 from jobs.session import spark_session
-from jobs.source.distribute import Outcome, gone_ranges, watermark
+from jobs.source.distribute import Outcome, watermark
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import Range, describe, holes, newest_written, plan_ranges
+from jobs.source.retention import confirm_gone, gone_ranges
 from jobs.source.workers import SparkWorkers, Workers
 from jobs.storage.locations import normalise
 from rmq_formats.commitlog.segment import ENDS
@@ -215,7 +215,7 @@ class _Run:
 
     def _note_gone(self, outcomes: Sequence[Outcome[RangeResult]]) -> None:
         """Note segments that were deleted while the run was reading."""
-        confirm_gone(self.listing, outcomes, self.request.commitlog)
+        confirm_gone(self.listing, outcomes)
         for outcome in outcomes:
             start = max(outcome.range.start_offset, self.summary.from_offset)
             if outcome.seen.gone and start < outcome.range.end_offset:  # else it was read again for its units alone
@@ -354,18 +354,3 @@ def _write_rest(work: RangeWork, part: str, rows: Any) -> Action | None:  # noqa
         for batch in rows:
             file.write(batch)
         return file.close()
-
-
-def confirm_gone(listing: StoreListing, outcomes: Sequence[Outcome[Any]], commitlog: Sequence[str]) -> None:
-    """
-    Accept that segments were deleted while they were read, if that is what happened.
-
-    Retention deletes the oldest ones, and leaves the newest. A disk that was taken away looks the same to a task, but
-    then nothing is left, or what is missing is not the beginning.
-    """
-    gone = [outcome.range for outcome in outcomes if outcome.seen.gone]
-    if not gone:
-        return
-    now = list_store(listing.root, commitlog=commitlog, options=listing.options)
-    if not now.segments or now.start_offset < max(range_.end_offset for range_ in gone):
-        raise FileNotFoundError(errno.ENOENT, "disappeared while it was read, and not by retention", gone[0].location)

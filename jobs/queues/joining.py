@@ -25,9 +25,10 @@ from jobs.queues.remaining import Bounds, Remainder, Settled, settle, unresolved
 from jobs.queues.resolving import Resolved, resolve
 from jobs.queues.rows import batch_of_rows, batches_of
 from jobs.queues.settings import is_closed
-from jobs.source.distribute import Outcome, gone_ranges, watermark
+from jobs.source.distribute import Outcome, watermark
 from jobs.source.listing import StoreListing
 from jobs.source.planning import DEFAULT_RANGE_SIZE, Range, plan_ranges
+from jobs.source.retention import confirm_gone, gone_ranges
 from jobs.source.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -58,6 +59,7 @@ class Joined:
     ends: dict[QueueName, int] = field(default_factory=dict)  # position behind the last unit that means something
     written: list[object] = field(default_factory=list)  # what the writer of rows returned
     damaged: list[tuple[int, int]] = field(default_factory=list)
+    queues: tuple[StoredQueue, ...] = ()  # as they were looked at
     log_end: int = 0
     dispatched: int = 0
     taken_to: int | None = None  # where the last record ends whose units were joined; None when there was none
@@ -103,6 +105,7 @@ def join(workers: Workers, listing: StoreListing, rules: QueueRules, range_size:
     matching = Matching(rules, seen.queues, listing.start_offset, seen.dispatched)
     ranges = plan_ranges(listing, listing.start_offset, range_size)
     outcomes: list[Outcome[RangeMatches]] = workers.ranges(ranges, partial(match_range, matching), id)
+    confirm_gone(listing, outcomes)
     log_end = next(
         (o.seen.open_at for o in outcomes if o.seen.open_at is not None), watermark(outcomes, listing.start_offset)
     )
@@ -141,7 +144,7 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
 
 
 def _sum(seen: Look, matches: Sequence[RangeMatches], log_end: int) -> Joined:
-    joined = Joined(log_end=log_end, dispatched=min(seen.dispatched, log_end))
+    joined = Joined(queues=seen.queues, log_end=log_end, dispatched=min(seen.dispatched, log_end))
     joined.behind = log_end - joined.dispatched
     for part in matches:
         joined.expected += part.expected

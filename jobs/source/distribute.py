@@ -83,11 +83,6 @@ def watermark(accepted: Sequence[Outcome[T]], from_offset: int) -> int:
     return seen.next if seen.open_at is None else seen.open_at
 
 
-def gone_ranges(outcomes: Sequence[Outcome[T]]) -> list[tuple[int, int]]:
-    """Return from where to where the log was listed, and not read: retention took files meanwhile."""
-    return [(outcome.range.start_offset, outcome.range.end_offset) for outcome in outcomes if outcome.seen.gone]
-
-
 def _is_gone(*outcomes: Outcome[T]) -> bool:
     """Tell whether retention was faster: what was read of a file that is gone is all that there will ever be."""
     return any(outcome.seen.gone for outcome in outcomes)

@@ -55,6 +55,7 @@ class StoreListing:
     index_files: tuple[StoredFile, ...] = ()
     other_files: tuple[StoredFile, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    commitlog: tuple[str, ...] = ()  # where the log lies, if not below the root
 
     @property
     def start_offset(self) -> int:
@@ -91,11 +92,17 @@ def list_store(
         tuple(sorted((file for file in files if file.about.kind is FileKind.INDEX), key=_index_order)),
         tuple(file for file in files if file.about.kind not in _LOG_KINDS | _QUEUE_KINDS | {FileKind.INDEX}),
         settings,
+        tuple(commitlog),
     )
     if not (listing.segments or listing.queue_files or listing.index_files or _looks_like_store(listing)):
         reason = "no RocketMQ store: no commitlog, consumequeue, index or checkpoint in it"
         raise NotAStore(reason, None, root)
     return listing
+
+
+def list_again(listing: StoreListing) -> StoreListing:
+    """Return what the store holds by now."""
+    return list_store(listing.root, commitlog=listing.commitlog, options=listing.options)
 
 
 def with_queues_of_now(listing: StoreListing) -> StoreListing:

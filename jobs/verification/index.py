@@ -71,8 +71,8 @@ def verify_index(
         row = explanation.row
         verdicts = Counter(explained.verdict.name.lower() for explained in explanation.files)
         numbers = {
-            "files": len(files), **dict(sorted(verdicts.items())), "keys": len(row), "messages": row.records,
-            "behind": explanation.behind, "damaged_bytes": row.damage,
+            "files": len(explanation.files), **dict(sorted(verdicts.items())),
+            "keys": len(row), "messages": row.records, "behind": explanation.behind, "damaged_bytes": row.damage,
         }  # fmt: skip
     return PartReport(findings, numbers, notes)
 

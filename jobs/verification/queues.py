@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jobs.queues.differences import Difference, DifferenceKind
-from jobs.queues.files import QueueFile, StoredQueue, plain_file_size, stored_queues
+from jobs.queues.files import QueueFile, StoredQueue, plain_file_size
 from jobs.queues.joining import Joined, join
 from jobs.queues.settings import consumer_offsets, delay_offsets, has_rocksdb_queues, is_closed
 from jobs.source.listing import StoreListing
@@ -67,7 +67,7 @@ def verify_queues(
     progress = [*consumer_offsets(listing)]
     delays = [*delay_offsets(listing)]
     joined = join(workers, listing, rules, range_size)
-    queues = {queue.name: queue for queue in stored_queues(listing)}
+    queues = {queue.name: queue for queue in joined.queues}
     files = list(_file_findings(listing, list(queues.values())))
     wrong_sizes = {finding.file for finding in files if finding.kind == WRONG_FILE_SIZE}
     size = plain_file_size(listing)

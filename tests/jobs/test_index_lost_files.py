@@ -64,7 +64,7 @@ class Opened:
         ranges = plan_ranges(self.listing, range_size=1 << 62)
         rules = self.settings.rules.value
         scratch = self._context.__enter__()
-        self.row: KeyRow = collect_keys(OneByOne(), ranges, rules, scratch, asked_offsets(self.files))
+        self.row: KeyRow = collect_keys(OneByOne(), self.listing, ranges, rules, scratch, asked_offsets(self.files))
 
     def close(self) -> None:
         """Remove the row."""

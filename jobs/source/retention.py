@@ -1,0 +1,69 @@
+"""
+Retention beside a run: a broker deletes the oldest files of its store while somebody reads them.
+
+`ingest` keeps what it had read of a log by then, and says what it had not. Whoever needs a log without a hole takes it
+as it is once it has been read: from the first segment on that nobody had deleted.
+"""
+
+import errno
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from jobs.source.distribute import Outcome, Task
+from jobs.source.listing import StoreListing, list_again
+from jobs.source.planning import Range
+from jobs.source.workers import Workers
+
+T = TypeVar("T")
+
+_TIMES = 3  # that a look is begun
+
+
+def gone_ranges(outcomes: Sequence[Outcome[T]]) -> list[tuple[int, int]]:
+    """Return from where to where the log was listed, and not read: retention took files meanwhile."""
+    return [(outcome.range.start_offset, outcome.range.end_offset) for outcome in outcomes if outcome.seen.gone]
+
+
+def confirm_gone(listing: StoreListing, outcomes: Sequence[Outcome[T]]) -> None:
+    """
+    Accept that segments were deleted while they were read, if that is what happened.
+
+    Retention deletes the oldest ones, and leaves the newest. A disk that was taken away looks the same to a task, but
+    then nothing is left, or what is missing is not the beginning.
+    """
+    gone = [outcome.range for outcome in outcomes if outcome.seen.gone]
+    if not gone:
+        return
+    now = list_again(listing)
+    if not now.segments or now.start_offset < max(range_.end_offset for range_ in gone):
+        raise FileNotFoundError(errno.ENOENT, "disappeared while it was read, and not by retention", gone[0].location)
+
+
+def read_what_stays(
+    workers: Workers,
+    listing: StoreListing,
+    ranges: Sequence[Range],
+    task: Task[T],
+    discard: Callable[[T], object],
+) -> list[Outcome[T]]:
+    """Run *task* on ranges of the log; return those behind the last segment that was deleted meanwhile."""
+    outcomes = workers.ranges(ranges, task, discard)
+    confirm_gone(listing, outcomes)
+    gone = {outcome.range.location for outcome in outcomes if outcome.seen.gone}
+    first = max((number for number, outcome in enumerate(outcomes, 1) if outcome.range.location in gone), default=0)
+    for outcome in outcomes[:first]:
+        discard(outcome.payload)
+    return outcomes[first:]
+
+
+def begun_again(listing: StoreListing, look: Callable[[StoreListing], T]) -> T:
+    """Have a *look* at a store; once more, at what is listed by then, where its oldest files were deleted meanwhile."""
+    for _ in range(_TIMES - 1):
+        try:
+            return look(listing)
+        except FileNotFoundError:
+            now = list_again(listing)
+            if now == listing or now.end_offset < listing.end_offset:
+                raise
+            listing = now
+    return look(listing)
