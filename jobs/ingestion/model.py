@@ -92,5 +92,5 @@ class Clock:
     def lap(self, step: str) -> None:
         """End a step."""
         now = monotonic()
-        self.laps[step] = round(now - self._last, 3)
+        self.laps[step] = round(self.laps.get(step, 0) + now - self._last, 3)
         self._last = now

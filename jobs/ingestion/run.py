@@ -7,7 +7,7 @@ read them and write Parquet, settle the queues, decide, commit.
 
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -52,19 +52,27 @@ from jobs.session import spark_session
 from jobs.source.distribute import Outcome, watermark
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import Range, describe, holes, newest_written, plan_ranges
-from jobs.source.retention import confirm_gone, gone_ranges
+from jobs.source.retention import CutBackError, confirm_gone, gone_ranges
 from jobs.source.workers import SparkWorkers, Workers
 from jobs.storage.locations import normalise
 from rmq_formats.commitlog.segment import ENDS
 from rmq_formats.release import Rules
 
 QUEUES = "queues"  # the queues' part of a manifest's state
+_ATTEMPTS = 3  # of a run whose log a broker cuts back meanwhile
 
 
 def ingest(request: Request, workers: Workers | None = None) -> Summary:
     """Bring what is new in the store into the lake; `HeldByOtherError` when another run of this store is at work."""
     clock = Clock()
     workers = workers or SparkWorkers(spark_session("rmq-lake ingest", half=request.care is not None))
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(CutBackError):  # what the log is now, the next look tells
+            return _ingest(request, workers, clock)
+    return _ingest(request, workers, clock)
+
+
+def _ingest(request: Request, workers: Workers, clock: Clock) -> Summary:
     lake = Lake(normalise(request.lake), workers.options)
     clock.lap("session")
     care = request.care.shared_by(workers.width) if request.care else None

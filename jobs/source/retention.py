@@ -19,6 +19,10 @@ T = TypeVar("T")
 _TIMES = 3  # that a look is begun
 
 
+class CutBackError(FileNotFoundError):
+    """The newest segments are gone: a broker that recovers from a crash has taken back the end of its log."""
+
+
 def gone_ranges(outcomes: Sequence[Outcome[T]]) -> list[tuple[int, int]]:
     """Return from where to where the log was listed, and not read: retention took files meanwhile."""
     return [(outcome.range.start_offset, outcome.range.end_offset) for outcome in outcomes if outcome.seen.gone]
@@ -29,14 +33,17 @@ def confirm_gone(listing: StoreListing, outcomes: Sequence[Outcome[T]]) -> None:
     Accept that segments were deleted while they were read, if that is what happened.
 
     Retention deletes the oldest ones, and leaves the newest. A disk that was taken away looks the same to a task, but
-    then nothing is left, or what is missing is not the beginning.
+    then nothing is left, or what is missing is not the beginning. `CutBackError` when it is the end.
     """
     gone = [outcome.range for outcome in outcomes if outcome.seen.gone]
     if not gone:
         return
     now = list_again(listing)
-    if not now.segments or now.start_offset < max(range_.end_offset for range_ in gone):
-        raise FileNotFoundError(errno.ENOENT, "disappeared while it was read, and not by retention", gone[0].location)
+    if now.segments and now.start_offset >= max(range_.end_offset for range_ in gone):
+        return
+    is_cut_back = now.segments and now.segments[-1].base_offset < min(range_.base_offset for range_ in gone)
+    kind = CutBackError if is_cut_back else FileNotFoundError
+    raise kind(errno.ENOENT, "disappeared while it was read, and not by retention", gone[0].location)
 
 
 def read_what_stays(

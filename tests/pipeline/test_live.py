@@ -16,11 +16,13 @@ from jobs.lake import identity
 from jobs.lake.runs import KnownStore, Lake, known_stores
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.workers import OneByOne, Workers
-from rmq_formats.commitlog.record import encode_record
+from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import FormatError
+from tests.formats.builders import STORED
 from tests.pipeline.broker import SEGMENT_SIZE, Broker, some_records
-from tests.pipeline.lakes import gaps_of, raw_rows, rows_of
+from tests.pipeline.lakes import gaps_of, leftovers, raw_rows, rows_of
 from tests.pipeline.meanwhile import Meanwhile
+from tests.pipeline.stores import records_of, segments_of
 
 
 def run(store: Path, workers: Workers | None = None, **options: int) -> Summary:
@@ -74,6 +76,28 @@ def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(tmp_
     assert [row["physical_offset"] for row in rows_of(tmp_path / "lake")] == [
         one.physical_offset for one in placed if one.physical_offset >= 2 * SEGMENT_SIZE
     ]
+
+
+def test_a_log_that_is_cut_back_in_the_middle_of_a_run_is_looked_at_again(tmp_path: Path) -> None:
+    """The broker has crashed, and its recovery deletes the newest segments: the lake has what is true then."""
+    broker = Broker(tmp_path / "store", history=tmp_path / "history")
+    placed = broker.append(some_records(200))
+    happened: list[MessageRecord] = []
+
+    def crash() -> None:
+        if not happened:
+            broker.truncate(placed[70].physical_offset)
+            happened.extend(broker.append(some_records(20, seed=2, stored=STORED + 10_000)))
+
+    during = run(broker.root, Meanwhile(happens=crash), range_size=4096)
+    after = run(broker.root)
+
+    assert (during.exit_code, after.exit_code) == (ExitCode.CLEAN, ExitCode.CLEAN)
+    assert (during.messages, after.messages) == (90, 0)
+    assert [raw for _, raw in raw_rows(tmp_path / "lake")] == [
+        raw for _, raw in records_of(segments_of(tmp_path / "history"))
+    ]
+    assert leftovers(tmp_path / "lake") == []
 
 
 def test_a_store_is_known_though_its_last_known_segment_goes_while_we_look(tmp_path: Path) -> None:
