@@ -128,9 +128,9 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     *write* gets the rows of what is left, in the tasks, and returns what the caller wants to know of the file.
     """
     joined = _sum(seen, [*log.before, *matches], log.end)
-    bounds = Bounds(log.start, log.end, seen.dispatched, is_closed(listing), tuple(log.gone))
     # A run takes no unit that is newer than its log; to verify a store is to look at every one.
     limit = seen.dispatched if write is None else joined.dispatched
+    bounds = Bounds(log.start, log.end, limit, is_closed(listing), tuple(log.gone))
     remainders = list(_remainders(seen, matches, log.before, joined, limit))
     parts = [remainders[at : at + _QUEUES_A_TASK] for at in range(0, len(remainders), _QUEUES_A_TASK)]
     open_offsets = [offset for part in workers.map(parts, partial(_unresolved, bounds=bounds)) for offset in part]
@@ -173,7 +173,9 @@ def _remainders(
         end = max(seen.ends[number], *(at + count for at, count in mine)) if mine else seen.ends[number]
         gaps = tuple(_gaps(start, end, mine))
         last_gap = gaps[-1] if gaps and gaps[-1][1] == end else None
+        open_from = None
         if last_gap and limit != EVERYTHING:
+            open_from = last_gap[0]
             end = _taken(queue, *last_gap, limit)
             gaps = (*gaps[:-1], (last_gap[0], end)) if end > last_gap[0] else gaps[:-1]
         joined.watermarks[queue.name] = end
@@ -182,7 +184,8 @@ def _remainders(
             parts = left.get(queue.name, [])
             units = np.concatenate([part.units for part in parts]) if parts else EMPTY
             texts = tuple(tag for part in parts for tag in part.tags)
-            yield Remainder(queue, gaps, min((at for at, _ in live.get(number, ())), default=None), units, texts)
+            first_live = min((at for at, _ in live.get(number, ())), default=None)
+            yield Remainder(queue, gaps, first_live, units, texts, open_from)
 
 
 def _stretches(matches: Sequence[RangeMatches]) -> Mapping[int, list[tuple[int, int]]]:

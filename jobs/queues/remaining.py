@@ -62,6 +62,7 @@ class Remainder:
     first_live: int | None  # the first position that one claims
     units: Units  # expected, in the order of the log, that were not at their address
     tags: tuple[str | None, ...] = ()
+    open_from: int | None = None  # behind this position a broker may write while we look
 
 
 @dataclass(slots=True)
@@ -130,6 +131,9 @@ def _parts(remainder: Remainder, bounds: Bounds) -> Iterator[_Part]:
             deleted |= bounds.are_gone(offsets) & ~np.isin(offsets, remainder.units["physical_offset"])
             expired = is_written(units) & deleted & ~blanks
             expired |= is_gone(units)
+            newer = np.zeros(units.size, np.bool_)
+            if remainder.open_from is not None:  # written since the run has settled what it takes: the next run's
+                newer = (np.arange(start, stop) >= remainder.open_from) & (offsets >= bounds.dispatched)
             codes = stored_tags_codes(queue, units, ~(expired | blanks)) if queue.name.kind is QueueKind.PLAIN else None
             odd = [
                 _Odd(
@@ -139,7 +143,7 @@ def _parts(remainder: Remainder, bounds: Bounds) -> Iterator[_Part]:
                     int(units["tags_code"][number] if codes is None else codes[number]),
                     units[number],
                 )
-                for number in np.flatnonzero(~(expired | blanks)).tolist()
+                for number in np.flatnonzero(~(expired | blanks | newer)).tolist()
             ]
             yield _Part(start, units, expired, blanks, odd)
 

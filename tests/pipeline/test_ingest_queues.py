@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import pytest
 
 from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, ingest
+from jobs.queues.joining import _settle
 from jobs.source.distribute import Outcome, Task
 from jobs.source.planning import Range
 from jobs.source.workers import OneByOne
@@ -21,6 +23,7 @@ from tests.formats.builders import STORED, a_record
 from tests.golden import GOLDEN, SCENARIO, release_of
 from tests.pipeline.broker import SEGMENT_SIZE, Broker, some_records
 from tests.pipeline.lakes import rows_of, table_of
+from tests.pipeline.meanwhile import preceded
 from tests.pipeline.stores import records_of, segments_of
 
 Golden = Callable[[str], Path]
@@ -219,3 +222,28 @@ def test_a_unit_in_front_of_what_recovery_left_in_its_queue_is_a_row_once(tmp_pa
 
     matched = [row["physical_offset"] for row in _rows(tmp_path / "lake") if row["status"] == "matched"]
     assert matched == [record.physical_offset for record in (old[0], *new)]
+
+
+def test_a_unit_that_is_written_over_what_recovery_left_while_a_run_looks_is_a_row_once(tmp_path: Path) -> None:
+    """The run has settled how much of the queue it takes; what stands there a moment later is of the next run."""
+    broker = Broker(tmp_path / "store", dispatches=True)
+    record = partial(a_record, properties={"TAGS": "TagA"})
+    old = broker.append([record(b"old") for _ in range(3)])
+    request = Request(str(broker.root), str(tmp_path / "lake"), broker="b")
+    ingest(request, OneByOne())
+    broker.truncate(old[1].physical_offset)
+    new = broker.append([record(bytes(2000), queue_id=1, store_timestamp=STORED + 1000)])
+
+    def write_over() -> None:
+        new.extend(broker.append([record(b"new", store_timestamp=STORED + 1001)]))
+
+    with patch("jobs.queues.joining._settle", preceded(_settle, write_over)):
+        ingest(request, OneByOne())
+    new += broker.append([record(b"more", store_timestamp=STORED + 1002) for _ in range(4)])
+    ingest(request, OneByOne())
+
+    rows = _rows(tmp_path / "lake")
+    units = [(row["queue_id"], row["queue_offset"], row["physical_offset"]) for row in rows]
+    assert len(units) == len(set(units))
+    matched = {row["physical_offset"] for row in rows if row["status"] == "matched"}
+    assert matched == {record.physical_offset for record in (old[0], *new)}
