@@ -51,8 +51,8 @@ from jobs.queues.settings import known_releases, queue_rules
 from jobs.session import spark_session
 from jobs.source.distribute import Outcome, watermark
 from jobs.source.listing import StoreListing, list_store
-from jobs.source.planning import Range, describe, holes, newest_written, plan_ranges
-from jobs.source.retention import CutBackError, confirm_gone, gone_ranges
+from jobs.source.planning import Newest, Range, describe, holes, newest_segment, plan_ranges
+from jobs.source.retention import CutBackError, confirm_gone, confirm_uncut, gone_ranges
 from jobs.source.workers import SparkWorkers, Workers
 from jobs.storage.locations import normalise
 from rmq_formats.commitlog.segment import ENDS
@@ -103,6 +103,7 @@ class _Run:
     clock: Clock
     was_cut_off: bool  # the run before this one: it did not end by itself
     tables: dict[str, int] = field(default_factory=dict)  # the newest run that each one has
+    newest: Newest | None = None  # as it was when the run was planned
 
     def run(self) -> None:
         """Do all of it."""
@@ -198,9 +199,10 @@ class _Run:
             newest.store_timestamp if newest and at_watermark else None,
             time.time_ns() // 1_000_000 - self.request.settle_ms if self.request.settle_ms else None,
         )
-        newest_segment = newest_written(listing) or 0
+        self.newest = newest_segment(listing)
+        newest_offset = self.newest.segment.base_offset if self.newest else 0
         for before, start, end in holes(listing.segments):
-            if summary.from_offset < end <= newest_segment:  # none behind the end of what is written
+            if summary.from_offset < end <= newest_offset:  # none behind the end of what is written
                 summary.add_gap(start, end, f"no file holds these offsets; {before.location} ends before them")
         planned = {range_.location for range_ in ranges}
         unseen = self.workers.unseen([segment for segment in listing.segments if segment.location in planned])
@@ -224,6 +226,7 @@ class _Run:
     def _note_gone(self, outcomes: Sequence[Outcome[RangeResult]]) -> None:
         """Note segments that were deleted while the run was reading."""
         confirm_gone(self.listing, outcomes)
+        confirm_uncut(self.listing, self.newest)
         for outcome in outcomes:
             start = max(outcome.range.start_offset, self.summary.from_offset)
             if outcome.seen.gone and start < outcome.range.end_offset:  # else it was read again for its units alone

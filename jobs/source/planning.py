@@ -9,13 +9,14 @@ never changes the result, and no byte is read twice to plan.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from jobs.source.listing import Segment, StoreListing
 from jobs.storage import storage_of
 from rmq_formats.commitlog.layout import BLANK
 
 DEFAULT_RANGE_SIZE = 256 << 20
+_BEGINNING = 256
 MOST_RANGES = 100_000  # of one run: each is a task, and a file in the commit
 
 
@@ -98,24 +99,42 @@ def _cuts(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def newest_written(listing: StoreListing) -> int | None:
+class Newest(NamedTuple):
+    """The newest segment that has been written to, for all before it are final while it is there."""
+
+    segment: Segment
+    beginning: bytes | None  # its first bytes; empty where they cannot be read, None where it had just been deleted
+
+
+def newest_segment(listing: StoreListing) -> Newest | None:
     """
-    Return where the newest segment begins that has been written to.
+    Return the newest segment that has been written to.
 
     A broker makes the next file before it needs it, so the last one may be all zeros; one look at each such file tells.
     """
     for segment in reversed(listing.segments):
-        if _is_written(segment, listing):
-            return segment.base_offset
+        try:
+            beginning = beginning_of(segment, listing)
+        except OSError:  # what a file system never stored is read from no disk
+            return Newest(segment, b"")
+        if beginning is None or any(beginning[: BLANK.size]):  # what retention took had been written to
+            return Newest(segment, beginning)
     return None
 
 
-def _is_written(segment: Segment, listing: StoreListing) -> bool:
+def newest_written(listing: StoreListing) -> int | None:
+    """Return where the newest segment begins that has been written to."""
+    newest = newest_segment(listing)
+    return newest.segment.base_offset if newest else None
+
+
+def beginning_of(segment: Segment, listing: StoreListing) -> bytes | None:
+    """Return the first bytes of a segment, enough to tell its first record from another; None when it is gone."""
     try:
         with storage_of(segment.location, listing.options).open(segment.location) as file:
-            return any(file.read(0, BLANK.size))
-    except OSError:  # what a file system never stored is read from no disk; what retention took had been written to
-        return True
+            return bytes(file.read(0, _BEGINNING))
+    except FileNotFoundError:
+        return None
 
 
 def holes(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int, int]]:

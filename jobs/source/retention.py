@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from jobs.source.distribute import Outcome, Task
 from jobs.source.listing import StoreListing, list_again
-from jobs.source.planning import Range
+from jobs.source.planning import Newest, Range, beginning_of
 from jobs.source.workers import Workers
 
 T = TypeVar("T")
@@ -44,6 +44,29 @@ def confirm_gone(listing: StoreListing, outcomes: Sequence[Outcome[T]]) -> None:
     is_cut_back = now.segments and now.segments[-1].base_offset < min(range_.base_offset for range_ in gone)
     kind = CutBackError if is_cut_back else FileNotFoundError
     raise kind(errno.ENOENT, "disappeared while it was read, and not by retention", gone[0].location)
+
+
+def confirm_uncut(listing: StoreListing, newest: Newest | None) -> None:
+    """
+    Raise `CutBackError` if the *newest* segment of before the reading is not there any more, unless by retention.
+
+    The segments before it were read as final: what is no record in them never will be. That is true only as long as
+    no recovery has deleted the files behind them, and had them written anew.
+    """
+    if newest is None or (newest.beginning is not None and _still_begins(newest, listing)):
+        return
+    if list_again(listing).start_offset > newest.segment.base_offset:
+        return
+    raise CutBackError(errno.ESTALE, "the log was cut back while it was read", newest.segment.location)
+
+
+def _still_begins(newest: Newest, listing: StoreListing) -> bool:
+    try:
+        now = beginning_of(newest.segment, listing)
+    except OSError:
+        return True  # nothing says otherwise
+    # Zeros may be what the broker had not written yet.
+    return now is not None and all(old in {0, new} for old, new in zip(newest.beginning or b"", now, strict=False))
 
 
 def read_what_stays(

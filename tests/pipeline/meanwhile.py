@@ -1,12 +1,14 @@
 """Something that happens to a store at a certain moment of a run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from jobs.source.distribute import Outcome, Task
 from jobs.source.planning import Range
 from jobs.source.workers import OneByOne
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,6 +24,22 @@ class Meanwhile(OneByOne):
         """Let it happen, then read."""
         self.happens()
         return OneByOne.ranges(self, ranges, task, discard)
+
+
+@dataclass(frozen=True, slots=True)
+class BetweenRanges(OneByOne):
+    """Workers before each of whose ranges something happens."""
+
+    happens: Callable[[Range], object] = id
+
+    def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
+        """Let it happen before each range is read."""
+
+        def with_it(range_: Range, pieces: Iterator[Records | Piece]) -> T:
+            self.happens(range_)
+            return task(range_, pieces)
+
+        return OneByOne.ranges(self, ranges, with_it, discard)
 
 
 def preceded(step: Callable[P, T], happens: Callable[[], object]) -> Callable[P, T]:

@@ -2,11 +2,11 @@
 
 import shutil
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -14,20 +14,16 @@ import pytest
 from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, ingest
 from jobs.queues.joining import _settle
-from jobs.source.distribute import Outcome, Task
 from jobs.source.planning import Range
 from jobs.source.workers import OneByOne
-from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Piece
 from tests.formats.builders import STORED, a_record
 from tests.golden import GOLDEN, SCENARIO, release_of
 from tests.pipeline.broker import SEGMENT_SIZE, Broker, some_records
 from tests.pipeline.lakes import rows_of, table_of
-from tests.pipeline.meanwhile import preceded
+from tests.pipeline.meanwhile import BetweenRanges, preceded
 from tests.pipeline.stores import records_of, segments_of
 
 Golden = Callable[[str], Path]
-Result = TypeVar("Result")
 UNIT = struct.Struct(">qiq")  # on purpose not the declared layout: nothing here is taken from the code under test
 PRE_BLANK = (0, 0x7FFFFFFF, 0)
 CLOSED = ("base", "direct", "types", "types-crc", "clock", "retry", "timer", "dledger", "multipath", "transient")
@@ -141,23 +137,11 @@ def test_a_unit_that_comes_when_its_record_is_deleted_is_held_against_the_row(go
     assert [row["status"] for row in _rows(tmp_path / "lake")] == ["matched"] * len(_units(whole))
 
 
-@dataclass(frozen=True)
-class _BesideRetention(OneByOne):
-    """Reads while retention deletes all but the newest segment: once the reading comes to an offset."""
-
-    store: Path = field(kw_only=True)
-    offset: int = field(kw_only=True)
-
-    def ranges(
-        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
-    ) -> list[Outcome[Result]]:
-        def beside_retention(range_: Range, pieces: Iterator[Records | Piece]) -> Result:
-            if range_.start_offset >= self.offset:
-                for path in segments_of(self.store)[:-1]:
-                    path.unlink()
-            return task(range_, pieces)
-
-        return OneByOne.ranges(self, ranges, beside_retention, discard)
+def _retention(store: Path, offset: int, range_: Range) -> None:
+    """Delete all but the newest segment once the reading comes to *offset*."""
+    if range_.start_offset >= offset:
+        for path in segments_of(store)[:-1]:
+            path.unlink()
 
 
 @pytest.mark.parametrize("is_read", [False, True])
@@ -175,7 +159,7 @@ def test_a_unit_is_a_row_once_where_its_record_is_read_and_those_behind_it_are_d
     request = Request(
         str(store), str(tmp_path / "lake"), broker="b551-base", release=release_of("b551-base"), range_size=1024
     )
-    second = ingest(request, _BesideRetention(store=store, offset=offset))
+    second = ingest(request, BetweenRanges(happens=partial(_retention, store, offset)))
 
     assert first.messages > 40
     assert second.gaps == []
@@ -191,7 +175,7 @@ def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(offset
     ingest(request, OneByOne())
     broker.append(some_records(300, seed=2))
     ranges = replace(request, range_size=4096)
-    hurried = ingest(ranges, _BesideRetention(store=broker.root, offset=offset))
+    hurried = ingest(ranges, BetweenRanges(happens=partial(_retention, broker.root, offset)))
     broker.append(some_records(10, seed=3))
     ingest(request, OneByOne())
     rows = _rows(tmp_path / "lake")

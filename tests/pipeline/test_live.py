@@ -15,13 +15,14 @@ from jobs.ingestion import run as story
 from jobs.lake import identity
 from jobs.lake.runs import KnownStore, Lake, known_stores
 from jobs.source.listing import StoreListing, list_store
+from jobs.source.planning import Range
 from jobs.source.workers import OneByOne, Workers
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import FormatError
 from tests.formats.builders import STORED
 from tests.pipeline.broker import SEGMENT_SIZE, Broker, some_records
 from tests.pipeline.lakes import gaps_of, leftovers, raw_rows, rows_of
-from tests.pipeline.meanwhile import Meanwhile
+from tests.pipeline.meanwhile import BetweenRanges, Meanwhile
 from tests.pipeline.stores import records_of, segments_of
 
 
@@ -98,6 +99,36 @@ def test_a_log_that_is_cut_back_in_the_middle_of_a_run_is_looked_at_again(tmp_pa
         raw for _, raw in records_of(segments_of(tmp_path / "history"))
     ]
     assert leftovers(tmp_path / "lake") == []
+
+
+@pytest.mark.parametrize("records", [1, 30])
+def test_what_a_recovery_left_is_no_damage_of_a_segment_that_was_final_before(records: int, tmp_path: Path) -> None:
+    """A segment is read just when its end was cut off; behind it there is a file of that name again a moment later."""
+    broker = Broker(tmp_path / "store", history=tmp_path / "history")
+    placed = broker.append(some_records(100))
+    while broker.offset < 2 * SEGMENT_SIZE + 1000:  # just into its third segment
+        placed += broker.append(some_records(1, stored=placed[-1].store_timestamp + 1))
+    cut = max(record.physical_offset for record in placed if record.physical_offset < 2 * SEGMENT_SIZE - 2000)
+    happened: list[MessageRecord] = []
+
+    def crash(range_: Range) -> None:
+        """Recover from a crash before the segment is read, and write on before the next one is."""
+        if range_.base_offset == SEGMENT_SIZE and broker.offset > placed[-1].physical_offset:
+            broker.truncate(cut)
+            with (broker.root / "commitlog" / f"{SEGMENT_SIZE:020d}").open("r+b") as file:
+                file.seek(cut - SEGMENT_SIZE)
+                file.write(bytes(2 * SEGMENT_SIZE - cut))
+        elif range_.base_offset > SEGMENT_SIZE and not happened:
+            happened.extend(broker.append(some_records(records, seed=2, stored=STORED + 10_000)))
+
+    during = run(broker.root, BetweenRanges(happens=crash), range_size=SEGMENT_SIZE)
+    broker.append(some_records(30, seed=3, stored=STORED + 20_000))
+    after = run(broker.root)
+
+    assert (during.quarantined, after.quarantined) == (0, 0)
+    assert [raw for _, raw in raw_rows(tmp_path / "lake")] == [
+        raw for _, raw in records_of(segments_of(tmp_path / "history"))
+    ]
 
 
 def test_a_store_is_known_though_its_last_known_segment_goes_while_we_look(tmp_path: Path) -> None:
