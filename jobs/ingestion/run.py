@@ -5,6 +5,7 @@ Know the store by its bytes, finish what an earlier run left prepared, plan the 
 read them and write Parquet, settle the queues, decide, commit.
 """
 
+import errno
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -23,7 +24,7 @@ from jobs.ingestion.model import Clock, Request, Summary
 from jobs.ingestion.ranges import RangeResult, RangeWork, discard, write_range
 from jobs.lake import wholeness
 from jobs.lake.divergence import CHOSEN, divergence
-from jobs.lake.identity import identify, namesakes
+from jobs.lake.identity import holds, identify, namesakes
 from jobs.lake.lock import held
 from jobs.lake.log_rows import message_files, records
 from jobs.lake.runs import (
@@ -134,6 +135,7 @@ class _Run:
         self.clock.lap("joining queues")
         self._make_entries(begun, work, outcomes, made)
         self.clock.lap("making index entries")
+        self._confirm_read(outcomes)
         # What an attempt left may go only when its number is taken.
         takes_number = self.was_cut_off and has_litter(self.lake, self.store)
         manifest = self._manifest(outcomes, made, superseded)
@@ -231,6 +233,14 @@ class _Run:
             start = max(outcome.range.start_offset, self.summary.from_offset)
             if outcome.seen.gone and start < outcome.range.end_offset:  # else it was read again for its units alone
                 self.summary.add_gap(start, outcome.range.end_offset, "deleted while it was being read")
+
+    def _confirm_read(self, outcomes: Sequence[Outcome[RangeResult]]) -> None:
+        """Raise `CutBackError` where the newest records are others by now: what was made of them may not agree."""
+        known = next((outcome.seen.fingerprints for outcome in reversed(outcomes) if outcome.seen.fingerprints), ())
+        for fingerprint in known:
+            if holds(fingerprint, self.listing) is False:
+                reason = f"the log was written anew from {fingerprint.offset} on while it was read"
+                raise CutBackError(errno.ESTALE, reason, self.listing.root)
 
     def _collect(self, outcomes: Sequence[Outcome[RangeResult]]) -> "_Made":
         """Collect what the ranges' tasks wrote, and count how segments end."""

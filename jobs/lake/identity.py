@@ -57,7 +57,7 @@ class Comparison(NamedTuple):
 
 def compare(store: KnownStore, listing: StoreListing) -> Comparison:
     """Hold the lake's fingerprints of *store* against the bytes of *listing*."""
-    held = [(one, _holds(one, listing)) for one in reversed(store.fingerprints)]
+    held = [(one, holds(one, listing)) for one in reversed(store.fingerprints)]
     same = [one for one, verdict in held if verdict]
     other = [one for one, verdict in held if verdict is False]
     if not other:
@@ -69,7 +69,7 @@ def compare(store: KnownStore, listing: StoreListing) -> Comparison:
     return Comparison(Likeness.PARTLY if same else Likeness.OTHER, agreed, differs)
 
 
-def _holds(fingerprint: Fingerprint, listing: StoreListing) -> bool | None:
+def holds(fingerprint: Fingerprint, listing: StoreListing) -> bool | None:
     """Tell whether the store has these bytes; None when it has none there any more, or not yet, or not readable."""
     segment = segment_at(fingerprint.offset, listing.segments)
     if segment is None:

@@ -14,6 +14,7 @@ from tests.formats.builders import STORED, a_record
 
 SEGMENT_SIZE = 16384
 QUEUE_FILE_SIZE = 100 * UNIT.size
+KEYS = 3  # of each record that some_records makes
 TAG_A = 2598919  # Java's hash of the text that some_records tags with
 
 

@@ -35,7 +35,7 @@ from jobs.lake.runs import HeldByOtherError, Lake, known_stores
 from jobs.source.workers import OneByOne
 from jobs.storage.local import LocalStorage
 from rmq_formats.commitlog.record import MessageRecord
-from tests.pipeline.broker import Broker, some_records
+from tests.pipeline.broker import KEYS, Broker, some_records
 from tests.pipeline.lakes import gaps_of, leftovers, raw_rows, rows_of
 from tests.pipeline.stores import records_of, segments_of
 
@@ -109,7 +109,6 @@ def _stepped(original: Callable[..., object], step: Callable[[], None]) -> Calla
 
 
 FAULTS = ("lost", "twice", "other", "units", "entries", "leftovers")
-KEYS = 3  # of each record that some_records makes
 
 
 def judge(root: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import shutil
 import time
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -12,6 +13,7 @@ import pytest
 from jobs.exit_codes import ExitCode
 from jobs.ingest import Request, Summary, ingest
 from jobs.ingestion import run as story
+from jobs.ingestion.index import make_entries
 from jobs.lake import identity
 from jobs.lake.runs import KnownStore, Lake, known_stores
 from jobs.source.listing import StoreListing, list_store
@@ -20,9 +22,9 @@ from jobs.source.workers import OneByOne, Workers
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import FormatError
 from tests.formats.builders import STORED
-from tests.pipeline.broker import SEGMENT_SIZE, Broker, some_records
+from tests.pipeline.broker import KEYS, SEGMENT_SIZE, Broker, some_records
 from tests.pipeline.lakes import gaps_of, leftovers, raw_rows, rows_of
-from tests.pipeline.meanwhile import BetweenRanges, Meanwhile
+from tests.pipeline.meanwhile import BetweenRanges, Meanwhile, preceded
 from tests.pipeline.stores import records_of, segments_of
 
 
@@ -98,6 +100,29 @@ def test_a_log_that_is_cut_back_in_the_middle_of_a_run_is_looked_at_again(tmp_pa
     assert [raw for _, raw in raw_rows(tmp_path / "lake")] == [
         raw for _, raw in records_of(segments_of(tmp_path / "history"))
     ]
+    assert leftovers(tmp_path / "lake") == []
+
+
+def test_a_log_that_is_written_anew_before_its_index_entries_are_made_is_looked_at_again(tmp_path: Path) -> None:
+    """Rows would be of the records that were taken back, and entries of those that are there now."""
+    broker = Broker(tmp_path / "store", history=tmp_path / "history")
+    placed = broker.append(some_records(40))
+
+    def crash() -> None:
+        if broker.offset == placed[-1].end_offset:
+            broker.truncate(placed[30].physical_offset)
+            broker.append(some_records(20, seed=2, stored=STORED + 10_000))
+
+    with patch("jobs.ingestion.run.make_entries", preceded(make_entries, crash)):
+        during = run(broker.root)
+    history = list(records_of(segments_of(tmp_path / "history")))
+    entries = rows_of(tmp_path / "lake", "index_entries")
+
+    assert (during.exit_code, during.messages) == (ExitCode.CLEAN, 50)
+    assert [raw for _, raw in raw_rows(tmp_path / "lake")] == [raw for _, raw in history]
+    assert [(row["entry"], row["physical_offset"]) for row in sorted(entries, key=itemgetter("entry"))] == list(
+        enumerate((record.physical_offset for record, _ in history for _ in range(KEYS)), start=1)
+    )
     assert leftovers(tmp_path / "lake") == []
 
 
