@@ -6,7 +6,8 @@ be whole yet, or the broker may have cut off the end of its log and written some
 history, and only a record that proves itself, or the end of a file, proves it.
 
 Fingerprints may also all be there and be leftovers: recovery moves the write position back and leaves the old bytes
-behind it. So the end of what the lake knows must still be reached from some way before it, record by record.
+behind it. So the end of what the lake knows must still be reached from some way before it, record by record. And what
+ended a file may have made way for a record that fits in its place.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,12 +64,18 @@ def divergence(lake: Lake, store: KnownStore, listing: StoreListing) -> Supersed
     if differs is not None:
         known = _end(agreed[-1]) if agreed else 0
         why = f"bytes at {differs} are not those read before"
-    else:
+    elif agreed:
         before = _boundary_before(agreed, listing)
-        if before is None or _leads_to(agreed[-1].offset, before, listing):
+        if before is not None and not _leads_to(agreed[-1].offset, before, listing):
+            known = before
+            why = f"the record at {agreed[-1].offset} is not reached any more"
+        elif _end(agreed[-1]) < store.newest.to_offset:  # behind the last record was the end of its file
+            known = _end(agreed[-1])
+            why = f"no record followed at {known}"
+        else:
             return None
-        known = before
-        why = f"the record at {agreed[-1].offset} is not reached any more"
+    else:
+        return None
     start = first_difference(lake, store, listing, known)
     if start is None:
         return None

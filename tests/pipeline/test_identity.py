@@ -87,6 +87,21 @@ def test_what_a_broker_took_back_moves_aside_and_what_it_wrote_instead_is_there(
     assert run(broker.root).run is None
 
 
+def test_a_record_in_the_place_of_a_files_end_is_read(tmp_path: Path) -> None:
+    """The log was cut behind the last record of a file, and a smaller one still fits in: nothing else differs."""
+    broker = Broker(tmp_path / "store")
+    placed = broker.append(some_records(30))
+    broker.seal()
+    sealed = run(broker.root)
+    broker.truncate(placed[-1].end_offset)
+    new = broker.append(some_records(3, seed=2, stored=STORED + 10_000))
+
+    assert sealed.to_offset == SEGMENT_SIZE
+    assert run(broker.root).from_offset == placed[-1].end_offset
+    assert raw_rows(tmp_path / "lake") == raw(placed) + raw(new)
+    assert run(broker.root).run is None
+
+
 def test_a_crash_that_takes_back_whole_segments_is_seen(broker: Broker, tmp_path: Path) -> None:
     """The first difference may lie segments before the watermark."""
     tail = broker.append(some_records(200, seed=2))
