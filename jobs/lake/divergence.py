@@ -61,19 +61,15 @@ def divergence(lake: Lake, store: KnownStore, listing: StoreListing) -> Supersed
     if store.newest is None:
         return None
     agreed, differs = compare(store, listing)[1:]
+    known = _end(agreed[-1]) if agreed else 0
+    before = _boundary_before(agreed, listing) if differs is None else None
     if differs is not None:
-        known = _end(agreed[-1]) if agreed else 0
         why = f"bytes at {differs} are not those read before"
-    elif agreed:
-        before = _boundary_before(agreed, listing)
-        if before is not None and not _leads_to(agreed[-1].offset, before, listing):
-            known = before
-            why = f"the record at {agreed[-1].offset} is not reached any more"
-        elif _end(agreed[-1]) < store.newest.to_offset:  # behind the last record was the end of its file
-            known = _end(agreed[-1])
-            why = f"no record followed at {known}"
-        else:
-            return None
+    elif before is not None and not _leads_to(agreed[-1].offset, before, listing):
+        known = before
+        why = f"the record at {agreed[-1].offset} is not reached any more"
+    elif agreed and known < store.newest.to_offset:  # behind the last record was the end of its file
+        why = f"no record followed at {known}"
     else:
         return None
     start = first_difference(lake, store, listing, known)
