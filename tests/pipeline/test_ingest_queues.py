@@ -16,6 +16,7 @@ from jobs.ingest import Request, ingest
 from jobs.queues.joining import _settle
 from jobs.source.planning import Range
 from jobs.source.workers import OneByOne
+from rmq_formats.commitlog.record import MessageRecord
 from tests.formats.builders import STORED, a_record
 from tests.golden import GOLDEN, SCENARIO, release_of
 from tests.pipeline.broker import SEGMENT_SIZE, Broker, some_records
@@ -189,19 +190,27 @@ def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(offset
     assert {row["physical_offset"] for row in rows if row["status"] == "matched"} == messages
 
 
-def test_a_unit_in_front_of_what_recovery_left_in_its_queue_is_a_row_once(tmp_path: Path) -> None:
-    """Old units behind a new one say that the log was dispatched less far than it was: the new one must wait."""
-    broker = Broker(tmp_path / "store", dispatches=True)
-    record = partial(a_record, properties={"TAGS": "TagA"})
-    old = broker.append([record(b"old") for _ in range(5)])
-    request = Request(str(broker.root), str(tmp_path / "lake"), broker="b")
+_record = partial(a_record, properties={"TAGS": "TagA"})
+
+
+def _taken_back(root: Path, count: int) -> tuple[Broker, Request, list[MessageRecord]]:
+    """Ingest the store of a broker that then takes back all but the first of its records; their units stay."""
+    broker = Broker(root / "store", dispatches=True)
+    old = broker.append([_record(b"old") for _ in range(count)])
+    request = Request(str(broker.root), str(root / "lake"), broker="b")
     ingest(request, OneByOne())
     broker.truncate(old[1].physical_offset)
-    new = broker.append([record(bytes(2000), store_timestamp=STORED + 1000), record(b"new")])
+    return broker, request, old
+
+
+def test_a_unit_in_front_of_what_recovery_left_in_its_queue_is_a_row_once(tmp_path: Path) -> None:
+    """Old units behind a new one say that the log was dispatched less far than it was: the new one must wait."""
+    broker, request, old = _taken_back(tmp_path, 5)
+    new = broker.append([_record(bytes(2000), store_timestamp=STORED + 1000), _record(b"new")])
     assert new[1].physical_offset > old[4].end_offset
 
     ingest(request, OneByOne())
-    new += broker.append([record(b"more") for _ in range(4)])
+    new += broker.append([_record(b"more") for _ in range(4)])
     ingest(request, OneByOne())
 
     matched = [row["physical_offset"] for row in _rows(tmp_path / "lake") if row["status"] == "matched"]
@@ -210,20 +219,15 @@ def test_a_unit_in_front_of_what_recovery_left_in_its_queue_is_a_row_once(tmp_pa
 
 def test_a_unit_that_is_written_over_what_recovery_left_while_a_run_looks_is_a_row_once(tmp_path: Path) -> None:
     """The run has settled how much of the queue it takes; what stands there a moment later is of the next run."""
-    broker = Broker(tmp_path / "store", dispatches=True)
-    record = partial(a_record, properties={"TAGS": "TagA"})
-    old = broker.append([record(b"old") for _ in range(3)])
-    request = Request(str(broker.root), str(tmp_path / "lake"), broker="b")
-    ingest(request, OneByOne())
-    broker.truncate(old[1].physical_offset)
-    new = broker.append([record(bytes(2000), queue_id=1, store_timestamp=STORED + 1000)])
+    broker, request, old = _taken_back(tmp_path, 3)
+    new = broker.append([_record(bytes(2000), queue_id=1, store_timestamp=STORED + 1000)])
 
     def write_over() -> None:
-        new.extend(broker.append([record(b"new", store_timestamp=STORED + 1001)]))
+        new.extend(broker.append([_record(b"new", store_timestamp=STORED + 1001)]))
 
     with patch("jobs.queues.joining._settle", preceded(_settle, write_over)):
         ingest(request, OneByOne())
-    new += broker.append([record(b"more", store_timestamp=STORED + 1002) for _ in range(4)])
+    new += broker.append([_record(b"more", store_timestamp=STORED + 1002) for _ in range(4)])
     ingest(request, OneByOne())
 
     rows = _rows(tmp_path / "lake")
