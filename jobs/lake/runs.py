@@ -275,19 +275,20 @@ def sweep(lake: Lake, manifest: Manifest) -> list[str]:
     removed = []
     naming = FileNaming(manifest.store_id, manifest.run)
     for table in written_tables():
-        if any(name.startswith(naming.merged) for name in _file_names(lake, table.name)):
+        names = [name for name in _file_names(lake, table.name) if name.startswith(naming.prefix)]
+        if any(name.startswith(naming.merged) for name in names):
             refuse_layouts(lake.location, table, lake.options)  # or somebody who is slow, not dead, names it yet
         kept = {action.path for action in manifest.tables.get(table.name, ())}
         snapshot = open_table(lake.location, table.name, lake.options)
         if snapshot is not None:
             kept |= paths(snapshot)
         removed += _delete_halves(lake, table.name)
-        removed += _delete_files(lake, table.name, naming.prefix, kept)
+        removed += _delete_files(lake, table.name, set(names) - kept)
     row = _prepared_row(lake, manifest.store_id, manifest.run)
     kept = {row["manifest"].removeprefix(f"{MANIFESTS}/")} if row else set()
-    for prefix in ("", "."):  # a file that is being created has a dot before its name
-        removed += _delete_files(lake, MANIFESTS, f"{prefix}{manifest.store_id}-{manifest.run}-", kept)
-    return removed
+    # A file that is being created has a dot before its name.
+    names = [name for name in _file_names(lake, MANIFESTS) if name.removeprefix(".").startswith(naming.prefix)]
+    return removed + _delete_files(lake, MANIFESTS, set(names) - kept)
 
 
 def has_litter(lake: Lake, store: KnownStore) -> bool:
@@ -326,12 +327,12 @@ def written_tables() -> tuple[Table, ...]:
     return (*lake_tables(), SUPERSEDED_MESSAGES, RUNS)
 
 
-def _delete_files(lake: Lake, folder: str, prefix: str, kept: set[str]) -> list[str]:
-    removed = [name for name in _file_names(lake, folder) if name.startswith(prefix) and name not in kept]
+def _delete_files(lake: Lake, folder: str, names: Iterable[str]) -> list[str]:
+    removed = [f"{folder}/{name}" for name in sorted(names)]
     for name in removed:
-        location = join(lake.location, folder, name)
+        location = join(lake.location, name)
         storage_of(location, lake.options).delete(location)
-    return [f"{folder}/{name}" for name in removed]
+    return removed
 
 
 def _file_names(lake: Lake, folder: str) -> Sequence[str]:
