@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import as_file, files
 from pathlib import Path
+from shutil import unpack_archive
 from tempfile import mkdtemp
+from typing import Any
 
 import click
 
@@ -109,12 +111,17 @@ class Tour:
 def unpack(folder: Path) -> Tour:
     """Put the bundled store into *folder*."""
     tour = Tour(folder)
-    with as_file(files(__package__) / ARCHIVE) as path, tarfile.open(path) as archive:
-        # Python 3.11.4 brought the filter; before, what is bundled is trusted.
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)
-        archive.extractall(folder)  # noqa: S202  our own archive
+    with as_file(files(__package__) / ARCHIVE) as path:
+        extract(path, folder)
     (folder / STORE).rename(tour.store)
     return tour
+
+
+def extract(archive: Path, folder: Path) -> None:
+    """Unpack all of a tar archive that we made ourselves into *folder*."""
+    # Python 3.11.4 brought the filter; before, what is bundled is trusted.
+    filtered: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+    unpack_archive(archive, folder, **filtered)
 
 
 def run(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:

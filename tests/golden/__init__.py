@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.archives import extract
+from jobs.demo import extract
 
 FOLDER = Path(__file__).parent
 ARCHIVES = {path.name.removesuffix(".tar.xz"): path for path in sorted(FOLDER.glob("*.tar.xz"))}

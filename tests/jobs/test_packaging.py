@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.archives import extract
+from jobs.demo import extract
 from tests.golden import unpack
 
 ROOT = Path(__file__).parents[2]

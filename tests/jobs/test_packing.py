@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from jobs.demo import extract
 from jobs.launch import packing
 from jobs.launch.errors import SetupError
-from tests.archives import extract
 
 ROOT = Path(__file__).parent.parent.parent
 OF_THE_CLUSTER = {"delta-spark", "pyspark"}

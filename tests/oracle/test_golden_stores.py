@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.archives import extract
+from jobs.demo import extract
 from tests.oracle.golden import keep
 from tests.oracle.judge import unfaithful
 from tests.oracle.releases import NEWEST_OF_TWO_LINES
