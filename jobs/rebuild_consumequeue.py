@@ -37,7 +37,7 @@ from jobs.queues.rebuilding import ATTEMPT, BuiltQueue, Recipe, build_group, col
 from jobs.queues.settings import QueueSettings, has_rocksdb_queues, settle_queues
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import DEFAULT_RANGE_SIZE, plan_ranges
-from jobs.source.retention import read_what_stays
+from jobs.source.retention import ListedLog, read_what_stays
 from jobs.source.workers import Workers
 from jobs.storage.local import Care, LocalStorage, flush_directory
 from jobs.storage.locations import is_local, local_path
@@ -96,8 +96,8 @@ def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Summ
         recipe = Recipe(
             settings.rules, dict(settings.file_sizes), settings.ext_file_size, request.groups, str(out), scratch
         )
-        ranges = plan_ranges(listing, listing.start_offset, request.range_size)
-        outcomes = read_what_stays(workers, listing, ranges, partial(collect, recipe), partial(discard, recipe))
+        log = ListedLog(listing, plan_ranges(listing, listing.start_offset, request.range_size))
+        outcomes = read_what_stays(workers, log, partial(collect, recipe), partial(discard, recipe))
         files = [outcome.payload.units for outcome in outcomes]
         groups = [group for group in range(request.groups) if any(file.sections[group].units for file in files)]
         built = workers.map(groups, partial(build_group, recipe=recipe, ranges=files))

@@ -16,7 +16,7 @@ from jobs.indexing.overwriting import is_overwritten
 from jobs.indexing.scratch import Scratch
 from jobs.indexing.survivors import Placing, Relation, Survivor, asked_offsets, refusal
 from jobs.source.listing import StoreListing
-from jobs.source.planning import Range
+from jobs.source.retention import ListedLog
 from jobs.source.workers import Workers
 from jobs.storage import storage_of
 from rmq_formats.indexfile.compare import Part
@@ -95,17 +95,17 @@ class Explanation:
 
 def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     workers: Workers,
-    listing: StoreListing,
-    ranges: Sequence[Range],
+    log: ListedLog,
     files: Sequence[RealFile],
     geometry: Geometry,
     rules: Rules,
     scratch: Scratch,
 ) -> Explanation:
     """Recompute every file and say what it is."""
+    listing = log.listing
     refused = {file.name: refusal(file, geometry) for file in files}
     sane = [file for file in files if refused[file.name] is None]
-    row = collect_keys(workers, listing, ranges, rules, scratch, asked_offsets(sane))
+    row = collect_keys(workers, log, rules, scratch, asked_offsets(sane))
     # Retention deletes index files behind the segments that they lead to.
     files = [file for file in files if _is_there(file, listing)]
     sane = [file for file in files if refused[file.name] is None]

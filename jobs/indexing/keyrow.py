@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.indexing.scratch import Scratch
-from jobs.source.listing import StoreListing
 from jobs.source.planning import Range
 from jobs.source.reading import RangeReader
-from jobs.source.retention import read_what_stays
+from jobs.source.retention import ListedLog, read_what_stays
 from jobs.source.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -214,18 +213,11 @@ class KeyRow:
         return None
 
 
-def collect_keys(  # noqa: PLR0913, PLR0917 - what is read, and by whom
-    workers: Workers,
-    listing: StoreListing,
-    ranges: Sequence[Range],
-    rules: Rules,
-    scratch: Scratch,
-    asked: Sequence[int] = (),
-) -> KeyRow:
-    """Read ranges of the log and return their keys; *asked* are offsets of messages whose places are wanted."""
+def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratch, asked: Sequence[int] = ()) -> KeyRow:
+    """Read a log and return its keys; *asked* are offsets of messages whose places are wanted."""
     task = partial(collect_range, rules=rules, scratch=scratch, asked=tuple(sorted(set(asked))))
-    outcomes = read_what_stays(workers, listing, ranges, task, lambda stretch: scratch.delete(stretch.file))
-    start = outcomes[0].range.start_offset if outcomes else max((range_.end_offset for range_ in ranges), default=0)
+    outcomes = read_what_stays(workers, log, task, lambda stretch: scratch.delete(stretch.file))
+    start = outcomes[0].range.start_offset if outcomes else max((range_.end_offset for range_ in log.ranges), default=0)
     return KeyRow(ScratchKeys(scratch), tuple(outcome.payload for outcome in outcomes), start)
 
 

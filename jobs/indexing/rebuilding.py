@@ -24,6 +24,7 @@ from jobs.indexing.settings import Settings, Wanted, settle
 from jobs.indexing.survivors import Survivor, completed_end, header_before, real_files
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import DEFAULT_RANGE_SIZE, plan_ranges
+from jobs.source.retention import ListedLog
 from jobs.source.workers import Workers
 from jobs.storage import storage_of
 from jobs.storage.local import Care
@@ -143,7 +144,7 @@ class _Plan(NamedTuple):
 
 def _plan_all(request: Request, workers: Workers, listing: StoreListing, settings: Settings, scratch: Scratch) -> _Plan:
     ranges = plan_ranges(listing, range_size=request.range_size)
-    row = collect_keys(workers, listing, ranges, settings.rules.value, scratch)
+    row = collect_keys(workers, ListedLog(listing, ranges), settings.rules.value, scratch)
     maker = _Maker(listing, settings, row)
     planned = plan_all(_log(row), settings.geometry.value.capacity)
     names = names_between([maker.time(plan.start) for plan in planned], settings.zone.value)
@@ -164,7 +165,7 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - the actors of the story
 ) -> _Plan:
     geometry = settings.geometry.value
     ranges = plan_ranges(listing, range_size=request.range_size)
-    explanation = explain(workers, listing, ranges, files, geometry, settings.rules.value, scratch)
+    explanation = explain(workers, ListedLog(listing, ranges), files, geometry, settings.rules.value, scratch)
     kept = [
         explained.survivor
         for explained in explanation.files

@@ -7,7 +7,7 @@ as it is once it has been read: from the first segment on that nobody had delete
 
 import errno
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from jobs.source.distribute import Outcome, Task
 from jobs.source.listing import StoreListing, list_again
@@ -17,6 +17,13 @@ from jobs.source.workers import Workers
 T = TypeVar("T")
 
 _TIMES = 3  # that a look is begun
+
+
+class ListedLog(NamedTuple):
+    """A log as it was listed, and the ranges that it is read in."""
+
+    listing: StoreListing
+    ranges: Sequence[Range]
 
 
 class CutBackError(FileNotFoundError):
@@ -70,15 +77,11 @@ def _still_begins(newest: Newest, listing: StoreListing) -> bool:
 
 
 def read_what_stays(
-    workers: Workers,
-    listing: StoreListing,
-    ranges: Sequence[Range],
-    task: Task[T],
-    discard: Callable[[T], object],
+    workers: Workers, log: ListedLog, task: Task[T], discard: Callable[[T], object]
 ) -> list[Outcome[T]]:
-    """Run *task* on ranges of the log; return those behind the last segment that was deleted meanwhile."""
-    outcomes = workers.ranges(ranges, task, discard)
-    confirm_gone(listing, outcomes)
+    """Run *task* on the ranges of a log; return those behind the last segment that was deleted meanwhile."""
+    outcomes = workers.ranges(log.ranges, task, discard)
+    confirm_gone(log.listing, outcomes)
     gone = {outcome.range.location for outcome in outcomes if outcome.seen.gone}
     first = max((number for number, outcome in enumerate(outcomes, 1) if outcome.range.location in gone), default=0)
     for outcome in outcomes[:first]:

@@ -17,6 +17,7 @@ from jobs.indexing.settings import Settings, Wanted, settle
 from jobs.indexing.survivors import real_files
 from jobs.source.listing import StoredFile, StoreListing
 from jobs.source.planning import DEFAULT_RANGE_SIZE, plan_ranges
+from jobs.source.retention import ListedLog
 from jobs.source.workers import Workers
 from jobs.storage import storage_of
 from jobs.verification.findings import Finding, PartReport
@@ -80,9 +81,9 @@ def verify_index(
 def _explain(
     workers: Workers, listing: StoreListing, settings: Settings, range_size: int, scratch: Scratch
 ) -> Explanation:
-    ranges = plan_ranges(listing, range_size=range_size)
+    log = ListedLog(listing, plan_ranges(listing, range_size=range_size))
     files = real_files(listing)
-    return explain(workers, listing, ranges, files, settings.geometry.value, settings.rules.value, scratch)
+    return explain(workers, log, files, settings.geometry.value, settings.rules.value, scratch)
 
 
 def _is_finding(explained: Explained) -> bool:

@@ -17,6 +17,7 @@ from jobs.indexing.settings import Known, Settings, parse_rules
 from jobs.indexing.survivors import Placing, asked_offsets, real_files
 from jobs.source.listing import StoreListing, list_store
 from jobs.source.planning import plan_ranges
+from jobs.source.retention import ListedLog
 from jobs.source.workers import OneByOne
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.layout import Buffer
@@ -64,7 +65,9 @@ class Opened:
         ranges = plan_ranges(self.listing, range_size=1 << 62)
         rules = self.settings.rules.value
         scratch = self._context.__enter__()
-        self.row: KeyRow = collect_keys(OneByOne(), self.listing, ranges, rules, scratch, asked_offsets(self.files))
+        self.row: KeyRow = collect_keys(
+            OneByOne(), ListedLog(self.listing, ranges), rules, scratch, asked_offsets(self.files)
+        )
 
     def close(self) -> None:
         """Remove the row."""
