@@ -8,7 +8,8 @@ pattern.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException
@@ -21,11 +22,11 @@ _GLOB = re.compile(r"([\[\]{}*?\\])")
 _MANY = 64  # paths: beyond, whole directories are listed, which costs one look each
 
 
-def segment_sizes(spark: SparkSession, segments: Sequence[Segment]) -> Mapping[str, int]:
-    """Return the length of each segment that executors can see; of a store elsewhere, there is one view alone."""
+def seen_by_executors(spark: SparkSession, segments: Sequence[Segment]) -> set[str]:
+    """Return the locations of segments that executors can see; of a store elsewhere, there is one view alone."""
     segments = [segment for segment in segments if is_local(segment.location)]
     if not segments:
-        return {}
+        return set()
     locations = [segment.location for segment in segments]
     if len(locations) > _MANY:
         locations = sorted({location.rpartition("/")[0] for location in locations})
@@ -38,16 +39,23 @@ def segment_sizes(spark: SparkSession, segments: Sequence[Segment]) -> Mapping[s
         left = [segment for segment in segments if os.path.exists(segment.location)]  # noqa: PTH110 - str is what we have
         if error.getCondition() != "PATH_NOT_FOUND" or len(left) == len(segments):
             raise
-        return segment_sizes(spark, left)
-    found = files.select("path", "length").toArrow().to_pydict()
-    return {_location(path): length for path, length in zip(found["path"], found["length"], strict=True)}
+        return seen_by_executors(spark, left)
+    # What Spark itself has listed is enough where it is one process: the first query of a session takes seconds.
+    if is_one_process(spark):
+        return {_location(unquote(path)) for path in files.inputFiles()}
+    return {_location(path) for path in files.select("path").toArrow()["path"].to_pylist()}
+
+
+def is_one_process(spark: SparkSession) -> bool:
+    """Tell whether executors are in the driver's own process."""
+    return re.match(r"local(\[|$)", spark.sparkContext.master) is not None
 
 
 def _location(path: str) -> str:
-    """Return the program's spelling of Spark's `path`."""
-    return unquote(path.removeprefix("file:")) if path.startswith("file:/") else path
+    """Return the program's spelling of a path of Spark's: `file:/…` in rows, `file:///…` in its list of files."""
+    return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:/") else path
 
 
-def unseen(segments: Sequence[Segment], sizes: Mapping[str, int]) -> list[Segment]:
+def unseen(segments: Sequence[Segment], seen: AbstractSet[str]) -> list[Segment]:
     """Return the segments that the driver sees and the executors do not."""
-    return [segment for segment in segments if segment.location not in sizes and os.path.exists(segment.location)]  # noqa: PTH110
+    return [segment for segment in segments if segment.location not in seen and os.path.exists(segment.location)]  # noqa: PTH110

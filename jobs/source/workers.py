@@ -12,7 +12,7 @@ from jobs.session import hadoop_options
 from jobs.source.distribute import Outcome, Task, chained, run_range, run_ranges
 from jobs.source.listing import Segment
 from jobs.source.planning import Range
-from jobs.source.presence import segment_sizes, unseen
+from jobs.source.presence import seen_by_executors, unseen
 from rmq_formats.errors import FormatError
 
 Item = TypeVar("Item")
@@ -117,5 +117,5 @@ class SparkWorkers:
         return results
 
     def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return the segments that the executors do not see: Spark is asked for the length of each."""
-        return unseen(segments, segment_sizes(self.spark, segments))
+        """Return the segments that the executors do not see: Spark is asked for each."""
+        return unseen(segments, seen_by_executors(self.spark, segments))
