@@ -27,6 +27,7 @@ _PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
         ["benchmarks.ingest", "--record-size", "256", "--mib", "1024"],
         ["benchmarks.ingest", "--record-size", "256", "--mib", "128", "--runs", "1"],
     ),
+    "stages": (["benchmarks.stages"], ["benchmarks.stages", "--mib", "128", "--runs", "1"]),
     "rebuild-index": (
         ["benchmarks.rebuild_index"],
         ["benchmarks.rebuild_index", "--gib", "0.25"],

@@ -1,0 +1,131 @@
+"""
+Where the CPU seconds of an ingest go: one process that does ever more of the work on the same log.
+
+    python -m benchmarks.stages [--mib N] [--record-size BYTES] [--runs N] [--compressible] [--folder DIR]
+                                [--scratch DIR]
+
+Each stage does what the one before it does, and one thing more; what that costs is the difference. They take turns, and
+the best of each one's runs counts. The log is in the page cache. The last stage is a whole run without Spark, its files
+and its commit included; what Spark adds is in the results of `benchmarks.ingest`.
+"""
+
+import argparse
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.broker import RELEASE
+from benchmarks.floor import batches_of
+from benchmarks.measuring import provenance
+from benchmarks.stores import FOLDER, Recipe, make_store
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
+from jobs.source.listing import list_store
+from jobs.source.planning import Range, plan_ranges
+from jobs.source.reading import RangeReader
+from jobs.source.workers import OneByOne
+from jobs.storage import storage_of
+from rmq_formats.commitlog import kernels
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.compiled import compiled
+from rmq_formats.kernels import Bytes, Integers, number_at
+
+_BUFFER = np.empty(16 << 20, np.uint8)  # as a task has it, which numpy lays on large pages
+
+
+def read(ranges: Sequence[Range]) -> None:
+    """Read every byte once, as a task does."""
+    for range_ in ranges:
+        with storage_of(range_.location, range_.options).open(range_.location) as file:
+            for at in range(range_.start, range_.end, _BUFFER.size):
+                file.read_into(at, _BUFFER.data[: range_.end - at])
+
+
+def scan(ranges: Sequence[Range]) -> Iterator[Records]:
+    """Find the records."""
+    for range_ in ranges:
+        yield from (item for item in RangeReader(range_).pieces() if isinstance(item, Records))
+
+
+def check(ranges: Sequence[Range]) -> None:
+    """Find the records, and hold their bodies against their checksums."""
+    if sum(_count_wrong(records.buffer, records.positions) for records in scan(ranges)):
+        raise SystemExit("a body is not what was written")
+
+
+@compiled
+def _count_wrong(buffer: Bytes, positions: Integers) -> int:
+    wrong = 0
+    for i in range(positions.size):
+        wrong += 0 if kernels.has_right_crc(buffer, number_at(positions, i)) else 1
+    return wrong
+
+
+def decode(ranges: Sequence[Range]) -> None:
+    """Make all columns of `messages`, which checks bodies too."""
+    for range_ in ranges:
+        for _ in batches_of(range_):
+            pass
+
+
+def write(store: Path, scratch: Path) -> None:
+    """Ingest messages alone."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    ingest(Request(str(store), str(scratch), broker="b", tables=frozenset(), release=RELEASE), OneByOne())
+
+
+def main() -> None:
+    """Print the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--record-size", type=int, default=1024)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--compressible", action="store_true")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument(
+        "--scratch", type=Path, help="where the last stage writes: in memory, it is no disk that is timed"
+    )
+    told = parser.parse_args()
+    store = make_store(Recipe(told.mib << 20, told.record_size, compressible=told.compressible), told.folder)
+    scratch = (told.scratch or told.folder) / "rocketmq-lake-stages"
+    ranges = plan_ranges(list_store(str(store)))
+    stages: dict[str, Callable[[], object]] = {
+        "reading": lambda: read(ranges),
+        "finding records": lambda: sum(records.positions.size for records in scan(ranges)),
+        "checking bodies": lambda: check(ranges),
+        "making columns": lambda: decode(ranges),
+        "writing Parquet, commit": lambda: write(store, scratch),
+    }
+    best = dict.fromkeys(stages, float("inf"))
+    for turn in range(told.runs + 1):
+        for name, run in stages.items():
+            began = time.process_time()
+            run()
+            if turn:  # the first turn warms up
+                best[name] = min(best[name], time.process_time() - began)
+    shutil.rmtree(scratch)
+    per_gib = {name: seconds / told.mib * 1024 for name, seconds in best.items()}
+    result = {**provenance(), "record_size": told.record_size, "mib": told.mib, **_figures(per_gib)}
+    print(json.dumps(result, indent=2))
+
+
+def _figures(per_gib: dict[str, float]) -> dict[str, object]:
+    """Return what each stage adds, from what each took with all those before it."""
+    added = [after - before for before, after in pairwise([0.0, *per_gib.values()])]
+    own = dict(zip(per_gib, added, strict=True))
+    decoding = per_gib["making columns"] - per_gib["reading"]
+    return {
+        "core_s_per_gib": {name: round(seconds, 3) for name, seconds in own.items()},
+        "core_s_per_gib_of_all": round(per_gib["writing Parquet, commit"], 3),
+        "decode_gb_per_core_s": round((1 << 30) / 1e9 / decoding, 2),
+        "decode_gb_per_core_s_without_crc": round((1 << 30) / 1e9 / (decoding - own["checking bodies"]), 2),
+    }
+
+
+if __name__ == "__main__":
+    main()
