@@ -7,6 +7,8 @@ VERDICTS := build/verdicts.jsonl
 # Left out of `make test`: what needs more than Python and Java, or minutes.
 SLOW := oracle or cluster or s3 or hdfs or browser or slow
 
+WRITERS := tests/oracle/test_what_brokers_write.py
+
 # What tests compiled code waits for the compiler, and tries hundreds of random logs; `make test` has it.
 COMPILED := $(wildcard $(patsubst %,tests/formats/test_%.py,bounds columns *_build kernels scan))
 FAST := $(filter-out $(COMPILED),$(wildcard tests/test_*.py tests/formats/test_*.py)) \
@@ -19,7 +21,7 @@ COVERED := NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest -q -m "not ($(SLOW) or campai
 LOCK := uv pip compile pyproject.toml --generate-hashes --universal --no-emit-index-url --no-header --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help environment test test-fast test-slow test-campaign test-matrix golden test-browser coverage check format bench lock
+.PHONY: help environment test test-fast test-slow test-campaign test-matrix matrix-writers matrix-others golden test-browser coverage check format bench lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,8 +46,14 @@ test-browser: environment ## Reports as a browser shows them
 
 test-matrix: environment ## What real brokers of every release write and accept (an hour), as docs/compatibility.md
 	mkdir -p build && rm -f $(VERDICTS)
-	ORACLE_VERDICTS=$(VERDICTS) $(PYTHON) -m pytest -m matrix tests/oracle $(ARGS)
+	$(MAKE) --jobs 2 --no-print-directory --output-sync=target matrix-writers matrix-others
 	$(PYTHON) -m tests.oracle.compatibility $(VERDICTS)
+
+# Two halves side by side: brokers wait most of the time.
+matrix-writers: MATRIX_PART = $(WRITERS)
+matrix-others: MATRIX_PART = $(filter-out $(WRITERS),$(wildcard tests/oracle/test_*.py))
+matrix-writers matrix-others:
+	ORACLE_VERDICTS=$(VERDICTS) $(PYTHON) -m pytest -m matrix $(MATRIX_PART) $(ARGS)
 
 golden: environment ## Stores of real brokers, with provenance and hashes, in build/golden (ARGS="--release 5.5.0")
 	$(PYTHON) -m tests.oracle.golden --out build/golden $(ARGS)

@@ -49,8 +49,9 @@ Each inequality has one of these names; nothing else was seen, and a test fails 
 * `lost` (not in the table: in DLedger groups of several, seen in 4.9.8): recovery deletes the unfinished index file
   of a killed member and dispatches from the end of its queues on; what stood in the deleted file is indexed no more.
   A member of 5.3.3 or 5.5.0 that led and comes back indexes what is taken back from it, too; one of 5.4.0 sometimes
-  gives no units to what is written over that. A member of 5.2.0 that comes back begins its queues anew, behind the
-  units that they had (`tests/oracle/test_group.py`).
+  gives no units to what is written over that. A killed member of 5.4.0 that comes back sometimes has no unit for its
+  last record, and those behind stand one place too low. A member of 5.2.0 that comes back begins its queues anew,
+  behind the units that they had (`tests/oracle/test_group.py`).
 * *lost at recovery* (not in the table: the brokers here are told otherwise): from 5.4.0 on recovery looks at the ten
   newest log files only (`commitLogRecoverMaxNum`); what was not dispatched before them never gets units and entries.
 * *units into the log equal*: a shortened log no longer proves the units of deleted messages; all others are equal.
