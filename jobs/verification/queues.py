@@ -87,6 +87,7 @@ def verify_queues(
             "behind": joined.behind,
             "expected": joined.expected,
             "matched": joined.matched,
+            "misplaced": joined.misplaced,
             "expired": joined.expired,
             "blanks": joined.blanks,
             "ahead": joined.ahead,

@@ -222,6 +222,10 @@ def test_a_lost_unit_is_told_and_not_what_moved_up(store: Store) -> None:
     for position, unit in enumerate([*units[:12], *units[13:], bytes(UNIT.size)]):
         store.write(T1, position, unit)
     only(store, "missing_unit", f"{T1}/{name_of_offset(200)}", 40)
+    numbers = verified(store.root, store.name).numbers
+
+    assert numbers["misplaced"] == 13
+    assert numbers["matched"] + numbers["misplaced"] + 1 == numbers["expected"]
 
 
 def test_a_gap_in_the_queue_offsets_is_told(store: Store) -> None:
