@@ -46,7 +46,7 @@ test-browser: environment ## Reports as a browser shows them
 
 test-matrix: environment ## What real brokers of every release write and accept (an hour), as docs/compatibility.md
 	mkdir -p build && rm -f $(VERDICTS)
-	$(MAKE) --jobs 2 --no-print-directory --output-sync=target matrix-writers matrix-others
+	$(MAKE) --jobs 2 --no-print-directory matrix-writers matrix-others
 	$(PYTHON) -m tests.oracle.compatibility $(VERDICTS)
 
 # Two halves side by side: brokers wait most of the time.
