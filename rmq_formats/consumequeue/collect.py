@@ -46,6 +46,8 @@ PACKED_UNIT = np.dtype(
     ]
 )
 
+_FIRST_ROOM = 1 << 12  # units of a block; most ranges have few
+_ROOM = 1 << 16
 _TEXT_ROOM = 1 << 17  # more than the text of any property can take
 _ANY = (1 << 63) - 1
 
@@ -75,7 +77,8 @@ class UnitCollector:
         self._default_delay = delay_ms(1, ())
         self._queues = _Queues(rules.batch_topics)
         self._tags = _Tags(are_wanted=with_tags)
-        self._units = np.empty((kernels.UNIT_ROWS, 1 << 12), np.int64)
+        self._full: list[NDArray[np.int64]] = []  # blocks of units: an array that grew would stand there twice
+        self._units = np.empty((kernels.UNIT_ROWS, _FIRST_ROOM), np.int64)
         self._count = 0
 
     def add(self, records: "Records", from_offset: int = 0, to_offset: int = _ANY) -> None:
@@ -107,7 +110,7 @@ class UnitCollector:
                 self._queues.table, self._units, self._count, tags.table, tags.count,
             )  # fmt: skip
             if reason == kernels.NO_UNIT_ROOM:
-                self._grow()
+                self._begin_block()
             elif reason == kernels.NO_TAG_ROOM:
                 tags.make_room()
             elif reason == kernels.NEW_QUEUE:
@@ -116,8 +119,10 @@ class UnitCollector:
                 self._add_special(records, at)
                 at += 1
 
-    def _grow(self) -> None:
-        self._units = np.concatenate([self._units, np.empty_like(self._units)], axis=1)
+    def _begin_block(self) -> None:
+        self._full.append(self._units[:, : self._count])
+        self._units = np.empty((kernels.UNIT_ROWS, _ROOM), np.int64)
+        self._count = 0
 
     def _add_special(self, records: "Records", at: int) -> None:
         """Collect the units of one record as the scalar module makes them."""
@@ -132,7 +137,7 @@ class UnitCollector:
                 topic = unit.queue.topic
                 self._queues.enter(topic.encode("utf-8", "surrogatepass"), topic, unit.queue.queue_id)
             if self._count == self._units.shape[1]:
-                self._grow()
+                self._begin_block()
             self._units[:, self._count] = (
                 self._queues.number(unit.queue),
                 *(unit.queue_offset, unit.physical_offset, unit.tags_code, unit.store_timestamp, unit.size),
@@ -144,16 +149,20 @@ class UnitCollector:
     def finish(self) -> PackedUnits:
         """Return what was collected, queue by queue."""
         names, rank = self._queues.sorted()
-        collected = self._units[:, : self._count]
-        numbers = rank[collected[kernels.QUEUE]]
+        numbers = rank[self._collected(kernels.QUEUE)]
         starts = np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=len(names)))])
-        order = np.empty(self._count, np.int64)
+        order = np.empty(numbers.size, np.int64)
         kernels.group(numbers, starts.copy(), order)
-        units = np.zeros(self._count, PACKED_UNIT)
+        units = np.zeros(numbers.size, PACKED_UNIT)
         for field, row in _FIELD_ROWS.items():
-            units[field] = collected[row][order]
-        tag_numbers = collected[kernels.TAG][order].astype(np.int32) if self._tags.are_wanted else np.empty(0, np.int32)
+            units[field] = self._collected(row)[order]
+        tag_numbers = np.empty(0, np.int32)
+        if self._tags.are_wanted:
+            tag_numbers = self._collected(kernels.TAG)[order].astype(np.int32)
         return PackedUnits(names, starts, units, tag_numbers, self._tags.texts())
+
+    def _collected(self, row: int) -> Integers:
+        return np.concatenate([block[row] for block in (*self._full, self._units[:, : self._count])])
 
 
 _FIELD_ROWS = {
