@@ -345,7 +345,7 @@ def _ways(previous: bytes | None, file: bytes, log: list[MessageRecord], writer:
         whole = list(map(_Part, log))
         yield _Way("whole", None, whole)
         yield _Way("repeated", None, _with_repetition(whole, file, writer))
-        yield _Way("repeated", None, _with_cut_repetition(whole, file))
+        yield from (_Way("repeated", None, parts) for parts in _with_cut_repetition(whole, file, writer))
         return
     header = decode_header(previous)
     rest = [_Part(record) for record in log if record.physical_offset >= header.end_physical_offset]
@@ -353,15 +353,14 @@ def _ways(previous: bytes | None, file: bytes, log: list[MessageRecord], writer:
     if rest and rest[0].record.physical_offset == header.end_physical_offset:
         known = sum(entry.physical_offset == header.end_physical_offset for entry in _entries(previous, writer))
         continued[0] = rest[0]._replace(first=known)
-        again = known - len(index_keys(rest[0].record, release_at(rules_of(*writer.rules), header.end_physical_offset)))
-        if again > 0:
-            # The file before was full in the middle of the repetition.
-            yield _Way("repeated", header, [rest[0]._replace(first=again), *rest[1:]])
+        for put in range(1, min(_key_count(rest[0].record, writer), known - 1) + 1):
+            # A kill let *put* of its keys be put; the file before was full in the middle of their repetition.
+            yield _Way("repeated", header, [rest[0]._replace(first=known - put), *rest[1:]])
     yield _Way("continued", header, continued)
     yield _Way("repeated", header, rest)
     yield _Way("repeated", header, _with_repetition(rest, file, writer))
     yield _Way("repeated", header, _with_repetition(continued, file, writer))
-    yield _Way("repeated", header, _with_cut_repetition(continued, file))
+    yield from (_Way("repeated", header, parts) for parts in _with_cut_repetition(continued, file, writer))
     begin = decode_header(file).begin_physical_offset
     if begin > header.end_physical_offset:
         yield _Way("lost", header, [_Part(record) for record in log if record.physical_offset >= begin])
@@ -372,24 +371,31 @@ def _ways(previous: bytes | None, file: bytes, log: list[MessageRecord], writer:
 def _with_repetition(parts: list[_Part], file: bytes, writer: Writer) -> list[_Part]:
     """Put all keys of a message once more where *file* has more entries of it than it has keys."""
     entries = Counter(entry.physical_offset for entry in _entries(file, writer))
-    rules = rules_of(*writer.rules)
     repeated = []
     for part in parts:
-        offset = part.record.physical_offset
-        surplus = entries[offset] - len(index_keys(part.record, release_at(rules, offset))) if offset in entries else 0
-        if surplus > 0:
-            repeated += [part._replace(end=part.first + surplus), _Part(part.record)]
-        else:
-            repeated.append(part)
+        surplus = max(entries[part.record.physical_offset] - _key_count(part.record, writer), 0)
+        repeated += [part._replace(end=part.first + surplus), _Part(part.record)] if surplus else [part]
     return repeated
 
 
-def _with_cut_repetition(parts: list[_Part], file: bytes) -> list[_Part]:
-    """Put all keys of the message that a full *file* ends with once more: it had room for some of them."""
+def _with_cut_repetition(parts: list[_Part], file: bytes, writer: Writer) -> Iterator[list[_Part]]:
+    """
+    Put the keys of the message that a full *file* ends with once more: it had room for some of them.
+
+    All of its keys had been put when the broker was killed, or only the first ones.
+    """
     last = decode_header(file).end_physical_offset
-    return [
-        again for part in parts for again in (part, _Part(part.record))[: 1 + (part.record.physical_offset == last)]
-    ]
+    at = next((at for at, part in enumerate(parts) if part.record.physical_offset == last), None)
+    if at is None:
+        return
+    part = parts[at]
+    for put in range(1, _key_count(part.record, writer) + 1):
+        yield [*parts[:at], part._replace(end=part.first + put), _Part(part.record), *parts[at + 1 :]]
+
+
+def _key_count(record: MessageRecord, writer: Writer) -> int:
+    """Return how many keys a message has in the index."""
+    return len(index_keys(record, release_at(rules_of(*writer.rules), record.physical_offset)))
 
 
 def _made(way: _Way, writer: Writer, count: int = 1 << 31) -> IndexFile:
