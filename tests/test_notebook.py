@@ -26,7 +26,7 @@ def test_the_notebook_shows_what_its_cells_give(
     monkeypatch.setenv("RMQ_NOTEBOOK", "")
     monkeypatch.setenv("TZ", "UTC")
 
-    assert recorded() == list(shown(tmp_path))
+    assert recorded() == list(shown(tmp_path)), "`python -m tests.notebook` writes what it shows anew"
 
 
 def test_the_notebook_has_what_a_reader_expects() -> None:
