@@ -41,6 +41,10 @@ _PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
         ["benchmarks.beside_broker"],
         ["benchmarks.beside_broker", "--mib", "128", "--seconds", "5", "--rate", "200"],
     ),
+    "beside-broker-cold": (
+        ["benchmarks.beside_broker", "--cold"],
+        ["benchmarks.beside_broker", "--cold", "--mib", "128", "--seconds", "5", "--rate", "200"],
+    ),
     "query-store": (["benchmarks.query_store"], ["benchmarks.query_store"]),
     "query-lake": (["benchmarks.query_lake"], ["benchmarks.query_lake", "--entries", "1000000"]),
     "growth": (["benchmarks.growth"], ["benchmarks.growth", "--gib", "1"]),
