@@ -39,6 +39,7 @@ from jobs.indexing.survivors import (
 from jobs.source.listing import StoreListing
 from jobs.source.planning import Range
 from jobs.storage import arrow_file, storage_of
+from rmq_formats.arrow import column
 from rmq_formats.indexfile.build import FileBuilder, RuleTable
 from rmq_formats.indexfile.columns import SCHEMA, STORED_ENTRY, entry_batch
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, Geometry, IndexHeader
@@ -49,27 +50,23 @@ ROWS_A_GROUP = 1 << 18  # of a Parquet file: they are sorted in memory
 ROWS_A_FILE = 1 << 21
 
 
-def _column(name: str, type_: pa.DataType, comment: str) -> pa.Field:
-    return pa.field(name, type_, metadata={"comment": comment})
-
-
 FILES_SCHEMA = pa.schema(
     [
-        _column("index_file", pa.int64(), "ordinal of the index file, counted from the first one in the lake"),
-        _column("name", pa.string(), "the broker's own file at this place, where it had one; its time tells the age"),
-        _column("begin_timestamp", pa.int64(), "header field: store time of the first entry's message"),
-        _column("end_timestamp", pa.int64(), "header field: store time of the last entry's message"),
-        _column("begin_physical_offset", pa.int64(), "header field: of the first entry's message"),
-        _column("end_physical_offset", pa.int64(), "header field: of the last entry's message"),
-        _column("hash_slot_count", pa.int32(), "header field: slots in use; up to 4.7.0 the number of entries"),
-        _column("index_count", pa.int32(), "header field: number of the next free entry"),
-        _column("is_complete", pa.bool_(), "the file is full; an open one gets a newer row with each run"),
-        _column("sha256", pa.string(), "of the file's bytes, once it is complete"),
-        _column("hash_slots", pa.int32(), "geometry: maxHashSlotNum"),
-        _column("index_num", pa.int32(), "geometry: maxIndexNum"),
-        _column("geometry_origin", pa.string(), "given, detected or assumed"),
-        _column("release", pa.string(), "by whose rules the entries were made; several where the store was upgraded"),
-        _column("run", pa.int64(), "number of the store's run that wrote this row; the newest one counts"),
+        column("index_file", pa.int64(), "ordinal of the index file, counted from the first one in the lake"),
+        column("name", pa.string(), "the broker's own file at this place, where it had one; its time tells the age"),
+        column("begin_timestamp", pa.int64(), "header field: store time of the first entry's message"),
+        column("end_timestamp", pa.int64(), "header field: store time of the last entry's message"),
+        column("begin_physical_offset", pa.int64(), "header field: of the first entry's message"),
+        column("end_physical_offset", pa.int64(), "header field: of the last entry's message"),
+        column("hash_slot_count", pa.int32(), "header field: slots in use; up to 4.7.0 the number of entries"),
+        column("index_count", pa.int32(), "header field: number of the next free entry"),
+        column("is_complete", pa.bool_(), "the file is full; an open one gets a newer row with each run"),
+        column("sha256", pa.string(), "of the file's bytes, once it is complete"),
+        column("hash_slots", pa.int32(), "geometry: maxHashSlotNum"),
+        column("index_num", pa.int32(), "geometry: maxIndexNum"),
+        column("geometry_origin", pa.string(), "given, detected or assumed"),
+        column("release", pa.string(), "by whose rules the entries were made; several where the store was upgraded"),
+        column("run", pa.int64(), "number of the store's run that wrote this row; the newest one counts"),
     ]
 )
 

@@ -13,20 +13,16 @@ from deltalake import Schema
 
 from jobs.indexing.ingesting import FILES_SCHEMA
 from jobs.queues.rows import SCHEMA as UNIT_SCHEMA
+from rmq_formats.arrow import column, required
 from rmq_formats.commitlog.schema import SCHEMA
 from rmq_formats.indexfile.columns import SCHEMA as ENTRY_SCHEMA
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
 
-def column(name: str, type_: pa.DataType, comment: str) -> pa.Field:
-    """Return a nullable column with its meaning."""
-    return pa.field(name, type_, metadata={"comment": comment})
-
-
 _WHOSE = (
-    column("broker", pa.string(), "label of the broker that wrote the store"),
-    column("store_id", pa.string(), "which log this is from, known by its bytes"),
+    required("broker", pa.string(), "label of the broker that wrote the store"),
+    required("store_id", pa.string(), "which log this is from, known by its bytes"),
 )
 
 
@@ -57,8 +53,12 @@ class Table:
 
     @cached_property
     def plain_schema(self) -> pa.Schema:
-        """Arrow's schema as readers see it, without the dictionaries that the writer holds columns in."""
-        return pa.schema([field.with_type(_plain(field.type)) for field in self.schema])
+        """
+        Arrow's schema as readers see it, without the dictionaries that the writer holds columns in.
+
+        To Delta every column may be NULL, also those that a file's own schema requires: that can be taken back.
+        """
+        return pa.schema([pa.field(field.name, _plain(field.type), metadata=field.metadata) for field in self.schema])
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
@@ -73,12 +73,12 @@ def _plain(type_: pa.DataType) -> pa.DataType:
 MESSAGES = Table(
     "messages",
     "one CommitLog record",
-    (column("segment", pa.int64(), "physical offset of the first byte of the record's file"), *SCHEMA),
+    (required("segment", pa.int64(), "physical offset of the first byte of the record's file"), *SCHEMA),
     statistics=(
         "segment", "queue_id", "queue_offset", "physical_offset", "born_timestamp", "store_timestamp",
         "store_time", "store_date", "topic", "uniq_key", "offset_msg_id",
     ),
-    bloom_filters=("uniq_key", "offset_msg_id"),
+    bloom_filters=("uniq_key",),
 )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ _WORTH_IT = 0.95  # of its size: what does not become smaller than that is store
 SMALL_GROUP = 4 << 20  # bytes of rows: a row group has as many, unless it is the last one
 STATISTICS_LENGTH = 56  # characters of text minima and maxima: IPv6 ids are this long
 _ASCENDING = ("physical_offset", "queue_offset")
+_ASCENDING_TEXT = ("offset_msg_id",)  # their minima and maxima find a value: no filter is needed
 _HIGHEST = "\U0010ffff"
 _FALSE_POSITIVES = 0.01  # of a bloom filter
 
@@ -218,7 +219,7 @@ def _repeated(table: Table) -> Iterator[str]:
         is_text = pa.types.is_dictionary(field.type) or pa.types.is_string(field.type)
         if pa.types.is_map(field.type):
             yield f"{field.name}.key_value.key"
-        elif is_text and field.name not in table.bloom_filters:
+        elif is_text and field.name not in {*table.bloom_filters, *_ASCENDING_TEXT}:
             yield field.name
 
 

@@ -7,6 +7,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmq_formats.arrays import dtype_of
+from rmq_formats.arrow import column, required
 from rmq_formats.compiled import compiled
 from rmq_formats.indexfile.build import KINDS
 from rmq_formats.indexfile.layout import ENTRY, Geometry
@@ -15,23 +16,19 @@ from rmq_formats.kernels import Bytes, clean_text_size, copy_clean_text
 STORED_ENTRY = dtype_of(ENTRY)
 
 
-def _column(name: str, type_: pa.DataType, comment: str) -> pa.Field:
-    return pa.field(name, type_, metadata={"comment": comment})
-
-
 SCHEMA = pa.schema(
     [
-        _column("index_file", pa.int64(), "ordinal of the index file, counted from the first one in the lake"),
-        _column("entry", pa.int32(), "number of the entry in its file, from 1 on"),
-        _column("slot", pa.int32(), "number of the hash slot that the entry hangs in"),
-        _column("key_hash", pa.int32(), "of topic#key as Java hashes it, without its sign"),
-        _column("physical_offset", pa.int64(), "of the message"),
-        _column("time_diff_s", pa.int32(), "seconds from the file's begin to the message's store time, as of the put"),
-        _column("prev_entry", pa.int32(), "number of the slot's entry before this one; 0 for none"),
-        _column("topic", pa.string(), "stored topic of the message; NULL where the message was gone before the lake"),
-        _column("key", pa.string(), "unique key, one word of KEYS, or the whole TAGS; NULL as topic"),
-        _column("kind", pa.string(), "unique, key, or tag (5.4.0+)"),
-        _column("store_timestamp", pa.int64(), "ms, of the message; NULL as topic"),
+        required("index_file", pa.int64(), "ordinal of the index file, counted from the first one in the lake"),
+        required("entry", pa.int32(), "number of the entry in its file, from 1 on"),
+        required("slot", pa.int32(), "number of the hash slot that the entry hangs in"),
+        required("key_hash", pa.int32(), "of topic#key as Java hashes it, without its sign"),
+        required("physical_offset", pa.int64(), "of the message"),
+        required("time_diff_s", pa.int32(), "seconds from the file's begin to the message's store time, as of the put"),
+        required("prev_entry", pa.int32(), "number of the slot's entry before this one; 0 for none"),
+        column("topic", pa.string(), "stored topic of the message; NULL where the message was gone before the lake"),
+        column("key", pa.string(), "unique key, one word of KEYS, or the whole TAGS; NULL as topic"),
+        column("kind", pa.string(), "unique, key, or tag (5.4.0+)"),
+        column("store_timestamp", pa.int64(), "ms, of the message; NULL as topic"),
     ]
 )
 _KINDS = pa.array([kind.value for kind in KINDS])

@@ -2,29 +2,34 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs.lake.tables import QUARANTINE, SUPERSEDED_MESSAGES, Table
-from jobs.lake.writing import SMALL_GROUP, TableFile
+from jobs.lake.reading import batches
+from jobs.lake.tables import MESSAGES, QUARANTINE, Table
+from jobs.lake.writing import SMALL_GROUP, TableFile, statistics, writer_settings
+from rmq_formats.arrow import column, required
 
 _RANDOM = random.Random(4711)
 _WHOSE = {"broker": "b", "store_id": "s"}
+_TABLE = Table(
+    "bodies",
+    "one body",
+    (required("physical_offset", pa.int64(), "where it stands"), column("body", pa.binary(), "its bytes")),
+    statistics=("physical_offset",),
+)
 
 
-def _written(lake: Path, table: Table, **values: list[object]) -> Path:
-    """Write a file of *table* with these columns, everything else NULL, and return it."""
-    rows = len(next(iter(values.values())))
-    columns = [
-        pa.array(values[field.name], field.type) if field.name in values else pa.nulls(rows, field.type)
-        for field in table.schema
-    ]
-    with TableFile(str(lake), table, "file.parquet", _WHOSE, {}) as file:
-        file.write(pa.RecordBatch.from_arrays(columns, schema=table.schema))
+def _written(lake: Path, **values: list[Any]) -> Path:
+    """Write a file of `_TABLE` with these columns, and return it."""
+    columns = [pa.array(values[field.name], field.type) for field in _TABLE.columns]
+    with TableFile(str(lake), _TABLE, "file.parquet", _WHOSE, {}) as file:
+        file.write(pa.RecordBatch.from_arrays(columns, schema=pa.schema(_TABLE.columns)))
         file.close()
-    return lake / table.name / "file.parquet"
+    return lake / _TABLE.name / "file.parquet"
 
 
 def _codecs(path: Path) -> dict[str, str]:
@@ -45,11 +50,56 @@ def test_bodies_that_a_codec_does_not_shorten_are_stored_as_they_are(
     tmp_path: Path, bodies: list[object], codec: str
 ) -> None:
     """Encrypted and compressed bodies cost no time for nothing; all other columns are compressed in any case."""
-    path = _written(tmp_path, SUPERSEDED_MESSAGES, body=bodies, physical_offset=list(range(500)))
+    path = _written(tmp_path, physical_offset=list(range(500)), body=bodies)
     codecs = _codecs(path)
     assert codecs.pop("body") == codec
     assert set(codecs.values()) == {"ZSTD"}
     assert pq.read_table(path, columns=["body"])["body"].to_pylist() == bodies
+
+
+def test_a_file_says_which_columns_every_row_has(tmp_path: Path) -> None:
+    """A column that is declared so has no levels in the file; what the log says of it is the same."""
+    path = _written(tmp_path, physical_offset=[7, 9], body=[b"x", None])
+    assert {name: _is_required(path, name) for name in pq.read_schema(path).names} == {
+        "broker": True,
+        "store_id": True,
+        "physical_offset": True,
+        "body": False,
+    }
+    stats = statistics(pq.read_metadata(path), _TABLE)
+    assert stats["nullCount"] == {"broker": 0, "store_id": 0, "physical_offset": 0}
+    assert (stats["minValues"]["physical_offset"], stats["maxValues"]["physical_offset"]) == (7, 9)
+
+
+def _is_required(path: Path, name: str) -> bool:
+    return bool(pq.ParquetFile(path).schema.column(pq.read_schema(path).names.index(name)).max_definition_level == 0)
+
+
+def test_a_row_without_a_column_that_every_row_has_is_refused(tmp_path: Path) -> None:
+    """It would be another value to every reader."""
+    with pytest.raises(pa.ArrowInvalid, match="physical_offset"):
+        _written(tmp_path, physical_offset=[7, None], body=[b"x", b"y"])
+    assert not list((tmp_path / _TABLE.name).iterdir())
+
+
+def test_files_from_before_a_column_was_required_are_merged_with_others(tmp_path: Path) -> None:
+    """Lakes have files whose columns may all be NULL."""
+    older = tmp_path / "older.parquet"
+    pq.write_table(pa.table({**{name: [text] for name, text in _WHOSE.items()}, "physical_offset": [5]}), older)
+    with TableFile(str(tmp_path), _TABLE, "merged.parquet", {}, {}) as file:
+        for path in (older, _written(tmp_path, physical_offset=[7], body=[b"x"])):
+            for batch in batches(str(path), _TABLE, {}):
+                file.write(batch)
+        file.close()
+    merged = pq.read_table(tmp_path / _TABLE.name / "merged.parquet", columns=["physical_offset", "body"])
+    assert merged.to_pylist() == [{"physical_offset": 5, "body": None}, {"physical_offset": 7, "body": b"x"}]
+
+
+def test_offset_ids_cost_neither_a_filter_nor_a_dictionary() -> None:
+    """They ascend as the log does, so that minima and maxima find one; clients' ids have no order."""
+    settings = writer_settings(MESSAGES, 1000)
+    assert set(settings["bloom_filter_options"]) == {"uniq_key"}
+    assert {"offset_msg_id", "uniq_key"}.isdisjoint(settings["use_dictionary"])
 
 
 def _write_until_the_disk_is_gone(lake: Path) -> None:

@@ -33,11 +33,12 @@ from jobs.lake.runs import (
     sweep,
     unfinished,
 )
-from jobs.lake.tables import QUARANTINE, column
+from jobs.lake.tables import QUARANTINE
 from jobs.lake.writing import Action, FileNaming, TableFile
 from jobs.optimize import NotALake, optimize
 from jobs.source.reading import Fingerprint
 from jobs.source.workers import OneByOne
+from rmq_formats.arrow import column
 from tests.pipeline.broker import Broker, some_records
 from tests.pipeline.lakes import leftovers, raw_rows, rows_of
 

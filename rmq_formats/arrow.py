@@ -1,0 +1,13 @@
+"""How a table's columns are declared: name, type, meaning, and whether a row may lack it."""
+
+import pyarrow as pa
+
+
+def column(name: str, type_: pa.DataType, comment: str) -> pa.Field:
+    """Return a column that may be NULL, and its meaning."""
+    return pa.field(name, type_, metadata={"comment": comment})
+
+
+def required(name: str, type_: pa.DataType, comment: str) -> pa.Field:
+    """Return a column that every row has: a file then says of no row that it is there."""
+    return pa.field(name, type_, nullable=False, metadata={"comment": comment})
