@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import Measured, measured, medians, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store, offsets_of
-from jobs.ingest import Request, ingest
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
 from jobs.source.workers import OneByOne
 from rmq_formats.commitlog.layout import PROPERTIES_LENGTH, RECORD, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record

@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 
 from benchmarks.measuring import provenance
-from jobs.ingest import Request, ingest
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
 from jobs.lake import commit, compaction
 from jobs.report.model import Bars
 from jobs.source.workers import OneByOne

@@ -29,7 +29,8 @@ from benchmarks.broker import RELEASE, rebuilt_by_broker
 from benchmarks.floor import batches_of, floor
 from benchmarks.measuring import Measured, measured, medians, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.ingest import Request, ingest
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
 from jobs.source.listing import list_store
 from jobs.source.planning import plan_ranges
 from jobs.source.workers import OneByOne, SparkWorkers, Workers

@@ -9,12 +9,7 @@ import click
 from jobs.beside_broker import care_beside
 from jobs.configuration import config_option
 from jobs.exit_codes import ExitCode
-from jobs.ingestion.model import TABLES, Request, Summary
-from jobs.ingestion.run import ingest
-from jobs.lake.identity import AmbiguousBrokerError
-from jobs.lake.runs import HeldByOtherError, Lake
 from jobs.log import say
-from jobs.metrics import write_metrics
 from jobs.options import (
     WRITTEN,
     StorePlace,
@@ -24,16 +19,13 @@ from jobs.options import (
     report_option,
     store_options,
 )
-from jobs.report.of_ingest import report_of
-from jobs.report.writing import write_report
 from jobs.selection import Selection
-from jobs.session import hadoop_options, spark_session
-
-__all__ = ["Request", "Summary", "command", "ingest"]
 
 
 def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Refuse a table that there is none of."""
+    from jobs.ingestion.model import TABLES
+
     unknown = set(value.split(",")) - TABLES if value else set()
     if unknown:
         raise click.BadParameter(f"no table {min(unknown)!r}; there are {', '.join(sorted(TABLES))}", ctx, parameter)
@@ -105,7 +97,17 @@ def command(  # noqa: PLR0913 - one argument an option
     quiet: bool,
 ) -> ExitCode:
     """Bring what is new in STORE into the Delta tables of LAKE, every message exactly once."""
+    from jobs.session import begin_session, hadoop_options, spark_session
+
     conf = place.conf()
+    care = care_beside(place.store, max_rate)
+    begin_session("rmq-lake ingest", half=care is not None, warm="jobs.ingestion.ranges")
+
+    from jobs.ingestion.model import TABLES, Request
+    from jobs.ingestion.run import ingest
+    from jobs.lake.identity import AmbiguousBrokerError
+    from jobs.lake.runs import HeldByOtherError, Lake
+
     request = Request(
         store=place.store,
         lake=lake,
@@ -119,7 +121,7 @@ def command(  # noqa: PLR0913 - one argument an option
         tables=frozenset(tables.split(",")) if tables else TABLES,
         settle_ms=settle,
         dry_run=dry_run,
-        care=care_beside(place.store, max_rate),
+        care=care,
     )
     try:
         summary = ingest(request)
@@ -129,37 +131,16 @@ def command(  # noqa: PLR0913 - one argument an option
         say(f"rmq-lake: {place.store}: {error}")
         return ExitCode.HELD
     if metrics is not None:
+        from jobs.metrics import write_metrics
+
         write_metrics(metrics, summary)
     if report is not None:
+        from jobs.report.of_ingest import report_of
+        from jobs.report.writing import write_report
+
         write_report(report, report_of(summary, Lake(summary.lake, hadoop_options(spark_session("rmq-lake ingest")))))
     if as_json:
         click.echo(json.dumps(asdict(summary), indent=1))
     elif not quiet:
-        click.echo(_text(summary))
+        click.echo(summary.text)
     return summary.exit_code
-
-
-def _text(summary: Summary) -> str:
-    """Return the summary for people."""
-    if summary.plan is not None:
-        return "would read {bytes} bytes in {ranges} ranges of {segments} segments".format(**summary.plan)
-    if summary.run is None:
-        return f"{summary.store}: nothing new since offset {summary.to_offset}"
-    lines = [
-        f"{summary.store} → {summary.lake}",
-        f"  run {summary.run} of broker {summary.broker} ({summary.store_id})",
-        f"  {summary.messages} messages, offsets {summary.from_offset} to {summary.to_offset}",
-    ]
-    if any(summary.units.values()):
-        lines.append("  units: " + ", ".join(f"{count} {name}" for name, count in summary.units.items()))
-    if summary.index_entries:
-        lines.append(f"  {summary.index_entries} index entries")
-    if summary.behind:
-        lines.append(f"  the broker has not dispatched the last {summary.behind} bytes of its log yet")
-    if summary.quarantined:
-        lines.append(f"  {summary.quarantined} damaged places in quarantine")
-    if summary.superseded:
-        lines.append("  SUPERSEDED {from_offset} to {to_offset}: {why}".format(**summary.superseded))
-    lines += [f"  NOTE {note}" for note in summary.notes]
-    lines += [f"  GAP {gap['from']} to {gap['to']}: {gap['why']}" for gap in summary.gaps]
-    return "\n".join(lines)

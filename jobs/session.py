@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from importlib import import_module
 from typing import NamedTuple
 
 from pyspark import SparkContext
@@ -34,6 +37,50 @@ class _Jvm(NamedTuple):
 
 
 _jvms: list[_Jvm] = []  # one at most: pyspark keeps one gateway a process
+_starting: "list[Future[SparkSession]]" = []  # one at most, until somebody asks for the session
+_warming: list[threading.Thread] = []  # one at most, until somebody has work
+
+
+def begin_session(app_name: str, *, half: bool, warm: str) -> None:
+    """
+    Start the session beside what this process does next; `spark_session` waits for it.
+
+    A JVM takes seconds, and so does importing what a run needs. *half* is that of `spark_session`; *warm* names the
+    module whose tasks will run.
+    """
+    if _starting or _jvms:
+        return
+    session: Future[SparkSession] = Future()
+
+    def start() -> None:
+        try:
+            _start(app_name, half=half)
+            if _jvms and _jvms[-1].is_local:
+                _warming.append(threading.Thread(target=_warm_up, args=(SparkContext.getOrCreate(), warm), daemon=True))
+                _warming[-1].start()
+            session.set_result(SparkSession.builder.appName(app_name).getOrCreate())
+        except Exception as error:  # noqa: BLE001 - it is raised where the session is asked for
+            session.set_exception(error)
+
+    _starting.append(session)
+    threading.Thread(target=start, daemon=True).start()  # nobody who leaves before it is there waits for it
+
+
+def _warm_up(context: SparkContext, module: str) -> None:
+    """Have a worker start, and import *module*, while the driver plans; the first task would wait seconds for that."""
+
+    def work(part: Iterable[int]) -> Iterable[int]:
+        import_module(module)
+        return part
+
+    with suppress(Exception):  # it is of no use to a run that is over already
+        context.parallelize([0], 1).mapPartitions(work).collect()
+
+
+def await_worker() -> None:
+    """Wait for the worker that begins to start: work that comes before it is there would start another one."""
+    if _warming:
+        _warming.pop().join()
 
 
 def spark_session(
@@ -45,20 +92,35 @@ def spark_session(
     half: bool = False,
 ) -> SparkSession:
     """
-    Return the session of this process, started first where none runs.
+    Return the session of this process: the one that has begun to start, or one that is started where none runs.
 
     Spark's options are those of the command line (RMQ_LAKE_SPARK_OPTIONS) unless given. *joins* says that the JVM will
     compute, not only schedule; *half* leaves the other half of this machine's cores alone, unless the user has said
     which master to use. A driver that spark-submit itself started has its JVM already.
     """
-    if not _jvms and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        if spark_options is None:
-            spark_options = shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))
-        if half:
-            spark_options = spark.on_half_the_cores(spark_options)
-        s3 = "RMQ_LAKE_S3" in os.environ
-        _start_jvm(app_name, spark.submission(spark_options, joins=joins, s3=s3, record=record_classes))
+    if _starting:
+        return _starting.pop().result()
+    _start(app_name, joins=joins, spark_options=spark_options, record_classes=record_classes, half=half)
     return SparkSession.builder.appName(app_name).getOrCreate()
+
+
+def _start(
+    app_name: str,
+    *,
+    joins: bool = False,
+    spark_options: Sequence[str] | None = None,
+    record_classes: bool = True,
+    half: bool = False,
+) -> None:
+    """Start a JVM where this process has none."""
+    if _jvms or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    if spark_options is None:
+        spark_options = shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))
+    if half:
+        spark_options = spark.on_half_the_cores(spark_options)
+    s3 = "RMQ_LAKE_S3" in os.environ
+    _start_jvm(app_name, spark.submission(spark_options, joins=joins, s3=s3, record=record_classes))
 
 
 def close(*, succeeded: bool) -> None:

@@ -80,6 +80,32 @@ class Summary:
         found = self.gaps or self.quarantined or self.superseded or self.notes
         return ExitCode.DAMAGE if found else ExitCode.CLEAN
 
+    @property
+    def text(self) -> str:
+        """The summary for people."""
+        if self.plan is not None:
+            return "would read {bytes} bytes in {ranges} ranges of {segments} segments".format(**self.plan)
+        if self.run is None:
+            return f"{self.store}: nothing new since offset {self.to_offset}"
+        lines = [
+            f"{self.store} → {self.lake}",
+            f"  run {self.run} of broker {self.broker} ({self.store_id})",
+            f"  {self.messages} messages, offsets {self.from_offset} to {self.to_offset}",
+        ]
+        if any(self.units.values()):
+            lines.append("  units: " + ", ".join(f"{count} {name}" for name, count in self.units.items()))
+        if self.index_entries:
+            lines.append(f"  {self.index_entries} index entries")
+        if self.behind:
+            lines.append(f"  the broker has not dispatched the last {self.behind} bytes of its log yet")
+        if self.quarantined:
+            lines.append(f"  {self.quarantined} damaged places in quarantine")
+        if self.superseded:
+            lines.append("  SUPERSEDED {from_offset} to {to_offset}: {why}".format(**self.superseded))
+        lines += [f"  NOTE {note}" for note in self.notes]
+        lines += [f"  GAP {gap['from']} to {gap['to']}: {gap['why']}" for gap in self.gaps]
+        return "\n".join(lines)
+
 
 class Clock:
     """Seconds by step."""

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from jobs.exit_codes import ExitCode
-from jobs.ingest import Request, ingest
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
 from jobs.source.workers import OneByOne
 from tests.jobs.commands import runner, state_of
 

@@ -7,7 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.exit_codes import ExitCode
-from jobs.ingest import Request, ingest
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
 from jobs.source.workers import OneByOne
 from tests.jobs.commands import runner, state_of
 from tests.pipeline.broker import Broker, some_records

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.ingest import Request, ingest
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
 from jobs.lake.runs import Lake
 from jobs.report.model import Bars, Facts, Grid, Report, Timeline
 from jobs.report.of_ingest import report_of

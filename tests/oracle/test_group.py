@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs import ingest, verify
+from jobs import verify
 from jobs.indexing.settings import Wanted
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
 from jobs.source.workers import OneByOne
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY
 from rmq_formats.commitlog.record import MessageRecord, encode_record
@@ -121,7 +123,7 @@ def _come_into_one_lake(lake: Path, stores: Sequence[Path]) -> None:
     superseded: list[tuple[int, bytes]] = []
     for store in stores:
         before = raw_rows(lake)
-        ingest.ingest(ingest.Request(str(store), str(lake), broker="group"), OneByOne())
+        ingest(Request(str(store), str(lake), broker="group"), OneByOne())
         log = [(record.physical_offset, encode_record(record)) for record in records(store)]
         superseded += [row for row in before if row not in log]
 

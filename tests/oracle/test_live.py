@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.ingest import Request, Summary, ingest
+from jobs.ingestion.model import Request, Summary
+from jobs.ingestion.run import ingest
 from tests.oracle.judge import records
 from tests.oracle.process import running
 from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES

@@ -28,7 +28,8 @@ import deltalake
 from deltalake.exceptions import TableNotFoundError
 
 from jobs.exit_codes import ExitCode
-from jobs.ingest import Request, ingest
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
 from jobs.lake import commit, writing
 from jobs.lake.compaction import MANY
 from jobs.lake.runs import HeldByOtherError, Lake, known_stores

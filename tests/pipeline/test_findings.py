@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs.ingest import Request, ingest
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
 from jobs.lake.findings import record_findings
 from jobs.lake.runs import Lake
 from jobs.source.listing import list_store

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from jobs.ingest import Request, Summary, ingest
+from jobs.ingestion.model import Request, Summary
+from jobs.ingestion.run import ingest
 from jobs.lake.runs import HeldByOtherError, Lake, known_stores
 from jobs.lake.wholeness import newest_runs
 from jobs.optimize import optimize

@@ -14,7 +14,8 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
 from jobs.exit_codes import ExitCode
-from jobs.ingest import Request, Summary, ingest
+from jobs.ingestion.model import Request, Summary
+from jobs.ingestion.run import ingest
 from jobs.source.workers import OneByOne, SparkWorkers, Workers
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import FormatError

@@ -10,7 +10,8 @@ from unittest.mock import patch
 import pytest
 
 from jobs.exit_codes import ExitCode
-from jobs.ingest import Request, Summary, ingest
+from jobs.ingestion.model import Request, Summary
+from jobs.ingestion.run import ingest
 from jobs.lake import divergence, runs
 from jobs.lake.identity import AmbiguousBrokerError
 from jobs.lake.runs import Lake, known_stores, register, thinned

@@ -13,7 +13,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.exit_codes import ExitCode
-from jobs.ingest import Request, ingest
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
 from jobs.source.workers import OneByOne, SparkWorkers
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row

@@ -10,8 +10,9 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.ingest import Request, ingest
 from jobs.ingestion.index import make_entries
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
 from jobs.selection import Selection
 from jobs.source.workers import OneByOne
 from tests.golden import GOLDEN, SCENARIO

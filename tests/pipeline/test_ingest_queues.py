@@ -12,7 +12,8 @@ from unittest.mock import patch
 import pytest
 
 from jobs.exit_codes import ExitCode
-from jobs.ingest import Request, ingest
+from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
 from jobs.queues.joining import _settle
 from jobs.source.planning import Range
 from jobs.source.workers import OneByOne

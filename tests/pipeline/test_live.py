@@ -11,9 +11,10 @@ from unittest.mock import patch
 import pytest
 
 from jobs.exit_codes import ExitCode
-from jobs.ingest import Request, Summary, ingest
 from jobs.ingestion import run as story
 from jobs.ingestion.index import make_entries
+from jobs.ingestion.model import Request, Summary
+from jobs.ingestion.run import ingest
 from jobs.lake import identity
 from jobs.lake.runs import KnownStore, Lake, known_stores
 from jobs.source.listing import StoreListing, list_store

@@ -14,7 +14,8 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from jobs.ingest import Request, Summary, ingest
+from jobs.ingestion.model import Request, Summary
+from jobs.ingestion.run import ingest
 from jobs.lake import commit as commits
 from jobs.lake.commit import TransactionTakenError, commit, open_table, paths
 from jobs.lake.compaction import Group, compact, merge_group

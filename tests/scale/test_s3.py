@@ -181,7 +181,8 @@ def overtaken(uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
     summaries: list[Any] = []
     OVERTAKING.append(lambda: summaries.append(uploaded.ingest()))
     workers = OvertakenBy(uploaded.options)
-    monkeypatch.setattr("jobs.ingest.ingest", partial(ingestion.ingest, workers=workers))
+    monkeypatch.setattr("jobs.session.begin_session", lambda *_, **__: None)
+    monkeypatch.setattr("jobs.ingestion.run.ingest", partial(ingestion.ingest, workers=workers))
     yield summaries
     OVERTAKING.clear()
 
