@@ -1,6 +1,7 @@
 """The session that every Spark verb and every Spark test gets."""
 
 import os
+import threading
 from pathlib import Path
 
 import chispa
@@ -8,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import session
+from jobs.launch.errors import SetupError
 
 
 def test_the_session_writes_and_reads_delta_tables(spark: SparkSession, tmp_path: Path) -> None:
@@ -28,3 +30,58 @@ def test_what_the_jvm_always_says_is_left_out_and_nothing_else(capfd: pytest.Cap
     session.pass_on(reading)
 
     assert "12:00 ERROR DAGScheduler: no space\n" == capfd.readouterr().err
+
+
+@pytest.fixture
+def _no_jvm_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_jvms", [])
+    monkeypatch.setattr(session, "_starting", [])
+
+
+@pytest.mark.usefixtures("_no_jvm_yet")
+def test_a_session_that_has_begun_is_the_one_that_is_asked_for(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts in a thread of its own, once, and whoever asks waits for it."""
+    begun: list[bool] = []
+    go_on = threading.Event()
+
+    def start(_name: str, *, half: bool) -> None:
+        begun.append(half)
+        assert go_on.wait(60)
+
+    monkeypatch.setattr(session, "_start", start)
+    session.begin_session("tests", half=True, warm="jobs.ingestion.ranges")
+    session.begin_session("tests", half=True, warm="jobs.ingestion.ranges")
+    threading.Timer(0.1, go_on.set).start()
+
+    assert session.spark_session("tests") is spark
+    assert begun == [True]
+
+
+@pytest.mark.usefixtures("_no_jvm_yet")
+def test_what_kept_a_session_from_starting_is_raised_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in a thread that nobody looks at would be a hang, or a silence."""
+
+    def start(_name: str, *, half: bool) -> None:
+        raise SetupError(f"no Java, {half}")
+
+    monkeypatch.setattr(session, "_start", start)
+    session.begin_session("tests", half=False, warm="jobs.ingestion.ranges")
+
+    with pytest.raises(SetupError, match="no Java, False"):
+        session.spark_session("tests")
+
+
+def test_work_waits_for_the_worker_that_starts_and_for_nothing_else(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that cannot import what it shall is of no use, and no reason to fail: the task will say so better."""
+    warming = threading.Thread(target=session._warm_up, args=(spark.sparkContext, "no.such.module"))  # noqa: SLF001
+    monkeypatch.setattr(session, "_warming", [warming])
+    warming.start()
+
+    session.await_worker()
+    session.await_worker()
+
+    assert not warming.is_alive()

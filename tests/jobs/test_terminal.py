@@ -113,6 +113,28 @@ def test_a_run_that_is_stopped_says_how_to_go_on_and_does(store: Path, tmp_path:
     assert 4 * _RECORDS == len(offsets) == len(set(offsets))
 
 
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [1.5, 2.5, 4])
+def test_a_run_that_is_stopped_while_it_starts_leaves_nothing_running(
+    store: Path, tmp_path: Path, seconds: float
+) -> None:
+    """A JVM, its context, its session and a worker start beside what the driver does: any of them may be cut short."""
+    command = [*_TOOL, "ingest", str(store), "--lake", str(tmp_path / "lake"), "--max-rate", str(_RATE)]
+    told = environment({})
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=told, start_new_session=True
+    ) as process:
+        time.sleep(seconds)
+        process.send_signal(signal.SIGTERM)
+        text, _ = process.communicate(timeout=240)
+
+    assert ExitCode.INTERRUPTED == process.returncode, text
+    assert "rmq-lake: interrupted." in text
+    assert "Traceback" not in text
+    assert Seen(process.returncode, text, process.pid).is_gone
+
+
 def _terminated(*arguments: str) -> Seen:
     """Run a command line behind a pipe, and send it SIGTERM when it has shown progress."""
     command = [*_TOOL, *arguments]

@@ -116,7 +116,7 @@ def test_every_verb_that_reads_the_log_takes_care(
         seen["stepped back"] = True
 
     monkeypatch.setattr("jobs.session.spark_session", session)
-    monkeypatch.setattr("jobs.ingestion.run.spark_session", session)
+    monkeypatch.setattr("jobs.session.begin_session", session)
     monkeypatch.setattr("jobs.beside_broker.step_back", no_stepping)
     where = {"ingest": ["--lake", str(tmp_path / "lake")], "verify": []}.get(verb, ["--out", str(tmp_path / "out")])
     with held(store), pytest.raises(Begun):
