@@ -28,9 +28,10 @@ _IN_MEMORY = ["--scratch", str(_MEMORY)] if _MEMORY.is_dir() else []
 _PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
     "ingest": (["benchmarks.ingest", "--broker", *_IN_MEMORY], ["benchmarks.ingest", "--mib", "256", "--runs", "1"]),
     "ingest-256": (
-        ["benchmarks.ingest", "--record-size", "256", "--mib", "1024"],
+        ["benchmarks.ingest", "--record-size", "256", "--mib", "1024", *_IN_MEMORY],
         ["benchmarks.ingest", "--record-size", "256", "--mib", "128", "--runs", "1"],
     ),
+    "small-run": (["benchmarks.small_run"], ["benchmarks.small_run", "--runs", "2"]),
     "stages": (["benchmarks.stages", *_IN_MEMORY], ["benchmarks.stages", "--mib", "128", "--runs", "1"]),
     "rebuild-index": (
         ["benchmarks.rebuild_index"],
