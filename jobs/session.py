@@ -22,6 +22,7 @@ from jobs.launch import spark
 from jobs.launch.class_archive import Recording
 from jobs.log import JsonLines, say
 
+_WARM_WORKERS = 4  # at most: a segment of a gigabyte has as many ranges, and a small run has nothing else
 _JVM_EXIT_SECONDS = 120  # to write 190 MB on a slow disk; a JVM that takes longer is left to itself
 
 # What the JVM says whenever Spark starts it, and cannot be told not to; the second on Java 25.
@@ -67,18 +68,19 @@ def begin_session(app_name: str, *, half: bool, warm: str) -> None:
 
 
 def _warm_up(context: SparkContext, module: str) -> None:
-    """Have a worker start, and import *module*, while the driver plans; the first task would wait seconds for that."""
+    """Have workers start, and import *module*, while the driver plans; the first tasks would wait seconds for that."""
 
     def work(part: Iterable[int]) -> Iterable[int]:
         import_module(module)
         return part
 
+    count = min(context.defaultParallelism, _WARM_WORKERS)
     with suppress(Exception):  # it is of no use to a run that is over already
-        context.parallelize([0], 1).mapPartitions(work).collect()
+        context.parallelize(range(count), count).mapPartitions(work).collect()
 
 
-def await_worker() -> None:
-    """Wait for the worker that begins to start: work that comes before it is there would start another one."""
+def await_workers() -> None:
+    """Wait for workers that begin to start: work that comes before they are there would start others."""
     if _warming:
         _warming.pop().join()
 

@@ -8,7 +8,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from jobs.progress import Work, of_spark_job
-from jobs.session import await_worker, hadoop_options
+from jobs.session import await_workers, hadoop_options
 from jobs.source.distribute import Outcome, Task, chained, run_range, run_ranges
 from jobs.source.listing import Segment
 from jobs.source.planning import Range
@@ -90,7 +90,7 @@ class SparkWorkers:
         self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
     ) -> list[Outcome[Result]]:
         """Run *task* on ranges side by side."""
-        await_worker()
+        await_workers()
         return run_ranges(self.spark, ranges, task, discard)
 
     def map(self, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:

@@ -73,15 +73,15 @@ def test_what_kept_a_session_from_starting_is_raised_where_it_is_asked_for(monke
         session.spark_session("tests")
 
 
-def test_work_waits_for_the_worker_that_starts_and_for_nothing_else(
+def test_work_waits_for_workers_that_start_and_for_nothing_else(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that cannot import what it shall is of no use, and no reason to fail: the task will say so better."""
+    """Those that cannot import what they shall are of no use, and no reason to fail: the task will say so better."""
     warming = threading.Thread(target=session._warm_up, args=(spark.sparkContext, "no.such.module"))  # noqa: SLF001
     monkeypatch.setattr(session, "_warming", [warming])
     warming.start()
 
-    session.await_worker()
-    session.await_worker()
+    session.await_workers()
+    session.await_workers()
 
     assert not warming.is_alive()
