@@ -103,6 +103,7 @@ def command(  # noqa: PLR0913 - one argument an option
     care = care_beside(place.store, max_rate)
     begin_session("rmq-lake ingest", half=care is not None, warm="jobs.ingestion.ranges")
 
+    # Beside the start of a JVM, Python imports what the run needs.
     from jobs.ingestion.model import TABLES, Request
     from jobs.ingestion.run import ingest
     from jobs.lake.identity import AmbiguousBrokerError
