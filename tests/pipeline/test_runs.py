@@ -243,7 +243,8 @@ def test_a_lake_of_an_older_version_gets_the_new_columns(lake: Lake, store: Know
     newer = replace(QUARANTINE, columns=(*QUARANTINE.columns, column("added", pa.int64(), "a new fact")))
     for number, table in enumerate((QUARANTINE, newer, QUARANTINE), start=1):
         naming = FileNaming(store.store_id, number)
-        constants = dict.fromkeys(table.schema.names) | {"physical_offset": number, "length": 1}
+        whose = {"broker": store.broker, "store_id": store.store_id}
+        constants = dict.fromkeys(table.schema.names) | whose | {"physical_offset": number, "length": 1}
         constants |= {"added": 7} if table is newer else {}
         with TableFile(lake.location, table, naming.name("x"), {}, {}) as file:
             file.write_rows([constants])
