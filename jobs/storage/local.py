@@ -2,7 +2,8 @@
 The file system of this machine, straight from the operating system.
 
 `pread` gives an error with an offset where a mapping would kill the process. Beside a broker, reading leaves the page
-cache as it was, and keeps to a rate.
+cache as it was, and keeps to a rate. Linux does the former itself since 6.14; before, we look what is cached, and drop
+the rest.
 """
 
 import errno
@@ -24,6 +25,7 @@ _CARE = "rmq-lake.max-rate"  # among the settings of a store's file system
 _BURST_SECONDS = 0.5  # of unused time that may be made up for
 _PAGE = 4096
 _CAREFUL_BLOCK = 1 << 18  # read at once with care; one that ends in cached pages is not dropped
+_DONTCACHE = 0x80  # RWF_DONTCACHE: the kernel drops the pages that a read brings, and no others
 
 
 class Care(NamedTuple):
@@ -72,6 +74,7 @@ class LocalReader:
         """Take over an open descriptor."""
         self._descriptor = descriptor
         self._care = care
+        self._kernel_drops = True  # until it says that it cannot
         self.size = os.fstat(descriptor).st_size
 
     def read(self, position: int, length: int) -> bytes:
@@ -96,11 +99,17 @@ class LocalReader:
         """Fill *buffer*; what had to come from the disk leaves the page cache again, and the rate is kept."""
         if self._care is not None and self._care.max_rate:
             _pace(self._care.max_rate).wait(buffer.nbytes)
-        cached = self._cached(position, buffer)
+        if self._kernel_drops:
+            try:
+                return self._fill(position, buffer, _DONTCACHE)
+            except (OSError, NotImplementedError):  # another failure shows itself again below
+                self._kernel_drops = False
         # The kernel drops pages in groups of up to megabytes: it must not be asked where cached ones may be among them.
-        meets_cached = cached < buffer.nbytes and self._cached(position + buffer.nbytes - 1, buffer[-1:]) > 0
+        # The last page is asked for first: asking starts to read what is not there, which would soon count as cached.
+        ends_cached = self._cached(position + buffer.nbytes - 1, buffer[-1:]) > 0
+        cached = self._cached(position, buffer)
         filled = cached + self._fill(position + cached, buffer[cached:])
-        if filled > cached and not meets_cached:
+        if filled > cached and not ends_cached:
             self._drop(position + cached, position + filled)
         return filled
 
@@ -123,10 +132,10 @@ class LocalReader:
         except (OSError, AttributeError):  # nothing is cached, or this system cannot tell
             return 0
 
-    def _fill(self, position: int, buffer: memoryview) -> int:
+    def _fill(self, position: int, buffer: memoryview, flags: int = 0) -> int:
         filled = 0
         while filled < buffer.nbytes:  # the kernel may cut a large read
-            count = os.preadv(self._descriptor, [buffer[filled:]], position + filled)
+            count = os.preadv(self._descriptor, [buffer[filled:]], position + filled, flags)
             if count == 0:
                 break
             filled += count
