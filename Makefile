@@ -29,8 +29,8 @@ help: ## Show this list
 environment: # .venv with everything that development needs
 	@$(ENVIRONMENT)
 
-test: environment ## Every test that this machine needs nothing for (a JVM is started once)
-	$(PYTHON) -m pytest -m "not ($(SLOW) or campaign)" $(ARGS)
+test: environment ## Every test that this machine needs nothing for, on all cores
+	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile -m "not ($(SLOW) or campaign)" $(ARGS)
 
 test-fast: environment ## Formats as their readable modules have them, and the command line: seconds, no JVM
 	$(PYTHON) -m pytest -q -m "not ($(SLOW) or campaign or spark)" $(FAST) $(ARGS)

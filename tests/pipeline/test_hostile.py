@@ -166,7 +166,7 @@ def test_a_sector_that_cannot_be_read_is_damage_and_reading_goes_on_behind_it(tm
     placed = broker.append(some_records(100))
     original = os.preadv
 
-    def preadv(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+    def preadv(descriptor: int, buffers: list[memoryview], offset: int, _flags: int = 0) -> int:
         is_log = os.fstat(descriptor).st_size == SEGMENT_SIZE
         if is_log and offset < start + BLOCK and offset + buffers[0].nbytes > start:
             if offset < start:

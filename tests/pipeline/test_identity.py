@@ -168,7 +168,7 @@ def test_a_sector_that_broke_in_what_the_lake_has_does_not_make_another_store(br
     more = broker.append(some_records(10, seed=2))
     original = os.preadv
 
-    def preadv(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+    def preadv(descriptor: int, buffers: list[memoryview], offset: int, _flags: int = 0) -> int:
         if os.fstat(descriptor).st_size == SEGMENT_SIZE and offset < 100 and buffers[0].nbytes > 8:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return original(descriptor, buffers, offset)
