@@ -101,9 +101,15 @@ def spark_session(
     which master to use. A driver that spark-submit itself started has its JVM already.
     """
     if _starting:
-        return _starting.pop().result()
+        return _made_active(_starting.pop().result())
     _start(app_name, joins=joins, spark_options=spark_options, record_classes=record_classes, half=half)
     return SparkSession.builder.appName(app_name).getOrCreate()
+
+
+def _made_active(session: SparkSession) -> SparkSession:
+    """Make a session that another thread has made this one's, too: else its queries know none of its settings."""
+    SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001
+    return session
 
 
 def _start(

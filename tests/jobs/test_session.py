@@ -2,6 +2,7 @@
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import chispa
@@ -42,7 +43,7 @@ def _no_jvm_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_session_that_has_begun_is_the_one_that_is_asked_for(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It starts in a thread of its own, once, and whoever asks waits for it."""
+    """It starts in a thread of its own, once, and whoever asks waits for it, and has it as if it were made there."""
     begun: list[bool] = []
     go_on = threading.Event()
 
@@ -55,7 +56,10 @@ def test_a_session_that_has_begun_is_the_one_that_is_asked_for(
     session.begin_session("tests", half=True, warm="jobs.ingestion.ranges")
     threading.Timer(0.1, go_on.set).start()
 
-    assert session.spark_session("tests") is spark
+    with ThreadPoolExecutor(1) as other:
+        found, active = other.submit(lambda: (session.spark_session("tests"), SparkSession.getActiveSession())).result()
+
+    assert spark is found is active
     assert begun == [True]
 
 

@@ -2,6 +2,7 @@
 
 import random
 import socket
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ _INDEX_HEADER_SIZE: Final = 40
 _SLOT_SIZE: Final = 4
 _ENTRY_SIZE: Final = 20
 _PORTS: Final = range(20_000, 32_000)
+_GIVEN: Final[deque[int]] = deque(maxlen=64)  # ports that nothing may listen on yet, but something will
 
 OPTIONAL_SETTINGS: Final = frozenset(
     {
@@ -81,7 +83,9 @@ def free_port() -> int:
     """Find a port of this machine that is free, as are the second below it (a broker's fast port) and the next."""
     while True:
         port = random.choice(_PORTS)
-        if all(map(_is_free, (port - 2, port, port + 1))):
+        is_apart = all(abs(port - other) > 3 for other in _GIVEN)
+        if is_apart and all(map(_is_free, (port - 2, port, port + 1))):
+            _GIVEN.append(port)
             return port
 
 

@@ -140,8 +140,8 @@ class Stage:
             os.utime(file, (modified, modified))
 
     def segments(self) -> list[Path]:
-        """List the files of the log, oldest first."""
-        return sorted(file for file in (self.store_directory / "commitlog").iterdir() if file.is_file())
+        """List the files of the log, oldest first; a broker that has stored nothing has not even a folder for them."""
+        return sorted(file for file in self.store_directory.glob("commitlog/*") if file.is_file())
 
     def end(self) -> None:
         """End the process, if one runs."""

@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 from jobs.exit_codes import ExitCode
 from jobs.indexing.rebuilding import Request as RebuildRequest
 from jobs.indexing.rebuilding import rebuild
-from jobs.ingestion import run as ingestion
 from jobs.ingestion.model import Request
+from jobs.ingestion.run import ingest
 from jobs.lake.runs import HeldByOtherError
 from jobs.source.workers import OneByOne
 from jobs.verify import Request as VerifyRequest
@@ -48,7 +48,7 @@ class Uploaded:
 
     def ingest(self) -> Any:  # noqa: ANN401 - a summary
         """Bring the store into its lake, without Spark."""
-        return ingestion.ingest(Request(self.store, self.lake), OneByOne(self.options))
+        return ingest(Request(self.store, self.lake), OneByOne(self.options))
 
     def rows(self, broker: str = "default") -> list[tuple[int, bytes]]:
         """Return offset and bytes of each message of a broker, as files on the server's disk have them."""
@@ -182,7 +182,7 @@ def overtaken(uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
     OVERTAKING.append(lambda: summaries.append(uploaded.ingest()))
     workers = OvertakenBy(uploaded.options)
     monkeypatch.setattr("jobs.session.begin_session", lambda *_, **__: None)
-    monkeypatch.setattr("jobs.ingestion.run.ingest", partial(ingestion.ingest, workers=workers))
+    monkeypatch.setattr("jobs.ingestion.run.ingest", partial(ingest, workers=workers))
     yield summaries
     OVERTAKING.clear()
 
@@ -215,7 +215,7 @@ def run_together(request: Request, options: dict[str, str], barrier: Any, answer
     """Be one of several processes: ingest, and tell the exit code."""
     ALL_HAVE_READ.append(barrier)
     try:
-        answers.put(int(ingestion.ingest(request, Together(options)).exit_code))
+        answers.put(int(ingest(request, Together(options)).exit_code))
     except HeldByOtherError:
         answers.put(int(ExitCode.HELD))
 
