@@ -10,9 +10,9 @@ SLOW := oracle or cluster or s3 or hdfs or browser or slow
 WRITERS := tests/oracle/test_what_brokers_write.py
 
 # What tests compiled code waits for the compiler, and tries hundreds of random logs; `make test` has it.
-COMPILED := $(wildcard $(patsubst %,tests/formats/test_%.py,bounds columns *_build kernels scan))
-FAST := $(filter-out $(COMPILED),$(wildcard tests/test_*.py tests/formats/test_*.py)) \
-	$(patsubst %,tests/jobs/test_%.py,arguments cli exit_codes java options submission)
+COMPILED := $(wildcard $(patsubst %,tests/rmq_formats/test_%.py,bounds columns *_build kernels scan))
+FAST := $(filter-out $(COMPILED),$(wildcard tests/test_*.py tests/rmq_formats/test_*.py)) \
+	$(patsubst %,tests/jobs/%.py,launch/test_arguments launch/test_java launch/test_submission command/test_cli command/test_options console/test_exit_codes)
 
 # With the JIT off compiled code counts. Random examples are the same ones in every run: so is the result.
 COVERED := NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest -q -m "not ($(SLOW) or campaign or spark)" --hypothesis-seed=0
@@ -59,8 +59,8 @@ golden: environment ## Stores of real brokers, with provenance and hashes, in bu
 	$(PYTHON) -m tests.oracle.golden --out build/golden $(ARGS)
 
 coverage: environment ## Every branch of rmq_formats by its own tests (less fails), then what tests of jobs cover of jobs
-	$(COVERED) --cov=rmq_formats --cov-fail-under=100 tests/formats
-	$(COVERED) --cov=jobs --ignore=tests/formats $(ARGS)
+	$(COVERED) --cov=rmq_formats --cov-fail-under=100 tests/rmq_formats
+	$(COVERED) --cov=jobs --ignore=tests/rmq_formats $(ARGS)
 
 check: environment ## Format, lint and types; what CI demands before any test
 	$(PYTHON) -m ruff format --check

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import Measured, measured, medians, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store, offsets_of
-from jobs.ingestion.model import Request
-from jobs.ingestion.run import ingest
-from jobs.source.workers import OneByOne
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.layout import PROPERTIES_LENGTH, RECORD, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.consumequeue.build import UNITS
@@ -36,7 +36,7 @@ from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.unit import QueueKind
 from rmq_formats.hashing import java_hash
 from rmq_formats.store import name_of_offset
-from tests.pipeline.lakes import dataset_of, table_of
+from tests.support.lakes import dataset_of, table_of
 
 _SHARE = 0.01
 _QUEUE_FILE = 300_000 * UNIT.size

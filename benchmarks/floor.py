@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.measuring import Measured
+from jobs.lake.table_file import writer_settings
 from jobs.lake.tables import MESSAGES
-from jobs.lake.writing import writer_settings
-from jobs.source.listing import list_store
-from jobs.source.planning import DEFAULT_RANGE_SIZE, Range, plan_ranges
-from jobs.source.reading import RangeReader
+from jobs.store.listing import list_store
+from jobs.store.range_reader import RangeReader
+from jobs.store.ranges import DEFAULT_RANGE_SIZE, Range, plan_ranges
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.schema import SCHEMA

@@ -21,9 +21,9 @@ from typing import Any
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import measured, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.ingestion.model import Request
-from jobs.ingestion.run import ingest
-from jobs.source.workers import SparkWorkers
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.store.workers import SparkWorkers
 
 _RECORD_SIZE = 1024
 _WARM_UP_MIB = 256
@@ -31,7 +31,7 @@ _WARM_UP_MIB = 256
 
 def repeated(store: Path, warm_up: Path, lake: Path, cores: int, times: int) -> dict[str, float]:
     """Ingest *store* here so many times."""
-    from jobs.session import spark_session
+    from jobs.launch.session import spark_session
 
     workers = SparkWorkers(
         spark_session("benchmark", spark_options=["--master", f"local[{cores}]"], record_classes=False)

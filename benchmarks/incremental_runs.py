@@ -17,12 +17,12 @@ import time
 from pathlib import Path
 
 from benchmarks.measuring import provenance
-from jobs.ingestion.model import Request
-from jobs.ingestion.run import ingest
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
 from jobs.lake import commit, compaction
 from jobs.report.model import Bars
-from jobs.source.workers import OneByOne
-from tests.pipeline.broker import Broker, some_records
+from jobs.store.workers import OneByOne
+from tests.support.broker import Broker, some_records
 
 MESSAGES_A_RUN = 5
 SAMPLED = 50  # runs: more than lie between two merges of small files

@@ -29,11 +29,11 @@ from benchmarks.broker import RELEASE, rebuilt_by_broker
 from benchmarks.floor import batches_of, floor
 from benchmarks.measuring import Measured, measured, medians, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.ingestion.model import Request
-from jobs.ingestion.run import ingest
-from jobs.source.listing import list_store
-from jobs.source.planning import plan_ranges
-from jobs.source.workers import OneByOne, SparkWorkers, Workers
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.store.listing import list_store
+from jobs.store.ranges import plan_ranges
+from jobs.store.workers import OneByOne, SparkWorkers, Workers
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.schema import SCHEMA
 
@@ -144,7 +144,7 @@ def main() -> None:
     store = make_store(Recipe(size, told.record_size, compressible=told.compressible), told.folder)
     small = make_store(Recipe(_NAIVE_MIB << 20, told.record_size, segment_size=_NAIVE_SEGMENT, seed=1), told.folder)
     scratch = (told.scratch or told.folder) / "rocketmq-lake-scratch"
-    from jobs.session import spark_session
+    from jobs.launch.session import spark_session
 
     spark = spark_session("benchmark", spark_options=["--master", f"local[{_CORES}]"], record_classes=False)
     as_is = [] if told.compressible else ["body"]

@@ -16,9 +16,9 @@ from typing import Any
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import peak_mb, provenance
 from benchmarks.stores import Recipe, make_store
-from jobs.ingestion.model import Request
-from jobs.ingestion.run import ingest
-from jobs.source.workers import OneByOne
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.store.workers import OneByOne
 
 _RECORDS = {"100 bytes": 336, "1 KB": 1260, "4 MiB": (4 << 20) + 240}
 _TABLES = {"messages": ["messages"], "queues": ["messages", "consume_queue"], "index": ["messages", "index"]}

@@ -17,13 +17,13 @@ from unittest.mock import patch
 from benchmarks.measuring import peak_mb, provenance
 from jobs.lake.identity import Comparison, compare
 from jobs.lake.runs import KnownStore, Manifest, thinned
-from jobs.lake.writing import Action
-from jobs.queues.files import stored_queues
-from jobs.source import listing as listing_module
-from jobs.source.listing import StoreListing, list_store
-from jobs.source.planning import describe, holes, plan_ranges
-from jobs.source.reading import Fingerprint
+from jobs.lake.table_file import Action
 from jobs.storage.model import FileInfo
+from jobs.store import listing as listing_module
+from jobs.store.listing import StoreListing, list_store
+from jobs.store.queue_files import stored_queues
+from jobs.store.range_reader import Fingerprint
+from jobs.store.ranges import describe, holes, plan_ranges
 from rmq_formats.store import name_of_offset
 
 _SEGMENT = 1 << 30
@@ -83,7 +83,7 @@ def measure(segments: int = 100_000, queue_files: int = 200_000) -> dict[str, An
     made = _Made(segments, queue_files)
     with patch.object(listing_module, "storage_of", lambda *_: made):
         listing: StoreListing = timed("listing", lambda: list_store("/store"))
-    with patch("jobs.source.planning.storage_of", lambda *_: made):
+    with patch("jobs.store.ranges.storage_of", lambda *_: made):
         ranges = timed("planning everything", lambda: plan_ranges(listing))
         late = timed("planning the last segment", lambda: plan_ranges(listing, (segments - 1) * _SEGMENT))
     timed("holes", lambda: list(holes(listing.segments)))

@@ -20,9 +20,9 @@ from statistics import median
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import provenance
 from benchmarks.stores import FOLDER, Recipe, make_store, offsets_of
-from jobs.ingestion.model import Request
-from jobs.ingestion.run import ingest
-from jobs.source.workers import SparkWorkers
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.store.workers import SparkWorkers
 from rmq_formats.commitlog.record import Host
 from rmq_formats.message_id import encode_offset_id
 
@@ -41,7 +41,7 @@ def make_lake(folder: Path, messages: int) -> Path:
     lake = folder / f"lake-{messages}"
     if lake.exists():
         return lake
-    from jobs.session import spark_session
+    from jobs.launch.session import spark_session
 
     store = make_store(_recipe(messages), folder)
     unfinished = folder / "unfinished-lake"
@@ -97,7 +97,7 @@ def duckdb_peer(sql: str, *values: str) -> float:
 
 _SPARK = """
 import sys
-from jobs.session import spark_session
+from jobs.launch.session import spark_session
 spark = spark_session("peer", record_classes=False)
 lake, topic, key = sys.argv[1:]
 entries = spark.read.format("delta").load(lake + "/index_entries")

@@ -19,14 +19,14 @@ from unittest.mock import patch
 from benchmarks.broker import RELEASE, hashes_below, rebuilt_by_broker
 from benchmarks.measuring import Measured, measured, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.queues.files import stored_queues
-from jobs.queues.looking import look
-from jobs.queues.settings import known_releases, queue_rules
-from jobs.rebuild_consumequeue import Request, rebuild
-from jobs.source.listing import StoreListing, list_store
-from jobs.source.workers import OneByOne, SparkWorkers, Workers
+from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.storage.local import LocalReader
-from jobs.verification.queues import verify_queues
+from jobs.store.listing import StoreListing, list_store
+from jobs.store.queue_ends import look
+from jobs.store.queue_files import stored_queues
+from jobs.store.workers import OneByOne, SparkWorkers, Workers
+from jobs.verbs.rebuild_consumequeue import Request, rebuild
+from jobs.verify.queues import verify_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.layout import UNIT
 
@@ -46,7 +46,7 @@ def _rate(units: int, figures: Measured) -> dict[str, float]:
 def _workers(*, one_process: bool) -> Workers:
     if one_process:
         return OneByOne()
-    from jobs.session import spark_session
+    from jobs.launch.session import spark_session
 
     return SparkWorkers(spark_session("queues"))
 

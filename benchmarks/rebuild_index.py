@@ -20,9 +20,9 @@ from typing import Any
 from benchmarks.broker import RELEASE, hashes_below, rebuilt_by_broker
 from benchmarks.measuring import Measured, measured, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.indexing.rebuilding import Request, Result, rebuild
-from jobs.indexing.settings import Wanted
-from jobs.source.workers import OneByOne, SparkWorkers, Workers
+from jobs.products.index.settings import Wanted
+from jobs.rebuild.index import Request, Result, rebuild
+from jobs.store.workers import OneByOne, SparkWorkers, Workers
 
 _RECORD_SIZE = 256
 _RUNS = 3
@@ -55,7 +55,7 @@ def main() -> None:
     result, one = ours(store, out, OneByOne())
     figures |= {"messages": result.records, "keys": result.row_keys, "one_process": asdict(one)}
 
-    from jobs.session import spark_session
+    from jobs.launch.session import spark_session
 
     options = ["--master", f"local[{told.cores}]"]
     workers = SparkWorkers(spark_session("benchmark", spark_options=options, record_classes=False))

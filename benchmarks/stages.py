@@ -23,13 +23,13 @@ from benchmarks.broker import RELEASE
 from benchmarks.floor import batches_of
 from benchmarks.measuring import provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.ingestion.model import Request
-from jobs.ingestion.run import ingest
-from jobs.source.listing import list_store
-from jobs.source.planning import Range, plan_ranges
-from jobs.source.reading import RangeReader
-from jobs.source.workers import OneByOne
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
 from jobs.storage import storage_of
+from jobs.store.listing import list_store
+from jobs.store.range_reader import RangeReader
+from jobs.store.ranges import Range, plan_ranges
+from jobs.store.workers import OneByOne
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.compiled import compiled

@@ -3,7 +3,7 @@
 import sys
 from typing import NoReturn
 
-from jobs import cli
+from jobs.command import cli
 
 
 def main() -> NoReturn:

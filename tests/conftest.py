@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """Start the session that the launcher would start, with two cores and few partitions."""
-    from jobs.session import close, spark_session
+    from jobs.launch.session import close, spark_session
 
     options = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"]
     yield spark_session("tests", spark_options=options, record_classes=False)

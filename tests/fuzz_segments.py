@@ -24,7 +24,7 @@ from rmq_formats.commitlog.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.scan import scan
 from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, walk_segment
-from tests.formats.builders import BROKER_V6, PRODUCER_V6, a_blank, a_record, log_of
+from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, a_blank, a_record, log_of
 
 RESULT = Path(__file__).parents[1] / "benchmarks" / "results" / "fuzz-segments.json"
 BASE = 4096

@@ -38,8 +38,8 @@ BORROWED = {
 # What starts no JVM, and must not wait for numba either: a query answers in a fraction of a second. `ingest` starts its
 # JVM before it imports.
 LIGHT = (
-    *("jobs.cli", "jobs.verbs", "jobs.options", "jobs.launch"),
-    *("jobs.query", "jobs.inspect_store", "jobs.dump", "jobs.ingest"),
+    *("jobs.command.cli", "jobs.console.verbs", "jobs.command.options", "jobs.launch"),
+    *("jobs.verbs.query", "jobs.verbs.inspect", "jobs.verbs.dump", "jobs.verbs.ingest"),
 )
 
 
@@ -83,7 +83,7 @@ def of(package: str) -> list[str]:
 
 def test_the_packages_are_found() -> None:
     """Every other test here would pass on an empty list."""
-    assert {"jobs.cli", *SCALAR} <= modules().keys()
+    assert {"jobs.command.cli", *SCALAR} <= modules().keys()
 
 
 @pytest.mark.parametrize("name", of("rmq_formats"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.documentation import PAGES, ROOT, Shown, commands, fences
-from tests.jobs.commands import Run, copy_of, overwrite, runner
+from tests.support.commands import Run, copy_of, overwrite, runner
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

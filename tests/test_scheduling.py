@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.exit_codes import ExitCode
+from jobs.console.exit_codes import ExitCode
 from tests.documentation import ROOT, fences
 
 _PAGE = ROOT / "docs" / "scheduling.md"

@@ -18,8 +18,8 @@ from typing import Any
 
 import click
 
-from jobs.exit_codes import ExitCode
-from jobs.log import say
+from jobs.console.exit_codes import ExitCode
+from jobs.console.log import say
 
 STORE = "b551-base"
 ARCHIVE = "store.tar.xz"
@@ -142,7 +142,7 @@ def run(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
 @click.argument("directory", metavar="[DIR]", required=False, type=click.Path(file_okay=False, path_type=Path))
 def command(*, directory: Path | None) -> ExitCode:
     """Show everything on a small real store; what is made stays in DIR, an empty or new directory."""
-    from jobs import cli
+    from jobs.command import cli
 
     folder = (directory or Path(mkdtemp(prefix="rocketmq-lake-demo-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)

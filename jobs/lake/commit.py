@@ -23,8 +23,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
+from jobs.lake.table_file import STATISTICS_LENGTH, Action
 from jobs.lake.tables import Table
-from jobs.lake.writing import STATISTICS_LENGTH, Action
 from jobs.storage import arrow_filesystem
 from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, join, local_path

@@ -15,9 +15,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from jobs.lake.commit import Rewrite, TransactionTakenError, commit_layout, open_table
-from jobs.lake.reading import StoredFile, batches, files
+from jobs.lake.snapshot_files import StoredFile, batches, files
+from jobs.lake.table_file import MERGED, Action, FileNaming, TableFile
 from jobs.lake.tables import Table
-from jobs.lake.writing import MERGED, Action, FileNaming, TableFile
 from jobs.storage import storage_of
 from jobs.storage.locations import join
 

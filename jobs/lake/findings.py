@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from jobs.lake.commit import TransactionTakenError, commit, committed_transaction
 from jobs.lake.identity import DEFAULT_BROKER, identify
 from jobs.lake.runs import Lake
+from jobs.lake.table_file import FileNaming, TableFile
 from jobs.lake.tables import FINDINGS
-from jobs.lake.writing import FileNaming, TableFile
-from jobs.source.listing import StoreListing
-from jobs.verification.findings import Finding
+from jobs.store.listing import StoreListing
+from jobs.verify.findings import Finding
 
 _ATTEMPTS = 5
 

@@ -18,13 +18,13 @@ from typing import NamedTuple
 import pyarrow.dataset as ds
 
 from jobs.lake.commit import rows
+from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.runs import HeldByOtherError, KnownStore, Lake, known_stores, register
 from jobs.lake.tables import MESSAGES
-from jobs.lake.wholeness import refuse_tables_without_runs
-from jobs.source.listing import Segment, StoreListing
-from jobs.source.planning import Range
-from jobs.source.reading import Fingerprint, RangeReader
 from jobs.storage import storage_of
+from jobs.store.listing import Segment, StoreListing
+from jobs.store.range_reader import Fingerprint, RangeReader
+from jobs.store.ranges import Range
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.scan import Records
 

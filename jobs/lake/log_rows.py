@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from jobs.lake.commit import open_table
-from jobs.lake.reading import files
+from jobs.lake.snapshot_files import files
 from jobs.lake.tables import MESSAGES
 from jobs.storage import arrow_file
 from jobs.storage.locations import join

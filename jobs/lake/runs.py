@@ -30,6 +30,7 @@ from jobs.lake.commit import (
     rows,
 )
 from jobs.lake.superseded import Superseded, move_rows, rewritten
+from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import (
     CONSUME_QUEUE,
     INDEX_ENTRIES,
@@ -40,10 +41,9 @@ from jobs.lake.tables import (
     SUPERSEDED_MESSAGES,
     Table,
 )
-from jobs.lake.writing import Action, FileNaming, TableFile
-from jobs.source.reading import Fingerprint
 from jobs.storage import storage_of
 from jobs.storage.locations import join
+from jobs.store.range_reader import Fingerprint
 
 MANIFEST_VERSION = 1
 MANIFESTS = "_manifests"

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from jobs.lake.commit import Rewrite, TransactionTakenError, commit, committed_transaction, open_table
-from jobs.lake.reading import batches, files
+from jobs.lake.snapshot_files import batches, files
+from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import CONSUME_QUEUE, MESSAGES, SUPERSEDED_MESSAGES, Table
-from jobs.lake.writing import Action, FileNaming, TableFile
 from jobs.storage.locations import join
 
 REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name)

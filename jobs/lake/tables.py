@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 from deltalake import Schema
 
-from jobs.indexing.ingesting import FILES_SCHEMA
-from jobs.queues.rows import SCHEMA as UNIT_SCHEMA
+from jobs.products.index.product import FILES_SCHEMA
+from jobs.products.queues.rows import SCHEMA as UNIT_SCHEMA
 from rmq_formats.arrow import column, required
 from rmq_formats.commitlog.schema import SCHEMA
 from rmq_formats.indexfile.columns import SCHEMA as ENTRY_SCHEMA

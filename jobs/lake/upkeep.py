@@ -3,8 +3,8 @@
 from jobs.lake.commit import open_table, paths
 from jobs.lake.compaction import MANY, Saved, compact, vacuum
 from jobs.lake.runs import Lake, Manifest, forget, known_stores, unfinished, written_tables
+from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import RUNS
-from jobs.lake.writing import FileNaming
 
 _MANIFESTS_KEPT = 64
 _RUNS_BETWEEN_VACUUMS = 64

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import click
 
-from jobs.hadoop_settings import file_system_settings
+from jobs.storage.hadoop_settings import file_system_settings
 
 # Spark 4.2, SparkSubmitOptionParser. Those that only make sense where spark-submit runs a JAR are left out.
 _WITH_VALUE = frozenset(

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
-from jobs.launch import class_archive, jars, shipping
+from jobs.launch import class_archive, jars
+from jobs.launch import code_archive
 from jobs.launch.arguments import configured, value_of
 from jobs.launch.class_archive import Recording
 from jobs.launch.java import find_java_home
@@ -73,7 +74,7 @@ def submission(
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")  # nothing listens outside
     else:
         environment["SPARK_SUBMIT_OPTS"] = _appended([_QUIET], os.environ.get("SPARK_SUBMIT_OPTS", ""))
-        options = _with_files(options, "--py-files", [str(shipping.archive())])
+        options = _with_files(options, "--py-files", [str(code_archive.archive())])
         # Executors call the driver at the address that Spark finds, or that the user names. Where the whole cluster is
         # this machine's own, nothing of ours listens outside either.
         if _is_loopback(_master(spark_options) or ""):
@@ -89,7 +90,7 @@ def submit_to_cluster(spark_options: Sequence[str], arguments: Sequence[str], *,
     """Become the spark-submit that starts the driver somewhere on the cluster."""
     told = submission(spark_options, s3=s3)
     program = str(Path(told.environment["SPARK_HOME"]) / "bin" / "spark-submit")
-    main = str(Path(shipping.__file__).parent.parent / "main.py")
+    main = str(Path(code_archive.__file__).parent.parent / "main.py")
     os.environ.update(told.environment)
     os.execv(program, [program, *told.arguments, main, *arguments])  # noqa: S606  this is what we are for
 

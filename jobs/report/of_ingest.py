@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from jobs.exit_codes import ExitCode
-from jobs.ingestion.model import Summary
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest.request import Summary
 from jobs.lake.commit import chosen, open_table
-from jobs.lake.reading import files
 from jobs.lake.runs import Lake
+from jobs.lake.snapshot_files import files
+from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE
-from jobs.lake.writing import FileNaming
 from jobs.report.model import Bars, Facts, Grid, Part, Report, Timeline, Value
 from jobs.storage import arrow_file
 

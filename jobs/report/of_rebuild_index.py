@@ -1,7 +1,7 @@
 """The report of a `rebuild-index`: what was made, by which rules, and what is proven."""
 
-from jobs.exit_codes import ExitCode
-from jobs.indexing.rebuilding import Result
+from jobs.console.exit_codes import ExitCode
+from jobs.rebuild.index import Result
 from jobs.report.model import Facts, Grid, Part, Report
 
 _HEALTH = {ExitCode.CLEAN: "good", ExitCode.DAMAGE: "attention"}

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from jobs.report.model import Bars, Facts, Grid, Part, Report
-from jobs.verification.findings import Finding, PartReport
+from jobs.verify.findings import Finding, PartReport
 
 
 def report_of(store: str, parts: Mapping[str, PartReport]) -> Report:

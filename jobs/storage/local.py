@@ -17,9 +17,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from jobs.priority import step_back
 from jobs.storage.locations import local_path
 from jobs.storage.model import FileInfo, Reader
+from jobs.storage.priority import step_back
 
 _CARE = "rmq-lake.max-rate"  # among the settings of a store's file system
 _BURST_SECONDS = 0.5  # of unused time that may be made up for

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs import verify
-from jobs.indexing.settings import Wanted
-from jobs.ingestion.model import Request
-from jobs.ingestion.run import ingest
-from jobs.source.workers import OneByOne
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.products.index.settings import Wanted
+from jobs.store.workers import OneByOne
+from jobs.verbs import verify
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.consumequeue.layout import UNIT
@@ -26,7 +26,7 @@ from tests.oracle.judge import Writer, by_compiled, by_scalar, explain_index, on
 from tests.oracle.releases import MATRIX, version_of
 from tests.oracle.sessions import DirectMessage, RealBroker
 from tests.oracle.settings import SMALL_GEOMETRY
-from tests.pipeline.lakes import leftovers, raw_rows
+from tests.support.lakes import leftovers, raw_rows
 
 Verdict = Callable[[str, str, str], None]
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from jobs.indexing.rebuilding import Request, Result, rebuild
-from jobs.indexing.settings import Wanted
-from jobs.install import broker_kept_out, install, plan_installation
-from jobs.source.workers import OneByOne
+from jobs.products.index.settings import Wanted
+from jobs.rebuild.index import Request, Result, rebuild
+from jobs.rebuild.install import broker_kept_out, install, plan_installation
+from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
 from tests.oracle.conftest import Kills, StoreFactory
 from tests.oracle.judge import Writer, by_scalar, list_index_files, on_disk, records

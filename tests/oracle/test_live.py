@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.ingestion.model import Request, Summary
-from jobs.ingestion.run import ingest
+from jobs.ingest.request import Request, Summary
+from jobs.ingest.run import ingest
 from tests.oracle.judge import records
 from tests.oracle.process import running
 from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES
 from tests.oracle.sessions import DirectMessage, RealStore, Stored, open_store
 from tests.oracle.settings import Geometry
 from tests.oracle.stage import Stage
-from tests.pipeline.lakes import table_of
+from tests.support.lakes import table_of
 
 Verdict = Callable[[str, str, str], None]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import cli
+from jobs.command import cli
 from tests.oracle.on_scenarios import on_scenarios
 from tests.oracle.plays import Plays
 from tests.oracle.scenarios import SCENARIOS

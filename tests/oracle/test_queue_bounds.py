@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.queues.files import stored_queues
-from jobs.source.listing import list_store
+from jobs.store.listing import list_store
+from jobs.store.queue_files import stored_queues
 from rmq_formats.consumequeue.bounds import QueueBounds, queue_bounds
 from rmq_formats.release import Release
 from tests.golden import golden_stores, release_of, unpack

@@ -17,15 +17,15 @@ from typing import Any, TypeVar
 
 from pyspark import TaskContext
 
-from jobs import cli
-from jobs.indexing.rebuilding import Request as RebuildRequest
-from jobs.indexing.rebuilding import rebuild
-from jobs.ingestion.model import Request
-from jobs.ingestion.run import ingest
-from jobs.session import close, hadoop_options, spark_session
-from jobs.source.distribute import Outcome, Task
-from jobs.source.planning import Range
-from jobs.source.workers import SparkWorkers
+from jobs.command import cli
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.launch.session import close, hadoop_options, spark_session
+from jobs.rebuild.index import Request as RebuildRequest
+from jobs.rebuild.index import rebuild
+from jobs.store.chain import Outcome, Task
+from jobs.store.ranges import Range
+from jobs.store.workers import SparkWorkers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
 

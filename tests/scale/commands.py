@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jobs import cli
-from jobs.exit_codes import ExitCode
-from tests.pipeline.stores import records_of, segments_of
+from jobs.command import cli
+from jobs.console.exit_codes import ExitCode
+from tests.support.stores import records_of, segments_of
 
 ROOT = Path(__file__).parent.parent.parent
 _SECONDS = 1000  # of a busy machine; on an idle one, a tenth of it

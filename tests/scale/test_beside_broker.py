@@ -14,18 +14,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jobs import cli
-from jobs.beside_broker import DiskWouldFillError, broker_process, care_beside
-from jobs.ingestion.model import Request, Summary
-from jobs.ingestion.run import ingest
+from jobs.command import cli
+from jobs.ingest.request import Request, Summary
+from jobs.ingest.run import ingest
 from jobs.launch.spark import on_half_the_cores
-from jobs.source.listing import list_store
-from jobs.source.planning import plan_ranges
-from jobs.source.workers import OneByOne
 from jobs.storage import storage_of
 from jobs.storage.local import Care
-from jobs.verify import Request as VerifyRequest
-from jobs.verify import verify
+from jobs.store.beside_broker import DiskWouldFillError, broker_process, care_beside
+from jobs.store.listing import list_store
+from jobs.store.ranges import plan_ranges
+from jobs.store.workers import OneByOne
+from jobs.verbs.verify import Request as VerifyRequest
+from jobs.verbs.verify import verify
 
 ROOT = Path(__file__).parent.parent.parent
 MIB = 1 << 20
@@ -42,7 +42,7 @@ sys.stdin.read()
 
 PRIORITIES = """
 import ctypes, os, platform, subprocess, sys
-from jobs.beside_broker import care_beside
+from jobs.store.beside_broker import care_beside
 told = "import ctypes, os; print(os.nice(0), ctypes.CDLL(None).syscall({}, 1, 0) >> 13)".format(
     {"x86_64": 252, "aarch64": 31}[platform.machine()]
 )
@@ -116,9 +116,9 @@ def test_every_verb_that_reads_the_log_takes_care(
     def no_stepping() -> None:
         seen["stepped back"] = True
 
-    monkeypatch.setattr("jobs.session.spark_session", session)
-    monkeypatch.setattr("jobs.session.begin_session", session)
-    monkeypatch.setattr("jobs.beside_broker.step_back", no_stepping)
+    monkeypatch.setattr("jobs.launch.session.spark_session", session)
+    monkeypatch.setattr("jobs.launch.session.begin_session", session)
+    monkeypatch.setattr("jobs.store.beside_broker.step_back", no_stepping)
     where = {"ingest": ["--lake", str(tmp_path / "lake")], "verify": []}.get(verb, ["--out", str(tmp_path / "out")])
     with held(store), pytest.raises(Begun):
         cli.run_within([verb, str(store), *where])
@@ -278,7 +278,9 @@ def test_a_lake_that_would_fill_the_brokers_disk_is_refused(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond 75 % a broker deletes before its time; on another disk, or without a broker, it is nobody's business."""
-    monkeypatch.setattr("jobs.beside_broker.shutil.disk_usage", lambda _: Usage(10 * MIB, 7 * MIB + MIB // 2, 2 * MIB))
+    monkeypatch.setattr(
+        "jobs.store.beside_broker.shutil.disk_usage", lambda _: Usage(10 * MIB, 7 * MIB + MIB // 2, 2 * MIB)
+    )
     lake = str(tmp_path / "lake")
     with held(store):
         with pytest.raises(DiskWouldFillError, match=r"75%"):

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from jobs.ingestion.model import Request
-from jobs.ingestion.run import ingest
-from jobs.source.workers import OneByOne
-from tests.pipeline.lakes import leftovers, raw_rows, rows_of
-from tests.pipeline.stores import segments_of
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.store.workers import OneByOne
 from tests.scale.cluster import WORKERS, Cluster, can_set_apart, executors_at_work, spark_cluster
 from tests.scale.commands import Ended, expected_rows, in_one_application, rmq_lake
+from tests.support.lakes import leftovers, raw_rows, rows_of
+from tests.support.stores import segments_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]  # of a busy machine: all takes minutes on an idle one
 

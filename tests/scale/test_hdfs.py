@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from jobs.exit_codes import ExitCode
-from jobs.indexing.rebuilding import Request as RebuildRequest
-from jobs.indexing.rebuilding import rebuild
-from jobs.ingestion.model import Request
-from jobs.ingestion.run import ingest
-from jobs.source.workers import OneByOne
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.rebuild.index import Request as RebuildRequest
+from jobs.rebuild.index import rebuild
 from jobs.storage import storage_of
-from jobs.verify import Request as VerifyRequest
-from jobs.verify import verify
-from tests.pipeline.lakes import raw_rows, rows_of
+from jobs.store.workers import OneByOne
+from jobs.verbs.verify import Request as VerifyRequest
+from jobs.verbs.verify import verify
 from tests.scale.commands import Run, expected_rows, in_one_application, in_this_process
 from tests.scale.hdfs import Hdfs, hdfs
 from tests.scale.servers import ADDRESS, free_port
+from tests.support.lakes import raw_rows, rows_of
 
 pytestmark = pytest.mark.hdfs
 

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from jobs.exit_codes import ExitCode
-from jobs.indexing.rebuilding import Request as RebuildRequest
-from jobs.indexing.rebuilding import rebuild
-from jobs.ingestion.model import Request
-from jobs.ingestion.run import ingest
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
 from jobs.lake.runs import HeldByOtherError
-from jobs.source.workers import OneByOne
-from jobs.verify import Request as VerifyRequest
-from jobs.verify import verify
+from jobs.rebuild.index import Request as RebuildRequest
+from jobs.rebuild.index import rebuild
+from jobs.store.workers import OneByOne
+from jobs.verbs.verify import Request as VerifyRequest
+from jobs.verbs.verify import verify
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
-from tests.pipeline.lakes import table_of
 from tests.scale.commands import Run, expected_rows, in_this_process, rmq_lake
 from tests.scale.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from tests.support.lakes import table_of
 
 pytestmark = pytest.mark.s3
 
@@ -181,8 +181,8 @@ def overtaken(uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
     summaries: list[Any] = []
     OVERTAKING.append(lambda: summaries.append(uploaded.ingest()))
     workers = OvertakenBy(uploaded.options)
-    monkeypatch.setattr("jobs.session.begin_session", lambda *_, **__: None)
-    monkeypatch.setattr("jobs.ingestion.run.ingest", partial(ingest, workers=workers))
+    monkeypatch.setattr("jobs.launch.session.begin_session", lambda *_, **__: None)
+    monkeypatch.setattr("jobs.ingest.run.ingest", partial(ingest, workers=workers))
     yield summaries
     OVERTAKING.clear()
 

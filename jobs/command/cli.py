@@ -1,0 +1,281 @@
+"""
+The command line: verbs that are loaded when they are called, and the one place where an exception becomes an exit code.
+
+A verb's module has `command: click.Command`; the command returns an ExitCode, or nothing for a clean end.
+"""
+
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from itertools import takewhile
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+
+import click
+
+from jobs import __version__
+from jobs.command.configuration import name_variables
+from jobs.command.failures import failures, follows_interrupt, one_line
+from jobs.console.exit_codes import ExitCode
+from jobs.console.log import JsonLines, in_json, say
+from jobs.console.verbs import VERBS
+from jobs.launch.arguments import CommandLine, divide, names_s3, value_of
+from jobs.launch.errors import SetupError
+
+_EPILOG = """\
+\b
+Examples:
+  rmq-lake inspect /data/rocketmq/store
+  rmq-lake --master "local[8]" ingest /data/rocketmq/store --lake /data/lake
+  rmq-lake query by-key --store /data/rocketmq/store -t orders -k 4711
+
+Options also come from the environment (RMQ_LAKE_<VERB>_<OPTION>) and from --config FILE; VERB --show-config prints all
+of them, and where each is from.
+
+SPARK OPTIONS (--master, --conf K=V, --driver-memory, …) stand before the verb and go to spark-submit untouched.
+
+\b
+Exit codes: 0 clean · 1 failed · 2 usage or configuration
+            3 damage or a gap found · 4 verification mismatch · 5 not found
+            6 another run holds this store · 130 interrupted
+"""
+
+
+class _Verbs(click.Group):
+    """The group of all verbs; `--help` reads their table, not their modules."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the verbs of this installation, in the order of their table."""
+        del ctx
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load the verb."""
+        del ctx
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = import_module(VERBS[cmd_name].module).command
+        name_variables(command, cmd_name)
+        return command
+
+    def resolve_command(
+        self,
+        ctx: click.Context,
+        args: list[str],
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb, or say which one was probably meant."""
+        if args[0] not in VERBS and not args[0].startswith("-"):
+            raise click.exceptions.NoSuchCommand(args[0], possibilities=VERBS, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs without loading them."""
+        del ctx
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb.name, verb.help) for verb in VERBS.values()])
+
+
+def _print_versions(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001  click's form
+    if not asked or ctx.resilient_parsing:
+        return
+    from importlib import metadata
+    from platform import python_version
+
+    click.echo(f"rocketmq-lake {__version__}")
+    click.echo(f"python {python_version()}")
+    for name in ("pyspark", "delta-spark", "deltalake", "pyarrow", "numba", "numpy"):
+        click.echo(f"{name} {metadata.version(name)}")
+    click.echo(f"java {_java()}")
+    ctx.exit()
+
+
+def _java() -> str:
+    from jobs.launch.java import find_java_home
+
+    try:
+        return str(find_java_home())
+    except SetupError:
+        return "not found"
+
+
+def _pack(ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
+    if path is None or ctx.resilient_parsing:
+        return
+    from jobs.launch.environment_archive import pack
+
+    pack(path)
+    click.echo(f"{path}: for --archives {path}#environment --conf spark.pyspark.python=./environment/bin/python")
+    ctx.exit()
+
+
+class _Settings:
+    """What the whole command line was told, kept where an error can still read it."""
+
+    traceback = False
+
+
+@click.group(
+    cls=_Verbs,
+    epilog=_EPILOG,
+    subcommand_metavar="VERB [ARGS]…",
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 120,
+    },
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_versions,
+    help="Show versions and exit.",
+)
+@click.option(
+    "--pack-environment",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    is_eager=True,
+    expose_value=False,
+    callback=_pack,
+    help="Write what workers of a cluster need besides Python and Spark into FILE (.tar.gz), and exit.",
+)
+@click.option("--traceback", is_flag=True, envvar="RMQ_LAKE_TRACEBACK", help="Show where an error was raised, too.")
+@click.option(
+    "--log-json",
+    is_flag=True,
+    expose_value=False,  # `main` has it: errors are lines, too
+    help="Make every line on standard error a JSON object.",
+)
+@click.pass_context
+def rmq_lake(ctx: click.Context, *, traceback: bool) -> None:
+    """Apache RocketMQ stores as Delta tables; queues and index files rebuilt byte for byte; no broker needed."""
+    ctx.obj.traceback = traceback
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+
+
+def main(arguments: Sequence[str]) -> ExitCode:
+    """Run one command line and return how it ended; whatever went wrong is one line on standard error."""
+    if not _wants_json_lines(arguments):
+        return _main(arguments)
+    began = monotonic()
+    with in_json(_verb_of(arguments)):
+        code = _main(arguments)
+        say("ended", exit_code=int(code), seconds=round(monotonic() - began, 3))
+    return code
+
+
+def _main(arguments: Sequence[str]) -> ExitCode:
+    settings = _Settings()
+    with _terminated_like_interrupted():
+        code = _run(arguments, settings)
+    if "jobs.launch.session" in sys.modules:
+        sys.modules["jobs.launch.session"].close(
+            succeeded=code is not ExitCode.FAILED and code is not ExitCode.INTERRUPTED
+        )
+    return code
+
+
+def _wants_json_lines(arguments: Sequence[str]) -> bool:
+    before_verb = takewhile(lambda word: word not in VERBS, arguments)
+    return "--log-json" in before_verb or os.environ.get("RMQ_LAKE_LOG_JSON", "0") not in {"", "0", "false"}
+
+
+def _verb_of(arguments: Sequence[str]) -> str | None:
+    return next((word for word in arguments if word in VERBS), None)
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Let SIGTERM (a scheduler's way to stop a run) end a command as Ctrl-C does: in order, with its exit code."""
+
+    def end(_signal: int, frame: FrameType | None) -> None:
+        interrupt = signal.getsignal(signal.SIGINT)  # Spark's own cancels its jobs first
+        if callable(interrupt):
+            interrupt(signal.SIGINT, frame)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
+    try:
+        own = _launched(divide(arguments))
+        outcome = rmq_lake.main(own, prog_name="rmq-lake", standalone_mode=False, obj=settings)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        if isinstance(sys.stderr, JsonLines):
+            say(error.format_message(), "error")
+        else:
+            error.show()
+        return ExitCode.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return _interrupted(arguments)
+    except BrokenPipeError as error:
+        return ExitCode.CLEAN if _reader_has_gone() else _fail(error, settings)
+    except failures() as error:
+        # A call to the JVM that is cut short may make the next one fail, on the way out.
+        return _interrupted(arguments) if follows_interrupt(error) else _fail(error, settings)
+    return ExitCode(outcome or ExitCode.CLEAN)
+
+
+def run_within(arguments: Sequence[str]) -> ExitCode:
+    """Run one command line inside another command, in its session; what goes wrong is raised."""
+    outcome = rmq_lake.main(list(arguments), prog_name="rmq-lake", standalone_mode=False, obj=_Settings())
+    return ExitCode(outcome or ExitCode.CLEAN)
+
+
+def _launched(line: CommandLine) -> list[str]:
+    """Note Spark's options for the session, or leave for the cluster if the driver shall run there; return the rest."""
+    verb = next((word for word in line.own if not word.startswith("-")), None)
+    s3 = names_s3(line, os.environ)
+    on_cluster = value_of("--deploy-mode", line.spark_options) == "cluster"
+    if on_cluster and verb in VERBS and VERBS[verb].needs_spark:
+        from jobs.launch.spark import submit_to_cluster
+
+        submit_to_cluster(line.spark_options, line.own, s3=s3)
+    if line.spark_options:
+        os.environ["RMQ_LAKE_SPARK_OPTIONS"] = shlex.join(line.spark_options)
+    if s3:
+        os.environ["RMQ_LAKE_S3"] = "1"
+    return list(line.own)
+
+
+def _interrupted(arguments: Sequence[str]) -> ExitCode:
+    verb = _verb_of(arguments)
+    say(" ".join(["rmq-lake: interrupted.", *([VERBS[verb].again] if verb else [])]), "error")
+    return ExitCode.INTERRUPTED
+
+
+def _fail(error: BaseException, settings: _Settings) -> ExitCode:
+    if settings.traceback:
+        import traceback
+
+        say("".join(traceback.format_exception(error)).rstrip(), "error")
+    else:
+        say(f"rmq-lake: {one_line(error)}", "error")
+    return ExitCode.FAILED
+
+
+def _reader_has_gone() -> bool:
+    """Tell whether standard output is the broken pipe (`… | head`), and keep the interpreter's exit quiet if so."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False

@@ -1,0 +1,195 @@
+"""
+Where a verb's settings are from: the command line, over the environment, over `--config FILE`, over defaults.
+
+`RMQ_LAKE_<VERB>_<OPTION>` and the keys of the file are made from the options' own names. A variable or a key that no
+option has is refused: it would otherwise be ignored for years. `--show-config` prints what came of it all.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, wraps
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import click
+from click.core import ParameterSource
+
+from jobs.command.options import (
+    composed,
+    form_options,
+    json_option,
+    max_rate_option,
+    quiet_option,
+    report_option,
+    store_options,
+)
+from jobs.console.exit_codes import ExitCode
+from jobs.console.verbs import VERBS
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+_CONFIG_FILE = f"{__name__}.file"  # that was read, in click's context
+
+
+def _read_config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> None:
+    """Make the file's values the defaults of this command."""
+    del parameter
+    if path is None:
+        return
+    import tomllib
+
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"{path}: {error}", ctx=ctx, param_hint="--config") from error
+    except OSError as error:
+        raise click.BadParameter(f"{path}: {error.strerror}", ctx=ctx, param_hint="--config") from error
+    ctx.meta[_CONFIG_FILE] = path
+    ctx.default_map = {**(ctx.default_map or {}), **_defaults(values, path, ctx)}
+
+
+def _defaults(values: dict[str, Any], path: Path, ctx: click.Context) -> dict[str, Any]:
+    """
+    Return what a configuration file says about the command of *ctx*, by parameter name.
+
+    Keys before the first table hold for every verb that has the option; a table [VERB] (or [query.by-key]) for one.
+    """
+    command = ctx.command_path.split()[1:]
+    own: Any = values
+    for name in command:
+        own = own.get(name, {})
+    known = {key_of(parameter): parameter.name for parameter in settings_of(ctx.command)}
+    for key in own:
+        if key not in known and not isinstance(own[key], dict):
+            raise _unknown_key(f"{'.'.join(command)}.{key}", known, path, ctx)
+    shared = {key: value for key, value in values.items() if not isinstance(value, dict)}
+    for key in shared:
+        if key not in known and key not in _shared_keys():
+            raise _unknown_key(key, {*known, *_shared_keys()}, path, ctx)
+    for key in values.keys() - shared.keys() - VERBS.keys():
+        raise _unknown_key(f"[{key}]", VERBS, path, ctx)
+    return {known[key]: value for key, value in {**shared, **own}.items() if key in known}
+
+
+def key_of(parameter: click.Parameter) -> str:
+    """Return the name a user knows: `--hash-slots` is the key hash-slots, the argument STORE is store."""
+    return max(parameter.opts, key=len).lstrip("-")
+
+
+def _unknown_key(key: str, known: Iterable[str], path: Path, ctx: click.Context) -> click.BadParameter:
+    hint = _meant(key.rpartition(".")[2].strip("[]"), known)
+    return click.BadParameter(f"{path}: unknown key {key}{hint}", ctx=ctx, param_hint="--config")
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    similar = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {similar[0]}?" if similar else ""
+
+
+def config_option(command: _Command) -> _Command:
+    """Add `--config FILE` and `--show-config` to a verb; the second prints all settings instead of running it."""
+
+    @wraps(command)
+    def shown_or_run(*arguments: object, show_config: bool, **values: object) -> object:
+        if show_config:
+            click.echo(_effective(click.get_current_context(), as_json=bool(values.get("as_json"))))
+            return ExitCode.CLEAN
+        return command(*arguments, **values)
+
+    config = click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=_read_config,
+        help="TOML with defaults: keys are option names, a table [VERB] holds for one verb.",
+    )
+    show = click.option(
+        "--show-config", is_flag=True, help="Print every setting and where it is from, as such TOML; do nothing else."
+    )
+    return cast("_Command", config(show(shown_or_run)))  # click's decorators forget the type
+
+
+def settings_of(command: click.Command) -> list[click.Parameter]:
+    """Return what can be set in a configuration file: all parameters but those that are about it."""
+    return [parameter for parameter in command.params if parameter.name not in {"config", "show_config", "help"}]
+
+
+def name_variables(command: click.Command, *names: str) -> None:
+    """Let every option and argument of a verb read its variable; refuse variables of the verb that nothing reads."""
+    for group, parameters in _leaves(command, names):
+        for parameter in parameters:
+            if parameter.name != "show_config":
+                parameter.envvar = variable_of(parameter, *group)
+    prefix = _variable(*names, "")
+    known = {p.envvar for _, parameters in _leaves(command, names) for p in parameters}
+    for unknown in sorted(name for name in os.environ if name.startswith(prefix) and name not in known):
+        raise click.UsageError(f"{unknown}: no such option{_meant(unknown, map(str, known))}")
+
+
+def variable_of(parameter: click.Parameter, *names: str) -> str:
+    """Name the environment variable of a verb's parameter."""
+    return _variable(*names, key_of(parameter))
+
+
+def _variable(*words: str) -> str:
+    return "_".join(("RMQ_LAKE", *words)).upper().replace("-", "_")
+
+
+def _leaves(command: click.Command, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], list[click.Parameter]]]:
+    """Yield a verb, or each of its verbs, with its parameters."""
+    if isinstance(command, click.Group):
+        for name, verb in command.commands.items():
+            yield from _leaves(verb, (*names, name))
+    else:
+        yield names, command.params
+
+
+def _effective(ctx: click.Context, *, as_json: bool) -> str:
+    """Return every setting of a command and where it is from: as a file for `--config`, or as JSON."""
+    settings = {
+        key_of(parameter): (_plain(ctx.params.get(str(parameter.name))), _origin(parameter, ctx))
+        for parameter in settings_of(ctx.command)
+    }
+    verb = ".".join(ctx.command_path.split()[1:])
+    if as_json:
+        shown = {key: {"value": value, "from": origin} for key, (value, origin) in settings.items()}
+        return json.dumps({"verb": verb, "settings": shown}, indent=1, ensure_ascii=False)
+    lines = [
+        (f"{key} = {json.dumps(value, ensure_ascii=False)}", origin)
+        if value not in (None, [])
+        else (f"# {key}", "not set")
+        for key, (value, origin) in settings.items()
+    ]
+    width = max(len(text) for text, _ in lines)
+    spark = os.environ.get("RMQ_LAKE_SPARK_OPTIONS")
+    head = [f"[{verb}]", *([f"# Spark's options: {spark}"] if spark else [])]
+    return "\n".join([*head, *(f"{text:{width}}  # {origin}" for text, origin in lines)])
+
+
+def _plain(value: object) -> object:
+    """Return a value as TOML and JSON have it."""
+    if isinstance(value, tuple | list):
+        return [_plain(element) for element in value]
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+def _origin(parameter: click.Parameter, ctx: click.Context) -> str:
+    source = ctx.get_parameter_source(str(parameter.name))
+    if source is ParameterSource.COMMANDLINE:
+        return "command line"
+    if source is ParameterSource.ENVIRONMENT:
+        return str(parameter.envvar)
+    return str(ctx.meta[_CONFIG_FILE]) if source is ParameterSource.DEFAULT_MAP else "default"
+
+
+@cache
+def _shared_keys() -> frozenset[str]:
+    """Collect the keys that may stand before the first table, whichever verb reads the file."""
+    options = composed(json_option, quiet_option, report_option, max_rate_option, store_options, form_options)
+    probe = click.command()(options(lambda: None))
+    return frozenset(map(key_of, settings_of(probe))) | {"lake", "broker"}

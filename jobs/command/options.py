@@ -1,0 +1,203 @@
+"""
+The options that verbs share, each declared once.
+
+Every option also reads `RMQ_LAKE_<VERB>_<OPTION>` from the environment, and `--config FILE`; the command line wins over
+the environment, the environment over the file. `--show-config` prints what came of it. A verb composes what it needs:
+
+    @click.command()
+    @store_options
+    @config_option
+    def command(place: StorePlace, …) -> ExitCode: …
+"""
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import click
+
+from jobs.storage.locations import is_local, refusal
+from jobs.store.listing import log_directories, read_broker_conf
+from rmq_formats.broker_conf import BrokerConf
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+_Decorator = Callable[[_Command], _Command]
+
+
+def composed(*decorators: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """Return one decorator that applies all, the first on top as if they were written below each other."""
+
+    def decorate(command: _Command) -> _Command:
+        decorated: Any = command
+        for decorator in reversed(decorators):
+            decorated = decorator(decorated)
+        return cast("_Command", decorated)
+
+    return decorate
+
+
+def bundled(name: str, kind: type[tuple[Any, ...]], *options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds options, which the command gets as one named tuple of *kind*, called *name*."""
+    fields = tuple(kind.__annotations__)
+
+    def decorate(command: _Command) -> _Command:
+        @wraps(command)
+        def with_bundle(*arguments: object, **values: object) -> object:
+            bundle = kind(**{field: values.pop(field) for field in fields if field in values})
+            return command(*arguments, **{name: bundle}, **values)
+
+        return composed(*options)(cast("_Command", with_bundle))
+
+    return decorate
+
+
+class ZoneType(click.ParamType[ZoneInfo]):
+    """A time zone by its name in the zone database."""
+
+    name = "zone"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> ZoneInfo:
+        """Return the zone, or say that there is none of that name."""
+        if isinstance(value, ZoneInfo):
+            return value
+        try:
+            return ZoneInfo(str(value))
+        except (ZoneInfoNotFoundError, ValueError):
+            self.fail(f"no time zone is named {value!r} (example: Asia/Shanghai)", param, ctx)
+
+
+class LocationType(click.ParamType[str]):
+    """A path or a URI; one that no part of the program can reach is refused before anything is started."""
+
+    name = "location"
+
+    def __init__(self, *, to_write: bool) -> None:
+        """*to_write*: what is there is ours, not a store."""
+        self._to_write = to_write
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return it as it is."""
+        reason = refusal(str(value), to_write=self._to_write)
+        if reason is not None:
+            self.fail(reason, param, ctx)
+        return str(value)
+
+
+STORED = LocationType(to_write=False)
+WRITTEN = LocationType(to_write=True)
+
+
+class LocalFileType(click.Path):
+    """A file of this machine that will be written."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """Return the path; a URI would be taken for one."""
+        if not is_local(str(value)):
+            self.fail(f"{value}: name a file of this machine", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class PathListType(click.ParamType[tuple[str, ...]]):
+    """Paths or URIs, separated by commas as in a broker's own configuration."""
+
+    name = "path[,path]"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Return the paths in the order given."""
+        if isinstance(value, tuple | list):
+            return tuple(str(path) for path in value)
+        paths = tuple(path.strip() for path in str(value).split(","))
+        if not all(paths):
+            self.fail(f"{value!r} holds an empty path", param, ctx)
+        return tuple(STORED.convert(path, param, ctx) for path in paths)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, nothing else there.")
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and no summary on standard error.")
+report_option = click.option(
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write report.json and report.html into DIR.",
+)
+
+
+class StorePlace(NamedTuple):
+    """Where a store lies, as the command line says."""
+
+    store: str
+    commitlog: tuple[str, ...] | None
+    broker_conf: Path | None
+
+    def conf(self) -> BrokerConf:
+        """Read the broker's own configuration."""
+        return read_broker_conf(self.broker_conf)
+
+    def log_directories(self, conf: BrokerConf) -> tuple[str, ...]:
+        """Return where the log lies, if not below the store's root."""
+        return tuple(log_directories(self.commitlog, conf))
+
+
+store_options = bundled(
+    "place",
+    StorePlace,
+    click.argument("store", metavar="STORE", type=STORED),
+    click.option(
+        "--commitlog",
+        type=PathListType(),
+        metavar="PATH[,PATH…]",
+        help="Where the CommitLog lies when it is not STORE/commitlog; several paths as in storePathCommitLog.",
+    ),
+    click.option(
+        "--broker-conf",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="The broker's own configuration: paths, file sizes and names are read from it.",
+    ),
+)
+
+max_rate_option = click.option(
+    "--max-rate",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="Read at most so many bytes of STORE a second, all tasks together; nothing read is left in the page cache.",
+)
+
+
+class StoreForm(NamedTuple):
+    """Which sizes and which release's rules a store's files follow, as the command line says."""
+
+    hash_slots: int | None
+    index_num: int | None
+    consume_queue_size: int | None
+    release: str | None
+    time_zone: ZoneInfo | None
+
+
+form_options = bundled(
+    "form",
+    StoreForm,
+    click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of the index files."),
+    click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files."),
+    click.option(
+        "--consume-queue-size",
+        type=click.IntRange(min=20),
+        metavar="BYTES",
+        help="mappedFileSizeConsumeQueue: the size of one ConsumeQueue file.",
+    ),
+    click.option("--release", metavar="X.Y.Z", help="The broker's release, where the store cannot tell it."),
+    click.option(
+        "--time-zone",
+        type=ZoneType(),
+        metavar="ZONE",
+        help="The broker's zone: index files are named in its local time.",
+    ),
+)

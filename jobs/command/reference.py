@@ -1,0 +1,167 @@
+"""The command line as documentation: `python -m jobs.command.reference > docs/reference.md`."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from importlib import import_module
+from inspect import cleandoc
+
+import click
+
+from jobs.command.cli import rmq_lake
+from jobs.command.configuration import key_of, settings_of, variable_of
+from jobs.console.exit_codes import MEANINGS
+from jobs.console.verbs import VERBS
+from jobs.ingest.request import Summary
+from jobs.launch.places import CONF
+from jobs.report.metrics import PREFIX, figures
+from jobs.report.model import VERSION, Bars, Facts, Grid, Report, Timeline
+
+VARIABLES = {
+    "RMQ_LAKE_<VERB>_<OPTION>": "any option of a verb; see its table",
+    "RMQ_LAKE_SPARK_OPTIONS": "Spark's options where none can be put before the verb",
+    "RMQ_LAKE_CACHE": "where JARs and the archive of Spark's classes are kept (default `~/.cache/rocketmq-lake`)",
+    "RMQ_LAKE_PYTHON": "the Python that `.venv` is made with, where none of the usual ones will do",
+    "RMQ_LAKE_IVY_SETTINGS": "an Ivy settings file of yours, for a mirror; packages follow `pip`'s own configuration",
+    "RMQ_LAKE_TRACEBACK": "`1`: show where an error was raised, as `--traceback` does",
+    "RMQ_LAKE_LOG_JSON": "`1`: every line on standard error is a JSON object, as with `--log-json`",
+    "JAVA_HOME": "the Java, before those on `PATH` and in the usual directories",
+    "SPARK_LOCAL_IP": "the address that a local run listens on (default `127.0.0.1`)",
+    "SPARK_SUBMIT_OPTS": "flags of the JVM, behind ours",
+    "NO_COLOR": "set to anything: no colours in a terminal",
+}
+
+_HEAD = """\
+# Reference
+
+Every verb, option, variable, key, exit code and figure. This page is made from the code by
+`python -m jobs.command.reference`.
+
+`./spark-submit.sh [SPARK OPTIONS] VERB …` from a checkout is `rmq-lake [SPARK OPTIONS] VERB …` from an installed wheel.
+Spark's options (`--master`, `--conf K=V`, `--driver-memory`, …) go to spark-submit untouched; the default master is
+`local[*,4]`. Data goes to standard output, everything else to standard error.
+
+The command line wins over the environment, the environment over `--config FILE`, the file over the default. A key that
+no verb has, or a variable of a verb that no option has, is refused. `VERB --show-config` prints what came of it.
+"""
+
+_LOG = """\
+## Log lines
+
+With `--log-json` every line on standard error is one object: `time` (ISO 8601, UTC), `level` (`info` or `error`),
+`verb`, `message`. Progress has `done`, `total`, `unit`, `messages` and `seconds`, lines of the JVM have `source`, and
+the last, `ended`, has `exit_code` and `seconds`.
+"""
+
+_DOCUMENT = f"""\
+## Report
+
+`--report DIR` writes `report.html` and the same as `report.json`, version {VERSION}. The version grows when a name
+changes its meaning or goes; new names may come. `parts` holds the other objects, told apart by `kind`.
+"""
+
+
+def page() -> str:
+    """Return the whole page."""
+    parts = [_verbs(), *_each_verb(), _exit_codes(), _variables(), _configuration(), _LOG, _metrics(), _report()]
+    return "\n".join([_HEAD, *parts]).rstrip() + "\n"
+
+
+def _table(*rows: tuple[str, ...]) -> str:
+    head, *others = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    return "\n".join([head, "|---" * len(rows[0]) + "|", *others]) + "\n"
+
+
+def _verbs() -> str:
+    rows = [(f"`{verb.name}`", verb.help, "yes" if verb.needs_spark else "no") for verb in VERBS.values()]
+    ours = [option for option in rmq_lake.params if isinstance(option, click.Option)]
+    before = [(f"`{option.opts[0]}`", option.help or "") for option in ours]
+    verbs, options = _table(("verb", "does", "JVM"), *rows), _table(("option", "does"), *before)
+    return f"## Verbs\n\n{verbs}\nBefore the verb:\n\n{options}"
+
+
+def _each_verb() -> Iterator[str]:
+    root = click.Context(rmq_lake, info_name="rmq-lake")
+    for name, verb in VERBS.items():
+        command: click.Command = import_module(verb.module).command
+        yield from _command(command, (name,), root)
+
+
+def _command(command: click.Command, names: tuple[str, ...], parent: click.Context) -> Iterator[str]:
+    ctx = click.Context(command, info_name=names[-1], parent=parent)
+    yield f"## {' '.join(names)}\n"
+    yield f"`{command.get_usage(ctx).removeprefix('Usage: ')}`\n"
+    told = f"{cleandoc(command.help or '')}\n\n{command.epilog or ''}".replace("\b\n", "")
+    text, _, more = told.partition("Examples:\n")
+    yield f"{text.strip()}\n"
+    if more:
+        examples, _, below = more.partition("\n\n")
+        yield "\n".join(["```sh", *map(str.strip, examples.strip().splitlines()), "```\n"])
+        if below.strip():
+            yield f"{below.strip()}\n"
+    if isinstance(command, click.Group):
+        for name, verb in command.commands.items():
+            yield from _command(verb, (*names, name), ctx)
+    else:
+        rows = [_row(parameter, names, ctx) for parameter in settings_of(command)]
+        yield _table(("option", "meaning", "default", "key", "variable"), *rows)
+
+
+def _row(parameter: click.Parameter, names: tuple[str, ...], ctx: click.Context) -> tuple[str, ...]:
+    """Return what is to be known of one option or argument."""
+    has_file = any(other.name == "config" for other in ctx.command.params)
+    key = f"`{key_of(parameter)}`" if has_file else ""
+    variable = f"`{variable_of(parameter, *names)}`"
+    if not isinstance(parameter, click.Option):
+        return (f"`{parameter.make_metavar(ctx)}`", "", "required" if parameter.required else "", key, variable)
+    metavar = "" if parameter.is_flag else f" {parameter.make_metavar(ctx)}"
+    given = parameter.get_default(ctx, call=False)
+    default = str(given) if isinstance(given, str | int) and not parameter.is_flag else ""
+    meaning = (parameter.help or "").rstrip(".")
+    form = f"`{', '.join(parameter.opts)}{metavar}`"
+    return (form, meaning, "required" if parameter.required else default, key, variable)
+
+
+def _exit_codes() -> str:
+    rows = [(str(int(code)), meaning) for code, meaning in MEANINGS.items()]
+    told = "Of several that hold, 1 goes before 4, 4 before 3, 3 before 0.\n"
+    return "\n".join(["## Exit codes\n", _table(("code", "means"), *rows), told])
+
+
+def _variables() -> str:
+    rows = [(f"`{name}`", meaning) for name, meaning in VARIABLES.items()]
+    return "\n".join(["## Environment\n", _table(("variable", "sets"), *rows)])
+
+
+def _configuration() -> str:
+    text = (CONF / "job.toml").read_text(encoding="utf-8")
+    return f"## Configuration file\n\n`conf/job.toml`, to copy:\n\n```toml\n{text}```\n"
+
+
+def _metrics() -> str:
+    rows = [(f"`{PREFIX}_{name}`", meaning.rstrip(".")) for name, (_, meaning) in figures(Summary("", "", "")).items()]
+    told = "`ingest --metrics FILE` writes these, each with the label `broker`, as a Prometheus text file.\n"
+    return "\n".join(["## Metrics\n", told, _table(("gauge", "means"), *rows)])
+
+
+def _report() -> str:
+    parts = [_of_class(kind) for kind in (Report, Facts, Grid, Bars, Timeline)]
+    return "\n".join([_DOCUMENT, *parts])
+
+
+def _of_class(kind: type[Report | Facts | Grid | Bars | Timeline]) -> str:
+    described = re.sub(r"\s+", " ", kind.__doc__ or "")
+    rows = [(f"`{field.name}`", f"`{_type(field.type)}`") for field in fields(kind)]
+    return f"**{kind.__name__}**: {described}\n\n" + _table(("name", "type"), *rows)
+
+
+def _type(annotation: object) -> str:
+    """Return a type as its declaration names it."""
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    if not isinstance(annotation, type):
+        text = str(annotation)
+    return re.sub(r"\b(?:[a-z]+\.)+", "", text)
+
+
+if __name__ == "__main__":
+    click.echo(page(), nl=False)

@@ -1,0 +1,1 @@
+"""What a person at a terminal reads: exit codes, log lines, progress, and the list of verbs."""

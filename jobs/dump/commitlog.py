@@ -1,0 +1,263 @@
+"""Dump a CommitLog segment, plain or of DLedger: every piece, every field of every record."""
+
+import base64
+from codecs import getincrementaldecoder
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from jobs.dump.file import DumpFile, open_file
+from jobs.dump.items import Field, Item, Request, layout_fields, printable, time_text
+from jobs.storage.locations import join
+from rmq_formats.commitlog.framing import detect_framing, framing_of
+from rmq_formats.commitlog.layout import (
+    BLANK,
+    DLEDGER_ENTRY,
+    HEAD,
+    HOST_BITS,
+    INNER_MESSAGE,
+    MAGIC_V2,
+    PROPERTIES_LENGTH,
+    RECORD,
+    TOPIC_LENGTH,
+)
+from rmq_formats.commitlog.record import (
+    InnerMessage,
+    MessageRecord,
+    decode_inner_batch,
+    has_right_body_crc,
+    has_right_property_crc,
+)
+from rmq_formats.commitlog.segment import ENDS, Piece, PieceKind, SegmentBytes, SegmentEnd, walk_segment
+from rmq_formats.errors import CorruptData, FormatError
+from rmq_formats.flags import COMPRESSED, INNER_BATCH, TransactionType, transaction_type
+from rmq_formats.hashing import java_text
+from rmq_formats.message_id import encode_offset_id
+from rmq_formats.properties import KEYS, TAGS, PropertyParser, parse_properties
+from rmq_formats.store import FileKind, name_of_offset, offset_of_name
+
+_UNIQ_KEY = "UNIQ_KEY"
+_BODY_PREVIEW = 64
+
+
+def dump(file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
+    """Yield the pieces of a segment; the last item says how it ends."""
+    del kind  # the bytes tell better
+    segment = _segment(file)
+    position = _start(segment, request.start)
+    pieces = walk_segment(segment, final=_is_followed(file, segment), start=position)
+    end, records, damaged = SegmentEnd.OPEN, 0, 0
+    for piece in islice(pieces, request.limit):
+        yield _item(segment, piece, request)
+        end = ENDS[piece.kind]
+        records += piece.kind is PieceKind.RECORD
+        damaged += piece.kind is PieceKind.DAMAGE
+        position = piece.end - segment.base_offset
+    yield _end_item(segment, position, end, records, damaged)
+
+
+def _end_item(segment: SegmentBytes, position: int, end: SegmentEnd, records: int, damaged: int) -> Item:
+    offset = segment.base_offset + position
+    is_whole = position >= segment.size
+    counts = f"{records} records, {damaged} damaged places"
+    text = f"{end} segment: {counts}" if is_whole else f"more follows from here on: {counts} so far"
+    values = {"end": str(end) if is_whole else None, "records": records, "damaged_places": damaged}
+    return Item(offset, 0, "end", text, values)
+
+
+def _segment(file: DumpFile) -> SegmentBytes:
+    """Return the segment; where its name is no offset, its first record says where it stands."""
+    base_offset = offset_of_name(file.name)
+    if base_offset is None:
+        base_offset = _offset_of_first_record(file, detect_framing(file.read(0, BLANK.size)).header_size)
+    return SegmentBytes(file.read, file.size, base_offset, framing_of(file.read, file.size, base_offset))
+
+
+def _offset_of_first_record(file: DumpFile, header_size: int) -> int:
+    try:
+        head = HEAD.unpack(file.read(header_size, HEAD.size))
+    except FormatError:
+        return 0
+    offset = int(head[_PHYSICAL_OFFSET]) - header_size
+    return offset if 0 <= offset < 1 << 62 else 0
+
+
+_PHYSICAL_OFFSET = [field.name for field in HEAD.fields].index("physical_offset")
+
+
+def _start(segment: SegmentBytes, offset: int) -> int:
+    """Return the position of the first record at or behind *offset*."""
+    position = offset - segment.base_offset
+    if position <= 0:
+        return 0
+    if position > segment.size:
+        reason = f"the file ends at offset {segment.base_offset + segment.size}"
+        raise CorruptData(reason, offset)
+    if segment.stated_end(position) is not None:
+        return position
+    try:
+        segment.record_at(position)
+    except FormatError:
+        found = segment.find_record(position, None)
+        return segment.size if found is None else found
+    return position
+
+
+def _is_followed(file: DumpFile, segment: SegmentBytes) -> bool:
+    """Tell whether the next segment lies beside this one and holds something."""
+    folder = file.location.rpartition("/")[0]
+    following = join(folder, name_of_offset(segment.base_offset + segment.size))
+    try:
+        with open_file(following) as next_file:
+            return any(next_file.read(0, BLANK.size))
+    except OSError:
+        return False
+
+
+def _item(segment: SegmentBytes, piece: Piece, request: Request) -> Item:
+    if piece.kind is PieceKind.RECORD:
+        return _record_item(segment, piece, request)
+    is_damage = piece.kind is PieceKind.DAMAGE
+    values = {"reason": piece.reason} if piece.reason else {}
+    return Item(piece.offset, piece.size, str(piece.kind), piece.reason, values, is_damage=is_damage)
+
+
+def _record_item(segment: SegmentBytes, piece: Piece, request: Request) -> Item:
+    position = piece.offset - segment.base_offset
+    record = segment.record_at(position)
+    entry = DLEDGER_ENTRY.unpack(segment.read(position, DLEDGER_ENTRY.size)) if segment.framing.header_size else ()
+    properties = parse_properties(record.properties_raw, PropertyParser.SCAN)
+    problems = _problems(record)
+    text = _line(record, properties, problems)
+    values: dict[str, Any] = {}
+    fields: list[Field] = []
+    if request.as_json:
+        names = (field.name for field in DLEDGER_ENTRY.fields)
+        values = {"entry": dict(zip(names, entry, strict=True))} if entry else {}
+        values |= _values(record, properties) | ({"problems": problems} if problems else {})
+    if request.with_fields:
+        fields = layout_fields(DLEDGER_ENTRY, entry, piece.offset) if entry else []
+        fields += _fields(record)
+    return Item(piece.offset, piece.size, "record", text, values, fields, is_damage=bool(problems))
+
+
+def _problems(record: MessageRecord) -> list[str]:
+    problems = [] if has_right_body_crc(record) else ["wrong body_crc"]
+    return problems + (["wrong property CRC"] if has_right_property_crc(record) is False else [])
+
+
+def _line(record: MessageRecord, properties: dict[str, str], problems: list[str]) -> str:
+    """Say in one line what people look for in a record."""
+    transaction = transaction_type(record.sys_flag)
+    parts = [
+        printable(f"{record.topic}/{record.queue_id} #{record.queue_offset}"),
+        time_text(record.store_timestamp),
+        f"body {len(record.body)}{' compressed' if record.sys_flag & COMPRESSED else ''}",
+        *(printable(f"{name}={properties[name]}") for name in (TAGS, KEYS, _UNIQ_KEY) if name in properties),
+        *([transaction.name.lower()] if transaction is not TransactionType.NONE else ()),
+        *(["V2"] if record.magic_code == MAGIC_V2 else ()),
+        *(problem.upper() for problem in problems),
+    ]
+    return "  ".join(parts)
+
+
+def _values(record: MessageRecord, properties: dict[str, str]) -> dict[str, Any]:
+    values = record._asdict()
+    body = values.pop("body")
+    inner = [
+        {
+            "flag": message.flag,
+            "body": base64.b64encode(message.body).decode(),
+            "properties": parse_properties(message.properties_raw, PropertyParser.SCAN),
+        }
+        for message in _inner_messages(record)
+    ]
+    return values | {
+        "born_host": str(record.born_host),
+        "store_host": str(record.store_host),
+        "topic_raw": base64.b64encode(record.topic_raw).decode(),
+        "properties_raw": base64.b64encode(record.properties_raw).decode(),
+        "topic": record.topic,
+        "properties": properties,
+        "offset_msg_id": encode_offset_id(record.store_host, record.physical_offset),
+        "body": base64.b64encode(body).decode(),
+        **({"inner_messages": inner} if inner else {}),
+    }
+
+
+def _fields(record: MessageRecord) -> list[Field]:
+    """Name every byte of a record."""
+    offset = record.physical_offset
+    layout = RECORD[record.sys_flag & HOST_BITS]
+    fixed = [
+        *record[:_BORN_HOST],
+        *record.born_host,
+        record.store_timestamp,
+        *record.store_host,
+        record.reconsume_times,
+        record.prepared_transaction_offset,
+        record.body_length,
+    ]
+    fields = [_readable(field, record) for field in layout_fields(layout, fixed, offset)]  # type: ignore[arg-type]
+    offset += layout.size
+    fields.append(Field(offset, "body", _preview(record.body)))
+    fields += _inner_fields(record, offset)
+    offset += len(record.body)
+    fields.append(Field(offset, "topic_length", str(record.topic_length)))
+    offset += TOPIC_LENGTH[record.magic_code].size
+    fields.append(Field(offset, "topic", printable(record.topic)))
+    offset += len(record.topic_raw)
+    fields.append(Field(offset, "properties_length", str(record.properties_length)))
+    offset += PROPERTIES_LENGTH.size
+    return [*fields, *_property_fields(record.properties_raw, offset)]
+
+
+def _inner_messages(record: MessageRecord) -> list[InnerMessage]:
+    """Return the messages that the record of an inner batch holds; none where its body is no such row."""
+    try:
+        return list(decode_inner_batch(record.body)) if record.sys_flag & INNER_BATCH else []
+    except FormatError:
+        return []
+
+
+def _inner_fields(record: MessageRecord, offset: int) -> Iterator[Field]:
+    for number, message in enumerate(_inner_messages(record)):
+        yield Field(offset, f"inner message {number}", f"flag {message.flag}, body {_preview(message.body)}")
+        offset += INNER_MESSAGE.size + len(message.body) + PROPERTIES_LENGTH.size
+        yield from _property_fields(message.properties_raw, offset)
+        offset += len(message.properties_raw)
+
+
+_BORN_HOST = MessageRecord._fields.index("born_host")
+
+
+def _readable(field: Field, record: MessageRecord) -> Field:
+    """Write numbers that stand for something as people write them."""
+    if field.name == "magic_code":
+        return field._replace(text=f"{record.magic_code & 0xFFFFFFFF:08X}")
+    if field.name == "sys_flag":
+        return field._replace(text=f"0x{record.sys_flag & 0xFFFFFFFF:X}")
+    if field.name.endswith("_timestamp"):
+        return field._replace(text=f"{field.text}  {time_text(int(field.text))}")
+    if field.name.endswith("_address"):
+        host = record.born_host if field.name.startswith("born") else record.store_host
+        return field._replace(text=str(host).rpartition(":")[0])
+    return field
+
+
+def _property_fields(raw: bytes, offset: int) -> Iterator[Field]:
+    for item in raw.split(b"\x02"):
+        if item:
+            yield Field(offset, "property", printable(java_text(item).replace("\x01", " = ", 1)))
+        offset += len(item) + 1
+
+
+def _preview(body: bytes) -> str:
+    """Show the beginning of a body, as text if it is text."""
+    beginning = body[:_BODY_PREVIEW]
+    more = f" … {len(body)} bytes" if len(body) > _BODY_PREVIEW else ""
+    try:
+        # The cut may go through a character.
+        return printable(getincrementaldecoder("utf-8")().decode(beginning)) + more
+    except UnicodeDecodeError:
+        return beginning.hex(" ", 4) + more

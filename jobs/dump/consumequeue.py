@@ -1,0 +1,158 @@
+"""Dump a file of a queue: plain units, batch units, extension units."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from jobs.dump.file import DumpFile
+from jobs.dump.items import Item, Request, layout_fields, time_text
+from rmq_formats.consumequeue.ext import ExtUnit, decode_ext_unit, offset_of_address
+from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_END_MARK, EXT_UNIT, UNIT
+from rmq_formats.consumequeue.unit import BatchUnit, Unit, decode_batch_unit, decode_unit
+from rmq_formats.errors import FormatError
+from rmq_formats.layout import Layout
+from rmq_formats.store import FileKind, offset_of_name
+
+_READ_AT_ONCE = 1 << 16
+_HASH_BITS = 31
+
+
+class _Shape(NamedTuple):
+    """How units of one size are read and told."""
+
+    layout: Layout
+    decode: Callable[[bytes], Unit | BatchUnit]
+
+
+_SHAPES: dict[FileKind, _Shape] = {
+    FileKind.CONSUME_QUEUE: _Shape(UNIT, decode_unit),
+    FileKind.BATCH_CONSUME_QUEUE: _Shape(BATCH_UNIT, decode_batch_unit),
+}
+
+
+def dump(file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
+    """Yield the units of a file, blanks and zeros as one; the last item says how it ends."""
+    items = _ext_items(file, request) if kind is FileKind.CONSUME_QUEUE_EXT else _items(file, _SHAPES[kind], request)
+    end = min(request.start, file.size)
+    units = damaged = 0
+    is_open = False
+    for item in islice(items, request.limit):
+        if item.kind == "zeros" and item.offset + item.size == file.size:
+            is_open = True
+        else:
+            yield item
+        end = item.offset + item.size
+        units += item.kind == "unit"
+        damaged += item.is_damage
+    is_whole = is_open or end >= file.size
+    state = "not full: zeros follow" if is_open else "full" if is_whole else "more follows from here on"
+    counts = f"{units} units, {damaged} damaged places"
+    values = {"end": state if is_whole else None, "units": units, "damaged_places": damaged}
+    at = end if not is_open else item.offset
+    yield Item(at, file.size - at if is_open else 0, "end", f"{state}; {counts}", values)
+
+
+def _items(file: DumpFile, shape: _Shape, request: Request) -> Iterator[Item]:
+    """Yield units one by one, and rows of blanks and of zeros as one item each."""
+    size = shape.layout.size
+    base_offset = offset_of_name(file.name) or 0
+    position = -(-request.start // size) * size
+    while position + size <= file.size:
+        raw = file.read(position, size)
+        unit = shape.decode(raw)
+        if isinstance(unit, Unit) and unit.is_pre_blank:
+            end = _end_of_row(file, position, raw)
+            yield Item(position, end - position, "blanks", f"{(end - position) // size} blank units", {})
+        elif not any(raw):
+            end = _end_of_row(file, position, raw)
+            is_hole = end < file.size
+            text = f"{(end - position) // size} units of zeros"
+            yield Item(position, end - position, "zeros", text, {"reason": text} if is_hole else {}, is_damage=is_hole)
+        else:
+            end = position + size
+            number = (base_offset + position) // size
+            yield _unit_item(shape, unit, position, number, request)
+        position = end
+    if position < file.size and file.size - position < size:
+        text = f"{file.size - position} bytes, less than a unit"
+        yield Item(position, file.size - position, "damage", text, {"reason": text}, is_damage=True)
+
+
+def _end_of_row(file: DumpFile, position: int, raw: bytes) -> int:
+    """Return where units that are all *raw* end; zeros may end in part of one."""
+    size = len(raw)
+    while position < file.size:
+        data = file.read(position, min(_READ_AT_ONCE // size * size, file.size - position))
+        if data != (raw * (len(data) // size + 1))[: len(data)]:
+            break
+        position += len(data)
+    while position < file.size and file.read(position, size) == raw:
+        position += size
+    return position
+
+
+def _unit_item(shape: _Shape, unit: Unit | BatchUnit, position: int, number: int, request: Request) -> Item:
+    size = shape.layout.size
+    fields = layout_fields(shape.layout, unit, position) if request.with_fields else []
+    # A unit has a size of its own: the record's.
+    values = {"position_in_queue": number, "unit": unit._asdict()} if request.as_json else {}
+    if isinstance(unit, BatchUnit):
+        last = unit.base_offset + unit.batch_count - 1
+        text = f"#{unit.base_offset} to #{last}  {_record(unit)}  {_tags(unit)}  {time_text(unit.store_timestamp)}"
+    else:
+        text = f"#{number}  {_record(unit)}  {_tags(unit)}"
+    if unit.is_written:
+        return Item(position, size, "unit", text, values, fields)
+    return Item(position, size, "damage", f"{text}  NO UNIT", values, fields, is_damage=True)
+
+
+def _record(unit: Unit | BatchUnit) -> str:
+    return f"record at {unit.physical_offset}, {unit.size} bytes"
+
+
+def _tags(unit: Unit | BatchUnit) -> str:
+    """Say what the tags code is: a hash has 32 bits, a time of delivery more, an address is far below zero."""
+    code = unit.tags_code
+    if isinstance(unit, Unit) and unit.has_ext_address:
+        return f"extension at {offset_of_address(code)}"
+    return f"due {time_text(code)}" if code >> _HASH_BITS not in (0, -1) else f"tags code {code}"
+
+
+def _ext_items(file: DumpFile, request: Request) -> Iterator[Item]:
+    """Yield extension units; where each begins, only the one before it tells."""
+    position = 0
+    while file.size - position >= EXT_UNIT.size:
+        raw = file.read(position, EXT_UNIT.size)
+        size = int(EXT_UNIT.unpack(raw)[0])
+        if size <= 0:
+            break
+        try:
+            unit = decode_ext_unit(file.read(position, max(size, EXT_UNIT.size)))
+        except FormatError as error:
+            text = error.reason
+            yield Item(position, file.size - position, "damage", text, {"reason": text}, is_damage=True)
+            return
+        if position >= request.start:
+            yield _ext_item(unit, position, request)
+        position += unit.size
+    yield from _ext_end(file, max(position, min(request.start, file.size)))
+
+
+def _ext_item(unit: ExtUnit, position: int, request: Request) -> Item:
+    text = f"tags code {unit.tags_code}  {time_text(unit.store_timestamp)}  bitmap of {len(unit.bitmap)} bytes"
+    fixed = (unit.size, unit.tags_code, unit.store_timestamp, len(unit.bitmap))
+    fields = layout_fields(EXT_UNIT, fixed, position) if request.with_fields else []
+    values = {"unit": {**unit._asdict(), "bitmap": unit.bitmap.hex()}} if request.as_json else {}
+    return Item(position, unit.size, "unit", text, values, fields)
+
+
+def _ext_end(file: DumpFile, position: int) -> Iterator[Item]:
+    """Say what stands behind the last unit: an end mark, zeros, or something else."""
+    rest = file.read(position, 2)
+    if rest == EXT_END_MARK:
+        yield Item(position, file.size - position, "end mark", "the file is full", {})
+    elif position < file.size:
+        is_zero = _end_of_row(file, position, b"\0") == file.size
+        text = "zeros" if is_zero else "neither a unit nor an end mark"
+        kind = "zeros" if is_zero else "damage"
+        yield Item(position, file.size - position, kind, text, {"reason": text}, is_damage=not is_zero)

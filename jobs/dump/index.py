@@ -1,0 +1,173 @@
+"""Dump an index file: header, slots in use, entries; or the chain of one slot, newest first."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from jobs.dump.file import DumpFile
+from jobs.dump.items import Item, Request, layout_fields, time_text
+from rmq_formats.errors import CorruptData, UnsupportedFormat
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.geometry import IndexBytes, find_geometries, told_geometry
+from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader, decode_entry
+from rmq_formats.indexfile.lookup import Hop, IndexReader
+from rmq_formats.store import FileKind
+
+_AT_ONCE = 1 << 16
+_BROKEN_SHOWN = 100
+
+
+def dump(file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
+    """Yield what a file holds, or one chain of it; the last item counts the entries and says whether all is well."""
+    del kind
+    reader = IndexReader(file.read, _geometry(file, request), file.location)
+    if request.chain is not None:
+        yield from _chain(reader, request.chain, request)
+        return
+    yield from _whole(file, reader, request)
+
+
+def _geometry(file: DumpFile, request: Request) -> Geometry:
+    """Return how many slots and entries the file has: given, or what its own numbers allow."""
+    if request.hash_slots and request.index_num:
+        return Geometry(request.hash_slots, request.index_num)
+    index_bytes = IndexBytes(file.size, file.read)
+    told = told_geometry([index_bytes], request.hash_slots, request.index_num)
+    if told is not None:
+        return told.geometry
+    found = find_geometries(index_bytes)
+    if len(found) != 1:
+        reason = "the file does not tell how many slots and entries it has: give --hash-slots and --index-num"
+        raise UnsupportedFormat(reason, None, file.location)
+    return found[0]
+
+
+def _whole(file: DumpFile, reader: IndexReader, request: Request) -> Iterator[Item]:
+    geometry, header = reader.geometry, reader.header
+    parts = (_header(file, request), _slots(file, reader, request), _entries(file, reader, request))
+    wanted = (item for part in parts for item in part if item.offset + item.size > request.start)
+    damaged = printed = 0
+    for item in islice(wanted, request.limit):
+        yield item
+        damaged += item.is_damage
+        printed += 1
+    if request.start == 0 and (request.limit is None or printed < request.limit):
+        from rmq_formats.indexfile.chains import broken_links
+
+        for link in islice(broken_links(file.read, geometry), _BROKEN_SHOWN):
+            size = SLOT.size if link.part == "slot" else ENTRY.size
+            yield Item(link.position, size, "broken", str(link), link._asdict(), is_damage=True)
+            damaged += 1
+    state = (
+        "full" if header.index_count >= geometry.index_num else f"room for {geometry.index_num - header.index_count}"
+    )
+    text = f"{header.entry_count} entries of {geometry.capacity}, {state}; {damaged} damaged places"
+    values = {"entries": header.entry_count, "hash_slots": geometry.hash_slots, "index_num": geometry.index_num}
+    yield Item(file.size, 0, "end", text, values | {"damaged_places": damaged})
+
+
+def _header(file: DumpFile, request: Request) -> Iterator[Item]:
+    stored = IndexHeader(*map(int, HEADER.unpack(file.read(0, HEADER.size))))
+    text = (
+        f"{time_text(stored.begin_timestamp)} to {time_text(stored.end_timestamp)}, offsets "
+        f"{stored.begin_physical_offset} to {stored.end_physical_offset}, {stored.hash_slot_count} slots counted, "
+        f"next entry {stored.index_count}"
+    )
+    fields = layout_fields(HEADER, stored, 0) if request.with_fields else []
+    yield Item(0, HEADER.size, "header", text, stored._asdict() if request.as_json else {}, fields)
+
+
+def _slots(file: DumpFile, reader: IndexReader, request: Request) -> Iterator[Item]:
+    """Yield each slot in use, and each row of empty ones as one item."""
+    geometry, count = reader.geometry, reader.header.entry_count
+    position = max(geometry.slot_position(0), request.start // SLOT.size * SLOT.size)
+    while position < geometry.entries_position:
+        (newest,) = map(int, SLOT.unpack(file.read(position, SLOT.size).ljust(SLOT.size, b"\0")))
+        if not newest:
+            end = _end_of_zeros(file, position, geometry.entries_position, SLOT.size)
+            yield Item(position, end - position, "empty", f"{(end - position) // SLOT.size} empty slots", {})
+            position = end
+            continue
+        slot = (position - geometry.slot_position(0)) // SLOT.size
+        is_lost = not 0 < newest <= count
+        text = f"slot {slot} → entry {newest}{'  POINTS NOWHERE' if is_lost else ''}"
+        values = {"slot": slot, "newest_entry": newest}
+        yield Item(position, SLOT.size, "slot", text, values, is_damage=is_lost)
+        position += SLOT.size
+
+
+def _entries(file: DumpFile, reader: IndexReader, request: Request) -> Iterator[Item]:
+    geometry, header = reader.geometry, reader.header
+    unused = geometry.entry_position(0)
+    yield Item(unused, ENTRY.size, "unused", "entry 0 is never used", {})
+    first = max((request.start - unused) // ENTRY.size, 1)
+    count = min(header.entry_count, geometry.capacity)
+    for number in range(first, count + 1):
+        yield _entry(file, reader, number, header, request)
+    position = max(geometry.entry_position(count + 1), request.start)
+    end = min(file.size, geometry.file_size)
+    if position < end:
+        zeros = _end_of_zeros(file, position, end, 1)
+        if zeros < end:
+            text = f"{end - zeros} bytes behind the last entry that the header counts"
+            yield Item(position, end - position, "damage", text, {"reason": text}, is_damage=True)
+        else:
+            yield Item(position, end - position, "free", f"room for {(end - position) // ENTRY.size} entries", {})
+    if file.size != geometry.file_size:
+        text = f"{file.size} bytes, where {geometry.file_size} are {geometry}"
+        at = min(file.size, geometry.file_size)
+        yield Item(at, max(file.size - at, 0), "damage", text, {"reason": text}, is_damage=True)
+
+
+def _entry(file: DumpFile, reader: IndexReader, number: int, header: IndexHeader, request: Request) -> Item:
+    position = reader.geometry.entry_position(number)
+    entry = decode_entry(file.read(position, ENTRY.size).ljust(ENTRY.size, b"\0"))
+    slot = reader.geometry.slot_of(entry.key_hash)
+    is_wrong = entry.key_hash < 0 or not 0 <= entry.prev_entry < number
+    time = time_text(header.begin_timestamp + entry.time_diff_s * 1000)
+    text = (
+        f"#{number}  slot {slot}  hash {entry.key_hash}  record at {entry.physical_offset}  "
+        f"+{entry.time_diff_s} s = {time}  before it #{entry.prev_entry}{'  POINTS FORWARD' if is_wrong else ''}"
+    )
+    fields = layout_fields(ENTRY, entry, position) if request.with_fields else []
+    values = {"entry": number, "slot": slot, **entry._asdict()} if request.as_json else {}
+    return Item(position, ENTRY.size, "entry", text, values, fields, is_damage=is_wrong)
+
+
+def _chain(reader: IndexReader, wanted: str, request: Request) -> Iterator[Item]:
+    """Yield the entries of one slot, newest first; for a key, those of its hash are marked."""
+    is_slot = wanted.isascii() and wanted.isdigit()
+    if is_slot and int(wanted) >= reader.geometry.hash_slots:
+        raise UnsupportedFormat(f"slot {wanted} of {reader.geometry.hash_slots}", None, reader.file)
+    key_hash = None if is_slot else index_key_hash(wanted)
+    slot = int(wanted) if key_hash is None else reader.geometry.slot_of(key_hash)
+    newest = reader.newest_entry(slot)
+    position = reader.geometry.slot_position(slot)
+    yield Item(position, SLOT.size, "slot", f"slot {slot} → entry {newest}", {"slot": slot, "newest_entry": newest})
+    hops = 0
+    try:
+        for hop in islice(reader.chain(slot), request.limit):
+            hops += 1
+            yield _hop(reader, hop, key_hash)
+    except CorruptData as damage:
+        yield Item(damage.offset or 0, ENTRY.size, "damage", damage.reason, {"reason": damage.reason}, is_damage=True)
+    yield Item(position, 0, "end", f"{hops} entries in the chain", {"hops": hops})
+
+
+def _hop(reader: IndexReader, hop: Hop, key_hash: int | None) -> Item:
+    is_hit = hop.entry.key_hash == key_hash
+    text = (
+        f"#{hop.number}  hash {hop.entry.key_hash}  record at {hop.entry.physical_offset}  {time_text(hop.timestamp)}"
+        f"  before it #{hop.entry.prev_entry}{'  this hash' if is_hit else ''}"
+    )
+    values = {"entry": hop.number, **hop.entry._asdict(), "timestamp": hop.timestamp, "is_hit": is_hit}
+    return Item(reader.geometry.entry_position(hop.number), ENTRY.size, "entry", text, values)
+
+
+def _end_of_zeros(file: DumpFile, position: int, end: int, unit: int) -> int:
+    """Return where a row of zero units that begins at *position* ends."""
+    start = position
+    while position < end and not any(file.read(position, min(_AT_ONCE, end - position))):
+        position = min(position + _AT_ONCE, end)
+    data = file.read(position, min(_AT_ONCE, end - position))
+    position += len(data) - len(data.lstrip(b"\0"))
+    return start + (position - start) // unit * unit

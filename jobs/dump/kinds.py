@@ -1,0 +1,77 @@
+"""What kind of file is given, by its place in a store or by its first bytes, and which module dumps it."""
+
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Protocol
+
+from jobs.dump.file import DumpFile
+from jobs.dump.items import Item, Request
+from rmq_formats.commitlog.layout import BLANK, DLEDGER_END_MAGIC, DLEDGER_MAGIC, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.store import CHECKPOINT_SIZE, FileKind, classify
+
+# The longest path below a store's root that names a kind: consumequeue/topic/queue id/file.
+_DEPTH = 4
+
+_MODULES = {
+    FileKind.COMMITLOG: "jobs.dump.commitlog",
+    FileKind.DLEDGER_LOG: "jobs.dump.commitlog",
+    FileKind.CONSUME_QUEUE: "jobs.dump.consumequeue",
+    FileKind.BATCH_CONSUME_QUEUE: "jobs.dump.consumequeue",
+    FileKind.CONSUME_QUEUE_EXT: "jobs.dump.consumequeue",
+    FileKind.INDEX: "jobs.dump.index",
+    FileKind.CHECKPOINT: "jobs.dump.checkpoint",
+}
+_NAMES = {
+    "commitlog": FileKind.COMMITLOG,
+    "consumequeue": FileKind.CONSUME_QUEUE,
+    "batchconsumequeue": FileKind.BATCH_CONSUME_QUEUE,
+    "consumequeue_ext": FileKind.CONSUME_QUEUE_EXT,
+    "index": FileKind.INDEX,
+    "checkpoint": FileKind.CHECKPOINT,
+}
+# What a user can say that a file is: the kinds that this installation reads.
+NAMES = {name: kind for name, kind in _NAMES.items() if find_spec(_MODULES[kind])}
+
+
+class Dumper(Protocol):
+    """A module that reads one kind of file."""
+
+    def dump(self, file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
+        """Yield what *file* holds; the last item says how it ends."""
+        ...
+
+
+def recognise(file: DumpFile) -> FileKind:
+    """Say what *file* is; `UnsupportedFormat` when neither its place nor its bytes tell."""
+    parts = file.location.split("/")
+    for depth in range(_DEPTH, 0, -1):
+        kind = classify("/".join(parts[-depth:])).kind
+        if kind is not FileKind.UNKNOWN:
+            return kind
+    return _by_content(file)
+
+
+def _by_content(file: DumpFile) -> FileKind:
+    head = file.read(0, BLANK.size)
+    if len(head) == BLANK.size:
+        first, second = BLANK.unpack(head)
+        if second in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
+            return FileKind.COMMITLOG
+        if first in (DLEDGER_MAGIC, DLEDGER_END_MAGIC):
+            return FileKind.DLEDGER_LOG
+    if file.size == CHECKPOINT_SIZE and "checkpoint" in file.name:
+        return FileKind.CHECKPOINT
+    reason = f"no file of a store by its place or its first bytes; --as {'|'.join(NAMES)} says what it is"
+    raise UnsupportedFormat(reason, None, file.location)
+
+
+def dumper_of(kind: FileKind, location: str) -> Dumper:
+    """Load the module that dumps *kind*."""
+    module = _MODULES.get(kind)
+    if module is None or find_spec(module) is None:
+        reason = f"recognised ({kind}), but not read"
+        raise UnsupportedFormat(reason, None, location)
+    dumper: Dumper = import_module(module)
+    return dumper

@@ -1,0 +1,122 @@
+"""What was asked of a run, and what it did."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from jobs.console.exit_codes import ExitCode
+from jobs.products.index.settings import Wanted
+from jobs.storage.local import Care
+from jobs.store.ranges import DEFAULT_RANGE_SIZE
+from jobs.store.selection import Selection
+from rmq_formats.broker_conf import BrokerConf
+
+TABLES = frozenset({"messages", "consume_queue", "index"})  # what --tables chooses from
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a user asked for."""
+
+    store: str
+    lake: str
+    broker: str | None = None
+    commitlog: Sequence[str] = ()
+    selection: Selection = field(default_factory=Selection)
+    release: str | None = None
+    hash_slots: int | None = None
+    index_num: int | None = None
+    conf: BrokerConf = field(default_factory=BrokerConf)
+    tables: frozenset[str] = TABLES
+    range_size: int = DEFAULT_RANGE_SIZE
+    settle_ms: int = 0
+    dry_run: bool = False
+    care: Care | None = None  # how to read the store
+
+    @property
+    def wanted(self) -> Wanted:
+        """What was said about the store's rules."""
+        return Wanted(self.hash_slots, self.index_num, self.release, None, self.conf)
+
+    @property
+    def with_index(self) -> bool:
+        """Whether the index is made: an index file holds the keys of all topics, so a choice of topics has none."""
+        return "index" in self.tables and self.selection.takes_or_all is None
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run did, for people and as JSON."""
+
+    store: str
+    lake: str
+    broker: str
+    store_id: str | None = None
+    run: int | None = None
+    from_offset: int = 0
+    to_offset: int = 0
+    segment_ends: dict[str, int] = field(default_factory=dict)
+    messages: int = 0
+    quarantined: int = 0
+    units: dict[str, int] = field(default_factory=dict)  # of the queues, by what the join says of them
+    index_entries: int = 0
+    behind: int = 0  # bytes of the log that the broker has not dispatched yet
+    gaps: list[dict[str, Any]] = field(default_factory=list)
+    superseded: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+    versions: dict[str, int] = field(default_factory=dict)
+    recovered: int | None = None
+    plan: dict[str, Any] | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def add_gap(self, start: int, end: int, why: str) -> None:
+        """Note offsets that the lake will not have."""
+        self.gaps.append({"broker": self.broker, "from": start, "to": end, "why": why})
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Damage and gaps are told by the exit code; the run is done all the same."""
+        found = self.gaps or self.quarantined or self.superseded or self.notes
+        return ExitCode.DAMAGE if found else ExitCode.CLEAN
+
+    @property
+    def text(self) -> str:
+        """The summary for people."""
+        if self.plan is not None:
+            return "would read {bytes} bytes in {ranges} ranges of {segments} segments".format(**self.plan)
+        if self.run is None:
+            return f"{self.store}: nothing new since offset {self.to_offset}"
+        lines = [
+            f"{self.store} → {self.lake}",
+            f"  run {self.run} of broker {self.broker} ({self.store_id})",
+            f"  {self.messages} messages, offsets {self.from_offset} to {self.to_offset}",
+        ]
+        if any(self.units.values()):
+            lines.append("  units: " + ", ".join(f"{count} {name}" for name, count in self.units.items()))
+        if self.index_entries:
+            lines.append(f"  {self.index_entries} index entries")
+        if self.behind:
+            lines.append(f"  the broker has not dispatched the last {self.behind} bytes of its log yet")
+        if self.quarantined:
+            lines.append(f"  {self.quarantined} damaged places in quarantine")
+        if self.superseded:
+            lines.append("  SUPERSEDED {from_offset} to {to_offset}: {why}".format(**self.superseded))
+        lines += [f"  NOTE {note}" for note in self.notes]
+        lines += [f"  GAP {gap['from']} to {gap['to']}: {gap['why']}" for gap in self.gaps]
+        return "\n".join(lines)
+
+
+class Clock:
+    """Seconds by step."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        self.laps: dict[str, float] = {}
+        self._last = monotonic()
+
+    def lap(self, step: str) -> None:
+        """End a step."""
+        now = monotonic()
+        self.laps[step] = round(self.laps.get(step, 0) + now - self._last, 3)
+        self._last = now

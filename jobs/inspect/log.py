@@ -1,0 +1,220 @@
+"""
+The log: its segments, how each begins and ends, and where its newest record ends.
+
+A segment that others follow is sealed if a blank near its end names the bytes left. Where the newest one ends is found
+by a walk from the newest record that a queue or an index file names, as only bytes behind that are new to everybody.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+
+from jobs.dump.file import DumpFile
+from jobs.inspect.problems import Problems
+from jobs.inspect.segment_walk import Stretch, walk
+from jobs.storage import storage_of
+from jobs.storage.local import next_written
+from jobs.store.listing import Segment, StoreListing
+from jobs.store.ranges import holes, newest_written
+from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.commitlog.segment import ENDS, Framing, PieceKind, SegmentBytes
+from rmq_formats.errors import FormatError
+from rmq_formats.store import name_of_offset
+
+_NEAR_END = 64 << 10
+_FAR_FROM_END = 8 << 20  # a blank is shorter than the largest record that a broker takes by default
+
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class SegmentReport:
+    """One file of the log."""
+
+    file: str
+    base_offset: int
+    size: int
+    framing: Framing = Framing.PLAIN
+    end: str = "unknown"  # sealed, open, damaged; "made ahead of need" for zeros behind the newest segment
+    end_offset: int | None = None  # where its records end
+    first_store_timestamp: int | None = None
+    last_store_timestamp: int | None = None
+    records: int | None = None  # counted by a walk
+
+
+@dataclass(slots=True)
+class LogReport:
+    """The whole log."""
+
+    segments: list[SegmentReport] = field(default_factory=list)
+    start_offset: int = 0
+    end_offset: int | None = None
+    first_store_timestamp: int | None = None
+    last_store_timestamp: int | None = None
+    waiting_bytes: int = 0  # a record that is not whole yet
+    records: int | None = None
+    topics: dict[str, int] = field(default_factory=dict)  # records by topic, where the log was walked
+
+
+class LogInspector:
+    """
+    Looks at the segments of a store.
+
+    *known_records* are physical offsets of records that queues and index files name; *see* is told every record that is
+    met, *progress* the bytes that a walk has passed.
+    """
+
+    def __init__(
+        self,
+        listing: StoreListing,
+        problems: Problems,
+        known_records: Iterable[int],
+        see: Callable[[MessageRecord], None],
+        progress: Progress,
+    ) -> None:
+        """Look at nothing yet."""
+        self._listing = listing
+        self._problems = problems
+        self._known_records = sorted(known_records, reverse=True)
+        self._see = see
+        self._progress = progress
+        self._topics: Counter[str] = Counter()
+        self._report = LogReport(start_offset=listing.start_offset)
+
+    def inspect(self, *, deep: bool) -> LogReport:
+        """Look at every segment; *deep* walks all of them."""
+        self._check_names()
+        newest = self._newest()
+        for segment in self._listing.segments:
+            report = SegmentReport(segment.location, segment.base_offset, segment.size)
+            self._report.segments.append(report)
+            if newest is None or segment.base_offset > newest:
+                report.end = "made ahead of need"
+                continue
+            with self._problems.noted(segment.location):
+                self._inspect_segment(segment, report, is_newest=segment.base_offset == newest, deep=deep)
+        self._sum_up()
+        return self._report
+
+    def _newest(self) -> int | None:
+        try:
+            return newest_written(self._listing)
+        except FileNotFoundError:  # said again, with its file, when that file is looked at
+            return self._listing.segments[-1].base_offset
+
+    def _inspect_segment(self, segment: Segment, report: SegmentReport, *, is_newest: bool, deep: bool) -> None:
+        with storage_of(segment.location, self._listing.options).open(segment.location) as reader:
+            file = DumpFile(segment.location, reader)
+            report.framing = framing_of(reader.read, segment.readable, segment.base_offset)
+            log = SegmentBytes(file.read, segment.readable, segment.base_offset, report.framing)
+            is_walked = deep or is_newest
+            self._look_at_head(log, report, is_walked=is_walked)
+            if is_walked:
+                start = 0 if deep else self._newest_known_record(log)
+                self._walk(log, report, start, partial(next_written, reader), final=not is_newest)
+            else:
+                self._find_seal(log, report)
+            for place in file.unreadable:
+                text = f"{place.size} bytes cannot be read: {place.reason}"
+                self._problems.damage(report.file, text, segment.base_offset + place.position)
+
+    def _look_at_head(self, log: SegmentBytes, report: SegmentReport, *, is_walked: bool) -> None:
+        if log.size == 0:
+            self._problems.warn(report.file, "is empty")
+        elif log.stated_end(0) is None:
+            try:
+                record = log.record_at(0)
+            except FormatError as error:
+                if not is_walked:  # a walk tells more
+                    self._problems.damage(report.file, f"no record at its start: {error.reason}", log.base_offset)
+            else:
+                report.first_store_timestamp = record.store_timestamp
+                self._see(record)
+
+    def _newest_known_record(self, log: SegmentBytes) -> int:
+        """Return the position of the newest record of this segment that a queue or index file names, else 0."""
+        for offset in self._known_records:
+            position = offset - log.base_offset - log.framing.header_size
+            if 0 <= position < log.size:
+                try:
+                    log.record_at(position)
+                except FormatError:
+                    continue
+                return position
+        return 0
+
+    def _find_seal(self, log: SegmentBytes, report: SegmentReport) -> None:
+        for distance in (_NEAR_END, _FAR_FROM_END):
+            end = log.find_end(max(log.size - distance, 0))
+            if end is not None:
+                report.end, report.end_offset = "sealed", log.base_offset + end
+                return
+        self._problems.warn(report.file, "no blank near its end names the bytes left; --deep walks it")
+
+    def _walk(
+        self, log: SegmentBytes, report: SegmentReport, start: int, next_written: Callable[[int], int], *, final: bool
+    ) -> None:
+        report.end, report.end_offset = "open", log.base_offset + start
+        records = 0
+        for stretch in walk(log, start, final=final, next_written=next_written):
+            records += stretch.records
+            self._note(stretch, report)
+            report.end = str(ENDS[stretch.piece.kind])
+            self._progress(stretch.piece.size)
+        if start == 0:
+            report.records = records
+
+    def _note(self, stretch: Stretch, report: SegmentReport) -> None:
+        piece = stretch.piece
+        if piece.kind is PieceKind.RECORD:
+            report.end_offset = piece.end
+            report.last_store_timestamp = stretch.shown[-1].store_timestamp
+            self._topics.update(stretch.topics)
+            for record in stretch.shown:
+                self._see(record)
+            for offset in stretch.wrong:
+                self._problems.damage(report.file, "a record's body has another CRC", offset)
+        elif piece.kind is PieceKind.DAMAGE:
+            self._problems.damage(report.file, f"{piece.size} bytes are no record: {piece.reason}", piece.offset)
+        elif piece.kind is PieceKind.WAITING:
+            self._report.waiting_bytes = piece.size
+
+    def _check_names(self) -> None:
+        segments = self._listing.segments
+        sizes = Counter(segment.size for segment in segments)
+        usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
+        for segment in segments:
+            if segment.size != usual:
+                text = f"{segment.size} bytes long, the others {usual}: a broker would not load this log"
+                self._problems.warn(segment.location, text)
+        for segment, start, end in holes(segments):
+            text = f"the log lacks {end - start} bytes: no segment {name_of_offset(start)}"
+            self._problems.damage(segment.location, text, start)
+
+    def _sum_up(self) -> None:
+        report = self._report
+        ends = [segment.end_offset for segment in report.segments if segment.end_offset is not None]
+        report.end_offset = max(ends, default=None)
+        firsts = [segment.first_store_timestamp for segment in report.segments]
+        lasts = [segment.last_store_timestamp for segment in report.segments]
+        report.first_store_timestamp = next((time for time in firsts if time is not None), None)
+        report.last_store_timestamp = next((time for time in reversed(lasts) if time is not None), None)
+        counts = [segment.records for segment in report.segments]
+        if None not in counts:
+            report.records = sum(count or 0 for count in counts)
+            report.topics = dict(self._topics.most_common())
+
+
+def find_record(listing: StoreListing, physical_offset: int) -> MessageRecord | None:
+    """Return the record at *physical_offset*, if one is there."""
+    for segment in listing.segments:
+        position = physical_offset - segment.base_offset
+        if 0 <= position < segment.readable:
+            try:
+                with storage_of(segment.location, listing.options).open(segment.location) as reader:
+                    return SegmentBytes(reader.read, segment.readable, segment.base_offset).record_at(position)
+            except (FormatError, OSError):
+                return None
+    return None

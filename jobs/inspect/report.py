@@ -1,0 +1,89 @@
+"""The whole of what `inspect` found, as values, and what it comes to."""
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum, unique
+from shlex import quote
+from typing import Any
+
+from jobs.console.verbs import VERBS
+from jobs.inspect.index import IndexReport
+from jobs.inspect.log import LogReport
+from jobs.inspect.problems import Problems, Severity
+from jobs.inspect.queues import QueuesReport
+from jobs.inspect.state import StateReport
+from rmq_formats.detection import Era
+
+
+@unique
+class Health(StrEnum):
+    """What a store is like, in one word."""
+
+    GOOD = "good"
+    LOOK = "worth a look"
+    DAMAGED = "damaged"
+
+
+@dataclass(slots=True)
+class StoreReport:
+    """What is there."""
+
+    store: str
+    log: LogReport
+    queues: QueuesReport
+    index: IndexReport
+    state: StateReport
+    eras: tuple[Era, ...]
+    problems: Problems = field(default_factory=Problems)
+    deep: bool = False
+
+    @property
+    def health(self) -> Health:
+        """The worst that was found."""
+        severities = {problem.severity for problem in self.problems}
+        if Severity.DAMAGE in severities:
+            return Health.DAMAGED
+        return Health.LOOK if severities else Health.GOOD
+
+    def next_steps(self) -> list[tuple[str, str]]:
+        """Say what to run next, and why; only what this installation has."""
+        store = quote(self.store)
+        damage = next((problem for problem in self.problems if problem.severity is Severity.DAMAGE), None)
+        steps = []
+        if self.state.log_folders:
+            folders = quote(",".join(self.state.log_folders))
+            steps.append((f"inspect --commitlog {folders} {store}", "take these folders for the log"))
+        if damage is not None and damage.offset is not None:
+            steps.append((f"dump --from {damage.offset} --limit 3 {quote(damage.file)}", "look at the first damage"))
+        if not self.deep and damage is None and self.log.segments:
+            steps.append((f"inspect --deep {store}", "walk every record"))
+        if self.log.segments:
+            if not self.index.files:
+                steps.append((f"rebuild-index {store} --out DIR", "there is no index"))
+            if not self.queues.queues and not self.queues.in_rocksdb:
+                steps.append((f"rebuild-consumequeue {store} --out DIR", "there are no queues"))
+            steps.append((f"verify {store}", "hold log, queues and index against each other"))
+            steps.append((f"ingest {store} --lake LAKE", "bring the messages into tables"))
+        return [(command, why) for command, why in steps if command.split()[0] in VERBS]
+
+    def as_values(self) -> dict[str, Any]:
+        """Return what JSON says."""
+        return {
+            "store": self.store,
+            "health": self.health,
+            "state": asdict(self.state),
+            "log": asdict(self.log),
+            "queues": asdict(self.queues) | {"units": sum(queue.units for queue in self.queues.queues)},
+            "index": asdict(self.index),
+            "releases": [
+                {
+                    "from_offset": era.first_offset,
+                    "lowest": str(era.lowest),
+                    "highest": str(era.highest),
+                    "candidates": [str(release) for release in era.candidates],
+                    "marks": [{"reason": mark.reason, "offset": mark.offset} for mark in era.marks],
+                }
+                for era in self.eras
+            ],
+            "problems": [problem._asdict() for problem in self.problems],
+            "next": [{"run": command, "why": why} for command, why in self.next_steps()],
+        }

@@ -1,0 +1,76 @@
+"""The broker's own state: whether it runs, whether it was closed, and how far it had flushed."""
+
+from dataclasses import dataclass
+
+from jobs.inspect.marks import MarkCollector
+from jobs.inspect.problems import Problems
+from jobs.storage import storage_of
+from jobs.store.beside_broker import broker_process
+from jobs.store.listing import StoreListing
+from rmq_formats.detection import abort_mark, checkpoint_mark, file_marks
+from rmq_formats.store import CHECKPOINT_SIZE, FileKind, decode_checkpoint, offset_of_name
+
+_ABORT_READ = 64
+
+
+@dataclass(slots=True)
+class StateReport:
+    """What the small files of a store say."""
+
+    broker: str = "closed cleanly"
+    process: int | None = None  # that holds the lock
+    abort: str | None = None  # its content, where it exists
+    checkpoint: dict[str, int] | None = None
+    unknown_files: int = 0
+    log_folders: tuple[str, ...] = ()  # that hold files named like segments, and that nobody named
+
+
+def inspect_state(listing: StoreListing, marks: MarkCollector, problems: Problems) -> StateReport:
+    """Read checkpoint and abort, and ask for the lock."""
+    report = StateReport()
+    with problems.noted(listing.root):
+        report.process = broker_process(listing.root)
+    for mark in file_marks(file.about for file in (*listing.other_files, *listing.queue_files)):
+        marks.add(mark)
+    for file in listing.other_files:
+        if file.about.kind is FileKind.ABORT:
+            with problems.noted(file.location):
+                content = _read(listing, file.location, _ABORT_READ)
+                report.abort = content.decode("latin-1")
+                marks.add(abort_mark(content))
+        elif file.about.kind is FileKind.CHECKPOINT:
+            with problems.noted(file.location):
+                checkpoint = decode_checkpoint(_read(listing, file.location, CHECKPOINT_SIZE))
+                report.checkpoint = checkpoint._asdict()
+                marks.add(checkpoint_mark(checkpoint))
+            if file.size != CHECKPOINT_SIZE:
+                problems.warn(file.location, f"{file.size} bytes instead of {CHECKPOINT_SIZE}")
+    if report.process is not None:
+        report.broker = f"running: process {report.process} holds the lock"
+    elif report.abort is not None:
+        report.broker = "not closed: it crashed, or this is a copy of a running one"
+        problems.warn(listing.root, "abort is there, and no broker holds the lock")
+    _see_unknown(listing, report, problems)
+    return report
+
+
+def _read(listing: StoreListing, location: str, length: int) -> bytes:
+    with storage_of(location, listing.options).open(location) as reader:
+        return bytes(reader.read(0, length))
+
+
+def _see_unknown(listing: StoreListing, report: StateReport, problems: Problems) -> None:
+    unknown = [file for file in listing.other_files if file.about.kind is FileKind.UNKNOWN]
+    named = {segment.location for segment in listing.segments}
+    report.unknown_files = len(unknown)
+    folders = {
+        file.location.rpartition("/")[0]
+        for file in unknown
+        if offset_of_name(file.location.rpartition("/")[2]) is not None and file.location not in named
+    }
+    report.log_folders = tuple(sorted(folders))
+    for folder in report.log_folders:
+        problems.warn(folder, "files named like segments: part of the log? --commitlog names its folders")
+    for file in unknown:
+        if file.about.path.startswith(("commitlog/", "index/", "consumequeue/")):
+            problems.warn(file.location, "no name that a broker gives: it does not read this")

@@ -1,0 +1,194 @@
+"""
+Where the log and the lake part: the exact first record, by holding the lake's rows against the log.
+
+Fingerprints tell that something differs, not where, nor why: a bit may have flipped since it was read, a copy may not
+be whole yet, or the broker may have cut off the end of its log and written something else. Only the last one is another
+history, and only a record that proves itself, or the end of a file, proves it.
+
+Fingerprints may also all be there and be leftovers: recovery moves the write position back and leaves the old bytes
+behind it. So the end of what the lake knows must still be reached from some way before it, record by record. And what
+ended a file may have made way for a record that fits in its place.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from jobs.lake.commit import chosen, open_table, rows
+from jobs.lake.identity import compare, segment_at
+from jobs.lake.runs import KnownStore, Lake
+from jobs.lake.superseded import Superseded
+from jobs.lake.tables import MESSAGES, QUARANTINE
+from jobs.storage import storage_of
+from jobs.store.listing import StoreListing
+from jobs.store.range_reader import Fingerprint, RangeReader
+from jobs.store.ranges import plan_ranges
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.schema import SCHEMA
+from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.kernels import Integers
+from rmq_formats.properties import PropertyParser
+
+CHOSEN = "chosen_until"  # in a manifest's state: up to here, runs took some topics and left others
+_WHOLE_SEGMENT = 1 << 62
+_LARGEST_MESSAGE = 16 << 20  # a file ends no earlier before its last byte than that; a broker takes 4 MiB by default
+_NO_RECORDS = pa.RecordBatch.from_pylist([], SCHEMA)
+_COMPARED = (
+    "physical_offset", "total_size", "magic_code", "body_crc", "queue_id", "flag", "queue_offset", "sys_flag",
+    "born_timestamp", "store_timestamp", "reconsume_times", "body_length", "topic_length", "properties_length",
+)  # fmt: skip
+
+
+class _Group(NamedTuple):
+    """Some records of the log that follow each other."""
+
+    start: int  # where the piece of the first one begins
+    end: int
+    records: pa.RecordBatch  # those whose bodies are right
+    damaged: frozenset[int]  # physical offsets of the others
+    header_size: int
+
+
+def divergence(lake: Lake, store: KnownStore, listing: StoreListing) -> Superseded | None:
+    """Return which rows of the lake the store's log has replaced by others; None when there are none."""
+    if store.newest is None:
+        return None
+    agreed, differs = compare(store, listing)[1:]
+    known = _end(agreed[-1]) if agreed else 0
+    before = _boundary_before(agreed, listing) if differs is None else None
+    if differs is not None:
+        why = f"bytes at {differs} are not those read before"
+    elif before is not None and not _leads_to(agreed[-1].offset, before, listing):
+        known = before
+        why = f"the record at {agreed[-1].offset} is not reached any more"
+    elif agreed and known < store.newest.to_offset:  # behind the last record was the end of its file
+        why = f"no record followed at {known}"
+    else:
+        return None
+    start = first_difference(lake, store, listing, known)
+    if start is None:
+        return None
+    why = f"the log holds other records from here on; {why}"
+    return Superseded(store.store_id, store.next_run, start, store.newest.to_offset, why)
+
+
+def _boundary_before(agreed: Sequence[Fingerprint], listing: StoreListing) -> int | None:
+    """Return a known boundary some way before the last of the fingerprints, in its segment; None without any."""
+    segment = segment_at(agreed[-1].offset, listing.segments) if agreed else None
+    if segment is None:
+        return None
+    known = [_end(one) for one in agreed if segment.base_offset < _end(one) <= agreed[-1].offset - _LARGEST_MESSAGE]
+    return known[-1] if known else segment.base_offset
+
+
+def _end(fingerprint: Fingerprint) -> int:
+    return fingerprint.offset + fingerprint.size
+
+
+def _leads_to(offset: int, start: int, listing: StoreListing) -> bool:
+    """Tell whether the chain of records from the boundary *start* comes to a record at *offset*."""
+    for range_ in plan_ranges(listing, start, _WHOLE_SEGMENT)[:1]:
+        reader = RangeReader(replace(range_, end=offset + 1 - range_.base_offset, final=True))
+        with closing(reader.pieces()) as pieces:
+            last = [item.base_offset + int(item.positions[-1]) for item in pieces if isinstance(item, Records)]
+        return offset in last[-1:]
+    return False
+
+
+def first_difference(lake: Lake, store: KnownStore, listing: StoreListing, agreed: int = 0) -> int | None:
+    """
+    Return where the log begins to be another one than the lake has read; None when it is the same.
+
+    Bytes before *agreed* are known to be the same. What is damaged now, not written yet or deleted is no difference.
+    """
+    end = store.newest.to_offset if store.newest else 0
+    doubtful: int | None = None  # the first of the records before this one that differ in one field each
+    for group in _groups(listing, max(agreed, listing.start_offset), end):
+        for offset, fields in _compared(lake, store, group, end):
+            if fields > 1 or (fields and doubtful is not None):
+                return _boundary(offset if doubtful is None else doubtful, group)
+            doubtful = offset if fields else None
+    return None
+
+
+def _groups(listing: StoreListing, start: int, end: int) -> Iterator[_Group]:
+    for range_ in plan_ranges(listing, start, _WHOLE_SEGMENT):
+        if range_.start_offset >= end:
+            return
+        with storage_of(range_.location, range_.options).open(range_.location) as file:
+            header_size = framing_of(file.read, range_.segment_size, range_.base_offset).header_size
+        with closing(RangeReader(range_).pieces()) as pieces:
+            for item in pieces:
+                if isinstance(item, Piece):
+                    if item.kind is PieceKind.BLANK:  # what stands behind an end means nothing
+                        yield _Group(item.offset, item.end, _NO_RECORDS, frozenset(), header_size)
+                    continue
+                first = item.base_offset + int(item.positions[0]) - header_size
+                batch, bad = message_batch(item, PropertyParser.SCAN, with_body=False)
+                damaged = frozenset(offset for offset, _ in bad)
+                last = item.base_offset + int(item.positions[-1]) + int(item.sizes[-1])
+                yield _Group(first, last, batch, damaged, header_size)
+                if last >= end:
+                    return
+
+
+def _compared(lake: Lake, store: KnownStore, group: _Group, end: int) -> Iterator[tuple[int, int]]:
+    """
+    Yield each place of a group that log or lake have a record at, and in how many fields they differ.
+
+    A record that is in one of them alone differs in all. One field alone may have rotted: nothing covers the fields of
+    a record but the body.
+    """
+    offset = ds.field("physical_offset")
+    here = (ds.field("store_id") == store.store_id) & (offset >= group.start) & (offset < min(group.end, end))
+    snapshot = open_table(lake.location, MESSAGES.name, lake.options)
+    if snapshot is None:
+        return
+    kept = chosen(snapshot, lake.options, list(_COMPARED), here).sort_by("physical_offset")
+    of_lake = _values(kept, "physical_offset")
+    of_log = _values(group.records, "physical_offset")
+    of_log = of_log[of_log < end]
+    both, in_log, in_lake = np.intersect1d(of_log, of_lake, assume_unique=True, return_indices=True)
+    unequal = np.zeros(both.size, np.int64)
+    for name in _COMPARED:
+        unequal += _values(group.records, name)[in_log] != _values(kept, name)[in_lake]
+    gone = set(np.delete(of_lake, in_lake).tolist()) - group.damaged
+    new = [at for at in np.delete(of_log, in_log).tolist() if at >= _chosen_until(store)]
+    alone = {*gone, *(_not_in_quarantine(lake, store, new) if new else ())}
+    yield from sorted([*zip(both.tolist(), unequal.tolist(), strict=True), *((at, len(_COMPARED)) for at in alone)])
+
+
+def _chosen_until(store: KnownStore) -> int:
+    """Return before which offset the lake may lack rows because they were not wanted."""
+    return int(store.newest.state.get(CHOSEN, 0)) if store.newest else 0
+
+
+def _not_in_quarantine(lake: Lake, store: KnownStore, offsets: list[int]) -> Iterator[int]:
+    """Yield the offsets that the lake does not know as damaged either."""
+    of_store = ds.field("store_id") == store.store_id
+    damage = rows(lake.location, QUARANTINE.name, lake.options, ["physical_offset", "length"], of_store)
+    for offset in offsets:
+        if not any(0 <= offset - row["physical_offset"] < row["length"] for row in damage):
+            yield offset
+
+
+def _boundary(found: int, group: _Group) -> int:
+    """Return the record of the log that covers *found*: a row may begin in the middle of it."""
+    of_log = _values(group.records, "physical_offset")
+    before = of_log[of_log <= found]
+    if not before.size:
+        return min(found - group.header_size, group.start)
+    return int(before[-1]) - group.header_size
+
+
+def _values(table: pa.Table | pa.RecordBatch, name: str) -> Integers:
+    column = table.column(name)
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return np.asarray(whole.to_numpy(zero_copy_only=False), np.int64)

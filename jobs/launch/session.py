@@ -1,0 +1,197 @@
+"""The Spark session of a run. Only verbs that need Spark import this module."""
+
+import logging
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from importlib import import_module
+from typing import NamedTuple
+
+from pyspark import SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from jobs.console.log import JsonLines, say
+from jobs.launch import spark
+from jobs.launch.class_archive import Recording
+from jobs.storage.hadoop_settings import file_system_settings
+
+_WARM_WORKERS = 4  # at most: a segment of a gigabyte has as many ranges, and a small run has nothing else
+_JVM_EXIT_SECONDS = 120  # to write 190 MB on a slow disk; a JVM that takes longer is left to itself
+
+# What the JVM says whenever Spark starts it, and cannot be told not to; the second on Java 25.
+_NOISE = (b"WARNING: Using incubator modules: jdk.incubator.vector", b"WARNING: package sun.security.action not in")
+
+
+class _Jvm(NamedTuple):
+    """The JVM that this process has started."""
+
+    process: "subprocess.Popen[bytes]"
+    recording: Recording | None
+    is_local: bool
+
+
+_jvms: list[_Jvm] = []  # one at most: pyspark keeps one gateway a process
+_starting: "list[Future[SparkSession]]" = []  # one at most, until somebody asks for the session
+_warming: list[threading.Thread] = []  # one at most, until somebody has work
+
+
+def begin_session(app_name: str, *, half: bool, warm: str) -> None:
+    """
+    Start the session beside what this process does next; `spark_session` waits for it.
+
+    A JVM takes seconds, and so does importing what a run needs. *half* is that of `spark_session`; *warm* names the
+    module whose tasks will run.
+    """
+    if _starting or _jvms:
+        return
+    session: Future[SparkSession] = Future()
+
+    def start() -> None:
+        try:
+            _start(app_name, half=half)
+            if _jvms and _jvms[-1].is_local:
+                _warming.append(threading.Thread(target=_warm_up, args=(SparkContext.getOrCreate(), warm), daemon=True))
+                _warming[-1].start()
+            session.set_result(SparkSession.builder.appName(app_name).getOrCreate())
+        except Exception as error:  # noqa: BLE001 - it is raised where the session is asked for
+            session.set_exception(error)
+
+    _starting.append(session)
+    threading.Thread(target=start, daemon=True).start()  # nobody who leaves before it is there waits for it
+
+
+def _warm_up(context: SparkContext, module: str) -> None:
+    """Have workers start, and import *module*, while the driver plans; the first tasks would wait seconds for that."""
+
+    def work(part: Iterable[int]) -> Iterable[int]:
+        import_module(module)
+        return part
+
+    count = min(context.defaultParallelism, _WARM_WORKERS)
+    with suppress(Exception):  # it is of no use to a run that is over already
+        context.parallelize(range(count), count).mapPartitions(work).collect()
+
+
+def await_workers() -> None:
+    """Wait for workers that begin to start: work that comes before they are there would start others."""
+    if _warming:
+        _warming.pop().join()
+
+
+def spark_session(
+    app_name: str,
+    *,
+    joins: bool = False,
+    spark_options: Sequence[str] | None = None,
+    record_classes: bool = True,
+    half: bool = False,
+) -> SparkSession:
+    """
+    Return the session of this process: the one that has begun to start, or one that is started where none runs.
+
+    Spark's options are those of the command line (RMQ_LAKE_SPARK_OPTIONS) unless given. *joins* says that the JVM will
+    compute, not only schedule; *half* leaves the other half of this machine's cores alone, unless the user has said
+    which master to use. A driver that spark-submit itself started has its JVM already.
+    """
+    if _starting:
+        return _made_active(_starting.pop().result())
+    _start(app_name, joins=joins, spark_options=spark_options, record_classes=record_classes, half=half)
+    return SparkSession.builder.appName(app_name).getOrCreate()
+
+
+def _made_active(session: SparkSession) -> SparkSession:
+    """Make a session that another thread has made this one's, too: else its queries know none of its settings."""
+    SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001
+    return session
+
+
+def _start(
+    app_name: str,
+    *,
+    joins: bool = False,
+    spark_options: Sequence[str] | None = None,
+    record_classes: bool = True,
+    half: bool = False,
+) -> None:
+    """Start a JVM where this process has none."""
+    if _jvms or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    if spark_options is None:
+        spark_options = shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))
+    if half:
+        spark_options = spark.on_half_the_cores(spark_options)
+    s3 = "RMQ_LAKE_S3" in os.environ
+    _start_jvm(app_name, spark.submission(spark_options, joins=joins, s3=s3, record=record_classes))
+
+
+def close(*, succeeded: bool) -> None:
+    """
+    End the session as the command ends.
+
+    A local JVM ends by itself when our end of its standard input closes, and nobody waits for it; unless it is to leave
+    the class archive of later runs behind. Until then it serves whatever else this process runs. On a cluster the
+    application is told that it is over.
+    """
+    if not _jvms or (_jvms[-1].is_local and (_jvms[-1].recording is None or not succeeded)):
+        return
+    jvm = _jvms.pop()
+    if jvm.recording is not None:
+        say("rmq-lake: leaving an archive of Spark's classes for faster starts, once …")
+    SparkSession.builder.getOrCreate().stop()
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - else pyspark takes the dead one for the next session
+    if jvm.process.stdin is not None:
+        jvm.process.stdin.close()
+    try:
+        code = jvm.process.wait(_JVM_EXIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return
+    if jvm.recording is not None and code == 0:
+        jvm.recording.keep()
+
+
+def hadoop_options(spark: SparkSession) -> dict[str, str]:
+    """Return the session's file system settings (`fs.s3a.…`, `dfs.…`), for clients that are not Hadoop's."""
+    return file_system_settings(spark.sparkContext.getConf().getAll())
+
+
+def _start_jvm(app_name: str, told: spark.Submission) -> None:
+    os.environ.update(told.environment)
+    os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*told.arguments, "pyspark-shell"])
+    # They log a traceback of each call that Ctrl-C cuts short, and SQL that fails; the exception arrives all the same.
+    for name in ("py4j", "SQLQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(lambda record: "while sending command" not in record.getMessage())
+    reading, writing = os.pipe()
+    threading.Thread(target=pass_on, args=(reading,), daemon=True).start()
+    try:
+        gateway = launch_gateway(popen_kwargs={"stderr": writing})  # type: ignore[no-untyped-call]
+    finally:
+        os.close(writing)
+    _jvms.append(_Jvm(gateway.proc, told.recording, told.is_local))
+    interrupt = signal.getsignal(signal.SIGINT)
+    SparkContext(appName=app_name, gateway=gateway)
+    # Spark's own handler talks to the JVM in the middle of whatever is being said to it; the JVM ends with us anyway.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupt)
+
+
+def _say(line: bytes) -> None:
+    if isinstance(sys.stderr, JsonLines):
+        sys.stderr.event(line.decode("utf-8", "replace").rstrip(), source="jvm")
+    else:
+        os.write(2, line)
+
+
+def pass_on(reading: int) -> None:
+    """Copy what the JVM says to our standard error, without the noise."""
+    with os.fdopen(reading, "rb") as lines:
+        for line in lines:
+            if not line.startswith(_NOISE):
+                _say(line)

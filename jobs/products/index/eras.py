@@ -1,0 +1,222 @@
+"""
+Which releases wrote a store's index files, told by the files themselves, else by the log's own marks.
+
+Four eras differ in an index file's bytes. Which keys a file holds tells the property parser and whether tags are
+indexed; its `hash_slot_count` beside the number of slots in use tells how slots were counted. A file that no era wrote
+alone was begun by one release and continued by another: the first message of the newer one is the switch.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jobs.products.index.file_builder import RealFile
+from jobs.storage import storage_of
+from jobs.store.listing import StoreListing
+from jobs.store.range_reader import RangeReader
+from jobs.store.ranges import plan_ranges
+from rmq_formats.arrays import dtype_of
+from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.record import decode_record
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.detection import Era, Mark, detect_eras, file_marks, record_marks
+from rmq_formats.indexfile.build import RuleTable, pack_keys
+from rmq_formats.indexfile.layout import ENTRY, Geometry
+from rmq_formats.release import PUBLISHED, HashSlotCount, Release, Rules, release_at, rules_of
+
+# The first release of each era. What 5.0.0-PREVIEW undid, it undid to the state of an older one.
+ERAS = tuple(Release.of(version) for version in ("4.0.0", "4.7.1", "4.9.1", "5.4.0"))
+SWITCHES = ("property_parser", "hash_slot_count", "indexes_tags")
+LOOKED_AT = 1 << 16  # entries of a file that are compared to tell its era
+MIXED_LOOKED_AT = 3  # files that no era wrote alone and that are searched for a switch
+RECORDS_LOOKED_AT = 2000  # at the beginning of a segment, for marks
+SEGMENTS_LOOKED_AT = 16
+
+_ENTRY = dtype_of(ENTRY)
+_Entries = NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRules:
+    """The rules that a store's index files follow, and how that is known."""
+
+    rules: Rules
+    origin: str  # given, detected, assumed
+    evidence: str
+
+
+def rules_of_files(
+    listing: StoreListing, files: Sequence[RealFile], geometry: Geometry, candidates: Sequence[Release] = PUBLISHED
+) -> KnownRules | None:
+    """Return the rules that explain most of *files*; None when none of them says anything."""
+    looks = [look for look in (_Look(listing, file, geometry) for file in files) if look.tells]
+    eras = [era for era in ERAS if any(_alike(era, candidate) for candidate in candidates)]
+    known = [rules_of((0, era)) for era in eras]
+    fitting = [[look.fits(rules) for rules in known] for look in looks]
+    if not all(map(any, fitting)) or not any(map(all, zip(*fitting, strict=True))):
+        known += _mixed(looks, fitting, eras)
+    score, rules = max(
+        ((sum(look.fits(rules) for look in looks), rules) for rules in known),
+        key=lambda pair: (pair[0], -len(pair[1]), [release.version for _, release in reversed(pair[1])]),
+        default=(0, None),
+    )
+    if not score or rules is None:
+        return None
+    names = ", then ".join(_name(since, release) for since, release in rules)
+    return KnownRules(rules, "detected", f"{score} of {len(looks)} index files hold what {names} puts")
+
+
+def _name(since: int, release: Release) -> str:
+    """Name an era by the releases that it spans."""
+    last = max((other for other in PUBLISHED if _alike(other, release)), key=lambda other: other.version)
+    place = f" from offset {since}" if since else ""
+    return f"{release} to {last}{place}"
+
+
+def _mixed(looks: "Sequence[_Look]", fitting: Sequence[Sequence[bool]], eras: Sequence[Release]) -> list[Rules]:
+    """Return rules with one switch: inside a file that no era explains, or between two that different eras explain."""
+    found: list[tuple[int, Release, Release]] = []
+    unexplained = [look for look, fits in zip(looks, fitting, strict=True) if not any(fits)]
+    for older, newer in combinations(eras, 2):
+        for look in unexplained[:MIXED_LOOKED_AT]:
+            switch = look.switch(older, newer)
+            found += [(switch, older, newer)] if switch else []
+    for (_, left), (look, right) in pairwise(zip(looks, fitting, strict=True)):
+        for i, j in combinations(range(len(eras)), 2):
+            if left[i] and right[j] and not right[i] and look.begin:
+                found.append((look.begin, eras[i], eras[j]))
+    return [rules_of((0, older), (switch, newer)) for switch, older, newer in dict.fromkeys(found)]
+
+
+def _alike(one: Release, other: Release) -> bool:
+    return all(getattr(one, switch) == getattr(other, switch) for switch in SWITCHES)
+
+
+class _Look:
+    """One file, and the keys that the log gives at its place."""
+
+    def __init__(self, listing: StoreListing, file: RealFile, geometry: Geometry) -> None:
+        self.begin = file.header.begin_physical_offset
+        self._listing = listing
+        self._file = file
+        self._geometry = geometry
+        self._count = min(file.header.entry_count, geometry.capacity)
+        self._first = self._entries(min(self._count, LOOKED_AT))
+        self._slots_in_use = self._count_slots() if self.tells else 0
+
+    @property
+    def tells(self) -> bool:
+        """Whether the file has entries, of messages that are there."""
+        return self._count > 0 and self._listing.start_offset <= self.begin < self._listing.end_offset
+
+    def fits(self, rules: Rules) -> bool:
+        """Tell whether *rules* explain the file, as far as it is looked at."""
+        return self._counts(rules) and self._matching(rules, self._first) == len(self._first)
+
+    def _counts(self, rules: Rules) -> bool:
+        """Tell whether the header counts slots by *rules*."""
+        every = [release.hash_slot_count is HashSlotCount.EVERY_PUT for _, release in rules]
+        if not any(every):
+            return self._file.header.hash_slot_count == self._slots_in_use
+        if all(every):
+            return self._file.header.hash_slot_count == self._count
+        entries = self._entries(self._count)
+        counted = [
+            entry["prev_entry"] == 0
+            or release_at(rules, int(entry["physical_offset"])).hash_slot_count is HashSlotCount.EVERY_PUT
+            for entry in entries
+        ]
+        return int(sum(counted)) == self._file.header.hash_slot_count
+
+    def switch(self, older: Release, newer: Release) -> int | None:
+        """Return the first offset at which the file follows *newer*; None when no single one explains it."""
+        entries = self._entries(self._count)
+        offsets = entries["physical_offset"]
+        if (older.property_parser, older.indexes_tags) != (newer.property_parser, newer.indexes_tags):
+            matching = self._matching(rules_of((0, older)), entries)
+            return int(offsets[matching]) if matching < self._count else None
+        # Counted at every put before the switch, at every empty slot behind it.
+        empty = (entries["prev_entry"] == 0).astype(np.int64)
+        behind = np.concatenate([np.cumsum(empty[::-1])[::-1], [0]])
+        fitting = np.flatnonzero(np.arange(self._count + 1) + behind == self._file.header.hash_slot_count)
+        return next(
+            (int(offsets[at]) for at in fitting if 0 < at < self._count and offsets[at] > offsets[at - 1]), None
+        )
+
+    def _entries(self, count: int) -> _Entries:
+        size = count * ENTRY.size
+        with storage_of(self._file.location, self._listing.options).open(self._file.location) as reader:
+            data = bytes(reader.read(self._geometry.entry_position(1), size))
+        return np.frombuffer(data.ljust(size, b"\0"), _ENTRY)
+
+    def _count_slots(self) -> int:
+        size = self._geometry.entries_position - self._geometry.slot_position(0)
+        with storage_of(self._file.location, self._listing.options).open(self._file.location) as reader:
+            data = bytes(reader.read(self._geometry.slot_position(0), size))
+        return int(np.count_nonzero(np.frombuffer(data.ljust(size, b"\0"), ">i4")))
+
+    def _matching(self, rules: Rules, entries: _Entries) -> int:
+        """Return how many of *entries*, the file's first, are what the log gives under *rules*."""
+        count = 0
+        for block in self._keys_of_log(rules):
+            keys = block if count else block[_first_match(block, entries) :]
+            some = min(len(keys), len(entries) - count)
+            there = entries[count : count + some]
+            same = there["key_hash"] == keys["key_hash"][:some]
+            same &= there["physical_offset"] == keys["physical_offset"][:some]
+            if not same.all():
+                return count + int(np.argmin(same))
+            count += some
+            if count == len(entries):
+                break
+        return count
+
+    def _keys_of_log(self, rules: Rules) -> Iterator[_Entries]:
+        table = RuleTable.of(rules)
+        for range_ in plan_ranges(self._listing, piece_start(self._listing, self.begin), range_size=1 << 62):
+            for item in RangeReader(range_).pieces():
+                if isinstance(item, Records):
+                    yield from (block.keys for block in pack_keys(item, table, self.begin) if len(block.keys))
+
+
+def _first_match(keys: _Entries, entries: _Entries) -> int:
+    """Return which key of the first message the file's first entry is; 0 when none."""
+    own = int(np.count_nonzero(keys["physical_offset"] == keys["physical_offset"][0]))
+    for at in range(own):
+        some = min(own - at, len(entries))
+        if (keys["key_hash"][at : at + some] == entries["key_hash"][:some]).all():
+            return at
+    return 0
+
+
+def piece_start(listing: StoreListing, physical_offset: int) -> int:
+    """Return where the piece of the log begins whose record stands at *physical_offset*."""
+    for segment in listing.segments:
+        if segment.base_offset <= physical_offset < segment.base_offset + segment.readable:
+            with storage_of(segment.location, listing.options).open(segment.location) as file:
+                framing = framing_of(file.read, segment.readable, segment.base_offset)
+            return physical_offset - framing.header_size
+    return physical_offset
+
+
+def eras_of_log(listing: StoreListing) -> tuple[Era, ...]:
+    """Return who wrote the log, by the marks in the first records of each segment and by the files there are."""
+    marks = list(_log_marks(listing))
+    marks += file_marks(file.about for file in (*listing.other_files, *listing.queue_files))
+    return detect_eras(marks)
+
+
+def _log_marks(listing: StoreListing) -> Iterator[Mark]:
+    ranges = plan_ranges(listing, range_size=1 << 62)
+    for range_ in ranges[:: -(-len(ranges) // SEGMENTS_LOOKED_AT) or 1]:
+        looked = 0
+        for item in RangeReader(range_).pieces():
+            if isinstance(item, Records):
+                for position in item.positions[: RECORDS_LOOKED_AT - looked].tolist():
+                    yield from record_marks(decode_record(item.buffer.data, position))
+                looked += len(item.positions)
+            if looked >= RECORDS_LOOKED_AT:
+                break

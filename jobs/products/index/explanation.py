@@ -1,0 +1,236 @@
+"""
+Every index file of a store, recomputed from the log and explained.
+
+A file is either what an undisturbed broker writes, or it differs in a way that has a name: then it is recomputed as
+that way demands, and equality is the proof. Only what has no name is a contradiction.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum, unique
+from functools import partial
+
+from jobs.products.index.file_builder import Compared, RealFile, Recipe, compare_file
+from jobs.products.index.key_row import KeyRow, collect_keys
+from jobs.products.index.same_name import is_overwritten
+from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, refusal
+from jobs.storage import storage_of
+from jobs.storage.scratch import Scratch
+from jobs.store.listing import StoreListing
+from jobs.store.retention import ListedLog
+from jobs.store.workers import Workers
+from rmq_formats.indexfile.compare import Part
+from rmq_formats.indexfile.layout import Geometry, IndexHeader
+from rmq_formats.release import Rules
+
+FEW_BITS = 64
+
+
+@unique
+class Verdict(StrEnum):
+    """What a file is."""
+
+    EQUAL = "equal"
+    RESTARTED = "restart duplicates after a crash"
+    HISTORY = "history before the first segment"
+    AHEAD = "copied while live: ahead of the log"
+    GROWING = "written to while it was read"
+    OVERWRITTEN = "two rolls in one millisecond: one file over another"
+    OTHER_RULE = "other release's rule"
+    TRUNCATED = "truncated"
+    WRONG_GEOMETRY = "wrong geometry"
+    ZEROED = "zeroed"
+    HALF_WRITTEN = "half written"
+    BIT_DAMAGE = "bit damage"
+    HEADER_DAMAGE = "header damaged"
+    FOREIGN = "foreign file"
+    CONTRADICTION = "contradiction"
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether the file is what some broker wrote, proven by recomputing it."""
+        return self in _EXPLAINED
+
+    @property
+    def is_damage(self) -> bool:
+        """Whether the file was right once, or is cut short: then it counts as lost."""
+        return self in _DAMAGE
+
+
+_EXPLAINED = frozenset(
+    {Verdict.EQUAL, Verdict.RESTARTED, Verdict.HISTORY, Verdict.AHEAD, Verdict.GROWING, Verdict.OVERWRITTEN}
+)
+_DAMAGE = frozenset(
+    {Verdict.TRUNCATED, Verdict.ZEROED, Verdict.HALF_WRITTEN, Verdict.BIT_DAMAGE, Verdict.HEADER_DAMAGE}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """One file: its verdict, and how it is known."""
+
+    real: RealFile
+    verdict: Verdict
+    survivor: Survivor | None = None  # its place in the row; None where size or header forbid to look
+    compared: Compared | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """All index files of a store."""
+
+    row: KeyRow
+    files: tuple[Explained, ...]
+    geometry: Geometry
+    rules: Rules
+    gaps: tuple[tuple[str, int], ...] = field(default=())  # before which file, how many keys of the log
+
+    @property
+    def behind(self) -> int:
+        """How many keys of the log's end no file has: a live broker has not indexed them yet."""
+        placed = [explained.survivor.end for explained in self.files if explained.survivor is not None]
+        return max(len(self.row) - max(placed, default=0), 0)
+
+
+def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
+    workers: Workers,
+    log: ListedLog,
+    files: Sequence[RealFile],
+    geometry: Geometry,
+    rules: Rules,
+    scratch: Scratch,
+) -> Explanation:
+    """Recompute every file and say what it is."""
+    listing = log.listing
+    refused = {file.name: refusal(file, geometry) for file in files}
+    sane = [file for file in files if refused[file.name] is None]
+    row = collect_keys(workers, log, rules, scratch, asked_offsets(sane))
+    # Retention deletes index files behind the segments that they lead to.
+    files = [file for file in files if _is_there(file, listing)]
+    sane = [file for file in files if refused[file.name] is None]
+    survivors = Placing(row, geometry, listing).place_all(sane)
+    recipes = [recipe_of(survivor, row, geometry, rules, listing) for survivor in survivors]
+    compared = workers.map(recipes, compare_file)
+    judge = partial(_judge, row=row, geometry=geometry, rules=rules, listing=listing)
+    judged: dict[str, Explained] = {}
+    before: Survivor | None = None
+    for survivor, result in zip(survivors, compared, strict=True):
+        judged[survivor.real.name] = judge(survivor, result, before)
+        before = survivor
+    explained = tuple(judged.get(file.name) or refused_for(file, refused[file.name] or "") for file in files)
+    return Explanation(row, explained, geometry, rules, tuple(_gaps(explained)))
+
+
+def _is_there(real: RealFile, listing: StoreListing) -> bool:
+    try:
+        with storage_of(real.location, listing.options).open(real.location):
+            return True
+    except FileNotFoundError:
+        return False
+
+
+def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules, listing: StoreListing) -> Recipe:
+    """Return what the file should be made of."""
+    count = survivor.real.header.index_count
+    return Recipe(
+        geometry,
+        rules,
+        row.source,
+        tuple(survivor.parts(row)),
+        survivor.previous,
+        min(count, 1),  # before its first put a file may show either
+        survivor.real,
+        survivor.head,
+        survivor.tail,
+        dict(listing.options),
+    )
+
+
+def _gaps(files: Sequence[Explained]) -> Iterator[tuple[str, int]]:
+    """Yield (file, keys) for keys that stand before a file and in none; beside a damaged file nobody can tell."""
+    end = 0
+    known = True
+    for explained in files:
+        survivor = explained.survivor
+        if survivor is None or not explained.verdict.is_explained:
+            known = False
+            continue
+        if survivor.start > end and known:
+            yield explained.real.name, survivor.start - end
+        end, known = max(survivor.end, 0), True
+
+
+def refused_for(real: RealFile, reason: str) -> Explained:
+    """Return what a file is that size or header forbid to look into."""
+    kind = reason.partition(":")[0]
+    verdict = next((verdict for verdict in Verdict if verdict == kind), Verdict.HEADER_DAMAGE)
+    return Explained(real, verdict, detail=reason)
+
+
+def _judge(  # noqa: PLR0913 - a file, and what it is held against
+    survivor: Survivor,
+    compared: Compared,
+    before: Survivor | None,
+    *,
+    row: KeyRow,
+    geometry: Geometry,
+    rules: Rules,
+    listing: StoreListing,
+) -> Explained:
+    if compared.is_equal:
+        return Explained(survivor.real, *_how_equal(survivor, compared))
+    if compared.is_changing and not compared.counts[Part.ENTRY]:
+        detail = f"its first {survivor.real.header.entry_count} entries are equal"
+        return Explained(survivor.real, Verdict.GROWING, survivor, compared, detail)
+    if before is not None and is_overwritten(survivor, before, row, geometry, rules, listing):
+        return Explained(survivor.real, Verdict.OVERWRITTEN, survivor, compared)
+    verdict, detail = _how_different(survivor, compared)
+    return Explained(survivor.real, verdict, survivor, compared, detail)
+
+
+def _how_equal(survivor: Survivor, compared: Compared) -> tuple[Verdict, Survivor, Compared, str]:
+    if survivor.head:
+        return Verdict.HISTORY, survivor, compared, f"{survivor.head} entries are of messages before the log"
+    if survivor.tail:
+        return Verdict.AHEAD, survivor, compared, f"{survivor.tail} entries are of messages that the log does not hold"
+    if survivor.seams:
+        numbers = ", ".join(str(seam.entry) for seam in survivor.seams)
+        return Verdict.RESTARTED, survivor, compared, f"what was indexed before goes on at entry {numbers} once more"
+    if survivor.relation is Relation.RESTARTED:
+        offset = survivor.real.header.begin_physical_offset
+        return Verdict.RESTARTED, survivor, compared, f"continued from offset {offset}, that message included"
+    return Verdict.EQUAL, survivor, compared, ""
+
+
+def _how_different(survivor: Survivor, compared: Compared) -> tuple[Verdict, str]:  # noqa: PLR0911 - one a verdict
+    first = str(compared.differences[0]) if compared.differences else f"{compared.beyond} bytes behind the last entry"
+    rows = compared.counts[Part.SLOT] + compared.counts[Part.ENTRY]
+    fields = {difference.field for difference in compared.differences if difference.part is Part.HEADER}
+    if not rows and fields == {"hash_slot_count"} and _counts_otherwise(survivor.real.header, compared):
+        return Verdict.OTHER_RULE, first
+    if _is_half_put(survivor.real.header, compared):
+        return Verdict.HALF_WRITTEN, f"{first}; the slot has an entry that the header does not count"
+    if compared.beyond:
+        return Verdict.HALF_WRITTEN, f"{first}; {compared.beyond} bytes behind the last entry that the header counts"
+    if rows and compared.zeroed == rows:
+        return Verdict.ZEROED, f"{first}; {rows} slots and entries are zero"
+    if compared.bits <= FEW_BITS:
+        return Verdict.BIT_DAMAGE, f"{first}; {compared.bits} bits differ"
+    if compared.zeroed > rows // 2:
+        return Verdict.ZEROED, f"{first}; {compared.zeroed} of {rows} differing slots and entries are zero"
+    if compared.counts[Part.ENTRY] == survivor.real.header.entry_count:
+        return Verdict.FOREIGN, first
+    return Verdict.CONTRADICTION, first
+
+
+def _is_half_put(header: IndexHeader, compared: Compared) -> bool:
+    """Tell whether a kill came between the slot of a put and the header: one slot points at the next free entry."""
+    slots = [difference for difference in compared.differences if difference.part is Part.SLOT]
+    alone = compared.counts == {Part.HEADER: 0, Part.SLOT: 1, Part.ENTRY: 0}
+    return alone and slots[0].stands == header.index_count
+
+
+def _counts_otherwise(header: IndexHeader, compared: Compared) -> bool:
+    """Tell whether the slots are counted by one of the two rules, or by one after the other."""
+    return compared.slots_in_use <= header.hash_slot_count <= header.entry_count

@@ -1,0 +1,233 @@
+"""
+Build one index file in one task, for a directory or only to compare it with one that is there.
+
+A recipe says where the entries come from: keys of the row, and, for messages that the log does not hold any more (or
+not yet), entries of the real file.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from socket import gethostname
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+
+from jobs.products.index.key_row import KEYS_AT_ONCE, KeySource, RowPart, read_keys
+from jobs.storage import storage_of
+from jobs.storage.local import flush_directory, start_flush
+from jobs.storage.locations import is_local, join, local_path
+from jobs.storage.model import Reader
+from rmq_formats.indexfile.build import FileBuilder, RuleTable
+from rmq_formats.indexfile.compare import Comparison, Difference, Part
+from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
+from rmq_formats.layout import Buffer
+from rmq_formats.release import Rules
+
+Write = Callable[[int, Buffer], object]
+HASHED_AT_ONCE = 8 << 20
+
+
+class RealFile(NamedTuple):
+    """An index file that lies somewhere."""
+
+    name: str
+    location: str
+    size: int
+    header: IndexHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What one file is made of: entries of a real file, keys of the row, entries of the real file again."""
+
+    geometry: Geometry
+    rules: Rules
+    source: KeySource
+    parts: tuple[RowPart, ...]
+    previous: IndexHeader | None = None
+    empty_index_count: int = 1
+    real: RealFile | None = None
+    head: int = 0
+    tail: int = 0
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def entries(self) -> int:
+        """How many entries the file gets."""
+        return self.head + sum(part.keys for part in self.parts) + self.tail
+
+    @property
+    def from_log(self) -> int:
+        """How many of them the log proves."""
+        return self.entries - self.head - self.tail
+
+
+def make(recipe: Recipe, write: Write) -> IndexHeader:
+    """Build the file and hand its blocks to *write*, the header last."""
+    builder = FileBuilder(recipe.geometry, RuleTable.of(recipe.rules), write, recipe.previous)
+    _adopt(builder, recipe, 1, recipe.head)
+    for block in read_keys(recipe.source, recipe.parts):
+        builder.add(block)
+    _adopt(builder, recipe, recipe.entries - recipe.tail + 1, recipe.tail)
+    return builder.finish(recipe.empty_index_count)
+
+
+def _adopt(builder: FileBuilder, recipe: Recipe, number: int, count: int) -> None:
+    if recipe.real is None or not count:
+        return
+    with storage_of(recipe.real.location, recipe.options).open(recipe.real.location) as file:
+        while count:
+            some = min(count, KEYS_AT_ONCE)
+            data = bytearray(some * ENTRY.size)
+            found = file.read(recipe.geometry.entry_position(number), len(data))
+            data[: len(found)] = found
+            builder.adopt(np.frombuffer(data, np.uint8), recipe.real.header)
+            number, count = number + some, count - some
+
+
+class BuiltFile(NamedTuple):
+    """A file that a task wrote, as the task saw it."""
+
+    name: str
+    size: int
+    sha256: str
+    header: IndexHeader
+    host: str
+    place: tuple[int, ...] | None = None  # device, node, size and time of change: the same file, seen again
+
+
+def build_file(work: tuple[str, Recipe], *, directory: str, options: Mapping[str, str]) -> BuiltFile:
+    """Write the file of that name into *directory*, whole or not at all; a second attempt replaces it by the same."""
+    name, recipe = work
+    if is_local(directory):
+        return _build_local(name, recipe, Path(local_path(directory)))
+    with TemporaryDirectory(prefix="rocketmq-lake-") as folder:
+        built = _build_local(name, recipe, Path(folder))
+        with (Path(folder) / name).open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as whole:
+            storage_of(directory, options).create(join(directory, name), whole)  # type: ignore[arg-type]
+    return built._replace(place=None)
+
+
+def _build_local(name: str, recipe: Recipe, directory: Path) -> BuiltFile:
+    attempt = directory / f".{name}.attempt-{uuid4()}"
+    descriptor = os.open(attempt, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        header = make(recipe, lambda position, block: _write_all(descriptor, position, block))
+        os.ftruncate(descriptor, recipe.geometry.file_size)
+        digest = hash_file(lambda position, length: os.pread(descriptor, length, position))
+        os.fsync(descriptor)
+        attempt.rename(directory / name)
+        place = _place(os.fstat(descriptor))
+    except BaseException:
+        with suppress(FileNotFoundError):
+            attempt.unlink()
+        raise
+    finally:
+        os.close(descriptor)
+    flush_directory(directory)
+    return BuiltFile(name, recipe.geometry.file_size, digest, header, gethostname(), place)
+
+
+def check_built(built: BuiltFile, directory: str, options: Mapping[str, str]) -> None:
+    """See a file from this side; `OSError` when it is not what the task says it wrote."""
+    location = join(directory, built.name)
+    if is_local(location) and built.host == gethostname():
+        with suppress(FileNotFoundError):
+            if _place(os.stat(local_path(location))) == built.place:  # noqa: PTH116 - one call
+                return  # the very file that the task has read back
+    try:
+        with storage_of(location, options).open(location) as file:
+            seen = hash_file(file.read)
+    except FileNotFoundError as error:
+        raise OSError(f"{location}: written on {built.host}, not to be seen from here: no shared directory?") from error
+    if seen != built.sha256:
+        raise OSError(f"{location}: sha256 {seen} here, {built.sha256} on {built.host}")
+
+
+def _place(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _write_all(descriptor: int, position: int, block: Buffer) -> None:
+    view = memoryview(block).cast("B")
+    start, size = position, view.nbytes
+    while view.nbytes:
+        written = os.pwrite(descriptor, view, position)
+        view, position = view[written:], position + written
+    start_flush(descriptor, start, size)
+
+
+def hash_file(read: Callable[[int, int], Buffer]) -> str:
+    """Return the SHA-256 of a file."""
+    digest = sha256()
+    position = 0
+    while data := read(position, HASHED_AT_ONCE):
+        digest.update(data)
+        position += len(data)
+    return digest.hexdigest()
+
+
+class Compared(NamedTuple):
+    """How a real file differs from what its recipe gives."""
+
+    expected: IndexHeader
+    differences: tuple[Difference, ...]
+    counts: dict[Part, int]
+    bits: int
+    zeroed: int
+    slots_in_use: int  # in the real file
+    beyond: int  # bytes that are not zero behind the last entry of the real file
+    is_changing: bool = False  # the real file's header is not what it was before: a broker writes to it
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether they are the same bytes."""
+        return not self.differences and not self.beyond
+
+
+def compare_file(recipe: Recipe) -> Compared:
+    """Build the file in memory, block by block, and compare it with the real one."""
+    real: Any = recipe.real
+    with storage_of(real.location, recipe.options).open(real.location) as file:
+        comparison = Comparison(recipe.geometry, file.read)
+        expected = make(recipe, comparison.write)
+        return Compared(
+            expected,
+            tuple(comparison.differences),
+            comparison.counts,
+            comparison.bits,
+            comparison.zeroed,
+            _slots_in_use(file, recipe.geometry),
+            _not_zero(file, recipe.geometry.entry_position(recipe.entries + 1), recipe.geometry.file_size),
+            bytes(file.read(0, HEADER.size)) != HEADER.pack(*real.header),
+        )
+
+
+def _slots_in_use(file: Reader, geometry: Geometry) -> int:
+    position, end = geometry.slot_position(0), geometry.entries_position
+    count = 0
+    while position < end:
+        data = np.frombuffer(file.read(position, min(HASHED_AT_ONCE, end - position)), np.uint8)
+        if not data.size:
+            break
+        count += int(np.count_nonzero(data[: data.size // 4 * 4].view(">i4")))
+        position += data.size
+    return count
+
+
+def _not_zero(file: Reader, position: int, end: int) -> int:
+    count = 0
+    while position < end:
+        data = np.frombuffer(file.read(position, min(HASHED_AT_ONCE, end - position)), np.uint8)
+        if not data.size:
+            break
+        count += int(np.count_nonzero(data))
+        position += data.size
+    return count

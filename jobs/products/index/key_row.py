@@ -1,0 +1,308 @@
+"""
+The keys of a log as one long row.
+
+Each range of the log gives a stretch of the row. Their counts, summed up, say where in the row each stretch begins, and
+so which keys an index file holds: nothing is sorted and nothing is shuffled. The place of a message in the row is found
+in the same pass, for the messages that somebody asks about.
+
+Whoever needs the keys of a stretch again takes them from a scratch file, or decodes the range once more: see the ADR.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jobs.storage.scratch import Scratch
+from jobs.store.range_reader import RangeReader
+from jobs.store.ranges import Range
+from jobs.store.retention import ListedLog, read_what_stays
+from jobs.store.workers import Workers
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.indexfile.build import PACKED_KEY, RuleTable, pack_keys
+from rmq_formats.release import Rules
+
+KEYS_AT_ONCE = 1 << 18
+
+Kept = Callable[[int, int], Iterable[Records]]  # the records that begin in [start, end), where the log is gone
+
+
+class Key(NamedTuple):
+    """One packed key."""
+
+    key_hash: int
+    physical_offset: int
+    store_timestamp: int
+
+
+class Place(NamedTuple):
+    """Where the keys of a message stand in the row, and how many there are."""
+
+    first: int
+    keys: int
+
+
+class Stretch(NamedTuple):
+    """The keys of one range."""
+
+    file: str
+    keys: int
+    records: int
+    last_record: int | None  # physical offset of the last record, with keys or without
+    last_keyed: int | None  # of the last one with keys
+    places: dict[int, Place]  # of the messages asked about; in this stretch's own numbers
+    damage: int  # bytes that are no record
+
+
+class RowPart(NamedTuple):
+    """Consecutive keys of one stretch."""
+
+    file: str
+    first: int
+    keys: int
+
+
+class KeySource(Protocol):
+    """Where the keys of stretches are."""
+
+    def blocks(self, part: RowPart) -> Iterator[NDArray[np.void]]:
+        """Yield the keys of a part, some at a time; what is yielded may be changed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchKeys:
+    """Keys in scratch files, one a stretch."""
+
+    scratch: Scratch
+
+    def blocks(self, part: RowPart) -> Iterator[NDArray[np.void]]:
+        """Yield the keys of a part of one file."""
+        with self.scratch.open(part.file) as file:
+            first, left = part.first, part.keys
+            while left:
+                count = min(left, KEYS_AT_ONCE)
+                data = bytearray(file.read(first * PACKED_KEY.itemsize, count * PACKED_KEY.itemsize))
+                yield np.frombuffer(data, PACKED_KEY)
+                first, left = first + count, left - count
+
+
+class Decoded(NamedTuple):
+    """Keys with the places of their texts in the buffer they were read into."""
+
+    keys: NDArray[np.void]
+    places: NDArray[np.void]
+    buffer: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class LogKeys:
+    """Keys in the log itself: a stretch is named by its range's number."""
+
+    ranges: tuple[Range, ...]
+    rules: Rules
+    from_offset: int = 0
+    kept: tuple[Kept, ...] = ()  # of each range
+
+    def blocks(self, part: RowPart) -> Iterator[NDArray[np.void]]:
+        """Yield the keys of a part of one range."""
+        for decoded in self.decoded(part, with_places=False):
+            yield decoded.keys
+
+    def decoded(self, part: RowPart, *, with_places: bool = True) -> Iterator[Decoded]:
+        """Decode the range again, as far as the part reaches; a log that has grown since has the same keys before."""
+        table = RuleTable.of(self.rules)
+        number, end = 0, part.first + part.keys
+        for item in self._records(int(part.file)):
+            for block in pack_keys(item, table, self.from_offset, with_places=with_places):
+                start, stop = max(part.first - number, 0), min(end - number, len(block.keys))
+                number += len(block.keys)
+                if start < stop:
+                    yield Decoded(block.keys[start:stop], block.places[start:stop], item.buffer)
+                if number >= end:
+                    return
+
+    def _records(self, number: int) -> Iterator[Records]:
+        """Yield the records of a range; those whose file retention has deleted since, as somebody has kept them."""
+        range_ = self.ranges[number]
+        reader = RangeReader(range_)
+        start = range_.start_offset
+        for item in reader.pieces():
+            if isinstance(item, Records):
+                yield item
+                start = item.base_offset + int(item.positions[-1]) + 1
+        if reader.gone and self.kept:
+            yield from self.kept[number](start, range_.end_offset)
+
+
+@dataclass(frozen=True)
+class KeyRow:
+    """The keys of a log, stretch behind stretch."""
+
+    source: KeySource
+    stretches: tuple[Stretch, ...]
+    start_offset: int  # of the log
+    _ends: tuple[int, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Sum up the counts."""
+        object.__setattr__(self, "_ends", tuple(accumulate(stretch.keys for stretch in self.stretches)))
+
+    def __len__(self) -> int:
+        """How many keys the log has."""
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def records(self) -> int:
+        """How many messages the log has."""
+        return sum(stretch.records for stretch in self.stretches)
+
+    @property
+    def damage(self) -> int:
+        """How many bytes of the log are no record and never will be."""
+        return sum(stretch.damage for stretch in self.stretches)
+
+    @property
+    def ends_without_keys(self) -> bool:
+        """Whether a message without keys comes after the last one with keys."""
+        record = max((stretch.last_record for stretch in self.stretches if stretch.last_record is not None), default=-1)
+        keyed = max((stretch.last_keyed for stretch in self.stretches if stretch.last_keyed is not None), default=-1)
+        return record > keyed
+
+    def parts(self, start: int, end: int) -> list[RowPart]:
+        """Return where keys number *start* to *end* are, in order."""
+        found = []
+        number = bisect_right(self._ends, start)
+        while start < end:
+            stretch = self.stretches[number]
+            first = start - (self._ends[number] - stretch.keys)
+            count = min(stretch.keys - first, end - start)
+            if count:
+                found.append(RowPart(stretch.file, first, count))
+            start += count
+            number += 1
+        return found
+
+    def keys(self, start: int, end: int) -> list[Key]:
+        """Return a few keys."""
+        wanted = self.parts(max(start, 0), min(end, len(self)))
+        return [Key(*key) for block in read_keys(self.source, wanted) for key in block.tolist()]
+
+    def find(self, physical_offset: int) -> int:
+        """Return the number of the first key of a message at *physical_offset* or behind it."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            (key,) = self.keys(middle, middle + 1)
+            low, high = (middle + 1, high) if key.physical_offset < physical_offset else (low, middle)
+        return low
+
+    def place(self, physical_offset: int) -> Place | None:
+        """Return the place of a message that was asked about; None when the log does not hold it."""
+        for stretch, end in zip(self.stretches, self._ends, strict=True):
+            place = stretch.places.get(physical_offset)
+            if place is not None:
+                return Place(place.first + end - stretch.keys, place.keys)
+        return None
+
+
+def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratch, asked: Sequence[int] = ()) -> KeyRow:
+    """Read a log and return its keys; *asked* are offsets of messages whose places are wanted."""
+    task = partial(collect_range, rules=rules, scratch=scratch, asked=tuple(sorted(set(asked))))
+    outcomes = read_what_stays(workers, log, task, lambda stretch: scratch.delete(stretch.file))
+    start = outcomes[0].range.start_offset if outcomes else max((range_.end_offset for range_ in log.ranges), default=0)
+    return KeyRow(ScratchKeys(scratch), tuple(outcome.payload for outcome in outcomes), start)
+
+
+def collect_range(
+    range_: Range, pieces: Iterator[Records | Piece], *, rules: Rules, scratch: Scratch, asked: tuple[int, ...]
+) -> Stretch:
+    """Write the keys of one range to a scratch file."""
+    name = f"{range_.start_offset:020d}-{uuid4()}.keys"
+    with scratch.create(name) as file:
+        collector = KeyCollector(rules, asked, write=file.write)
+        for item in pieces:
+            collector.add(item)
+    return collector.stretch(name)
+
+
+class KeyCollector:
+    """Counts the keys of one range, notes the places of messages asked about, and hands the keys on."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        asked: Sequence[int] = (),
+        from_offset: int = 0,
+        write: Callable[[memoryview], object] | None = None,
+    ) -> None:
+        """Begin; *asked* ascends, and *write* takes packed keys."""
+        self._table = RuleTable.of(rules)
+        self._asked = asked
+        self._from_offset = from_offset
+        self._write = write
+        self._keys = self._records = self._damage = 0
+        self._last_record: int | None = None
+        self._last_keyed: int | None = None
+        self._places: dict[int, Place] = {}
+
+    def add(self, item: Records | Piece) -> None:
+        """Take the next records, or what stands between them."""
+        if isinstance(item, Piece):
+            self._damage += item.size if item.kind is PieceKind.DAMAGE else 0
+            return
+        if not len(item.positions):
+            return
+        first, last = (item.base_offset + int(item.positions[at]) for at in (0, -1))
+        if last < self._from_offset:
+            return
+        self._records += int(np.count_nonzero(item.positions >= self._from_offset - item.base_offset))
+        self._last_record = last
+        starts = _starts(item, self._asked[bisect_left(self._asked, first) : bisect_right(self._asked, last)])
+        for block in pack_keys(item, self._table, self._from_offset):
+            if not len(block.keys):
+                continue
+            if starts:
+                _note_places(self._places, starts, block.keys["physical_offset"], self._keys)
+            self._last_keyed = int(block.keys["physical_offset"][-1])
+            self._keys += len(block.keys)
+            if self._write is not None:
+                self._write(block.keys.view(np.uint8).data)
+        for offset in starts:
+            self._places.setdefault(offset, Place(self._keys, 0))
+
+    def stretch(self, file: str) -> Stretch:
+        """Return what the range was; *file* is where its keys are."""
+        return Stretch(file, self._keys, self._records, self._last_record, self._last_keyed, self._places, self._damage)
+
+
+def _starts(records: Records, wanted: Sequence[int]) -> list[int]:
+    """Return those of the wanted offsets at which a record begins."""
+    if not wanted:
+        return []
+    positions = np.array(wanted, np.int64) - records.base_offset
+    found = np.searchsorted(records.positions, positions)
+    there = records.positions[np.minimum(found, len(records.positions) - 1)] == positions
+    return [offset for offset, begins in zip(wanted, there.tolist(), strict=True) if begins]
+
+
+def _note_places(places: dict[int, Place], starts: Sequence[int], offsets: NDArray[np.int64], before: int) -> None:
+    """Note where messages stand in a block of keys that begins with number *before*; blocks hold whole messages."""
+    native = offsets.astype(np.int64)
+    first, end = (np.searchsorted(native, np.array(starts, np.int64), side) for side in ("left", "right"))
+    for offset, low, high in zip(starts, first.tolist(), end.tolist(), strict=True):
+        if high > low:
+            places[offset] = Place(before + low, high - low)
+
+
+def read_keys(source: KeySource, parts: Sequence[RowPart]) -> Iterator[NDArray[np.void]]:
+    """Yield the keys of *parts* in blocks that may be changed."""
+    for part in parts:
+        yield from source.blocks(part)

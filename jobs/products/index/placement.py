@@ -1,0 +1,119 @@
+"""
+Which keys of the row each index file holds: arithmetic, and nothing else.
+
+An uninterrupted broker cuts the row into files of the same number of keys. Where some of its files survive, each gap is
+cut from the end of the file before it, and must come out at the beginning of the file behind it; if it does not, a
+restart lies in between, and what is left over becomes a partial file.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum, unique
+from itertools import pairwise
+from typing import NamedTuple
+
+from jobs.products.index.key_row import Place
+
+
+@unique
+class Kind(StrEnum):
+    """What a file to be built is."""
+
+    FULL = "full"
+    OPEN = "open"  # the newest file: a broker goes on in it
+    SUPPLEMENT = "supplement"  # keys that no uninterrupted broker would have in a file of their own
+
+
+class Planned(NamedTuple):
+    """One file to be built, from keys number *start* to *end*."""
+
+    start: int
+    end: int
+    kind: Kind
+    after: int = -1  # number of the survivor that it follows; -1: it comes before all
+    doubt: str = ""  # why its bytes are not proven to be those of the lost file
+
+
+class Anchor(NamedTuple):
+    """A survivor's place in the row; `start` is below 0 where the log begins inside of it."""
+
+    start: int
+    end: int
+    is_full: bool
+    begins: Place | None = None  # the keys of the message that it begins with
+
+
+class Log(NamedTuple):
+    """What the row is, as a whole."""
+
+    keys: int
+    records: int
+    ends_without_keys: bool  # the newest message has none
+    is_whole: bool  # it begins where the broker began
+
+    @property
+    def opens_empty_file(self) -> bool:
+        """Whether a message asked for a file after the last key; it matters only where the last file is full."""
+        return self.records > 0 and self.ends_without_keys
+
+
+RESTART = "a restart may have cut the file elsewhere"
+HISTORY = "the log begins inside this file's history"
+NOT_KNOWN_BEFORE = "the end of the file before it is not known, so its first entry's seconds are assumed"
+
+
+def plan_all(log: Log, capacity: int) -> list[Planned]:
+    """Cut the whole row, as an uninterrupted broker beginning at the first message on disk would."""
+    return list(_cut(0, log, capacity, -1))
+
+
+def plan_lost(log: Log, capacity: int, survivors: Sequence[Anchor]) -> list[Planned]:
+    """Return the files that are missing between, before and behind *survivors*, in order."""
+    if not survivors:
+        return plan_all(log, capacity)
+    planned = list(_before(survivors[0], log, capacity))
+    for number, (left, right) in enumerate(pairwise(survivors)):
+        planned += _between(left.end, right, capacity, number, "" if left.is_full else RESTART)
+    last = survivors[-1]
+    if last.is_full:
+        planned += _cut(last.end, log, capacity, len(survivors) - 1)
+    return planned
+
+
+def _cut(start: int, log: Log, capacity: int, after: int) -> Iterator[Planned]:
+    """Cut the row from *start* to its end."""
+    while log.keys - start >= capacity:
+        yield Planned(start, start + capacity, Kind.FULL, after)
+        start += capacity
+    # A message asks for a file before anyone looks at its keys.
+    if start < log.keys or (start == log.keys and log.opens_empty_file):
+        yield Planned(start, log.keys, Kind.OPEN, after)
+
+
+def _before(first: Anchor, log: Log, capacity: int) -> Iterator[Planned]:
+    """Return the files before the first survivor."""
+    if first.start <= 0:
+        return
+    if log.is_whole:
+        yield from _between(0, first, capacity, -1, "")
+        return
+    start = first.start % capacity
+    if start:
+        yield Planned(0, start, Kind.SUPPLEMENT, -1, HISTORY)
+    for begin in range(start, first.start, capacity):
+        yield Planned(begin, begin + capacity, Kind.FULL, -1, "" if begin else NOT_KNOWN_BEFORE)
+
+
+def _between(start: int, right: Anchor, capacity: int, after: int, doubt: str) -> Iterator[Planned]:
+    """Return the files whose keys begin at *start* and lead to the survivor *right*."""
+    end = right.start
+    left_over = (end - start) % capacity
+    if left_over and not doubt and right.begins and right.begins.first == end:
+        # After a crash the broker indexes its last message once more: the lost file holds the first keys of that one.
+        repeated = capacity - left_over
+        if repeated <= right.begins.keys and start < end:
+            end, left_over, doubt = end + repeated, 0, RESTART
+    while end - start >= capacity:
+        yield Planned(start, start + capacity, Kind.FULL, after, doubt)
+        start += capacity
+    if start < end:
+        yield Planned(start, end, Kind.SUPPLEMENT, after, RESTART)

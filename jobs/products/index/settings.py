@@ -1,0 +1,156 @@
+"""
+By which numbers and rules index files are built, and how each of them is known: given, detected or assumed.
+
+Nothing is guessed where a guess would change bytes: then `UndecidedError` says what has to be given.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from typing import Generic, NamedTuple, TypeVar
+
+from jobs.products.index.eras import SWITCHES, eras_of_log, rules_of_files
+from jobs.products.index.file_builder import RealFile
+from jobs.products.index.file_names import detect_zone
+from jobs.store.index_files import geometry_of_index
+from jobs.store.listing import StoreListing
+from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.detection import Era
+from rmq_formats.errors import FormatError
+from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
+from rmq_formats.release import PUBLISHED, Release, Rules, rules_of
+
+GIVEN, DETECTED, ASSUMED = "given", "detected", "assumed"
+Value = TypeVar("Value")
+
+
+class UndecidedError(ValueError):
+    """Something that changes bytes is not known and must be given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known(Generic[Value]):
+    """A value, and where it is from."""
+
+    value: Value
+    origin: str
+    evidence: str
+
+
+class Wanted(NamedTuple):
+    """What a user said."""
+
+    hash_slots: int | None = None
+    index_num: int | None = None
+    release: str | None = None
+    zone: tzinfo | None = None
+    conf: BrokerConf = BrokerConf()
+
+
+class Settings(NamedTuple):
+    """What index files are built by."""
+
+    geometry: Known[Geometry]
+    rules: Known[Rules]
+    zone: Known[tzinfo]
+    empty_index_count: int
+
+    def describe(self) -> dict[str, object]:
+        """Return the form that the manifest keeps."""
+        geometry, rules, zone = self.geometry, self.rules, self.zone
+        return {
+            "geometry": {
+                "hash_slots": geometry.value.hash_slots,
+                "index_num": geometry.value.index_num,
+                "origin": geometry.origin,
+                "evidence": geometry.evidence,
+            },
+            "rules": {
+                "releases": [{"from_offset": since, "release": str(release)} for since, release in rules.value],
+                "origin": rules.origin,
+                "evidence": rules.evidence,
+            },
+            "time_zone": {"zone": str(zone.value), "origin": zone.origin, "evidence": zone.evidence},
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield what people read."""
+        yield f"  {self.geometry.value}: {self.geometry.origin}, {self.geometry.evidence}"
+        yield f"  rules {self.rules.origin}: {self.rules.evidence}"
+        yield f"  names in {self.zone.value}: {self.zone.origin}, {self.zone.evidence}"
+
+
+def settle(listing: StoreListing, files: Sequence[RealFile], wanted: Wanted) -> Settings:
+    """Find out everything that is needed; `UndecidedError` for what cannot be found out."""
+    geometry = settle_geometry(listing, files, wanted)
+    sound = [file for file in files if file.size == geometry.value.file_size]
+    eras = eras_of_log(listing) if wanted.release is None else ()
+    rules = settle_rules(listing, sound, geometry.value, wanted, eras)
+    # An era of index files is named by its first release; those that the log allows are nearer to the truth.
+    newest = eras[-1].lowest if rules.origin == DETECTED and eras else rules.value[-1][1]
+    return Settings(geometry, rules, settle_zone(sound, wanted), newest.empty_index_count)
+
+
+def settle_geometry(listing: StoreListing, files: Sequence[RealFile], wanted: Wanted) -> Known[Geometry]:
+    """Return slots and entries of the files: given, told by them, else the defaults."""
+    slots = wanted.hash_slots or wanted.conf.hash_slots
+    entries = wanted.index_num or wanted.conf.index_num
+    if slots and entries:
+        return Known(Geometry(slots, entries), GIVEN, "given")
+    told = geometry_of_index(listing, slots, entries)
+    if told is not None:
+        shown = f"{told.files} index files of {told.geometry.file_size} bytes"
+        return Known(told.geometry, DETECTED, shown)
+    if files:
+        raise UndecidedError(
+            f"no index file is full, so their {files[0].size} bytes do not tell how many slots and entries they have: "
+            "give --hash-slots and --index-num, or --broker-conf"
+        )
+    default = Geometry(slots or DEFAULT_GEOMETRY.hash_slots, entries or DEFAULT_GEOMETRY.index_num)
+    return Known(default, ASSUMED, "RocketMQ's defaults; there is no index file that would tell")
+
+
+def settle_rules(
+    listing: StoreListing, files: Sequence[RealFile], geometry: Geometry, wanted: Wanted, eras: Sequence[Era]
+) -> Known[Rules]:
+    """Return whose rules the files follow: given, told by the files, else by the log's marks."""
+    if wanted.release is not None:
+        return Known(parse_rules(wanted.release), GIVEN, "given")
+    candidates = sorted({release for era in eras for release in era.candidates}, key=lambda release: release.version)
+    told = rules_of_files(listing, files, geometry, candidates or PUBLISHED)
+    if told is not None:
+        return Known(told.rules, DETECTED, told.evidence)
+    undecided = sorted({switch for era in eras for switch in era.undecided(SWITCHES)})
+    if undecided:
+        raise UndecidedError(
+            "the store does not tell which release wrote it, and index files depend on it "
+            f"({', '.join(undecided)}): give --release"
+        )
+    reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
+    rules = [(era.first_offset if number else 0, era.highest) for number, era in enumerate(eras)]
+    return Known(rules_of(*rules), DETECTED, reasons)
+
+
+def settle_zone(files: Sequence[RealFile], wanted: Wanted) -> Known[tzinfo]:
+    """Return the broker's time zone, by which files are named."""
+    if wanted.zone is not None:
+        return Known(wanted.zone, GIVEN, "given")
+    told = detect_zone((file.name, file.header.begin_timestamp) for file in files)
+    if told is not None:
+        return Known(told, DETECTED, "names of index files beside their first store times")
+    return Known(UTC, ASSUMED, "there is no index file that would tell; names only have to sort right")
+
+
+def parse_rules(text: str) -> Rules:
+    """Read `5.3.3`, or `5.3.3,5.4.0@11232` for a store that a newer release continued from an offset on."""
+    rules: list[tuple[int, Release]] = []
+    for part in text.split(","):
+        name, _, offset = part.partition("@")
+        try:
+            rules.append((int(offset) if offset else 0, Release.of(name)))
+        except (ValueError, FormatError) as error:
+            raise UndecidedError(f"--release {text}: {part.strip()!r} is no RELEASE[@OFFSET]") from error
+    try:
+        return rules_of(*rules)
+    except FormatError as error:
+        raise UndecidedError(f"--release {text}: offsets must ascend") from error

@@ -1,0 +1,263 @@
+"""
+The index files that are there, and where in the row of keys each of them stands.
+
+A header says with which message a file begins, not with which key of it. The first entries say that: they are looked
+for where an undisturbed broker would have gone on, then at every key of that message. What was found tells what
+happened between two files.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum, unique
+from itertools import takewhile
+from typing import NamedTuple
+
+from jobs.products.index.file_builder import RealFile
+from jobs.products.index.key_row import KeyRow, Place, RowPart
+from jobs.products.index.placement import Anchor
+from jobs.storage import storage_of
+from jobs.store.listing import StoreListing
+from rmq_formats.indexfile.file import time_diff_s
+from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header
+from rmq_formats.indexfile.lookup import IndexReader
+
+COMPARED = 64  # entries that are compared to find a file's place
+COMPARED_AGAIN = 8  # entries that are compared to find where a file goes on after a restart
+MOST_SEAMS = 8
+
+
+@unique
+class Relation(StrEnum):
+    """How a file follows the one before it."""
+
+    FIRST = "first"  # nothing is known before it
+    CONTINUED = "continued"
+    RESTARTED = "restarted"  # the last message of the file before it is indexed again
+    BEHIND_GAP = "behind a gap"
+    BEFORE_LOG = "before the log"  # all its messages are gone
+
+
+class Seam(NamedTuple):
+    """A restart inside a file: entries from number *entry* on are keys from number *start* on."""
+
+    entry: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """A file and its place in the row."""
+
+    real: RealFile
+    start: int
+    relation: Relation
+    previous: IndexHeader | None  # what it was made behind, as its first entry tells
+    head: int  # leading entries of messages before the log
+    tail: int  # last entries of messages that the log does not hold yet
+    begins: Place | None
+    seams: tuple[Seam, ...] = ()
+
+    @property
+    def end(self) -> int:
+        """The number of the key behind its last one."""
+        last = self.seams[-1] if self.seams else Seam(1, self.start)
+        return last.start + self.real.header.entry_count - last.entry + 1
+
+    def parts(self, row: KeyRow) -> list[RowPart]:
+        """Return the keys that the log has of the file, in the order of its entries."""
+        begins = [Seam(self.head + 1, max(self.start, 0)), *self.seams]
+        ends = [*(seam.entry for seam in self.seams), self.real.header.entry_count - self.tail + 1]
+        spans = ((seam.start, seam.start + end - seam.entry) for seam, end in zip(begins, ends, strict=True))
+        return [part for start, end in spans for part in row.parts(start, end)]
+
+    def anchor(self, geometry: Geometry) -> Anchor:
+        """Return its place for planning."""
+        return Anchor(self.start, self.end, self.real.header.index_count >= geometry.index_num, self.begins)
+
+
+def real_files(listing: StoreListing) -> list[RealFile]:
+    """Return the index files of a store with their headers; one too short for a header has an empty one."""
+    return [
+        _real_file(file.about.path.rpartition("/")[2], file.location, file.size, listing)
+        for file in listing.index_files
+    ]
+
+
+def _real_file(name: str, location: str, size: int, listing: StoreListing) -> RealFile:
+    with storage_of(location, listing.options).open(location) as file:
+        data = file.read(0, HEADER.size)
+    return RealFile(name, location, size, decode_header(bytes(data).ljust(HEADER.size, b"\0")))
+
+
+def refusal(real: RealFile, geometry: Geometry) -> str | None:
+    """Say why a file cannot be what a broker left, by its size and header alone."""
+    header = real.header
+    if real.size < geometry.file_size:
+        return f"truncated: {real.size} bytes of {geometry.file_size}"
+    if real.size > geometry.file_size:
+        return f"wrong geometry: {real.size} bytes, not {geometry.file_size}"
+    if not any(header):
+        return "zeroed: the header is empty"
+    if not 0 <= header.index_count <= geometry.index_num:
+        return f"header damaged: index_count {header.index_count}"
+    if header.begin_physical_offset < 0 or header.end_physical_offset < header.begin_physical_offset:
+        return f"header damaged: from offset {header.begin_physical_offset} to {header.end_physical_offset}"
+    return None
+
+
+def asked_offsets(files: Sequence[RealFile]) -> list[int]:
+    """Return the messages whose places in the row must be known to place *files*."""
+    return sorted({o for file in files for o in (file.header.begin_physical_offset, file.header.end_physical_offset)})
+
+
+class Placing:
+    """Finds the place of one file after the other."""
+
+    def __init__(self, row: KeyRow, geometry: Geometry, listing: StoreListing) -> None:
+        """Work on one row."""
+        self._row = row
+        self._geometry = geometry
+        self._options = listing.options
+
+    def place_all(self, files: Sequence[RealFile]) -> list[Survivor]:
+        """Return the files with their places, in the order of their names."""
+        placed: list[Survivor] = []
+        for file in files:
+            placed.append(self._place(file, placed[-1] if placed else None))
+        return placed
+
+    def _place(self, real: RealFile, before: Survivor | None) -> Survivor:
+        with storage_of(real.location, self._options).open(real.location) as file:
+            reader = IndexReader(file.read, self._geometry, real.location)
+            count = real.header.entry_count
+            head = _first_at_or_behind(reader, count, self._row.start_offset)
+            entries = [reader.entry(number) for number in range(1, min(count, COMPARED) + 1)]
+            begins = self._row.place(real.header.begin_physical_offset)
+            if count and head == count:
+                return Survivor(real, -count, Relation.BEFORE_LOG, None, head, 0, None)
+            start = -head if head else self._start(entries, begins, before)
+            found = Survivor(real, start, self._relation(start, before), None, head, 0, None if head else begins)
+            found = replace(found, seams=self._seams(reader, found))
+        if not head:
+            found = replace(found, previous=self._previous(found, entries, before))
+        return self._with_tail(found)
+
+    def _start(self, entries: Sequence[IndexEntry], begins: Place | None, before: Survivor | None) -> int:
+        """Return the number of the key that the first entry is."""
+        candidates = list(_candidates(begins, before))
+        if not candidates:
+            return 0 if before is None else before.end
+        if not entries:
+            return before.end if before else len(self._row)
+        return max(candidates, key=lambda start: self._matching(start, entries))
+
+    def _matching(self, start: int, entries: Sequence[IndexEntry]) -> int:
+        """Return how many of *entries*, from the first one on, are the keys from *start* on."""
+        pairs = zip(entries, self._row.keys(start, start + len(entries)), strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0][:2] == pair[1][:2], pairs))
+
+    @staticmethod
+    def _relation(start: int, before: Survivor | None) -> Relation:
+        if start < 0:
+            return Relation.FIRST if before is None else Relation.CONTINUED
+        if before is None or before.relation is Relation.BEFORE_LOG:
+            return Relation.FIRST
+        if start == before.end:
+            return Relation.CONTINUED
+        return Relation.BEHIND_GAP if start > before.end else Relation.RESTARTED
+
+    def _seams(self, reader: IndexReader, found: Survivor) -> tuple[Seam, ...]:
+        """Return where the broker went on elsewhere in the log inside of the file; nothing if that explains nothing."""
+        seams: list[Seam] = []
+        count, number, start = found.real.header.entry_count, found.head + 1, max(found.start, 0)
+        while len(seams) < MOST_SEAMS:
+            last = min(count, number - 1 + len(self._row) - start)
+            if last < number or self._is_same(reader, last, start + last - number):
+                return tuple(seams)
+            right, wrong = number - 1, last
+            while wrong - right > 1:
+                middle = (right + wrong) // 2
+                if self._is_same(reader, middle, start + middle - number):
+                    right = middle
+                else:
+                    wrong = middle
+            again = self._find_again(reader, wrong, count) if wrong > number else None
+            if again is None:
+                return ()
+            seams.append(Seam(wrong, again))
+            number, start = wrong, again
+        return ()
+
+    def _is_same(self, reader: IndexReader, number: int, key: int) -> bool:
+        keys = self._row.keys(key, key + 1)
+        return bool(keys) and reader.entry(number)[:2] == keys[0][:2]
+
+    def _find_again(self, reader: IndexReader, number: int, count: int) -> int | None:
+        """Return the number of the key that entry *number* is, wherever in the row."""
+        entries = [reader.entry(at) for at in range(number, min(count, number + COMPARED_AGAIN - 1) + 1)]
+        first = self._row.find(entries[0].physical_offset)
+        own = self._row.keys(first, first + COMPARED)
+        candidates = [first + at for at, key in enumerate(own) if key.physical_offset == entries[0].physical_offset]
+        best = max(candidates, key=lambda start: self._matching(start, entries), default=first)
+        return best if self._matching(best, entries) else None
+
+    def _previous(self, found: Survivor, entries: Sequence[IndexEntry], before: Survivor | None) -> IndexHeader | None:
+        """Return the end that the first entry's seconds were counted from, among those it may have been."""
+        candidates = list(self._may_be_before(found, before))
+        keys = self._row.keys(found.start, found.start + 1)
+        if not entries or not keys:
+            return candidates[0]
+        time = keys[0].store_timestamp
+        fits = (
+            header for header in candidates
+            if time_diff_s(max(header.end_timestamp, 0) if header else 0, time) == entries[0].time_diff_s
+        )  # fmt: skip
+        return next(fits, candidates[0])
+
+    def _may_be_before(self, found: Survivor, before: Survivor | None) -> Iterator[IndexHeader | None]:
+        key_before = header_before(self._row, found.start)
+        if before is not None and found.relation is not Relation.BEHIND_GAP:
+            yield before.real.header
+        if key_before is not None:
+            yield key_before
+        if before is not None:
+            yield before.real.header
+        yield None
+
+    def _with_tail(self, found: Survivor) -> Survivor:
+        missing = found.end - len(self._row)
+        return replace(found, tail=min(max(missing, 0), found.real.header.entry_count - found.head))
+
+
+def completed_end(survivor: Survivor, geometry: Geometry, row: KeyRow) -> int:
+    """Return where in the row the newest file ends once it has all keys that it has room for."""
+    room = geometry.capacity - survivor.real.header.entry_count
+    return min(survivor.end + room, len(row))
+
+
+def header_before(row: KeyRow, start: int) -> IndexHeader | None:
+    """Return what matters of the header of a file that ends before key number *start*; None at the row's beginning."""
+    keys = row.keys(start - 1, start) if start > 0 else []
+    if not keys:
+        return None
+    (key,) = keys
+    return IndexHeader(end_timestamp=key.store_timestamp, end_physical_offset=key.physical_offset)
+
+
+def _candidates(begins: Place | None, before: Survivor | None) -> Iterator[int]:
+    if before is not None and before.relation is not Relation.BEFORE_LOG:
+        yield before.end
+    if begins is not None:
+        yield from range(begins.first, begins.first + max(begins.keys, 1))
+
+
+def _first_at_or_behind(reader: IndexReader, count: int, offset: int) -> int:
+    """Return how many of the entries, which ascend, are of messages before *offset*."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if reader.entry(middle + 1).physical_offset < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1,0 +1,259 @@
+"""
+The join of a store's queues with its log.
+
+    look at the queues ─► ranges of the log match by address ─► what is left of each queue is explained
+
+Most units never leave the task of their range. `join` runs all of it; `ingest` calls the steps itself, because there a
+range's one pass over the log makes other things, too.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+
+from jobs.products.queues.differences import Difference
+from jobs.products.queues.range_matcher import EMPTY, LeftOver, Matcher, Matching, RangeMatches
+from jobs.products.queues.records_at import Resolved, resolve
+from jobs.products.queues.rows import batch_of_rows, batches_of
+from jobs.products.queues.settings import is_closed
+from jobs.products.queues.unmatched import Bounds, Remainder, Settled, settle, unresolved
+from jobs.store.chain import Outcome, watermark
+from jobs.store.listing import StoreListing
+from jobs.store.queue_ends import EVERYTHING, Look, look
+from jobs.store.queue_files import StoredQueue, chunks
+from jobs.store.ranges import DEFAULT_RANGE_SIZE, Range, plan_ranges
+from jobs.store.retention import confirm_gone, gone_ranges
+from jobs.store.workers import Workers
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.consumequeue.unit import QueueName, QueueRules
+
+_QUEUES_A_TASK = 64
+_AT_ONCE = 1 << 16  # units
+
+Rows = Iterator[pa.RecordBatch]
+Write = Callable[[str, Rows], object]
+
+
+@dataclass(slots=True)
+class Joined:
+    """What the join of a store, or of what is new in it, says."""
+
+    expected: int = 0  # units that the records should have
+    matched: int = 0
+    misplaced: int = 0  # units of a record that stand where its queue offset does not say
+    expired: int = 0
+    blanks: int = 0
+    ahead: int = 0
+    behind: int = 0  # bytes of the log that the dispatcher had not reached
+    differences: list[Difference] = field(default_factory=list)
+    without_queue: dict[QueueName, int] = field(default_factory=dict)
+    first_without: dict[QueueName, int] = field(default_factory=dict)
+    watermarks: dict[QueueName, int] = field(default_factory=dict)
+    ends: dict[QueueName, int] = field(default_factory=dict)  # position behind the last unit that means something
+    written: list[object] = field(default_factory=list)  # what the writer of rows returned
+    damaged: list[tuple[int, int]] = field(default_factory=list)
+    queues: tuple[StoredQueue, ...] = ()  # as they were looked at
+    log_end: int = 0
+    dispatched: int = 0
+    taken_to: int | None = None  # where the last record ends whose units were joined; None when there was none
+
+
+class Log(NamedTuple):
+    """What the join knows of the log."""
+
+    listed: int  # where the oldest record stood when the store was listed
+    end: int
+    gone: Sequence[tuple[int, int]] = ()  # ranges that retention took before they were read
+    before: Sequence[RangeMatches] = ()  # of records before the start, which somebody still knows
+
+    @property
+    def start(self) -> int:
+        """Where the oldest record stands that is still there."""
+        return max([self.listed, *(end for _, end in self.gone)])
+
+    def deleted(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield what of [start, end) nobody has read, because it was deleted before or meanwhile."""
+        for first, last in ((0, self.listed), *self.gone):
+            if max(first, start) < min(last, end):
+                yield max(first, start), min(last, end)
+
+
+def match_range(matching: Matching, _range: Range, pieces: Iterator[Records | Piece]) -> RangeMatches:
+    """Match the units of one range, without rows."""
+    matcher = Matcher(matching)
+    damaged = []
+    for item in pieces:
+        if isinstance(item, Records):
+            matcher.add(item)
+        elif item.kind is PieceKind.DAMAGE:
+            damaged.append((item.offset, item.size))
+    matches, _, _ = matcher.finish()
+    matches.damaged = damaged
+    return matches
+
+
+def join(workers: Workers, listing: StoreListing, rules: QueueRules, range_size: int = DEFAULT_RANGE_SIZE) -> Joined:
+    """Join all of a store, for its differences."""
+    seen = look(workers, listing)
+    matching = Matching(rules, seen.queues, listing.start_offset, seen.dispatched)
+    ranges = plan_ranges(listing, listing.start_offset, range_size)
+    outcomes: list[Outcome[RangeMatches]] = workers.ranges(ranges, partial(match_range, matching), id)
+    confirm_gone(listing, outcomes)
+    log_end = next(
+        (o.seen.open_at for o in outcomes if o.seen.open_at is not None), watermark(outcomes, listing.start_offset)
+    )
+    log = Log(listing.start_offset, log_end, gone_ranges(outcomes))
+    return finish(workers, listing, rules, seen, [outcome.payload for outcome in outcomes], log)
+
+
+def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
+    workers: Workers,
+    listing: StoreListing,
+    rules: QueueRules,
+    seen: Look,
+    matches: Sequence[RangeMatches],
+    log: Log,
+    write: Write | None = None,
+) -> Joined:
+    """
+    Explain what the ranges have left, and return the whole of the join.
+
+    *write* gets the rows of what is left, in the tasks, and returns what the caller wants to know of the file.
+    """
+    joined = _sum(seen, [*log.before, *matches], log.end)
+    # A run takes no unit that is newer than its log; to verify a store is to look at every one.
+    limit = seen.dispatched if write is None else joined.dispatched
+    bounds = Bounds(log.start, log.end, limit, is_closed(listing), tuple(log.gone))
+    remainders = list(_remainders(seen, matches, log.before, joined, limit))
+    parts = [remainders[at : at + _QUEUES_A_TASK] for at in range(0, len(remainders), _QUEUES_A_TASK)]
+    open_offsets = [offset for part in workers.map(parts, partial(_unresolved, bounds=bounds)) for offset in part]
+    resolved = resolve(workers, listing, rules, open_offsets) if open_offsets else {}
+    for part in workers.map(parts, partial(_settle, bounds=bounds, resolved=resolved, write=write)):
+        for settled in part.settled:
+            _add(joined, settled)
+        if part.written is not None:
+            joined.written.append(part.written)
+    return joined
+
+
+def _sum(seen: Look, matches: Sequence[RangeMatches], log_end: int) -> Joined:
+    joined = Joined(queues=seen.queues, log_end=log_end, dispatched=min(seen.dispatched, log_end))
+    joined.behind = log_end - joined.dispatched
+    for part in matches:
+        joined.expected += part.expected
+        joined.matched += int(part.counts.sum())
+        joined.differences += part.differences
+        joined.damaged += part.damaged
+        joined.taken_to = part.taken_to if part.taken_to is not None else joined.taken_to
+        for name, count in part.without_queue.items():
+            joined.without_queue[name] = joined.without_queue.get(name, 0) + count
+            joined.first_without.setdefault(name, part.first_without[name])
+    return joined
+
+
+def _remainders(
+    seen: Look, matches: Sequence[RangeMatches], before: Sequence[RangeMatches], joined: Joined, limit: int
+) -> Iterator[Remainder]:
+    """Yield the queues of which something is left; note how far the others were taken."""
+    left: dict[QueueName, list[LeftOver]] = {}
+    for part in matches:
+        for left_over in part.left_over:
+            left.setdefault(left_over.name, []).append(left_over)
+    live, stretches = _stretches(matches), _stretches([*before, *matches])
+    for number, queue in enumerate(seen.queues):
+        mine = stretches.get(number, [])
+        start = seen.watermarks[number]
+        end = max(seen.ends[number], *(at + count for at, count in mine)) if mine else seen.ends[number]
+        gaps = tuple(_gaps(start, end, mine))
+        last_gap = gaps[-1] if gaps and gaps[-1][1] == end else None
+        open_from = None
+        if last_gap and limit != EVERYTHING:
+            open_from = last_gap[0]
+            end = _taken(queue, *last_gap, limit)
+            gaps = (*gaps[:-1], (last_gap[0], end)) if end > last_gap[0] else gaps[:-1]
+        joined.watermarks[queue.name] = end
+        joined.ends[queue.name] = max(end, seen.ends[number])
+        if gaps or queue.name in left:
+            parts = left.get(queue.name, [])
+            units = np.concatenate([part.units for part in parts]) if parts else EMPTY
+            texts = tuple(tag for part in parts for tag in part.tags)
+            first_live = min((at for at, _ in live.get(number, ())), default=None)
+            yield Remainder(queue, gaps, first_live, units, texts, open_from)
+
+
+def _stretches(matches: Sequence[RangeMatches]) -> Mapping[int, list[tuple[int, int]]]:
+    """Return the matched stretches of each queue, ascending."""
+    if not matches:
+        return {}
+    numbers, starts, counts = (
+        np.concatenate([getattr(part, name) for part in matches]) for name in ("queue_numbers", "starts", "counts")
+    )
+    order = np.lexsort((starts, numbers))
+    rows = zip(numbers[order].tolist(), starts[order].tolist(), counts[order].tolist(), strict=True)
+    return {number: [(at, count) for _, at, count in some] for number, some in groupby(rows, lambda row: row[0])}
+
+
+def _gaps(start: int, end: int, stretches: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    for at, count in stretches:
+        if at > start:
+            yield start, at
+        start = max(start, at + count)
+    if end > start:
+        yield start, end
+
+
+def _taken(queue: StoredQueue, start: int, end: int, dispatched: int) -> int:
+    """
+    Return the position of the first unit in [start, end) that is newer than the first look.
+
+    Older ones may stand behind it where recovery cut the queue: they wait until they are written over.
+    """
+    for first, last in chunks(start, end, _AT_ONCE):
+        newer = np.flatnonzero(queue.read(first, last)["physical_offset"] >= dispatched)
+        if newer.size:
+            return first + int(newer[0])
+    return end
+
+
+def _unresolved(part: Sequence[Remainder], *, bounds: Bounds) -> list[int]:
+    return [offset for remainder in part for offset in unresolved(remainder, bounds)]
+
+
+@dataclass(slots=True)
+class _Part:
+    settled: list[Settled]
+    written: object
+
+
+def _settle(part: Sequence[Remainder], *, bounds: Bounds, resolved: Resolved, write: Write | None) -> _Part:
+    settled = [settle(remainder, bounds, resolved, with_rows=write is not None) for remainder in part]
+    if write is None:
+        return _Part(settled, None)
+    first = part[0].queue.name
+    written = write(f"rest-{crc32(first.path.encode('utf-8', 'surrogatepass')):08x}", _rows(settled))
+    for one in settled:
+        one.blocks, one.rows = [], []
+    return _Part(settled, written)
+
+
+def _rows(settled: Sequence[Settled]) -> Rows:
+    for one in settled:
+        yield from batches_of(one.blocks, [])
+        if one.rows:
+            yield batch_of_rows(one.rows)
+
+
+def _add(joined: Joined, settled: Settled) -> None:
+    joined.matched += settled.matched
+    joined.expired += settled.expired
+    joined.blanks += settled.blanks
+    joined.ahead += settled.ahead
+    joined.misplaced += settled.misplaced
+    joined.differences += settled.differences

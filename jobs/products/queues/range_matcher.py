@@ -1,0 +1,206 @@
+"""
+The units of a range of the log, held against the queues' files, in the range's own task.
+
+In a healthy queue the unit of a record stands where its queue offset says. So the units that a range's records should
+have are read by address, one read a queue, and compared; neither side is sorted or moved. What stands elsewhere, or
+does not stand at all, is left over and goes to `remaining`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jobs.products.queues.differences import Difference, DifferenceKind
+from jobs.products.queues.rows import RowBlock, Status
+from jobs.store.queue_ends import EVERYTHING
+from jobs.store.queue_files import StoredQueue, Units
+from jobs.store.tag_extensions import stored_tags_codes
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
+from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
+from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
+
+_SPREAD = 4  # addresses a record, on either side of the middle one: beyond, a queue offset is of no row
+_FREE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """What a task holds its records against."""
+
+    rules: QueueRules
+    queues: tuple[StoredQueue, ...]
+    from_offset: int = 0
+    to_offset: int = EVERYTHING
+    with_rows: bool = False
+    takes: Callable[[str], bool] | None = None  # chooses topics
+
+
+class LeftOver(NamedTuple):
+    """Units of a queue that were not found at their address."""
+
+    name: QueueName
+    units: Units
+    tags: tuple[str | None, ...]  # with rows only
+
+
+@dataclass(slots=True)
+class RangeMatches:
+    """What a range's task found out."""
+
+    queue_numbers: NDArray[np.int64]  # of each stretch of positions that match
+    starts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    left_over: list[LeftOver]
+    without_queue: dict[QueueName, int]  # how many units belong to queues that have no files
+    first_without: dict[QueueName, int]  # physical offset of the first of them
+    differences: list[Difference]
+    expected: int
+    taken_to: int | None = None  # where the last record ends that was taken
+    damaged: list[tuple[int, int]] = field(default_factory=list)  # offset and size of what is no record
+
+
+class Matcher:
+    """Takes the records of a range and matches their units."""
+
+    def __init__(self, matching: Matching) -> None:
+        """Read nothing yet."""
+        self._matching = matching
+        self._taken_to: int | None = None
+        self.collector = UnitCollector(matching.rules, with_tags=matching.with_rows)
+
+    def add(self, records: Records) -> None:
+        """Take the records of the run from a group of a range's."""
+        matching = self._matching
+        self.collector.add(records, matching.from_offset, matching.to_offset)
+        offsets = records.positions + records.base_offset
+        taken = np.flatnonzero((offsets >= matching.from_offset) & (offsets < matching.to_offset))
+        if taken.size:
+            self._taken_to = int(offsets[taken[-1]]) + int(records.sizes[taken[-1]])
+
+    def finish(self) -> tuple[RangeMatches, list[RowBlock], list[str]]:
+        """Return what was found, and with rows their blocks and the texts of their tags."""
+        packed = self.collector.finish()
+        numbers = _numbers(self._matching.queues)
+        stretches: list[tuple[int, int, int]] = []
+        matches = RangeMatches(*_arrays([]), [], {}, {}, [], int(packed.units.size), self._taken_to)
+        blocks: list[RowBlock] = []
+        for name, place in packed.queues():
+            if self._matching.takes is not None and not self._matching.takes(name.topic):
+                continue
+            units = packed.units[place]
+            tags = packed.tag_numbers[place] if self._matching.with_rows else None
+            number = numbers.get(name)
+            if number is None:
+                matches.without_queue[name] = int(units.size)
+                matches.first_without[name] = int(units["physical_offset"][0])
+                if self._matching.with_rows:
+                    blocks.append(_block(name, units, tags, Status.MISSING))
+                continue
+            queue = self._matching.queues[number]
+            found, differences = match(queue, units) if name.kind is QueueKind.PLAIN else (None, [])
+            at_place = np.zeros(units.size, np.bool_) if found is None else found.at_place
+            matches.differences += differences
+            stretches += ((number, start, count) for start, count in runs(units["queue_offset"][at_place]))
+            if not at_place.all():
+                texts = tuple(packed.tags[n] if n >= 0 else None for n in tags[~at_place]) if tags is not None else ()
+                matches.left_over.append(LeftOver(name, units[~at_place].copy(), texts))
+            if self._matching.with_rows and found is not None:
+                blocks += _blocks(name, units, tags, found)
+        matches.queue_numbers, matches.starts, matches.counts = _arrays(stretches)
+        return matches, blocks, packed.tags
+
+
+def _numbers(queues: Sequence[StoredQueue]) -> Mapping[QueueName, int]:
+    return {queue.name: number for number, queue in enumerate(queues)}
+
+
+def _arrays(
+    stretches: Sequence[tuple[int, int, int]],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    table = np.array(stretches, np.int64).reshape(-1, 3)
+    return table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy()
+
+
+def runs(positions: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield start and length of each run of positions that follow each other."""
+    if positions.size:
+        breaks = np.flatnonzero(np.diff(positions) != 1) + 1
+        bounds = [0, *breaks.tolist(), positions.size]
+        for start, stop in pairwise(bounds):
+            yield int(positions[start]), stop - start
+
+
+class Found(NamedTuple):
+    """How units and their addresses agree."""
+
+    at_place: NDArray[np.bool_]  # the record's unit stands where it should
+    has_size: NDArray[np.bool_]
+    has_tags_code: NDArray[np.bool_]
+    stored: Units  # the queue's own units at these addresses
+
+
+def match(queue: StoredQueue, units: Units) -> tuple[Found | None, list[Difference]]:
+    """Hold the expected *units* of a plain queue against what stands at their addresses."""
+    positions = units["queue_offset"]
+    # A damaged queue offset leads anywhere: it must not take those of the whole range along.
+    middle, reach = int(np.sort(positions)[units.size // 2]), units.size * _SPREAD + _FREE
+    near = positions[(positions >= max(middle - reach, 0)) & (positions <= min(middle + reach, EVERYTHING))]
+    if not near.size:
+        return None, []
+    low, high = max(int(near.min()), queue.start), min(int(near.max()) + 1, queue.capacity)
+    if low >= high:
+        return None, []
+    there = queue.read(low, high)
+    inside = (positions >= low) & (positions < high)
+    stored = there[np.where(inside, positions - low, 0)]
+    at_place = inside & (stored["physical_offset"] == units["physical_offset"])
+    at_place &= (stored["size"] != 0) & (stored["size"] != PRE_BLANK_SIZE)  # a record may begin at 0, too
+    codes = stored_tags_codes(queue, stored, at_place)
+    found = Found(at_place, stored["size"] == units["size"], codes == units["tags_code"], stored)
+    return found, list(_wrong_fields(queue, units, found, codes))
+
+
+def _wrong_fields(queue: StoredQueue, units: Units, found: Found, codes: NDArray[np.int64]) -> Iterator[Difference]:
+    for wrong, kind, name, values in (
+        (found.at_place & ~found.has_size, DifferenceKind.WRONG_SIZE, "size", found.stored["size"]),
+        (found.at_place & ~found.has_tags_code, DifferenceKind.WRONG_TAGS_CODE, "tags_code", codes),
+    ):
+        for number in np.flatnonzero(wrong).tolist():
+            position, expected = int(units["queue_offset"][number]), int(units[name][number])
+            yield Difference(kind, queue.name, position, str(int(values[number])), str(expected), name)
+
+
+def _blocks(name: QueueName, units: Units, tags: NDArray[np.int32] | None, found: Found) -> Iterator[RowBlock]:
+    for has_size in (True, False):
+        for has_code in (True, False):
+            chosen = found.at_place & (found.has_size == has_size) & (found.has_tags_code == has_code)
+            if not chosen.any():
+                continue
+            stored = units[chosen].copy()
+            for field_ in ("size", "tags_code"):  # what the unit says: of an extension the address
+                stored[field_] = found.stored[field_][chosen]
+            block = _block(name, stored, tags[chosen] if tags is not None else None, Status.MATCHED)
+            wrong = tuple(field_ for field_, is_right in (("size", has_size), ("tags_code", has_code)) if not is_right)
+            yield block._replace(status=Status.MISMATCHED, mismatch=wrong) if wrong else block
+
+
+def _block(name: QueueName, units: Units, tags: NDArray[np.int32] | None, status: Status) -> RowBlock:
+    return RowBlock(
+        name,
+        units["queue_offset"],
+        units["physical_offset"],
+        units["size"],
+        units["tags_code"],
+        units["batch_count"] if name.kind is QueueKind.BATCH else None,
+        status,
+        units["store_timestamp"],
+        tags,
+    )
+
+
+EMPTY = np.empty(0, PACKED_UNIT)

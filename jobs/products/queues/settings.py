@@ -1,0 +1,163 @@
+"""What decides about a store's queues beside its log: release, configuration, and what its own files show."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from jobs.products.index.eras import eras_of_log
+from jobs.products.index.settings import ASSUMED, DETECTED, GIVEN, Known, parse_rules
+from jobs.storage import storage_of
+from jobs.store.listing import StoredFile, StoreListing
+from jobs.store.queue_files import file_sizes, plain_file_size
+from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.config_json import decode_config
+from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, file_size_of
+from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueKind, QueueRules
+from rmq_formats.errors import FormatError
+from rmq_formats.release import Rules, rules_of
+from rmq_formats.store import FileKind
+
+_SWITCHES = (
+    "property_parser",
+    "unit_skip",
+    "drops_low_queue_offset",
+    "multi_dispatch",
+    "multi_dispatch_excludes_topics",
+)
+_LARGEST_CONFIG = 64 << 20
+_DEFAULT_EXT_FILE_SIZE = 48 << 20
+_QUEUE_TYPES = ("+queue.type", "queue.type")  # with the sign while a change is on its way
+
+
+class QueueSettings(NamedTuple):
+    """What queues are built by."""
+
+    releases: Known[Rules]
+    rules: QueueRules
+    file_sizes: Mapping[QueueKind, int]
+    ext_file_size: int | None  # None: no ConsumeQueueExt
+
+    @property
+    def release(self) -> str:
+        """Who wrote the store, in words."""
+        return ", then ".join(str(release) for _, release in self.releases.value)
+
+    @property
+    def release_origin(self) -> str:
+        """How that is known."""
+        return f"{self.releases.origin}: {self.releases.evidence}"
+
+    def describe(self) -> dict[str, object]:
+        """Return the form that scripts read."""
+        return {
+            "release": self.release,
+            "release_origin": self.release_origin,
+            "file_size": {kind.value: size for kind, size in self.file_sizes.items()},
+            "ext_file_size": self.ext_file_size,
+        }
+
+
+def settle_queues(
+    listing: StoreListing, conf: BrokerConf, release: str | None = None, file_size: int | None = None
+) -> QueueSettings:
+    """Find out whose queues these are and how large their files, given or told by what is there."""
+    releases = known_releases(listing, release)
+    sizes = file_sizes(listing)
+    plain = file_size_of(plain_file_size(listing, file_size or conf.consume_queue_size))
+    batch = sizes.get(FileKind.BATCH_CONSUME_QUEUE) or DEFAULT_BATCH_FILE_SIZE
+    extension = sizes.get(FileKind.CONSUME_QUEUE_EXT)
+    return QueueSettings(
+        releases,
+        queue_rules(listing, releases.value, conf),
+        {QueueKind.PLAIN: plain, QueueKind.BATCH: batch},
+        extension or (_DEFAULT_EXT_FILE_SIZE if conf.enable_consume_queue_ext else None),
+    )
+
+
+def read_config(listing: StoreListing, name: str) -> dict[str, Any] | None:
+    """Return what the store's `config/<name>` holds; None when there is no such file, or it cannot be read."""
+    file = next((file for file in listing.other_files if file.about.path == f"config/{name}"), None)
+    if file is None or file.size > _LARGEST_CONFIG:
+        return None
+    try:
+        return decode_config(_content(file, listing))
+    except (FormatError, OSError):
+        return None
+
+
+def _content(file: StoredFile, listing: StoreListing) -> bytes:
+    with storage_of(file.location, listing.options).open(file.location) as reader:
+        return bytes(reader.read(0, reader.size))
+
+
+def queue_rules(listing: StoreListing, releases: Rules, conf: BrokerConf) -> QueueRules:
+    """Return the rules of a store's queues; a record that lists queue offsets shows that multi-dispatch was on."""
+    return QueueRules(releases, conf.delay_level or DEFAULT_DELAY_LEVELS, frozenset(_batch_topics(listing)))
+
+
+def known_releases(listing: StoreListing, release: str | None) -> Known[Rules]:
+    """
+    Return who wrote the store: as given, else the newest releases that its marks allow.
+
+    What releases differ in changes a healthy log's queues only where properties are odd, so nothing has to be given.
+    """
+    if release is not None:
+        return Known(parse_rules(release), GIVEN, "given")
+    eras = eras_of_log(listing)
+    rules = rules_of(*((era.first_offset if number else 0, era.highest) for number, era in enumerate(eras)))
+    reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
+    undecided = any(era.undecided(_SWITCHES) for era in eras)
+    return Known(rules, ASSUMED if undecided else DETECTED, reasons or "no mark tells")
+
+
+def _batch_topics(listing: StoreListing) -> Iterator[str]:
+    """Yield the topics whose queues are BatchConsumeQueues: by their files, or by the broker's table of topics."""
+    for file in listing.queue_files:
+        if file.about.kind is FileKind.BATCH_CONSUME_QUEUE and file.about.topic:
+            yield file.about.topic
+    table = (read_config(listing, "topics.json") or {}).get("topicConfigTable")
+    for topic, config in _objects(table):
+        attributes = config.get("attributes")
+        if isinstance(attributes, dict) and any(attributes.get(name) == "BatchCQ" for name in _QUEUE_TYPES):
+            yield topic
+
+
+def _objects(table: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if isinstance(table, dict):
+        yield from ((name, value) for name, value in table.items() if isinstance(value, dict))
+
+
+def consumer_offsets(listing: StoreListing) -> Iterator[tuple[str, str, str, int, int]]:
+    """Yield (file, group, topic, queue id, offset) of every consumer's progress that the broker has noted down."""
+    for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
+        config = read_config(listing, name) or {}
+        for key, queues in _objects(config.get("offsetTable")):
+            topic, _, group = key.partition("@")
+            for queue_id, offset in queues.items():
+                if isinstance(offset, int) and queue_id.lstrip("-").isdigit():
+                    yield name, group, topic, int(queue_id), offset
+        table = config.get("lmqOffsetTable")
+        for key, offset in table.items() if isinstance(table, dict) else ():
+            if isinstance(offset, int):
+                topic, _, group = key.partition("@")
+                yield name, group, topic, 0, offset
+
+
+def delay_offsets(listing: StoreListing) -> Iterator[tuple[int, int]]:
+    """Yield (queue id, offset) of each delay level: how far its queue of the schedule topic is delivered."""
+    table = (read_config(listing, "delayOffset.json") or {}).get("offsetTable")
+    for level, offset in table.items() if isinstance(table, dict) else ():
+        if isinstance(offset, int) and level.isdigit():
+            yield int(level) - 1, offset
+
+
+def is_closed(listing: StoreListing) -> bool:
+    """Tell whether a broker shut this store down in order: then everything in the log was dispatched."""
+    return all(file.about.kind is not FileKind.ABORT for file in listing.other_files)
+
+
+def has_rocksdb_queues(listing: StoreListing) -> bool:
+    """Tell whether the queues are in RocksDB (storeType=defaultRocksDB), which is not read here."""
+    return any(
+        file.about.kind is FileKind.ROCKSDB and file.about.path.startswith("consumequeue/")
+        for file in listing.other_files
+    )

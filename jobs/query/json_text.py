@@ -1,0 +1,80 @@
+"""
+Answers as JSON, one object a line. `docs/query-json.md` says what each name means; `VERSION` changes when one does.
+
+Integers of 64 bits are text: most readers of JSON keep only 53 bits of a number.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import UTC
+from typing import Any
+
+from jobs.query.message import Message
+from jobs.query.mqadmin.text import OffsetRange, host_text, time_text
+from jobs.query.source import Reason
+
+VERSION = 1
+
+_WIDE = ("queue_offset", "physical_offset", "born_timestamp", "store_timestamp", "prepared_transaction_offset")
+_NARROW = (
+    "total_size",
+    "magic_code",
+    "body_crc",
+    "queue_id",
+    "flag",
+    "sys_flag",
+    "reconsume_times",
+    "body_length",
+    "topic_length",
+    "properties_length",
+)
+
+
+def message_object(message: Message, offsets: OffsetRange | None = None, *, with_body: bool = False) -> dict[str, Any]:
+    """Return every field of a message, and what is derived from them."""
+    record = message.record
+    fields = record._asdict()
+    shown: dict[str, Any] = {
+        "topic": message.topic,
+        **{name: fields[name] for name in _NARROW},
+        **{name: str(fields[name]) for name in _WIDE},
+        "born_host": host_text(record.born_host),
+        "store_host": host_text(record.store_host),
+        "born_time": f"{time_text(record.born_timestamp, UTC)} UTC",
+        "store_time": f"{time_text(record.store_timestamp, UTC)} UTC",
+        "message_id": message.message_id,
+        "unique_key": message.unique_key,
+        "offset_id": message.offset_id,
+        "keys": message.keys,
+        "tags": message.tags,
+        "transaction_type": message.transaction.name.lower(),
+        "is_compressed": message.is_compressed,
+        "properties": dict(message.properties),
+        "properties_base64": b64encode(record.properties_raw).decode(),
+        "topic_base64": b64encode(record.topic_raw).decode(),
+        "body_base64": b64encode(record.body).decode(),
+    }
+    if offsets:
+        shown |= {"min_offset": str(offsets.minimum), "max_offset": str(offsets.maximum)}
+    if with_body:
+        shown["decoded_body_base64"] = None if message.body is None else b64encode(message.body).decode()
+        shown["decoded_body_text"] = _text(message.body)
+    return shown
+
+
+def _text(body: bytes | None) -> str | None:
+    try:
+        return None if body is None else body.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def reason_object(reason: Reason) -> dict[str, Any]:
+    """Return why an answer is empty."""
+    return {"reason": str(reason.kind), "text": reason.text}
+
+
+def line(kind: str, value: Mapping[str, Any]) -> str:
+    """Return one line of the output."""
+    return json.dumps({"version": VERSION, "type": kind, **value}, ensure_ascii=False) + "\n"

@@ -1,0 +1,236 @@
+"""A lake, as queries ask it: the same questions as of a store, also weeks after the broker has dropped the data."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jobs.launch.arguments import file_system_options
+from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, LakeTables, one_of, text
+from jobs.query.message import Message
+from jobs.query.mqadmin.text import OffsetRange
+from jobs.query.source import MAX_TIME, MIN_TIME, Coverage, Occurrence, Reason, ReasonKind
+from jobs.query.store_keys import has_key, says, times_indexed
+from rmq_formats.commitlog.record import Host
+from rmq_formats.commitlog.row import parse_host, record_of_row
+from rmq_formats.consumequeue.unit import QueueRules, Unit, expected_units
+from rmq_formats.detection import detect_eras, record_marks
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.keys import KeyKind, key_text
+from rmq_formats.release import Release
+
+_TOGETHER = 64  # messages that are read with one query
+_SAMPLED = 200  # of the newest messages, which tell the release
+_SAMPLED_BYTES = 1 << 20
+_EXPLAINED_BY = 20
+_WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
+
+
+class LakeSource:
+    """A lake."""
+
+    def __init__(
+        self,
+        tables: LakeTables,
+        broker: str | None = None,
+        release: Release | None = None,
+        *,
+        through_log: bool = False,
+    ) -> None:
+        """
+        Answer from *tables*, of one *broker* where it is named; the release is guessed where it is not given.
+
+        *through_log*: look at the messages themselves, as if there were no index entries.
+        """
+        self.notes: list[str] = []
+        self._through_log = through_log
+        self._tables = tables
+        self._broker = broker
+        self.release = release or self._guessed_release()
+
+    def _guessed_release(self) -> Release:
+        newest = self._tables.newest_offset
+        rows = self._rows(f"physical_offset >= {newest - _SAMPLED_BYTES}", f"LIMIT {_SAMPLED}")
+        records = [record_of_row(_whole(row)) for row in rows]
+        return detect_eras(mark for record in records for mark in record_marks(record))[-1].highest
+
+    def _where(self, *conditions: str) -> str:
+        whose = [f"broker = {text(self._broker)}"] if self._broker else []
+        return " AND ".join((*whose, *conditions)) or "TRUE"
+
+    def _rows(self, condition: str, rest: str = "") -> list[dict[str, Any]]:
+        return self._tables.rows(f"SELECT * FROM {MESSAGES} WHERE {self._where(condition)} {rest}")  # noqa: S608 - texts are quoted
+
+    def _messages(self, *conditions: str, rest: str = "ORDER BY physical_offset DESC") -> Iterator[Message]:
+        """Yield messages: first their places, from narrow columns alone, then the rows at these places."""
+        places = self._tables.rows(
+            f"SELECT store_id, physical_offset FROM {MESSAGES} WHERE {self._where(*conditions)} {rest}"  # noqa: S608 - quoted
+        )
+        return self._at_places([(place["store_id"], place["physical_offset"]) for place in places])
+
+    def _at_places(self, places: Sequence[tuple[str, int]]) -> Iterator[Message]:
+        for start in range(0, len(places), _TOGETHER):
+            some = places[start : start + _TOGETHER]
+            rows = self._rows(
+                f"{one_of('physical_offset', {offset for _, offset in some})} "
+                f"AND {one_of('store_id', {store for store, _ in some})}"
+            )
+            by_place = {(row["store_id"], row["physical_offset"]): row for row in rows}
+            yield from (self._message(by_place[place]) for place in some if place in by_place)
+
+    def _message(self, row: Mapping[str, Any]) -> Message:
+        if row["body"] is None and row["body_length"] > 0:
+            self._say("this lake was made without bodies")
+        return Message(record_of_row(_whole(row)), self.release)
+
+    # keys
+
+    def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+        """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
+        for message in self._candidates(kind, topic, key, _window(begin, end)):
+            if has_key(message, kind, topic, key):
+                yield from [message] * times_indexed(message, kind, topic, key)
+
+    def _candidates(self, kind: KeyKind, topic: str, key: str, window: Sequence[str]) -> Iterator[Message]:
+        of_topic = (f"topic = {text(topic)}", *window)
+        if kind is KeyKind.UNIQUE:
+            return self._messages(f"uniq_key = {text(key)}", *of_topic)
+        if kind is KeyKind.TAG:
+            return self._messages(f"tags = {text(key)}", *of_topic)
+        if not self._through_log and self._tables.has_index_entries:
+            return self._indexed(topic, key, window)
+        if not self._through_log:
+            self._say("the lake has no table index_entries: every message's keys are looked at")
+        return self._messages(f"array_has(keys, {text(key)})", *of_topic)
+
+    def _indexed(self, topic: str, key: str, window: Sequence[str]) -> Iterator[Message]:
+        key_hash = index_key_hash(key_text(topic, key))
+        conditions = (f"key_hash = {key_hash}", f"topic = {text(topic)}", f"key = {text(key)}", *window)
+        places = self._tables.rows(
+            f"SELECT DISTINCT store_id, physical_offset FROM {INDEX_ENTRIES} "  # noqa: S608 - texts are quoted
+            f"WHERE {self._where(*conditions)} ORDER BY physical_offset DESC"
+        )
+        return self._at_places([(place["store_id"], place["physical_offset"]) for place in places])
+
+    def occurrences(self, text_: str) -> Iterator[Occurrence]:
+        """Yield messages that have a text as a key of any kind, under any topic; to explain an empty answer."""
+        quoted = text(text_)
+        condition = f"(uniq_key = {quoted} OR tags = {quoted} OR array_has(keys, {quoted}))"
+        for message in self._messages(condition, rest=f"LIMIT {_EXPLAINED_BY}"):
+            for kind in KeyKind:
+                if says(message, kind, text_):
+                    yield Occurrence(message, kind, self._is_indexed(message, kind, text_))
+
+    def _is_indexed(self, message: Message, kind: KeyKind, key: str) -> bool:
+        found = self.find(kind, message.topic, key, MIN_TIME, MAX_TIME)
+        return any(other.record.physical_offset == message.record.physical_offset for other in found)
+
+    # places
+
+    def at(self, physical_offset: int, host: Host | None) -> Message | None:
+        """Return the message that begins at an offset; of several brokers' that of *host*, else the newest."""
+        found = [self._message(row) for row in self._rows(f"physical_offset = {physical_offset}")]
+        found.sort(key=lambda message: message.record.store_timestamp, reverse=True)
+        own = [message for message in found if host is None or message.record.store_host == host]
+        return next(iter(own or found), None)
+
+    def place(self, physical_offset: int) -> Reason:
+        """Say what stands at an offset where no message begins."""
+        before = self._tables.rows(
+            f"SELECT physical_offset, total_size, offset_msg_id FROM {MESSAGES} "  # noqa: S608 - numbers alone
+            f"WHERE {self._where(f'physical_offset < {physical_offset}')} ORDER BY physical_offset DESC LIMIT 1"
+        )
+        covered = self.coverage()
+        if physical_offset < covered.first_offset or not before:
+            sentence = f"offset {physical_offset} is not in the lake: it begins at {covered.first_offset}"
+            return Reason(ReasonKind.SEGMENT_DELETED, sentence)
+        begin, size = before[0]["physical_offset"], before[0]["total_size"]
+        if physical_offset < begin + size:
+            sentence = f"offset {physical_offset} points inside the record at {begin}, {before[0]['offset_msg_id']}"
+            return Reason(ReasonKind.INSIDE_RECORD, sentence)
+        if physical_offset >= covered.end_offset:
+            sentence = f"offset {physical_offset} is behind what the lake has, up to {covered.end_offset}"
+            return Reason(ReasonKind.BEHIND_LOG, sentence)
+        return Reason(ReasonKind.NO_RECORD, f"no message begins at offset {physical_offset}")
+
+    # queues
+
+    def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
+        """Return which offsets a queue holds; None when there is no such queue."""
+        conditions = (f"topic = {text(topic)}", f"queue_id = {queue_id}", _WITH_UNIT)
+        row = self._tables.rows(
+            f"SELECT min(queue_offset) AS first, max(queue_offset) AS last FROM {MESSAGES} "  # noqa: S608 - quoted
+            f"WHERE {self._where(*conditions)}"
+        )[0]
+        return None if row["first"] is None else OffsetRange(row["first"], row["last"] + 1)
+
+    def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
+        """Return a queue's message by its number; of several, the one that was stored first."""
+        conditions = (f"topic = {text(topic)}", f"queue_id = {queue_id}", f"queue_offset = {queue_offset}", _WITH_UNIT)
+        return next(self._messages(*conditions, rest="ORDER BY physical_offset LIMIT 1"), None)
+
+    def run_of_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
+        """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
+        for start in range(begin, end, _TOGETHER):
+            stop = min(start + _TOGETHER, end)
+            place = (f"topic = {text(topic)}", f"queue_id = {queue_id}", _WITH_UNIT)
+            numbers = (f"queue_offset >= {start}", f"queue_offset < {stop}")
+            found = self._messages(*place, *numbers)
+            by_number = {message.record.queue_offset: message for message in found}
+            yield from (by_number.get(number) for number in range(start, stop))
+
+    def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
+        """Return the unit that a queue has for a message."""
+        message = self.in_queue(topic, queue_id, queue_offset)
+        if message is None:
+            return None
+        made = next(expected_units(message.record, QueueRules(((0, self.release),))), None)
+        return made.unit if made and isinstance(made.unit, Unit) else None
+
+    def pull_end(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Return the queue offset that one pull does not go beyond: a lake has no queue files to end at."""
+        del topic, queue_id, queue_offset
+        return MAX_TIME
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues that have messages."""
+        condition = self._where(f"topic = {text(topic)}", _WITH_UNIT)
+        rows = self._tables.rows(f"SELECT DISTINCT queue_id FROM {MESSAGES} WHERE {condition}")  # noqa: S608 - quoted
+        return sorted(row["queue_id"] for row in rows)
+
+    # the lake as a whole
+
+    def topics(self) -> frozenset[str]:
+        """Name every topic that has messages."""
+        rows = self._tables.rows(f"SELECT DISTINCT topic FROM {MESSAGES} WHERE {self._where()}")  # noqa: S608 - quoted
+        return frozenset(row["topic"] for row in rows)
+
+    def hosts(self) -> list[Host]:
+        """Return every store host."""
+        rows = self._tables.rows(f"SELECT DISTINCT store_host FROM {MESSAGES} WHERE {self._where()}")  # noqa: S608 - quoted
+        return sorted(parse_host(row["store_host"]) for row in rows)
+
+    def coverage(self) -> Coverage:
+        """Say what is there."""
+        row = self._tables.rows(
+            "SELECT min(physical_offset) AS first, max(physical_offset + total_size) AS last, "  # noqa: S608 - quoted
+            f"min(store_timestamp) AS oldest, max(store_timestamp) AS newest FROM {MESSAGES} WHERE {self._where()}"
+        )[0]
+        return Coverage(row["first"] or 0, row["last"] or 0, row["oldest"], row["newest"])
+
+    def _say(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+
+def open_lake(lake: str, broker: str | None, release: Release | None, *, through_log: bool = False) -> LakeSource:
+    """Open the lake at *lake*."""
+    return LakeSource(LakeTables(lake, file_system_options()), broker, release, through_log=through_log)
+
+
+def _window(begin: int, end: int) -> list[str]:
+    conditions = [f"store_timestamp >= {begin}"] if begin != MIN_TIME else []
+    return [*conditions, *([f"store_timestamp <= {end}"] if end != MAX_TIME else [])]
+
+
+def _whole(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row that a record can be made of, where the lake has no bodies."""
+    return {**row, "body": row["body"] or b""}

@@ -1,0 +1,126 @@
+"""
+mqadmin's queries, on any source.
+
+A broker answers with the newest hits up to a limit, sorted by their place in the log; the client then drops what was
+only a collision of hashes. Here the real keys are compared first, so that a collision takes nobody's place.
+"""
+
+from itertools import islice
+from typing import NamedTuple
+
+from jobs.query import reasons
+from jobs.query.message import Message
+from jobs.query.source import MAX_TIME, MIN_TIME, Answer, Source
+from rmq_formats.commitlog.record import Host
+from rmq_formats.errors import FormatError
+from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.message_id import OffsetId, decode_offset_id
+
+KEY_LIMIT = 64  # maxMsgsNumBatch
+UNIQUE_KEY_LIMIT = 32  # defaultQueryMaxNum
+
+
+class Window(NamedTuple):
+    """Store times (ms) that a query asks for, both included."""
+
+    begin: int = MIN_TIME
+    end: int = MAX_TIME
+
+
+def by_key(  # noqa: PLR0913 - the options of the query
+    source: Source,
+    topic: str,
+    key: str,
+    *,
+    kind: KeyKind = KeyKind.KEY,
+    window: Window = Window(),  # noqa: B008 - immutable
+    limit: int | None = KEY_LIMIT,
+) -> Answer:
+    """Find the messages of *topic* under *key*, the newest *limit*, in the order of the log."""
+    found = source.find(kind, topic, key, *window)
+    newest = list(islice(found, limit))
+    if not newest:
+        return Answer(reason=reasons.no_key(source, topic, key, kind, window.begin, window.end))
+    answer = Answer(_in_log_order(newest))
+    if limit is not None and next(found, None) is not None:
+        answer.notes.append(f"only the newest {limit} are shown, as a broker would; -m 0 shows all")
+    return answer
+
+
+def by_unique_key(
+    source: Source,
+    topic: str,
+    unique_key: str,
+    *,
+    show_all: bool = False,
+    limit: int | None = UNIQUE_KEY_LIMIT,
+) -> Answer:
+    """Find the message of *topic* with a producer's id: the one stored first, or all by their store times."""
+    found = _in_log_order(islice(source.find(KeyKind.UNIQUE, topic, unique_key, MIN_TIME, MAX_TIME), limit))
+    if not found:
+        return Answer(reason=reasons.no_key(source, topic, unique_key, KeyKind.UNIQUE, MIN_TIME, MAX_TIME))
+    if not source.release.by_unique_key_keeps_all and limit is not None:
+        found = [min(found, key=_store_timestamp)]
+    found.sort(key=_store_timestamp)
+    answer = Answer(found if show_all else found[:1])
+    if len(found) > len(answer.messages):
+        answer.notes.append(f"{len(found)} messages have this id; -a shows all")
+    return answer
+
+
+def by_offset_id(source: Source, text: str, *, any_host: bool = False) -> Answer:
+    """Find the message that an offset id names; another broker's id is never answered unless *any_host*."""
+    try:
+        named = decode_offset_id(text)
+    except FormatError:
+        return Answer(reason=reasons.no_id(text))
+    message = source.at(named.physical_offset, None if any_host else named.host)
+    if message and (any_host or message.record.store_host == named.host):
+        return Answer([message])
+    if not any_host and not _is_this_broker(source, named, message):
+        return Answer(reason=reasons.other_broker(named, _known_hosts(source, message)))
+    return Answer(reason=source.place(named.physical_offset))
+
+
+def _is_this_broker(source: Source, named: OffsetId, message: Message | None) -> bool:
+    return message is None and named.host in source.hosts()
+
+
+def _known_hosts(source: Source, message: Message | None) -> list[Host]:
+    return sorted({*source.hosts(), *([message.record.store_host] if message else [])})
+
+
+def by_any_id(source: Source, text: str, topic: str | None, *, any_host: bool = False) -> Answer:
+    """Find the message that an id names, read as an offset id, and where this leads nowhere, as a producer's id."""
+    answer = by_offset_id(source, text, any_host=any_host)
+    if answer.messages:
+        return answer
+    topics = [topic] if topic else sorted(source.topics())
+    for candidate in topics:
+        found = _in_log_order(
+            islice(source.find(KeyKind.UNIQUE, candidate, text, MIN_TIME, MAX_TIME), UNIQUE_KEY_LIMIT)
+        )
+        if found:
+            return Answer(found[:1])
+    if topic and not reasons.is_offset_reading(answer.reason):
+        reason = reasons.no_key(source, topic, text, KeyKind.UNIQUE, MIN_TIME, MAX_TIME)
+        return Answer(reason=reasons.no_message_has_id(text, reason))
+    return answer
+
+
+def by_offset(source: Source, topic: str, queue_id: int, queue_offset: int) -> Answer:
+    """Find the message that is number *queue_offset* of its queue."""
+    offsets = source.queue_offsets(topic, queue_id)
+    if offsets and offsets.minimum <= queue_offset < offsets.maximum:
+        message = source.in_queue(topic, queue_id, queue_offset)
+        if message:
+            return Answer([message], offsets=offsets)
+    return Answer(reason=reasons.no_offset(source, topic, queue_id, queue_offset, offsets))
+
+
+def _in_log_order(messages: "islice[Message] | list[Message]") -> list[Message]:
+    return sorted(messages, key=lambda message: message.record.physical_offset)
+
+
+def _store_timestamp(message: Message) -> int:
+    return message.record.store_timestamp

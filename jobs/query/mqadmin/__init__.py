@@ -1,0 +1,1 @@
+"""mqadmin's own command lines and texts, release by release."""

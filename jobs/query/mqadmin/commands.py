@@ -1,0 +1,292 @@
+"""
+mqadmin's own command lines, answered without a broker.
+
+What mqadmin prints is printed here, byte for byte; where it fails on a question that has an answer, the reason says
+which of our own queries gives it.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from jobs.console.exit_codes import ExitCode
+from jobs.query import lookups, reasons
+from jobs.query.lookups import KEY_LIMIT, Window
+from jobs.query.message import Message
+from jobs.query.mqadmin.arguments import Line, parse
+from jobs.query.mqadmin.pull_text import Printing, print_queue, queue_order
+from jobs.query.mqadmin.text import (
+    HALF_TOPIC,
+    OffsetRange,
+    has_route,
+    queue_header,
+    queue_unit,
+    time_text,
+    topic_status_header,
+    topic_status_row,
+)
+from jobs.query.output import Printer
+from jobs.query.source import MAX_TIME, Answer, Reason, ReasonKind, Source
+from rmq_formats.consumequeue.unit import LMQ_PREFIX, SCHEDULE_TOPIC
+from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.properties import REAL_TOPIC
+from rmq_formats.release import Release
+
+_KEY_KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG}
+_WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, reasons.TIMER_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC"})
+_DEFAULT_UNITS = 10
+_DAY_AND_A_HALF_MS = 36 * 3_600_000
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)#(\d\d):(\d\d):(\d\d):(\d{3})")
+
+
+class Context(NamedTuple):
+    """What a line is answered from and printed with."""
+
+    source: Source
+    printer: Printer
+    broker: str | None = None  # its name, where it is known
+    now_ms: int | None = None  # for windows that count from now
+    any_host: bool = False
+
+
+def run(arguments: Sequence[str], context: Context) -> ExitCode:
+    """Answer one line."""
+    line = parse(arguments, context.source.release)
+    for name in ("consumerGroup", "sendMessage"):
+        if line.command != "queryCq" and name in line.options:
+            reason = f"{line.command} with {name} has a broker do something; here messages are only looked at"
+            raise UnsupportedFormat(reason)
+    return _COMMANDS[line.command](line, context)
+
+
+def _by_key(line: Line, context: Context) -> ExitCode:
+    source = context.source
+    topic, key = _parent_of_lmq(line), line.options["msgKey"]
+    key_type = line.options.get("keyType", "K")
+    if key_type not in _KEY_KINDS:
+        context.printer.out("index type error, just support K for keys or T for tags")
+        return ExitCode.USAGE
+    answer = lookups.by_key(
+        source,
+        topic,
+        key,
+        kind=_KEY_KINDS[key_type],
+        window=Window(line.integer("beginTimestamp", 0), line.integer("endTimestamp", MAX_TIME)),
+        limit=max(min(line.integer("maxNum", KEY_LIMIT), KEY_LIMIT), 0),
+    )
+    answer = _with_route(answer, topic, context, f"query by-key -t {topic} -k {key}")
+    context.printer.rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
+    return context.printer.finish(answer, source.notes)
+
+
+def _parent_of_lmq(line: Line) -> str:
+    """Return the topic that is asked for: a light queue's is its parent, which `-c` names."""
+    topic, parent = line.options["topic"], line.options.get("cluster")
+    return parent if parent and topic.startswith(LMQ_PREFIX) else topic
+
+
+def _with_route(answer: Answer, topic: str, context: Context, instead: str) -> Answer:
+    """Return the answer that mqadmin gives, which must know a route to the topic before it asks a broker."""
+    release = context.source.release
+    if has_route(topic, release) or not answer.messages:
+        return answer
+    text = f"mqadmin of RocketMQ {release} knows no route to {topic} and finds nothing; {instead} answers"
+    return Answer(reason=Reason(ReasonKind.NO_ROUTE, text))
+
+
+def _by_unique_key(line: Line, context: Context) -> ExitCode:
+    topic, unique_key = _parent_of_lmq(line), line.options["msgId"]
+    answer = lookups.by_unique_key(context.source, topic, unique_key, show_all="showAll" in line.options)
+    answer = _with_route(answer, topic, context, f"query by-unique-key -t {topic} -i {unique_key}")
+    _say_if_window_missed(answer, line, context)
+    context.printer.details(answer, has_offset_id=False)
+    return context.printer.finish(answer, context.source.notes)
+
+
+def _say_if_window_missed(answer: Answer, line: Line, context: Context) -> None:
+    """Mention that mqadmin would have looked at other times only: its window counts from the moment of the call."""
+    if not answer.messages or not context.source.release.unique_key_window_is_recent or context.now_ms is None:
+        return
+    begin = line.integer("startTime", context.now_ms - _DAY_AND_A_HALF_MS)
+    end = line.integer("endTime", context.now_ms + _DAY_AND_A_HALF_MS)
+    if not any(begin <= message.record.store_timestamp <= end for message in answer.messages):
+        answer.notes.append(
+            f"mqadmin of RocketMQ {context.source.release} asks for {time_text(begin, context.printer.zone)} to "
+            f"{time_text(end, context.printer.zone)} only and would have found nothing"
+        )
+
+
+def _by_id(line: Line, context: Context) -> ExitCode:
+    source, printer = context.source, context.printer
+    printer.charset = line.options.get("bodyFormat", printer.charset)
+    for text in filter(None, (part.strip() for part in line.options["msgId"].split(","))):
+        if source.release.by_id_takes_unique_key:
+            topic = line.options.get("topic")
+            answer = lookups.by_any_id(source, text, topic, any_host=context.any_host)
+            answer = _of_topic(answer, topic, text, source.release)
+        else:
+            answer = _offset_id_only(text, context)
+        printer.details(answer)
+        if printer.finish(answer, source.notes) is not ExitCode.CLEAN:
+            return ExitCode.NOT_FOUND  # mqadmin stops at the first failure, too
+    return ExitCode.CLEAN
+
+
+def _of_topic(answer: Answer, topic: str | None, text: str, release: Release) -> Answer:
+    """Return the answer of a broker that holds an offset id's message against the topic, or does not."""
+    stored = next((_sent_to(message) for message in answer.messages), topic)
+    if not release.by_id_matches_topic or not topic or stored == topic or topic.startswith(LMQ_PREFIX):
+        return answer
+    sentence = (
+        f"the message is of topic {stored}, and RocketMQ {release} finds it under that one only; "
+        f"query by-id -i {text} finds it"
+    )
+    return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, sentence))
+
+
+def _sent_to(message: Message) -> str | None:
+    """Return the topic that a message was sent to, where it waits under a topic of the broker's own."""
+    return message.properties.get(REAL_TOPIC) if message.topic in _WAITING_TOPICS else message.topic
+
+
+def _offset_id_only(text: str, context: Context) -> Answer:
+    answer = lookups.by_offset_id(context.source, text, any_host=context.any_host)
+    if answer.messages or reasons.is_offset_reading(answer.reason):
+        return answer
+    if lookups.by_any_id(context.source, text, None).messages:
+        sentence = (
+            f"{text} is a producer's id; mqadmin queryMsgById of RocketMQ {context.source.release} takes offset ids "
+            f"only; query message -i {text} finds it"
+        )
+        return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, sentence))
+    return answer
+
+
+def _by_offset(line: Line, context: Context) -> ExitCode:
+    printer, source = context.printer, context.source
+    printer.charset = line.options.get("bodyFormat", printer.charset)
+    named = line.options["brokerName"]
+    if context.broker is not None and named != context.broker:
+        return printer.empty(reasons.other_name(context.broker, named))
+    answer = lookups.by_offset(source, line.options["topic"], line.integer("queueId"), line.integer("offset"))
+    printer.details(answer)
+    return printer.finish(answer, source.notes)
+
+
+def _print_msg(line: Line, context: Context) -> ExitCode:
+    source, printer = context.source, context.printer
+    topic, broker = line.options["topic"], context.broker or "broker"
+    if topic not in source.topics():
+        return printer.empty(reasons.unknown_topic(source, topic))
+    how = Printing(
+        broker,
+        line.options.get("charsetName", "UTF-8"),
+        line.options.get("subExpression", "*"),
+        line.options.get("printBody", "true").lower() == "true",
+    )
+    for queue_id in queue_order(topic, broker, source.queue_ids(topic)):
+        offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)
+        asked = _asked_offsets(line, context, topic, queue_id, offsets)
+        for shown in print_queue(source, topic, queue_id, offsets, asked, how):
+            printer.out(shown)
+    return printer.finish(Answer(), source.notes)
+
+
+def _asked_offsets(line: Line, context: Context, topic: str, queue_id: int, offsets: OffsetRange) -> OffsetRange:
+    """Return the part of a queue that is asked for, by store time."""
+    begin, end = line.options.get("beginTimestamp"), line.options.get("endTimestamp")
+    return OffsetRange(
+        _offset_at(context, topic, queue_id, offsets, begin) if begin else offsets.minimum,
+        _offset_at(context, topic, queue_id, offsets, end) if end else offsets.maximum,
+    )
+
+
+def _offset_at(context: Context, topic: str, queue_id: int, offsets: OffsetRange, text: str) -> int:
+    """Return the offset of the first message of a queue that was stored then or later."""
+    time = _milliseconds(text, context)
+    low, high = offsets
+    while low < high:
+        middle = (low + high) // 2
+        message = context.source.in_queue(topic, queue_id, middle)
+        if message and message.record.store_timestamp < time:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _milliseconds(text: str, context: Context) -> int:
+    match = _TIME.fullmatch(text)
+    if match:
+        *parts, milliseconds = map(int, match.groups())
+        moment = datetime(*parts, tzinfo=context.printer.zone)  # type: ignore[misc,arg-type]  # year to second
+        return int(moment.timestamp()) * 1000 + milliseconds
+    try:
+        return int(text)
+    except ValueError as error:
+        reason = f"{text!r} is neither a number of milliseconds nor yyyy-MM-dd#HH:mm:ss:SSS"
+        raise UnsupportedFormat(reason) from error
+
+
+def _query_cq(line: Line, context: Context) -> ExitCode:
+    source, printer = context.source, context.printer
+    topic, queue_id = line.options["topic"], line.integer("queue")
+    first, count = line.integer("index"), line.integer("count", _DEFAULT_UNITS)
+    offsets = source.queue_offsets(topic, queue_id)
+    if offsets is None:
+        return printer.empty(reasons.no_offset(source, topic, queue_id, first, offsets))
+    if not source.release.prints_queue_units:
+        printer.out(queue_header(OffsetRange(0, 0)))
+        printer.note(
+            f"queryCq of RocketMQ {source.release} prints no more than this; --release 4.9.8 prints the units "
+            f"({offsets.minimum} to {offsets.maximum - 1} are there)"
+        )
+        return printer.finish(Answer(), source.notes)
+    end = min(first + count, offsets.maximum, source.pull_end(topic, queue_id, first))
+    units = [(index, source.unit(topic, queue_id, index)) for index in range(first, end)]
+    if not units:
+        return printer.empty(reasons.no_offset(source, topic, queue_id, first, offsets))
+    if not printer.as_json:
+        printer.out(queue_header(offsets))
+    for index, unit in units:
+        if unit and printer.as_json:
+            shown = {name: str(value) for name, value in unit._asdict().items()}
+            printer.object("unit", {"topic": topic, "queue_id": queue_id, "queue_offset": str(index), **shown})
+        elif unit:
+            printer.out(queue_unit(index, unit._asdict()))
+    return printer.finish(Answer(), source.notes)
+
+
+def _topic_status(line: Line, context: Context) -> ExitCode:
+    source, printer = context.source, context.printer
+    topic = line.options["topic"]
+    if topic not in source.topics():
+        return printer.empty(reasons.unknown_topic(source, topic))
+    if not printer.as_json:
+        printer.out(topic_status_header())
+    for queue_id in source.queue_ids(topic):
+        offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)
+        newest = source.in_queue(topic, queue_id, offsets.maximum - 1) if offsets.maximum > 0 else None
+        stored = newest.record.store_timestamp if newest else 0
+        if printer.as_json:
+            shown = {"min_offset": str(offsets.minimum), "max_offset": str(offsets.maximum), "updated": str(stored)}
+            printer.object("queue", {"topic": topic, "queue_id": queue_id, **shown})
+        else:
+            updated = time_text(stored, printer.zone) if stored > 0 else ""
+            printer.out(topic_status_row(context.broker or "broker", queue_id, offsets, updated))
+    if source.release.prints_put_tps and not printer.as_json:
+        printer.out("\nTopic Put TPS: 0.0\n")  # nobody puts into a store that lies still
+    return printer.finish(Answer(), source.notes)
+
+
+_COMMANDS: dict[str, Callable[[Line, Context], ExitCode]] = {
+    "queryMsgByKey": _by_key,
+    "queryMsgById": _by_id,
+    "queryMsgByUniqueKey": _by_unique_key,
+    "queryMsgByOffset": _by_offset,
+    "printMsg": _print_msg,
+    "queryCq": _query_cq,
+    "topicStatus": _topic_status,
+}

@@ -1,0 +1,195 @@
+"""
+Messages as mqadmin prints them, line for line, of the release that the store was written by.
+
+What only an online client can know is left out: which consumer groups have taken the message. The body is not
+written to a file unless it is asked for.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta, tzinfo
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import NamedTuple
+
+from jobs.query.message import Message
+from jobs.query.mqadmin.java_map import map_text
+from rmq_formats.commitlog.record import Host
+from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
+from rmq_formats.hashing import java_text
+from rmq_formats.release import Release
+
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+MIN_OFFSET = "MIN_OFFSET"
+MAX_OFFSET = "MAX_OFFSET"
+_PLAIN_BUCKETS = 16  # a map that the client makes because the message has no properties
+_V6_SIZE = 16
+_HOUR_MS = 3_600_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class OffsetRange(NamedTuple):
+    """A queue's offsets: the first one there and the one that the next message gets."""
+
+    minimum: int
+    maximum: int
+
+
+def pad(text: object, width: int) -> str:
+    """Pad on the right as Java's `%-Ns` does: it counts UTF-16 units."""
+    shown = str(text)
+    return shown + " " * (width - len(shown.encode("utf-16-le", "surrogatepass")) // 2)
+
+
+def _lead(text: object, width: int) -> str:
+    shown = str(text)
+    return " " * (width - len(shown.encode("utf-16-le", "surrogatepass")) // 2) + shown
+
+
+def time_text(milliseconds: int, zone: tzinfo | None) -> str:
+    """Return `yyyy-MM-dd HH:mm:ss,SSS` in *zone* (None: this machine's), whatever the number."""
+    try:
+        moment = (_EPOCH + timedelta(milliseconds=milliseconds)).astimezone(zone)
+    except (OverflowError, ValueError):
+        return _distant_time_text(milliseconds)
+    return f"{moment:%H:%M:%S}".join((f"{moment.year:04d}-{moment:%m-%d} ", f",{moment.microsecond // 1000:03d}"))
+
+
+def _distant_time_text(milliseconds: int) -> str:
+    """Return a time outside the years 1 to 9999, in UTC: the calendar repeats every 400 years."""
+    cycle_days = 146_097
+    days, rest = divmod(milliseconds, 86_400_000)
+    cycles, day = divmod(days + (_EPOCH - datetime(1, 1, 1, tzinfo=UTC)).days, cycle_days)
+    moment = datetime(1, 1, 1, tzinfo=UTC) + timedelta(days=day, milliseconds=rest)
+    # Calendar.YEAR counts backwards before year 1.
+    year = moment.year + cycles * 400
+    year = year if year > 0 else 1 - year
+    return f"{year:04d}-{moment:%m-%d %H:%M:%S},{moment.microsecond // 1000:03d}"
+
+
+def host_text(host: Host) -> str:
+    """Return `address:port` as Java prints a socket address: IPv6 in brackets, without compressed zeros."""
+    if len(host.address) == _V6_SIZE:
+        groups = IPv6Address(host.address).exploded.split(":")
+        return f"[{':'.join(group.lstrip('0') or '0' for group in groups)}]:{host.port}"
+    return f"{'.'.join(map(str, host.address))}:{host.port}"
+
+
+def properties_text(message: Message, offsets: OffsetRange | None = None) -> str | None:
+    """Return the properties as Java prints the map, None where there are none; a pull puts its *offsets* in last."""
+    stored = message.properties if message.record.properties_length > 0 else None
+    buckets = _PLAIN_BUCKETS if stored is None else message.release.property_map_buckets
+    if offsets is None:
+        return None if stored is None else map_text(stored, buckets)
+    pulled = {MIN_OFFSET: str(offsets.minimum), MAX_OFFSET: str(offsets.maximum)}
+    return map_text({**(stored or {}), **pulled}, buckets)
+
+
+def key_header(*, has_index_key: bool) -> str:
+    """Return the line above queryMsgByKey's rows."""
+    plain = f"{pad('#Message ID', 50)} {_lead('#QID', 4)} {_lead('#Offset', 40)}"
+    return f"{plain} {pad('#IndexKey', 200)}\n" if has_index_key else f"{plain}\n"
+
+
+def key_row(message: Message, index_key: str | None) -> str:
+    """Return queryMsgByKey's row of *message*."""
+    record = message.record
+    plain = f"{pad(message.message_id, 50)} {_lead(record.queue_id, 4)} {_lead(record.queue_offset, 40)}"
+    return f"{plain}\n" if index_key is None else f"{plain} {pad(index_key, 200)}\n"
+
+
+def index_key(message: Message, topic: str, key_type: str, key: str) -> str:
+    """Return the fourth column of 5.4.0+: what a next query would begin behind."""
+    record = message.record
+    # MixAll#dealTimeToHourStamps; Java's division goes towards zero.
+    hours = abs(record.store_timestamp) // _HOUR_MS * (1 if record.store_timestamp >= 0 else -1)
+    return f"{hours * _HOUR_MS}@{topic}@{key_type}@{key}@{message.message_id}@{record.physical_offset}"
+
+
+class Detail(NamedTuple):
+    """How one message is printed in full."""
+
+    zone: tzinfo | None
+    has_offset_id: bool = True  # queryMsgByUniqueKey prints none
+    offsets: OffsetRange | None = None  # of a pull
+    body_path: Path | None = None
+    body_charset: str | None = None
+
+
+BODY_NOT_WRITTEN = "(not written)"
+
+
+def detail(message: Message, how: Detail) -> str:
+    """Return the lines of queryMsgById, queryMsgByOffset and queryMsgByUniqueKey."""
+    shown = "".join(f"{pad(label, 20)} {value}\n" for label, value in _detail_lines(message, how))
+    # Then mqadmin asks who has consumed the topic; without a route to it that fails before the empty lines.
+    return shown + "\n\n" if has_route(message.topic, message.release) else shown
+
+
+def has_route(topic: str, release: Release) -> bool:
+    """Tell whether clients are told who has *topic*; a broker tells of its own topics since 4.7.1 and 5.0.0 only."""
+    if topic == SCHEDULE_TOPIC:
+        return release.schedule_topic_has_route
+    return topic != HALF_TOPIC or release.half_topic_has_route
+
+
+def _detail_lines(message: Message, how: Detail) -> Iterable[tuple[str, object]]:
+    record = message.record
+    if how.has_offset_id:
+        yield from [("OffsetID:", message.offset_id)] * (2 if message.release.prints_offset_id_twice else 1)
+    yield "Topic:", message.topic
+    yield "Tags:", f"[{_java_null(message.tags)}]"
+    yield "Keys:", f"[{_java_null(message.properties.get('KEYS'))}]"
+    yield "Queue ID:", record.queue_id
+    yield "Queue Offset:", record.queue_offset
+    yield "CommitLog Offset:", record.physical_offset
+    yield "Reconsume Times:", record.reconsume_times
+    yield "Born Timestamp:", time_text(record.born_timestamp, how.zone)
+    yield "Store Timestamp:", time_text(record.store_timestamp, how.zone)
+    yield "Born Host:", host_text(record.born_host)
+    yield "Store Host:", host_text(record.store_host)
+    yield "System Flag:", message.printed_sys_flag
+    yield "Properties:", properties_text(message, how.offsets) or ""
+    yield "Message Body Path:", how.body_path or BODY_NOT_WRITTEN
+    if how.body_charset is not None:
+        yield "Message Body:", body_text(message, how.body_charset)
+
+
+def body_text(message: Message, charset: str) -> str:
+    """Return the body in *charset*; what cannot be decompressed is shown as it is stored."""
+    body = message.record.body if message.body is None else message.body
+    return java_text(body) if charset.lower() in ("utf-8", "utf8") else body.decode(charset, "replace")
+
+
+def _java_null(text: str | None) -> str:
+    return "null" if text is None else text
+
+
+def topic_status_header() -> str:
+    """Return the line above topicStatus' rows."""
+    return _status_row("#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated")
+
+
+def topic_status_row(broker: str, queue_id: int, offsets: OffsetRange, updated: str) -> str:
+    """Return topicStatus' row of one queue."""
+    return _status_row(broker, queue_id, offsets.minimum, offsets.maximum, updated)
+
+
+def _status_row(broker: str, queue_id: object, minimum: object, maximum: object, updated: str) -> str:
+    # UtilAll#frontStringAtLeast cuts the name.
+    return f"{pad(broker[:32], 32)}  {pad(queue_id, 4)}  {pad(minimum, 20)}  {pad(maximum, 20)}    {updated}\n"
+
+
+def queue_header(offsets: OffsetRange) -> str:
+    """Return what queryCq prints before the units."""
+    return f"Queue data: \nmax: {offsets.maximum}, min: {offsets.minimum}\n{_QUEUE_LINE}"
+
+
+def queue_unit(index: int, unit: Mapping[str, int]) -> str:
+    """Return queryCq's lines of one unit."""
+    return (
+        f"idx: {index}\nConsumeQueueData{{physicOffset={unit['physical_offset']}, physicSize={unit['size']}, "
+        f"tagsCode={unit['tags_code']}, extendDataJson='null', bitMap='null', eval=false, msg='null'}}\n{_QUEUE_LINE}"
+    )
+
+
+_QUEUE_LINE = "======================================\n"

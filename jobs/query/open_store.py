@@ -1,0 +1,67 @@
+"""Open a store for queries: list it, find out its release and its broker's name."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from jobs.launch.arguments import file_system_options
+from jobs.query.log_search import Progress
+from jobs.query.release_hint import guess_release
+from jobs.query.source import Source
+from jobs.query.store_reader import StoreReader
+from jobs.query.store_source import StoreSource
+from jobs.store.listing import list_store, log_directories, read_broker_conf
+from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.release import Release
+
+_BROKER_TOPIC_PERMISSION = 7  # inherit, read, write: topics that the broker makes for itself
+_SYNC_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"  # 5.0.0+
+
+
+class Asked(Protocol):
+    """What the command line says about a store."""
+
+    @property
+    def store(self) -> str | None: ...  # noqa: D102
+    @property
+    def commitlog(self) -> tuple[str, ...] | None: ...  # noqa: D102
+    @property
+    def broker_conf(self) -> Any: ...  # noqa: ANN401, D102
+    @property
+    def broker(self) -> str | None: ...  # noqa: D102
+    @property
+    def through_log(self) -> bool: ...  # noqa: D102
+    @property
+    def geometry(self) -> Geometry | None: ...  # noqa: D102
+    def known_release(self) -> Release | None: ...  # noqa: D102
+
+
+@contextmanager
+def open_store(asked: Asked, progress: Progress) -> Iterator[tuple[Source, str | None]]:
+    """Open the store that is asked for; also give its broker's name, where something tells it."""
+    conf = read_broker_conf(asked.broker_conf)
+    options = file_system_options()
+    listing = list_store(asked.store or "", commitlog=log_directories(asked.commitlog, conf), options=options)
+    geometry = asked.geometry
+    if geometry is None and conf.hash_slots and conf.index_num:
+        geometry = Geometry(conf.hash_slots, conf.index_num)
+    with StoreReader(listing, geometry) as reader:
+        given = asked.known_release()
+        release, note = (given, None) if given else guess_release(reader)
+        source = StoreSource(reader, release, through_log=asked.through_log, progress=progress)
+        if note:
+            source.notes.append(note)
+        yield source, asked.broker or conf.broker_name or broker_name(reader.topic_config)
+
+
+def broker_name(topics: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return the broker's name as its own topics tell it: each broker makes one of its name, with one queue."""
+    for topic in topics:
+        if topic.startswith(_SYNC_MEMBER):
+            return topic.removeprefix(_SYNC_MEMBER)
+    own = [
+        topic
+        for topic, about in topics.items()
+        if about.get("perm") == _BROKER_TOPIC_PERMISSION and about.get("writeQueueNums") == 1
+    ]
+    return own[0] if len(own) == 1 else None

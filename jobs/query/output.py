@@ -1,0 +1,95 @@
+"""Where answers go: messages to standard output as text or JSON, everything else to standard error."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import tzinfo
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from jobs.console.exit_codes import ExitCode
+from jobs.console.log import say
+from jobs.query import json_text
+from jobs.query.message import Message
+from jobs.query.mqadmin import text
+from jobs.query.source import Answer, Reason
+
+_TRACKS = "which consumer groups have taken a message only a broker knows: left out"
+
+
+@dataclass(slots=True)
+class Printer:
+    """How one command prints."""
+
+    zone: tzinfo | None = None
+    as_json: bool = False
+    quiet: bool = False
+    bodies: Path | None = None  # the folder that body files are written to
+    charset: str | None = None  # that the body is printed in
+    _said: set[str] = field(default_factory=set)
+
+    def out(self, shown: str) -> None:
+        """Write to standard output, in UTF-8 whatever the terminal's locale says."""
+        if sys.stdout.isatty():
+            # mqadmin fills its columns with blanks, which a terminal would wrap; who reads bytes gets them all.
+            shown = "".join(f"{line.rstrip()}\n" for line in shown.splitlines())
+        click.echo(shown.encode("utf-8", "replace"), nl=False)
+
+    def note(self, sentence: str) -> None:
+        """Say something beside the answer, once."""
+        if not self.quiet and sentence not in self._said:
+            self._said.add(sentence)
+            say(f"rmq-lake: {sentence}")
+
+    def finish(self, answer: Answer, notes: list[str]) -> ExitCode:
+        """Tell what remains to be said of an answer that was printed, and how the command ends."""
+        for sentence in (*notes, *answer.notes):
+            self.note(sentence)
+        return self.empty(answer.reason) if answer.reason else ExitCode.CLEAN
+
+    def empty(self, reason: Reason) -> ExitCode:
+        """Tell why there is no answer."""
+        if self.as_json:
+            self.out(json_text.line("empty", json_text.reason_object(reason)))
+        say(f"rmq-lake: {reason.text}")
+        return ExitCode.NOT_FOUND
+
+    def object(self, kind: str, value: Mapping[str, Any]) -> None:
+        """Print one JSON line."""
+        self.out(json_text.line(kind, value))
+
+    def details(self, answer: Answer, *, has_offset_id: bool = True) -> None:
+        """Print messages in full."""
+        for number, message in enumerate(answer.messages):
+            path = self._write_body(message, 0 if has_offset_id else number)
+            if self.as_json:
+                shown = json_text.message_object(message, answer.offsets, with_body=self.charset is not None)
+                self.object("message", {**shown, **({"body_path": str(path)} if path else {})})
+                continue
+            how = text.Detail(self.zone, has_offset_id, answer.offsets, path, self.charset)
+            self.out(text.detail(message, how))
+            self.note(_TRACKS)
+
+    def rows(self, answer: Answer, topic: str, key_type: str, key: str, *, has_index_key: bool) -> None:
+        """Print messages as queryMsgByKey does: one line each."""
+        if self.as_json:
+            for message in answer.messages:
+                self.object("message", json_text.message_object(message, with_body=self.charset is not None))
+        elif answer.messages:
+            self.out(text.key_header(has_index_key=has_index_key))
+            for message in answer.messages:
+                index_key = text.index_key(message, topic, key_type, key) if has_index_key else None
+                self.out(text.key_row(message, index_key))
+
+    def _write_body(self, message: Message, number: int) -> Path | None:
+        if self.bodies is None:
+            return None
+        self.bodies.mkdir(parents=True, exist_ok=True)
+        # An id may be any text: it must not lead out of the folder.
+        name = quote(message.message_id, safe="").replace(".", "%2E")
+        path = self.bodies / (f"{name}_{number}" if number else name)
+        path.write_bytes(message.record.body if message.body is None else message.body)
+        return path

@@ -1,0 +1,222 @@
+"""
+Why an answer is empty.
+
+"No message" is where mqadmin stops. Here the question is turned around: is the text a key of any message at all, under
+which topic, of which kind, when, and would the broker's own index have found it?
+"""
+
+from collections.abc import Iterable
+from datetime import UTC
+
+from jobs.query.message import Message
+from jobs.query.mqadmin.text import HALF_TOPIC, OffsetRange, host_text, time_text
+from jobs.query.source import Coverage, Occurrence, Reason, ReasonKind, Source
+from rmq_formats.commitlog.record import Host
+from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
+from rmq_formats.errors import FormatError
+from rmq_formats.flags import TransactionType
+from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.message_id import OffsetId, decode_offset_id
+from rmq_formats.properties import REAL_TOPIC
+
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+
+_OPS_READ = 4096  # newest op messages that are read to tell a rollback
+
+_ONLY = {
+    KeyKind.KEY: (ReasonKind.ONLY_IN_KEYS, "is only in KEYS there: by-key finds it"),
+    KeyKind.UNIQUE: (ReasonKind.ONLY_UNIQUE_KEY, "is only a unique key there: by-unique-key finds it"),
+    KeyKind.TAG: (ReasonKind.ONLY_TAG, "is only a tag there: by-key -p T finds it"),
+}
+
+
+def no_key(source: Source, topic: str, key: str, kind: KeyKind, begin: int, end: int) -> Reason:  # noqa: PLR0913, PLR0917 - the question
+    """Explain why no message of *topic* was found under *key*."""
+    seen = list(source.occurrences(key))
+    here = [occurrence for occurrence in seen if occurrence.message.topic == topic]
+    same_kind = [occurrence for occurrence in here if occurrence.kind is kind]
+    if same_kind:
+        return _same_kind(same_kind, key, begin, end)
+    if here:
+        kinds = {occurrence.kind for occurrence in here}
+        only, sentence = next(told for kind, told in _ONLY.items() if kind in kinds)  # not whichever was read first
+        return Reason(only, f"{key!r} {sentence} ({_places(here)})")
+    if topic not in source.topics():
+        return _unknown_topic_of(source, topic, key, seen)
+    waiting = next((one for one in seen if one.message.properties.get(REAL_TOPIC) == topic), None)
+    if waiting:
+        return _waiting(source, waiting.message, topic, key)
+    if seen:
+        names = sorted({occurrence.message.topic for occurrence in seen})
+        return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is under {_names(names)}, not under {topic} ({_places(seen)})")
+    return _nowhere(source, key, kind)
+
+
+def _unknown_topic_of(source: Source, topic: str, key: str, seen: list[Occurrence]) -> Reason:
+    reason = unknown_topic(source, topic)
+    names = _names(sorted({occurrence.message.topic for occurrence in seen}))
+    return Reason(reason.kind, f"{reason.text}; {key!r} is under {names}") if seen else reason
+
+
+def _same_kind(seen: list[Occurrence], key: str, begin: int, end: int) -> Reason:
+    if all(one.is_shadowed for one in seen):
+        message = seen[0].message
+        text = (
+            f"{key} is a message's own id, but its batch's id {message.unique_key} stands behind it in the properties "
+            f"and wins: no index has it; query by-id -i {message.offset_id} finds the message"
+        )
+        return Reason(ReasonKind.SHADOWED, text)
+    rolled_back = [one for one in seen if one.message.transaction is TransactionType.ROLLBACK]
+    if len(rolled_back) == len(seen):
+        return Reason(ReasonKind.ROLLED_BACK, f"the transaction of {key!r} was rolled back ({_places(seen)})")
+    inside = [one for one in seen if begin <= one.message.record.store_timestamp <= end]
+    unindexed = [one for one in inside or seen if not one.is_indexed]
+    if unindexed and len(unindexed) == len(inside or seen):
+        text = (
+            f"{key!r} is in the log but not in the index, so mqadmin would have found nothing; "
+            f"verify says why, --through-log shows it ({_places(unindexed)})"
+        )
+        return Reason(ReasonKind.NOT_INDEXED, text)
+    times = [one.message.record.store_timestamp for one in seen]
+    text = f"{key!r} was stored from {_time(min(times))} to {_time(max(times))}, outside the times asked for"
+    return Reason(ReasonKind.OUTSIDE_TIMES, text)
+
+
+def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
+    if message.topic == HALF_TOPIC:
+        if _is_rolled_back(source, message):
+            text = f"the transaction of {key!r} was rolled back; its half message is under {HALF_TOPIC}"
+            return Reason(ReasonKind.ROLLED_BACK, f"{text} ({_place(message)})")
+        text = f"{key!r} is still half of a transaction: prepared under {HALF_TOPIC}, not committed to {topic}"
+        return Reason(ReasonKind.HALF, f"{text} ({_place(message)})")
+    if message.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+        text = f"{key!r} is delayed: it waits under {message.topic} and is not yet delivered to {topic}"
+        return Reason(ReasonKind.DELAYED, f"{text} ({_place(message)})")
+    return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is under {message.topic}, not under {topic} ({_place(message)})")
+
+
+def _is_rolled_back(source: Source, half: Message) -> bool:
+    """Tell whether an op message ends a half message: neither commit nor rollback leaves it open."""
+    ops = source.queue_offsets(OP_TOPIC, half.record.queue_id)
+    if ops is None:
+        return False
+    for number in range(ops.maximum - 1, max(ops.minimum, ops.maximum - _OPS_READ) - 1, -1):
+        op = source.in_queue(OP_TOPIC, half.record.queue_id, number)
+        if op is None or op.record.physical_offset < half.record.physical_offset:
+            return False
+        if str(half.record.queue_offset) in (op.body or b"").decode("ascii", "replace").split(","):
+            return True
+    return False
+
+
+def _nowhere(source: Source, key: str, kind: KeyKind) -> Reason:
+    if kind is KeyKind.UNIQUE and _is_offset_id(source, key):
+        text = f"{key} is an offset id of this broker, no producer's id: by-id finds it"
+        return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
+    return Reason(ReasonKind.NOT_ON_DISK, f"no message there has the key {key!r}; {covered(source.coverage())}")
+
+
+def _is_offset_id(source: Source, text: str) -> bool:
+    try:
+        named = decode_offset_id(text)
+    except FormatError:
+        return False
+    return named.host in source.hosts() and source.at(named.physical_offset, named.host) is not None
+
+
+def covered(coverage: Coverage) -> str:
+    """Say what part of the history is there."""
+    if coverage.first_time is None or coverage.last_time is None:
+        return "it holds no message"
+    return (
+        f"what is there was stored from {_time(coverage.first_time)} to {_time(coverage.last_time)}, "
+        f"offsets {coverage.first_offset} to {coverage.end_offset}"
+    )
+
+
+def unknown_topic(source: Source, topic: str) -> Reason:
+    """Explain that a topic was never seen, and which names are like it."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(topic, sorted(source.topics()), n=3)
+    hint = f"; did you mean {_names(near)}?" if near else ""
+    return Reason(ReasonKind.TOPIC_UNKNOWN, f"no topic {topic} was ever seen there{hint}")
+
+
+def no_message_has_id(text: str, reason: Reason) -> Reason:
+    """Explain that a text is no id at all, where *reason* could only say that no message has it."""
+    if reason.kind is not ReasonKind.NOT_ON_DISK or _is_hexadecimal_id(text):
+        return reason
+    return Reason(ReasonKind.WRONG_KIND_OF_ID, f"{text!r} is neither an offset id nor a producer's id; {reason.text}")
+
+
+def _is_hexadecimal_id(text: str) -> bool:
+    try:
+        decode_offset_id(text)
+    except FormatError:
+        return False
+    return True
+
+
+def no_id(text: str) -> Reason:
+    """Explain that a text cannot be an offset id."""
+    return Reason(
+        ReasonKind.WRONG_KIND_OF_ID,
+        f"{text!r} is no offset id: that is 32 or 56 hexadecimal digits, host, port and offset",
+    )
+
+
+def other_broker(named: OffsetId, known: Iterable[Host]) -> Reason:
+    """Explain that an offset id is of a broker elsewhere, or no offset id at all."""
+    ours = ", ".join(map(host_text, known)) or "none"
+    text = (
+        f"the id belongs to the broker {host_text(named.host)} (offset {named.physical_offset}); "
+        f"here are messages of {ours}; --any-host reads the offset here all the same"
+    )
+    return Reason(ReasonKind.OTHER_BROKER, text)
+
+
+def is_offset_reading(reason: Reason | None) -> bool:
+    """Tell whether an id was certainly an offset id of this broker."""
+    others = (ReasonKind.OTHER_BROKER, ReasonKind.WRONG_KIND_OF_ID)
+    return reason is not None and reason.kind not in others
+
+
+def no_offset(source: Source, topic: str, queue_id: int, queue_offset: int, offsets: OffsetRange | None) -> Reason:
+    """Explain why a queue has no message of that number."""
+    if topic not in source.topics():
+        return unknown_topic(source, topic)
+    if offsets is None:
+        ids = ", ".join(map(str, source.queue_ids(topic))) or "none"
+        return Reason(ReasonKind.QUEUE_UNKNOWN, f"{topic} has no queue {queue_id}; its queues: {ids}")
+    queue = f"queue {queue_id} of {topic} holds offsets {offsets.minimum} to {offsets.maximum - 1}"
+    if queue_offset >= offsets.maximum:
+        return Reason(ReasonKind.OFFSET_ABOVE_MAX, f"offset {queue_offset} is not there yet: {queue}")
+    if queue_offset < offsets.minimum:
+        return Reason(ReasonKind.OFFSET_BELOW_MIN, f"offset {queue_offset} is not there any more: {queue}")
+    text = (
+        f"the ConsumeQueue unit {queue_offset} of queue {queue_id} points at no message; --through-log searches the log"
+    )
+    return Reason(ReasonKind.UNIT_DANGLES, text)
+
+
+def _time(milliseconds: int) -> str:
+    return f"{time_text(milliseconds, UTC)} UTC"
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def _places(seen: list[Occurrence]) -> str:
+    return f"{len(seen)} seen, the first: {_place(seen[0].message)}"
+
+
+def _place(message: Message) -> str:
+    return f"offset id {message.offset_id}, stored {_time(message.record.store_timestamp)}"
+
+
+def other_name(broker: str, named: str) -> Reason:
+    """Explain that a question is about another broker."""
+    return Reason(ReasonKind.OTHER_BROKER, f"this is the broker {broker}, not {named}")

@@ -1,0 +1,149 @@
+"""Messages of a store by key: through its index files where they are there, through the log where they are not."""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+
+from jobs.query.log_search import holding
+from jobs.query.message import Message
+from jobs.query.source import MAX_TIME, MIN_TIME, Occurrence
+from jobs.query.store_view import StoreView
+from rmq_formats.errors import CorruptData
+from rmq_formats.flags import TransactionType
+from rmq_formats.hashing import index_key_hash, java_text
+from rmq_formats.indexfile.keys import KeyKind, index_keys, key_text, tag_text
+from rmq_formats.properties import UNIQ_KEY, property_items
+
+_EXPLAINED_BY = 20  # this many occurrences explain enough
+
+
+class StoreKeys:
+    """The keys of a store's messages."""
+
+    def __init__(self, store: StoreView) -> None:
+        """Look into a store's files."""
+        self._store = store
+
+    def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+        """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
+        why_not = self._why_not_index(kind)
+        if why_not is None:
+            yield from self._find_in_index(kind, topic, key, begin, end)
+        else:
+            if why_not:
+                self._store.say(f"{why_not}: the log itself is searched")
+            yield from self._find_in_log(kind, topic, key, begin, end)
+
+    def _why_not_index(self, kind: KeyKind) -> str | None:
+        """Say why the index cannot be asked; None when it can, nothing when the user does not want it."""
+        if self._store.through_log:
+            return ""
+        if kind is KeyKind.TAG and not self._store.release.indexes_tags:
+            return f"RocketMQ {self._store.release} does not index tags"
+        if not self._store.reader.listing.index_files:
+            return "the store has no index files"
+        if self._store.reader.index_geometry is None:
+            return "the index files do not tell how many slots and entries they have (--hash-slots, --index-num)"
+        return None
+
+    def _find_in_index(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+        text = _hashed_text(kind, topic, key)
+        seen: Counter[int] = Counter()
+        for file in self._store.reader.index_readers():
+            try:
+                if file.matches_time(begin, end):
+                    for hop in file.hits(text, begin, end):
+                        offset = hop.entry.physical_offset
+                        message = self._store.at(offset)
+                        # Only hashes were compared: the message itself has the last word.
+                        if message and has_key(message, kind, topic, key):
+                            if self._stands_for(text, message, seen[offset]):
+                                yield message
+                            seen[offset] += 1
+                if file.header.begin_timestamp < begin:
+                    return
+            except CorruptData as damage:
+                self._store.say(f"damaged index file: {damage}")
+
+    def _stands_for(self, text: str, message: Message, number: int) -> bool:
+        """
+        Tell whether a message's entry of this *number* stands for *text* itself.
+
+        Two keys of one message may collide, too; and a broker that starts after a crash may index a message again.
+        """
+        keys = index_keys(message.record, self._store.release)
+        key_hash = index_key_hash(text)
+        colliding = sum(index_key_hash(key) == key_hash for key in keys)
+        return not colliding or number % colliding < keys.count(text)
+
+    def _find_in_log(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+        places: list[tuple[int, int]] = []
+        for message in self._store.search(holding(key)):
+            record = message.record
+            if begin <= record.store_timestamp <= end and has_key(message, kind, topic, key):
+                places.append((record.physical_offset, times_indexed(message, kind, topic, key)))
+        for offset, times in reversed(places):
+            found = self._store.at(offset)
+            if found:
+                yield from [found] * times
+
+    def indexed(self, text: str, topics: frozenset[str]) -> Iterator[Occurrence]:
+        """Yield the newest message of each topic and kind of key that the index files have under *text*."""
+        if not self._store.reader.index_readers():
+            return
+        for topic in sorted(topics):
+            for kind in KeyKind:
+                for message in islice(self._find_in_index(kind, topic, text, MIN_TIME, MAX_TIME), 1):
+                    yield Occurrence(message, kind, is_indexed=True)
+
+    def logged(self, text: str) -> Iterator[Occurrence]:
+        """Yield messages of the log that have *text* as a key, as many as explain enough."""
+        found = (
+            occurrence
+            for message in self._store.search(holding(text))
+            for occurrence in self._occurrences_in(message, text)
+        )
+        yield from islice(found, _EXPLAINED_BY)
+
+    def _occurrences_in(self, message: Message, text: str) -> Iterator[Occurrence]:
+        for kind in KeyKind:
+            if says(message, kind, text):
+                yield Occurrence(message, kind, self._is_indexed(message, kind, text))
+        if has_shadowed_key(message, text):
+            yield Occurrence(message, KeyKind.UNIQUE, is_indexed=False, is_shadowed=True)
+
+    def _is_indexed(self, message: Message, kind: KeyKind, text: str) -> bool:
+        found = self._find_in_index(kind, message.topic, text, MIN_TIME, MAX_TIME)
+        return any(other.record.physical_offset == message.record.physical_offset for other in found)
+
+
+def has_key(message: Message, kind: KeyKind, topic: str, key: str) -> bool:
+    """Tell whether a message is what a client keeps of a broker's answer; a rollback is indexed by no broker."""
+    is_indexed = message.transaction is not TransactionType.ROLLBACK
+    return is_indexed and message.topic == topic and says(message, kind, key)
+
+
+def says(message: Message, kind: KeyKind, key: str) -> bool:
+    """Tell whether a message has *key* as a key of that kind."""
+    if kind is KeyKind.UNIQUE:
+        return message.unique_key == key
+    return message.tags == key if kind is KeyKind.TAG else key in message.keys
+
+
+def times_indexed(message: Message, kind: KeyKind, topic: str, key: str) -> int:
+    """Return how many entries a broker's index has for a message under a key; one where its release indexes no tags."""
+    if kind is KeyKind.TAG and not message.release.indexes_tags:
+        return 1
+    return index_keys(message.record, message.release).count(_hashed_text(kind, topic, key))
+
+
+def has_shadowed_key(message: Message, text: str) -> bool:
+    """Tell whether *text* is a message's own id which its batch's follows and hides (5.0.0 to 5.3.3)."""
+    if message.unique_key == text:
+        return False
+    items = property_items(java_text(message.record.properties_raw), message.release.property_parser)
+    return (UNIQ_KEY, text) in items
+
+
+def _hashed_text(kind: KeyKind, topic: str, key: str) -> str:
+    return tag_text(topic, key) if kind is KeyKind.TAG else key_text(topic, key)

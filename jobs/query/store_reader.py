@@ -1,0 +1,271 @@
+"""
+Single reads in a store: the record at an offset, the unit of a queue, the index files from new to old.
+
+Nothing is read that is not needed for the answer: a record costs two reads, an index lookup some dozens of 20 bytes.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from functools import cached_property
+from typing import Any, NamedTuple, Self
+
+from jobs.storage import storage_of
+from jobs.storage.model import Reader
+from jobs.store.index_files import geometry_of_index
+from jobs.store.listing import Segment, StoredFile, StoreListing
+from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.layout import HEAD, MIN_RECORD_SIZE, TOPIC_LENGTH
+from rmq_formats.commitlog.record import MessageRecord, decode_record
+from rmq_formats.commitlog.segment import Framing
+from rmq_formats.config_json import decode_config
+from rmq_formats.consumequeue.layout import BATCH_UNIT, UNIT
+from rmq_formats.consumequeue.unit import BatchUnit, Unit, decode_batch_unit, decode_unit
+from rmq_formats.errors import FormatError
+from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.store import FileKind
+
+_OPEN_FILES = 64  # more are closed again, all at once
+_SMALL_READ = 4096  # most records are read with one call
+_WINDOW = 1 << 20
+
+
+class Queue(NamedTuple):
+    """The files of one queue, in order."""
+
+    topic: str
+    queue_id: int
+    files: tuple[StoredFile, ...]
+    is_batch: bool
+
+    @property
+    def unit_size(self) -> int:
+        """Bytes of one unit."""
+        return BATCH_UNIT.size if self.is_batch else UNIT.size
+
+
+class StoreReader:
+    """A store's files, opened when they are first read; a context manager that closes them."""
+
+    def __init__(self, listing: StoreListing, geometry: Geometry | None = None) -> None:
+        """Read *listing*'s files; *geometry* is that of its index files where it cannot be told from them."""
+        self.listing = listing
+        self._geometry = geometry
+        self._stack = ExitStack()
+        self._open: dict[str, Reader] = {}
+        self._framings: dict[str, Framing] = {}
+        self._bases = [segment.base_offset for segment in listing.segments]
+
+    def __enter__(self) -> Self:
+        """Enter."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close every file."""
+        self._close()
+
+    def _close(self) -> None:
+        self._open.clear()
+        self._stack.close()
+
+    def file(self, location: str) -> Reader:
+        """Return an open file."""
+        if location not in self._open:
+            if len(self._open) >= _OPEN_FILES:
+                self._close()
+            storage = storage_of(location, self.listing.options)
+            self._open[location] = self._stack.enter_context(storage.open(location))
+        return self._open[location]
+
+    def segment_for(self, physical_offset: int) -> Segment | None:
+        """Return the segment that holds *physical_offset*; None before, behind and between them."""
+        place = bisect_right(self._bases, physical_offset) - 1
+        if place < 0:
+            return None
+        segment = self.listing.segments[place]
+        return segment if physical_offset < segment.base_offset + segment.readable else None
+
+    def framing(self, segment: Segment) -> Framing:
+        """Tell what stands before each record of a segment."""
+        if segment.location not in self._framings:
+            file = self.file(segment.location)
+            self._framings[segment.location] = framing_of(file.read, segment.readable, segment.base_offset)
+        return self._framings[segment.location]
+
+    def read_record(self, physical_offset: int) -> MessageRecord | None:
+        """Return the record that begins at *physical_offset*, if one does."""
+        segment = self.segment_for(physical_offset)
+        if segment is None:
+            return None
+        file = self.file(segment.location)
+        position = physical_offset - segment.base_offset
+        room = segment.readable - position
+        data = bytes(file.read(position, min(_SMALL_READ, room)))
+        try:
+            head = HEAD.unpack(data)
+            total_size, magic_code = int(head[0]), int(head[1])
+            # Nothing large is read for bytes that are no record.
+            if magic_code not in TOPIC_LENGTH or int(head[_PHYSICAL_OFFSET]) != physical_offset or total_size > room:
+                return None
+            if total_size > len(data):
+                data = bytes(file.read(position, total_size))
+            return decode_record(data, 0, physical_offset)
+        except FormatError:
+            return None
+
+    def first_record(self, segment: Segment) -> MessageRecord | None:
+        """Return the record that a segment begins with."""
+        return self.read_record(segment.base_offset + self.framing(segment).header_size)
+
+    def records(self, segment: Segment) -> Iterator[MessageRecord]:
+        """Yield a segment's records from its first one on, up to the first that is none."""
+        header = self.framing(segment).header_size
+        record = self.first_record(segment)
+        while record:
+            yield record
+            record = self.read_record(record.end_offset + header)
+
+    def record_around(self, segment: Segment, physical_offset: int) -> tuple[int, int]:
+        """Return where the record begins and ends that *physical_offset* is in; behind the last one, that one's."""
+        begin = end = segment.base_offset
+        for begin, end in self._places(segment):  # noqa: B007 - the last place remains
+            if end > physical_offset:
+                break
+        return begin, end
+
+    def record_starts(self, segment: Segment, distance: int) -> Iterator[int]:
+        """Yield positions at which pieces begin, each the first that is *distance* behind the one before."""
+        header = self.framing(segment).header_size
+        wanted = distance
+        for begin, _ in self._places(segment):
+            position = begin - header - segment.base_offset
+            if position >= wanted:
+                yield position
+                wanted = position + distance
+
+    def _places(self, segment: Segment) -> Iterator[tuple[int, int]]:
+        """
+        Yield where each record of a segment begins and ends, up to the first that is none.
+
+        Found by following the sizes from the segment's first byte on: whatever else looks like a record is none.
+        """
+        header = self.framing(segment).header_size
+        file = self.file(segment.location)
+        window, window_start = b"", 0
+        position = header
+        while True:
+            at = position - window_start
+            if not 0 <= at <= len(window) - HEAD.size:
+                window_start, at = position, 0
+                window = bytes(file.read(window_start, _WINDOW))
+            try:
+                head = HEAD.unpack(window, at)
+            except FormatError:
+                return
+            size, stands_at = int(head[0]), int(head[_PHYSICAL_OFFSET])
+            if stands_at != segment.base_offset + position or size < MIN_RECORD_SIZE:
+                return
+            yield stands_at, stands_at + size
+            position += size + header
+
+    @cached_property
+    def index_geometry(self) -> Geometry | None:
+        """The geometry of the index files: as given, as their sizes say, or None where nothing tells."""
+        files = self.listing.index_files
+        if self._geometry or not files:
+            return self._geometry
+        told = geometry_of_index(self.listing)
+        return told.geometry if told and {file.size for file in files} == {told.geometry.file_size} else None
+
+    def index_readers(self) -> list[IndexReader]:
+        """Return the index files, newest first; none where their geometry is unknown."""
+        return list(self._index_readers(self.index_geometry)) if self.index_geometry else []
+
+    def _index_readers(self, geometry: Geometry) -> Iterator[IndexReader]:
+        for file in reversed(self.listing.index_files):
+            yield IndexReader(_reading(self, file.location), geometry, file.location)
+
+    @cached_property
+    def queues(self) -> Mapping[tuple[str, int], Queue]:
+        """Every queue that has files, by topic and queue id."""
+        files: dict[tuple[str, int], list[StoredFile]] = {}
+        for file in self.listing.queue_files:
+            about = file.about
+            if about.kind is not FileKind.CONSUME_QUEUE_EXT and about.topic is not None and about.queue_id is not None:
+                files.setdefault((about.topic, about.queue_id), []).append(file)
+        return {
+            name: Queue(*name, tuple(sorted(own, key=_base_offset)), own[0].about.kind is FileKind.BATCH_CONSUME_QUEUE)
+            for name, own in files.items()
+        }
+
+    def unit(self, queue: Queue, index: int) -> Unit | BatchUnit | None:
+        """Return a queue's unit number *index*; None where no written unit stands."""
+        place = index * queue.unit_size
+        file = next((file for file in reversed(queue.files) if _base_offset(file) <= place), None)
+        if file is None:
+            return None
+        data = bytes(self.file(file.location).read(place - _base_offset(file), queue.unit_size))
+        if len(data) < queue.unit_size:
+            return None
+        unit = decode_batch_unit(data) if queue.is_batch else decode_unit(data)
+        return unit if unit.is_written else None
+
+    def unit_range(self, queue: Queue) -> tuple[int, int]:
+        """Return the number of a queue's first unit that points into the log, and the one behind its last."""
+        end = self._unit_end(queue)
+        first = _base_offset(queue.files[0]) // queue.unit_size
+        start = self.listing.start_offset
+        # As ConsumeQueue#correctMinOffset does, units of deleted segments are left out: offsets ascend in a queue.
+        low, high = first, end
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(queue, middle)
+            if unit is None or unit.physical_offset >= start:
+                high = middle
+            else:
+                low = middle + 1
+        return low, end
+
+    def _unit_end(self, queue: Queue) -> int:
+        for file in reversed(queue.files):
+            position = self._last_written(file, queue.unit_size)
+            if position is not None or file is queue.files[0]:
+                return (_base_offset(file) + (position or 0)) // queue.unit_size
+        return 0
+
+    def _last_written(self, file: StoredFile, unit_size: int) -> int | None:
+        """Return where the zeros begin that end a queue's file, in whole units; None in a file of zeros."""
+        reader = self.file(file.location)
+        end = reader.size
+        while end > 0:
+            start = max(end - _WINDOW, 0)
+            written = len(bytes(reader.read(start, end - start)).rstrip(b"\0"))
+            if written:
+                return -(-(start + written) // unit_size) * unit_size
+            end = start
+        return None
+
+    @cached_property
+    def topic_config(self) -> Mapping[str, Mapping[str, Any]]:
+        """What the broker's `config/topics.json` says of each topic; empty where it is missing or unreadable."""
+        file = next((file for file in self.listing.other_files if file.about.path == "config/topics.json"), None)
+        if file is None:
+            return {}
+        try:
+            table = decode_config(bytes(self.file(file.location).read(0, file.size))).get("topicConfigTable")
+        except FormatError:
+            return {}
+        known = table if isinstance(table, dict) else {}
+        return {name: about for name, about in known.items() if isinstance(about, dict)}
+
+
+_PHYSICAL_OFFSET = [field.name for field in HEAD.fields].index("physical_offset")
+
+
+def _base_offset(file: StoredFile) -> int:
+    return file.about.base_offset or 0
+
+
+def _reading(store: StoreReader, location: str) -> Any:  # noqa: ANN401 - read(position, length)
+    return lambda position, length: store.file(location).read(position, length)

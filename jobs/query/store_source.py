@@ -1,0 +1,149 @@
+"""A store, as queries ask it."""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+from jobs.query.log_search import Progress, holding, silent
+from jobs.query.message import Message
+from jobs.query.mqadmin.text import OffsetRange
+from jobs.query.source import Coverage, Occurrence, Reason, ReasonKind
+from jobs.query.store_keys import StoreKeys
+from jobs.query.store_queues import StoreQueues
+from jobs.query.store_reader import StoreReader
+from jobs.query.store_view import StoreView
+from jobs.store.ranges import newest_written
+from rmq_formats.commitlog.record import Host, MessageRecord
+from rmq_formats.consumequeue.unit import Unit
+from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.release import Release
+from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
+
+LOG_SEARCHED_UNASKED = 1 << 30  # an empty answer is explained by the log itself up to this size
+
+
+class StoreSource:
+    """A store."""
+
+    def __init__(
+        self,
+        reader: StoreReader,
+        release: Release,
+        *,
+        through_log: bool = False,
+        progress: Progress = silent,
+    ) -> None:
+        """Answer from *reader*'s files; *through_log*: as if index and queue files were lost."""
+        self.reader = reader
+        self.release = release
+        self._view = StoreView(reader, release, through_log, progress)
+        self.notes = self._view.notes
+        self._keys = StoreKeys(self._view)
+        self._queues = StoreQueues(self._view)
+
+    def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+        """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
+        return self._keys.find(kind, topic, key, begin, end)
+
+    def occurrences(self, text: str) -> Iterator[Occurrence]:
+        """Yield messages that have *text* as a key of any kind, under any topic; to explain an empty answer."""
+        yield from self._keys.indexed(text, self.topics())
+        if self._log_is_searched:
+            yield from self._keys.logged(text)
+        else:
+            self._view.say("only index files were asked, not the log itself; --through-log searches it")
+
+    @property
+    def _log_is_searched(self) -> bool:
+        size = sum(segment.readable for segment in self.reader.listing.segments)
+        return self._view.through_log or size <= LOG_SEARCHED_UNASKED
+
+    def at(self, physical_offset: int, host: Host | None = None) -> Message | None:
+        """Return the message that begins at an offset, whatever *host* it names."""
+        del host
+        return self._view.at(physical_offset)
+
+    def place(self, physical_offset: int) -> Reason:
+        """Say what stands at an offset where no message begins."""
+        listing = self.reader.listing
+        if physical_offset < listing.start_offset:
+            text = f"offset {physical_offset} is deleted: the log begins at {listing.start_offset}"
+            return Reason(ReasonKind.SEGMENT_DELETED, text)
+        segment = self.reader.segment_for(physical_offset)
+        if segment is None:
+            kind = ReasonKind.BEHIND_LOG if physical_offset >= listing.end_offset else ReasonKind.SEGMENT_DELETED
+            text = f"offset {physical_offset} is in no file of the log, which ends at {listing.end_offset}"
+            return Reason(kind, text)
+        begin, end = self.reader.record_around(segment, physical_offset)
+        if begin < physical_offset < end:
+            record = self.at(begin)
+            named = f", {record.offset_id}" if record else ""
+            text = f"offset {physical_offset} points inside the record at {begin}{named}"
+            return Reason(ReasonKind.INSIDE_RECORD, text)
+        if segment.base_offset == newest_written(listing):
+            text = f"offset {physical_offset} is behind the last record, which ends at {end}"
+            return Reason(ReasonKind.BEHIND_LOG, text)
+        text = f"no record begins at offset {physical_offset}: the records of {segment.location} end at {end}"
+        return Reason(ReasonKind.NO_RECORD, text)
+
+    def queue_offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
+        """Return which offsets a queue holds; None when there is no such queue."""
+        return self._queues.offsets(topic, queue_id)
+
+    def in_queue(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
+        """Return a queue's message by its number."""
+        return self._queues.message(topic, queue_id, queue_offset)
+
+    def run_of_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
+        """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
+        return (self._queues.message(topic, queue_id, number) for number in range(begin, end))
+
+    def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
+        """Return a queue's ConsumeQueue unit; None in a BatchConsumeQueue, and where the file is lost."""
+        return self._queues.unit(topic, queue_id, queue_offset)
+
+    def pull_end(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Return the queue offset that one pull from *queue_offset* does not go beyond."""
+        return self._queues.pull_end(topic, queue_id, queue_offset)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues."""
+        return self._queues.ids(topic)
+
+    def topics(self) -> frozenset[str]:
+        """Name every topic that has queue files, or that the broker's own table has."""
+        return self._topics
+
+    @cached_property
+    def _topics(self) -> frozenset[str]:
+        known = {topic for topic, _ in self.reader.queues} | set(self.reader.topic_config)
+        if known or not self._log_is_searched:
+            return frozenset(known)
+        return frozenset(message.topic for message in self._view.search(holding("")))
+
+    def hosts(self) -> list[Host]:
+        """Return the store hosts of the first record of the first and the last segment."""
+        return sorted({record.store_host for record in self._samples()})
+
+    def _samples(self) -> Iterator[MessageRecord]:
+        listing = self.reader.listing
+        newest = newest_written(listing)
+        for segment in listing.segments:
+            if segment.base_offset in {listing.start_offset, newest}:
+                record = self.reader.first_record(segment)
+                if record:
+                    yield record
+
+    def coverage(self) -> Coverage:
+        """Say what is there; the newest time as the checkpoint or the index files have it."""
+        listing = self.reader.listing
+        times = [record.store_timestamp for record in self._samples()]
+        newest = [*times, *(file.header.end_timestamp for file in self.reader.index_readers()[:1]), *self._flushed()]
+        return Coverage(
+            listing.start_offset, listing.end_offset, times[0] if times else None, max(newest) if times else None
+        )
+
+    def _flushed(self) -> Iterator[int]:
+        for file in self.reader.listing.other_files:
+            if file.about.kind is FileKind.CHECKPOINT and file.size >= CHECKPOINT.size:
+                data = bytes(self.reader.file(file.location).read(0, CHECKPOINT.size))
+                yield decode_checkpoint(data).physical_timestamp

@@ -1,0 +1,1 @@
+"""Queue files and index files written again from the log, and put in place."""

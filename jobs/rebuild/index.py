@@ -1,0 +1,308 @@
+"""
+Write a store's index files anew: all of them, or those that are lost among others.
+
+The story: learn the geometry and the rules, bring the keys into one row, recompute the survivors if any are to be kept,
+plan what is missing, let one task build each file, see every file from here, and write the manifest last.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from jobs.console.exit_codes import ExitCode
+from jobs.products.index.explanation import Explained, Verdict, explain
+from jobs.products.index.file_builder import BuiltFile, RealFile, Recipe, build_file, check_built
+from jobs.products.index.file_names import names_between
+from jobs.products.index.key_row import KeyRow, collect_keys
+from jobs.products.index.placement import Kind, Log, Planned, plan_all, plan_lost
+from jobs.products.index.settings import Settings, Wanted, settle
+from jobs.products.index.survivors import Survivor, completed_end, header_before, real_files
+from jobs.storage import storage_of
+from jobs.storage.local import Care
+from jobs.storage.locations import is_local, join, local_path, normalise
+from jobs.storage.scratch import PREFIX, Scratch, scratch_beside
+from jobs.store.listing import StoreListing, list_store
+from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
+from jobs.store.retention import ListedLog
+from jobs.store.workers import Workers
+from rmq_formats.indexfile.layout import IndexHeader
+
+MANIFEST = "MANIFEST.json"
+CHECKERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a user asked for."""
+
+    store: str
+    out: str
+    wanted: Wanted = Wanted()  # noqa: RUF009 - a tuple
+    commitlog: Sequence[str] = ()
+    lost_only: bool = False
+    broker_runs: bool = False
+    range_size: int = DEFAULT_RANGE_SIZE
+    care: Care | None = None  # how to read the store
+
+
+class ToBuild(NamedTuple):
+    """One file to be built: its name, what it is, what it is made of."""
+
+    name: str
+    kind: Kind
+    recipe: Recipe
+    start: int
+    doubt: str
+    replaces: tuple[str, ...] = ()  # files in the store that must go when this one comes
+
+
+@dataclass(slots=True)
+class Result:
+    """What was made."""
+
+    store: str
+    out: str
+    settings: Settings
+    lost_only: bool
+    row_keys: int
+    records: int
+    damaged_bytes: int
+    files: list[dict[str, Any]] = field(default_factory=list)
+    survivors: list[dict[str, Any]] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+
+    @property
+    def contradictions(self) -> list[dict[str, Any]]:
+        """The survivors that no rule explains."""
+        return [entry for entry in self.survivors if entry["role"] == "contradicts"]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """A survivor that contradicts weighs more than damage."""
+        if self.contradictions:
+            return ExitCode.MISMATCH
+        return ExitCode.DAMAGE if self.damaged_bytes or self.replaced else ExitCode.CLEAN
+
+    def describe(self) -> dict[str, Any]:
+        """Return the manifest."""
+        return {
+            "store": self.store,
+            **self.settings.describe(),
+            "lost_only": self.lost_only,
+            "messages": self.records,
+            "keys": self.row_keys,
+            "damaged_bytes": self.damaged_bytes,
+            "files": self.files,
+            "survivors": self.survivors,
+            "replaced": self.replaced,
+        }
+
+
+def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Result:
+    """Build the files and the manifest in the output directory."""
+    listing, files, settings = look(request, options, request.care.shared_by(workers.width) if request.care else None)
+    directory = normalise(request.out)  # a relative path is one of ours, not of the tasks
+    with scratch_beside(directory, options) as scratch:
+        if request.lost_only:
+            plan = _plan_lost(request, workers, listing, files, settings, scratch)
+        else:
+            plan = _plan_all(request, workers, listing, settings, scratch)
+        result = Result(
+            listing.root, request.out, settings, request.lost_only, len(plan.row), plan.row.records, plan.row.damage,
+            survivors=[_describe_survivor(explained) for explained in plan.explained],
+            replaced=sorted(name for build in plan.builds for name in build.replaces),
+        )  # fmt: skip
+        if result.contradictions:
+            return result
+        work = [(build.name, build.recipe) for build in plan.builds]
+        built = workers.map(work, partial(build_file, directory=directory, options=options))
+    check = partial(check_built, directory=directory, options=options)
+    with ThreadPoolExecutor(CHECKERS) as checkers:
+        list(checkers.map(check, built))
+    result.files = [_describe_file(build, file, plan.explained) for build, file in zip(plan.builds, built, strict=True)]
+    manifest = json.dumps(result.describe(), indent=1).encode()
+    storage_of(directory, options).create(join(directory, MANIFEST), manifest)
+    return result
+
+
+def look(request: Request, options: dict[str, str], care: Care | None) -> tuple[StoreListing, list[RealFile], Settings]:
+    """Return what there is and what to build by; `UndecidedError` for what has to be given."""
+    listing = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
+    files = real_files(listing)
+    return listing, files, settle(listing, files, request.wanted)
+
+
+class _Plan(NamedTuple):
+    row: KeyRow
+    builds: list[ToBuild]
+    explained: Sequence[Explained] = ()
+
+
+def _plan_all(request: Request, workers: Workers, listing: StoreListing, settings: Settings, scratch: Scratch) -> _Plan:
+    ranges = plan_ranges(listing, range_size=request.range_size)
+    row = collect_keys(workers, ListedLog(listing, ranges), settings.rules.value, scratch)
+    maker = _Maker(listing, settings, row)
+    planned = plan_all(_log(row), settings.geometry.value.capacity)
+    names = names_between([maker.time(plan.start) for plan in planned], settings.zone.value)
+    return _Plan(row, [maker.build(name, plan) for name, plan in zip(names, planned, strict=True)])
+
+
+def _log(row: KeyRow) -> Log:
+    return Log(len(row), row.records, row.ends_without_keys, row.start_offset == 0)
+
+
+def _plan_lost(  # noqa: PLR0913, PLR0917 - the actors of the story
+    request: Request,
+    workers: Workers,
+    listing: StoreListing,
+    files: Sequence[RealFile],
+    settings: Settings,
+    scratch: Scratch,
+) -> _Plan:
+    geometry = settings.geometry.value
+    ranges = plan_ranges(listing, range_size=request.range_size)
+    explanation = explain(workers, ListedLog(listing, ranges), files, geometry, settings.rules.value, scratch)
+    kept = [
+        explained.survivor
+        for explained in explanation.files
+        if explained.survivor is not None and explained.verdict.is_explained
+    ]
+    damaged = [explained.real.name for explained in explanation.files if explained.verdict.is_damage]
+    last_is_kept = bool(kept) and kept[-1].real.name == explanation.files[-1].real.name
+    builds = lost_files(
+        listing, settings, explanation.row, kept, damaged, complete_last=last_is_kept and not request.broker_runs
+    )
+    return _Plan(explanation.row, builds, explanation.files)
+
+
+def lost_files(  # noqa: PLR0913 - what there is
+    listing: StoreListing,
+    settings: Settings,
+    row: KeyRow,
+    kept: Sequence[Survivor],
+    damaged: Sequence[str] = (),
+    *,
+    complete_last: bool = False,
+) -> list[ToBuild]:
+    """Return the files to be built so that, with those *kept*, nothing is missing; *damaged* ones are replaced."""
+    geometry = settings.geometry.value
+    maker = _Maker(listing, settings, row)
+    anchors = [survivor.anchor(geometry) for survivor in kept]
+    builds: list[ToBuild] = []
+    if complete_last and not anchors[-1].is_full and anchors[-1].end < len(row):
+        # Nobody goes on in this file: what is missing in it is lost.
+        builds.append(maker.complete(kept[-1]))
+        end = completed_end(kept[-1], geometry, row)
+        anchors[-1] = anchors[-1]._replace(end=end, is_full=builds[-1].kind is Kind.FULL)
+    planned = plan_lost(_log(row), geometry.capacity, anchors)
+    builds += _named(planned, [survivor.real.name for survivor in kept], damaged, settings, maker)
+    return sorted(builds, key=lambda build: build.name)
+
+
+def _named(
+    planned: Sequence[Planned], names: Sequence[str], damaged: Sequence[str], settings: Settings, maker: "_Maker"
+) -> Iterator[ToBuild]:
+    """Name the files of each gap so that they sort into it; damaged files there are replaced."""
+    for after, group in groupby(planned, key=lambda plan: plan.after):
+        gap = list(group)
+        before = names[after] if after >= 0 else ""
+        behind = names[after + 1] if after + 1 < len(names) else ""
+        replaced = [name for name in damaged if before < name and (not behind or name < behind)]
+        if len(replaced) == len(gap):
+            chosen = replaced
+        else:
+            times = [maker.time(plan.start) for plan in gap]
+            chosen = names_between(times, settings.zone.value, before, behind)
+        for number, (name, plan) in enumerate(zip(chosen, gap, strict=True)):
+            yield maker.build(name, plan)._replace(replaces=tuple(replaced) if number == 0 else ())
+
+
+class _Maker:
+    """Turns plans into recipes."""
+
+    def __init__(self, listing: StoreListing, settings: Settings, row: KeyRow) -> None:
+        self._settings = settings
+        self._row = row
+        self._options = dict(listing.options)
+
+    def time(self, start: int) -> int:
+        """Return the store time of the message that made the file."""
+        keys = self._row.keys(start, start + 1) or self._row.keys(start - 1, start)
+        return keys[0].store_timestamp if keys else 0
+
+    def build(self, name: str, plan: Planned) -> ToBuild:
+        """Return what the planned file is made of."""
+        recipe = self._recipe(plan.start, plan.end, header_before(self._row, plan.start))
+        return ToBuild(name, plan.kind, recipe, plan.start, plan.doubt)
+
+    def complete(self, survivor: Survivor) -> ToBuild:
+        """Return what the newest file is made of once all messages are in it."""
+        geometry = self._settings.geometry.value
+        more = self._row.parts(survivor.end, completed_end(survivor, geometry, self._row))
+        recipe = replace(
+            self._recipe(0, 0, survivor.previous),
+            parts=(*survivor.parts(self._row), *more),
+            real=survivor.real,
+            head=survivor.head,
+        )
+        kind = Kind.FULL if recipe.entries == geometry.capacity else Kind.OPEN
+        return ToBuild(survivor.real.name, kind, recipe, survivor.start, "", (survivor.real.name,))
+
+    def _recipe(self, start: int, end: int, previous: IndexHeader | None) -> Recipe:
+        return Recipe(
+            self._settings.geometry.value,
+            self._settings.rules.value,
+            self._row.source,
+            tuple(self._row.parts(start, end)),
+            previous,
+            self._settings.empty_index_count,
+            options=self._options,
+        )
+
+
+def _describe_file(build: ToBuild, file: BuiltFile, explained: Sequence[Explained]) -> dict[str, Any]:
+    equal = sum(entry.verdict is Verdict.EQUAL for entry in explained)
+    proven = bool(equal) and not build.doubt and build.kind is not Kind.SUPPLEMENT
+    proof = f"{equal} survivors recomputed and equal" if equal else "no survivor was compared"
+    return {
+        "name": file.name,
+        "kind": build.kind,
+        "size": file.size,
+        "sha256": file.sha256,
+        "header": file.header._asdict(),
+        "first_key": build.start,
+        "keys": build.recipe.entries,
+        "ranges": len(build.recipe.parts),
+        "proven": proven,
+        "proof": build.doubt or proof,
+    }
+
+
+def _describe_survivor(explained: Explained) -> dict[str, Any]:
+    verdict = explained.verdict
+    role = "kept" if verdict.is_explained else "lost" if verdict.is_damage else "contradicts"
+    return {
+        "name": explained.real.name,
+        "verdict": verdict,
+        "role": role,
+        "detail": explained.detail,
+        "differences": [str(difference) for difference in explained.compared.differences] if explained.compared else [],
+    }
+
+
+def is_unused(out: str, options: dict[str, str]) -> bool:
+    """Tell whether nothing lies in the output directory that the files could be mixed up with."""
+    try:
+        files = storage_of(out, options).list_files(out)
+    except FileNotFoundError:
+        return True
+    return all(file.name.startswith((PREFIX, ".")) for file in files)
+
+
+def is_inside(out: str, store: str) -> bool:
+    """Tell whether the output directory lies in the store."""
+    return is_local(out) and is_local(store) and f"{local_path(out)}/".startswith(f"{local_path(store)}/")

@@ -1,0 +1,250 @@
+"""
+Write a store's queues anew: units collected range by range, then each queue appended in the order of the log.
+
+A group of queues is one task: it reads its stretch of every range's units in turn and keeps of each queue only where it
+stands, so memory does not grow with a queue. What a queue's files hold depends on nothing but the log and the rules.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from shutil import rmtree
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from jobs.rebuild.unit_files import UnitFile, read_units, write_units
+from jobs.storage.local import flush_directory
+from jobs.storage.scratch import Scratch
+from jobs.store.queue_files import Units
+from jobs.store.ranges import Range
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder, Stretch
+from rmq_formats.consumequeue.collect import UnitCollector
+from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
+from rmq_formats.store import name_of_offset
+
+EXTENSION = "consumequeue_ext"
+ATTEMPT = ".attempt-"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What queues are made by."""
+
+    rules: QueueRules
+    file_sizes: dict[QueueKind, int]
+    ext_file_size: int | None  # None: no ConsumeQueueExt
+    groups: int
+    directory: str
+    scratch: Scratch
+
+
+class RangeUnits(NamedTuple):
+    """What one range of the log gives."""
+
+    units: UnitFile
+    records: int
+    damaged: int  # bytes that are no record
+
+
+class BuiltFile(NamedTuple):
+    """One file: all behind `written` is zeros."""
+
+    path: str  # below the output directory
+    size: int
+    written: int
+    sha256: str  # of the written bytes
+
+
+@dataclass(slots=True)
+class BuiltQueue:
+    """What became of a queue."""
+
+    name: QueueName
+    files: list[BuiltFile]
+    first_queue_offset: int  # of the first unit that the log gives; what was before is not in the log
+    units: int
+    misplaced: int
+    skipped: int
+
+    def describe(self) -> dict[str, Any]:
+        """Return the queue's entry in the manifest."""
+        return {
+            "kind": self.name.kind,
+            "topic": self.name.topic,
+            "queue_id": self.name.queue_id,
+            "first_queue_offset": self.first_queue_offset,
+            "units": self.units,
+            "misplaced": self.misplaced,
+            "skipped": self.skipped,
+            "files": [file._asdict() for file in self.files],
+        }
+
+
+def collect(recipe: Recipe, _range: Range, pieces: Iterator[Records | Piece]) -> RangeUnits:
+    """Write the units of one range to a scratch file."""
+    collector = UnitCollector(recipe.rules)
+    records = damaged = 0
+    for item in pieces:
+        if isinstance(item, Piece):
+            damaged += item.size if item.kind is PieceKind.DAMAGE else 0
+        else:
+            records += len(item.positions)
+            collector.add(item)
+    return RangeUnits(write_units(recipe.scratch, collector.finish(), recipe.groups), records, damaged)
+
+
+def discard(recipe: Recipe, units: RangeUnits) -> None:
+    """Remove what was written for a range that is not accepted."""
+    if units.units.file:
+        recipe.scratch.delete(units.units.file)
+
+
+def build_group(group: int, *, recipe: Recipe, ranges: Sequence[UnitFile]) -> list[BuiltQueue]:
+    """Write the queues of a group, each whole or not at all; a second attempt gives the same files."""
+    attempt = Path(recipe.directory) / f"{ATTEMPT}{uuid4()}"
+    queues: dict[QueueName, _Queue] = {}
+    try:
+        for unit_file in ranges:
+            for name, units in read_units(recipe.scratch, unit_file, group):
+                queue = queues.get(name)
+                if queue is None:
+                    queue = queues[name] = _Queue(recipe, name, attempt)
+                queue.append(units)
+        return [queues[name].finish() for name in sorted(queues)]
+    finally:
+        rmtree(attempt, ignore_errors=True)
+
+
+class _Queue:
+    """One queue that is being written."""
+
+    def __init__(self, recipe: Recipe, name: QueueName, attempt: Path) -> None:
+        self._name = name
+        self._directory = Path(recipe.directory)
+        self._is_safe = name.is_safe
+        size = recipe.file_sizes[name.kind]
+        self._builder = QueueBuilder(name.kind, size, recipe.rules.releases)
+        self._files = _Files(attempt, folder_of(name), size)
+        self._extension: ExtBuilder | None = None
+        self._extension_files: _Files | None = None
+        if recipe.ext_file_size is not None and name.kind is QueueKind.PLAIN:
+            self._extension = ExtBuilder(recipe.ext_file_size)
+            self._extension_files = _Files(attempt, extension_folder_of(name), recipe.ext_file_size)
+        self._first: int | None = None
+        self._units = 0
+
+    def append(self, units: Units) -> None:
+        if self._first is None:
+            self._first = int(units["queue_offset"][0])
+        self._units += units.size
+        if not self._is_safe:
+            return
+        if self._extension is not None and self._extension_files is not None:
+            units, stretches = self._extension.append(units)
+            for stretch in stretches:
+                self._extension_files.write(stretch)
+        for stretch in self._builder.append(units):
+            self._files.write(stretch)
+
+    def finish(self) -> BuiltQueue:
+        start = self._builder.start or 0
+        files = self._files.finish(self._directory, range(start, self._builder.files_end, self._builder.file_size))
+        if self._extension_files is not None:
+            files += self._extension_files.finish(self._directory)
+        return BuiltQueue(
+            self._name, files, self._first or 0, self._units, self._builder.misplaced, self._builder.skipped
+        )
+
+
+def folder_of(name: QueueName) -> str:
+    """Return where a queue's files go below the output: `<topic>/<queue id>`, as below `consumequeue`."""
+    inner = f"{name.topic}/{name.queue_id}"
+    return inner if name.kind is QueueKind.PLAIN else f"{name.kind}/{inner}"
+
+
+def extension_folder_of(name: QueueName) -> str:
+    """Return where the files of a queue's extension go below the output."""
+    return f"{EXTENSION}/{name.topic}/{name.queue_id}"
+
+
+@dataclass(slots=True)
+class _Files:
+    """The files of one folder: written front to back, hashed as they are written."""
+
+    attempt: Path
+    folder: str
+    size: int
+    _written: dict[int, int] = field(default_factory=dict)
+    _hashes: dict[int, Any] = field(default_factory=dict)
+    _finished: dict[int, str] = field(default_factory=dict)
+
+    def write(self, stretch: Stretch) -> None:
+        """Write bytes behind those that are there, into as many files as they need."""
+        offset, data = stretch.offset, memoryview(stretch.data)  # type: ignore[arg-type]  # an array of bytes
+        while data:
+            base = offset // self.size * self.size
+            part = data[: base + self.size - offset]
+            self._write(base, offset - base, part)
+            offset, data = offset + len(part), data[len(part) :]
+
+    def _write(self, base: int, position: int, data: memoryview) -> None:
+        if base not in self._hashes:
+            for done, digest in self._hashes.items():
+                self._finished[done] = digest.hexdigest()
+            self._hashes = {base: sha256()}
+        path = self._path(base)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            done = 0
+            while done < len(data):
+                done += os.pwrite(descriptor, data[done:], position + done)
+        finally:
+            os.close(descriptor)
+        self._hashes[base].update(data)
+        self._written[base] = position + len(data)
+
+    def _path(self, base: int) -> Path:
+        folder = self.attempt / self.folder
+        if base not in self._written:
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder / name_of_offset(base)
+
+    def finish(self, directory: Path, bases: Sequence[int] = ()) -> list[BuiltFile]:
+        """Give every file its size, flush it, and move the folder to its place."""
+        for base, digest in self._hashes.items():
+            self._finished[base] = digest.hexdigest()
+        built = []
+        for base in sorted({*bases, *self._written}):
+            descriptor = os.open(self._path(base), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.ftruncate(descriptor, self.size)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            digest = self._finished.get(base, sha256().hexdigest())
+            path = f"{self.folder}/{name_of_offset(base)}"
+            built.append(BuiltFile(path, self.size, self._written.get(base, 0), digest))
+        if built:
+            flush_directory(self.attempt / self.folder)
+            self._move(directory)
+        return built
+
+    def _move(self, directory: Path) -> None:
+        target = directory / self.folder
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):  # an earlier attempt of this task got as far: the same bytes
+            self._rename(target)
+        flush_directory(target.parent)
+
+    def _rename(self, target: Path) -> None:
+        try:
+            (self.attempt / self.folder).rename(target)
+        except OSError as error:
+            if target.is_dir():
+                raise FileExistsError(str(target)) from error
+            raise

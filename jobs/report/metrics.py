@@ -1,0 +1,42 @@
+"""Figures of a run as a text file that a Prometheus node exporter collects."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from time import time
+
+from jobs.ingest.request import Summary
+
+PREFIX = "rmq_lake_ingest"
+
+
+def write_metrics(path: Path, summary: Summary) -> None:
+    """Replace *path* by the figures of a run that has ended; a reader sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    attempt = path.with_name(f".{path.name}.attempt")
+    attempt.write_text("".join(_lines(summary)), encoding="utf-8")
+    attempt.replace(path)
+
+
+def _lines(summary: Summary) -> Iterator[str]:
+    labels = f'{{broker="{_escaped(summary.broker)}"}}'
+    for name, (value, meaning) in figures(summary).items():
+        yield f"# HELP {PREFIX}_{name} {meaning}\n# TYPE {PREFIX}_{name} gauge\n{PREFIX}_{name}{labels} {value}\n"
+
+
+def figures(summary: Summary) -> Mapping[str, tuple[float, str]]:
+    """Return each figure of a run, and what it means."""
+    return {
+        "end_time_seconds": (round(time(), 3), "When the run ended."),
+        "exit_code": (int(summary.exit_code), "How it ended: 0 clean, 3 damage or a gap."),
+        "messages": (summary.messages, "Rows that it added to messages."),
+        "log_offset": (summary.to_offset, "Physical offset up to which the lake has the log."),
+        "behind_bytes": (summary.behind, "Bytes of the log that the broker has not dispatched to its queues."),
+        "quarantined": (summary.quarantined, "Damaged places that it found."),
+        "gaps": (len(summary.gaps), "Ranges of offsets that the lake will not have."),
+        "unit_differences": (summary.units.get("differences", 0), "Queue units that do not fit their messages."),
+        "duration_seconds": (round(sum(summary.seconds.values()), 3), "How long it took, the start of Spark included."),
+    }
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,130 @@
+"""
+Run a task on every range of a plan, on Spark, and accept only what chains.
+
+Ranges are cut by size, and all but the first of a segment look for their first record themselves. That search can be
+fooled: a body may hold whole records, stale ones lie behind the end of the log. So the driver lays the ranges end to
+end: where one ends, the next must begin. One that does not is thrown away and read again from the true boundary, and
+one that the piece before it covers is dropped. Any cut gives the same records.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Generic, NamedTuple, TypeVar
+
+from pyspark import Accumulator, TaskContext
+from pyspark.sql import SparkSession
+
+from jobs.console.progress import Work, announce, of_spark_job
+from jobs.store.range_reader import RangeReader, Seen
+from jobs.store.ranges import Range
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece
+from rmq_formats.compiled import IS_FIRST_USE
+from rmq_formats.errors import FormatError
+
+T = TypeVar("T")
+Task = Callable[[Range, Iterator[Records | Piece]], T]
+
+
+class Outcome(NamedTuple, Generic[T]):
+    """What a task made of one range."""
+
+    range: Range
+    seen: Seen
+    payload: T
+
+
+def run_ranges(
+    spark: SparkSession,
+    ranges: Sequence[Range],
+    task: Task[T],
+    discard: Callable[[T], object] = id,
+    label: str = "reading",
+) -> list[Outcome[T]]:
+    """
+    Return the outcome of each range that holds part of the log, in order.
+
+    *task* must read its pieces to the end. *discard* undoes what a task wrote for a range that is not accepted.
+    """
+    size = sum(range_.end - range_.start for range_ in ranges)
+    if IS_FIRST_USE and (spark.sparkContext.master or "").startswith("local"):
+        announce("rmq-lake: compiling what reads the log, once …")
+    records = spark.sparkContext.accumulator(0)
+    with of_spark_job(spark, Work(label, len(ranges), size), lambda: records.value):
+        return chained(ranges, lambda some: _run(spark, some, task, records), discard)
+
+
+def chained(
+    ranges: Sequence[Range],
+    run: Callable[[Sequence[Range]], list[Outcome[T]]],
+    discard: Callable[[T], object] = id,
+) -> list[Outcome[T]]:
+    """Run *ranges*, and again what does not chain; return the outcomes that do."""
+    accepted: list[Outcome[T]] = []
+    for range_, outcome in zip(ranges, run(ranges), strict=True):
+        boundary = _boundary(accepted, range_)
+        if _log_ends(accepted) or (range_.sync and boundary >= range_.end_offset):
+            discard(outcome.payload)
+        elif range_.sync and outcome.seen.first != boundary and not _is_gone(outcome, *accepted[-1:]):
+            discard(outcome.payload)
+            start = boundary - range_.base_offset
+            known = accepted[-1].seen.store_timestamp
+            accepted += run([replace(range_, start=start, sync=False, store_timestamp=known)])
+        else:
+            accepted.append(outcome)
+    return accepted
+
+
+def watermark(accepted: Sequence[Outcome[T]], from_offset: int) -> int:
+    """Return where the next run goes on: behind the last whole record, which what follows may not be yet."""
+    if not accepted:
+        return from_offset
+    seen = accepted[-1].seen
+    return seen.next if seen.open_at is None else seen.open_at
+
+
+def _is_gone(*outcomes: Outcome[T]) -> bool:
+    """Tell whether retention was faster: what was read of a file that is gone is all that there will ever be."""
+    return any(outcome.seen.gone for outcome in outcomes)
+
+
+def _log_ends(accepted: Sequence[Outcome[T]]) -> bool:
+    """Tell whether the last range met the end of what is written; behind it lie zeros and leftovers."""
+    return bool(accepted) and accepted[-1].seen.open_at is not None
+
+
+def _boundary(accepted: Sequence[Outcome[T]], range_: Range) -> int:
+    """Return where the pieces of *range_* must begin."""
+    same_segment = accepted and accepted[-1].range.location == range_.location
+    return accepted[-1].seen.next if same_segment else range_.start_offset
+
+
+def _run(spark: SparkSession, ranges: Sequence[Range], task: Task[T], records: Accumulator[int]) -> list[Outcome[T]]:
+    if not ranges:
+        return []
+
+    def work(part: Iterable[Range]) -> Iterator[Outcome[T] | FormatError | OSError]:
+        for range_ in part:
+            try:
+                outcome = run_range(range_, task)
+                records.add(outcome.seen.records)
+                yield outcome
+            except (FormatError, OSError) as error:
+                context = TaskContext.get()
+                if context is not None and context.attemptNumber() == 0:
+                    raise  # Spark tries once more
+                yield error  # as it is: a failed job would wrap it in pages of traces
+
+    outcomes: list[Outcome[T]] = []
+    for result in spark.sparkContext.parallelize(ranges, len(ranges)).mapPartitions(work).collect():
+        if isinstance(result, FormatError | OSError):
+            raise result
+        outcomes.append(result)
+    return outcomes
+
+
+def run_range(range_: Range, task: Task[T]) -> Outcome[T]:
+    """Run *task* on one range, here."""
+    reader = RangeReader(range_)
+    payload = task(range_, reader.pieces())
+    return Outcome(range_, reader.seen, payload)

@@ -1,0 +1,30 @@
+"""The index files of a store as one thing: the geometry that they share."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import cache
+
+from jobs.storage import storage_of
+from jobs.storage.model import Reader
+from jobs.store.listing import StoreListing
+from rmq_formats.indexfile.geometry import IndexBytes, ToldGeometry, told_geometry
+from rmq_formats.layout import Buffer
+
+
+def geometry_of_index(
+    listing: StoreListing, hash_slots: int | None = None, index_num: int | None = None
+) -> ToldGeometry | None:
+    """Return the geometry that a store's index files tell, opening no more of them than are needed for it."""
+    with ExitStack() as stack:
+
+        @cache
+        def opened(location: str) -> Reader:
+            file: Reader = stack.enter_context(storage_of(location, listing.options).open(location))
+            return file
+
+        files = [IndexBytes(file.size, _reading(opened, file.location)) for file in listing.index_files]
+        return told_geometry(files, hash_slots, index_num)
+
+
+def _reading(opened: Callable[[str], Reader], location: str) -> Callable[[int, int], Buffer]:
+    return lambda position, length: opened(location).read(position, length)

@@ -1,0 +1,134 @@
+"""
+Where a store's queues end, and how far its log was dispatched.
+
+Beside a running broker no two looks show the same state. The dispatcher follows the log in order, so whatever lies
+before the end of any unit that was seen once has its unit by the time of a second look. Hence two looks: the first
+tells how far the log was dispatched, the second, at files listed anew, where the queues end, and the log is read after
+both.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from jobs.products.queues.settings import is_closed
+from jobs.store.listing import StoreListing, with_queues_of_now
+from jobs.store.queue_files import StoredQueue, is_written, stored_queues
+from jobs.store.workers import Workers
+from rmq_formats.consumequeue.unit import QueueName
+
+EVERYTHING = (1 << 63) - 1
+_AT_ONCE = 500  # queues a task
+
+
+class Look(NamedTuple):
+    """What was seen of the queues before the log was read."""
+
+    queues: tuple[StoredQueue, ...]
+    watermarks: tuple[int, ...]  # position behind what earlier runs have taken, of each queue
+    ends: tuple[int, ...]  # position behind the last unit of each queue
+    dispatched: int  # physical offset: every record before it had its units
+
+
+class _Seen(NamedTuple):
+    """One queue at one look."""
+
+    watermark: int
+    end: int
+    physical_end: int  # of its last unit's record
+
+
+def look(
+    workers: Workers,
+    listing: StoreListing,
+    watermarks: Mapping[QueueName, int] | None = None,
+    from_offset: int = 0,
+    takes: Callable[[str], bool] | None = None,
+) -> Look:
+    """
+    Look at every queue twice; a store that was shut down in order was dispatched to its end.
+
+    Earlier runs took every unit before *from_offset*, up to the *watermarks*. *takes* chooses topics: the others are
+    looked at for how far the log was dispatched, no more.
+    """
+    known = watermarks or {}
+    every = stored_queues(listing)
+    looks = _look_at_all(workers, [_Wish(queue, known.get(queue.name), from_offset) for queue in every], listing)
+    dispatched = max((seen.physical_end for seen in looks), default=0)
+    closed = is_closed(listing)
+    first = {queue.name: seen for queue, seen in zip(every, looks, strict=True)}
+    # What was dispatched may lie in a file, or a queue, that was made after the store was listed.
+    queues = every if closed else stored_queues(with_queues_of_now(listing))
+    queues = [queue for queue in queues if takes is None or takes(queue.name.topic)]
+    if closed:
+        seen = [first[queue.name] for queue in queues]
+    else:
+        wishes = [_again(queue, first.get(queue.name), known.get(queue.name), from_offset) for queue in queues]
+        seen = _look_at_all(workers, wishes, listing)
+    return Look(
+        tuple(queues),
+        tuple(max(first.get(queue.name, at).watermark, queue.start) for queue, at in zip(queues, seen, strict=True)),
+        tuple(at.end for at in seen),
+        EVERYTHING if closed else dispatched,
+    )
+
+
+class _Wish(NamedTuple):
+    """A queue to look at, and what is known of it."""
+
+    queue: StoredQueue
+    known: int | None  # position behind the units that were taken, or seen
+    from_offset: int  # those are of records before it
+
+
+def _again(queue: StoredQueue, seen: _Seen | None, known: int | None, from_offset: int) -> _Wish:
+    """Look for the end from where it was seen; or for everything, in a queue that is new."""
+    return _Wish(queue, known, from_offset) if seen is None else _Wish(queue, seen.end, EVERYTHING)
+
+
+def _look_at_all(workers: Workers, wishes: Sequence[_Wish], listing: StoreListing) -> list[_Seen]:
+    parts = [wishes[at : at + _AT_ONCE] for at in range(0, len(wishes), _AT_ONCE)]
+    task = partial(_look_at, limit=listing.end_offset)
+    return [seen for part in workers.map(parts, task) for seen in part]
+
+
+def _look_at(wishes: Sequence[_Wish], *, limit: int) -> list[_Seen]:
+    return [_seen(*wish, limit) for wish in wishes]
+
+
+def _seen(queue: StoredQueue, known: int | None, from_offset: int, limit: int) -> _Seen:
+    is_valid = known is not None and _was_taken(queue, known, from_offset)
+    end = queue.written_end(known if is_valid else None)
+    watermark = queue.start
+    if known is not None:
+        watermark = max(known, queue.start) if is_valid else _first_new(queue, end, from_offset)
+    if end <= queue.start:
+        return _Seen(watermark, end, 0)
+    unit = queue.read(end - 1, end)[0]
+    physical_end = int(unit["physical_offset"]) + int(unit["size"])
+    # A unit that points behind all files says nothing about the log; nor does a blank.
+    return _Seen(watermark, end, physical_end if physical_end <= limit else 0)
+
+
+def _was_taken(queue: StoredQueue, known: int, from_offset: int) -> bool:
+    """Tell whether the unit before a watermark is still what an earlier run took."""
+    if known <= queue.start:
+        return True
+    unit = queue.read(known - 1, known)
+    return bool(is_written(unit).all()) and int(unit["physical_offset"][0]) < from_offset
+
+
+def _first_new(queue: StoredQueue, end: int, from_offset: int) -> int:
+    """
+    Return where the units begin that no run has taken, in a queue that was cut or made again.
+
+    A broker that recovers cuts its queues where it cuts its log; a topic that was deleted begins anew.
+    """
+    low, high = queue.start, end
+    while low < high:
+        middle = (low + high) // 2
+        if int(queue.read(middle, middle + 1)["physical_offset"][0]) >= from_offset:
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,164 @@
+"""Read one range of the log: its pieces, and what the driver needs to hold them against the ranges around it."""
+
+from collections.abc import Generator, Iterator
+from hashlib import sha256
+from typing import NamedTuple
+
+import numpy as np
+
+from jobs.storage import storage_of
+from jobs.store.ranges import Range
+from rmq_formats.commitlog import kernels
+from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.scan import Records, scan
+from rmq_formats.commitlog.segment import Piece, PieceKind
+
+_NEVER = 1 << 63
+SETTLING = "stored too recently"
+TAIL_SIZE = 256 << 10  # bytes of a range's last records that its last fingerprint covers
+
+
+class Fingerprint(NamedTuple):
+    """Which bytes stand at an offset: a store is known by these, never by its path."""
+
+    offset: int
+    size: int
+    sha256: str
+
+
+class Seen(NamedTuple):
+    """What a range turned out to be."""
+
+    first: int | None  # where its first piece begins; None when no piece begins in it
+    next: int  # where the piece behind its last one begins
+    end: PieceKind | None  # what its last piece is
+    open_at: int | None  # where the log is not written yet, or not whole: a later run goes on there
+    gone: bool  # the file was deleted before it could be opened
+    records: int
+    store_timestamp: int | None  # of its last record
+    fingerprints: tuple[Fingerprint, ...]  # of its first record, of one some way before its end, of its last records
+
+
+class RangeReader:
+    """Yields a range's pieces and remembers what it has seen."""
+
+    def __init__(self, range_: Range) -> None:
+        """Read nothing yet."""
+        self._range = range_
+        self._first: int | None = None
+        self._next = range_.start_offset
+        self._end: PieceKind | None = None
+        self._open_at: int | None = None
+        self._gone = False
+        self._records = 0
+        self._store_timestamp = range_.store_timestamp
+        self._firsts: list[Fingerprint] = []  # of the range, of the group before the last one, of the last one
+        self._tail = (0, b"")  # where the last records begin, and their bytes
+
+    def pieces(self) -> Generator[Records | Piece]:
+        """Yield records in groups, everything else piece by piece; a group's buffer is valid until the next one."""
+        try:
+            yield from self._read()
+        except FileNotFoundError:
+            self._gone = True
+            self._next = self._range.end_offset
+
+    def _read(self) -> Generator[Records | Piece]:
+        range_ = self._range
+        with storage_of(range_.location, range_.options).open(range_.location) as file:
+            framing = framing_of(file.read, range_.segment_size, range_.base_offset)
+            for item in scan(
+                file.read,
+                range_.start,
+                range_.end,
+                range_.segment_size,
+                range_.base_offset,
+                framing,
+                final=range_.final,
+                store_timestamp=range_.store_timestamp,
+                sync=range_.sync,
+                read_into=getattr(file, "read_into", None),
+                next_written=getattr(file, "next_written", int),
+            ):
+                if isinstance(item, Piece):
+                    self._see(item.offset, item.end, item.kind)
+                    yield item
+                    continue
+                settled = self._settled(item)
+                if settled:
+                    group = item._replace(positions=item.positions[:settled], sizes=item.sizes[:settled], between=())
+                    self._see_records(group, framing.header_size)
+                    yield from self._settled_damage(item, settled)
+                    yield group
+                if settled < item.positions.size:
+                    yield self._rest(item.base_offset + int(item.positions[settled]) - framing.header_size)
+                    return
+
+    def _settled(self, group: Records) -> int:
+        """Return how many records of a group are old enough to be taken."""
+        limit = self._range.settled_until
+        if limit is None or self._range.final:
+            return group.positions.size
+        return int(kernels.count_stored_until(group.buffer, group.positions, limit))
+
+    @staticmethod
+    def _settled_damage(group: Records, settled: int) -> Iterator[Piece]:
+        """Yield the damage between a group's records, before the first one that is not settled."""
+        waiting = group.positions[settled] + group.base_offset if settled < group.positions.size else _NEVER
+        yield from (piece for piece in group.between if piece.offset < waiting)
+
+    def _rest(self, start: int) -> Piece:
+        """Leave what begins at *start* to a later run."""
+        end = self._range.base_offset + self._range.segment_size
+        self._see(start, end, PieceKind.WAITING)
+        return Piece(PieceKind.WAITING, start, end - start, SETTLING)
+
+    def _see(self, start: int, end: int, kind: PieceKind) -> None:
+        if self._first is None:
+            self._first = start
+        self._next, self._end = end, kind
+        if kind in (PieceKind.UNWRITTEN, PieceKind.WAITING):
+            self._open_at = start
+
+    def _see_records(self, group: Records, header_size: int) -> None:
+        count = len(group.positions)
+        first, last = int(group.positions[0]), int(group.positions[-1])
+        self._see(
+            group.base_offset + first - header_size, group.base_offset + last + int(group.sizes[-1]), PieceKind.RECORD
+        )
+        new = _fingerprint(group, first, first + int(group.sizes[0]))
+        self._firsts = [*self._firsts[:1], *self._firsts[1:][-1:], new]
+        end = last + int(group.sizes[-1])
+        tail = int(group.positions[min(int(np.searchsorted(group.positions, end - TAIL_SIZE)), count - 1)])
+        self._tail = group.base_offset + tail, group.buffer[tail:end].tobytes()  # hashed when it is the last one
+        self._store_timestamp = int(kernels.store_timestamp(group.buffer, last))
+        self._records += count
+
+    @property
+    def gone(self) -> bool:
+        """Whether the file was deleted before all of it was read."""
+        return self._gone
+
+    @property
+    def seen(self) -> Seen:
+        """What the range was, once its pieces are read."""
+        return Seen(
+            self._first,
+            self._next,
+            self._end,
+            self._open_at,
+            self._gone,
+            self._records,
+            self._store_timestamp,
+            self._fingerprints(),
+        )
+
+    def _fingerprints(self) -> tuple[Fingerprint, ...]:
+        if not self._records:
+            return ()
+        offset, data = self._tail
+        return *self._firsts[:2], Fingerprint(offset, len(data), sha256(data).hexdigest())
+
+
+def _fingerprint(group: Records, start: int, end: int) -> Fingerprint:
+    return Fingerprint(group.base_offset + start, end - start, sha256(group.buffer[start:end].data).hexdigest())

@@ -1,0 +1,156 @@
+"""
+Which bytes of the log a run reads: ranges that tasks can work on side by side.
+
+A range is cut by size alone. Only the first one of a segment begins at a known record; each other one finds its first
+record by itself, and `jobs.store.chain` accepts it only if the range before it ends exactly there. So the cut
+never changes the result, and no byte is read twice to plan.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from jobs.storage import storage_of
+from jobs.store.listing import Segment, StoreListing
+from rmq_formats.commitlog.layout import BLANK
+
+DEFAULT_RANGE_SIZE = 256 << 20
+_BEGINNING = 256
+MOST_RANGES = 100_000  # of one run: each is a task, and a file in the commit
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bytes of one segment: the pieces that start in them."""
+
+    location: str
+    base_offset: int
+    segment_size: int
+    start: int  # positions in the segment
+    end: int
+    sync: bool  # find the first record: start is no known boundary
+    final: bool  # records follow in a later segment, so nothing here is unfinished
+    store_timestamp: int | None = None  # of the last record before start, where known
+    settled_until: int | None = None  # ms: what was stored later waits, unless the range is final
+    options: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def start_offset(self) -> int:
+        """The physical offset of the first byte."""
+        return self.base_offset + self.start
+
+    @property
+    def end_offset(self) -> int:
+        """The physical offset behind the last byte."""
+        return self.base_offset + self.end
+
+
+def plan_ranges(
+    listing: StoreListing,
+    from_offset: int = 0,
+    range_size: int = DEFAULT_RANGE_SIZE,
+    store_timestamp: int | None = None,
+    settled_until: int | None = None,
+) -> list[Range]:
+    """
+    Return the ranges of the log from the record boundary *from_offset* on, in order.
+
+    *store_timestamp* is that of the last record before *from_offset*; *settled_until* is the time that the newest
+    records may have.
+    """
+    newest = newest_written(listing)
+    range_size = _range_size(listing, from_offset, range_size)
+    options = dict(listing.options)  # one for all: there may be very many ranges
+    ranges: list[Range] = []
+    for segment in listing.segments:
+        start = max(from_offset - segment.base_offset, 0)
+        ranges += [
+            Range(
+                segment.location,
+                segment.base_offset,
+                segment.readable,
+                begin,
+                end,
+                sync=begin > start,
+                final=newest is not None and segment.base_offset < newest,
+                store_timestamp=store_timestamp if from_offset > segment.base_offset and begin == start else None,
+                settled_until=settled_until,
+                options=options,
+            )
+            for begin, end in _cuts(start, segment.readable, range_size)
+        ]
+    return ranges
+
+
+def _range_size(listing: StoreListing, from_offset: int, asked: int) -> int:
+    """Return the size that is asked for, or twice that, or four times …, so that a driver can hold the plan."""
+    size = asked
+    while listing.end_offset - max(from_offset, listing.start_offset) > size * MOST_RANGES:
+        size *= 2
+    return size
+
+
+def _cuts(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of [start, end), cut at multiples of *size*: a cut does not depend on where a run began."""
+    while start < end:
+        stop = min((start // size + 1) * size, end)
+        yield start, stop
+        start = stop
+
+
+class Newest(NamedTuple):
+    """The newest segment that has been written to, for all before it are final while it is there."""
+
+    segment: Segment
+    beginning: bytes | None  # its first bytes; empty where they cannot be read, None where it had just been deleted
+
+
+def newest_segment(listing: StoreListing) -> Newest | None:
+    """
+    Return the newest segment that has been written to.
+
+    A broker makes the next file before it needs it, so the last one may be all zeros; one look at each such file tells.
+    """
+    for segment in reversed(listing.segments):
+        try:
+            beginning = beginning_of(segment, listing)
+        except OSError:  # what a file system never stored is read from no disk
+            return Newest(segment, b"")
+        if beginning is None or any(beginning[: BLANK.size]):  # what retention took had been written to
+            return Newest(segment, beginning)
+    return None
+
+
+def newest_written(listing: StoreListing) -> int | None:
+    """Return where the newest segment begins that has been written to."""
+    newest = newest_segment(listing)
+    return newest.segment.base_offset if newest else None
+
+
+def beginning_of(segment: Segment, listing: StoreListing) -> bytes | None:
+    """Return the first bytes of a segment, enough to tell its first record from another; None when it is gone."""
+    try:
+        with storage_of(segment.location, listing.options).open(segment.location) as file:
+            return bytes(file.read(0, _BEGINNING))
+    except FileNotFoundError:
+        return None
+
+
+def holes(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int, int]]:
+    """Yield (segment before, from, to) for offsets in the log that no file holds: one was cut short, or is missing."""
+    for before, after in pairwise(segments):
+        end = before.base_offset + before.size
+        if end < after.base_offset:
+            yield before, end, after.base_offset
+
+
+def describe(ranges: Sequence[Range]) -> dict[str, Any]:
+    """Return what a plan holds, for `--dry-run` and the report."""
+    return {
+        "ranges": len(ranges),
+        "segments": len({range_.location for range_ in ranges}),
+        "bytes": sum(range_.end - range_.start for range_ in ranges),
+        "from_offset": ranges[0].start_offset if ranges else None,
+        "to_offset": ranges[-1].end_offset if ranges else None,
+    }

@@ -1,0 +1,102 @@
+"""
+Retention beside a run: a broker deletes the oldest files of its store while somebody reads them.
+
+`ingest` keeps what it had read of a log by then, and says what it had not. Whoever needs a log without a hole takes it
+as it is once it has been read: from the first segment on that nobody had deleted.
+"""
+
+import errno
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from jobs.store.chain import Outcome, Task
+from jobs.store.listing import StoreListing, list_again
+from jobs.store.ranges import Newest, Range, beginning_of
+from jobs.store.workers import Workers
+
+T = TypeVar("T")
+
+_TIMES = 3  # that a look is begun
+
+
+class ListedLog(NamedTuple):
+    """A log as it was listed, and the ranges that it is read in."""
+
+    listing: StoreListing
+    ranges: Sequence[Range]
+
+
+class CutBackError(FileNotFoundError):
+    """The newest segments are gone: a broker that recovers from a crash has taken back the end of its log."""
+
+
+def gone_ranges(outcomes: Sequence[Outcome[T]]) -> list[tuple[int, int]]:
+    """Return from where to where the log was listed, and not read: retention took files meanwhile."""
+    return [(outcome.range.start_offset, outcome.range.end_offset) for outcome in outcomes if outcome.seen.gone]
+
+
+def confirm_gone(listing: StoreListing, outcomes: Sequence[Outcome[T]]) -> None:
+    """
+    Accept that segments were deleted while they were read, if that is what happened.
+
+    Retention deletes the oldest ones, and leaves the newest. A disk that was taken away looks the same to a task, but
+    then nothing is left, or what is missing is not the beginning. `CutBackError` when it is the end.
+    """
+    gone = [outcome.range for outcome in outcomes if outcome.seen.gone]
+    if not gone:
+        return
+    now = list_again(listing)
+    if now.segments and now.start_offset >= max(range_.end_offset for range_ in gone):
+        return
+    is_cut_back = now.segments and now.segments[-1].base_offset < min(range_.base_offset for range_ in gone)
+    kind = CutBackError if is_cut_back else FileNotFoundError
+    raise kind(errno.ENOENT, "disappeared while it was read, and not by retention", gone[0].location)
+
+
+def confirm_uncut(listing: StoreListing, newest: Newest | None) -> None:
+    """
+    Raise `CutBackError` if the *newest* segment of before the reading is not there any more, unless by retention.
+
+    The segments before it were read as final: what is no record in them never will be. That is true only as long as
+    no recovery has deleted the files behind them, and had them written anew.
+    """
+    if newest is None or (newest.beginning is not None and _still_begins(newest, listing)):
+        return
+    if list_again(listing).start_offset > newest.segment.base_offset:
+        return
+    raise CutBackError(errno.ESTALE, "the log was cut back while it was read", newest.segment.location)
+
+
+def _still_begins(newest: Newest, listing: StoreListing) -> bool:
+    try:
+        now = beginning_of(newest.segment, listing)
+    except OSError:
+        return True  # nothing says otherwise
+    # Zeros may be what the broker had not written yet.
+    return now is not None and all(old in {0, new} for old, new in zip(newest.beginning or b"", now, strict=False))
+
+
+def read_what_stays(
+    workers: Workers, log: ListedLog, task: Task[T], discard: Callable[[T], object]
+) -> list[Outcome[T]]:
+    """Run *task* on the ranges of a log; return those behind the last segment that was deleted meanwhile."""
+    outcomes = workers.ranges(log.ranges, task, discard)
+    confirm_gone(log.listing, outcomes)
+    gone = {outcome.range.location for outcome in outcomes if outcome.seen.gone}
+    first = max((number for number, outcome in enumerate(outcomes, 1) if outcome.range.location in gone), default=0)
+    for outcome in outcomes[:first]:
+        discard(outcome.payload)
+    return outcomes[first:]
+
+
+def begun_again(listing: StoreListing, look: Callable[[StoreListing], T]) -> T:
+    """Have a *look* at a store; once more, at what is listed by then, where its oldest files were deleted meanwhile."""
+    for _ in range(_TIMES - 1):
+        try:
+            return look(listing)
+        except FileNotFoundError:
+            now = list_again(listing)
+            if now == listing or now.end_offset < listing.end_offset:
+                raise
+            listing = now
+    return look(listing)

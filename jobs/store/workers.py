@@ -1,0 +1,122 @@
+"""Who does the work: Spark's tasks, or this process one item after the other, which gives the same."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from jobs.console.progress import Work, of_spark_job
+from jobs.launch.session import await_workers, hadoop_options
+from jobs.store.chain import Outcome, Task, chained, run_range, run_ranges
+from jobs.store.executor_view import seen_by_executors, unseen
+from jobs.store.listing import Segment
+from jobs.store.ranges import Range
+from rmq_formats.errors import FormatError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Workers(Protocol):
+    """Runs tasks and returns what they return, in order."""
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Settings of the file systems that they read and write."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """How many tasks run at once."""
+        ...
+
+    def ranges(
+        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object]
+    ) -> list[Outcome[Result]]:
+        """Run *task* on ranges of the log, and give those that chain."""
+        ...
+
+    def map(self, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:
+        """Run *task* on each item."""
+        ...
+
+    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Return the segments that the driver sees and those who work do not."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OneByOne:
+    """This process, without Spark."""
+
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    width: int = 1
+
+    def ranges(
+        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
+    ) -> list[Outcome[Result]]:
+        """Run *task* on one range after the other."""
+        return chained(ranges, lambda some: [run_range(range_, task) for range_ in some], discard)
+
+    def map(self, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:
+        """Run *task* on one item after the other."""
+        return [task(item) for item in items]
+
+    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Return none: what the driver sees, this process sees."""
+        del segments
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class SparkWorkers:
+    """A Spark session: one partition an item, so that a lost one is made again by itself."""
+
+    spark: SparkSession
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Hadoop's settings of the session."""
+        return hadoop_options(self.spark)
+
+    @property
+    def width(self) -> int:
+        """The cores of the session."""
+        return self.spark.sparkContext.defaultParallelism
+
+    def ranges(
+        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
+    ) -> list[Outcome[Result]]:
+        """Run *task* on ranges side by side."""
+        await_workers()
+        return run_ranges(self.spark, ranges, task, discard)
+
+    def map(self, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:
+        """Run *task* on items side by side."""
+        if not items:
+            return []
+
+        def work(part: Iterable[Item]) -> Iterator[Result | FormatError | OSError]:
+            for item in part:
+                try:
+                    yield task(item)
+                except (FormatError, OSError) as error:
+                    context = TaskContext.get()
+                    if context is not None and context.attemptNumber() == 0:
+                        raise  # Spark tries once more
+                    yield error
+
+        results: list[Result] = []
+        with of_spark_job(self.spark, Work("working", len(items), unit="parts")):
+            outcomes = self.spark.sparkContext.parallelize(items, len(items)).mapPartitions(work).collect()
+        for result in outcomes:
+            if isinstance(result, FormatError | OSError):
+                raise result
+            results.append(result)
+        return results
+
+    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Return the segments that the executors do not see: Spark is asked for each."""
+        return unseen(segments, seen_by_executors(self.spark, segments))

@@ -1,0 +1,123 @@
+"""`dump`: what is in this file? Any single file of a store, each line with its offset, and how the file ends."""
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from jobs.command.configuration import config_option
+from jobs.command.options import STORED, json_option
+from jobs.console.exit_codes import ExitCode, worst
+from jobs.console.log import say
+from jobs.dump.file import DumpFile, open_file
+from jobs.dump.items import Item, Request
+from jobs.dump.kinds import NAMES, dumper_of, recognise
+from rmq_formats.errors import FormatError
+from rmq_formats.store import FileKind
+
+_EPILOG = """\
+\b
+Examples:
+  rmq-lake dump store/commitlog/00000000000000000000
+  rmq-lake dump --from 16626 --limit 1 --fields store/commitlog/00000000000000000000
+  rmq-lake dump --json store/dledger-n0/data/00000000000000016384 | jq 'select(.kind == "record") | .topic'
+  rmq-lake dump store/index/20251120010000000 --chain 'Orders#4711'
+  rmq-lake dump store/checkpoint
+
+\b
+Exit codes: 0 clean · 1 a file cannot be read · 2 usage · 3 something in a file is damaged
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=STORED)
+@click.option("--from", "start", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at this offset.")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="Print at most so many things of each file.")
+@click.option("--fields", is_flag=True, help="Name every byte: one line a field.")
+@click.option(
+    "--chain", metavar="KEY|SLOT", help="Of an index file: one slot's entries, newest first. KEY is topic#key."
+)
+@click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of an index file.")
+@click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of an index file.")
+@click.option("--as", "named", type=click.Choice(tuple(NAMES)), help="What the files are, where that cannot be told.")
+@json_option
+@config_option
+def command(  # noqa: PLR0913 - one argument an option
+    *,
+    files: tuple[str, ...],
+    start: int,
+    limit: int | None,
+    fields: bool,
+    chain: str | None,
+    hash_slots: int | None,
+    index_num: int | None,
+    named: str | None,
+    as_json: bool,
+) -> ExitCode:
+    """
+    Print what stands in single files of a store, each line with its offset, and how each file ends.
+
+    A file is recognised by its place in a store, or by its first bytes. Offsets are physical in a log (its file's name
+    is the offset of the first byte), else positions in the file.
+    """
+    request = Request(start, limit, as_json, fields and not as_json, chain, hash_slots, index_num)
+    kind = NAMES[named] if named else None
+    return worst(_dump(location, kind, request) for location in files)
+
+
+def _dump(location: str, kind: FileKind | None, request: Request) -> ExitCode:
+    """Print one file; what keeps it from being read is no reason to leave out the others."""
+    write = _json_lines if request.as_json else _text_lines
+    try:
+        with open_file(location) as file:
+            known = kind or recognise(file)
+            is_damaged = False
+            if not request.as_json:
+                _print(f"# {location}: {known}, {file.size} bytes")
+            for item in dumper_of(known, location).dump(file, known, request):
+                is_damaged |= item.is_damage
+                for line in write(item, location):
+                    _print(line)
+            is_damaged |= _unreadable(file, as_json=request.as_json)
+            return ExitCode.DAMAGE if is_damaged else ExitCode.CLEAN
+    except FormatError as error:
+        return _failed(str(error.in_file(location)))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return _failed(f"{location}: {error.strerror or error}")
+
+
+def _failed(message: str) -> ExitCode:
+    sys.stdout.flush()
+    say(f"rmq-lake: {message}")
+    return ExitCode.FAILED
+
+
+def _unreadable(file: DumpFile, *, as_json: bool) -> bool:
+    """Say what the storage refused to give, and what the items show as zeros; tell whether there was such a place."""
+    for place in file.unreadable:
+        text = f"{place.size} bytes cannot be read at position {place.position}: {place.reason}"
+        values = {"file": file.location, "kind": "unreadable", **place._asdict()}
+        _print(json.dumps(values) if as_json else f"# UNREADABLE {text}")
+    return bool(file.unreadable)
+
+
+def _text_lines(item: Item, location: str) -> Iterator[str]:
+    del location
+    kind = item.kind.upper() if item.is_damage and item.kind != "record" else item.kind
+    yield f"{item.offset:>20}  {kind:<9} {item.size:>10}  {item.text}".rstrip()
+    for field in item.fields:
+        yield f"{field.offset:>20}      {field.name:<28} {field.text}".rstrip()
+
+
+def _json_lines(item: Item, location: str) -> Iterator[str]:
+    values: dict[str, Any] = {"file": location, "offset": item.offset, "size": item.size, "kind": item.kind}
+    yield json.dumps(values | dict(item.values), ensure_ascii=False)
+
+
+def _print(line: str) -> None:
+    # Topics and bodies may hold what no UTF-8 can: lone surrogates never, file names perhaps.
+    sys.stdout.write(line.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")

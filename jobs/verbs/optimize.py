@@ -1,0 +1,92 @@
+"""`optimize`: few large files instead of many small ones, and nothing on disk that no reader needs."""
+
+import json
+from collections.abc import Sequence
+
+import click
+
+from jobs.command.configuration import config_option
+from jobs.command.options import WRITTEN, json_option, quiet_option
+from jobs.console.exit_codes import ExitCode
+from jobs.console.log import say
+from jobs.lake.commit import open_table
+from jobs.lake.compaction import Group, Saved, compact, foresee, merge_group, vacuum
+from jobs.lake.integrity import newest_runs
+from jobs.lake.runs import Lake, commit_prepared, known_stores, unfinished, written_tables
+from jobs.lake.table_file import Action
+from jobs.lake.tables import RUNS
+from jobs.lake.upkeep import newest_rows
+from jobs.launch.session import spark_session
+from jobs.storage.locations import normalise
+from jobs.store.workers import SparkWorkers, Workers
+from rmq_formats.errors import FormatError
+
+
+class NotALake(FormatError):
+    """There are no tables of ours."""
+
+
+def optimize(location: str, workers: Workers | None = None, *, dry_run: bool = False) -> list[Saved]:
+    """
+    Finish what runs left prepared, merge small files, delete what is obsolete; return what that saved, by table.
+
+    With *dry_run*, only look at what there would be to merge and to delete.
+    """
+    workers = workers or SparkWorkers(spark_session("rmq-lake optimize"))
+    lake = Lake(normalise(location), workers.options)
+    if open_table(lake.location, RUNS.name, lake.options) is None:
+        reason = "no lake: it has no table `runs`"
+        raise NotALake(reason, None, lake.location)
+    if dry_run:
+        newest = newest_rows(lake)
+        return [
+            foresee(lake.location, table, lake.options, newest if table is RUNS else ()) for table in written_tables()
+        ]
+    for store in known_stores(lake):
+        leftover = unfinished(lake, store)  # its files are named by its manifest alone: the vacuum would take them
+        if leftover is not None:
+            newest_runs(lake, store, is_done=False)
+            commit_prepared(lake, leftover)
+
+    def merge(groups: Sequence[Group]) -> list[Action]:
+        return workers.map(groups, merge_group)
+
+    saved = []
+    for table in written_tables():
+        spared = newest_rows(lake) if table is RUNS else ()
+        merged = compact(lake.location, table, lake.options, spared=spared, merge=merge)
+        saved.append(merged._replace(vacuumed=vacuum(lake.location, table, lake.options)))
+    return saved
+
+
+@click.command(epilog="\b\nExamples:\n  rmq-lake optimize /data/lake\n  rmq-lake optimize --dry-run /data/lake")
+@click.argument("lake", metavar="LAKE", type=WRITTEN)
+@click.option("--dry-run", is_flag=True, help="Say what there is to merge and to delete; change nothing.")
+@json_option
+@quiet_option
+@config_option
+def command(*, lake: str, dry_run: bool, as_json: bool, quiet: bool) -> ExitCode:
+    """
+    Compact the tables of LAKE and delete what no version of the last seven days needs.
+
+    Rows and their order in the log stay as they are; runs may go on meanwhile.
+    """
+    saved = optimize(lake, dry_run=dry_run)
+    if as_json:
+        click.echo(json.dumps([table._asdict() for table in saved], indent=1))
+    elif not quiet:
+        for table in saved:
+            say(_text(table, dry_run=dry_run))
+    return ExitCode.CLEAN
+
+
+def _text(saved: Saved, *, dry_run: bool) -> str:
+    if dry_run:
+        merged = f"{saved.merged} files of {saved.bytes_before} bytes would become {saved.written}, size not known yet"
+        return (
+            f"{saved.table}: {merged if saved.merged else 'nothing to merge'}; "
+            f"{saved.vacuumed} obsolete files would be deleted"
+        )
+    merged = f"{saved.merged} files merged into {saved.written}" if saved.merged else "nothing to merge"
+    size = f", {saved.bytes_before} bytes into {saved.bytes_after}" if saved.merged else ""
+    return f"{saved.table}: {merged}{size}; {saved.vacuumed} obsolete files deleted"

@@ -1,0 +1,314 @@
+"""`query`: find messages as mqadmin does, with the broker down: in a store or in a lake, without a JVM."""
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+import click
+
+from jobs.command.configuration import config_option
+from jobs.command.options import STORED, WRITTEN, PathListType, ZoneType, bundled, json_option, quiet_option
+from jobs.console.exit_codes import ExitCode
+from jobs.query import lookups, reasons
+from jobs.query.log_search import Progress, silent
+from jobs.query.lookups import KEY_LIMIT, Window
+from jobs.query.output import Printer
+from jobs.query.source import MAX_TIME, MIN_TIME, Source
+from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.release import Release
+
+_KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
+_MEBIBYTE = 1 << 20
+_PROGRESS_SECONDS = 5.0
+
+
+class Place(NamedTuple):
+    """Where to look, and with which eyes: what every query's options say."""
+
+    store: str | None = None
+    lake: str | None = None
+    commitlog: tuple[str, ...] | None = None
+    broker_conf: Path | None = None
+    broker: str | None = None
+    release: str | None = None
+    time_zone: ZoneInfo | None = None
+    hash_slots: int | None = None
+    index_num: int | None = None
+    through_log: bool = False
+    any_host: bool = False
+    as_json: bool = False
+    quiet: bool = False
+    body: bool = False
+    charset: str = "UTF-8"
+    bodies: Path | None = None
+
+    def check(self) -> None:
+        """Refuse what makes no sense before anything is read."""
+        if (self.store is None) == (self.lake is None):
+            raise click.UsageError("give --store STORE or --lake LAKE, one of them")
+        if (self.hash_slots is None) != (self.index_num is None):
+            raise click.UsageError("--hash-slots and --index-num belong together")
+        try:
+            "".encode(self.charset)
+        except LookupError as error:
+            raise click.BadParameter(str(error), param_hint="--charset") from error
+        self.known_release()
+
+    @property
+    def printer(self) -> Printer:
+        """How the answer is printed."""
+        charset = self.charset if self.body else None
+        return Printer(self.time_zone, self.as_json, self.quiet, self.bodies, charset)
+
+    @property
+    def geometry(self) -> Geometry | None:
+        """The index files' geometry, where it is given."""
+        return Geometry(self.hash_slots, self.index_num) if self.hash_slots and self.index_num else None
+
+    def known_release(self) -> Release | None:
+        """Return the release that is given."""
+        try:
+            return Release.of(self.release) if self.release else None
+        except UnsupportedFormat as error:
+            raise click.BadParameter(str(error), param_hint="--release") from error
+
+
+_place_options = bundled(
+    "place",
+    Place,
+    click.option("--store", type=STORED, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs)."),
+    click.option("--lake", type=WRITTEN, metavar="LAKE", help="The lake, instead of a store."),
+    click.option(
+        "--commitlog", type=PathListType(), metavar="PATH[,PATH…]", help="Where the CommitLog lies elsewhere."
+    ),
+    click.option(
+        "--broker-conf",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="The broker's own configuration.",
+    ),
+    click.option("--broker", metavar="NAME", help="The broker's name; in a lake, the broker whose messages are meant."),
+    click.option("--release", metavar="X.Y.Z", help="The broker's release, where the store cannot tell it."),
+    click.option(
+        "--time-zone", type=ZoneType(), metavar="ZONE", help="The zone times are shown in; default: this machine's."
+    ),
+    click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of the index files."),
+    click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files."),
+    click.option("--through-log", is_flag=True, help="Search the log itself, as if index and queue files were lost."),
+    click.option("--any-host", is_flag=True, help="Take an offset id's offset whatever host it names: a moved broker."),
+    json_option,
+    quiet_option,
+    click.option("--body", is_flag=True, help="Print the body, decompressed."),
+    click.option("--charset", default="UTF-8", metavar="NAME", help="The body's charset.", show_default=True),
+    click.option(
+        "--bodies",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="Write each body into a file of DIR, decompressed.",
+    ),
+    config_option,
+)
+
+
+@contextmanager
+def _opened(place: Place) -> Iterator[tuple[Source, str | None]]:
+    """Open the store or the lake; also give the broker's name, where it is known."""
+    place.check()
+    if place.lake is not None:
+        from jobs.query.lake_source import open_lake
+
+        yield open_lake(place.lake, place.broker, place.known_release(), through_log=place.through_log), place.broker
+        return
+    from jobs.query.open_store import open_store
+
+    with open_store(place, _progress(place)) as opened:
+        yield opened
+
+
+def _progress(place: Place) -> Progress:
+    return silent if place.quiet else _ProgressLine()
+
+
+class _ProgressLine:
+    """One line on standard error every few seconds; on a terminal one that moves."""
+
+    def __init__(self) -> None:
+        self._started = self._shown = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        is_terminal = sys.stderr.isatty()
+        if now - self._shown < (0.2 if is_terminal else _PROGRESS_SECONDS):
+            return
+        self._shown = now
+        rate = done / (now - self._started)
+        text = (
+            f"searched {done // _MEBIBYTE} of {total // _MEBIBYTE} MiB of the log, {rate / 1e6:.0f} MB/s, "
+            f"{(total - done) / rate:.0f} s left"
+        )
+        click.echo(f"\r{text}\033[K" if is_terminal else text, err=True, nl=not is_terminal)
+        if is_terminal and done >= total:
+            click.echo(err=True)
+
+
+_EPILOG = """\
+\b
+Examples:
+  rmq-lake query by-key -t Orders -k 4711 --store /data/store
+  rmq-lake query message -i 7F00000100002A9F00000000000001F4 --lake LAKE
+  rmq-lake query mqadmin --store STORE queryMsgByKey -n host:9876 -t Orders -k 4711
+"""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EPILOG)
+def command() -> None:
+    """Find messages as mqadmin does, with the broker down."""
+
+
+@command.command("by-key", short_help="Messages of a topic under a key: queryMsgByKey.")
+@click.option("-t", "--topic", required=True, metavar="TOPIC")
+@click.option("-k", "--key", required=True, metavar="KEY", help="One of the message's KEYS.")
+@click.option(
+    "-p", "--key-type", type=click.Choice(list(_KINDS)), default="K", help="K: a key, T: the tags, U: unique."
+)
+@click.option("-b", "--begin", type=int, default=MIN_TIME, metavar="MS", help="Stored then or later.")
+@click.option("-e", "--end", type=int, default=MAX_TIME, metavar="MS", help="Stored then or before.")
+@click.option(
+    "-m", "--max", "limit", type=click.IntRange(min=0), default=KEY_LIMIT, metavar="N", help="The newest N; 0: all."
+)
+@_place_options
+def by_key(place: Place, topic: str, key: str, key_type: str, begin: int, end: int, limit: int) -> ExitCode:  # noqa: PLR0913, PLR0917
+    """Print the messages of a topic under a key, as queryMsgByKey does."""
+    with _opened(place) as (source, _):
+        answer = lookups.by_key(
+            source, topic, key, kind=_KINDS[key_type], window=Window(begin, end), limit=limit or None
+        )
+        printer = place.printer
+        printer.rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
+        return printer.finish(answer, source.notes)
+
+
+@command.command("by-id", short_help="Messages by their ids: queryMsgById.")
+@click.option("-i", "--id", "message_ids", required=True, metavar="ID[,ID…]")
+@click.option("-t", "--topic", metavar="TOPIC", help="Where to look for an id that a producer gave.")
+@_place_options
+def by_id(place: Place, message_ids: str, topic: str | None) -> ExitCode:
+    """Print messages by their ids, as queryMsgById does; offset ids, and where these lead nowhere, producers' ids."""
+    with _opened(place) as (source, _):
+        return _print_ids(place, source, [part.strip() for part in message_ids.split(",") if part.strip()], topic)
+
+
+@command.command("message", short_help="The message that any id names: viewMessage.")
+@click.option("-i", "--id", "message_id", required=True, metavar="ID")
+@click.option("-t", "--topic", metavar="TOPIC")
+@_place_options
+def message(place: Place, message_id: str, topic: str | None) -> ExitCode:
+    """Print the message that an id names: an offset id first, and if that leads nowhere, a producer's id."""
+    with _opened(place) as (source, _):
+        return _print_ids(place, source, [message_id.strip()], topic)
+
+
+def _print_ids(place: Place, source: Source, texts: Sequence[str], topic: str | None) -> ExitCode:
+    printer = place.printer
+    outcome = ExitCode.CLEAN
+    for text in texts:
+        answer = lookups.by_any_id(source, text, topic, any_host=place.any_host)
+        printer.details(answer)
+        outcome = max(outcome, printer.finish(answer, source.notes))
+    return outcome
+
+
+@command.command("by-unique-key", short_help="By a producer's id: queryMsgByUniqueKey.")
+@click.option("-t", "--topic", required=True, metavar="TOPIC")
+@click.option(
+    "-i", "--id", "unique_key", required=True, metavar="ID", help="The id that the producer gave the message."
+)
+@click.option("-a", "--all", "show_all", is_flag=True, help="Print all messages with this id, not the first alone.")
+@click.option(
+    "-m",
+    "--max",
+    "limit",
+    type=click.IntRange(min=0),
+    default=lookups.UNIQUE_KEY_LIMIT,
+    metavar="N",
+    help="The newest N; 0: all.",
+)
+@_place_options
+def by_unique_key(place: Place, topic: str, unique_key: str, show_all: bool, limit: int) -> ExitCode:  # noqa: FBT001
+    """Print the message with a producer's id, as queryMsgByUniqueKey does."""
+    with _opened(place) as (source, _):
+        answer = lookups.by_unique_key(source, topic, unique_key, show_all=show_all, limit=limit or None)
+        printer = place.printer
+        printer.details(answer, has_offset_id=False)
+        return printer.finish(answer, source.notes)
+
+
+@command.command("by-offset", short_help="By number in a queue: queryMsgByOffset.")
+@click.option("-t", "--topic", required=True, metavar="TOPIC")
+@click.option(
+    "-b", "--broker-name", metavar="BROKER", help="As in mqadmin; must be this broker's name where it is known."
+)
+@click.option("-i", "--queue-id", required=True, type=click.IntRange(min=0), metavar="QUEUE")
+@click.option("-o", "--offset", required=True, type=int, metavar="OFFSET")
+@_place_options
+def by_offset(place: Place, topic: str, broker_name: str | None, queue_id: int, offset: int) -> ExitCode:
+    """Print the message that is number OFFSET of its queue, as queryMsgByOffset does."""
+    if place.lake and broker_name and not place.broker:
+        place = place._replace(broker=broker_name)
+    with _opened(place) as (source, broker):
+        printer = place.printer
+        if broker and broker_name and broker != broker_name:
+            return printer.empty(reasons.other_name(broker, broker_name))
+        answer = lookups.by_offset(source, topic, queue_id, offset)
+        printer.details(answer)
+        return printer.finish(answer, source.notes)
+
+
+@command.command("decode-id", short_help="What an id says: both readings.")
+@click.argument("message_id", metavar="ID")
+@click.option("--time-zone", type=ZoneType(), metavar="ZONE", help="The zone of the client that made the id.")
+@json_option
+def decode_id(message_id: str, time_zone: ZoneInfo | None, *, as_json: bool) -> ExitCode:
+    """Show both readings of an id: a broker's (host, port, offset) and a producer's (IP, process, time, counter)."""
+    from jobs.query import ids
+
+    printer = Printer(time_zone, as_json)
+    readings = ids.readings(message_id.strip(), time_zone, time.time_ns() // 1_000_000)
+    if readings is None:
+        return printer.empty(reasons.no_id(message_id))
+    if as_json:
+        printer.object("id", ids.as_json(readings))
+    else:
+        printer.out(ids.as_text(readings))
+    return ExitCode.CLEAN
+
+
+@command.command(
+    "mqadmin",
+    short_help="Answer a recorded mqadmin line as it is.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True, metavar="COMMAND [OPTIONS]…")
+@_place_options
+def mqadmin_line(place: Place, arguments: tuple[str, ...]) -> ExitCode:
+    """
+    Answer an mqadmin line as it is, with the option letters of the store's release.
+
+    The commands: queryMsgByKey, queryMsgById, queryMsgByUniqueKey, queryMsgByOffset, printMsg, queryCq, topicStatus.
+    Options of this tool stand before the line; -n and the cluster are taken and not used.
+    """
+    from jobs.query.mqadmin import commands as mqadmin
+
+    with _opened(place) as (source, broker):
+        now = time.time_ns() // 1_000_000
+        context = mqadmin.Context(source, place.printer, broker, now, place.any_host)
+        try:
+            return mqadmin.run(arguments, context)
+        except UnsupportedFormat as error:
+            raise click.UsageError(str(error)) from error

@@ -1,0 +1,190 @@
+"""
+A store's index files, held against its log.
+
+A file that an undisturbed broker would not have written, but a restart, an expiry or a copy in flight explains, is told
+in a note: it was recomputed as that explanation demands, and is equal. Findings are what nothing explains, what is
+damaged, and what is missing.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from jobs.products.index.explanation import Explained, Explanation, Verdict, explain
+from jobs.products.index.settings import Settings, Wanted, settle
+from jobs.products.index.survivors import real_files
+from jobs.storage import storage_of
+from jobs.storage.scratch import Scratch, scratch_for
+from jobs.store.beside_broker import broker_process
+from jobs.store.listing import StoredFile, StoreListing
+from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
+from jobs.store.retention import ListedLog
+from jobs.store.workers import Workers
+from jobs.verify.findings import Finding, PartReport
+from rmq_formats.errors import FormatError
+from rmq_formats.indexfile.compare import Part
+from rmq_formats.store import Checkpoint, FileKind, decode_checkpoint
+
+PART = "index"
+MISSING_FILES = "missing_index_entries"
+CHECKPOINT_TIME = "checkpoint_index_time"
+STALE_MS = 600_000  # of store time that a running broker's index may lag behind its log
+_ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@key@unique key@<offset>
+_LOOKED_AT = 64 << 20
+
+_CAUSES = {
+    Verdict.OVERWRITTEN: "two files were made in one millisecond and got one name; entries of the first are gone",
+    Verdict.OTHER_RULE: "another release wrote the file than was given or detected: lookups work, bytes differ",
+    Verdict.TRUNCATED: "the copy was cut off, or the disk was full",
+    Verdict.WRONG_GEOMETRY: "the file was made with another maxHashSlotNum or maxIndexNum: the broker misreads it",
+    Verdict.ZEROED: "pages were never written to the disk before the machine stopped",
+    Verdict.HALF_WRITTEN: "the header is older than the entries: the machine stopped before it was written",
+    Verdict.BIT_DAMAGE: "single bits changed: memory, disk or transfer",
+    Verdict.HEADER_DAMAGE: "the header was overwritten",
+    Verdict.FOREIGN: "the file belongs to another log",
+    Verdict.CONTRADICTION: "nothing known explains it",
+}
+
+
+def verify_index(
+    workers: Workers,
+    listing: StoreListing,
+    wanted: Wanted,
+    range_size: int = DEFAULT_RANGE_SIZE,
+    scratch_location: str | None = None,
+) -> PartReport:
+    """Return what is wrong with the index files of a store."""
+    files = real_files(listing)
+    notes = list(_notes_on_rocksdb(listing))
+    if not files:
+        notes.append("there are no index files (messageIndexEnable or indexFileWriteEnable is off, or they are lost)")
+        return PartReport(numbers={"files": 0}, notes=notes)
+    settings = settle(listing, files, wanted)
+    with scratch_for(scratch_location, workers.options) as scratch:
+        explanation = _explain(workers, listing, settings, range_size, scratch)
+        findings = [
+            *(_finding(explained) for explained in explanation.files if _is_finding(explained)),
+            *_gaps(explanation),
+            *_behind(explanation, listing),
+            *_checkpoint_findings(explanation, listing),
+        ]
+        notes += _notes(explanation, settings)
+        row = explanation.row
+        verdicts = Counter(explained.verdict.name.lower() for explained in explanation.files)
+        numbers = {
+            "files": len(explanation.files), **dict(sorted(verdicts.items())),
+            "keys": len(row), "messages": row.records, "behind": explanation.behind, "damaged_bytes": row.damage,
+        }  # fmt: skip
+    return PartReport(findings, numbers, notes)
+
+
+def _explain(
+    workers: Workers, listing: StoreListing, settings: Settings, range_size: int, scratch: Scratch
+) -> Explanation:
+    log = ListedLog(listing, plan_ranges(listing, range_size=range_size))
+    files = real_files(listing)
+    return explain(workers, log, files, settings.geometry.value, settings.rules.value, scratch)
+
+
+def _is_finding(explained: Explained) -> bool:
+    return explained.verdict is Verdict.OVERWRITTEN or not explained.verdict.is_explained
+
+
+def _finding(explained: Explained) -> Finding:
+    differences = explained.compared.differences if explained.compared else ()
+    cause = _CAUSES[explained.verdict]
+    if not differences:
+        return Finding(
+            PART, explained.verdict.name.lower(), f"index/{explained.real.name}", None, "", explained.detail, "", cause
+        )
+    first = differences[0]
+    place = first.part if first.part is Part.HEADER else f"{first.part} {first.number}"
+    return Finding(
+        PART,
+        explained.verdict.name.lower(),
+        f"index/{explained.real.name}",
+        first.position,
+        f"{place} {first.field}",
+        str(first.stands),
+        str(first.expected),
+        f"{cause} ({explained.detail})",
+        sum(explained.compared.counts.values()) if explained.compared else 1,
+    )
+
+
+def _gaps(explanation: Explanation) -> Iterator[Finding]:
+    for name, keys in explanation.gaps:
+        yield Finding(
+            PART, MISSING_FILES, f"index/{name}", None, "before this file", f"no entries for {keys} keys", "",
+            "index files were deleted or lost, or a restart did not index these messages again", keys,
+        )  # fmt: skip
+
+
+def _behind(explanation: Explanation, listing: StoreListing) -> Iterator[Finding]:
+    """Yield a finding where keys of the log's end are missing and no broker is about to add them."""
+    behind = explanation.behind
+    if not behind:
+        return
+    total = len(explanation.row)
+    first, *_ = explanation.row.keys(total - behind, total - behind + 1)
+    last, *_ = explanation.row.keys(total - 1, total)
+    crashed = any(file.about.kind is FileKind.ABORT for file in listing.other_files)
+    running = broker_process(listing.root) is not None
+    if (crashed or running) and last.store_timestamp - first.store_timestamp < STALE_MS:
+        return
+    yield Finding(
+        PART, MISSING_FILES, f"index/{explanation.files[-1].real.name}", None, "behind the last file",
+        f"no entries for {behind} keys, from physical offset {first.physical_offset} on", "",
+        "a crashed broker deleted its newest index files and did not index all of their messages again", behind,
+    )  # fmt: skip
+
+
+def _checkpoint_findings(explanation: Explanation, listing: StoreListing) -> Iterator[Finding]:
+    """Hold the checkpoint's index time against the files: it is the end of the newest full one that has a successor."""
+    stored = next((file for file in listing.other_files if file.about.kind is FileKind.CHECKPOINT), None)
+    checkpoint = _checkpoint(stored, listing) if stored else None
+    if checkpoint is None:
+        return
+    full = [
+        explained.real.header.end_timestamp
+        for explained in explanation.files[:-1]
+        if explained.real.header.index_count >= explanation.geometry.index_num
+    ]
+    last = explanation.files[-1].real.header.end_timestamp
+    time = checkpoint.index_timestamp
+    # The time is written a moment after the file's successor is made: a kill may come between.
+    crashed = any(file.about.kind is FileKind.ABORT for file in listing.other_files)
+    if time in {*full, last} or (time == 0 and len(full) <= crashed):
+        return
+    cause = "after a crash the broker would keep files that it should delete" if time > max([*full, last]) else (
+        "after a crash the broker would delete index files that are whole"
+    )  # fmt: skip
+    yield Finding(
+        PART, CHECKPOINT_TIME, "checkpoint", 16, "index_timestamp", str(time), str(full[-1] if full else 0), cause
+    )
+
+
+def _checkpoint(stored: StoredFile, listing: StoreListing) -> Checkpoint | None:
+    with storage_of(stored.location, listing.options).open(stored.location) as file:
+        try:
+            return decode_checkpoint(bytes(file.read(0, stored.size)))
+        except FormatError:
+            return None  # a short checkpoint is the log's own problem
+
+
+def _notes(explanation: Explanation, settings: Settings) -> Iterator[str]:
+    for explained in explanation.files:
+        if explained.verdict.is_explained and explained.detail:
+            yield f"index/{explained.real.name}: {explained.verdict}: {explained.detail}"
+    yield f"index files of {settings.geometry.value} ({settings.geometry.origin}: {settings.geometry.evidence})"
+    yield f"index rules {settings.rules.origin}: {settings.rules.evidence}"
+
+
+def _notes_on_rocksdb(listing: StoreListing) -> Iterator[str]:
+    """Say whether an index in RocksDB stands beside the files: its keys tell, the folder is in every newer store."""
+    for file in listing.other_files:
+        if file.about.path.startswith("rocksdbstore/") and file.size:
+            with storage_of(file.location, listing.options).open(file.location) as reader:
+                if _ROCKSDB_KEY.search(bytes(reader.read(0, min(file.size, _LOOKED_AT)))):
+                    yield f"{file.about.path}: an index in RocksDB (indexRocksDBEnable); it was not looked at"
+                    return

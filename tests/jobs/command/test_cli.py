@@ -1,0 +1,389 @@
+"""The command line as a user meets it: help, typos, and how every kind of failure ends."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+from py4j.protocol import Py4JError
+
+from jobs.command import cli
+from jobs.console.exit_codes import ExitCode
+from jobs.console.log import in_json
+from jobs.console.verbs import VERBS, Verb
+from jobs.launch.errors import SetupError
+from jobs.launch.session import pass_on
+from rmq_formats.errors import CorruptData
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Probe = Callable[[Callable[[], ExitCode | None]], None]
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch) -> Probe:
+    """Make `probe` a verb that does what a test says."""
+
+    def install(body: Callable[[], ExitCode | None]) -> None:
+        module = ModuleType("probe_verb")
+        module.command = click.command("probe")(body)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "probe_verb", module)
+        monkeypatch.setitem(VERBS, "probe", Verb("probe", "probe_verb", needs_spark=False, help="Probe."))
+
+    return install
+
+
+def raising(error: BaseException) -> Callable[[], ExitCode | None]:
+    """Return the body of a verb that fails."""
+
+    def body() -> ExitCode | None:
+        raise error
+
+    return body
+
+
+@pytest.mark.parametrize("code", ExitCode)
+def test_a_verb_ends_as_it_says(probe: Probe, code: ExitCode) -> None:
+    """What a verb returns is the exit code."""
+    probe(lambda: code)
+
+    assert code == cli.main(["probe"])
+
+
+def test_a_verb_that_returns_nothing_ends_clean(probe: Probe) -> None:
+    """Most verbs have nothing to add to having finished."""
+    probe(lambda: None)
+
+    assert ExitCode.CLEAN == cli.main(["probe"])
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (CorruptData("body_crc 0x1, computed 0x2", 1048576, "commitlog/00000000000000000000"), ExitCode.FAILED),
+        (FileNotFoundError(2, "No such file or directory", "/no/such/store"), ExitCode.FAILED),
+        (SetupError("Java 17 or newer is needed"), ExitCode.FAILED),
+        (click.UsageError("--lake is missing"), ExitCode.USAGE),
+        (click.BadParameter("no such zone"), ExitCode.USAGE),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+    ],
+)
+def test_each_failure_has_its_exit_code_and_no_traceback(
+    probe: Probe,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    expected: ExitCode,
+) -> None:
+    """What went wrong is said on standard error; standard output is data only."""
+    probe(raising(error))
+
+    assert expected == cli.main(["probe"])
+
+    output = capsys.readouterr()
+    assert "" == output.out
+    assert "Traceback" not in output.err
+
+
+def test_damaged_bytes_are_named_by_file_and_offset(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, with the place at which somebody can look."""
+    probe(raising(CorruptData("total_size 7 is too small", 4096, "/store/commitlog/00000000000000000000")))
+
+    cli.main(["probe"])
+
+    expected = "rmq-lake: /store/commitlog/00000000000000000000: total_size 7 is too small at offset 4096\n"
+    assert expected == capsys.readouterr().err
+
+
+def test_a_file_error_names_the_file_first(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
+    """`[Errno 13]` helps nobody."""
+    probe(raising(PermissionError(13, "Permission denied", "/store/commitlog")))
+
+    cli.main(["probe"])
+
+    assert "rmq-lake: /store/commitlog: Permission denied\n" == capsys.readouterr().err
+
+
+def test_what_failed_on_a_worker_is_said_as_if_it_had_failed_here(
+    probe: Probe,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Spark wraps the one line that matters in a hundred."""
+    text = (
+        "An error occurred while calling o7.collect.\n"
+        ": org.apache.spark.SparkException: Job aborted: org.apache.spark.api.python.PythonException: "
+        "Traceback (most recent call last):\n"
+        '  File "worker.py", line 1, in main\n'
+        "    process()\n"
+        "OSError: [Errno 28] No space left on device: '/lake/messages/part-0.parquet'\n\n"
+        "\tat org.apache.spark.api.python.BasePythonRunner.compute(PythonRunner.scala:1)\n"
+    )
+    probe(raising(Py4JError(text)))
+
+    assert ExitCode.FAILED == cli.main(["probe"])
+
+    expected = "rmq-lake: /lake/messages/part-0.parquet: No space left on device\n"
+    assert expected == capsys.readouterr().err
+
+
+def test_what_failed_in_the_jvm_is_said_without_pythons_frame(
+    probe: Probe,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A call by its number names nothing that a user knows."""
+    probe(
+        raising(Py4JError("An error occurred while calling o38.count.\n: java.io.IOException: no such bucket\n\tat a"))
+    )
+
+    cli.main(["probe"])
+
+    assert "rmq-lake: java.io.IOException: no such bucket\n" == capsys.readouterr().err
+
+
+def on_a_worker(spark: "SparkSession", task: Callable[[int], None]) -> Callable[[], ExitCode | None]:
+    """Return the body of a verb whose one task is this."""
+
+    def body() -> ExitCode | None:
+        spark.sparkContext.parallelize([0], 1).foreach(task)
+        return None
+
+    return body
+
+
+def test_a_real_task_that_fails_is_one_line_that_names_the_place(
+    probe: Probe,
+    spark: "SparkSession",
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """File and offset of what a task could not read, without a frame of Python or a word of Java."""
+
+    def task(_: int) -> None:
+        try:
+            int("")
+        except ValueError as cause:
+            raise CorruptData("total_size 7 is too small", 4096, "/store/commitlog/00000000000000000000") from cause
+
+    probe(on_a_worker(spark, task))
+
+    assert ExitCode.FAILED == cli.main(["probe"])
+
+    expected = "rmq-lake: /store/commitlog/00000000000000000000: total_size 7 is too small at offset 4096\n"
+    assert expected == capfd.readouterr().err
+
+
+def test_a_task_s_file_error_is_said_like_one_of_ours(
+    probe: Probe,
+    spark: "SparkSession",
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The disk is as full there as here."""
+
+    def task(_: int) -> None:
+        raise OSError(28, "No space left on device", "/lake/messages/part-0.parquet")
+
+    probe(on_a_worker(spark, task))
+
+    assert ExitCode.FAILED == cli.main(["probe"])
+    assert "rmq-lake: /lake/messages/part-0.parquet: No space left on device\n" == capfd.readouterr().err
+
+
+def test_a_bug_in_a_task_says_how_to_see_more(
+    probe: Probe,
+    spark: "SparkSession",
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Its name alone helps nobody, and its traceback is one option away."""
+
+    def task(_: int) -> None:
+        raise KeyError("bug")
+
+    probe(on_a_worker(spark, task))
+
+    cli.main(["probe"])
+    assert "rmq-lake: KeyError: 'bug' (--traceback shows where)\n" == capfd.readouterr().err
+
+    cli.main(["--traceback", "probe"])
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_a_worker_that_dies_is_said_to_have_died(
+    probe: Probe,
+    spark: "SparkSession",
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """As the kernel ends what takes too much memory."""
+    probe(on_a_worker(spark, lambda _: os.kill(os.getpid(), signal.SIGKILL)))
+
+    assert ExitCode.FAILED == cli.main(["probe"])
+    assert capfd.readouterr().err.startswith("rmq-lake: a worker's process died")
+
+
+def test_the_traceback_comes_when_it_is_asked_for(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
+    """Somebody who reports a failure needs to show where it was raised."""
+    probe(raising(CorruptData("bad", 0, "file")))
+
+    cli.main(["--traceback", "probe"])
+
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_bug_is_not_taken_for_a_failure(probe: Probe) -> None:
+    """Only errors that are no bug of ours are made one line; a bug keeps its traceback."""
+    probe(raising(KeyError("bug")))
+
+    with pytest.raises(KeyError):
+        cli.main(["probe"])
+
+
+def test_a_mistyped_verb_gets_a_suggestion(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
+    """Usage errors say what was probably meant."""
+    probe(lambda: None)
+
+    assert ExitCode.USAGE == cli.main(["prboe"])
+    assert "Did you mean 'probe'?" in capsys.readouterr().err
+
+
+def test_an_option_before_the_verb_that_is_not_sparks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--json inspect` would otherwise hand `inspect` to Spark as a value."""
+    assert ExitCode.USAGE == cli.main(["--json", "inspect", "store"])
+    assert "--json is no option of Spark" in capsys.readouterr().err
+
+
+def test_help_lists_every_verb_without_loading_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """The list comes from the table of verbs; Spark and numba are not waited for."""
+    assert ExitCode.CLEAN == cli.main(["--help"])
+
+    text = " ".join(capsys.readouterr().out.split())
+    assert [] == [verb.name for verb in VERBS.values() if f" {verb.name} {verb.help}" not in text]
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_explains_itself_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`VERB --help` is where a user looks first, and an example is what is read first there."""
+    assert ExitCode.CLEAN == cli.main([name, "--help"])
+
+    text = capsys.readouterr().out
+    assert f"    rmq-lake {name} " in text
+    assert "\\b" not in text
+
+
+def test_version_names_what_a_report_of_a_fault_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Which Spark, Delta, Arrow, numba and Java are at work decides many a question."""
+    assert ExitCode.CLEAN == cli.main(["--version"])
+
+    named = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+    assert {"rocketmq-lake", "python", "pyspark", "delta-spark", "deltalake", "pyarrow", "numba", "java"} <= named
+
+
+def events(text: str) -> list[dict[str, object]]:
+    """Read what `--log-json` wrote."""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_log_lines_are_objects_on_request(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log collector asks for time, level and verb; the last line says how the command ended, and after how long."""
+
+    def body() -> ExitCode:
+        click.echo("half a ", nl=False, err=True)
+        click.echo("line\n\nanother", err=True)
+        click.echo("data")
+        return ExitCode.DAMAGE
+
+    probe(body)
+
+    assert ExitCode.DAMAGE == cli.main(["--log-json", "probe"])
+
+    output = capsys.readouterr()
+    first, second, last = events(output.err)
+    assert "data\n" == output.out
+    assert ("half a line", "another", "ended") == (first["message"], second["message"], last["message"])
+    assert {"time", "level", "verb", "message"} == set(first)
+    assert ("info", "probe") == (first["level"], first["verb"])
+    assert 3 == last["exit_code"]
+    assert isinstance(last["seconds"], float)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (CorruptData("bad", 7, "file"), 1, "rmq-lake: file: bad at offset 7"),
+        (click.UsageError("--lake is missing"), 2, "--lake is missing"),
+        (KeyboardInterrupt(), 130, "rmq-lake: interrupted."),
+    ],
+)
+def test_failures_are_log_objects_of_their_level(  # noqa: PLR0913, PLR0917 - three facts, three fixtures
+    probe: Probe,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    code: int,
+    message: str,
+) -> None:
+    """Whatever ends a command, no line is left that a collector cannot read; a variable asks for it, too."""
+    monkeypatch.setenv("RMQ_LAKE_LOG_JSON", "1")
+    probe(raising(error))
+
+    cli.main(["probe"])
+
+    failure, last = events(capsys.readouterr().err)
+    assert "error" == failure["level"]
+    assert str(failure["message"]).startswith(message)
+    assert code == last["exit_code"]
+
+
+def test_what_the_jvm_says_is_a_log_object_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its lines arrive in the middle of ours."""
+    reading, writing = os.pipe()
+    os.write(writing, b"12:00:00 ERROR Something: \xff\n")
+    os.close(writing)
+
+    with in_json("ingest"):
+        pass_on(reading)
+
+    (event,) = events(capsys.readouterr().err)
+    assert ("jvm", "12:00:00 ERROR Something: \ufffd") == (event["source"], event["message"])
+
+
+def test_what_to_do_after_an_interruption_is_said(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who pressed Ctrl-C wants to know what is left and how to go on."""
+    probe(raising(KeyboardInterrupt()))
+
+    cli.main(["probe"])
+
+    # The line behind the terminal's `^C` is ended first.
+    assert "\nrmq-lake: interrupted. Nothing was written; the same command begins anew.\n" == capsys.readouterr().err
+
+
+def test_what_fails_on_the_way_out_of_an_interruption_is_none(probe: Probe) -> None:
+    """A connection that was cut short in the middle of an answer has no other."""
+
+    def body() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise Py4JError("Answer from Java side is empty")
+
+    probe(body)
+
+    assert ExitCode.INTERRUPTED == cli.main(["probe"])
+
+
+@pytest.mark.parametrize("own", [signal.SIG_IGN, signal.default_int_handler])
+def test_sigterm_ends_a_command_as_ctrl_c_does(probe: Probe, own: signal.Handlers) -> None:
+    """A scheduler's stop is orderly, and works where Ctrl-C is ignored, as in a shell's background."""
+
+    def body() -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    probe(body)
+    before = signal.signal(signal.SIGINT, own), signal.getsignal(signal.SIGTERM)
+    try:
+        assert ExitCode.INTERRUPTED == cli.main(["probe"])
+        assert before[1] == signal.getsignal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGINT, before[0])

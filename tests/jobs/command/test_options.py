@@ -1,0 +1,187 @@
+"""The options that verbs share: flags over environment over configuration file."""
+
+import json
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from jobs.command.configuration import config_option, name_variables
+from jobs.command.options import StoreForm, StorePlace, form_options, json_option, quiet_option, store_options
+from jobs.console.verbs import VERBS
+from jobs.launch.places import CONF
+
+
+@click.group()
+def tool() -> None:
+    """Stand for the group of all verbs."""
+
+
+@tool.command("ingest")
+@store_options
+@form_options
+@json_option
+@quiet_option
+@config_option
+def ingest(*, place: StorePlace, form: StoreForm, **others: object) -> None:
+    """Say which values arrived."""
+    values: dict[str, object] = {**place._asdict(), **form._asdict(), **others}
+    click.echo({name: value for name, value in values.items() if value not in {None, False}})
+
+
+def told(*arguments: str, **environment: str) -> dict[str, object]:
+    """Return the values that a command line gives to the verb."""
+    result = run(*arguments, **environment)
+    assert 0 == result.exit_code, result.output
+    values: dict[str, object] = eval(result.output, {"ZoneInfo": ZoneInfo, "zoneinfo": __import__("zoneinfo")})  # noqa: S307
+    return values
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    """Run `ingest` with these arguments."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        name_variables(ingest, "ingest")
+        return CliRunner().invoke(tool, ["ingest", *arguments])
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Name a configuration file to be written."""
+    return tmp_path / "job.toml"
+
+
+def test_a_configuration_file_gives_what_flags_do_not(config: Path) -> None:
+    """A scheduled run keeps its options in a file."""
+    config.write_text('store = "/data/store"\nhash-slots = 100\n[ingest]\nindex-num = 400\n')
+
+    assert {"store": "/data/store", "hash_slots": 100, "index_num": 400} == told("--config", str(config))
+
+
+def test_flags_win_over_the_environment_and_the_environment_over_the_file(config: Path) -> None:
+    """The nearer to the command, the stronger."""
+    config.write_text("hash-slots = 1\nindex-num = 10\nconsume-queue-size = 20\n")
+    environment = {"RMQ_LAKE_INGEST_INDEX_NUM": "11", "RMQ_LAKE_INGEST_HASH_SLOTS": "2"}
+
+    values = told("s", "--config", str(config), "--hash-slots", "3", **environment)
+
+    assert {"store": "s", "hash_slots": 3, "index_num": 11, "consume_queue_size": 20} == values
+
+
+def test_a_verbs_own_table_wins_over_what_all_verbs_share(config: Path) -> None:
+    """The special case is written because it differs."""
+    config.write_text("hash-slots = 1\n[ingest]\nhash-slots = 2\n")
+
+    assert {"store": "s", "hash_slots": 2} == told("s", "--config", str(config))
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("hash-slot = 1", "unknown key hash-slot; did you mean hash-slots?"),
+        ("[ingest]\nhash_slots = 1", "unknown key ingest.hash_slots; did you mean hash-slots?"),
+        ("[ingst]\nhash-slots = 1", "unknown key [ingst]"),
+        ("hash-slots = 0", "0 is not in the range"),
+        ('time-zone = "Mars/Olympus"', "no time zone is named 'Mars/Olympus'"),
+        ("hash-slots = ", "Invalid value"),
+    ],
+)
+def test_a_configuration_that_cannot_be_meant_is_a_usage_error(config: Path, text: str, named: str) -> None:
+    """A key with a typo would otherwise be ignored for years."""
+    config.write_text(text)
+
+    result = run("s", "--config", str(config))
+
+    assert 2 == result.exit_code
+    assert named in " ".join(result.output.split())
+
+
+def test_a_variable_that_no_option_reads_is_a_usage_error() -> None:
+    """As a key with a typo would be; other verbs' variables do not disturb."""
+    with pytest.raises(click.UsageError, match="HASH_SLOT: no such option; did you mean RMQ_LAKE_INGEST_HASH_SLOTS"):
+        run("s", RMQ_LAKE_INGEST_HASH_SLOT="1")
+    assert {"store": "s"} == told("s", RMQ_LAKE_VERIFY_ANYTHING="1")
+
+
+def test_every_option_and_argument_has_a_variable_of_its_own_name() -> None:
+    """`--json` is JSON, whatever the program calls it."""
+    values = told(RMQ_LAKE_INGEST_STORE="/data/store", RMQ_LAKE_INGEST_JSON="1", RMQ_LAKE_INGEST_COMMITLOG="/a,/b")
+
+    assert {"store": "/data/store", "as_json": True, "commitlog": ("/a", "/b")} == values
+
+
+def test_every_setting_is_shown_with_where_it_is_from(config: Path) -> None:
+    """Who wonders why a run does what it does sees it in one look."""
+    config.write_text('index-num = 11\n[ingest]\ntime-zone = "Asia/Shanghai"\n')
+
+    result = run("/s", "--config", str(config), "--show-config", "--quiet", RMQ_LAKE_INGEST_HASH_SLOTS="2")
+
+    lines = [tuple(map(str.strip, line.rsplit("#", 1))) for line in result.output.splitlines()]
+    assert [
+        ("[ingest]",),
+        ('store = "/s"', "command line"),
+        ("# commitlog", "not set"),
+        ("# broker-conf", "not set"),
+        ("hash-slots = 2", "RMQ_LAKE_INGEST_HASH_SLOTS"),
+        ("index-num = 11", str(config)),
+        ("# consume-queue-size", "not set"),
+        ("# release", "not set"),
+        ('time-zone = "Asia/Shanghai"', str(config)),
+        ("json = false", "default"),
+        ("quiet = true", "command line"),
+    ] == lines
+
+
+def test_what_is_shown_can_be_kept_as_a_configuration_file(config: Path) -> None:
+    """The same values come out when it goes in again."""
+    shown = run("/s", "--commitlog", "/a,/b", "--time-zone", "UTC", "--show-config").output
+    config.write_text(shown)
+
+    again = run("--config", str(config), "--show-config", "--json")
+
+    assert 0 == again.exit_code, again.output
+    settings = json.loads(again.output)["settings"]
+    assert ["/a", "/b"] == settings["commitlog"]["value"]
+    assert ("UTC", str(config)) == (settings["time-zone"]["value"], settings["time-zone"]["from"])
+
+
+def test_a_missing_configuration_file_is_a_usage_error(config: Path) -> None:
+    """Running with defaults instead would do something else than was asked."""
+    assert 2 == run("s", "--config", str(config)).exit_code
+
+
+def test_keys_of_other_verbs_do_not_disturb(config: Path) -> None:
+    """One file serves all verbs: what this one has no option for belongs to another."""
+    config.write_text('lake = "/lake"\nreport = "/report"\n[query]\nanything = 1\n')
+
+    assert {"store": "s"} == told("s", "--config", str(config))
+
+
+def test_several_commitlog_paths_keep_their_order() -> None:
+    """A broker's storePathCommitLog lists several disks."""
+    assert ("/a", "/b") == told("s", "--commitlog", "/a,/b")["commitlog"]
+
+
+def test_an_empty_commitlog_path_is_a_usage_error() -> None:
+    """An empty path would be the working directory."""
+    assert 2 == run("s", "--commitlog", "/a,,/b").exit_code
+
+
+@pytest.mark.parametrize("verb", ["ingest", "verify", "rebuild-index"])
+def test_the_example_configuration_is_understood_by_every_verb_it_names(verb: str) -> None:
+    """Who copies conf/job.toml gets what it says."""
+    command = import_module(VERBS[verb].module).command
+    written = tomllib.loads((CONF / "job.toml").read_text())
+
+    group = click.Context(tool, info_name="rmq-lake")
+    given = command.make_context(verb, ["--config", str(CONF / "job.toml")], parent=group).params
+
+    assert written["store"] == given["store"]
+    assert {name: value for name, value in written[verb].items() if name in {"broker", "settle", "lost-only"}} == {
+        name: given[name.replace("-", "_")] for name in written[verb] if name in {"broker", "settle", "lost-only"}
+    }

@@ -1,0 +1,74 @@
+"""The reference is made from the code, and its examples are understood by it."""
+
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from jobs.command.cli import rmq_lake
+from jobs.command.reference import VARIABLES, page
+from jobs.console.exit_codes import MEANINGS, ExitCode
+from jobs.console.verbs import VERBS
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+_EXAMPLES = [
+    line for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE) for line in block.splitlines()
+]
+
+
+def test_the_page_is_made_from_the_code() -> None:
+    """An option, a variable or an exit code that is added or explained anew must be so in the page."""
+    assert page() == PAGE
+
+
+def test_every_verb_has_its_section_with_its_options() -> None:
+    """Whatever `--help` lists is there."""
+    for name, verb in VERBS.items():
+        command = import_module(verb.module).command
+        section = PAGE.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        options = [option for option in command.params if isinstance(option, click.Option)]
+        named = {opt for option in options if option.name not in {"config", "show_config"} for opt in option.opts}
+        assert section
+        assert {opt for opt in named if opt not in section} == set()
+
+
+def test_every_exit_code_has_a_meaning() -> None:
+    """Scripts branch on them."""
+    assert set(ExitCode) == set(MEANINGS)
+    assert all(f"\n| {int(code)} | " in PAGE for code in ExitCode)
+
+
+def test_every_variable_that_the_code_reads_is_documented() -> None:
+    """And none that nothing reads."""
+    sources = [*(ROOT / "jobs").rglob("*.py"), ROOT / "spark-submit.sh"]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources if path.name != "reference.py")
+    read = set(re.findall(r"\bRMQ_LAKE_[A-Z0-9_]*[A-Z0-9]\b", text)) - {"RMQ_LAKE_S3"}  # from us to ourselves
+
+    assert read == {name for name in VARIABLES if name.startswith("RMQ_LAKE") and "<" not in name}
+    assert all(name in text for name in VARIABLES if "<" not in name)
+
+
+@pytest.mark.parametrize("example", _EXAMPLES)
+def test_every_example_is_understood_by_its_verb(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its options exist and take what they are given; what is said about files is not the example's business."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broker.conf").touch()
+    _, *words = shlex.split(example.partition(" | ")[0], comments=True)
+    name, ctx = "rmq-lake", click.Context(rmq_lake, info_name="rmq-lake")
+    command: click.Command = rmq_lake
+    while isinstance(command, click.Group):
+        name, *words = words
+        found = command.get_command(ctx, name)
+        assert found is not None
+        command = found
+        ctx = click.Context(command, info_name=name, parent=ctx)
+    command.make_context(name, words, parent=ctx.parent)
+
+
+def test_there_are_examples() -> None:
+    """A broken extraction would pass the test above."""
+    assert len(_EXAMPLES) > 2 * len(VERBS)

@@ -1,0 +1,171 @@
+"""What a user sees in a terminal, and a log file without one: real processes, at a pty and behind a pipe."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from tests.rmq_formats.builders import a_record, a_segment
+from tests.support.lakes import table_of
+
+_TOOL = [sys.executable, "-m", "jobs.main"]
+_SEGMENT = 6 << 20
+_RECORDS = 110  # of 50 KB, in each of four segments
+_RATE = 1_000_000  # bytes a second: 24 seconds for all of it
+
+
+class Seen(NamedTuple):
+    """What a process left on a terminal."""
+
+    code: int
+    text: str
+    session: int
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether every process that it started has ended, too, within some seconds."""
+        for _ in range(200):
+            if not _members(self.session):
+                return True
+            time.sleep(0.1)
+        return False
+
+
+def _members(session: int) -> list[str]:
+    listed = subprocess.check_output(["ps", "-eo", "sid=,stat=,args="], text=True).splitlines()
+    return [line for line in listed if line.split()[0] == str(session) and not line.split()[1].startswith("Z")]
+
+
+def in_terminal(*arguments: str | Path, interrupt_at: str | None = None, **more: str) -> Seen:
+    """Run a command line at a terminal, and press Ctrl-C when *interrupt_at* is to be read there."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # who starts tests in the background has them ignore it
+        os.execvpe(_TOOL[0], [*_TOOL, *map(str, arguments)], environment(more))  # noqa: S606  our own command
+    text = b""
+    end = time.monotonic() + 240
+    while time.monotonic() < end:
+        readable, _, _ = select.select([terminal], [], [], 1)
+        try:
+            text += os.read(terminal, 4096) if readable else b""
+        except OSError:  # the other side is closed
+            break
+        if interrupt_at is not None and interrupt_at.encode() in text:
+            os.write(terminal, b"\x03")
+            interrupt_at = None
+    os.close(terminal)
+    return Seen(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text.decode(), pid)
+
+
+def environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a terminal that knows colours."""
+    inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    return {**inherited, "TERM": "xterm-256color", "PYTHONSAFEPATH": "", **more}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a store that is large enough for a run to be caught at work."""
+    root = tmp_path_factory.mktemp("terminal") / "store"
+    (root / "commitlog").mkdir(parents=True)
+    for number in range(4):
+        records = [a_record(os.urandom(50_000)) for _ in range(_RECORDS)]
+        segment = a_segment(records, _SEGMENT, number * _SEGMENT, sealed=number < 3)
+        (root / "commitlog" / f"{number * _SEGMENT:020d}").write_bytes(segment)
+    return root
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_run_that_is_stopped_says_how_to_go_on_and_does(store: Path, tmp_path: Path) -> None:
+    """Ctrl-C, then a scheduler's SIGTERM, then to the end: every message once, and nothing left running."""
+    lake = tmp_path / "lake"
+    ingest = ("ingest", store, "--lake", lake, "--tables", "consume_queue", "--max-rate", str(_RATE))
+
+    seen = in_terminal(*ingest, interrupt_at="ranges")
+    terminated = _terminated("--log-json", *map(str, ingest))
+    finished = subprocess.run([*_TOOL, *map(str, ingest)], capture_output=True, text=True, check=False, timeout=240)
+
+    # One live line, wiped in the end; what is to be done stands below.
+    assert ExitCode.INTERRUPTED == seen.code, seen.text
+    assert "\rreading: 0/4 ranges" in seen.text
+    assert "\x1b[K" in seen.text
+    assert "rmq-lake: interrupted. Nothing is lost or doubled: the same command goes on" in seen.text
+    assert "Traceback" not in seen.text
+    assert seen.is_gone
+    assert (ExitCode.INTERRUPTED, True) == (terminated.code, terminated.is_gone), terminated.text
+    assert '"level": "error", "verb": "ingest", "message": "rmq-lake: interrupted.' in terminated.text
+    assert '"message": "ended", "exit_code": 130' in terminated.text
+    # Behind a pipe: plain lines, nothing that moves or colours.
+    assert 0 == finished.returncode, finished.stderr
+    assert [line for line in finished.stderr.splitlines() if line.startswith("reading: ")]
+    assert not {"\r", "\x1b"} & set(finished.stderr + finished.stdout)
+    offsets = table_of(lake / "messages", ["physical_offset"])["physical_offset"].to_pylist()
+    assert 4 * _RECORDS == len(offsets) == len(set(offsets))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [1.5, 2.5, 4])
+def test_a_run_that_is_stopped_while_it_starts_leaves_nothing_running(
+    store: Path, tmp_path: Path, seconds: float
+) -> None:
+    """A JVM, its context, its session and a worker start beside what the driver does: any of them may be cut short."""
+    command = [*_TOOL, "ingest", str(store), "--lake", str(tmp_path / "lake"), "--max-rate", str(_RATE)]
+    told = environment({})
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=told, start_new_session=True
+    ) as process:
+        time.sleep(seconds)
+        process.send_signal(signal.SIGTERM)
+        text, _ = process.communicate(timeout=240)
+
+    assert ExitCode.INTERRUPTED == process.returncode, text
+    assert "rmq-lake: interrupted." in text
+    assert "Traceback" not in text
+    assert Seen(process.returncode, text, process.pid).is_gone
+
+
+def _terminated(*arguments: str) -> Seen:
+    """Run a command line behind a pipe, and send it SIGTERM when it has shown progress."""
+    command = [*_TOOL, *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        text = ""
+        for line in process.stderr:
+            text += line
+            if "ranges" in line:
+                process.send_signal(signal.SIGTERM)
+    return Seen(process.returncode, text, process.pid)
+
+
+@pytest.mark.parametrize(("line", "word", "offered"), [("ing", 1, "ingest"), ("ingest --hash", 2, "--hash-slots")])
+def test_a_shell_completes_verbs_and_options(line: str, word: int, offered: str) -> None:
+    """As it does for any tool that one types often."""
+    asked = {"COMP_WORDS": f"rmq-lake {line}", "COMP_CWORD": str(word), "_RMQ_LAKE_COMPLETE": "bash_complete"}
+    printed = subprocess.check_output(_TOOL, env=environment(asked), text=True)
+
+    assert [f"plain,{offered}"] == printed.splitlines()
+
+
+def test_colours_are_for_terminals_that_want_them(golden: Callable[[str], Path]) -> None:
+    """A pipe gets none, and who sets NO_COLOR gets none anywhere."""
+    store = golden("b551-base")
+
+    coloured = in_terminal("inspect", store)
+    plain = in_terminal("inspect", store, NO_COLOR="1")
+    piped = subprocess.check_output([*_TOOL, "inspect", str(store)], text=True)
+
+    assert "\x1b[32m●\x1b[0m good" in coloured.text
+    assert "\x1b" not in plain.text
+    assert "\x1b" not in piped
+    assert piped.splitlines() == plain.text.splitlines()

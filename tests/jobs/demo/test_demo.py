@@ -1,0 +1,77 @@
+"""The tour: every step is taken, in order, and shows what it promises."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from jobs.console.exit_codes import ExitCode
+from jobs.demo import Tour, TourError, command, run, unpack
+
+# What each step must show. A step that is gone, or shows something else, fails here.
+SHOWN = {
+    "inspect": "● good",
+    "ingest": "65 messages, offsets 0 to 57539",
+    "again": "nothing new since offset 57539",
+    "verify": "no findings",
+    "query": "0A010203075F4E0E2F2A6380678E0019",
+    "lose": "moved 20261120074239491",
+    "miss": "0A010203075F4E0E2F2A638067B3001C",
+    "rebuild": "20261120074239491 full 19 keys, proven",
+    "compare": "byte for byte: a78fbdbeb7df6834",  # the first of the file's SHA-256 in the store's PROVENANCE
+    "find": "0A010203075F4E0E2F2A6380678E0019",
+    "lake": "0A010203075F4E0E2F2A6380678E0019",
+}
+
+
+def test_the_tour_shows_everything(spark: SparkSession, tmp_path: Path) -> None:
+    """Run as a user runs it, the tour ends well and leaves store and lake behind."""
+    del spark
+    result = CliRunner().invoke(command, [str(tmp_path / "tour")], standalone_mode=False)
+    parts = re.split(r"\n── \d+ of \d+: .*\n", result.output)[1:]
+
+    assert result.return_value is ExitCode.CLEAN, result.output
+    assert len(SHOWN) == len(parts)
+    for (step, text), part in zip(SHOWN.items(), parts, strict=True):
+        assert text in part, step
+    assert "0A010203075F4E0E2F2A6380678E0019" not in parts[list(SHOWN).index("miss")]
+    assert {"store", "lake"} <= {path.name for path in (tmp_path / "tour").iterdir()}
+    assert "65 messages of broker" in (tmp_path / "tour" / "report" / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_steps_are_those_of_the_contract(tmp_path: Path) -> None:
+    """The tour is inspect, ingest, verify, lose an index file, rebuild it, compare, query; nothing may fall out."""
+    assert list(SHOWN) == [step.name for step in Tour(tmp_path).steps()]
+
+
+def test_a_tour_that_goes_wrong_says_so(tmp_path: Path) -> None:
+    """A step that does not end well stops the tour."""
+    with pytest.raises(TourError, match="'inspect' ended with exit code 1"):
+        run(unpack(tmp_path), lambda _: ExitCode.FAILED)
+
+
+def test_a_file_that_is_not_the_broker_s_is_not_called_equal(tmp_path: Path) -> None:
+    """The comparison can fail."""
+    tour = unpack(tmp_path)
+    steps: dict[str, Callable[[], str]] = {step.name: step.act for step in tour.steps() if step.act}
+    steps["lose"]()
+    (lost,) = tour.aside.iterdir()
+    tour.rebuilt.mkdir()
+    shutil.copy(lost, tour.rebuilt / lost.name)
+    (tour.rebuilt / lost.name).write_bytes(lost.read_bytes()[:-1] + b"\1")
+
+    with pytest.raises(TourError, match="not the bytes"):
+        steps["compare"]()
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    """The tour never writes among a user's files."""
+    (tmp_path / "mine").write_text("")
+    result = CliRunner().invoke(command, [str(tmp_path)])
+
+    assert result.exit_code == ExitCode.USAGE
+    assert "is not empty" in result.output

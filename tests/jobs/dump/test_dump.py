@@ -1,0 +1,359 @@
+"""`dump`: every record of one file with its offset, and how the file ends."""
+
+import base64
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.dump import file as dump_file
+from rmq_formats.commitlog.layout import MAGIC_V2
+from rmq_formats.commitlog.segment import Framing
+from rmq_formats.store import Checkpoint, encode_checkpoint
+from tests.golden import golden_stores
+from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, a_record, a_segment, log_of, placed
+from tests.rmq_formats.stores import newest_segment, segment_files, stored_records
+from tests.support.commands import Run, overwrite, runner, state_of
+
+StoreOf = Callable[[str], Path]
+ONE, TWO, THREE = a_record(b"one"), a_record(b"two two"), a_record(b"three three three")
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run one command line."""
+    return runner(capfd)
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Path:
+    """Write a segment of three records, in a store's folder."""
+    path = tmp_path / "commitlog" / "00000000000000004096"
+    path.parent.mkdir()
+    path.write_bytes(a_segment([ONE, TWO, THREE], base_offset=4096, sealed=True))
+    return path
+
+
+@pytest.mark.parametrize("name", golden_stores("base", "types-crc", "dledger-upgraded", "multipath"))
+def test_every_record_of_a_real_log_is_printed_with_its_offset(golden: StoreOf, name: str, run: Run) -> None:
+    """The values are those that the scalar reader sees; nothing is written into the store."""
+    store = golden(name)
+    before = state_of(store)
+
+    outcome = run("dump", "--json", *segment_files(store))
+
+    printed = [line for line in outcome.lines if line["kind"] == "record"]
+    records = [record for record, _ in stored_records(store)]
+    assert outcome.code is ExitCode.CLEAN
+    assert [line["physical_offset"] for line in printed] == [record.physical_offset for record in records]
+    for line, record in zip(printed, records, strict=True):
+        assert base64.b64decode(line["body"]) == record.body
+        assert base64.b64decode(line["properties_raw"]) == record.properties_raw
+        assert (line["topic"], line["sys_flag"], line["store_host"]) == (
+            record.topic,
+            record.sys_flag,
+            str(record.store_host),
+        )
+    assert state_of(store) == before
+
+
+def test_the_messages_of_an_inner_batch_are_shown_in_their_record(golden: StoreOf, run: Run) -> None:
+    """As many as the record's own INNER_NUM says, each with its keys, where it stands."""
+    (first, *_) = segment_files(golden("b551-types"))
+
+    batches = [line for line in run("dump", "--json", first).lines if "inner_messages" in line]
+    fields = [
+        line.split(maxsplit=3) for line in run("dump", "--fields", first).out.splitlines() if "inner message" in line
+    ]
+
+    assert batches
+    for batch in batches:
+        assert len(batch["inner_messages"]) == int(batch["properties"]["INNER_NUM"])
+        assert all(message["properties"]["KEYS"] for message in batch["inner_messages"])
+    assert len(fields) == sum(len(batch["inner_messages"]) for batch in batches)
+    assert int(fields[0][0]) == batches[0]["offset"] + 88
+
+
+@pytest.mark.parametrize("name", ["b498-dledger", "b533-base", "b420-base"])
+def test_each_file_of_a_real_log_says_how_it_ends(golden: StoreOf, name: str, run: Run) -> None:
+    """All are sealed but the newest."""
+    files = segment_files(golden(name))
+
+    ends = [line["end"] for line in run("dump", "--json", *files).lines if line["kind"] == "end"]
+
+    assert ends == ["open" if path == newest_segment(golden(name)) else "sealed" for path in files]
+
+
+def test_a_record_is_one_line_for_people(segment: Path, run: Run) -> None:
+    """Offset, size, queue, times, body, keys."""
+    outcome = run("dump", segment)
+    head, first, *_, blank, end = outcome.out.splitlines()
+
+    assert head == f"# {segment}: CommitLog segment, 4096 bytes"
+    assert first.split()[:5] == ["4096", "record", str(ONE.total_size), "Orders/0", "#0"]
+    assert "2025-11-20 00:53:20.005Z" in first
+    assert "KEYS=order-1" in first
+    assert blank.split()[1] == "blank"
+    assert end.split() == ["8192", "end", "0", "sealed", "segment:", "3", "records,", "0", "damaged", "places"]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        ONE,
+        a_record(b"\xff\xfe" * 50, born_host=PRODUCER_V6),
+        a_record(topic="%RETRY%" + "g" * 150, magic_code=MAGIC_V2, store_host=BROKER_V6, sys_flag=8),
+        a_record(properties=b"a\x01b\x01c\x02\x02odd\x02tail"),
+        a_record(b"no row of messages", sys_flag=0xC0),
+    ],
+    ids=["plain", "v6 born host", "V2", "odd properties", "odd inner batch"],
+)
+def test_every_byte_of_a_record_has_a_name(tmp_path: Path, run: Run, record: object) -> None:
+    """Fields stand at growing offsets from the record's first byte to its last."""
+    path = tmp_path / ("0" * 20)
+    path.write_bytes(log_of([record]))  # type: ignore[list-item]
+
+    _, first, *fields, _ = run("dump", "--fields", "--limit", "1", path).out.splitlines()
+    offsets = [int(line.split()[0]) for line in fields]
+    names = [line.split()[1] for line in fields]
+
+    assert offsets == sorted(offsets)
+    assert (offsets[0], names[:2]) == (0, ["total_size", "magic_code"])
+    assert names.index("body") < names.index("topic") < names.index("properties_length") < names.index("property")
+    assert int(first.split()[2]) == path.stat().st_size
+
+
+def test_a_dump_begins_where_it_is_told(segment: Path, run: Run) -> None:
+    """At a record, or at the next one behind; the file before it is not read."""
+    two, three = (record.physical_offset for record in placed([ONE, TWO, THREE], 4096)[1:])
+
+    assert [line["offset"] for line in run("dump", "--json", "--from", two, segment).lines][:1] == [two]
+    assert [line["offset"] for line in run("dump", "--json", "--from", two + 1, segment).lines][:1] == [three]
+    assert [line["kind"] for line in run("dump", "--json", "--from", 8192 - 1, segment).lines] == ["end"]
+    assert run("dump", "--from", 8193, segment).code is ExitCode.FAILED
+
+
+def test_a_dump_stops_after_so_many_things(segment: Path, run: Run) -> None:
+    """And says that more follows, and from where."""
+    lines = run("dump", "--json", "--limit", 2, segment).lines
+
+    assert [line["kind"] for line in lines] == ["record", "record", "end"]
+    assert (lines[-1]["offset"], lines[-1]["end"]) == (4096 + ONE.total_size + TWO.total_size, None)
+
+
+def test_a_dump_can_begin_at_the_blank(segment: Path, run: Run) -> None:
+    """What stands there is the end of the file."""
+    blank = 4096 + sum(record.total_size for record in (ONE, TWO, THREE))
+
+    assert [line["kind"] for line in run("dump", "--json", "--from", blank, segment).lines] == ["blank", "end"]
+
+
+def test_damage_is_shown_where_it_is_and_changes_the_exit_code(segment: Path, run: Run) -> None:
+    """The walk goes on behind it."""
+    overwrite(segment, ONE.total_size + 4, b"\xff")
+
+    outcome = run("dump", segment)
+
+    assert outcome.code is ExitCode.DAMAGE
+    damage = outcome.out.splitlines()[2].split(maxsplit=3)
+    assert damage[:3] == [str(4096 + ONE.total_size), "DAMAGE", str(TWO.total_size)]
+    assert "magic FFA320A7" in damage[3]
+    assert "2 records, 1 damaged places" in outcome.out
+
+
+def test_a_wrong_body_is_named_in_its_record(segment: Path, run: Run) -> None:
+    """It still is a record of the chain."""
+    overwrite(segment, 88, b"X")
+
+    outcome = run("dump", segment)
+
+    assert outcome.code is ExitCode.DAMAGE
+    assert "WRONG BODY_CRC" in outcome.out.splitlines()[1]
+
+
+def test_the_next_file_tells_whether_a_tail_is_damage(segment: Path, run: Run) -> None:
+    """The same bytes wait at the end of a log, and are damage before its next segment."""
+    segment.write_bytes(a_segment([ONE, TWO], base_offset=4096)[: ONE.total_size + 50].ljust(4096, b"\0"))
+    assert "waiting" in run("dump", segment).out
+
+    (segment.parent / "00000000000000008192").write_bytes(a_segment([THREE], base_offset=8192))
+    assert "DAMAGE" in run("dump", segment).out
+
+
+def test_a_file_of_any_name_is_known_by_its_first_bytes(tmp_path: Path, run: Run) -> None:
+    """Somebody sends a piece of a log; its first record says where it stood."""
+    plain = tmp_path / "from-support.bin"
+    plain.write_bytes(log_of([ONE, TWO], 4096))
+    entries = tmp_path / "entries.bin"
+    entries.write_bytes(a_segment([ONE], base_offset=512, framing=Framing.DLEDGER))
+    odd = tmp_path / "odd.bin"
+    odd.write_bytes(a_segment([ONE])[:40])
+
+    assert run("dump", "--json", plain).lines[0]["offset"] == 4096
+    assert run("dump", "--json", entries).lines[0]["entry"]["pos"] == 512
+    assert run("dump", "--json", odd).lines[-1]["end"] == "open"
+
+
+def test_what_a_file_is_can_be_said(tmp_path: Path, run: Run) -> None:
+    """Where neither place nor bytes tell."""
+    path = tmp_path / "state.bin"
+    path.write_bytes(encode_checkpoint(Checkpoint(1, 2, 3)))
+
+    unknown = run("dump", path)
+    known = run("dump", "--as", "checkpoint", "--json", path)
+
+    assert unknown.code is ExitCode.FAILED
+    assert "--as" in unknown.err
+    assert [line["value"] for line in known.lines[:-1]] == [1, 2, 3, 0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["b420-base", "b551-base"])
+def test_a_real_checkpoint_is_printed_field_by_field(golden: StoreOf, name: str, run: Run) -> None:
+    """PROVENANCE tells what a second program read there."""
+    store = golden(name)
+    told = next(line for line in (store / "PROVENANCE.md").read_text().splitlines() if line.startswith("CHECKPOINT "))
+
+    outcome = run("dump", "--json", store / "checkpoint")
+
+    assert outcome.code is ExitCode.CLEAN
+    assert f"CHECKPOINT {tuple(line['value'] for line in outcome.lines[:-1])}" == told
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (encode_checkpoint(Checkpoint(1, 2, 3)) + b"x", "4097 bytes instead of 4096, bytes that are not zero"),
+        (encode_checkpoint(Checkpoint(1, 2, 3))[:100], "100 bytes instead of 4096"),
+    ],
+)
+def test_an_odd_checkpoint_says_what_is_odd(tmp_path: Path, run: Run, raw: bytes, expected: str) -> None:
+    """A broker makes one memory page of numbers and zeros."""
+    (tmp_path / "checkpoint").write_bytes(raw)
+
+    outcome = run("dump", tmp_path / "checkpoint")
+
+    assert outcome.code is ExitCode.DAMAGE
+    assert outcome.out.splitlines()[-1].endswith(expected)
+
+
+def test_a_part_of_a_checkpoint_can_be_chosen(tmp_path: Path, run: Run) -> None:
+    """By offset and number, as in any file."""
+    (tmp_path / "checkpoint").write_bytes(encode_checkpoint(Checkpoint(1, 2, 3)))
+
+    lines = run("dump", "--json", "--from", 8, "--limit", 1, tmp_path / "checkpoint").lines
+
+    assert [line.get("name") for line in lines] == ["logic_timestamp", None]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (str, "No such file or directory"),
+        (Path.mkdir, "is no regular file"),
+        (os.mkfifo, "is no regular file"),
+        (lambda path: path.write_bytes(b"hello"), "no file of a store"),
+        (Path.touch, "no file of a store"),
+    ],
+    ids=["missing", "folder", "pipe", "text", "empty"],
+)
+def test_what_is_no_file_of_a_store_is_refused_in_one_line(
+    tmp_path: Path, run: Run, make: Callable[[Path], None], message: str
+) -> None:
+    """Never a hang, never a stack trace."""
+    path = tmp_path / "given"
+    make(path)
+
+    outcome = run("dump", path)
+
+    assert outcome.code is ExitCode.FAILED
+    assert outcome.err.startswith(f"rmq-lake: {path}: ")
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_one_bad_file_does_not_keep_the_others_from_being_dumped(segment: Path, run: Run) -> None:
+    """The exit code says that one failed."""
+    outcome = run("dump", segment.parent / "missing", segment)
+
+    assert outcome.code is ExitCode.FAILED
+    assert "sealed segment" in outcome.out
+
+
+def test_a_kind_that_nobody_reads_is_named(tmp_path: Path, run: Run) -> None:
+    """Recognised is more than unknown."""
+    path = tmp_path / "config" / "topics.json"
+    path.parent.mkdir()
+    path.write_text("{}")
+
+    assert "recognised (configuration), but not read" in run("dump", path).err
+
+
+class BadSector:
+    """A reader that fails like a disk with one bad sector."""
+
+    def __init__(self, raw: bytes, bad: range) -> None:
+        """Hold the bytes."""
+        self.size = len(raw)
+        self._raw = raw
+        self._bad = bad
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return the bytes, or fail when they touch the bad ones."""
+        if position < self._bad.stop and position + length > self._bad.start:
+            raise OSError(5, "Input/output error")
+        return self._raw[position : position + length]
+
+
+def test_a_sector_that_cannot_be_read_is_damage_and_what_follows_is_found(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place is named; records behind it are printed."""
+    records = [a_record(b"x" * 900) for _ in range(30)]
+    raw = a_segment(records, 65536, sealed=True)
+    path = tmp_path / ("0" * 20)
+    path.write_bytes(raw)
+
+    class Storage:
+        @contextmanager
+        def open(self, _: str) -> Iterator[BadSector]:
+            yield BadSector(raw, range(8192, 12288))
+
+    monkeypatch.setattr(dump_file, "storage_of", lambda *_: Storage())
+    outcome = run("dump", path)
+
+    assert outcome.code is ExitCode.DAMAGE
+    assert "# UNREADABLE 4096 bytes cannot be read at position 8192: Input/output error" in outcome.out
+    assert "sealed segment" in outcome.out
+    assert outcome.out.count("  record  ") > 20
+
+
+def test_other_failures_of_a_disk_end_the_file(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system that is gone is no bad sector."""
+
+    class Storage:
+        def open(self, location: str) -> None:
+            raise OSError(116, "Stale file handle", location)
+
+    path = tmp_path / ("0" * 20)
+    path.write_bytes(b"")
+    monkeypatch.setattr(dump_file, "storage_of", lambda *_: Storage())
+
+    outcome = run("dump", path)
+
+    assert (outcome.code, outcome.err) == (ExitCode.FAILED, f"rmq-lake: {path}: Stale file handle\n")
+
+
+def test_text_of_a_producer_cannot_break_a_line(tmp_path: Path, run: Run) -> None:
+    """Nor reach the terminal."""
+    path = tmp_path / ("0" * 20)
+    path.write_bytes(log_of([a_record(b"\x1b[2J", topic="a\nb", properties=b"KEYS\x01k\n\x1b[31m\x02")]))
+
+    outcome = run("dump", "--fields", path)
+
+    assert "\x1b" not in outcome.out
+    assert r"a\nb/0" in outcome.out
+    assert json.loads(run("dump", "--json", path).out.splitlines()[0])["topic"] == "a\nb"

@@ -1,0 +1,120 @@
+"""`spark.read.format("rocketmq")` gives the rows of the table `messages`, from a store as it lies there."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jobs.export.datasource import RocketmqReader, Wanted, register
+from jobs.lake.tables import MESSAGES
+from rmq_formats.commitlog.record import encode_record
+from rmq_formats.commitlog.row import record_of_row
+from rmq_formats.errors import UnsupportedFormat
+from tests.rmq_formats.stores import stored_records
+from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture(scope="module")
+def rocketmq(spark: "SparkSession") -> Callable[..., "DataFrame"]:
+    """Read a store with some options."""
+    register(spark)
+
+    def read(store: Path, **options: Any) -> "DataFrame":  # noqa: ANN401 - texts and numbers
+        return spark.read.format("rocketmq").options(**options).load(str(store))
+
+    return read
+
+
+def _offsets(frame: "DataFrame") -> list[int]:
+    return sorted(row.physical_offset for row in frame.select("physical_offset").collect())
+
+
+@pytest.mark.parametrize("name", ["b420-base", "b498-dledger-upgraded", "b551-types"])
+def test_every_record_of_a_real_store_is_a_row_that_gives_its_bytes_back(
+    name: str, golden: Callable[[str], Path], rocketmq: Callable[..., "DataFrame"]
+) -> None:
+    """Batches and timers, compressed and IPv6, plain and DLedger."""
+    store = golden(name)
+    # Arrow keeps the order of a map's entries; `collect` would go through a Java map.
+    rows = rocketmq(store).orderBy("physical_offset").toArrow().to_pylist()
+
+    assert [record.raw for record in stored_records(store)] == [encode_record(record_of_row(row)) for row in rows]
+
+
+def test_the_columns_are_those_of_the_table(
+    golden: Callable[[str], Path], rocketmq: Callable[..., "DataFrame"]
+) -> None:
+    """What is written for one is read from the other."""
+    assert MESSAGES.schema.names == rocketmq(golden("b551-base")).columns
+
+
+def test_topics_offsets_times_and_bodies_can_be_chosen(tmp_path: Path, rocketmq: Callable[..., "DataFrame"]) -> None:
+    """Each option leaves out what it says, and nothing else."""
+    messages = [Sent(topic=("Orders", "Bills")[n % 2], body=bytes(500)) for n in range(40)]
+    records = stored(messages)
+    store = write_store(tmp_path / "store", records)
+    middle = records[20]
+    offsets = [record.physical_offset for record in records]
+
+    assert offsets[1::2] == _offsets(rocketmq(store, topics="B*"))
+    assert offsets[20:] == _offsets(rocketmq(store, fromOffset=middle.physical_offset))
+    assert offsets[:20] == _offsets(rocketmq(store, toTime=middle.store_timestamp))
+    assert offsets[20:] == _offsets(rocketmq(store, fromTime=middle.store_timestamp))
+    assert {None} == {row.body for row in rocketmq(store, body="false").select("body").collect()}
+    assert offsets[::2] == _offsets(rocketmq(store).where("topic = 'Orders'"))
+
+
+def test_partitions_of_any_size_read_every_record_once(tmp_path: Path, rocketmq: Callable[..., "DataFrame"]) -> None:
+    """A part begins where a record does, however the segment is cut."""
+    records = stored([Sent(body=bytes(100 + n)) for n in range(50)])
+    store = write_store(tmp_path / "store", records)
+    for size in (1, 700, SEGMENT_SIZE):
+        frame = rocketmq(store, partitionSize=size)
+
+        assert [record.physical_offset for record in records] == _offsets(frame)
+    parts = RocketmqReader(Wanted.of({"path": str(store), "partitionSize": "700"})).partitions()
+    assert len(parts) > len(list((store / "commitlog").iterdir()))
+
+
+def test_segments_outside_the_times_are_not_opened(tmp_path: Path) -> None:
+    """The first record of a segment tells when it was begun; an hour is left for clocks that were set back."""
+    records = stored([Sent(body=bytes(500)) for _ in range(60)])
+    late = [record._replace(store_timestamp=record.store_timestamp + n * 3_600_000) for n, record in enumerate(records)]
+    store = write_store(tmp_path / "store", late, with_queues=False, with_index=False)
+
+    def bases(**options: str) -> list[int]:
+        planned = RocketmqReader(Wanted.of({"path": str(store), **options})).partitions()
+        return [part.range.base_offset for part in planned]  # type: ignore[attr-defined]
+
+    everything = bases()
+    from_middle = bases(fromTime=str(late[30].store_timestamp))
+
+    assert 0 < len(from_middle) < len(everything)
+    assert set(from_middle) == {base for base in everything if base + SEGMENT_SIZE > late[28].physical_offset}
+
+
+@pytest.mark.parametrize("options", [{}, {"path": "x", "mode": "quick"}, {"path": "x", "fromTime": "yesterday"}])
+def test_options_that_make_no_sense_are_refused(options: dict[str, str]) -> None:
+    """In words, not with a library's error."""
+    with pytest.raises(UnsupportedFormat):
+        Wanted.of(options)
+
+
+def test_damage_is_left_out_or_stops_the_read_as_the_mode_says(
+    tmp_path: Path, rocketmq: Callable[..., "DataFrame"]
+) -> None:
+    """PERMISSIVE and FAILFAST mean what they mean in Spark."""
+    records = stored([Sent(body=bytes(500)) for _ in range(20)])
+    store = write_store(tmp_path / "store", records)
+    segment = store / "commitlog" / f"{0:020d}"
+    raw = bytearray(segment.read_bytes())
+    raw[records[1].physical_offset + 90 : records[1].physical_offset + 94] = b"oops"
+    segment.write_bytes(raw)
+
+    assert [record.physical_offset for record in (records[0], *records[2:])] == _offsets(rocketmq(store))
+    with pytest.raises(Exception, match="wrong CRC"):
+        rocketmq(store, mode="FAILFAST").collect()

@@ -1,0 +1,123 @@
+"""`export` writes the messages that a condition chooses, the same from a store and from its lake."""
+
+import json
+import sys
+import zlib
+from base64 import b64decode
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.verbs.export import command
+from rmq_formats.flags import COMPRESSED
+from tests.support.query_lakes import write_messages
+from tests.support.query_stores import RELEASE, Sent, stored, write_store
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+Run = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Make a store and its lake: every second message is compressed, every third has a body that is no text."""
+    root = tmp_path_factory.mktemp("export")
+    messages = []
+    for number in range(30):
+        body = f'{{"order": {number}}}'.encode() if number % 3 else bytes([0xFF, number])
+        sent = Sent(
+            topic=("Orders", "Bills")[number % 2], keys=(f"k{number}",), properties=(("region", f"r{number % 4}"),)
+        )
+        packed = sent._replace(body=zlib.compress(body), sys_flag=COMPRESSED)
+        messages.append(packed if number % 2 else sent._replace(body=body))
+    store = write_store(root / "store", stored(messages))
+    write_messages(root / "lake", store, RELEASE)
+    return {"--store": store, "--lake": root / "lake"}
+
+
+@pytest.fixture
+def export(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
+    """Export from a place and read the file."""
+
+    def run(place: str, path: Path, *options: str) -> list[dict[str, Any]]:
+        out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
+        code = command.main([place, str(path), "--out", str(out), *options], standalone_mode=False)
+        sys.stdout.flush()
+        capfdbinary.readouterr()
+        rows = [json.loads(line) for line in out.read_text().splitlines()]
+        assert (ExitCode.CLEAN if rows else ExitCode.NOT_FOUND) == code
+        assert [out.name] == [
+            path.name for path in tmp_path.iterdir() if path.name.startswith((out.name, f".{out.name}"))
+        ]
+        return rows
+
+    return run
+
+
+def _keys(rows: list[dict[str, Any]]) -> set[str]:
+    return {key for row in rows for key in row["keys"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), range(30)),
+        (("-t", "Orders"), range(0, 30, 2)),
+        (("--where", "properties['region'] = 'r1'"), range(1, 30, 4)),
+        (("--where", "queue_offset < 3 AND topic = 'Bills'"), (1, 3, 5)),
+        (("--where", "body_text RLIKE 'order.: 1[0-9]'"), (10, 11, 13, 14, 16, 17, 19)),
+        (("-t", "Bills", "--where", "get_json_object(body_text, '$.order') = '7'"), (7,)),
+        (("--where", "body = X'FF09'"), (9,)),
+        (("--where", "topic = 'Nothing'"), ()),
+    ],
+)
+def test_store_and_lake_give_what_the_condition_chooses(
+    places: dict[str, Path], export: Run, options: tuple[str, ...], expected: "range | tuple[int, ...]"
+) -> None:
+    """One dialect, Spark's, on columns, properties and decoded bodies."""
+    for place, path in places.items():
+        assert {f"k{number}" for number in expected} == _keys(export(place, path, *options))
+
+
+def test_bodies_come_decompressed(places: dict[str, Path], export: Run) -> None:
+    """As text where they are text, always as bytes; and as they are stored, for who needs them."""
+    by_key = {row["keys"][0]: row for row in export("--store", places["--store"])}
+
+    assert '{"order": 5}' == by_key["k5"]["decoded_body_text"]
+    assert b'{"order": 5}' == b64decode(by_key["k5"]["decoded_body_base64"])
+    assert b'{"order": 5}' == zlib.decompress(b64decode(by_key["k5"]["body_base64"]))
+    assert by_key["k9"]["decoded_body_text"] is None
+    assert b"\xff\x09" == b64decode(by_key["k9"]["decoded_body_base64"])
+
+
+def test_parquet_holds_the_columns_of_the_table(places: dict[str, Path], tmp_path: Path) -> None:
+    """One file, in the order of the log."""
+    out = tmp_path / "out.parquet"
+    arguments = ["--store", str(places["--store"]), "--format", "parquet", "--out", str(out), "--quiet"]
+    code = command.main(arguments, standalone_mode=False)
+    rows = pq.read_table(out).to_pylist()
+
+    assert code == ExitCode.CLEAN
+    assert [f"k{number}" for number in range(30)] == [row["keys"][0] for row in rows]
+    assert '{"order": 5}' == rows[5]["body_text"]
+    assert b'{"order": 5}' == rows[5]["body"]
+
+
+def test_a_condition_that_is_no_sql_is_a_usage_error(places: dict[str, Path], tmp_path: Path) -> None:
+    """Nothing is written."""
+    for where in ("topic ==== 1", "colour = 'red'"):
+        arguments = ["--store", str(places["--store"]), "--out", str(tmp_path / "o"), "--where", where]
+        with pytest.raises(click.UsageError):
+            command.main(arguments, standalone_mode=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lake_that_is_none_is_named(tmp_path: Path) -> None:
+    """Spark would speak of a path of its own making."""
+    with pytest.raises(FileNotFoundError, match="no lake: it has no table messages"):
+        command.main(["--lake", str(tmp_path), "--out", str(tmp_path / "out")], standalone_mode=False)

@@ -1,0 +1,270 @@
+"""Damage and malice: every byte of a store may be wrong, and the lake may fail as well."""
+
+import errno
+import os
+import subprocess
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from unittest.mock import patch
+
+import pytest
+from deltalake.exceptions import DeltaError
+from pyspark.sql import SparkSession
+
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest.request import Request, Summary
+from jobs.ingest.run import ingest
+from jobs.store.workers import OneByOne, SparkWorkers, Workers
+from rmq_formats.commitlog.record import MessageRecord, encode_record
+from rmq_formats.errors import FormatError
+from rmq_formats.flags import COMPRESSED
+from tests.rmq_formats.builders import STORED, a_record
+from tests.support.broker import SEGMENT_SIZE, Broker, some_records
+from tests.support.fuzzing import a_store, campaign, expected, mutate
+from tests.support.lakes import leftovers, raw_rows, rows_of
+from tests.support.stores import tree_state
+
+HOSTILE = (
+    "../../../etc/x",
+    "/etc/passwd",
+    "'; DROP TABLE messages; --",
+    "<script>alert(1)</script>",
+    "a\nb\x1b[2J",
+    "${x}",
+)
+BLOCK = 4096
+
+
+def run(store: Path, workers: Workers | None = None, **options: int) -> Summary:
+    """Bring a store into the lake beside it."""
+    request = Request(str(store), str(store.parent / "lake"), broker="b", **options)  # type: ignore[arg-type]
+    return ingest(request, workers or OneByOne())
+
+
+def raw(records: list[MessageRecord]) -> list[tuple[int, bytes]]:
+    """Return what the lake holds of records that stand in a log."""
+    return [(record.physical_offset, encode_record(record)) for record in records]
+
+
+def test_mutated_stores_give_right_rows_or_quarantine(tmp_path: Path) -> None:
+    """Some hundred here; docs/guarantees.md tells of a long campaign."""
+    result = campaign(tmp_path, 300, 7)
+
+    assert result["stores"] == 300, result
+    assert result["damaged"] > 10
+    assert result["grown_kib"] < 100_000
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_mutated_stores_through_the_whole_pipeline(seed: int, tmp_path: Path) -> None:
+    """Listing to Delta tables: the rows, the quarantine and the watermark are those of the scalar layer."""
+    _through_the_pipeline(seed, tmp_path, OneByOne())
+
+
+@pytest.mark.slow
+def test_mutated_stores_through_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """The same with Spark's tasks."""
+    for seed in range(200):
+        _through_the_pipeline(1000 + seed, tmp_path / str(seed), SparkWorkers(spark))
+
+
+def _through_the_pipeline(seed: int, folder: Path, workers: Workers) -> None:
+    random = Random(seed)
+    store = a_store(random)
+    mutate(store, random)
+    store.write(folder / "store")
+    wanted = expected(store)
+
+    summary = run(folder / "store", workers, range_size=700)
+
+    found = sorted((row["physical_offset"], row["length"]) for row in rows_of(folder / "lake", "quarantine"))
+    if summary.store_id is None:
+        assert not wanted.rows
+        return
+    assert (wanted.rows, wanted.damage) == (raw_rows(folder / "lake"), found)
+    assert wanted.end == summary.to_offset
+
+
+def test_a_flipped_byte_in_one_of_a_hundred_records_costs_no_other_record(tmp_path: Path) -> None:
+    """Every untouched record is a row; a hit one is in quarantine, or a row that differs where nothing could tell."""
+    random = Random(5)
+    broker = Broker(tmp_path / "store", segment_size=1 << 20)
+    placed = broker.append(some_records(6000))
+    hit = random.sample(placed, 60)
+    for record in hit:
+        at = record.physical_offset + random.randrange(record.total_size)
+        with (broker.root / "commitlog" / f"{at - at % (1 << 20):020}").open("r+b") as file:
+            file.seek(at % (1 << 20))
+            byte = file.read(1)[0]
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte ^ random.randrange(1, 256)]))
+
+    summary = run(broker.root, range_size=100_000)
+
+    rows = dict(raw_rows(tmp_path / "lake"))
+    quarantined = {row["physical_offset"] for row in rows_of(tmp_path / "lake", "quarantine")}
+    offsets = {record.physical_offset for record in hit}
+    assert summary.exit_code is ExitCode.DAMAGE
+    assert all(rows.get(offset) == stored for offset, stored in raw(placed) if offset not in offsets)
+    assert all((offset in rows) != (offset in quarantined) for offset in offsets)
+    assert all(rows[offset] != stored for offset, stored in raw(hit) if offset in rows)
+    assert len(quarantined) > 10
+
+
+def test_names_are_text_whatever_they_say(tmp_path: Path) -> None:
+    """Topics, keys and folders of queues that try to break out are values in columns, and nothing else is written."""
+    broker = Broker(tmp_path / "a" / "store")
+    records = [a_record(topic=name, properties={"KEYS": name, "UNIQ_KEY": name, "TAGS": name}) for name in HOSTILE]
+    placed = broker.append(records)
+    queue = broker.root / "consumequeue" / "..%2F..%2Fx" / "0"
+    queue.mkdir(parents=True)
+    (queue / f"{0:020}").write_bytes(bytes(200))
+    (tmp_path / "outside").mkdir()
+    before = tree_state(tmp_path / "outside"), tree_state(broker.root)
+
+    run(broker.root)
+
+    assert raw_rows(tmp_path / "a" / "lake") == raw(placed)
+    assert [row["topic"] for row in rows_of(tmp_path / "a" / "lake")] == list(HOSTILE)
+    assert before == (tree_state(tmp_path / "outside"), tree_state(broker.root))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "outside"]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["lake", "store"]
+
+
+def test_links_and_pipes_in_a_store_do_no_harm(tmp_path: Path) -> None:
+    """A loop ends, a pipe is not opened, a link to a segment elsewhere is read."""
+    broker = Broker(tmp_path / "store")
+    placed = broker.append(some_records(80))
+    log = broker.root / "commitlog"
+    (log / f"{SEGMENT_SIZE:020}").rename(tmp_path / "elsewhere")
+    (log / f"{SEGMENT_SIZE:020}").symlink_to(tmp_path / "elsewhere")
+    (log / "loop").symlink_to(broker.root)
+    os.mkfifo(log / f"{5 * SEGMENT_SIZE:020}")
+    (log / f"{7 * SEGMENT_SIZE:020}").symlink_to(tmp_path / "nowhere")
+
+    assert run(broker.root).messages == 80
+    assert raw_rows(tmp_path / "lake") == raw(placed)
+
+
+def test_a_bomb_is_stored_as_it_is(tmp_path: Path) -> None:
+    """Ingest never decompresses a body: a gigabyte of zeros stays a megabyte."""
+    body = zlib.compress(bytes(1 << 20), 9)
+    broker = Broker(tmp_path / "store")
+    placed = broker.append([a_record(body, sys_flag=COMPRESSED)])
+
+    run(broker.root)
+
+    assert raw_rows(tmp_path / "lake") == raw(placed)
+
+
+@pytest.mark.parametrize("start", [0, BLOCK])
+def test_a_sector_that_cannot_be_read_is_damage_and_reading_goes_on_behind_it(tmp_path: Path, start: int) -> None:
+    """EIO costs the records on the sector, and no others; each segment's very first one is a sector like any other."""
+    broker = Broker(tmp_path / "store")
+    placed = broker.append(some_records(100))
+    original = os.preadv
+
+    def preadv(descriptor: int, buffers: list[memoryview], offset: int, _flags: int = 0) -> int:
+        is_log = os.fstat(descriptor).st_size == SEGMENT_SIZE
+        if is_log and offset < start + BLOCK and offset + buffers[0].nbytes > start:
+            if offset < start:
+                return original(descriptor, [buffers[0][: start - offset]], offset)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return original(descriptor, buffers, offset)
+
+    with patch("os.preadv", preadv):
+        summary = run(broker.root)
+
+    hit = [
+        one
+        for one in placed
+        if one.physical_offset % SEGMENT_SIZE < start + BLOCK and one.end_offset % SEGMENT_SIZE > start
+    ]
+    assert summary.exit_code is ExitCode.DAMAGE
+    assert {row["reason"] for row in rows_of(tmp_path / "lake", "quarantine")} == {"io_error"}
+    assert [item for item in raw(placed) if item not in raw(hit)] == raw_rows(tmp_path / "lake")
+    assert 0 < len(hit) < len(placed)
+
+
+def test_a_file_at_the_end_of_all_offsets_is_told(tmp_path: Path) -> None:
+    """A name can say what no log can reach; the error says where."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(3))
+    (broker.root / "commitlog" / f"{(1 << 63) - 8:020}").write_bytes(encode_record(a_record()))
+
+    with pytest.raises(FormatError, match="9223372036854775800"):
+        run(broker.root)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a file system of three megabytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small file system: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, tmp_path: Path) -> None:
+    """The run fails with the system's words; when there is room again, the next one brings everything."""
+    broker = Broker(tmp_path / "store")
+    placed = broker.append(some_records(500))
+    (small_disk / "filler").write_bytes(bytes((3 << 20) - 5 * BLOCK))
+    request = Request(str(broker.root), str(small_disk / "lake"), broker="b", range_size=4096)
+
+    with pytest.raises((OSError, DeltaError), match=r"[Nn]o space left"):
+        ingest(request, OneByOne())
+    (small_disk / "filler").unlink()
+    ingest(request, OneByOne())
+
+    assert raw_rows(small_disk / "lake") == raw(placed)
+    assert leftovers(small_disk / "lake") == []
+
+
+def test_a_lake_that_cannot_be_written_is_told_and_loses_nothing(small_disk: Path, tmp_path: Path) -> None:
+    """A read-only file system is an error, not a run."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(20))
+    request = Request(str(broker.root), str(small_disk / "lake"), broker="b")
+    ingest(request, OneByOne())
+    more = broker.append(some_records(20, seed=2))
+
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(OSError, match="Read-only file system"):
+        ingest(request, OneByOne())
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+
+    assert ingest(request, OneByOne()).messages == len(more)
+
+
+@pytest.mark.parametrize("table", ["messages", "runs"])
+def test_a_lake_with_a_broken_log_is_told(table: str, tmp_path: Path) -> None:
+    """Nothing is guessed, and nothing is written over."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(20))
+    run(broker.root)
+    broker.append(some_records(20, seed=2, stored=STORED + 100))
+    newest = max((tmp_path / "lake" / table / "_delta_log").glob("*.json"))
+    newest.write_text(newest.read_text()[:-40])
+
+    with pytest.raises((DeltaError, OSError)):
+        run(broker.root)
+
+
+def test_a_row_file_that_is_gone_is_told_by_name(tmp_path: Path) -> None:
+    """Half a lake gives a clear error when it is needed."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(20))
+    run(broker.root)
+    for path in (tmp_path / "lake" / "runs").glob("*.parquet"):
+        path.unlink()
+
+    with pytest.raises(OSError, match=r"runs: files that Delta's log names are gone"):
+        run(broker.root)

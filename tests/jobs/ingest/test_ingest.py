@@ -1,0 +1,229 @@
+"""From real brokers' stores to Delta tables, read back by readers that are not Spark."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import duckdb_extension_delta
+import pytest
+from chispa import assert_df_equality
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.store.workers import OneByOne, SparkWorkers
+from rmq_formats.commitlog.record import encode_record
+from rmq_formats.commitlog.row import record_of_row
+from tests.golden import GOLDEN, SCENARIO, golden_stores, release_of
+from tests.support.lakes import table_of
+from tests.support.stores import records_of, segments_of, tree_state
+
+Golden = Callable[[str], Path]
+
+MISSION = (
+    "total_size", "magic_code", "body_crc", "queue_id", "flag", "queue_offset", "physical_offset", "sys_flag",
+    "born_timestamp", "born_host", "store_timestamp", "store_host", "reconsume_times", "prepared_transaction_offset",
+    "body_length", "body", "topic_length", "topic", "properties_length", "properties",
+)  # fmt: skip
+
+
+_DELTA_EXTENSION = next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb_extension"))
+_ORDER = [("broker", "ascending"), ("physical_offset", "ascending")]
+
+
+def _request(store: Path, lake: Path, name: str, **options: object) -> Request:
+    commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
+    return Request(str(store), str(lake), broker=name, commitlog=commitlog, release=release_of(name), **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def golden_lakes(golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """
+    Ingest every golden store, each under its own broker; the brokers of one scenario share a lake.
+
+    Those of several scenarios cannot: some stores are one store at different times.
+    """
+    lakes = tmp_path_factory.mktemp("lakes")
+    for name in GOLDEN:
+        summary = ingest(_request(golden(name), lakes / SCENARIO[name], name), OneByOne())
+        assert summary.exit_code is ExitCode.CLEAN, name
+    return lakes
+
+
+@pytest.fixture(scope="module")
+def rows(golden_lakes: Path) -> dict[str, list[dict[str, object]]]:
+    """Read `messages` back with a reader that is not Spark, by broker, in the order of the log."""
+    found: dict[str, list[dict[str, object]]] = {name: [] for name in GOLDEN}
+    for lake in golden_lakes.iterdir():
+        table = table_of(lake / "messages").sort_by("physical_offset")
+        for row in table.to_pylist(maps_as_pydicts="strict"):
+            found[row["broker"]].append(row)
+    return found
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_every_record_of_a_real_store_is_a_row_that_encodes_to_its_own_bytes(
+    name: str, golden: Golden, rows: dict[str, list[dict[str, object]]]
+) -> None:
+    """The lake holds each record once, and losslessly."""
+    store = golden(name)
+    segments = segments_of(store) or segments_of(store, "commitlog-a", "commitlog-b")
+
+    assert [raw for _, raw in records_of(segments)] == [encode_record(record_of_row(row)) for row in rows[name]]
+
+
+def test_a_second_reader_that_is_not_spark_reads_the_same(
+    golden_lakes: Path, rows: dict[str, list[dict[str, object]]]
+) -> None:
+    """DuckDB's own Delta reader sees the values that delta-rs sees."""
+    columns = "broker, physical_offset, topic, queue_offset, born_host, body, uniq_key, tags"
+    with duckdb.connect() as connection:
+        connection.load_extension(str(_DELTA_EXTENSION))
+        found = [
+            row
+            for lake in golden_lakes.iterdir()
+            for row in connection.execute(f"SELECT {columns} FROM delta_scan('{lake}/messages')").fetchall()  # noqa: S608
+        ]
+    expected = [tuple(row[name] for name in columns.split(", ")) for name in GOLDEN for row in rows[name]]
+
+    assert sorted(expected, key=repr) == sorted(found, key=repr)
+
+
+@pytest.fixture(scope="module")
+def spark_lake(spark: SparkSession, golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ingest the `base` stores of all releases into one lake, by Spark's tasks."""
+    lake = tmp_path_factory.mktemp("lake")
+    for name in golden_stores("base"):
+        ingest(_request(golden(name), lake, name), SparkWorkers(spark))
+    return lake
+
+
+def test_spark_s_tasks_write_what_one_process_writes(spark_lake: Path, golden_lakes: Path) -> None:
+    """Who does the work changes no row."""
+    made, expected = (
+        table_of(lake / "messages").drop_columns("store_id").sort_by(_ORDER)
+        for lake in (spark_lake, golden_lakes / "base")
+    )
+
+    assert expected.equals(made)
+
+
+def test_spark_reads_what_the_tasks_wrote(spark: SparkSession, spark_lake: Path) -> None:
+    """The files that no Spark writer made are Spark's like any others."""
+    frame = spark.read.format("delta").load(str(spark_lake / "messages"))
+    of_queue = frame.where("broker = 'b551-base' and topic = 'T1' and queue_id = 0").orderBy("queue_offset")
+    expected = spark.createDataFrame([(offset,) for offset in range(26)], "queue_offset bigint")
+
+    assert_df_equality(of_queue.select("queue_offset"), expected, ignore_nullable=True, ignore_metadata=True)
+
+
+def test_the_mission_s_fields_are_columns(golden_lakes: Path) -> None:
+    """Every field of a record has a column of its own name, and every column says what it means."""
+    schema = json.loads(DeltaTable(golden_lakes / "base" / "messages").schema().to_json())["fields"]
+    comments = {field["name"]: field["metadata"].get("comment") for field in schema}
+
+    assert set(MISSION) <= comments.keys()
+    assert all(comments.values())
+
+
+def test_any_engine_may_read_the_tables(golden_lakes: Path) -> None:
+    """Tables need no more than version 1 of Delta's reader protocol."""
+    for name in ("messages", "runs"):
+        assert DeltaTable(golden_lakes / "base" / name).protocol().min_reader_version == 1
+
+
+def test_a_second_run_finds_nothing_new(golden: Golden, golden_lakes: Path) -> None:
+    """A store that has not grown adds no row, no run and no file."""
+    before = DeltaTable(golden_lakes / "base" / "messages").version()
+
+    summary = ingest(_request(golden("b551-base"), golden_lakes / "base", "b551-base"), OneByOne())
+
+    assert summary.run is None
+    assert before == DeltaTable(golden_lakes / "base" / "messages").version()
+
+
+def test_a_copy_under_another_path_and_name_is_the_same_store(
+    golden: Golden, golden_lakes: Path, tmp_path: Path
+) -> None:
+    """Bytes tell which store it is, not its path and not its label."""
+    shutil.copytree(golden("b551-base"), tmp_path / "moved [1]")
+
+    summary = ingest(Request(str(tmp_path / "moved [1]"), str(golden_lakes / "base"), broker="another"), OneByOne())
+
+    assert summary.run is None
+    assert summary.broker == "b551-base"
+
+
+@pytest.mark.parametrize("range_size", [1000, 4096, 16384])
+def test_any_cut_into_ranges_gives_the_same_rows(
+    golden: Golden, tmp_path: Path, range_size: int, rows: dict[str, list[dict[str, object]]]
+) -> None:
+    """Ranges are accepted only if they chain, so their size changes nothing."""
+    ingest(_request(golden("b533-dledger"), tmp_path, "b533-dledger", range_size=range_size), OneByOne())
+    table = table_of(tmp_path / "messages").sort_by("physical_offset")
+    offsets = [row["physical_offset"] for row in rows["b533-dledger"]]
+
+    assert offsets == table.column("physical_offset").to_pylist()
+
+
+def test_a_growing_log_is_read_piece_by_piece(golden: Golden, tmp_path: Path) -> None:
+    """Runs go on where the last one ended, also in the middle of a segment."""
+    whole = golden("b498-base")
+    store = tmp_path / "store"
+    segments = segments_of(whole)
+    expected = [record.physical_offset for record, _ in records_of(segments)]
+    for written in (*expected[5::17], expected[-1] + 100_000):
+        for segment in segments:
+            base = int(segment.name)
+            content = segment.read_bytes()
+            target = store / segment.relative_to(whole)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if base < written:
+                kept = content[: max(written - base, 0)]
+                target.write_bytes(kept.ljust(len(content), b"\0"))
+        ingest(_request(store, tmp_path / "lake", "b498-base"), OneByOne())
+
+    table = table_of(tmp_path / "lake" / "messages")
+
+    assert expected == sorted(table.column("physical_offset").to_pylist())
+
+
+def test_a_store_is_never_written_to(golden: Golden, tmp_path: Path) -> None:
+    """Reading leaves every byte, time and mode as it was."""
+    before = tree_state(golden("b470-base"))
+
+    ingest(_request(golden("b470-base"), tmp_path, "b470-base"), OneByOne())
+
+    assert before == tree_state(golden("b470-base"))
+
+
+def test_damage_is_quarantined_and_reading_goes_on(golden: Golden, tmp_path: Path) -> None:
+    """A record with a flipped byte in its body is no row; every other record is."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b551-base"), store)
+    segment = segments_of(store)[0]
+    records = [record for record, _ in records_of([segment])]
+    victim = records[3]
+    content = bytearray(segment.read_bytes())
+    content[content.index(victim.body, victim.physical_offset)] ^= 1
+    segment.write_bytes(content)
+
+    summary = ingest(_request(store, tmp_path / "lake", "b551-base"), OneByOne())
+    damaged = table_of(tmp_path / "lake" / "quarantine").to_pylist()
+
+    assert summary.exit_code is ExitCode.DAMAGE
+    assert [(victim.physical_offset, victim.total_size)] == [(row["physical_offset"], row["length"]) for row in damaged]
+    assert summary.messages == sum(1 for _ in records_of(segments_of(store))) - 1
+
+
+def test_a_dry_run_writes_nothing(golden: Golden, tmp_path: Path) -> None:
+    """A plan is told, and the lake is not even made."""
+    summary = ingest(_request(golden("b551-base"), tmp_path / "lake", "b551-base", dry_run=True), OneByOne())
+
+    assert summary.plan is not None
+    assert summary.plan["segments"] == len(segments_of(golden("b551-base")))
+    assert not (tmp_path / "lake").exists()

@@ -1,0 +1,173 @@
+"""`index_entries` and `index_files` in the run that brings the messages: the broker's own files, run after run."""
+
+import hashlib
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from jobs.ingest.index_entries import make_entries
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.store.selection import Selection
+from jobs.store.workers import OneByOne
+from tests.golden import GOLDEN, SCENARIO
+from tests.support.lakes import table_of
+from tests.support.meanwhile import preceded
+from tests.support.stores import records_of, segments_of
+
+Golden = Callable[[str], Path]
+SLOTS, ENTRIES = 100, 20  # of every golden store
+EQUAL = (
+    "base",
+    "direct",
+    "types",
+    "types-crc",
+    "clock",
+    "retry",
+    "timer",
+    "crash-before",
+    "dledger",
+    "transient",
+    "cqext",
+)
+_ENTRY = struct.Struct(">iqii")  # on purpose not the declared layout
+
+
+def _ingest(store: Path, lake: Path, name: str) -> Any:  # noqa: ANN401 - a summary
+    commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
+    request = Request(str(store), str(lake), broker=name, commitlog=commitlog, hash_slots=SLOTS, index_num=ENTRIES)
+    return ingest(request, OneByOne())
+
+
+def _newest_headers(lake: Path) -> list[dict[str, Any]]:
+    rows = table_of(lake / "index_files").to_pylist()
+    newest = {row["index_file"]: row for row in sorted(rows, key=lambda row: row["run"])}
+    return [newest[ordinal] for ordinal in sorted(newest)]
+
+
+def _entries(lake: Path) -> list[tuple[int, int, int, int, int, int]]:
+    columns = ["index_file", "entry", "key_hash", "physical_offset", "time_diff_s", "prev_entry"]
+    table = table_of(lake / "index_entries", columns)
+    return sorted(tuple(row[column] for column in columns) for row in table.to_pylist())
+
+
+def _real_entries(store: Path) -> list[tuple[int, int, int, int, int, int]]:
+    found = []
+    for ordinal, path in enumerate(sorted((store / "index").iterdir())):
+        content = path.read_bytes()
+        (count,) = struct.unpack_from(">i", content, 36)
+        found += [
+            (ordinal, number, *_ENTRY.unpack_from(content, 40 + 4 * SLOTS + 20 * number)) for number in range(1, count)
+        ]
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] in EQUAL and "533-crash" not in name])
+def test_the_tables_hold_the_broker_s_own_entries(name: str, golden: Golden, tmp_path: Path) -> None:
+    """Every entry of every index file is a row, and a complete file's hash is that of the broker's file."""
+    store = golden(name)
+    _ingest(store, tmp_path, name)
+    real = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (store / "index").iterdir()}
+
+    assert _real_entries(store) == _entries(tmp_path)
+    complete = {row["name"]: row["sha256"] for row in _newest_headers(tmp_path) if row["is_complete"]}
+    assert complete.items() <= real.items()
+    assert len(complete) >= len(real) - 1
+
+
+def test_every_entry_tells_its_key(golden: Golden, tmp_path: Path) -> None:
+    """What mqadmin finds by hash, a query of the table finds by text."""
+    _ingest(golden("b551-base"), tmp_path, "b551-base")
+    rows = table_of(tmp_path / "index_entries").to_pylist()
+    of_k1 = {row["physical_offset"] for row in rows if (row["topic"], row["key"], row["kind"]) == ("T1", "k1", "key")}
+
+    assert {242, 958, 1698, 2414, 3136, 3858, 10194, 10916, 11638} == of_k1  # as in EXPECT/01-queryMsgByKey-hit-k1.txt
+
+
+def _shown(whole: Path, store: Path, written: int, kept_from: int) -> None:
+    """Show a store as it was when *written* bytes were in its log and those before *kept_from* had been deleted."""
+    for segment in segments_of(whole):
+        base = int(segment.name)
+        content = segment.read_bytes()
+        target = store / "commitlog" / segment.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if base + len(content) <= kept_from:
+            target.unlink(missing_ok=True)
+        elif base < written:
+            target.write_bytes(content[: max(written - base, 0)].ljust(len(content), b"\0"))
+
+
+def test_complete_files_never_change_while_the_log_loses_its_beginning(golden: Golden, tmp_path: Path) -> None:
+    """Twenty runs of a growing log whose oldest segments expire give the entries of one run over all of it."""
+    whole = golden("b498-base")
+    offsets = [record.end_offset for record, _ in records_of(segments_of(whole))]
+    complete: dict[int, str] = {}
+    for written in sorted({offsets[len(offsets) * part // 20 - 1] for part in range(1, 21)}):
+        _shown(whole, tmp_path / "store", written, kept_from=written - 20_000)
+        _ingest(tmp_path / "store", tmp_path / "lake", "b498-base")
+        now = {row["index_file"]: row["sha256"] for row in _newest_headers(tmp_path / "lake") if row["is_complete"]}
+
+        assert complete.items() <= now.items()
+        complete = now
+
+    assert _real_entries(whole) == _entries(tmp_path / "lake")
+
+
+@pytest.mark.parametrize("with_files", [True, False])
+def test_entries_of_segments_that_are_deleted_behind_the_reading_are_made_from_rows(
+    with_files: bool,
+    golden: Golden,
+    tmp_path: Path,
+) -> None:
+    """Keys are counted first and taken then: a message that the lake has by then is in its index, too."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b551-base"), store)
+    if not with_files:
+        shutil.rmtree(store / "index")
+    deleted: list[Path] = []
+
+    def retention() -> None:
+        deleted.extend(segments_of(store)[:-1])
+        for path in deleted:
+            path.unlink()
+
+    with patch("jobs.ingest.run.make_entries", preceded(make_entries, retention)):
+        summary = _ingest(store, tmp_path / "lake", "b551-base")
+
+    assert deleted
+    assert summary.gaps == []
+    assert _real_entries(golden("b551-base")) == _entries(tmp_path / "lake")
+
+
+def test_what_neither_the_log_nor_the_lake_has_is_a_gap_of_the_index(golden: Golden, tmp_path: Path) -> None:
+    """A record with a wrong body is no row, but the broker has indexed it: that it is missing is told."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b551-base"), store)
+    shutil.rmtree(store / "index")
+    first = segments_of(store)[0]
+    record = next(record for record, _ in records_of([first]) if record.body and record.topic == "T1")
+    data = bytearray(first.read_bytes())
+    data[data.index(record.body, record.physical_offset)] ^= 0xFF
+    first.write_bytes(data)
+
+    with patch("jobs.ingest.run.make_entries", preceded(make_entries, first.unlink)):
+        summary = _ingest(store, tmp_path / "lake", "b551-base")
+
+    assert summary.quarantined == 1
+    assert [(gap["from"], gap["why"]) for gap in summary.gaps] == [(0, "deleted before its index entries were made")]
+
+
+def test_a_choice_of_topics_has_no_index(golden: Golden, tmp_path: Path) -> None:
+    """An index file holds the keys of all topics; part of one would be nobody's file."""
+    shutil.copytree(golden("b551-base"), tmp_path / "store")
+    selection = Selection(topics=("T1",))
+    summary = ingest(Request(str(tmp_path / "store"), str(tmp_path / "lake"), selection=selection), OneByOne())
+
+    assert summary.index_entries == 0
+    assert {"T1"} == {row["topic"] for row in table_of(tmp_path / "lake" / "messages").to_pylist()}
+    assert {"T1"} == {row["topic"] for row in table_of(tmp_path / "lake" / "consume_queue").to_pylist()}

@@ -1,0 +1,238 @@
+"""`consume_queue` in the run that brings the messages: every unit of every queue once, and what the join says of it."""
+
+import shutil
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.products.queues.join import _settle
+from jobs.store.ranges import Range
+from jobs.store.workers import OneByOne
+from rmq_formats.commitlog.record import MessageRecord
+from tests.golden import GOLDEN, SCENARIO, release_of
+from tests.rmq_formats.builders import STORED, a_record
+from tests.support.broker import SEGMENT_SIZE, Broker, some_records
+from tests.support.lakes import rows_of, table_of
+from tests.support.meanwhile import BetweenRanges, preceded
+from tests.support.stores import records_of, segments_of
+
+Golden = Callable[[str], Path]
+UNIT = struct.Struct(">qiq")  # on purpose not the declared layout: nothing here is taken from the code under test
+PRE_BLANK = (0, 0x7FFFFFFF, 0)
+CLOSED = ("base", "direct", "types", "types-crc", "clock", "retry", "timer", "dledger", "multipath", "transient")
+
+
+def _ingest(store: Path, lake: Path, name: str) -> Any:  # noqa: ANN401 - a summary
+    commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
+    return ingest(
+        Request(str(store), str(lake), broker=name, commitlog=commitlog, release=release_of(name)), OneByOne()
+    )
+
+
+def _rows(lake: Path) -> list[dict[str, Any]]:
+    path = lake / "consume_queue"
+    if not path.exists():
+        return []
+    rows: list[dict[str, Any]] = table_of(path).to_pylist()
+    return sorted(rows, key=lambda row: (row["topic"], row["queue_id"], row["queue_offset"]))
+
+
+def _units(store: Path) -> list[tuple[str, int, int, int, int, int]]:
+    """Return every unit of every plain queue: topic, queue id, position, and what it holds."""
+    found = []
+    for path in (store / "consumequeue").glob("*/*/*"):
+        content = path.read_bytes()
+        for number in range(len(content) // UNIT.size):
+            unit = UNIT.unpack_from(content, number * UNIT.size)
+            if any(unit):
+                position = int(path.name) // UNIT.size + number
+                found.append((path.parent.parent.name, int(path.parent.name), position, *unit))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] != "rockscq"])
+def test_every_unit_of_a_real_store_is_a_row_once(name: str, golden: Golden, tmp_path: Path) -> None:
+    """The table holds the units of the queue files; only missing ones, which no file holds, come on top."""
+    store = golden(name)
+    _ingest(store, tmp_path, name)
+    rows = [row for row in _rows(tmp_path) if row["status"] != "missing" and row["batch_count"] is None]
+    seen = [
+        (row["topic"], row["queue_id"], row["queue_offset"], row["physical_offset"], row["size"], row["tags_code"])
+        for row in rows
+    ]
+    segments = segments_of(store) or segments_of(store, "commitlog-a", "commitlog-b")
+    log_end = max(record.end_offset for record, _ in records_of(segments))
+    expected = [unit for unit in _units(store) if unit[3] < log_end]  # of a live copy, units may be ahead of the log
+
+    assert expected == seen
+    assert [row["is_pre_blank"] for row in rows] == [unit[3:] == PRE_BLANK for unit in expected]
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] in CLOSED])
+def test_units_of_an_undisturbed_store_match_their_messages(name: str, golden: Golden, tmp_path: Path) -> None:
+    """A store that its broker closed in order has a unit for every record that should have one, and no other."""
+    summary = _ingest(golden(name), tmp_path, name)
+
+    assert {row["status"] for row in _rows(tmp_path) if not row["is_pre_blank"]} == {"matched"}
+    assert summary.exit_code is ExitCode.CLEAN
+    assert summary.behind == 0
+
+
+def test_units_of_deleted_messages_are_expired(golden: Golden, tmp_path: Path) -> None:
+    """What points before the log's start is no fault of the queue."""
+    _ingest(golden("b551-expired"), tmp_path, "b551-expired")
+    start = min(int(path.name) for path in segments_of(golden("b551-expired")))
+    rows = _rows(tmp_path)
+
+    assert {row["status"] for row in rows} == {"matched", "expired"}
+    assert all((row["status"] == "expired") == (row["physical_offset"] < start) for row in rows)
+
+
+def _shown_later(whole: Path, store: Path, number: int) -> Callable[[], object]:
+    """Make *store* without the units from number *number* on; return what writes them all."""
+    shutil.copytree(whole, store)
+    (store / "abort").touch()  # the broker runs
+    behind = sorted(unit[3] for unit in _units(whole))[number]
+    for path in (store / "consumequeue").glob("*/*/*"):
+        content = path.read_bytes()
+        kept = [content[at : at + 20] for at in range(0, len(content), 20) if UNIT.unpack_from(content, at)[0] < behind]
+        path.write_bytes(b"".join(kept).ljust(len(content), b"\0"))
+    return lambda: shutil.copytree(whole / "consumequeue", store / "consumequeue", dirs_exist_ok=True)
+
+
+def test_a_unit_may_come_a_run_later_than_its_message(golden: Golden, tmp_path: Path) -> None:
+    """What the broker has not dispatched yet is behind, not missing; the next run joins it."""
+    whole, store = golden("b551-base"), tmp_path / "store"
+    dispatch = _shown_later(whole, store, 40)
+    first = _ingest(store, tmp_path / "lake", "b551-base")
+    units_then = len(_rows(tmp_path / "lake"))
+    dispatch()
+    second = _ingest(store, tmp_path / "lake", "b551-base")
+
+    assert first.behind > 0
+    assert units_then < len(_units(whole))
+    assert second.messages == 0
+    assert [row["status"] for row in _rows(tmp_path / "lake")] == ["matched"] * len(_units(whole))
+
+
+def test_a_unit_that_comes_when_its_record_is_deleted_is_held_against_the_row(golden: Golden, tmp_path: Path) -> None:
+    """The lake has the message: its unit is no less right because retention was faster than the next run."""
+    whole, store = golden("b551-base"), tmp_path / "store"
+    dispatch = _shown_later(whole, store, 40)
+    first = _ingest(store, tmp_path / "lake", "b551-base")
+    dispatch()
+    for path in segments_of(store)[:-1]:
+        path.unlink()
+    second = _ingest(store, tmp_path / "lake", "b551-base")
+
+    assert first.messages > 40
+    assert second.gaps == []
+    assert [row["status"] for row in _rows(tmp_path / "lake")] == ["matched"] * len(_units(whole))
+
+
+def _retention(store: Path, offset: int, range_: Range) -> None:
+    """Delete all but the newest segment once the reading comes to *offset*."""
+    if range_.start_offset >= offset:
+        for path in segments_of(store)[:-1]:
+            path.unlink()
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_unit_is_a_row_once_where_its_record_is_read_and_those_behind_it_are_deleted(
+    is_read: bool,
+    golden: Golden,
+    tmp_path: Path,
+) -> None:
+    """Of a log that goes while it is read again for its units, each record is taken from one place, file or lake."""
+    whole, store = golden("b551-base"), tmp_path / "store"
+    dispatch = _shown_later(whole, store, 40)
+    first = _ingest(store, tmp_path / "lake", "b551-base")
+    dispatch()
+    offset = sorted(unit[3] for unit in _units(whole))[40] + 1 if is_read else 0
+    request = Request(
+        str(store), str(tmp_path / "lake"), broker="b551-base", release=release_of("b551-base"), range_size=1024
+    )
+    second = ingest(request, BetweenRanges(happens=partial(_retention, store, offset)))
+
+    assert first.messages > 40
+    assert second.gaps == []
+    assert [row["status"] for row in _rows(tmp_path / "lake")] == ["matched"] * len(_units(whole))
+
+
+@pytest.mark.parametrize("offset", [0, 8192, SEGMENT_SIZE + 4096])
+def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(offset: int, tmp_path: Path) -> None:
+    """They point at no record, and nothing is wrong with them; later runs do not take them again."""
+    broker = Broker(tmp_path / "store", dispatches=True)
+    broker.append(some_records(10))
+    request = Request(str(broker.root), str(tmp_path / "lake"), broker="b")
+    ingest(request, OneByOne())
+    broker.append(some_records(300, seed=2))
+    ranges = replace(request, range_size=4096)
+    hurried = ingest(ranges, BetweenRanges(happens=partial(_retention, broker.root, offset)))
+    broker.append(some_records(10, seed=3))
+    ingest(request, OneByOne())
+    rows = _rows(tmp_path / "lake")
+
+    assert hurried.gaps
+    assert {row["status"] for row in rows} == {"matched", "expired"}
+    assert [tuple(row[name] for name in ("topic", "queue_id", "queue_offset", "physical_offset")) for row in rows] == [
+        unit[:4] for unit in _units(broker.root)
+    ]
+    messages = {row["physical_offset"] for row in rows_of(tmp_path / "lake")}
+    assert {row["physical_offset"] for row in rows if row["status"] == "matched"} == messages
+
+
+_record = partial(a_record, properties={"TAGS": "TagA"})
+
+
+def _taken_back(root: Path, count: int) -> tuple[Broker, Request, list[MessageRecord]]:
+    """Ingest the store of a broker that then takes back all but the first of its records; their units stay."""
+    broker = Broker(root / "store", dispatches=True)
+    old = broker.append([_record(b"old") for _ in range(count)])
+    request = Request(str(broker.root), str(root / "lake"), broker="b")
+    ingest(request, OneByOne())
+    broker.truncate(old[1].physical_offset)
+    return broker, request, old
+
+
+def test_a_unit_in_front_of_what_recovery_left_in_its_queue_is_a_row_once(tmp_path: Path) -> None:
+    """Old units behind a new one say that the log was dispatched less far than it was: the new one must wait."""
+    broker, request, old = _taken_back(tmp_path, 5)
+    new = broker.append([_record(bytes(2000), store_timestamp=STORED + 1000), _record(b"new")])
+    assert new[1].physical_offset > old[4].end_offset
+
+    ingest(request, OneByOne())
+    new += broker.append([_record(b"more") for _ in range(4)])
+    ingest(request, OneByOne())
+
+    matched = [row["physical_offset"] for row in _rows(tmp_path / "lake") if row["status"] == "matched"]
+    assert matched == [record.physical_offset for record in (old[0], *new)]
+
+
+def test_a_unit_that_is_written_over_what_recovery_left_while_a_run_looks_is_a_row_once(tmp_path: Path) -> None:
+    """The run has settled how much of the queue it takes; what stands there a moment later is of the next run."""
+    broker, request, old = _taken_back(tmp_path, 3)
+    new = broker.append([_record(bytes(2000), queue_id=1, store_timestamp=STORED + 1000)])
+
+    def write_over() -> None:
+        new.extend(broker.append([_record(b"new", store_timestamp=STORED + 1001)]))
+
+    with patch("jobs.products.queues.join._settle", preceded(_settle, write_over)):
+        ingest(request, OneByOne())
+    new += broker.append([_record(b"more", store_timestamp=STORED + 1002) for _ in range(4)])
+    ingest(request, OneByOne())
+
+    rows = _rows(tmp_path / "lake")
+    units = [(row["queue_id"], row["queue_offset"], row["physical_offset"]) for row in rows]
+    assert len(units) == len(set(units))
+    matched = {row["physical_offset"] for row in rows if row["status"] == "matched"}
+    assert matched == {record.physical_offset for record in (old[0], *new)}

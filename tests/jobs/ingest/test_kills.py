@@ -1,0 +1,87 @@
+"""
+Killed runs lose nothing and double nothing: the lake equals the history of the store, for a reader that is no Spark.
+
+`KILLS` and `LONGEST_S` in the environment set how many random kills the long version makes, and for how long.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.killing import FAULTS
+
+KILLS = int(os.environ.get("KILLS", "100"))
+
+
+def campaign(scenario: str, folder: Path, number: int) -> dict[str, Any]:
+    """Run a scenario of `killing` in a process that may fork."""
+    command = [sys.executable, "-m", "tests.support.killing", scenario, str(folder), str(number)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
+    result: dict[str, Any] = json.loads(done.stdout)
+    print(scenario, {name: value for name, value in result.items() if name != "bad"})  # noqa: T201 - the count is told
+    return result
+
+
+def is_right(result: dict[str, Any]) -> bool:
+    """Tell whether every record is there once, and nothing else."""
+    return not any(result[fault] for fault in FAULTS) and result["rows"] + result["in_gaps"] == result["history"]
+
+
+@pytest.mark.parametrize("scenario", ["new", "growing", "rewritten", "busy"])
+def test_a_run_killed_behind_any_of_its_effects_is_made_good_by_the_next(scenario: str, tmp_path: Path) -> None:
+    """Every eleventh effect here, each one in the long version: nothing lost, nothing twice, nothing left behind."""
+    result = campaign(scenario, tmp_path, 11)
+
+    assert result["killed"] > 3
+    assert result["bad"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", ["new", "growing", "rewritten", "busy"])
+def test_a_run_killed_behind_each_of_its_effects_is_made_good_by_the_next(scenario: str, tmp_path: Path) -> None:
+    """A run may die at any boundary between two effects on the lake."""
+    result = campaign(scenario, tmp_path, 1)
+
+    assert result["killed"] > 30
+    assert result["bad"] == []
+
+
+def test_a_broker_that_crashes_and_runs_that_are_killed_leave_the_true_history(tmp_path: Path) -> None:
+    """What a broker took back and wrote anew is in the lake as it is now, however often runs were killed meanwhile."""
+    assert is_right(campaign("crashes", tmp_path, 6))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", ["retention", "hasty", "crashes"])
+def test_runs_killed_at_random_moments_beside_a_live_broker_lose_nothing(scenario: str, tmp_path: Path) -> None:
+    """What is not in the lake was deleted before it could be read, and a gap says so."""
+    result = campaign(scenario, tmp_path, KILLS)
+
+    assert is_right(result)
+    assert set(result["codes"]) <= {"-9", "0", "3"}
+    if scenario != "crashes":  # which leave units of records that the broker took back
+        assert result["blamed"] == 0
+
+
+@pytest.mark.parametrize("runs", [2, 8])
+def test_of_runs_started_at_the_same_moment_one_does_the_work(runs: int, tmp_path: Path) -> None:
+    """The others end with 6, or find that nothing is left to do; the rows are there once."""
+    result = campaign("together", tmp_path, runs)
+
+    assert set(result["codes"]) <= {0, 6}
+    assert result["codes"][0] == 0
+    assert is_right(result)
+
+
+def test_many_stores_come_into_one_lake_at_the_same_time(tmp_path: Path) -> None:
+    """Stores do not wait for each other, and two runs of one store do not double it."""
+    result = campaign("many", tmp_path, 4)
+
+    assert set(result["codes"]) <= {0, 6}
+    assert result["equal"]
+    assert result["leftovers"] == []

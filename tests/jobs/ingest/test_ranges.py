@@ -1,0 +1,157 @@
+"""Ranges of a log: any cut gives the same pieces, whatever lies in the bytes. No Spark here."""
+
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from jobs.store.chain import Outcome, chained, run_range, watermark
+from jobs.store.listing import list_store
+from jobs.store.ranges import Range, holes, newest_written, plan_ranges
+from rmq_formats.commitlog.record import encode_record
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece, PieceKind, walk
+from tests.golden import GOLDEN
+from tests.rmq_formats.builders import a_record, placed
+from tests.support.stores import records_of, segments_of
+
+Golden = Callable[[str], Path]
+SEGMENT = 1 << 14
+
+
+def _offsets(_range: Range, pieces: Iterator[Records | Piece]) -> list[int]:
+    """Collect where records stand."""
+    found: list[int] = []
+    for item in pieces:
+        if not isinstance(item, Piece):
+            found += [item.base_offset + int(position) for position in item.positions]
+    return found
+
+
+def _run(ranges: Sequence[Range]) -> list[Outcome[list[int]]]:
+    return [run_range(range_, _offsets) for range_ in ranges]
+
+
+def _read(store: Path, range_size: int, from_offset: int = 0) -> tuple[list[int], int]:
+    commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
+    listing = list_store(str(store), commitlog=commitlog)
+    outcomes = chained(plan_ranges(listing, from_offset, range_size), _run)
+    return [offset for outcome in outcomes for offset in outcome.payload], watermark(outcomes, from_offset)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_any_cut_of_a_real_log_gives_its_records_in_order(name: str, golden: Golden) -> None:
+    """Ranges of any size, most of them beginning inside a record, add up to the log."""
+    store = golden(name)
+    segments = segments_of(store) or segments_of(store, "commitlog-a", "commitlog-b")
+    expected = [record.physical_offset for record, _ in records_of(segments)]
+
+    for range_size in (97, 1000, 5000, 1 << 20):
+        assert expected == _read(store, range_size)[0], range_size
+
+
+def _log(tmp_path: Path, content: bytes, name: str = "00000000000000000000") -> Path:
+    folder = tmp_path / "store" / "commitlog"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(content)
+    return tmp_path / "store"
+
+
+def _bait(offset: int, body_size: int) -> bytes:
+    """Return a body for the record at *offset*, made of whole records for the very places where they will lie."""
+    inner = len(encode_record(a_record(b"bait")))
+    start = offset + 88
+    baits = [a_record(b"bait", physical_offset=start + number * inner) for number in range(body_size // inner)]
+    return b"".join(map(encode_record, baits)).ljust(body_size, b"\0")
+
+
+@pytest.mark.parametrize("range_size", [64, 333, 1024, 4096])
+def test_bodies_that_hold_whole_records_fool_no_range(tmp_path: Path, range_size: int) -> None:
+    """A record inside a body may have every mark of a record; the chain passes over it."""
+    content = b""
+    expected = []
+    while len(content) < SEGMENT - 2500:
+        expected.append(len(content))
+        record = a_record(_bait(len(content), 1800), physical_offset=len(content))
+        content += encode_record(record)
+
+    store = _log(tmp_path, content.ljust(SEGMENT, b"\0"))
+    fooled: list[list[int]] = []
+    outcomes = chained(plan_ranges(list_store(str(store)), 0, range_size), _run, fooled.append)
+
+    assert expected == [offset for outcome in outcomes for offset in outcome.payload]
+    assert any(offset not in expected for offsets in fooled for offset in offsets)
+
+
+@pytest.mark.parametrize("range_size", [64, 333, 4096])
+def test_stale_records_behind_a_blank_are_no_messages(tmp_path: Path, range_size: int) -> None:
+    """What a blank covers is not read, however well-formed it is."""
+    records = placed([a_record(bytes([number]) * 50) for number in range(60)])
+    content = bytearray(b"".join(map(encode_record, records)).ljust(SEGMENT, b"\0"))
+    end = records[20].physical_offset
+    content[end : end + 8] = (SEGMENT - end).to_bytes(4) + 0xCBD43194.to_bytes(4)
+
+    found, next_offset = _read(_log(tmp_path, bytes(content)), range_size)
+
+    assert [record.physical_offset for record in records[:20]] == found
+    assert next_offset == SEGMENT
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_damage_gives_the_same_records_whatever_the_cut(tmp_path: Path, seed: int) -> None:
+    """The scalar walk of the whole segment says what must be found."""
+    chance = random.Random(seed)
+    records = placed([a_record(chance.randbytes(chance.randrange(400))) for _ in range(40)])
+    content = bytearray(b"".join(map(encode_record, records)).ljust(SEGMENT, b"\0"))
+    for _ in range(chance.randrange(1, 12)):
+        at = chance.randrange(records[-1].end_offset)
+        content[at : at + chance.choice([1, 4, 300])] = chance.randbytes(1)
+    content = content[:SEGMENT].ljust(SEGMENT, b"\0")
+    expected = [piece.offset for piece in walk(bytes(content), 0) if piece.kind is PieceKind.RECORD]
+    store = _log(tmp_path, bytes(content))
+
+    for range_size in (50, 700, 4096, SEGMENT):
+        assert expected == _read(store, range_size)[0], range_size
+
+
+def test_reading_goes_on_from_the_watermark(golden: Golden) -> None:
+    """What is read from a watermark is what was not read before it."""
+    store = golden("b498-base")
+    everything, end = _read(store, 4096)
+
+    for number in (1, 7, 20):
+        assert (everything[number:], end) == _read(store, 4096, everything[number])
+
+
+def test_a_segment_deleted_before_it_is_opened_is_gone_not_an_error(golden: Golden, tmp_path: Path) -> None:
+    """Retention deletes while a run reads; the run notes it and goes on."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b551-base"), store)
+    listing = list_store(str(store))
+    ranges = plan_ranges(listing)
+    Path(listing.segments[0].location).unlink()
+    outcomes = chained(ranges, _run)
+
+    assert [outcome.seen.gone for outcome in outcomes] == [True, False, False, False]
+    assert len(outcomes[1].payload) > 0
+
+
+def test_only_the_newest_written_segment_may_be_unfinished(golden: Golden) -> None:
+    """A preallocated file of zeros does not make the one before it final."""
+    listing = list_store(str(golden("b551-crash-before")))
+
+    assert newest_written(listing) == listing.segments[-2].base_offset
+    assert [True] * (len(listing.segments) - 2) + [False, False] == [r.final for r in plan_ranges(listing)]
+
+
+def test_offsets_that_no_file_holds_are_named(golden: Golden, tmp_path: Path) -> None:
+    """A file cut short and a file that is missing leave holes in the log."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b551-base"), store)
+    first, second, *_ = segments_of(store)
+    first.write_bytes(first.read_bytes()[:10_000])
+    second.unlink()
+
+    assert [(start, end) for _, start, end in holes(list_store(str(store)).segments)] == [(10_000, 32_768)]

@@ -1,0 +1,459 @@
+"""`inspect`: what a store holds, whether it is well, who wrote it, what to run next."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import storage
+from jobs.console.exit_codes import ExitCode
+from jobs.inspect import log as inspection_log
+from jobs.storage.local import LocalReader
+from rmq_formats.release import Release
+from rmq_formats.store import FileKind, classify
+from tests.golden import GOLDEN, golden_stores, release_of
+from tests.rmq_formats.builders import a_record, a_segment
+from tests.rmq_formats.stores import is_dledger, names, newest_segment, segment_files, stored_records
+from tests.support.commands import Outcome, Run, copy_of, overwrite, runner, state_of
+
+StoreOf = Callable[[str], Path]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run one command line."""
+    return runner(capfd)
+
+
+@pytest.fixture
+def store(golden: StoreOf, tmp_path: Path) -> Path:
+    """Copy an ordinary store of the newest release, to be broken."""
+    return copy_of(golden("b551-base"), tmp_path)
+
+
+def inspected(run: Run, store: Path, *options: str) -> Outcome:
+    """Inspect a store; a log in several folders is named."""
+    folders = [str(folder) for folder in sorted(store.glob("commitlog-*"))]
+    return run("inspect", "--json", *options, *(["--commitlog", ",".join(folders)] if folders else []), store)
+
+
+def problems(outcome: Outcome) -> list[tuple[str, str, int | None]]:
+    """Reduce what was found to severity, file name and offset."""
+    found = outcome.document["problems"]
+    return [(problem["severity"], Path(problem["file"]).name, problem["offset"]) for problem in found]
+
+
+@pytest.mark.parametrize("name", golden_stores("base", "crash-before", "live", "expired", "dledger", "multipath"))
+def test_a_real_store_is_told_as_it_is(golden: StoreOf, name: str, run: Run) -> None:
+    """Heads and tails give the same ends, times and release as reading everything; nothing is written."""
+    store = golden(name)
+    before = state_of(store)
+    records = [record for record, _ in stored_records(store)]
+
+    outcome = inspected(run, store)
+    log = outcome.document["log"]
+
+    assert outcome.code is ExitCode.CLEAN
+    assert log["start_offset"] == int(segment_files(store)[0].name)
+    assert log["end_offset"] == records[-1].end_offset
+    assert log["first_store_timestamp"] == records[0].store_timestamp
+    assert log["last_store_timestamp"] == records[-1].store_timestamp
+    newest = newest_segment(store).name
+    for segment in log["segments"]:
+        offset = f"{segment['base_offset']:020d}"
+        assert segment["end"] == ("sealed" if offset < newest else "open" if offset == newest else "made ahead of need")
+        assert (segment["framing"] == "dledger") == is_dledger(store)
+    assert state_of(store) == before
+
+
+@pytest.mark.parametrize("name", golden_stores("base", "types", "dledger", "multipath", "rockscq", "retry"))
+def test_a_deep_look_counts_every_record(golden: StoreOf, name: str, run: Run) -> None:
+    """By topic, too; the marks of all records leave the true release possible."""
+    store = golden(name)
+    records = [record for record, _ in stored_records(store)]
+
+    document = inspected(run, store, "--deep").document
+
+    assert document["log"]["records"] == len(records)
+    assert document["log"]["topics"] == {
+        topic: sum(record.topic == topic for record in records) for topic in {record.topic for record in records}
+    }
+    assert str(Release.of(release_of(name))) in document["releases"][0]["candidates"]
+    assert len(document["releases"]) == 1
+
+
+@pytest.mark.parametrize("name", golden_stores("base", "types"))
+def test_queues_and_index_files_are_counted(golden: StoreOf, name: str, run: Run) -> None:
+    """Units by queue as the model behind the store counted messages; the geometry is that of PROVENANCE."""
+    store = golden(name)
+    files = [classify(path) for path in names(store)]
+    queues = {
+        (file.topic, file.queue_id)
+        for file in files
+        if file.kind in (FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE)
+    }
+
+    document = inspected(run, store).document
+
+    assert {(queue["topic"], queue["queue_id"]) for queue in document["queues"]["queues"]} == queues
+    assert (document["index"]["hash_slots"], document["index"]["index_num"]) == (100, 20)
+    assert len(document["index"]["files"]) == sum(file.kind is FileKind.INDEX for file in files)
+    for queue in document["queues"]["queues"]:
+        if queue["kind"] == "consumequeue" and not queue["topic"].startswith("%LMQ%"):
+            messages = [
+                record.queue_offset
+                for record, _ in stored_records(store)
+                if (record.topic, record.queue_id) == (queue["topic"], queue["queue_id"])
+            ]
+            assert (queue["first_unit"], queue["next_unit"]) == (min(messages), max(messages) + 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "eras"),
+    [
+        ("up470-471", [("4.0.0", "4.7.0"), ("4.7.1", "5.5.1")]),
+        ("up533-540", [("4.7.1", "5.3.3"), ("5.4.0", "5.5.1")]),
+    ],
+)
+def test_two_releases_in_one_store_are_told_apart(
+    golden: StoreOf, name: str, eras: list[tuple[str, str]], run: Run
+) -> None:
+    """By what the index files count and hold; the second began at offset 11232, as PROVENANCE says."""
+    store = golden(name)
+    assert "from physical offset 11232 on" in (store / "PROVENANCE.md").read_text()
+
+    releases = inspected(run, store).document["releases"]
+
+    assert [(era["lowest"], era["highest"]) for era in releases] == eras
+    assert 11232 <= releases[1]["from_offset"] < 13000
+
+
+def test_the_dashboard_fits_on_a_screen(store: Path, run: Run) -> None:
+    """One light, and a line or some for each part."""
+    outcome = run("inspect", store)
+    lines = outcome.out.splitlines()
+
+    assert lines[0] == f"● good  {store}"
+    assert len(lines) < 40
+    titles = [line.split()[0] for line in lines[1:] if line.startswith("  ") and not line.startswith("   ")]
+    assert titles == ["BROKER", "LOG", "QUEUES", "INDEX", "CHECKPOINT", "RELEASE", "NEXT"]
+    assert f"rmq-lake inspect --deep {store}" in outcome.out
+
+
+def test_a_long_log_is_shown_by_its_ends(tmp_path: Path, run: Run) -> None:
+    """The middle is counted."""
+    folder = tmp_path / "commitlog"
+    folder.mkdir()
+    for number in range(20):
+        sealed = number < 19
+        raw = a_segment([a_record()], 512, number * 512, sealed=sealed)
+        (folder / f"{number * 512:020d}").write_bytes(raw)
+
+    out = run("inspect", tmp_path).out
+
+    assert "… 14 more" in out
+    assert out.count("sealed") == 5
+
+
+def test_the_release_is_not_guessed_where_nothing_tells(tmp_path: Path, run: Run) -> None:
+    """Every release could have written a plain message."""
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / ("0" * 20)).write_bytes(a_segment([a_record()]))
+
+    assert "RELEASE    4.0.0 to 5.5.1: nothing in the store tells" in run("inspect", tmp_path).out
+
+
+# --- what is wrong
+
+
+def test_a_damaged_head_of_a_segment_is_found_without_a_walk(store: Path, run: Run) -> None:
+    """The first bytes are looked at in any case."""
+    overwrite(store / "commitlog" / "00000000000000016384", 4, b"\xff")
+
+    outcome = inspected(run, store)
+
+    assert outcome.code is ExitCode.DAMAGE
+    assert outcome.document["health"] == "damaged"
+    assert problems(outcome) == [("damage", "00000000000000016384", 16384)]
+    assert outcome.document["next"][0]["run"].startswith("dump --from 16384 --limit 3 ")
+
+
+def test_damage_in_the_middle_is_found_by_a_deep_look(store: Path, run: Run) -> None:
+    """Heads and tails cannot see it."""
+    record = next(record for record, _ in list(stored_records(store))[5:])
+    overwrite(store / "commitlog" / ("0" * 20), record.physical_offset + 4, b"\xff")
+
+    assert inspected(run, store).code is ExitCode.CLEAN
+    deep = inspected(run, store, "--deep")
+    assert deep.code is ExitCode.DAMAGE
+    assert problems(deep) == [("damage", "0" * 20, record.physical_offset)]
+
+
+def test_a_wrong_body_is_found_by_a_deep_look(store: Path, run: Run) -> None:
+    """It chains, but its CRC is another."""
+    record = next(record for record, _ in list(stored_records(store))[5:])
+    overwrite(store / "commitlog" / ("0" * 20), record.physical_offset + 88, b"\xff")
+
+    assert problems(inspected(run, store, "--deep")) == [("damage", "0" * 20, record.physical_offset)]
+
+
+def test_a_missing_segment_is_a_hole_in_the_log(store: Path, run: Run) -> None:
+    """The offsets of the names tell."""
+    (store / "commitlog" / "00000000000000016384").unlink()
+
+    assert problems(inspected(run, store)) == [("damage", "0" * 20, 16384)]
+
+
+def test_a_segment_of_odd_length_is_named(store: Path, run: Run) -> None:
+    """A broker refuses to start with one; its records are readable all the same."""
+    path = store / "commitlog" / "00000000000000049152"
+    os.truncate(path, 10_001)
+
+    outcome = inspected(run, store)
+
+    assert ("warning", path.name, None) in problems(outcome)
+    assert "10001 bytes long, the others 16384" in outcome.out
+
+
+def test_a_segment_that_nothing_seals_is_named(store: Path, run: Run) -> None:
+    """The deep look says what is there."""
+    path = store / "commitlog" / "00000000000000016384"
+    raw = path.read_bytes()
+    path.write_bytes(raw[:8192] + bytes(8192))
+
+    assert problems(inspected(run, store)) == [("warning", path.name, None)]
+    assert inspected(run, store, "--deep").code is ExitCode.DAMAGE
+
+
+def test_an_unfinished_record_waits(store: Path, run: Run) -> None:
+    """The live tail: no damage."""
+    record = [record for record, _ in stored_records(store)][-1]
+    position = record.physical_offset - 49152
+    overwrite(store / "commitlog" / "00000000000000049152", position + 50, bytes(16384 - 50 - position))
+
+    outcome = inspected(run, store)
+
+    assert outcome.code is ExitCode.CLEAN
+    assert outcome.document["log"]["waiting_bytes"] == 16384 - position
+    assert "are not a whole record yet" in run("inspect", store).out
+
+
+@pytest.mark.parametrize(
+    ("path", "raw", "severity"),
+    [
+        ("consumequeue/T1/0/00000000000000000400", bytes(199), "warning"),
+        ("consumequeue/T1/0/00000000000000000407", bytes(200), "warning"),
+        ("consumequeue/T1/0/00000000000000001000", bytes(200), "damage"),
+        ("index/20301120074236725", bytes(7), "damage"),
+        ("index/20301120074236725", bytes(100), "warning"),
+        ("index/20301120074236725", bytes(36) + b"\0\0\1\0" + bytes(800), "damage"),
+        ("index/notes.txt", b"", "warning"),
+        ("commitlog/old", b"", "warning"),
+        ("commitlog/00000000000000065536", b"", "warning"),
+        ("checkpoint", bytes(7), "damage"),
+        ("checkpoint", bytes(100), "warning"),
+    ],
+)
+def test_odd_files_are_named(store: Path, run: Run, path: str, raw: bytes, severity: str) -> None:
+    """Sizes, names and headers that a broker does not make."""
+    (store / path).write_bytes(raw)
+
+    assert (severity, Path(path).name) in [problem[:2] for problem in problems(inspected(run, store))]
+
+
+def test_an_empty_queue_file_has_no_units(store: Path, run: Run) -> None:
+    """Made, but not written to; or cut to nothing."""
+    path = store / "consumequeue" / "New" / "0" / ("0" * 20)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")
+    queue = store / "consumequeue" / "Zeros" / "0" / ("0" * 20)
+    queue.parent.mkdir(parents=True)
+    queue.write_bytes(bytes(200))
+
+    queues = {queue["topic"]: queue for queue in inspected(run, store).document["queues"]["queues"]}
+
+    assert (queues["New"]["next_unit"], queues["New"]["last_physical_offset"]) == (0, None)
+    assert (queues["Zeros"]["next_unit"], queues["Zeros"]["first_physical_offset"]) == (0, None)
+
+
+@pytest.mark.parametrize("name", ["b498-cqext", "b551-rockscq"])
+def test_other_kinds_of_queues_are_named(golden: StoreOf, name: str, run: Run) -> None:
+    """Extension files beside the queues; queues that RocksDB keeps."""
+    queues = inspected(run, golden(name)).document["queues"]
+
+    assert queues["in_rocksdb"] == (name == "b551-rockscq")
+    assert bool(queues["ext_files"]) == (name == "b498-cqext")
+    assert ("in RocksDB" in run("inspect", golden(name)).out) == (name == "b551-rockscq")
+
+
+def test_log_folders_that_nobody_named_are_pointed_out(golden: StoreOf, run: Run) -> None:
+    """They are not taken for the log by guess: a backup may lie there."""
+    store = golden("b498-multipath")
+
+    outcome = run("inspect", "--json", store)
+
+    assert outcome.document["log"]["segments"] == []
+    assert outcome.document["next"][0]["run"] == f"inspect --commitlog {store}/commitlog-a,{store}/commitlog-b {store}"
+    assert "LOG        none" in run("inspect", store).out
+
+
+def test_a_broker_configuration_names_the_log_folders(golden: StoreOf, tmp_path: Path, run: Run) -> None:
+    """As the broker itself knows them."""
+    store = golden("b498-multipath")
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathCommitLog={store}/commitlog-a,{store}/commitlog-b\n")
+
+    assert len(run("inspect", "--json", "--broker-conf", conf, store).document["log"]["segments"]) == 4
+
+
+def test_a_store_without_queues_and_index_says_how_to_get_them(store: Path, run: Run) -> None:
+    """A log is enough to make both again; what this installation has is named."""
+    for folder in ("consumequeue", "index"):
+        subprocess.run(["rm", "-r", store / folder], check=True)
+    (store / "checkpoint").unlink()
+
+    out = run("inspect", store).out
+
+    assert "QUEUES     none" in out
+    assert "INDEX      none" in out
+    assert "CHECKPOINT none" in out
+
+
+def test_a_single_index_file_that_is_not_full_tells_no_numbers(store: Path, run: Run) -> None:
+    """One sum with two unknowns; a full file's count of entries is the other sum."""
+    files = sorted((store / "index").iterdir())
+    for path in files[:-2]:
+        path.unlink()
+    assert "made for 100 slots and 20 entries, as 1 full file shows" in run("inspect", store).out
+
+    files[-2].unlink()
+
+    assert "give --hash-slots and --index-num" in run("inspect", store).out
+
+
+# --- the broker
+
+HOLD_LOCK = """
+import fcntl, sys
+with open(sys.argv[1], "r+") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX, 1)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_crashed_store_says_so(golden: StoreOf, run: Run) -> None:
+    """`abort` is there, and nobody holds the lock."""
+    document = inspected(run, golden("b533-crash-before")).document
+
+    assert document["state"]["broker"].startswith("not closed")
+    assert document["health"] == "worth a look"
+
+
+def test_a_store_that_left_only_a_backup_of_abort_was_closed(golden: StoreOf, run: Run) -> None:
+    """5.x leaves abort.bak after a clean stop."""
+    assert inspected(run, golden("b551-base")).document["state"]["broker"] == "closed cleanly"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="who holds a lock is asked as Linux answers it")
+def test_a_running_broker_is_known_by_its_lock(store: Path, run: Run) -> None:
+    """Another process holds a lock on the file `lock`, as a broker does; the file alone says nothing."""
+    (store / "lock").write_text("lock")
+    assert inspected(run, store).document["state"]["process"] is None
+
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD_LOCK, store / "lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as broker:
+        assert broker.stdout is not None
+        broker.stdout.readline()
+        state = inspected(run, store).document["state"]
+        broker.communicate()
+
+    assert state["process"] == broker.pid
+    assert state["broker"] == f"running: process {broker.pid} holds the lock"
+
+
+def test_asking_for_the_lock_does_not_take_it(store: Path, run: Run) -> None:
+    """A broker must be able to start while we look."""
+    (store / "lock").write_text("lock")
+    inspected(run, store)
+
+    with (store / "lock").open("r+") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+# --- what is no store
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "other", "file"])
+def test_what_is_no_store_is_refused_in_one_line(tmp_path: Path, run: Run, kind: str) -> None:
+    """With its path, and exit code 1."""
+    path = tmp_path / kind
+    if kind in ("empty", "other"):
+        path.mkdir()
+    if kind == "other":
+        (path / "readme.txt").write_text("hello")
+    if kind == "file":
+        path.write_text("hello")
+
+    outcome = run("inspect", path)
+
+    assert outcome.code is ExitCode.FAILED
+    assert outcome.out == ""
+    assert outcome.err.startswith(f"rmq-lake: {path}")
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_file_that_cannot_be_read_is_a_problem_of_its_own(
+    store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the store is told all the same."""
+    bad = "00000000000000016384"
+
+    def storage_of(location: str, options: Any) -> Any:  # noqa: ANN401 - those of the real one
+        if location.endswith(f"commitlog/{bad}"):
+            raise OSError(5, "Input/output error", location)
+        return storage.storage_of(location, options)
+
+    monkeypatch.setattr(inspection_log, "storage_of", storage_of)
+    outcome = inspected(run, store)
+
+    assert outcome.code is ExitCode.DAMAGE
+    assert ("damage", bad, None) in problems(outcome)
+    assert "cannot be read: Input/output error" in outcome.out
+    assert outcome.document["log"]["segments"][3]["end"] == "open"
+
+
+def test_a_sector_that_cannot_be_read_is_damage_and_the_rest_is_walked(
+    store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk says "Input/output error" for some bytes of a segment."""
+    bad = "00000000000000016384"
+    whole = len(list(stored_records(store)))
+    original = LocalReader.read
+
+    def read(self: LocalReader, position: int, length: int) -> bytes:
+        is_bad_file = original(self, 28, 8) == int(bad).to_bytes(8, "big")  # the first record's physical offset
+        if is_bad_file and position <= 8200 < position + length:
+            raise OSError(5, "Input/output error")
+        return original(self, position, length)
+
+    monkeypatch.setattr(LocalReader, "read", read)
+    outcome = inspected(run, store, "--deep")
+
+    assert outcome.code is ExitCode.DAMAGE
+    assert problems(outcome)[-1] == ("damage", bad, 16384 + 8192)
+    assert "4096 bytes cannot be read: Input/output error" in outcome.out
+    assert 0 < outcome.document["log"]["records"] < whole
+    assert outcome.document["log"]["segments"][1]["end"] == "sealed"
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name.startswith("b533")])
+def test_every_kind_of_store_is_inspected_without_damage(golden: StoreOf, name: str, run: Run) -> None:
+    """Whatever befell a broker, its own bytes are no damage."""
+    assert inspected(run, golden(name), "--deep").code is ExitCode.CLEAN

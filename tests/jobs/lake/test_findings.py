@@ -1,0 +1,31 @@
+"""The history of a store's faults in the lake."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.lake.findings import record_findings
+from jobs.lake.runs import Lake
+from jobs.store.listing import list_store
+from jobs.store.workers import OneByOne
+from jobs.verify.findings import Finding
+from tests.support.lakes import table_of
+
+FINDING = Finding(
+    "queues", "dangling", "consumequeue/T1/0/00000000000000000000", 40, "physical_offset", "1", "2", "why", 3
+)
+
+
+def test_each_verification_is_kept_under_its_own_number(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Findings are appended with the store they are of; a clean verification counts, too."""
+    store = golden("b551-base")
+    summary = ingest(Request(str(store), str(tmp_path), broker="b0"), OneByOne())
+    lake, listing = Lake(str(tmp_path)), list_store(str(store))
+
+    assert [record_findings(lake, listing, None, found) for found in ([FINDING], [], [FINDING, FINDING])] == [1, 2, 3]
+
+    rows = table_of(tmp_path / "findings").to_pylist()
+    assert sorted(row["verification"] for row in rows) == [1, 3, 3]
+    assert {(row["broker"], row["store_id"]) for row in rows} == {("b0", summary.store_id)}
+    assert {key: rows[0][key] for key in Finding._fields} == FINDING._asdict()

@@ -1,0 +1,176 @@
+"""A lake of which something is gone, or older than the rest: told by name, and nothing is read or written over it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from jobs.ingest.request import Request, Summary
+from jobs.ingest.run import ingest
+from jobs.lake.integrity import newest_runs
+from jobs.lake.runs import HeldByOtherError, Lake, known_stores
+from jobs.store.workers import OneByOne
+from jobs.verbs.optimize import optimize
+from tests.support.broker import Broker, some_records
+from tests.support.lakes import raw_rows
+from tests.support.stores import tree_state
+
+TABLES = ("messages", "consume_queue", "index_entries", "index_files")
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    """Return a broker whose lake has had three runs, and whose log has grown since."""
+    broker = Broker(tmp_path / "store")
+    for number in range(3):
+        broker.append(some_records(20, seed=number + 1))
+        run(broker)
+    broker.append(some_records(20, seed=9))
+    return broker
+
+
+def run(broker: Broker) -> Summary:
+    """Bring the store into the lake beside it."""
+    return ingest(Request(str(broker.root), str(lake_of(broker)), broker="b"), OneByOne())
+
+
+def lake_of(broker: Broker) -> Path:
+    """Return where the lake is."""
+    return broker.root.parent / "lake"
+
+
+def commits(lake: Path, table: str) -> list[Path]:
+    """Return the commits of a table, the oldest first."""
+    return sorted((lake / table / "_delta_log").glob("*.json"))
+
+
+def put_back(lake: Path, table: str, count: int) -> None:
+    """Take away the newest commits of a table, as a restored copy or a broken disk would."""
+    for path in commits(lake, table)[-count:]:
+        path.unlink()
+
+
+def refused(broker: Broker, match: str) -> None:
+    """Expect an error that says so, and a lake that nobody has touched but for the lock's note."""
+    before = tree_state(lake_of(broker))
+    with pytest.raises(OSError, match=match):
+        run(broker)
+    after = tree_state(lake_of(broker))
+    assert {path: state for path, state in before.items() if "_locks" not in path} == {
+        path: state for path, state in after.items() if "_locks" not in path
+    }
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_that_is_gone_is_told(table: str, broker: Broker) -> None:
+    """A new empty one in its place would hide that the rows are lost."""
+    shutil.rmtree(lake_of(broker) / table)
+
+    refused(broker, f"{table}: .* is gone")
+
+
+def test_what_is_prepared_is_not_committed_to_a_new_table_in_the_place_of_one_that_is_gone(broker: Broker) -> None:
+    """Neither by a run nor by `optimize`."""
+    put_back(lake_of(broker), "runs", 1)
+    shutil.rmtree(lake_of(broker) / "messages")
+
+    refused(broker, "messages: .* is gone")
+    with pytest.raises(OSError, match=r"messages: .* is gone"):
+        optimize(str(lake_of(broker)), OneByOne())
+
+
+def test_a_table_that_nobody_wants_may_go(broker: Broker) -> None:
+    """Without it in `--tables`, a run does not ask for it; with it, it is missed again."""
+    lake = lake_of(broker)
+    shutil.rmtree(lake / "consume_queue")
+    request = Request(str(broker.root), str(lake), broker="b", tables=frozenset({"index"}))
+
+    assert ingest(request, OneByOne()).messages == 20
+    broker.append(some_records(20, seed=10))
+    refused(broker, "consume_queue: .* is gone")
+    assert ingest(request, OneByOne()).messages == 20
+
+
+def test_a_table_that_has_a_newer_run_because_another_process_is_faster_is_no_harm(broker: Broker) -> None:
+    """Where there are no locks, a run may be prepared and committed between two looks."""
+    lake = Lake(str(lake_of(broker)))
+    (store,) = known_stores(lake)
+    run(broker)
+
+    with pytest.raises(HeldByOtherError):
+        newest_runs(lake, store, is_done=True)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_that_is_older_than_its_runs_is_told(table: str, broker: Broker) -> None:
+    """Put back from a copy, or without its newest commits: rows of runs that are done are not there."""
+    put_back(lake_of(broker), table, 2)
+
+    refused(broker, f"{table}: .*has run 1 .*should have run 3")
+
+
+def test_runs_that_are_older_than_the_tables_are_told(broker: Broker) -> None:
+    """The next number is taken in the tables: what would be read again is not what is there."""
+    put_back(lake_of(broker), "runs", 2)
+
+    refused(broker, r"messages: .*has run 3 .*should have run 2")
+
+
+def test_tables_without_runs_are_no_new_lake(broker: Broker) -> None:
+    """To begin anew would bring every message twice."""
+    shutil.rmtree(lake_of(broker) / "runs")
+
+    refused(broker, r"runs: .* is gone")
+
+
+def test_a_commit_that_is_cut_off_is_told(broker: Broker) -> None:
+    """Half a line of JSON is no commit."""
+    for table in ("messages", "runs"):
+        newest = commits(lake_of(broker), table)[-1]
+        whole = newest.read_text()
+        newest.write_text(whole[: len(whole) // 2])
+        refused(broker, f"{table}: Delta's log cannot be read: .*")
+        newest.write_text(whole)
+
+    assert run(broker).messages == 20
+
+
+def test_a_checkpoint_that_is_gone_is_told(broker: Broker) -> None:
+    """The commits before it were deleted because it is there."""
+    lake = lake_of(broker)
+    log = lake / "runs" / "_delta_log"
+    DeltaTable(lake / "runs").create_checkpoint()
+    assert run(broker).messages == 20
+    (checkpoint,) = log.glob("*.checkpoint.parquet")
+    for path in commits(lake, "runs"):
+        if int(path.stem) <= int(checkpoint.name.partition(".")[0]):
+            path.unlink()
+    checkpoint.unlink()
+
+    refused(broker, "runs: Delta's log cannot be read: .*[Cc]heckpoint")
+
+
+def test_a_file_of_rows_that_is_gone_is_told_by_name_where_it_is_needed(broker: Broker) -> None:
+    """Merging small files needs them all."""
+    gone = max((lake_of(broker) / "messages").glob("*.parquet"))
+    gone.unlink()
+
+    with pytest.raises(FileNotFoundError, match=gone.name):
+        optimize(str(lake_of(broker)), OneByOne())
+
+
+def test_a_whole_lake_is_whole_after_every_kind_of_run(broker: Broker) -> None:
+    """No false alarm: not when tables are chosen, not when there is nothing new, nor for a lake of an older version."""
+    lake = lake_of(broker)
+    ingest(Request(str(broker.root), str(lake), broker="b", tables=frozenset()), OneByOne())
+    assert run(broker).messages == 0
+    newest = max((lake / "_manifests").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    manifest = json.loads(newest.read_text())
+    del manifest["state"]["tables"]
+    newest.write_text(json.dumps(manifest))
+    broker.append(some_records(20, seed=10))
+
+    assert run(broker).messages == 20
+    assert len(raw_rows(lake)) == 100

@@ -1,0 +1,53 @@
+"""`optimize` as a user calls it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.store.workers import OneByOne
+from tests.support.broker import Broker, some_records
+from tests.support.commands import runner, state_of
+from tests.support.lakes import raw_rows
+
+
+def _planned(tables: list[dict[str, Any]]) -> list[tuple[str, int, int, int]]:
+    return [(table["table"], table["merged"], table["written"], table["bytes_before"]) for table in tables]
+
+
+def _size_of(table: Path) -> int:
+    return sum(path.stat().st_size for path in table.glob("*.parquet"))
+
+
+def test_optimize_says_what_it_saved(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One document on standard output, foreseen by `--dry-run`: files and bytes, by table; the rows are the same."""
+    del spark
+    broker = Broker(tmp_path / "store")
+    for number in range(3):
+        broker.append(some_records(5, seed=number))
+        ingest(Request(str(broker.root), str(tmp_path / "lake"), broker="b"), OneByOne())
+    rows = raw_rows(tmp_path / "lake")
+    files = state_of(tmp_path / "lake")
+
+    foreseen = runner(capfd)("optimize", tmp_path / "lake", "--dry-run", "--json").document
+    said = runner(capfd)("optimize", tmp_path / "lake", "--dry-run").err.splitlines()
+    assert files == state_of(tmp_path / "lake")
+    assert {table["bytes_after"] for table in foreseen} == {None}
+    (told,) = (line for line in said if line.startswith("messages: "))
+    assert told == (
+        f"messages: 3 files of {_size_of(tmp_path / 'lake' / 'messages')} bytes would become 1, size not known yet; "
+        "0 obsolete files would be deleted"
+    )
+
+    outcome = runner(capfd)("optimize", tmp_path / "lake", "--json")
+    assert _planned(foreseen) == _planned(outcome.document)
+
+    saved = {table["table"]: table for table in outcome.document}
+    assert outcome.code is ExitCode.CLEAN
+    assert (saved["messages"]["merged"], saved["messages"]["written"]) == (3, 1)
+    assert 0 < saved["messages"]["bytes_after"] < saved["messages"]["bytes_before"]
+    assert rows == raw_rows(tmp_path / "lake")

@@ -1,0 +1,349 @@
+"""The protocol of runs: who wins, who loses, what a recovery needs, and what it costs after a thousand runs."""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from jobs.ingest.request import Request, Summary
+from jobs.ingest.run import ingest
+from jobs.lake import commit as commits
+from jobs.lake.commit import TransactionTakenError, commit, open_table, paths
+from jobs.lake.compaction import Group, compact, merge_group
+from jobs.lake.lock import held
+from jobs.lake.runs import (
+    HeldByOtherError,
+    KnownStore,
+    Lake,
+    Manifest,
+    commit_prepared,
+    has_litter,
+    known_stores,
+    prepare,
+    read_manifest,
+    register,
+    sweep,
+    unfinished,
+)
+from jobs.lake.table_file import Action, FileNaming, TableFile
+from jobs.lake.tables import QUARANTINE
+from jobs.store.range_reader import Fingerprint
+from jobs.store.workers import OneByOne
+from jobs.verbs.optimize import NotALake, optimize
+from rmq_formats.arrow import column
+from tests.support.broker import Broker, some_records
+from tests.support.lakes import leftovers, raw_rows, rows_of
+
+FIRST = Fingerprint(0, 100, "00")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Return an empty lake."""
+    return Lake(str(tmp_path / "lake"))
+
+
+@pytest.fixture
+def store(lake: Lake) -> KnownStore:
+    """Return a store that the lake knows, without a run."""
+    return register(lake, "b", (FIRST,), 0)
+
+
+def a_file(lake: Lake, store_id: str, run: int, offset: int = 0) -> Action:
+    """Write one row of quarantine, which is narrow, for a run."""
+    naming = FileNaming(store_id, run)
+    constants = {"broker": "b", "store_id": store_id, "run": run}
+    with TableFile(lake.location, QUARANTINE, naming.name(f"{offset:020d}"), constants, {}) as file:
+        row = {"segment": 0, "file": "f", "physical_offset": offset, "length": 1, "reason": "r", "sample": b""}
+        file.write_rows([row])
+        action = file.close()
+    assert action is not None
+    return action
+
+
+def a_manifest(lake: Lake, store: KnownStore, run: int = 1) -> Manifest:
+    """Return what a run would commit."""
+    tables = {QUARANTINE.name: (a_file(lake, store.store_id, run),)}
+    return Manifest(store.store_id, store.broker, run, 0, 100, None, (FIRST,), tables)
+
+
+def test_of_two_runs_with_one_number_one_loses_and_leaves_nothing(lake: Lake, store: KnownStore) -> None:
+    """The row in `runs` decides; the loser is told who was faster, and its files are gone."""
+    winner, loser = a_manifest(lake, store), a_manifest(lake, store)
+    prepare(lake, winner)
+
+    with pytest.raises(HeldByOtherError, match=r"run 1 of this store was prepared by another process on .* UTC"):
+        prepare(lake, loser)
+    commit_prepared(lake, winner)
+
+    assert len(rows_of(Path(lake.location), "quarantine")) == 1
+    assert leftovers(Path(lake.location)) == []
+
+
+def test_eight_threads_prepare_one_run_and_one_wins(lake: Lake, store: KnownStore) -> None:
+    """However close together, Delta's log takes one of them."""
+
+    def attempt(_: int) -> bool:
+        try:
+            prepare(lake, a_manifest(lake, store))
+        except HeldByOtherError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(attempt, range(8)))
+
+    assert won.count(True) == 1
+
+
+def test_a_prepared_run_is_committed_from_its_manifest_alone_and_once(lake: Lake, store: KnownStore) -> None:
+    """Whoever comes next finishes it; a second recovery changes nothing."""
+    prepare(lake, a_manifest(lake, store))
+    (found,) = known_stores(lake)
+    leftover = unfinished(lake, found)
+    assert leftover is not None
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: commit_prepared(lake, leftover), range(4)))
+
+    assert len(rows_of(Path(lake.location), "quarantine")) == 1
+    assert unfinished(lake, found) is None
+    assert [row["state"] for row in rows_of(Path(lake.location), "runs", "time")] == ["registered", "prepared", "done"]
+
+
+def test_an_answer_that_got_lost_is_not_taken_for_a_defeat(lake: Lake, store: KnownStore) -> None:
+    """A client that repeats a put that had succeeded meets its own commit: the files of the run must live."""
+    manifest = a_manifest(lake, store)
+    original = commits._write  # noqa: SLF001
+    lost: list[int] = []
+
+    def write(*args: object, **kwargs: object) -> int:
+        version = original(*args, **kwargs)  # type: ignore[arg-type]
+        if not lost:
+            lost.append(version)
+            raise CommitFailedError("Concurrent transaction failed.")
+        return version
+
+    with patch.object(commits, "_write", write):
+        prepare(lake, manifest)
+
+    assert known_stores(lake)[0].newest == manifest
+    assert Path(lake.location, "quarantine", manifest.tables["quarantine"][0].path).exists()
+
+
+def test_a_registration_that_comes_second_looks_again(lake: Lake, store: KnownStore) -> None:
+    """Two new stores at one moment: the second one might be the first."""
+    with pytest.raises(HeldByOtherError):
+        register(lake, "b", (FIRST,), 0)
+
+    assert [known.store_id for known in known_stores(lake)] == [store.store_id]
+
+
+def test_leftovers_of_an_attempt_are_swept_when_its_number_is_taken(lake: Lake, store: KnownStore) -> None:
+    """What the run itself wrote stays."""
+    a_file(lake, store.store_id, 1)
+    other = a_file(lake, store.store_id, 11)
+    assert has_litter(lake, store)
+    manifest = a_manifest(lake, store)
+    prepare(lake, manifest)
+    commit_prepared(lake, manifest)
+
+    assert len(sweep(lake, manifest)) == 1
+    assert leftovers(Path(lake.location)) == [f"/quarantine/{other.path}"]
+
+
+def test_a_holder_is_named_and_a_dead_one_never_blocks(lake: Lake, store: KnownStore) -> None:
+    """The lock ends with the process; the note that it leaves tells the next run to look for leftovers."""
+    with held(lake, store.store_id) as was_cut_off:
+        assert not was_cut_off
+        with pytest.raises(HeldByOtherError, match=r"held by process \d+ on .* since 20"), held(lake, store.store_id):
+            pass
+    with pytest.raises(KeyError), held(lake, store.store_id):
+        raise KeyError
+    with held(lake, store.store_id) as was_cut_off:
+        assert was_cut_off
+    with held(lake, store.store_id) as was_cut_off:
+        assert not was_cut_off
+
+
+def test_a_manifest_that_is_gone_or_broken_is_told(lake: Lake, store: KnownStore) -> None:
+    """Half a lake gives a clear error, not a guess."""
+    prepare(lake, a_manifest(lake, store))
+    (path,) = (Path(lake.location) / "_manifests").iterdir()
+    path.write_text("{")
+    with pytest.raises(OSError, match="no manifest of a run"):
+        read_manifest(lake, store.store_id, 1)
+    path.unlink()
+    with pytest.raises(OSError, match="this manifest of run 1 is gone"):
+        read_manifest(lake, store.store_id, 1)
+
+
+def test_a_manifest_of_a_newer_program_is_refused(lake: Lake, store: KnownStore) -> None:
+    """What this version does not know it must not ignore."""
+    prepare(lake, a_manifest(lake, store))
+    (path,) = (Path(lake.location) / "_manifests").iterdir()
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 99}))
+
+    with pytest.raises(OSError, match="newer program"):
+        read_manifest(lake, store.store_id, 1)
+
+
+def test_two_compactions_at_once_leave_every_row_once(lake: Lake, store: KnownStore) -> None:
+    """Delta-rs lets two commits remove one file; a transaction of their own keeps them apart."""
+    for run in range(1, 9):
+        actions = [a_file(lake, store.store_id, run, offset=run)]
+        commit(lake.location, QUARANTINE, actions, (store.store_id, run), {}, {})
+
+    with ThreadPoolExecutor(4) as pool:
+        saved = list(pool.map(lambda _: compact(lake.location, QUARANTINE, {}), range(4)))
+
+    assert sum(one.merged for one in saved) == 8
+    assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
+    assert leftovers(Path(lake.location)) == []
+
+
+def test_a_merge_that_is_slow_and_not_dead_is_refused_once_its_files_are_swept(lake: Lake, store: KnownStore) -> None:
+    """No lock of an object store tells the two apart: a commit must not name files that somebody has deleted."""
+    for run in range(1, 9):
+        actions = [a_file(lake, store.store_id, run, offset=run)]
+        commit(lake.location, QUARANTINE, actions, (store.store_id, run), {}, {})
+    manifest = a_manifest(lake, store, 8)
+
+    def merge(groups: Sequence[Group]) -> list[Action]:
+        merged = [merge_group(group) for group in groups]
+        assert {f"{QUARANTINE.name}/{action.path}" for action in merged} <= set(sweep(lake, manifest))
+        return merged
+
+    compact(lake.location, QUARANTINE, {}, of=FileNaming(store.store_id, 8), merge=merge)
+
+    assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
+
+
+def test_a_commit_is_refused_on_the_snapshot_that_has_it(lake: Lake, store: KnownStore) -> None:
+    """The same run again, and an older one."""
+    commit(lake.location, QUARANTINE, [a_file(lake, store.store_id, 2)], (store.store_id, 2), {}, {})
+    for number in (1, 2):
+        with pytest.raises(TransactionTakenError):
+            commit(lake.location, QUARANTINE, [a_file(lake, store.store_id, 9)], (store.store_id, number), {}, {})
+
+    assert len(rows_of(Path(lake.location), "quarantine")) == 1
+
+
+def test_a_lake_of_an_older_version_gets_the_new_columns(lake: Lake, store: KnownStore) -> None:
+    """Rows from before have NULL there; a lake of a newer version keeps what we do not know."""
+    newer = replace(QUARANTINE, columns=(*QUARANTINE.columns, column("added", pa.int64(), "a new fact")))
+    for number, table in enumerate((QUARANTINE, newer, QUARANTINE), start=1):
+        naming = FileNaming(store.store_id, number)
+        whose = {"broker": store.broker, "store_id": store.store_id}
+        constants = dict.fromkeys(table.schema.names) | whose | {"physical_offset": number, "length": 1}
+        constants |= {"added": 7} if table is newer else {}
+        with TableFile(lake.location, table, naming.name("x"), {}, {}) as file:
+            file.write_rows([constants])
+            action = file.close()
+        assert action is not None
+        commit(lake.location, table, [action], (store.store_id, number), {}, {})
+
+    assert [row["added"] for row in rows_of(Path(lake.location), "quarantine")] == [None, 7, None]
+
+
+def incremental(root: Path, runs: int) -> Iterator[Summary]:
+    """Run after run on a store that grows."""
+    broker = Broker(root / "store")
+    for number in range(runs):
+        broker.append(some_records(3, seed=number))
+        yield ingest(Request(str(root / "store"), str(root / "lake"), broker="b"), OneByOne())
+
+
+def test_small_files_are_merged_as_runs_go_on_and_no_row_is_lost(tmp_path: Path) -> None:
+    """After many runs there are few files, and the rows are the same, in the order of the log, in each file."""
+    before = [summary.messages for summary in incremental(tmp_path, 34)]
+    lake = tmp_path / "lake"
+
+    assert sum(before) == len(raw_rows(lake)) == 34 * 3
+    assert len(DeltaTable(lake / "messages").file_uris()) < 16 + 2
+    assert len(DeltaTable(lake / "runs").file_uris()) < 2 * 16 + 4
+    assert {row["state"] for row in rows_of(lake, "runs", "time")} == {"registered", "prepared", "done"}
+    assert leftovers(lake) == []
+
+
+def test_optimize_keeps_the_rows_and_finishes_what_a_run_left_prepared(tmp_path: Path) -> None:
+    """The vacuum takes what no commit names: a prepared run must be committed before."""
+    list(incremental(tmp_path, 5))
+    lake = Lake(str(tmp_path / "lake"))
+    rows = raw_rows(tmp_path / "lake")
+    (store,) = known_stores(lake)
+    prepare(lake, a_manifest(lake, store, store.next_run))
+
+    saved = {one.table: one for one in optimize(lake.location, OneByOne())}
+
+    assert saved["messages"][1:3] == (5, 1)
+    assert rows == raw_rows(tmp_path / "lake")
+    assert len(rows_of(tmp_path / "lake", "quarantine")) == 1
+    assert unfinished(lake, known_stores(lake)[0]) is None
+
+
+def test_what_a_dead_task_left_half_written_is_the_vacuum_s(tmp_path: Path) -> None:
+    """Spark made another attempt and the run ended well, so no later run looks; no row and no table names the file."""
+    list(incremental(tmp_path, 2))
+    lake = tmp_path / "lake"
+    (store,) = known_stores(Lake(str(lake)))
+    rows = raw_rows(lake)
+    naming, days = FileNaming(store.store_id, 2), (6, 8)
+    left = [lake / "messages" / naming.name(f"{number:020d}") for number in days]
+    for path, age in zip(left, days, strict=True):
+        path.write_bytes(b"PAR1 and no end")
+        os.utime(path, (time.time() - age * 86400,) * 2)
+
+    list(incremental(tmp_path, 1))
+    assert [path.exists() for path in left] == [True, True]
+    optimize(str(lake), OneByOne())
+
+    assert [path.exists() for path in left] == [True, False]  # a younger one may be a run's that is still at work
+    assert raw_rows(lake)[: len(rows)] == rows
+
+
+def test_a_merged_file_is_written_like_any_other(tmp_path: Path) -> None:
+    """Statistics stay in Delta's log, and its commit says that no data changed."""
+    list(incremental(tmp_path, 4))
+    optimize(str(tmp_path / "lake"), OneByOne())
+    table = open_table(str(tmp_path / "lake"), "messages", {})
+    assert table is not None
+    (path,) = paths(table)
+    log = max((tmp_path / "lake" / "messages" / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    (added,) = (action["add"] for action in actions if "add" in action)
+
+    assert added["path"] == path
+    assert not added["dataChange"]
+    assert json.loads(added["stats"])["minValues"]["physical_offset"] == 0
+    assert sum("remove" in action for action in actions) == 4
+
+
+def test_a_lake_may_lie_anywhere_but_behind_a_percent_sign(tmp_path: Path) -> None:
+    """Blanks, brackets and umlauts are a path's own business; what `deltalake` mistakes is refused."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(5))
+    place = tmp_path / "my [lake] é*"
+
+    ingest(Request(str(broker.root), str(place), broker="b"), OneByOne())
+
+    assert len(raw_rows(place)) == 5
+    with pytest.raises(OSError, match="must not hold '%'"):
+        Lake(str(tmp_path / "a%20b"))
+
+
+def test_optimize_of_what_is_no_lake_says_so(tmp_path: Path) -> None:
+    """It makes nothing there either."""
+    with pytest.raises(NotALake):
+        optimize(str(tmp_path), OneByOne())
+
+    assert list(tmp_path.iterdir()) == []

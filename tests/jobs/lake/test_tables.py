@@ -1,0 +1,32 @@
+"""The tables' documentation is their declaration."""
+
+from pathlib import Path
+
+from jobs.lake.description import TABLES, page
+from jobs.lake.runs import lake_tables
+
+DOCS = Path(__file__).parents[3] / "docs" / "tables.md"
+
+
+def test_the_page_is_made_from_the_declarations() -> None:
+    """A column that is added, renamed or explained anew must be so in the page."""
+    assert page() == DOCS.read_text(encoding="utf-8")
+
+
+def test_every_table_and_column_says_what_it_is() -> None:
+    """No column without a meaning, no table of a lake without a section."""
+    assert {table.name for table in lake_tables()} <= {table.name for table in TABLES}
+    assert [] == [
+        (table.name, field.name)
+        for table in TABLES
+        for field in table.schema
+        if not (field.metadata or {}).get(b"comment")
+    ]
+
+
+def test_bodies_come_last() -> None:
+    """Readers of narrow columns never pass over a body."""
+    messages = TABLES[0]
+
+    assert messages.schema.names[-1] == "body"
+    assert messages.schema.names[:2] == ["broker", "store_id"]

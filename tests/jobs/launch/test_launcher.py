@@ -1,0 +1,280 @@
+"""
+`./spark-submit.sh`, run for real: in copies of this checkout, by a user who has nothing yet.
+
+Most copies have an empty lock file, so that an environment is made in seconds and without a network, and a stand-in for
+`jobs.main` that tells what it was called with.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.golden import unpack
+
+ROOT = Path(__file__).parents[3]
+PREPARED = ".venv-requirements-*"
+
+TELL = "import json, sys\nprint(json.dumps({'arguments': sys.argv[1:], 'python': sys.executable, 'path': sys.path}))\n"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Copy the launcher to a directory with a difficult name; its `jobs.main` only tells how it was called."""
+    root = tmp_path / "a check'out $HOME"
+    (root / "jobs" / "launch").mkdir(parents=True)
+    shutil.copy(ROOT / "spark-submit.sh", root)
+    (root / "jobs" / "__init__.py").touch()
+    (root / "jobs" / "launch" / "__init__.py").touch()
+    shutil.copy(ROOT / "jobs" / "launch" / "environment.py", root / "jobs" / "launch")
+    (root / "jobs" / "main.py").write_text(TELL)
+    (root / "requirements.lock").write_text("# nothing\n")
+    (root / "requirements-dev.lock").write_text("# nothing, for developers\n")
+    return root
+
+
+def environment_of_a_stranger(home: Path, **more: str) -> Mapping[str, str]:
+    """Return what a login shell of a new user has set, and how this machine reaches a package registry."""
+    home.mkdir(exist_ok=True)
+    registry = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_"))}
+    python = str(Path(sys.executable).resolve().parent)
+    return {"HOME": str(home), "PATH": f"{python}:/usr/bin:/bin:/usr/sbin", "LANG": "C.UTF-8", **registry, **more}
+
+
+def launch(
+    script: Path,
+    *arguments: str,
+    cwd: Path | None = None,
+    **more: str,
+) -> "subprocess.CompletedProcess[str]":
+    """Run a launcher in the environment of a stranger."""
+    environment = environment_of_a_stranger(script.parent / "home", **more)
+    command = [str(script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=cwd, timeout=300)
+
+
+def told(answer: "subprocess.CompletedProcess[str]") -> dict[str, list[str]]:
+    """Return what the stand-in said."""
+    assert 0 == answer.returncode, answer.stderr
+    said: dict[str, list[str]] = json.loads(answer.stdout)
+    return said
+
+
+def test_arguments_arrive_as_they_were_given(checkout: Path) -> None:
+    """Spaces, quotes, globs and empty words are the user's business."""
+    expected = ["--conf", "a=b c", "", "*", "$HOME", "it's", '"x"']
+
+    assert expected == told(launch(checkout / "spark-submit.sh", *expected))["arguments"]
+
+
+def test_the_second_start_makes_nothing(checkout: Path) -> None:
+    """Once is once, and the directory may have moved in between."""
+    first = launch(checkout / "spark-submit.sh")
+    moved = checkout.rename(checkout.with_name("moved"))
+
+    second = launch(moved / "spark-submit.sh")
+
+    assert "making .venv" in first.stderr
+    assert "" == second.stderr
+    assert str(moved) in told(second)["path"]
+
+
+def test_links_lead_to_the_checkout_from_any_directory(checkout: Path, tmp_path: Path) -> None:
+    """A link on PATH, to a link that is relative, called from somewhere else."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "inner").symlink_to(Path("..") / checkout.name / "spark-submit.sh")
+    (tmp_path / "bin" / "rmq").symlink_to("inner")
+
+    answer = launch(tmp_path / "bin" / "rmq", cwd=Path("/"))
+
+    assert str(checkout) in [os.path.normpath(path) for path in told(answer)["path"]]
+
+
+def test_neither_the_working_directory_nor_pythonpath_shadows_our_code(checkout: Path, tmp_path: Path) -> None:
+    """A user's own `jobs` package, and a Spark of the user's own, are common."""
+    hostile = tmp_path / "hostile"
+    (hostile / "jobs").mkdir(parents=True)
+    (hostile / "jobs" / "__init__.py").write_text("raise SystemExit('shadowed')")
+
+    answer = launch(checkout / "spark-submit.sh", cwd=hostile, PYTHONPATH=str(hostile), PYTHONHOME="/nowhere")
+
+    assert str(hostile) not in told(answer)["path"]
+
+
+def test_two_at_once_make_one_environment(checkout: Path) -> None:
+    """A scheduler may start several jobs on a machine that is new."""
+    environment = environment_of_a_stranger(checkout / "home")
+    command = [checkout / "spark-submit.sh"]
+    running = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+
+    ended = [(*process.communicate(timeout=120), process.returncode) for process in running]
+
+    assert [0, 0, 0] == [code for _, _, code in ended]
+    assert 1 == sum("making .venv" in err for _, err, _ in ended)
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.5, 1.0, 1.5])
+def test_a_launcher_that_was_killed_leaves_nothing_that_looks_whole(checkout: Path, seconds: float) -> None:
+    """The next one begins again, whatever the first had reached."""
+    environment = environment_of_a_stranger(checkout / "home")
+    first = subprocess.Popen([checkout / "spark-submit.sh"], env=environment, stderr=subprocess.PIPE, process_group=0)
+    with first:
+        time.sleep(seconds)
+        os.killpg(first.pid, signal.SIGKILL)
+
+    answer = launch(checkout / "spark-submit.sh", "again")
+
+    assert ["again"] == told(answer)["arguments"]
+    assert 1 == len(list(checkout.glob(PREPARED)))
+
+
+def test_another_lock_is_another_environment_and_the_one_before_stays(checkout: Path) -> None:
+    """A run that began before an upgrade still imports from where it began."""
+    locks = ["# nothing\n", "# nothing, newer\n", "# nothing, newest\n"]
+    made = []
+    for lock in locks:
+        (checkout / "requirements.lock").write_text(lock)
+        told(launch(checkout / "spark-submit.sh"))
+        made.append((checkout / ".venv").resolve())
+
+    assert 3 == len(set(made))
+    assert [False, True, True] == [path.is_dir() for path in made]
+
+
+def test_an_older_lock_finds_its_environment_again(checkout: Path) -> None:
+    """Going back and forth between branches costs nothing."""
+    script, lock = checkout / "spark-submit.sh", checkout / "requirements.lock"
+    first = lock.read_text()
+    launch(script)
+    lock.write_text("# newer\n")
+    launch(script)
+    lock.write_text(first)
+
+    assert "" == launch(script).stderr
+
+
+def test_the_development_environment_serves_the_launcher_too(checkout: Path) -> None:
+    """`make test` after the first run, and a run after `make test`, install nothing twice."""
+    prepared = launch(checkout / "spark-submit.sh", "--prepare-dev")
+
+    answer = launch(checkout / "spark-submit.sh", "verb")
+
+    assert "requirements-dev.lock" in prepared.stderr
+    assert ("", ["verb"]) == (answer.stderr, told(answer)["arguments"])
+
+
+def test_an_environment_of_somebody_else_is_left_alone(checkout: Path) -> None:
+    """A directory `.venv` may be what the user's editor made."""
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv" / "precious").touch()
+
+    answer = launch(checkout / "spark-submit.sh")
+
+    assert 1 == answer.returncode
+    assert "was not made by spark-submit.sh" in answer.stderr
+    assert ["precious"] == [path.name for path in (checkout / ".venv").iterdir()]
+
+
+def test_a_python_that_is_too_old_is_refused_in_one_sentence(checkout: Path, tmp_path: Path) -> None:
+    """The reader is on Debian, Fedora or macOS and wants to go on."""
+    old = tmp_path / "python3"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+
+    answer = launch(checkout / "spark-submit.sh", RMQ_LAKE_PYTHON=str(old))
+
+    assert (1, "") == (answer.returncode, answer.stdout)
+    assert [] == [word for word in ("3.11", "Debian", "Fedora", "macOS") if word not in answer.stderr]
+    assert 1 == len(answer.stderr.splitlines())
+
+
+def test_packages_that_cannot_be_installed_leave_no_environment(checkout: Path) -> None:
+    """Without a network the first start fails, says so, and the next one tries again."""
+    (checkout / "requirements.lock").write_text(f"no-such-package==1 --hash=sha256:{'0' * 64}\n")
+
+    answer = launch(checkout / "spark-submit.sh", PIP_NO_INDEX="1")
+
+    assert 1 == answer.returncode
+    assert "could not be installed" in answer.stderr
+    assert not (checkout / ".venv").exists()
+
+
+def copy_of_the_repository(folder: Path) -> Path:
+    """Copy what a clone has and a run needs."""
+    root = folder / "my clone"
+    root.mkdir()
+    for name in ("jobs", "rmq_formats", "conf"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("spark-submit.sh", "requirements.lock", "requirements-dev.lock"):
+        shutil.copy(ROOT / name, root)
+    return root
+
+
+def without_network() -> list[str]:
+    """Return the command prefix that cuts a process off from every network but its own loopback."""
+    prefix = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "-"]
+    try:
+        works = subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        works = False
+    if not works:
+        pytest.skip("this machine lets nobody make a network namespace")
+    return prefix
+
+
+@pytest.mark.spark
+def test_a_stranger_needs_the_network_once(tmp_path: Path) -> None:
+    """From a clone in an empty home to a lake; then again with the network cut off."""
+    offline = without_network()
+    root = copy_of_the_repository(tmp_path)
+    store = unpack("b533-base", tmp_path)
+    environment = environment_of_a_stranger(tmp_path / "home")
+
+    def ingest(lake: str, *prefix: str) -> "subprocess.CompletedProcess[str]":
+        command = [*prefix, str(root / "spark-submit.sh"), "ingest", str(store), "--lake", str(tmp_path / lake)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=500)
+
+    first = ingest("first lake")
+    second = ingest("second lake", *offline)
+
+    assert (0, 0) == (first.returncode, second.returncode), first.stderr + second.stderr
+    assert "once …" in first.stderr
+    assert "once …" not in second.stderr
+    assert (tmp_path / "second lake" / "messages" / "_delta_log").is_dir()
+
+
+def test_the_wheel_carries_its_configuration(tmp_path: Path) -> None:
+    """`pip install` gives the same tool as a clone, without the launcher's script."""
+    root = copy_of_the_repository(tmp_path)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, root)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        str(tmp_path / "site"),
+        str(root),
+    ]
+    subprocess.run(pip, check=True, timeout=300)
+
+    program = "import json, os; from jobs.launch.places import CONF; print(json.dumps(sorted(os.listdir(CONF))))"
+    answer = subprocess.check_output([sys.executable, "-c", program], cwd=tmp_path / "site", text=True)
+
+    expected = ["ivysettings.xml", "jars.lock", "job.toml", "log4j2.properties", "spark-defaults.conf"]
+    assert expected == json.loads(answer)

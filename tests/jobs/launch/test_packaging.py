@@ -1,0 +1,110 @@
+"""
+The wheel and the source archive: built, installed into empty environments of every Python here, and run from there.
+
+Slow: an environment takes a minute, and packages come from a registry (or pip's cache).
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.demo import extract
+from tests.golden import unpack
+
+ROOT = Path(__file__).parents[3]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+def pythons() -> Iterator[Path]:
+    """Find one interpreter of each version that we support: this one, others on PATH, and those of pyenv."""
+    yield Path(sys.executable).resolve()
+    for minor in (11, 12, 13):
+        name = f"python3.{minor}"
+        installed = sorted((Path.home() / ".pyenv" / "versions").glob(f"3.{minor}.*/bin/{name}"))
+        found = shutil.which(name, path="/usr/local/bin:/usr/bin") or (installed[-1] if installed else None)
+        if found and sys.version_info[1] != minor:
+            yield Path(found)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build both archives from a copy of what the repository tracks."""
+    folder = tmp_path_factory.mktemp("built")
+    names = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
+    for name in filter(None, names):
+        if (ROOT / name).is_file() and not name.startswith("tests/"):
+            (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / "source" / name)
+    builder = folder / "builder"
+    subprocess.run([sys.executable, "-m", "venv", builder], check=True)
+    subprocess.run([builder / "bin" / "pip", "install", "--quiet", "hatchling>=1.27"], check=True)
+    build: list[str | Path] = [builder / "bin" / "python", "-m", "hatchling", "build", "-d", folder / "dist"]
+    subprocess.run(build, cwd=folder / "source", check=True, capture_output=True)
+    return folder / "dist"
+
+
+def test_the_archives_hold_what_a_run_needs_and_nothing_of_the_tests(built: Path) -> None:
+    """The wheel: code, configuration, the demo's store, the page's style. The source archive: the launcher, too."""
+    (wheel,), (source,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    with tarfile.open(source) as archive:
+        kept = {name.partition("/")[2] for name in archive.getnames()}
+
+    assert {"jobs/_conf/jars.lock", "jobs/demo/store.tar.xz", "jobs/report/page.css", "jobs/command/cli.py"} <= packed
+    assert {"spark-submit.sh", "requirements.lock", "conf/jars.lock", "pyproject.toml", "LICENSE"} <= kept
+    assert not [name for name in packed | kept if name.startswith(("tests/", "benchmarks/"))]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("python", list(pythons()), ids=lambda python: python.name)
+def test_an_empty_environment_runs_the_tour_from_the_wheel(built: Path, python: Path, tmp_path: Path) -> None:
+    """`pip install` and `rmq-lake demo`, by somebody who has neither checkout nor home directory of ours."""
+    (wheel,) = built.glob("*.whl")
+    environment = tmp_path / "environment"
+    subprocess.run([python, "-m", "venv", environment], check=True)
+    pip: list[str | Path] = [environment / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--require-hashes", "--requirement", ROOT / "requirements.lock"], check=True)
+    subprocess.run([*pip, wheel], check=True)
+    here = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "JAVA_"))}
+    (tmp_path / "home").mkdir()
+
+    done = subprocess.run(
+        [environment / "bin" / "rmq-lake", "demo", tmp_path / "tour"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**here, "HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+        timeout=900,
+    )
+
+    assert 0 == done.returncode, done.stderr
+    assert "byte for byte" in done.stdout
+    assert "That was all." in done.stdout
+
+
+def test_a_source_archive_is_a_checkout(built: Path, tmp_path: Path) -> None:
+    """Its launcher knows what it needs, and reads a store."""
+    (source,) = built.glob("*.tar.gz")
+    extract(source, tmp_path)
+    (root,) = tmp_path.glob("rocketmq_lake-*")
+    (root / ".venv").symlink_to((ROOT / ".venv").resolve())
+
+    done = subprocess.run(
+        [root / ".venv" / "bin" / "python", "-m", "jobs.main", "inspect", unpack("b533-base", tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+
+    assert 0 == done.returncode, done.stderr
+    assert "segments" in done.stdout

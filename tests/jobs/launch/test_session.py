@@ -1,0 +1,91 @@
+"""The session that every Spark verb and every Spark test gets."""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import chispa
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.launch import session
+from jobs.launch.errors import SetupError
+
+
+def test_the_session_writes_and_reads_delta_tables(spark: SparkSession, tmp_path: Path) -> None:
+    """Delta is configured by conf/ alone, with the JARs that the launcher fetched."""
+    expected = spark.createDataFrame([(1, "a"), (2, "b")], "number int, letter string")
+
+    expected.coalesce(1).write.format("delta").save(str(tmp_path / "table"))
+
+    chispa.assert_df_equality(spark.read.format("delta").load(str(tmp_path / "table")), expected, ignore_row_order=True)
+
+
+def test_what_the_jvm_always_says_is_left_out_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
+    """One line on every start would be one line too many; an error must come through."""
+    reading, writing = os.pipe()
+    os.write(writing, b"WARNING: Using incubator modules: jdk.incubator.vector\n12:00 ERROR DAGScheduler: no space\n")
+    os.close(writing)
+
+    session.pass_on(reading)
+
+    assert "12:00 ERROR DAGScheduler: no space\n" == capfd.readouterr().err
+
+
+@pytest.fixture
+def _no_jvm_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_jvms", [])
+    monkeypatch.setattr(session, "_starting", [])
+
+
+@pytest.mark.usefixtures("_no_jvm_yet")
+def test_a_session_that_has_begun_is_the_one_that_is_asked_for(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts in a thread of its own, once, and whoever asks waits for it, and has it as if it were made there."""
+    begun: list[bool] = []
+    go_on = threading.Event()
+
+    def start(_name: str, *, half: bool) -> None:
+        begun.append(half)
+        assert go_on.wait(60)
+
+    monkeypatch.setattr(session, "_start", start)
+    session.begin_session("tests", half=True, warm="jobs.ingest.range_task")
+    session.begin_session("tests", half=True, warm="jobs.ingest.range_task")
+    threading.Timer(0.1, go_on.set).start()
+
+    with ThreadPoolExecutor(1) as other:
+        found, active = other.submit(lambda: (session.spark_session("tests"), SparkSession.getActiveSession())).result()
+
+    assert spark is found is active
+    assert begun == [True]
+
+
+@pytest.mark.usefixtures("_no_jvm_yet")
+def test_what_kept_a_session_from_starting_is_raised_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in a thread that nobody looks at would be a hang, or a silence."""
+
+    def start(_name: str, *, half: bool) -> None:
+        raise SetupError(f"no Java, {half}")
+
+    monkeypatch.setattr(session, "_start", start)
+    session.begin_session("tests", half=False, warm="jobs.ingest.range_task")
+
+    with pytest.raises(SetupError, match="no Java, False"):
+        session.spark_session("tests")
+
+
+def test_work_waits_for_workers_that_start_and_for_nothing_else(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that cannot import what they shall are of no use, and no reason to fail: the task will say so better."""
+    warming = threading.Thread(target=session._warm_up, args=(spark.sparkContext, "no.such.module"))  # noqa: SLF001
+    monkeypatch.setattr(session, "_warming", [warming])
+    warming.start()
+
+    session.await_workers()
+    session.await_workers()
+
+    assert not warming.is_alive()

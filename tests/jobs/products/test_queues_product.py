@@ -1,0 +1,341 @@
+"""The queues of a growing store: every unit gets one row, in whatever order units and messages arrive and go."""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+
+from jobs.products.queues.join import Joined, Log, finish
+from jobs.products.queues.product import begin, cut_back, state_of
+from jobs.products.queues.range_matcher import Matcher, RangeMatches
+from jobs.products.queues.rows import SCHEMA, Status, batches_of
+from jobs.products.queues.settings import known_releases, queue_rules
+from jobs.store.chain import run_range
+from jobs.store.listing import list_store
+from jobs.store.queue_ends import _look_at_all
+from jobs.store.ranges import Range, plan_ranges
+from jobs.store.workers import OneByOne
+from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece
+from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.consumequeue.unit import expected_units
+from rmq_formats.properties import parse_properties
+from tests.golden import release_of
+from tests.support.meanwhile import followed
+from tests.support.stores import records_of, segments_of
+
+Golden = Callable[[str], Path]
+Row = dict[str, Any]
+
+
+class Run(NamedTuple):
+    """One run: its rows, and what it found."""
+
+    rows: list[Row]
+    joined: Joined
+    state: dict[str, Any]
+
+
+def run(
+    store: Path,
+    state: dict[str, Any] | None = None,
+    name: str = "b551-base",
+    takes: Callable[[str], bool] | None = None,
+) -> Run:
+    """Do what `ingest` does with the queues."""
+    listing = list_store(str(store))
+    rules = queue_rules(listing, known_releases(listing, release_of(name)).value, BrokerConf())
+    workers = OneByOne()
+    begun = begin(workers, listing, rules, state, takes)
+    batches: list[pa.RecordBatch] = []
+
+    def task(_range: Range, pieces: Iterator[Records | Piece]) -> RangeMatches:
+        matcher = Matcher(begun.matching)
+        for item in pieces:
+            if isinstance(item, Records):
+                matcher.add(item)
+        matches, blocks, tags = matcher.finish()
+        batches.extend(batches_of(blocks, tags))
+        return matches
+
+    outcomes = [run_range(range_, task) for range_ in plan_ranges(listing, 0)]
+    log_end = next((outcome.seen.open_at for outcome in outcomes if outcome.seen.open_at is not None), 0)
+    matches = [outcome.payload for outcome in outcomes]
+
+    def write(_name: str, rest: Iterator[pa.RecordBatch]) -> int:
+        found = list(rest)
+        batches.extend(found)
+        return sum(batch.num_rows for batch in found)
+
+    joined = finish(workers, listing, rules, begun.seen, matches, Log(listing.start_offset, log_end), write)
+    assert all(batch.schema == SCHEMA for batch in batches)
+    return Run([row for batch in batches for row in batch.to_pylist()], joined, state_of(joined, state))
+
+
+class Moment(NamedTuple):
+    """How far a store is: where its log ends, and up to where its records have units."""
+
+    log_end: int
+    dispatched: int
+
+
+def at_moment(whole: Path, target: Path, moment: Moment) -> Path:
+    """Make the store that *whole* was at *moment*, while its broker ran."""
+    if target.exists():
+        shutil.rmtree(target)
+    shutil.copytree(whole, target)
+    (target / "abort").touch()
+    for path in (target / "commitlog").iterdir():
+        kept = moment.log_end - int(path.name)
+        if kept <= 0:
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:kept].ljust(path.stat().st_size, b"\0"))
+    for path in target.glob("consumequeue/*/*/*"):
+        data = bytearray(path.read_bytes())
+        for at in range(0, len(data), UNIT.size):
+            if int(UNIT.unpack(data, at)[0]) >= moment.dispatched:
+                data[at : at + UNIT.size] = bytes(UNIT.size)
+        if any(data):
+            path.write_bytes(bytes(data))
+        else:
+            path.unlink()
+    return target
+
+
+def truth(store: Path, name: str = "b551-base") -> Counter[tuple[Any, ...]]:
+    """Return the rows of a healthy store, by the scalar layer."""
+    listing = list_store(str(store))
+    rules = queue_rules(listing, known_releases(listing, release_of(name)).value, BrokerConf())
+    rows: Counter[tuple[Any, ...]] = Counter()
+    for record, _ in records_of(segments_of(store)):
+        parser = rules.release_at(record.physical_offset).property_parser
+        tags = parse_properties(record.properties_raw, parser).get("TAGS")
+        for unit in expected_units(record, rules):
+            place = (unit.queue.topic, unit.queue.queue_id, unit.queue_offset, unit.physical_offset, unit.size)
+            rows[*place, unit.tags_code, "matched", unit.store_timestamp, tags] += 1
+    return rows
+
+
+def told(rows: Sequence[Row]) -> Counter[tuple[Any, ...]]:
+    """Return rows in the form of the truth."""
+    names = (
+        "topic",
+        "queue_id",
+        "queue_offset",
+        "physical_offset",
+        "size",
+        "tags_code",
+        "status",
+        "store_timestamp",
+        "tags",
+    )
+    return Counter(tuple(row[name] for name in names) for row in rows)
+
+
+@pytest.mark.parametrize("name", ["b551-base", "b420-direct", "b514-types", "b533-types-crc", "b498-dledger-upgraded"])
+def test_a_healthy_store_gives_one_matched_row_a_unit(golden: Golden, name: str) -> None:
+    """Batch units and light queues included."""
+    assert told(run(golden(name), name=name).rows) == truth(golden(name), name)
+
+
+HISTORIES = [
+    [0.0, 0.3, 0.3, 0.7],
+    [0.1, 0.2, 0.5, 0.9, 0.95],
+    [0.5],
+]
+
+
+@pytest.mark.parametrize("lag", [0, 1, 7])
+@pytest.mark.parametrize("history", HISTORIES)
+def test_a_growing_store_gives_each_unit_one_row(
+    golden: Golden, tmp_path: Path, history: list[float], lag: int
+) -> None:
+    """The dispatcher is some records behind the log, and another number of records at each run."""
+    whole = golden("b551-base")
+    records = [record for record, _ in records_of(segments_of(whole))]
+    rows: list[Row] = []
+    state = None
+    for number, share in enumerate(history):
+        count = int(share * len(records))
+        behind = max(count - lag * (number % 2 + 1), 0)
+        moment = Moment(records[count].physical_offset, records[behind].physical_offset)
+        result = run(at_moment(whole, tmp_path / "store", moment), state)
+        rows += result.rows
+        state = result.state
+        assert result.joined.differences == []
+        assert state["dispatched"] <= moment.dispatched
+    rows += run(whole, state).rows
+
+    assert told(rows) == truth(whole)
+
+
+def cut(whole: Path, target: Path, log_end: int) -> Path:
+    """Copy a store without the end of its log, as a run sees it that leaves the newest messages to the next one."""
+    shutil.copytree(whole, target)
+    for path in (target / "commitlog").iterdir():
+        kept = log_end - int(path.name)
+        if kept <= 0:
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:kept].ljust(path.stat().st_size, b"\0"))
+    return target
+
+
+def test_units_that_are_newer_than_what_a_run_reads_are_left_to_the_next(golden: Golden, tmp_path: Path) -> None:
+    """Even of a store that was closed in order: the run was told to leave the newest messages."""
+    whole = golden("b551-base")
+    records = [record for record, _ in records_of(segments_of(whole))]
+    first = run(cut(whole, tmp_path / "store", records[30].physical_offset))
+    second = run(whole, first.state)
+
+    assert first.joined.differences == []
+    assert told(first.rows + second.rows) == truth(whole)
+
+
+@pytest.mark.parametrize("grown", [31, 33, 64])
+def test_what_a_broker_wrote_anew_behind_a_cut_is_taken_and_nothing_twice(
+    golden: Golden, tmp_path: Path, grown: int
+) -> None:
+    """A recovery cuts log and queues; what comes then stands at places that were taken already."""
+    whole = golden("b551-base")
+    records = [record for record, _ in records_of(segments_of(whole))]
+    middle = Moment(records[45].physical_offset, records[45].physical_offset)
+    first = run(at_moment(whole, tmp_path / "store", middle))
+    cut_at = records[30].physical_offset
+    end = records[grown].physical_offset
+    again = at_moment(whole, tmp_path / "again", Moment(end, end))
+    second = run(again, cut_back(first.state, cut_at))
+    kept = [row for row in first.rows if row["physical_offset"] < cut_at]
+
+    expected = {row: count for row, count in truth(whole).items() if row[3] < end}
+    assert told(kept + second.rows) == Counter(expected)
+
+
+@pytest.mark.parametrize("made", ["consumequeue/T1/0", "consumequeue/T1/0/00000000000000000200"])
+def test_a_file_that_is_made_between_two_looks_is_looked_at(golden: Golden, tmp_path: Path, made: str) -> None:
+    """Another queue's unit says that the log was dispatched beyond records whose units lie in no file listed so far."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b551-base"), store)
+    (store / "abort").touch()
+    (store / made).rename(tmp_path / "not made yet")
+
+    def make() -> None:
+        if not (store / made).exists():
+            (tmp_path / "not made yet").rename(store / made)
+
+    with patch("jobs.store.queue_ends._look_at_all", followed(_look_at_all, make)):
+        whole = run(store)
+
+    assert whole.joined.differences == []
+    assert whole.joined.without_queue == {}
+    assert told(whole.rows) == truth(store)
+
+
+def test_a_unit_that_lies_about_the_end_moves_no_boundary(golden: Golden, tmp_path: Path) -> None:
+    """The next run reads the log from the end of a record on, whatever the last unit says."""
+    whole = golden("b551-base")
+    records = [record for record, _ in records_of(segments_of(whole))]
+    middle = Moment(records[40].physical_offset, records[40].physical_offset)
+    store = at_moment(whole, tmp_path / "store", middle)
+    path = next(path for path in store.glob("consumequeue/T1/0/*") if any(path.read_bytes()[:20]))
+    data = bytearray(path.read_bytes())
+    data[8:12] = (30_000).to_bytes(4, "big")
+    (store / "consumequeue/T1/0" / "00000000000000000000").write_bytes(bytes(data[:20]).ljust(200, b"\0"))
+
+    state = run(store).state
+
+    assert state["boundary"] in {record.end_offset for record in records}
+
+
+def test_a_run_without_anything_new_gives_no_row(golden: Golden) -> None:
+    """Nor does it change what the next one begins with."""
+    first = run(golden("b551-base"))
+    second = run(golden("b551-base"), first.state)
+
+    assert second.rows == []
+    assert second.state == first.state
+
+
+def test_units_whose_messages_were_deleted_are_expired(golden: Golden) -> None:
+    """They have a row all the same: the first run sees what the broker kept."""
+    rows = run(golden("b533-expired"), name="b533-expired").rows
+    statuses = Counter(row["status"] for row in rows)
+
+    assert statuses == {"matched": 35, "expired": 16}
+    assert {(row["store_timestamp"], row["tags"]) for row in rows if row["status"] == "expired"} == {(None, None)}
+
+
+def test_messages_deleted_between_two_runs_leave_no_row_twice(golden: Golden, tmp_path: Path) -> None:
+    """The log's first segment goes after its units were taken, and queue files go later still."""
+    whole = golden("b551-base")
+    records = [record for record, _ in records_of(segments_of(whole))]
+    middle = Moment(records[40].physical_offset, records[40].physical_offset)
+    first = run(at_moment(whole, tmp_path / "store", middle))
+    shrunk = Path(shutil.copytree(whole, tmp_path / "shrunk"))
+    (shrunk / "commitlog" / "00000000000000000000").unlink()
+    second = run(shrunk, first.state)
+
+    assert told(first.rows + second.rows) == truth(whole)
+
+
+def test_a_message_without_unit_has_a_row_that_says_so(golden: Golden, tmp_path: Path) -> None:
+    """So a query finds it; the unit that stands in its place has a row of its own."""
+    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
+    path = store / "consumequeue/T1/0/00000000000000000200"
+    data = bytearray(path.read_bytes())
+    data[40:60] = data[20:40]
+    path.write_bytes(bytes(data))
+    rows = [row for row in run(store).rows if row["status"] != Status.MATCHED]
+
+    assert [(row["status"], row["queue_offset"], row["mismatch"]) for row in rows] == [
+        ("mismatched", 12, ["queue_offset"]),
+        ("missing", 12, None),
+    ]
+    assert all(row["tags"] is not None for row in rows)
+
+
+def test_a_field_that_its_record_contradicts_is_named(golden: Golden, tmp_path: Path) -> None:
+    """The row shows what the unit says."""
+    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
+    path = store / "consumequeue/T1/0/00000000000000000200"
+    data = bytearray(path.read_bytes())
+    data[48:52] = (77).to_bytes(4, "big")
+    path.write_bytes(bytes(data))
+    (row,) = [row for row in run(store).rows if row["status"] != Status.MATCHED]
+
+    assert (row["status"], row["size"], row["mismatch"]) == ("mismatched", 77, ["size"])
+
+
+def test_only_chosen_topics_get_rows(golden: Golden) -> None:
+    """A selection holds for queues by their own topic."""
+    rows = run(golden("b551-base"), takes=lambda topic: topic == "T1").rows
+
+    assert told(rows) == Counter({row: count for row, count in truth(golden("b551-base")).items() if row[0] == "T1"})
+
+
+def test_a_topic_that_was_made_again_is_taken_from_its_beginning(golden: Golden, tmp_path: Path) -> None:
+    """Its queue is shorter than what was taken of the old one; the new messages count from 0."""
+    whole = golden("b551-base")
+    unit = (whole / "consumequeue/T1/0/00000000000000000400").read_bytes()[100:120]
+    newest = int(UNIT.unpack(unit)[0])
+    first = run(at_moment(whole, tmp_path / "before", Moment(newest, newest)))
+    store = Path(shutil.copytree(whole, tmp_path / "store"))
+    for path in (store / "consumequeue/T1/0").iterdir():
+        path.unlink()
+    (store / "consumequeue/T1/0/00000000000000000000").write_bytes(unit.ljust(200, b"\0"))
+    segment = store / "commitlog" / f"{newest // 16384 * 16384:020d}"
+    log = bytearray(segment.read_bytes())
+    log[newest % 16384 + 20 : newest % 16384 + 28] = bytes(8)
+    segment.write_bytes(bytes(log))
+    second = run(store, first.state)
+    (row,) = [row for row in second.rows if (row["topic"], row["queue_id"]) == ("T1", 0)]
+
+    assert (row["queue_offset"], row["physical_offset"], row["status"]) == (0, newest, "matched")
+    assert [*("consumequeue", "T1", 0), 1] in second.state["queues"]

@@ -1,0 +1,242 @@
+"""What the `query` verb takes, prints and returns."""
+
+import base64
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.command import cli
+from jobs.console.exit_codes import ExitCode
+from jobs.query.mqadmin.arguments import parse
+from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.flags import COMPRESSED
+from rmq_formats.release import Release
+from tests.rmq_formats.builders import STORED
+from tests.support.commands import packages_loaded_by
+from tests.support.query_stores import Sent, stored, write_store
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
+    """Run one query and return its exit code and both outputs."""
+
+    def query(*arguments: str) -> tuple[int, str, str]:
+        code = cli.main(["query", *arguments])
+        sys.stdout.flush()
+        captured = capfdbinary.readouterr()
+        return code, captured.out.decode(), captured.err.decode()
+
+    return query
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """Write a store of full index files, so that it tells its geometry."""
+    messages = [Sent(keys=("order", f"k{n}"), unique_key=f"id{n}", tags="paid") for n in range(20)]
+    return str(write_store(tmp_path / "store", stored(messages)))
+
+
+def test_json_is_one_object_a_line_with_wide_integers_as_text(run: Run, store: str) -> None:
+    """A reader that keeps 53 bits of a number loses nothing."""
+    code, out, _ = run("by-key", "-t", "Orders", "-k", "k3", "--store", store, "--json")
+    (line,) = out.splitlines()
+    message = json.loads(line)
+
+    assert code == ExitCode.CLEAN
+    assert {"version": 1, "type": "message", "topic": "Orders"}.items() <= message.items()
+    assert {"queue_offset": "3", "store_timestamp": str(STORED + 300), "unique_key": "id3"}.items() <= message.items()
+    assert ["order", "k3"] == message["keys"]
+    assert b"hello" == base64.b64decode(message["body_base64"])
+    assert all(abs(value) < 1 << 31 for value in message.values() if type(value) is int)
+
+
+def test_json_of_an_empty_answer_gives_the_reason(run: Run, store: str) -> None:
+    """Scripts branch on the reason's kind, people read its text."""
+    code, out, err = run("by-key", "-t", "Orders", "-k", "absent", "--store", store, "--json")
+
+    assert code == ExitCode.NOT_FOUND
+    assert {"version": 1, "type": "empty", "reason": "not_on_disk"}.items() <= json.loads(out).items()
+    assert "no message there has the key 'absent'" in err
+
+
+def test_the_body_is_printed_decompressed_in_a_charset(run: Run, tmp_path: Path) -> None:
+    """`--body` shows what the producer sent."""
+    import zlib
+
+    body = "Müller, 键".encode("gb18030")
+    sent = Sent(keys=("k",), body=zlib.compress(body), sys_flag=COMPRESSED)
+    store = str(write_store(tmp_path / "store", stored([sent])))
+    code, out, _ = run(
+        "by-offset", "-t", "Orders", "-i", "0", "-o", "0", "--store", store, "--body", "--charset", "gb18030"
+    )
+
+    assert code == ExitCode.CLEAN
+    assert "Message Body:        Müller, 键\n" in out
+    assert "Message Body Path:   (not written)\n" in out
+
+
+def test_a_body_is_written_only_on_request_and_never_out_of_the_folder(run: Run, tmp_path: Path) -> None:
+    """An id may be any text, also one that climbs."""
+    sent = Sent(keys=("k",), unique_key="../../out", body=b"hello")
+    store = str(write_store(tmp_path / "store", stored([sent])))
+    before = sorted(tmp_path.rglob("*"))
+    run("by-offset", "-t", "Orders", "-i", "0", "-o", "0", "--store", store)
+    assert before == sorted(tmp_path.rglob("*"))
+    run("by-offset", "-t", "Orders", "-i", "0", "-o", "0", "--store", store, "--bodies", str(tmp_path / "bodies"))
+
+    (written,) = (tmp_path / "bodies").iterdir()
+    assert b"hello" == written.read_bytes()
+    assert sorted([*before, tmp_path / "bodies", written]) == sorted(tmp_path.rglob("*"))
+
+
+def test_more_hits_than_the_limit_are_told(run: Run, store: str) -> None:
+    """The newest N in the order of the log, as a broker cuts them; -m 0 gives all."""
+    code, out, err = run("by-key", "-t", "Orders", "-k", "order", "-m", "3", "--store", store)
+    _, everything, _ = run("by-key", "-t", "Orders", "-k", "order", "-m", "0", "--store", store)
+
+    assert code == ExitCode.CLEAN
+    assert ["id17", "id18", "id19"] == [line.split()[0] for line in out.splitlines()[1:]]
+    assert "-m 0 shows all" in err
+    assert 20 == len(everything.splitlines()) - 1
+
+
+def test_a_list_of_ids_prints_each_and_tells_the_missing_one(run: Run, store: str) -> None:
+    """What is there is shown, and the exit code says that something is not."""
+    code, out, err = run("by-id", "-i", "id3,id99,id4", "-t", "Orders", "--store", store)
+
+    assert code == ExitCode.NOT_FOUND
+    assert 2 == out.count("OffsetID:")
+    assert "id99" in err
+
+
+def test_message_takes_an_id_of_either_kind(run: Run, store: str) -> None:
+    """An offset id first; what leads nowhere is looked for as a producer's id, in all topics."""
+    _, by_producer, _ = run("message", "-i", "id3", "--store", store)
+    offset_id = by_producer.split()[1]
+    _, by_offset, _ = run("message", "-i", offset_id, "--store", store)
+
+    assert by_producer == by_offset
+    assert "Keys:                [order k3]\n" in by_offset
+
+
+def test_decode_id_shows_both_readings(run: Run) -> None:
+    """The text does not tell a broker's id from a producer's."""
+    code, out, _ = run("decode-id", "7F00000100002A9F00000000000001F4")
+
+    assert code == ExitCode.CLEAN
+    assert "Store Host:        127.0.0.1:10911" in out
+    assert "CommitLog Offset:  500" in out
+    assert "Address:           127.0.0.1" in out
+    assert "Counter:           500" in out
+
+
+def test_decode_id_of_a_text_that_is_none_is_told(run: Run) -> None:
+    """Exit code 5, as for everything that is not there."""
+    code, out, err = run("decode-id", "4711")
+
+    assert code == ExitCode.NOT_FOUND
+    assert not out
+    assert "no offset id" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("by-key", "-t", "Orders", "-k", "k"),
+        ("by-key", "-t", "Orders", "-k", "k", "--store", "a", "--lake", "b"),
+        ("by-key", "-t", "Orders", "-k", "k", "--store", "a", "--hash-slots", "5"),
+        ("by-key", "-t", "Orders", "-k", "k", "--store", "a", "--release", "new"),
+        ("by-key", "-t", "Orders", "-k", "k", "--store", "a", "--charset", "klingon"),
+        ("mqadmin", "--store", "a"),
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error(run: Run, arguments: tuple[str, ...]) -> None:
+    """Exit code 2, before anything is read."""
+    code, out, err = run(*arguments)
+
+    assert code == ExitCode.USAGE
+    assert not out
+    assert err
+
+
+def test_mqadmin_lines_end_where_their_release_ends(run: Run, store: str) -> None:
+    """A letter that the release does not know is refused, as it would be there."""
+    code, _, err = run(
+        "mqadmin", "--store", store, "--release", "4.9.8", "queryMsgByKey", "-t", "Orders", "-k", "k1", "-m", "3"
+    )
+
+    assert code == ExitCode.USAGE
+    assert "of RocketMQ 4.9.8" in err
+
+
+def test_an_offset_id_of_another_topic_is_found_by_mqadmin_up_to_5_5_0(run: Run, store: str) -> None:
+    """The broker of 5.5.1 holds the message against the topic that mqadmin must be given."""
+    offset_id = "0A000001" + f"{10911:08X}" + f"{0:016X}"
+    line = ("queryMsgById", "-i", offset_id, "-t")
+
+    def ask(release: str, topic: str) -> tuple[int, str, str]:
+        return run("mqadmin", "--store", store, "--release", release, *line, topic)
+
+    assert ask("5.5.0", "Other")[0] == ask("5.5.1", "Orders")[0] == ExitCode.CLEAN
+    code, out, err = ask("5.5.1", "Other")
+    assert (code, out) == (ExitCode.NOT_FOUND, "")
+    assert f"query by-id -i {offset_id}" in err
+
+
+@pytest.mark.parametrize(
+    ("release", "line", "expected"),
+    [
+        ("5.1.1", "queryMsgByKey -t T -k K -c 3", {"maxNum": "3"}),
+        ("5.3.1", "queryMsgByKey -t T -k K -c C -m 3", {"cluster": "C", "maxNum": "3"}),
+        ("5.4.0", "mqadmin queryMsgByKey -tT -kK -p T", {"keyType": "T"}),
+        ("4.9.0", "queryMsgByUniqueKey --topic T --msgId=I -a", {"showAll": "", "msgId": "I"}),
+        ("4.2.0", "queryMsgById -i A,B -n host:9876", {"msgId": "A,B", "namesrvAddr": "host:9876"}),
+    ],
+)
+def test_letters_mean_what_they_mean_in_the_release(release: str, line: str, expected: dict[str, str]) -> None:
+    """`-c` of queryMsgByKey has had three meanings: none, the largest number, the cluster."""
+    parsed: Any = parse(line.split(), Release.of(release))
+
+    assert expected.items() <= parsed.options.items()
+
+
+@pytest.mark.parametrize(
+    ("release", "line"),
+    [
+        ("5.0.0", "queryMsgByKey -t T -k K -c 3"),
+        ("5.3.3", "queryMsgByKey -t T -k K -p T"),
+        ("4.8.0", "queryMsgByUniqueKey -t T -i I -a"),
+        ("4.9.8", "queryMsgByOffset -t T -b B -i 0"),
+        ("4.0.0", "queryCq -t T -q 0 -i 0"),
+        ("5.5.1", "deleteTopic -t T"),
+        ("5.5.1", "queryMsgByKey -t T -k K surplus"),
+        ("5.5.1", ""),
+    ],
+)
+def test_a_line_that_the_release_would_not_take_is_refused(release: str, line: str) -> None:
+    """Unknown letters, missing values, commands that came later or do something."""
+    with pytest.raises(UnsupportedFormat):
+        parse(line.split(), Release.of(release))
+
+
+def test_a_line_that_would_do_something_is_refused(run: Run, store: str) -> None:
+    """Sending a message again needs a broker."""
+    code, _, err = run(
+        "mqadmin", "--store", store, "--release", "5.5.1", "queryMsgById", "-i", "id3", "-t", "Orders", "-s", "true"
+    )
+
+    assert code == ExitCode.USAGE
+    assert "only looked at" in err
+
+
+def test_a_query_imports_neither_spark_nor_the_compiled_scan_nor_arrow(store: str) -> None:
+    """Each of them takes longer than the answer."""
+    loaded = packages_loaded_by("query", "by-key", "-t", "Orders", "-k", "k3", "--store", store, "--quiet")
+
+    assert not loaded & {"pyspark", "numba", "numpy", "pyarrow", "deltalake", "py4j"}

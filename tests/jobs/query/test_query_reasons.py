@@ -1,0 +1,262 @@
+"""One planted case for each reason why an answer is empty: the reason given is the right one."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from jobs.query import lookups
+from jobs.query.lookups import Window
+from jobs.query.source import Answer, ReasonKind
+from jobs.query.store_reader import StoreReader
+from jobs.query.store_source import StoreSource
+from jobs.store.listing import list_store
+from rmq_formats.commitlog.record import Host, MessageRecord, encode_record
+from rmq_formats.flags import TransactionType
+from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.message_id import encode_offset_id
+from rmq_formats.release import Release
+from tests.rmq_formats.builders import BROKER, STORED
+from tests.support.query_stores import GEOMETRY, RELEASE, SEGMENT_SIZE, Sent, stored, write_store
+
+HALF, OPS = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+ORDERS = (("REAL_TOPIC", "Orders"), ("REAL_QID", "0"))
+UNIQUE = "0A0102031B586D4A3E9C1F2A3B4C0001"
+
+Opened = Callable[..., StoreSource]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    """Write a store of some messages and open it."""
+    with ExitStack() as stack:
+
+        def write_and_open(
+            messages: list[Sent], *, release: Release = RELEASE, start: int = 0, first_queue_offset: int = 0
+        ) -> StoreSource:
+            records = stored(messages, start=start, first_queue_offset=first_queue_offset)
+            return _opened(stack, write_store(tmp_path / "store", records, release=release), release)
+
+        yield write_and_open
+
+
+def _opened(stack: ExitStack, root: Path, release: Release = RELEASE) -> StoreSource:
+    reader = stack.enter_context(StoreReader(list_store(str(root)), GEOMETRY))
+    return StoreSource(reader, release)
+
+
+def _is(answer: Answer, kind: ReasonKind, *named: str) -> None:
+    """Check an empty answer's reason, and that its sentence names what matters."""
+    assert not answer.messages
+    assert answer.reason is not None
+    assert kind is answer.reason.kind, answer.reason.text
+    for name in named:
+        assert name in answer.reason.text
+
+
+def test_a_topic_that_was_never_seen_brings_names_like_it(opened: Opened) -> None:
+    """The commonest slip is a letter."""
+    source = opened([Sent(keys=("4711",))])
+
+    _is(lookups.by_key(source, "Ordres", "4711"), ReasonKind.TOPIC_UNKNOWN, "Ordres", "did you mean Orders")
+
+
+def test_a_key_under_another_topic_is_found_there(opened: Opened) -> None:
+    """The other topic is named, and where the message stands."""
+    source = opened([Sent(keys=("4711",)), Sent(topic="Bills", keys=("1",))])
+
+    _is(lookups.by_key(source, "Bills", "4711"), ReasonKind.OTHER_TOPIC, "is under Orders, not under Bills")
+
+
+def test_a_key_that_is_only_a_unique_key_is_told(opened: Opened) -> None:
+    """By-key looks at KEYS alone, although the index has both."""
+    source = opened([Sent(keys=("4711",), unique_key=UNIQUE)])
+
+    _is(lookups.by_key(source, "Orders", UNIQUE), ReasonKind.ONLY_UNIQUE_KEY, "by-unique-key")
+    _is(lookups.by_unique_key(source, "Orders", "4711"), ReasonKind.ONLY_IN_KEYS, "by-key")
+
+
+def test_a_key_that_is_only_a_tag_is_told(opened: Opened) -> None:
+    """Tags have a query of their own."""
+    source = opened([Sent(tags="paid")])
+
+    _is(lookups.by_key(source, "Orders", "paid"), ReasonKind.ONLY_TAG, "-p T")
+
+
+def test_a_key_outside_the_times_asked_for_is_told_with_its_times(opened: Opened) -> None:
+    """The message is there, the window is wrong."""
+    source = opened([Sent(keys=("4711",))])
+    window = Window(0, STORED - 60_000)
+
+    _is(lookups.by_key(source, "Orders", "4711", window=window), ReasonKind.OUTSIDE_TIMES, "outside the times")
+
+
+def test_a_key_of_no_message_is_told_with_what_is_on_disk(opened: Opened) -> None:
+    """Which offsets and times were searched, so that nobody searches them again."""
+    source = opened([Sent(keys=("1",)), Sent(keys=("2",))])
+    answer = lookups.by_key(source, "Orders", "4711")
+
+    _is(answer, ReasonKind.NOT_ON_DISK, "2025-11-20 00:53:20,005 UTC", "offsets 0 to 4096")
+
+
+def test_a_key_that_the_index_has_lost_is_found_in_the_log(tmp_path: Path) -> None:
+    """The broker was killed before it dispatched the last message: mqadmin would have found nothing."""
+    records = stored([Sent(keys=("1",)), Sent(keys=("4711",))])
+    whole = write_store(tmp_path / "whole", records)
+    behind = write_store(tmp_path / "behind", records[:1])
+    (whole / "index").rename(tmp_path / "away")
+    (behind / "index").rename(whole / "index")
+    with ExitStack() as stack:
+        answer = lookups.by_key(_opened(stack, whole), "Orders", "4711")
+
+    _is(answer, ReasonKind.NOT_INDEXED, "verify says why", "--through-log")
+
+
+def test_an_id_that_its_batch_hides_leads_to_the_offset_id(opened: Opened) -> None:
+    """A batch's own UNIQ_KEY stands behind that of each message and wins."""
+    hidden = f"UNIQ_KEY\x01{UNIQUE}\x02UNIQ_KEY\x01BATCH\x02".encode()
+    source = opened([Sent(keys=("1",))])
+    message = Sent(keys=("1",)).record(0, 0, STORED)
+    path = Path(source.reader.listing.segments[0].location)
+    raw = _record_with(message, hidden)
+    path.write_bytes(raw.ljust(SEGMENT_SIZE, b"\0"))
+
+    answer = lookups.by_unique_key(source, "Orders", UNIQUE)
+
+    _is(answer, ReasonKind.SHADOWED, "BATCH", encode_offset_id(BROKER, 0))
+
+
+def _record_with(record: MessageRecord, properties: bytes) -> bytes:
+    grown = len(properties) - record.properties_length
+    return encode_record(
+        record._replace(
+            properties_raw=properties, properties_length=len(properties), total_size=record.total_size + grown
+        )
+    )
+
+
+def test_a_message_that_is_still_half_is_told(opened: Opened) -> None:
+    """Prepared, and neither committed nor rolled back."""
+    half = Sent(topic=HALF, keys=("4711",), unique_key=UNIQUE, properties=ORDERS)
+    source = opened([Sent(keys=("1",)), half])
+
+    _is(lookups.by_key(source, "Orders", "4711"), ReasonKind.HALF, "not committed to Orders")
+    _is(lookups.by_unique_key(source, "Orders", UNIQUE), ReasonKind.HALF)
+
+
+@pytest.mark.parametrize("body", [b"0", b"3,0,"])
+def test_a_message_that_was_rolled_back_is_told(opened: Opened, body: bytes) -> None:
+    """An op message ends the half message, whichever way its release writes it."""
+    half = Sent(topic=HALF, keys=("4711",), properties=ORDERS)
+    source = opened([Sent(keys=("1",)), half, Sent(topic=OPS, tags="d", body=body)])
+
+    _is(lookups.by_key(source, "Orders", "4711"), ReasonKind.ROLLED_BACK, "rolled back")
+
+
+def test_a_rollback_of_an_old_release_is_told(opened: Opened) -> None:
+    """Up to 4.2.0 a rollback is a record in the real topic, and in no index."""
+    back = Sent(keys=("4711",), sys_flag=TransactionType.ROLLBACK)
+    source = opened([Sent(keys=("1",)), back], release=Release.of("4.2.0"))
+
+    _is(lookups.by_key(source, "Orders", "4711"), ReasonKind.ROLLED_BACK, "rolled back")
+
+
+@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"])
+def test_a_delayed_message_is_told(opened: Opened, topic: str) -> None:
+    """It waits under a system topic."""
+    source = opened([Sent(keys=("1",)), Sent(topic=topic, keys=("4711",), properties=ORDERS)])
+
+    _is(lookups.by_key(source, "Orders", "4711"), ReasonKind.DELAYED, topic)
+
+
+def test_an_offset_id_of_another_broker_is_never_answered_silently(opened: Opened) -> None:
+    """A record begins at the offset, but it is not the one that is meant."""
+    source = opened([Sent(keys=("1",))])
+    elsewhere = encode_offset_id(Host(bytes([10, 9, 8, 7]), 10911), 0)
+
+    _is(lookups.by_offset_id(source, elsewhere), ReasonKind.OTHER_BROKER, "10.9.8.7:10911", "10.0.0.1:10911")
+    assert lookups.by_offset_id(source, elsewhere, any_host=True).messages
+
+
+def test_a_text_that_is_no_id_is_told(opened: Opened) -> None:
+    """Neither of 32 nor of 56 hexadecimal digits."""
+    source = opened([Sent(keys=("1",))])
+
+    _is(lookups.by_offset_id(source, "4711"), ReasonKind.WRONG_KIND_OF_ID)
+    _is(lookups.by_any_id(source, "4711", "Orders"), ReasonKind.WRONG_KIND_OF_ID, "neither")
+
+
+def test_an_offset_id_given_as_a_unique_key_is_told(opened: Opened) -> None:
+    """Both are hexadecimal and of one length."""
+    source = opened([Sent(keys=("1",))])
+    answer = lookups.by_unique_key(source, "Orders", encode_offset_id(BROKER, 0))
+
+    _is(answer, ReasonKind.WRONG_KIND_OF_ID, "by-id finds it")
+
+
+@pytest.mark.parametrize(
+    ("offset", "kind", "named"),
+    [
+        (SEGMENT_SIZE - 1, ReasonKind.SEGMENT_DELETED, f"the log begins at {SEGMENT_SIZE}"),
+        (SEGMENT_SIZE + 5, ReasonKind.INSIDE_RECORD, f"inside the record at {SEGMENT_SIZE}"),
+        (SEGMENT_SIZE + 3000, ReasonKind.BEHIND_LOG, "behind the last record"),
+        (9 * SEGMENT_SIZE, ReasonKind.BEHIND_LOG, f"ends at {2 * SEGMENT_SIZE}"),
+    ],
+)
+def test_an_offset_id_that_points_at_no_record_says_where_it_points(
+    opened: Opened, offset: int, kind: ReasonKind, named: str
+) -> None:
+    """Into a deleted segment, into a record, behind the last one."""
+    source = opened([Sent(keys=("1",))], start=SEGMENT_SIZE)
+
+    _is(lookups.by_offset_id(source, encode_offset_id(BROKER, offset)), kind, named)
+
+
+def test_an_offset_behind_the_blank_of_a_full_segment_is_no_record(opened: Opened) -> None:
+    """Whatever bytes follow a blank."""
+    source = opened([Sent(body=bytes(1500)) for _ in range(4)])
+
+    answer = lookups.by_offset_id(source, encode_offset_id(BROKER, SEGMENT_SIZE - 9))
+
+    _is(answer, ReasonKind.NO_RECORD, "no record begins")
+
+
+def test_an_offset_beyond_its_queue_is_told_with_what_the_queue_holds(opened: Opened) -> None:
+    """Not there yet, and not there any more, are different things."""
+    source = opened([Sent() for _ in range(5)], first_queue_offset=40)
+
+    _is(lookups.by_offset(source, "Orders", 0, 45), ReasonKind.OFFSET_ABOVE_MAX, "holds offsets 40 to 44")
+    _is(lookups.by_offset(source, "Orders", 3, 45), ReasonKind.QUEUE_UNKNOWN, "no queue 3")
+    _is(lookups.by_offset(source, "Bills", 0, 45), ReasonKind.TOPIC_UNKNOWN)
+
+
+def test_an_offset_whose_message_has_expired_is_below_the_queues_first(tmp_path: Path) -> None:
+    """The queue's units outlive the log's oldest segment."""
+    records = stored([Sent(body=bytes(900)) for _ in range(8)])
+    store = write_store(tmp_path / "store", records)
+    (store / "commitlog" / f"{0:020d}").unlink()
+    first = next(number for number, record in enumerate(records) if record.physical_offset >= SEGMENT_SIZE)
+    with ExitStack() as stack:
+        answer = lookups.by_offset(_opened(stack, store), "Orders", 0, first - 1)
+
+    _is(answer, ReasonKind.OFFSET_BELOW_MIN, f"holds offsets {first} to 7")
+
+
+def test_a_unit_that_points_at_no_message_is_told(opened: Opened) -> None:
+    """The queue says that there is a message; the log has none there."""
+    source = opened([Sent(), Sent()])
+    path = Path(next(iter(source.reader.queues.values())).files[0].location)
+    raw = path.read_bytes()
+    path.write_bytes(raw[:20] + (3).to_bytes(8, "big") + raw[28:])
+
+    _is(lookups.by_offset(source, "Orders", 0, 1), ReasonKind.UNIT_DANGLES, "--through-log")
+
+
+def test_tags_of_a_release_that_does_not_index_them_are_found_in_the_log(opened: Opened) -> None:
+    """Mqadmin cannot ask; the log can answer."""
+    source = opened([Sent(tags="paid")], release=Release.of("5.3.3"))
+    answer = lookups.by_key(source, "Orders", "paid", kind=KeyKind.TAG)
+
+    assert 1 == len(answer.messages)
+    assert any("does not index tags" in note for note in source.notes)

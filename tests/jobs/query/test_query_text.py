@@ -1,0 +1,83 @@
+"""Times, hosts, maps and widths as Java prints them."""
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+
+from jobs.query.mqadmin.java_map import map_text
+from jobs.query.mqadmin.text import host_text, pad, time_text
+from rmq_formats.commitlog.record import Host
+from tests.rmq_formats.strategies import HOSTS, I64
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "zone", "expected"),
+    [
+        (0, "UTC", "1970-01-01 00:00:00,000"),
+        (-1, "UTC", "1969-12-31 23:59:59,999"),
+        (1_795_160_556_667, "UTC", "2026-11-20 07:42:36,667"),
+        (1_795_160_556_667, "Asia/Shanghai", "2026-11-20 15:42:36,667"),
+        ((1 << 63) - 1, "UTC", "292278994-08-17 07:12:55,807"),
+    ],
+)
+def test_a_time_is_printed_as_java_prints_it(milliseconds: int, zone: str, expected: str) -> None:
+    """Also what a client's broken clock has sent."""
+    assert expected == time_text(milliseconds, ZoneInfo(zone))
+
+
+@given(milliseconds=I64)
+def test_every_number_is_a_time(milliseconds: int) -> None:
+    """No exception, and the calendar's own text wherever there is one."""
+    shown = time_text(milliseconds, UTC)
+    try:
+        moment = _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        assert shown.count(":") == len("::")
+        return
+    assert f"{moment.year:04d}-{moment:%m-%d %H:%M:%S},{moment.microsecond // 1000:03d}" == shown
+
+
+def test_ipv6_hosts_stand_in_brackets_with_all_their_zeros() -> None:
+    """Java does not shorten them."""
+    address = bytes.fromhex("20010db8000000000000000000000001")
+
+    assert "[2001:db8:0:0:0:0:0:1]:10911" == host_text(Host(address, 10911))
+
+
+@given(host=HOSTS)
+def test_every_host_has_a_text_that_ends_in_its_port(host: Host) -> None:
+    """Ports are 32 bits in a record, whatever a network makes of them."""
+    assert host_text(host).endswith(f":{host.port}")
+
+
+def test_a_map_is_printed_bucket_by_bucket() -> None:
+    """The order that a real mqadmin printed, with 16 buckets and with 128."""
+    properties = {
+        "REAL_TOPIC": "T1",
+        "TAGS": "TagD",
+        "KEYS": "k",
+        "WAIT": "true",
+        "REAL_QID": "1",
+        "DELAY": "1",
+        "UNIQ_KEY": "u",
+    }
+
+    assert "{REAL_TOPIC=T1, KEYS=k, UNIQ_KEY=u, WAIT=true, DELAY=1, TAGS=TagD, REAL_QID=1}" == map_text(properties, 16)
+    assert "{UNIQ_KEY=u, DELAY=1, TAGS=TagD, KEYS=k, WAIT=true, REAL_TOPIC=T1, REAL_QID=1}" == map_text(properties, 128)
+
+
+def test_a_full_map_has_grown() -> None:
+    """Thirteen names in 16 buckets are above three quarters: they lie in 32."""
+    names = {f"n{number}": "v" for number in range(13)}
+
+    assert map_text(names, 32) == map_text(names, 16)
+
+
+def test_widths_count_utf_16_units() -> None:
+    """A character beyond the first plane is two for Java."""
+    assert "ключ  " == pad("ключ", 6)
+    assert "🔑  " == pad("🔑", 4)

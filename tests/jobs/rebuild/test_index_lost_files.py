@@ -1,0 +1,188 @@
+"""Lost index files: whatever is missing comes back, byte for byte."""
+
+import random
+from collections.abc import Callable, Iterator
+from datetime import UTC
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from jobs.products.index.file_builder import RealFile, make
+from jobs.products.index.key_row import KeyRow, Place, collect_keys
+from jobs.products.index.placement import HISTORY, RESTART, Anchor, Kind, Log, Planned, plan_all, plan_lost
+from jobs.products.index.settings import Known, Settings, parse_rules
+from jobs.products.index.survivors import Placing, asked_offsets, real_files
+from jobs.rebuild.index import ToBuild, lost_files
+from jobs.storage.scratch import scratch_beside
+from jobs.store.listing import StoreListing, list_store
+from jobs.store.ranges import plan_ranges
+from jobs.store.retention import ListedLog
+from jobs.store.workers import OneByOne
+from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.layout import Buffer
+from rmq_formats.release import Release
+from tests.golden import GOLDEN, SCENARIO, golden_stores, release_of
+
+StoreOf = Callable[[str], Path]
+TINY = Geometry(100, 20)
+UNDISTURBED = (
+    *golden_stores("base", "direct", "types", "types-crc", "clock", "retry", "timer", "crash-before", "rockscq"),
+    *golden_stores("dledger", "dledger-upgraded", "multipath", "transient", "cqext"),
+)
+RULES = {"up470-471": "4.7.0,4.7.1@11232", "up533-540": "5.3.3,5.4.0@11232"}
+LARGE = 8  # index files, from which on subsets say something
+FEW = 10  # from which on not every subset is tried
+RANDOM = 24
+
+
+def a_log(keys: int, records: int = 3, *, without_keys: bool = False, is_whole: bool = True) -> Log:
+    """Return a row of that many keys."""
+    return Log(keys, records, without_keys, is_whole)
+
+
+def settings_of(name: str) -> Settings:
+    """Return what is known of a golden store."""
+    rules = RULES.get(name, release_of(name))
+    return Settings(
+        Known(TINY, "given", ""),
+        Known(parse_rules(rules), "given", ""),
+        Known(UTC, "given", ""),
+        Release.of(release_of(name)).empty_index_count,
+    )
+
+
+class Opened:
+    """A golden store with its row of keys."""
+
+    def __init__(self, store: Path, name: str, scratch_at: Path) -> None:
+        """Read the log once."""
+        self.listing: StoreListing = list_store(str(store), commitlog=[str(path) for path in store.glob("commitlog-*")])
+        self.settings = settings_of(name)
+        self.files: list[RealFile] = real_files(self.listing)
+        self.bytes = {file.name: Path(file.location).read_bytes() for file in self.files}
+        self._context = scratch_beside(str(scratch_at), {})
+        ranges = plan_ranges(self.listing, range_size=1 << 62)
+        rules = self.settings.rules.value
+        scratch = self._context.__enter__()
+        self.row: KeyRow = collect_keys(
+            OneByOne(), ListedLog(self.listing, ranges), rules, scratch, asked_offsets(self.files)
+        )
+
+    def close(self) -> None:
+        """Remove the row."""
+        self._context.__exit__(None, None, None)
+
+    def regenerate(self, lost: set[str]) -> list[ToBuild]:
+        """Plan the files that *lost* leaves missing."""
+        files = [file for file in self.files if file.name not in lost]
+        kept = Placing(self.row, TINY, self.listing).place_all(files)
+        return lost_files(self.listing, self.settings, self.row, kept)
+
+
+def built(build: ToBuild) -> bytes:
+    """Build a file in memory."""
+    data = bytearray(TINY.file_size)
+
+    def write(position: int, block: Buffer) -> None:
+        data[position : position + len(block)] = block
+
+    make(build.recipe, write)
+    return bytes(data)
+
+
+def subsets(names: list[str], seed: str, *, every: bool) -> Iterator[set[str]]:
+    """Yield sets of files to lose: every one, or a choice."""
+    if every and len(names) <= FEW:
+        for size in range(1, len(names) + 1):
+            yield from map(set, combinations(names, size))
+        return
+    chance = random.Random(seed)
+    for _ in range(RANDOM * (10 if every else 1)):
+        yield set(chance.sample(names, chance.randint(1, len(names))))
+
+
+def losses_come_back(store: Path, name: str, folder: Path, *, every: bool) -> None:
+    """Lose subsets of a store's files, and hold what is rebuilt against what was lost."""
+    opened = Opened(store, name, folder)
+    names = [file.name for file in opened.files]
+    for lost in subsets(names, name, every=every):
+        builds = opened.regenerate(lost)
+        order = sorted(
+            [(build.name, built(build)) for build in builds] + [(n, opened.bytes[n]) for n in names if n not in lost]
+        )
+
+        assert [data for _, data in order] == [opened.bytes[name] for name in names], sorted(lost)
+        assert all(not build.doubt for build in builds) or opened.row.start_offset
+    opened.close()
+
+
+CANDIDATES = tuple(name for name in (*UNDISTURBED, *RULES) if name != "b533-crash-before")
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_lost_files_of_an_undisturbed_store_come_back_byte_for_byte(golden: StoreOf, name: str, tmp_path: Path) -> None:
+    """Whichever files are gone, between, before or behind survivors, straddling messages included."""
+    losses_come_back(golden(name), name, tmp_path, every=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_every_subset_of_lost_files_comes_back(golden: StoreOf, name: str, tmp_path: Path) -> None:
+    """All 2^n where n is small, many random ones beyond."""
+    store = golden(name)
+    if len(list((store / "index").iterdir())) < LARGE:
+        pytest.skip("too few index files to be worth it")
+    losses_come_back(store, name, tmp_path, every=True)
+
+
+def test_no_store_is_left_out() -> None:
+    """Stores that were disturbed are explained elsewhere."""
+    disturbed = {"crash-after", "crash-later", "expired", "expired-logonly", "live"}
+
+    assert {name for name in GOLDEN if SCENARIO[name] not in disturbed} - {*CANDIDATES} <= {"b533-crash-before"}
+
+
+def test_a_message_without_keys_opens_a_file_behind_a_full_one() -> None:
+    """A broker asks for the file before it looks at the message."""
+    assert plan_all(a_log(0, 0), 5) == []
+    assert plan_all(a_log(0, without_keys=True), 5) == [Planned(0, 0, Kind.OPEN)]
+    assert plan_all(a_log(10), 5) == [Planned(0, 5, Kind.FULL), Planned(5, 10, Kind.FULL)]
+    assert plan_all(a_log(10, without_keys=True), 5)[2:] == [Planned(10, 10, Kind.OPEN)]
+    assert plan_all(a_log(7, without_keys=True), 5) == [Planned(0, 5, Kind.FULL), Planned(5, 7, Kind.OPEN)]
+
+
+def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
+    """Between two survivors stand keys for one and a half files: half a file is added and said to be one."""
+    survivors = [Anchor(0, 10, is_full=True), Anchor(25, 30, is_full=False)]
+
+    assert plan_lost(a_log(30), 10, survivors) == [
+        Planned(10, 20, Kind.FULL, 0),
+        Planned(20, 25, Kind.SUPPLEMENT, 0, RESTART),
+    ]
+
+
+def test_a_lost_file_before_a_restart_holds_the_first_keys_of_the_message_that_was_indexed_again() -> None:
+    """The survivor behind it begins with the whole message, so the lost file is full with a part of it."""
+    survivors = [Anchor(0, 10, is_full=True), Anchor(18, 28, is_full=True, begins=Place(18, 3))]
+
+    assert plan_lost(a_log(28), 10, survivors) == [Planned(10, 20, Kind.FULL, 0, RESTART)]
+
+
+def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards() -> None:
+    """What is left at the log's beginning is the end of a file whose beginning is gone."""
+    planned = plan_lost(a_log(40, is_whole=False), 10, [Anchor(23, 33, is_full=True)])
+
+    assert planned == [
+        Planned(0, 3, Kind.SUPPLEMENT, -1, HISTORY),
+        Planned(3, 13, Kind.FULL),
+        Planned(13, 23, Kind.FULL),
+        Planned(33, 40, Kind.OPEN, 0),
+    ]
+
+
+def test_nothing_is_missing_behind_an_open_file() -> None:
+    """A broker goes on in it."""
+    assert (
+        plan_lost(a_log(17, without_keys=True), 10, [Anchor(0, 10, is_full=True), Anchor(10, 17, is_full=False)]) == []
+    )

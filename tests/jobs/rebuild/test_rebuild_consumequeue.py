@@ -1,0 +1,165 @@
+"""`rebuild-consumequeue`: the queues of real brokers, written anew from their logs."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from jobs.console.exit_codes import ExitCode
+from jobs.store.workers import OneByOne, SparkWorkers
+from jobs.verbs.rebuild_consumequeue import MANIFEST, Request, command, rebuild
+from rmq_formats.broker_conf import BrokerConf
+from tests.golden import GOLDEN, golden_stores, release_of
+from tests.rmq_formats.builders import a_record, a_segment
+
+Golden = Callable[[str], Path]
+
+# Halted between append and dispatch, copied while being written, deleted in part, without queue files.
+DIFFERENT = {"b533-crash-before", "b498-live", "b551-rockscq", *golden_stores("expired")}
+FOLDERS = ("batchconsumequeue", "consumequeue_ext")
+
+
+def request_for(store: Path, out: Path, name: str, **options: object) -> Request:
+    """Return what a user would ask for."""
+    return Request(
+        str(store),
+        out,
+        commitlog=[str(path) for path in sorted(store.glob("commitlog-*"))],
+        release=release_of(name),
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Return everything below *folder*, by path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def made_files(out: Path) -> dict[str, bytes]:
+    """Return what was made, the manifest apart."""
+    return {path: data for path, data in files_of(out).items() if path != MANIFEST}
+
+
+def real_files(store: Path) -> dict[str, bytes]:
+    """Return the broker's own files, where a rebuild puts them."""
+    found = files_of(store / "consumequeue")
+    for folder in FOLDERS:
+        found |= {f"{folder}/{path}": data for path, data in files_of(store / folder).items()}
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name not in DIFFERENT])
+def test_the_files_are_the_brokers_own(golden: Golden, tmp_path: Path, name: str) -> None:
+    """Batch queues and extension files included."""
+    store = golden(name)
+    rebuild(request_for(store, tmp_path / "out", name), OneByOne(), {})
+
+    assert real_files(store) == made_files(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["b551-base", "b514-types", "b498-cqext", "b498-dledger-upgraded"])
+def test_the_cut_of_ranges_and_groups_changes_nothing(
+    spark: SparkSession, golden: Golden, tmp_path: Path, name: str
+) -> None:
+    """Ranges of a kilobyte, on Spark, in three groups: the same bytes."""
+    store = golden(name)
+    request = request_for(store, tmp_path / "out", name, range_size=1024, groups=3)
+    rebuild(request, SparkWorkers(spark), {})
+
+    assert real_files(store) == made_files(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name not in DIFFERENT])
+def test_no_release_has_to_be_given(golden: Golden, tmp_path: Path, name: str) -> None:
+    """The store's own marks tell enough of it."""
+    request = replace(request_for(golden(name), tmp_path / "out", name), release=None)
+    rebuild(request, OneByOne(), {})
+
+    assert real_files(golden(name)) == made_files(tmp_path / "out")
+
+
+def test_the_manifest_names_every_file_and_its_hash(golden: Golden, tmp_path: Path) -> None:
+    """Of the bytes that were written; all behind them are zeros."""
+    rebuild(request_for(golden("b551-types"), tmp_path, "b551-types"), OneByOne(), {})
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    made = made_files(tmp_path)
+
+    files = [file for queue in manifest["queues"] for file in queue["files"]]
+    assert sorted(file["path"] for file in files) == sorted(made)
+    for file in files:
+        data = made[file["path"]]
+        assert len(data) == file["size"]
+        assert sha256(data[: file["written"]]).hexdigest() == file["sha256"]
+        assert not any(data[file["written"] :])
+
+
+def test_what_the_log_does_not_tell_is_named(golden: Golden, tmp_path: Path) -> None:
+    """The units of deleted messages are blanks in a rebuild; which queues have such is said."""
+    summary = rebuild(request_for(golden("b533-expired"), tmp_path, "b533-expired"), OneByOne(), {})
+
+    (note,) = summary.notes
+    assert note.startswith("3 queues begin behind queue offset 0")
+    assert all(topic in note for topic in ("'E1' 0", "'E1' 1", "'E2' 1"))
+
+
+def test_rocksdb_queues_are_named_and_all_else_works(golden: Golden, tmp_path: Path) -> None:
+    """The log alone gives the files of the classic store type."""
+    summary = rebuild(request_for(golden("b551-rockscq"), tmp_path, "b551-rockscq", file_size=200), OneByOne(), {})
+
+    assert summary.files == 14
+    assert any("RocksDB" in note for note in summary.notes)
+    assert (tmp_path / "T1" / "0" / "00000000000000000400").stat().st_size == 200
+
+
+def test_the_delay_levels_of_the_broker_decide_times_of_delivery(golden: Golden, tmp_path: Path) -> None:
+    """`messageDelayLevel` is no part of the store; a broker's configuration file gives it."""
+    name = "b551-base"
+    conf = BrokerConf(delay_level="1s 5s")
+    rebuild(request_for(golden(name), tmp_path, name, conf=conf), OneByOne(), {})
+    changed = {path for path, data in real_files(golden(name)).items() if made_files(tmp_path)[path] != data}
+
+    assert changed == {"SCHEDULE_TOPIC_XXXX/15/00000000000000000000"}
+
+
+def test_a_topic_that_is_no_folder_name_is_not_written(tmp_path: Path) -> None:
+    """A log may come from anywhere: nothing is written outside the output."""
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    log = a_segment([a_record(topic="../../evil"), a_record(topic="good")])
+    (tmp_path / "store" / "commitlog" / "00000000000000000000").write_bytes(log)
+    summary = rebuild(Request(str(tmp_path / "store"), tmp_path / "out", file_size=200), OneByOne(), {})
+
+    assert list(made_files(tmp_path / "out")) == ["good/0/00000000000000000000"]
+    assert summary.notes == ["1 queues are not written: no folder can have their topic's name ('../../evil' 0)"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
+
+
+def test_damage_in_the_log_is_told_by_the_exit_code(golden: Golden, tmp_path: Path) -> None:
+    """All that can be read is rebuilt."""
+    store = tmp_path / "store"
+    (store / "commitlog").mkdir(parents=True)
+    for path in (golden("b551-base") / "commitlog").iterdir():
+        (store / "commitlog" / path.name).write_bytes(path.read_bytes())
+    first = store / "commitlog" / "00000000000000000000"
+    first.write_bytes(b"U" * 100 + first.read_bytes()[100:])
+    summary = rebuild(Request(str(store), tmp_path / "out", file_size=200), OneByOne(), {})
+
+    assert summary.exit_code is ExitCode.DAMAGE
+    assert summary.damaged_bytes == 242
+    assert any("damaged" in note for note in summary.notes)
+
+
+def test_an_output_that_is_in_use_is_refused(golden: Golden, tmp_path: Path) -> None:
+    """Neither a directory with something in it, nor one inside the store."""
+    (tmp_path / "something").touch()
+    store = golden("b551-base")
+    used = CliRunner().invoke(command, [str(store), "--out", str(tmp_path)])
+    inside = CliRunner().invoke(command, [str(store), "--out", str(store / "new")])
+
+    assert (used.exit_code, inside.exit_code) == (ExitCode.USAGE, ExitCode.USAGE)
+    assert "not empty" in used.output
+    assert "inside a store" in inside.output

@@ -1,0 +1,469 @@
+"""`rebuild-index`: a store's index files from its log."""
+
+import hashlib
+import json
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from socket import gethostname
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.products.index.file_builder import BuiltFile, check_built
+from jobs.products.index.settings import UndecidedError, Wanted
+from jobs.rebuild.index import Request, Result, is_unused, rebuild
+from jobs.report.of_rebuild_index import report_of
+from jobs.store.chain import Outcome, Task
+from jobs.store.listing import Segment
+from jobs.store.ranges import Range
+from jobs.store.workers import OneByOne
+from jobs.verbs import rebuild_index
+from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.indexfile.layout import Geometry, IndexHeader, decode_header
+from tests.golden import GOLDEN, SCENARIO, release_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+StoreOf = Callable[[str], Path]
+T = TypeVar("T")
+Item = TypeVar("Item")
+TINY = Geometry(100, 20)
+LEFT_OPEN = ("b470-base",)  # between 4.7.0 and 4.7.1 nothing in a log tells
+ARGUMENTS = ("--hash-slots", "100", "--index-num", "20", "--release", "5.3.3")
+
+
+@pytest.fixture
+def store(golden: StoreOf, tmp_path: Path) -> Path:
+    """Copy a store that may be changed."""
+    copy = tmp_path / "store"
+    shutil.copytree(golden("b533-base"), copy)
+    return copy
+
+
+def files_in(directory: Path) -> list[bytes]:
+    """Return index files in the order of their names."""
+    return [path.read_bytes() for path in sorted(directory.iterdir()) if path.name.isdigit()]
+
+
+def names_in(directory: Path) -> list[str]:
+    """Return the names of index files in order."""
+    return sorted(path.name for path in directory.iterdir() if path.name.isdigit())
+
+
+def rebuilt(store: Path, out: Path, wanted: Wanted = Wanted(), **options: Any) -> Result:  # noqa: ANN401, B008
+    """Rebuild without Spark."""
+    commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
+    return rebuild(Request(str(store), str(out), wanted, commitlog, **options), OneByOne(), {})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in GOLDEN if SCENARIO[name] in {"base", "dledger-upgraded", "multipath", "rockscq", "upgraded"}],
+)
+def test_all_files_come_out_of_the_log_with_everything_detected(golden: StoreOf, name: str, tmp_path: Path) -> None:
+    """Geometry, rules and zone are told by the files that are there; the bytes do not depend on them."""
+    result = rebuilt(golden(name), tmp_path / "out")
+
+    assert files_in(tmp_path / "out") == files_in(golden(name) / "index")
+    assert result.settings.geometry.origin == result.settings.rules.origin == "detected"
+    assert result.exit_code is ExitCode.CLEAN
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] == "base"])
+def test_without_index_files_the_log_tells_the_release(golden: StoreOf, name: str, tmp_path: Path) -> None:
+    """Marks of the broker in its messages; the geometry is given, it is nowhere else."""
+    store = tmp_path / "store"
+    shutil.copytree(golden(name), store, ignore=shutil.ignore_patterns("index"))
+    conf = BrokerConf(hash_slots=100, index_num=20)
+    release = release_of(name) if name in LEFT_OPEN else None
+    rebuilt(store, tmp_path / "out", Wanted(release=release, conf=conf))
+
+    assert files_in(tmp_path / "out") == files_in(golden(name) / "index")
+
+
+def test_what_changes_bytes_and_is_not_known_must_be_given(golden: StoreOf, tmp_path: Path) -> None:
+    """A store of bare messages says nothing about its broker."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b420-clock"), store, ignore=shutil.ignore_patterns("index", "consumequeue", "lock"))
+    with pytest.raises(UndecidedError, match=r"hash_slot_count.*give --release"):
+        rebuilt(store, tmp_path / "out", Wanted(100, 20))
+
+
+def test_a_store_whose_only_file_is_not_full_needs_its_geometry(store: Path, tmp_path: Path) -> None:
+    """A length alone does not say how much of it are slots."""
+    for name in names_in(store / "index")[:-1]:
+        (store / "index" / name).unlink()
+    with pytest.raises(UndecidedError, match="--hash-slots and --index-num"):
+        rebuilt(store, tmp_path / "out")
+
+
+def test_two_releases_can_be_given(golden: StoreOf, tmp_path: Path) -> None:
+    """The second one from an offset on."""
+    rebuilt(golden("up533-540"), tmp_path / "out", Wanted(100, 20, "5.3.3,5.4.0@11232"))
+
+    assert files_in(tmp_path / "out") == files_in(golden("up533-540") / "index")
+
+
+@pytest.mark.parametrize("release", ["5.3", "x", "5.3.3,5.4.0", "5.3.3,5.4.0@no", "5.3.3,5.4.0@-1"])
+def test_a_release_that_is_none_is_refused(golden: StoreOf, tmp_path: Path, release: str) -> None:
+    """With the part that is wrong."""
+    with pytest.raises(UndecidedError, match="--release"):
+        rebuilt(golden("up533-540"), tmp_path / "out", Wanted(100, 20, release))
+
+
+def test_only_lost_files_are_written_and_proven_by_the_survivors(store: Path, tmp_path: Path) -> None:
+    """The manifest says what each is, and that the survivors were recomputed."""
+    whole = {path.name: path.read_bytes() for path in (store / "index").iterdir()}
+    names = sorted(whole)
+    for number in (0, 4, 5, 12):
+        (store / "index" / names[number]).unlink()
+    result = rebuilt(store, tmp_path / "out", lost_only=True)
+    manifest = json.loads((tmp_path / "out" / "MANIFEST.json").read_text())
+
+    assert files_in(tmp_path / "out") == [whole[names[number]] for number in (0, 4, 5, 12)]
+    assert [file["proven"] for file in manifest["files"]] == [True] * 4
+    assert [file["kind"] for file in manifest["files"]] == ["full", "full", "full", "open"]
+    assert {entry["verdict"] for entry in manifest["survivors"]} == {"equal"}
+    assert result.exit_code is ExitCode.CLEAN
+
+
+def test_names_sort_between_those_of_the_neighbours(store: Path, tmp_path: Path) -> None:
+    """Nobody knows the true ones."""
+    names = names_in(store / "index")
+    for name in names[3:6]:
+        (store / "index" / name).unlink()
+    rebuilt(store, tmp_path / "out", lost_only=True)
+    made = names_in(tmp_path / "out")
+
+    assert len(made) == 3
+    assert names[2] < made[0] < made[-1] < names[6]
+    assert all(len(name) == 17 for name in made)
+
+
+def damage_truncated(path: Path) -> None:
+    """Cut a file."""
+    path.write_bytes(path.read_bytes()[:500])
+
+
+def damage_zeroed(path: Path) -> None:
+    """Lose a file's content."""
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def damage_zeroed_entries(path: Path) -> None:
+    """Lose the pages with the last entries."""
+    path.write_bytes(path.read_bytes()[:600] + bytes(240))
+
+
+def damage_header(path: Path) -> None:
+    """Count more entries than there can be."""
+    data = bytearray(path.read_bytes())
+    data[36:40] = (1000).to_bytes(4, "big")
+    path.write_bytes(data)
+
+
+def damage_bit(path: Path) -> None:
+    """Flip a bit of an entry's hash."""
+    data = bytearray(path.read_bytes())
+    data[40 + 400 + 20 * 5 + 2] ^= 4
+    path.write_bytes(data)
+
+
+def damage_behind_header(path: Path) -> None:
+    """Write a header that is older than the entries."""
+    data = bytearray(path.read_bytes())
+    data[36:40] = (10).to_bytes(4, "big")
+    path.write_bytes(data)
+
+
+DAMAGES = (
+    damage_truncated,
+    damage_zeroed,
+    damage_zeroed_entries,
+    damage_header,
+    damage_bit,
+    damage_behind_header,
+)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("number", [0, 6])
+def test_a_damaged_survivor_counts_as_lost(
+    store: Path, tmp_path: Path, damage: Callable[[Path], None], number: int
+) -> None:
+    """It is written again under its own name, and the exit code tells."""
+    whole = {path.name: path.read_bytes() for path in (store / "index").iterdir()}
+    name = sorted(whole)[number]
+    damage(store / "index" / name)
+    result = rebuilt(store, tmp_path / "out", Wanted(release="5.3.3"), lost_only=True)
+
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.name.isdigit()} == {
+        name: whole[name]
+    }
+    assert result.replaced == [name]
+    assert result.exit_code is ExitCode.DAMAGE
+
+
+def test_a_survivor_that_nothing_explains_stops_everything(store: Path, tmp_path: Path) -> None:
+    """Nothing is proven then, and nothing is written."""
+    names = names_in(store / "index")
+    (store / "index" / names[3]).unlink()
+    foreign = bytearray((store / "index" / names[8]).read_bytes())
+    foreign[440:] = random.Random(1).randbytes(len(foreign) - 440)
+    (store / "index" / names[8]).write_bytes(foreign)
+    result = rebuilt(store, tmp_path / "out", Wanted(100, 20, "5.3.3"), lost_only=True)
+
+    assert [entry["name"] for entry in result.contradictions] == [names[8]]
+    assert result.exit_code is ExitCode.MISMATCH
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_wrong_release_contradicts_the_survivors(golden: StoreOf, tmp_path: Path) -> None:
+    """The proof is what shows it."""
+    result = rebuilt(golden("b470-base"), tmp_path / "out", Wanted(release="4.7.1"), lost_only=True)
+
+    assert {entry["verdict"] for entry in result.contradictions} == {"other release's rule"}
+    assert result.exit_code is ExitCode.MISMATCH
+
+
+def test_the_newest_file_is_completed_when_messages_are_missing_in_it(store: Path, tmp_path: Path) -> None:
+    """After a crash the broker does not index them again; beside a running one it is merely behind."""
+    names = names_in(store / "index")
+    whole = (store / "index" / names[-2]).read_bytes()
+    writer = decode_header(whole)
+    (store / "index" / names[-1]).unlink()
+    cut = bytearray(whole)
+    cut[40 + 400 + 20 * 19 :] = bytes(20)
+    slot = int.from_bytes(whole[440 + 20 * 19 : 440 + 20 * 19 + 4], "big") % 100
+    previous = whole[440 + 20 * 19 + 16 :]
+    cut[40 + 4 * slot : 44 + 4 * slot] = previous
+    entry = whole[440 + 20 * 18 :]
+    cut[24:32] = entry[4:12]
+    cut[32:36] = (writer.hash_slot_count - (previous == bytes(4))).to_bytes(4, "big")
+    cut[36:40] = (19).to_bytes(4, "big")
+    cut[8:16] = store_time(store, int.from_bytes(entry[4:12], "big")).to_bytes(8, "big")
+    (store / "index" / names[-2]).write_bytes(cut)
+    beside = rebuilt(store, tmp_path / "beside", Wanted(100, 20, "5.3.3"), lost_only=True, broker_runs=True)
+    stopped = rebuilt(store, tmp_path / "stopped", Wanted(100, 20, "5.3.3"), lost_only=True)
+
+    assert beside.files == []
+    assert (tmp_path / "stopped" / names[-2]).read_bytes() == whole
+    assert len(stopped.files) == 2
+
+
+def store_time(store: Path, offset: int) -> int:
+    """Read the store time of an IPv4 record."""
+    log = b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))
+    return int.from_bytes(log[offset + 56 : offset + 64], "big")
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] in {"crash-after", "crash-later"}])
+def test_files_of_a_crashed_store_are_kept_and_lost_ones_before_the_crash_come_back(
+    golden: StoreOf, name: str, tmp_path: Path
+) -> None:
+    """The file that a restart began repeats the last message of the one before it."""
+    store = tmp_path / "store"
+    shutil.copytree(golden(name), store)
+    whole = {path.name: path.read_bytes() for path in (store / "index").iterdir()}
+    restarted = (store / "EXPECT" / "model-check.txt").read_text().partition("differs ")[2].split()[0]
+    names = sorted(whole)
+    lost = [names[3], names[names.index(restarted) - 1]]
+    for lost_name in lost:
+        (store / "index" / lost_name).unlink()
+    result = rebuilt(store, tmp_path / "out", lost_only=True)
+
+    assert files_in(tmp_path / "out") == [whole[lost_name] for lost_name in lost]
+    assert {entry["role"] for entry in result.survivors} == {"kept"}
+    assert result.exit_code is ExitCode.CLEAN
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] == "expired"])
+def test_what_an_expired_log_still_tells_is_rebuilt_from_the_survivors(
+    golden: StoreOf, name: str, tmp_path: Path
+) -> None:
+    """Boundaries are counted from the files that are there, never from the log's moved start."""
+    store = tmp_path / "store"
+    shutil.copytree(golden(name), store)
+    whole = {path.name: path.read_bytes() for path in (store / "index").iterdir()}
+    lost = sorted(whole)[2:4]
+    for name_ in lost:
+        (store / "index" / name_).unlink()
+    rebuilt(store, tmp_path / "out", lost_only=True)
+
+    assert files_in(tmp_path / "out") == [whole[name_] for name_ in lost]
+
+
+def test_files_before_the_survivors_of_an_expired_log_are_named_for_what_they_are(
+    golden: StoreOf, tmp_path: Path
+) -> None:
+    """The first one began in the history that is gone: it becomes a supplement."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b533-expired"), store)
+    whole = [path.read_bytes() for path in sorted((store / "index").iterdir())]
+    for name in names_in(store / "index")[:3]:
+        (store / "index" / name).unlink()
+    result = rebuilt(store, tmp_path / "out", lost_only=True)
+
+    assert [file["kind"] for file in result.files] == ["supplement", "full", "full"]
+    assert [file["proven"] for file in result.files] == [False, True, True]
+    assert files_in(tmp_path / "out")[1:] == whole[1:3]
+
+
+class Reshuffled:
+    """Workers that do everything out of order, and some things twice."""
+
+    def __init__(self, seed: int) -> None:
+        """Draw the order."""
+        self.options: dict[str, str] = {}
+        self.width = 1
+        self._chance = random.Random(seed)
+        self._worker = OneByOne()
+
+    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Say that everything is seen."""
+        return self._worker.unseen(segments)
+
+    def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
+        """Run ranges in any order."""
+        order: list[Range] = list(ranges)
+        self._chance.shuffle(order)
+        done = {range_: self._worker.ranges([range_], task, discard)[0] for range_ in [*order, *order[:2]]}
+        return [done[range_] for range_ in ranges]
+
+    def map(self, items: Sequence[Item], task: Callable[[Item], T]) -> list[T]:
+        """Run items in any order, each twice."""
+        order = list(range(len(items))) * 2
+        self._chance.shuffle(order)
+        done = {number: task(items[number]) for number in order}
+        return [done[number] for number in range(len(items))]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_order_and_repetition_do_not_matter(golden: StoreOf, tmp_path: Path, seed: int) -> None:
+    """A task that Spark runs again, or twice at once, gives the same file."""
+    rebuild(Request(str(golden("b533-base")), str(tmp_path / "out")), Reshuffled(seed), {})
+
+    assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("range_size", [1 << 30, 8192, 2048, 1024])
+def test_however_the_log_is_cut_the_files_are_the_same(
+    spark: "SparkSession", golden: StoreOf, tmp_path: Path, range_size: int
+) -> None:
+    """From one range a segment to ranges that hold no record's beginning."""
+    from jobs.store.workers import SparkWorkers
+
+    request = Request(str(golden("b533-base")), str(tmp_path / "out"), range_size=range_size)
+    rebuild(request, SparkWorkers(spark), {})
+
+    assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
+
+
+def test_a_relative_directory_is_one_of_this_process(
+    spark: "SparkSession", golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks run where their session was started, and would write there."""
+    from jobs.store.workers import SparkWorkers
+
+    monkeypatch.chdir(tmp_path)
+    rebuild(Request(str(golden("b533-base")), "out"), SparkWorkers(spark), {})
+
+    assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
+
+
+def run(arguments: list[str]) -> ExitCode:
+    """Run the command in the tests' session."""
+    try:
+        code: ExitCode = rebuild_index.command.main(arguments, prog_name="rebuild-index", standalone_mode=False)
+    except click.UsageError as error:
+        click.echo(error.message, err=True)
+        return ExitCode.USAGE
+    return code
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_command_writes_files_and_a_manifest_and_nothing_else(
+    golden: StoreOf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scratch files are gone; `--json` prints the manifest."""
+    store, out = golden("b533-base"), tmp_path / "out"
+
+    assert run([str(store), "--out", str(out), "--json"]) is ExitCode.CLEAN
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((out / "MANIFEST.json").read_text())
+    assert sorted(path.name for path in out.iterdir()) == [
+        *(file["name"] for file in printed["files"]),
+        "MANIFEST.json",
+    ]
+    assert files_in(out) == files_in(store / "index")
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_command_refuses_a_directory_that_is_not_empty_and_one_inside_the_store(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is mixed up, and nothing is written into a store."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+
+    assert run([str(store), "--out", str(tmp_path / "full")]) is ExitCode.USAGE
+    assert run([str(store), "--out", str(store / "new")]) is ExitCode.USAGE
+    assert not is_unused(str(tmp_path / "full"), {})
+    assert "not empty" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("spark")
+def test_lost_files_are_installed_by_the_same_command(store: Path, golden: StoreOf, tmp_path: Path) -> None:
+    """Three files gone, one command, all bytes back."""
+    names = names_in(store / "index")
+    for number in (1, 2, 12):
+        (store / "index" / names[number]).unlink()
+    arguments = [str(store), "--out", str(tmp_path / "out"), "--lost-only", "--install", "--quiet"]
+    before = files_in(store / "index")
+
+    assert run([*arguments, "--dry-run"]) is ExitCode.CLEAN
+    assert files_in(store / "index") == before
+    shutil.rmtree(tmp_path / "out")
+    assert run([*arguments, *ARGUMENTS]) is ExitCode.CLEAN
+    assert files_in(store / "index") == files_in(golden("b533-base") / "index")
+
+
+def test_a_file_that_is_not_seen_from_here_names_the_host_that_wrote_it(tmp_path: Path) -> None:
+    """A directory that the workers do not share with the driver."""
+    built = BuiltFile("20251120010000000", 840, "00", IndexHeader(), "worker-7", (1, 2, 840, 3))
+    with pytest.raises(OSError, match="written on worker-7, not to be seen from here"):
+        check_built(built, str(tmp_path), {})
+
+    (tmp_path / built.name).write_bytes(bytes(840))
+    with pytest.raises(OSError, match=r"sha256 .* here, 00 on worker-7"):
+        check_built(built, str(tmp_path), {})
+    check_built(built._replace(sha256=hashlib.sha256(bytes(840)).hexdigest()), str(tmp_path), {})
+
+
+def test_a_file_written_here_is_known_again_by_its_place(tmp_path: Path) -> None:
+    """It was read back once already; one that was changed since is read again."""
+    path = tmp_path / "20251120010000000"
+    path.write_bytes(bytes(840))
+    status = path.stat()
+    place = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    built = BuiltFile(path.name, 840, "not asked", IndexHeader(), gethostname(), place)
+    check_built(built, str(tmp_path), {})
+
+    path.write_bytes(bytes(839))
+    with pytest.raises(OSError, match="sha256"):
+        check_built(built, str(tmp_path), {})
+
+
+def test_the_report_says_what_was_made_and_what_is_proven(store: Path, tmp_path: Path) -> None:
+    """For those who were not there."""
+    (store / "index" / names_in(store / "index")[4]).unlink()
+    report = report_of(rebuilt(store, tmp_path / "out", lost_only=True))
+
+    assert (report.health, report.headline) == ("good", "1 index files written, 1 of them proven by survivors")
+    assert [part.title for part in report.parts] == ["What it is made by", "Files written", "Files that were there"]

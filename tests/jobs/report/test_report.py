@@ -1,0 +1,150 @@
+"""Reports: the same facts for programs and for people, whatever a store's names are."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.lake.runs import Lake
+from jobs.report.model import Bars, Facts, Grid, Report, Timeline
+from jobs.report.of_ingest import report_of
+from jobs.report.output import write_report
+from jobs.report.page import page
+from jobs.store.workers import OneByOne
+from rmq_formats.commitlog.record import encode_record
+from tests.rmq_formats.builders import a_record, placed
+from tests.support.stores import segments_of
+
+Golden = Callable[[str], Path]
+HOSTILE = "<script>alert('x')</script>&\"<img src=x onerror=alert(1)>"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+class _Tags(HTMLParser):
+    """Collects what elements a page has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note one element."""
+        self.seen.append((tag, dict(attrs)))
+
+
+def _tags(html: str) -> list[tuple[str, dict[str, str | None]]]:
+    parser = _Tags()
+    parser.feed(html)
+    return parser.seen
+
+
+def _ingested(store: Path, lake: Path) -> Report:
+    summary = ingest(Request(str(store), str(lake), broker="broker-a", hash_slots=100, index_num=20), OneByOne())
+    return report_of(summary, Lake(str(lake)))
+
+
+def _hostile_store(folder: Path) -> Path:
+    records = placed([a_record(topic=HOSTILE, properties={"KEYS": HOSTILE}) for _ in range(3)])
+    content = b"".join(map(encode_record, records))
+    (folder / "commitlog").mkdir(parents=True)
+    (folder / "commitlog" / f"{0:020d}").write_bytes(content.ljust(4096, b"\0"))
+    return folder
+
+
+def test_the_report_of_a_run_has_its_figures(golden: Golden, tmp_path: Path) -> None:
+    """What was read, when, of which topics and sizes, and the index files with their hashes."""
+    report = _ingested(golden("b551-base"), tmp_path)
+    parts = {part.title: part for part in report.parts}
+    facts, topics, index = parts["This run"], parts["Messages by topic"], parts["Index files of this run"]
+    timeline = parts["Messages over store time"]
+
+    assert isinstance(facts, Facts)
+    assert isinstance(topics, Bars)
+    assert isinstance(timeline, Timeline)
+    assert isinstance(index, Grid)
+    assert report.health == "good"
+    assert facts.values["messages"] == 65
+    assert topics.values["T1"] == 49
+    assert sum(sum(counts) for counts in timeline.series.values()) == 65
+    assert index.rows[0][-1] == "02fde4ba801665b3"  # as in the store's PROVENANCE
+    assert isinstance(parts["Producers"], Bars)
+    assert sum(parts["Producers"].values.values()) == 65
+
+
+def test_damage_is_shown_with_its_bytes(golden: Golden, tmp_path: Path) -> None:
+    """A damaged record turns the light, and its first bytes are there to look at."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b551-base"), store)
+    segment = segments_of(store)[0]
+    content = bytearray(segment.read_bytes())
+    content[90] ^= 0xFF
+    segment.write_bytes(content)
+    report = _ingested(store, tmp_path / "lake")
+    damage = next(part for part in report.parts if part.title == "Damage in quarantine")
+
+    assert isinstance(damage, Grid)
+    assert report.health == "attention"
+    assert [(0, 242)] == [row[:2] for row in damage.rows]
+    assert str(damage.rows[0][3]).startswith("00 00 00 f2 da a3 20 a7")
+
+
+def test_names_from_a_store_stay_text(tmp_path: Path) -> None:
+    """A topic may be named like a script; the page shows the name."""
+    html = page(_ingested(_hostile_store(tmp_path / "store"), tmp_path / "lake"))
+    tags = _tags(html)
+
+    assert not {"script", "img", "iframe", "link"} & {tag for tag, _ in tags}
+    assert not [attributes for _, attributes in tags if any(name.startswith("on") for name in attributes)]
+    assert "&lt;script&gt;" in html
+
+
+def test_the_page_needs_nothing_but_itself(golden: Golden, tmp_path: Path) -> None:
+    """No address is loaded, and every plot has a name for those who cannot see it."""
+    html = page(_ingested(golden("b551-base"), tmp_path))
+    tags = _tags(html)
+
+    assert not re.search(r"(src|href)\s*=|url\(|@import", html)
+    assert all(attributes.get("aria-label") for tag, attributes in tags if tag == "svg")
+    assert all(attributes.get("scope") == "col" for tag, attributes in tags if tag == "th")
+    assert ("html", {"lang": "en"}) in tags
+
+
+def test_the_document_is_the_page_s_data(golden: Golden, tmp_path: Path) -> None:
+    """`report.json` has a version and every part of the page."""
+    report = _ingested(golden("b551-base"), tmp_path / "lake")
+    write_report(tmp_path / "report", report)
+    document = json.loads((tmp_path / "report" / "report.json").read_text())
+
+    assert document["version"] == 1
+    assert [part["title"] for part in document["parts"]] == [part.title for part in report.parts]
+    assert {"report.json", "report.html"} == {path.name for path in (tmp_path / "report").iterdir()}
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1200, 500])
+@pytest.mark.parametrize("kind", ["real", "hostile"])
+def test_a_browser_shows_the_page_without_an_error(golden: Golden, tmp_path: Path, width: int, kind: str) -> None:
+    """A real browser renders the figures, and its console stays silent."""
+    assert CHROMIUM, "no Chromium is installed: apt-get install chromium"
+    store = golden("b551-base") if kind == "real" else _hostile_store(tmp_path / "store")
+    write_report(tmp_path, _ingested(store, tmp_path / "lake"))
+    command = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-logging=stderr",
+        f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},1200", "--dump-dom",
+        (tmp_path / "report.html").as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+    assert "CONSOLE" not in done.stderr
+    assert "broker-a" in done.stdout
+    assert "<svg" in done.stdout
+    assert ("alert" not in done.stdout) == (kind == "real")
+    assert not {"script", "img"} & {tag for tag, _ in _tags(done.stdout)}

@@ -1,0 +1,154 @@
+"""The nodes of an HDFS that do not answer as they should: what a real one does only once in a while."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from jobs.storage import hdfs, storage_of
+from jobs.storage.hadoop_settings import file_system_settings
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+LOCATION = "hdfs://broker-stores/store"
+
+
+def answer(status: int, body: object, length: int | None = None) -> Answer:
+    """Return how a node answers every request; *length* is the one that it promises."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+
+    def send(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        handler.send_header("Content-Length", str(len(data) if length is None else length))
+        handler.end_headers()
+        handler.wfile.write(data)
+
+    return send
+
+
+def refusing(exception: str, message: str = "no") -> Answer:
+    """Return how a node refuses."""
+    return answer(403, {"RemoteException": {"exception": exception, "message": message}})
+
+
+@contextmanager
+def node(told: Answer) -> Iterator[str]:
+    """Run a node; give its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            told(self)
+
+        def log_message(self, *_arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+STATUS = answer(200, {"FileStatus": {"length": 7, "type": "FILE"}})
+
+
+def test_of_a_pair_of_name_nodes_the_active_one_is_asked() -> None:
+    """The other one says that it stands by; the next request goes to the right one at once."""
+    asked = []
+
+    def standing_by(handler: BaseHTTPRequestHandler) -> None:
+        asked.append(handler.path)
+        refusing("StandbyException", "Operation category READ is not supported in state standby")(handler)
+
+    with node(standing_by) as standby, node(STATUS) as active:
+        options = {
+            "dfs.ha.namenodes.broker-stores": "nn1, nn2",
+            "dfs.namenode.http-address.broker-stores.nn1": standby,
+            "dfs.namenode.http-address.broker-stores.nn2": active,
+        }
+        for _ in range(2):
+            with storage_of(LOCATION, options).open(LOCATION) as file:
+                assert 7 == file.size
+
+    assert 1 == len(asked)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (answer(401, b""), "AuthenticationException: it asks for Kerberos, which is not supported here"),
+        (answer(500, b"<html>"), "HTTP status 500: Internal Server Error"),
+        (answer(500, {"RemoteException": 1}), "HTTP status 500: Internal Server Error"),
+        (refusing("IOException", "first\nat org.apache"), "IOException: first"),
+        (refusing("StandbyException", "state standby"), "HDFS does not answer: {node}: state standby"),
+        (answer(200, b"{", 100), "HDFS does not answer: {node}: IncompleteRead(1 bytes read, 99 more expected)"),
+        (answer(200, b"<html>"), "what answers is no name node: "),
+        (answer(200, {"FileStatus": {}}), "what answers is no name node: "),
+    ],
+    ids=["Kerberos", "no JSON", "no exception", "trace", "standby", "short", "a page", "no status"],
+)
+def test_a_node_that_answers_badly_is_an_os_error_in_one_line(told: Answer, said: str) -> None:
+    """With the path, so that a user knows which of several stores is meant."""
+    with node(told) as address:
+        host, _, port = address.partition(":")
+        location, options = f"hdfs://{host}/store", {"dfs.namenode.http-address": f"0.0.0.0:{port}"}
+        with pytest.raises(OSError, match=location) as raised, storage_of(location, options).open(location):
+            pass
+
+    assert str(raised.value).startswith(f"{location}: {said.format(node=address)}")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("location", "options", "expected"),
+    [
+        ("hdfs://host:8020/s", {}, ("host:9870",)),
+        ("hdfs://host/s", {"dfs.namenode.http-address": "0.0.0.0:50070"}, ("host:50070",)),
+        ("hdfs:///s", {"fs.defaultFS": "hdfs://host:8020"}, ("host:9870",)),
+        (
+            "hdfs:///s",
+            {"fs.defaultFS": "hdfs://ns", "dfs.ha.namenodes.ns": "a", "dfs.namenode.http-address.ns.a": "h:1"},
+            ("h:1",),
+        ),
+    ],
+)
+def test_a_name_node_is_found_as_hadoops_clients_find_it(
+    location: str, options: dict[str, str], expected: tuple[str, ...]
+) -> None:
+    """The URI's host, the file system that is the default, or a name for a pair of nodes."""
+    assert expected == hdfs.name_nodes(location, options)
+
+
+def test_a_uri_without_a_host_needs_a_default_file_system() -> None:
+    """And says which setting names it."""
+    with pytest.raises(OSError, match=r"fs\.defaultFS"):
+        storage_of("hdfs:///store", {})
+
+
+def site(*settings: tuple[str, str]) -> str:
+    """Return one of Hadoop's files."""
+    properties = (f"<property><name>{name}</name><value>{value}</value></property>" for name, value in settings)
+    return f"<configuration>{''.join(properties)}</configuration>"
+
+
+def test_settings_come_from_hadoops_files_and_spark_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the files, only what is about file systems."""
+    (tmp_path / "core-site.xml").write_text(site(("fs.defaultFS", "hdfs://ns"), ("io.file.buffer.size", "1")))
+    (tmp_path / "hdfs-site.xml").write_text(site(("dfs.namenode.http-address", "a:1")))
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    told = [("spark.hadoop.dfs.namenode.http-address", "b:2"), ("spark.master", "local")]
+
+    assert {"fs.defaultFS": "hdfs://ns", "dfs.namenode.http-address": "b:2"} == file_system_settings(told)
+
+
+def test_a_configuration_that_is_no_xml_is_an_error_with_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not silently another file system."""
+    (tmp_path / "core-site.xml").write_text("<configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+
+    with pytest.raises(OSError, match=r"core-site\.xml: "):
+        file_system_settings([])

@@ -1,0 +1,60 @@
+"""Where stores, lakes and output may be: said before anything starts."""
+
+import pytest
+
+from jobs.command import cli
+from jobs.console.exit_codes import ExitCode
+
+UNKNOWN = "gs:// can be neither read nor written; known are local paths, s3a:// and hdfs://"
+READ_ONLY = "hdfs:// is for stores alone; lakes and output are local paths or s3a://"
+PLACE = "://bucket/place"
+
+STORES = (
+    "inspect {}",
+    "dump {}",
+    "ingest {} --lake /lake",
+    "ingest /store --lake /lake --commitlog {}",
+    "verify {}",
+    "rebuild-index {} --out /out",
+    "rebuild-consumequeue {} --out /out",
+    "query by-key -t T -k K --store {}",
+    "query mqadmin --store {} queryMsgByKey -t T -k K",
+    "export --store {} --format ndjson --out /out",
+)
+WRITTEN = (
+    "ingest /store --lake {}",
+    "verify /store --lake {}",
+    "verify /store --scratch {}",
+    "rebuild-index /store --out {}",
+    "rebuild-consumequeue /store --out {}",
+    "query by-key -t T -k K --lake {}",
+    "export --lake {} --format ndjson --out /out",
+    "optimize {}",
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.launch.spark.submission", pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("line", "scheme", "reason"),
+    [(line, "gs", UNKNOWN) for line in (*STORES, *WRITTEN)] + [(line, "hdfs", READ_ONLY) for line in WRITTEN],
+)
+def test_what_nobody_can_reach_is_refused_before_anything_starts(
+    line: str, scheme: str, reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Every verb says the same, and names the location."""
+    location = f"{scheme}{PLACE}"
+
+    assert ExitCode.USAGE is cli.main(line.format(location).split())
+    assert f"{location}: {reason}" in capfd.readouterr().err
+
+
+def test_a_file_that_is_exported_is_one_of_this_machine(capfd: pytest.CaptureFixture[str]) -> None:
+    """A URI is not taken for a path."""
+    line = "export --store /store --format ndjson --out s3a://bucket/file"
+
+    assert ExitCode.USAGE is cli.main(line.split())
+    assert "s3a://bucket/file: name a file of this machine" in capfd.readouterr().err

@@ -1,0 +1,154 @@
+"""Verbs that need a log without a hole, while a running broker deletes the beginning of its store."""
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.products.queues.differences import DifferenceKind
+from jobs.rebuild import index as rebuilding
+from jobs.store.queue_ends import _look_at_all
+from jobs.store.workers import OneByOne, Workers
+from jobs.verbs import rebuild_consumequeue
+from jobs.verbs.verify import Request, Verdict, verify
+from rmq_formats.broker_conf import BrokerConf
+from tests.golden import release_of
+from tests.support.meanwhile import Meanwhile, followed
+from tests.support.stores import segments_of
+
+Golden = Callable[[str], Path]
+NAME = "b551-base"
+TOPIC = "T1"
+
+
+@pytest.fixture
+def store(golden: Golden, tmp_path: Path) -> Path:
+    """Copy a store whose broker runs."""
+    copy = Path(shutil.copytree(golden(NAME), tmp_path / "store"))
+    (copy / "abort").touch()
+    return copy
+
+
+def expire(store: Path, segments: int = 2, index_files: int = 3) -> None:
+    """Delete the oldest files, once."""
+    if segments_of(store)[0].name == "0" * 20:
+        for path in segments_of(store)[:segments]:
+            path.unlink()
+        for path in sorted((store / "index").iterdir())[:index_files]:
+            path.unlink()
+
+
+def verified(store: Path, workers: Workers) -> Verdict:
+    """Verify the store."""
+    return verify(Request(str(store)), workers, {})
+
+
+class _AtSecondReading:
+    """Something that happens when the log is read for the second time: `verify` reads it for the queues first."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        self._happens = happens
+        self._readings = 0
+
+    def __call__(self) -> None:
+        self._readings += 1
+        if self._readings == 2:
+            self._happens()
+
+
+@pytest.mark.parametrize("index_files", [0, 3])
+def test_what_is_deleted_before_the_queues_are_joined_is_no_finding(store: Path, index_files: int) -> None:
+    """Units of deleted records have expired; the index is that of the log that is left."""
+    verdict = verified(store, Meanwhile(happens=partial(expire, store, index_files=index_files)))
+
+    assert verdict.findings == []
+    assert verdict.parts["queues"].numbers["expired"]
+    assert verdict.parts["index"].numbers["messages"] == verdict.parts["queues"].numbers["matched"]
+
+
+@pytest.mark.parametrize("index_files", [0, 3])
+def test_what_is_deleted_before_index_files_are_recomputed_is_no_finding(store: Path, index_files: int) -> None:
+    """The keys that are left are those of a log that begins later."""
+    whole = verified(store, OneByOne()).parts["index"].numbers
+    happens = _AtSecondReading(partial(expire, store, index_files=index_files))
+    verdict = verified(store, Meanwhile(happens=happens))
+    left = verdict.parts["index"].numbers
+
+    assert verdict.findings == []
+    assert 0 < left["messages"] < whole["messages"]
+    assert left["files"] == whole["files"] - index_files
+
+
+def test_a_newest_segment_that_disappears_is_no_retention(store: Path) -> None:
+    """It is an error with the file's name, not a store that is well."""
+    newest = segments_of(store)[-1]
+    with pytest.raises(FileNotFoundError, match="not by retention") as caught:
+        verified(store, Meanwhile(happens=partial(newest.unlink, missing_ok=True)))
+
+    assert caught.value.filename == str(newest)
+
+
+def test_a_queue_that_is_made_meanwhile_is_looked_at(store: Path, tmp_path: Path) -> None:
+    """Its folder was not in the first listing."""
+    queues = store / "consumequeue" / TOPIC
+    queues.rename(tmp_path / "not made yet")
+
+    def make() -> None:
+        if not queues.exists():
+            (tmp_path / "not made yet").rename(queues)
+
+    with patch("jobs.store.queue_ends._look_at_all", followed(_look_at_all, make)):
+        verdict = verified(store, OneByOne())
+
+    assert verdict.findings == []
+
+
+def test_a_queue_that_is_deleted_meanwhile_is_missing(store: Path) -> None:
+    """Its messages are in the log; what is told is the finding that an earlier deletion would be."""
+    queues = store / "consumequeue" / TOPIC
+    with patch(
+        "jobs.store.queue_ends._look_at_all", followed(_look_at_all, partial(shutil.rmtree, queues, ignore_errors=True))
+    ):
+        verdict = verified(store, OneByOne())
+
+    assert {finding.kind for finding in verdict.findings} == {DifferenceKind.MISSING_QUEUE.value}
+    assert {finding.file.split("/")[1] for finding in verdict.findings} == {TOPIC}
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Return the files that were built."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name.isdigit())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_index_files_are_those_of_the_log_that_is_left(store: Path, tmp_path: Path) -> None:
+    """As if the segments had been deleted before."""
+    for out, workers in (
+        (tmp_path / "meanwhile", Meanwhile(happens=partial(expire, store))),
+        (tmp_path / "before", OneByOne()),
+    ):
+        request = rebuilding.Request(str(store), str(out))
+        result = rebuilding.rebuild(request, workers, {})
+        assert result.exit_code is ExitCode.CLEAN
+
+    assert content(tmp_path / "meanwhile") == content(tmp_path / "before")
+    assert content(tmp_path / "before")
+
+
+def test_queues_are_those_of_the_log_that_is_left(store: Path, tmp_path: Path) -> None:
+    """As if the segments had been deleted before; scratch files of what is gone are gone."""
+    starts = []
+    for out, workers in (
+        (tmp_path / "meanwhile", Meanwhile(happens=partial(expire, store))),
+        (tmp_path / "before", OneByOne()),
+    ):
+        request = rebuild_consumequeue.Request(str(store), out, conf=BrokerConf(), release=release_of(NAME))
+        starts.append(rebuild_consumequeue.rebuild(request, workers, {}).from_offset)
+
+    assert starts == [2 * 16384] * 2
+    assert content(tmp_path / "meanwhile") == content(tmp_path / "before")
+    assert content(tmp_path / "before")

@@ -1,0 +1,58 @@
+"""What executors see of a log, whatever its files are called, and that a broker shortens meanwhile."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from jobs.store import executor_view as presence
+from jobs.store.executor_view import seen_by_executors, unseen
+from jobs.store.listing import list_store
+
+
+@pytest.mark.parametrize("is_one_process", [True, False])
+@pytest.mark.parametrize("name", ["store", "a b", "50%20", "[x]{y}*?", "größe#1", "back\\slash"])
+def test_segments_are_found_again_whatever_their_folder_is_called(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, is_one_process: bool
+) -> None:
+    """One process goes by Spark's list of files, a cluster by what its executors find: both give our spelling."""
+    monkeypatch.setattr(presence, "is_one_process", lambda _: is_one_process)
+    folder = tmp_path / name / "commitlog"
+    folder.mkdir(parents=True)
+    for start in (0, 16384):
+        (folder / f"{start:020d}").write_bytes(bytes(16384))
+    segments = list_store(str(tmp_path / name)).segments
+
+    seen = seen_by_executors(spark, segments[:1])
+
+    assert seen == {str(folder / f"{0:020d}")}
+    assert unseen(segments, seen) == [segments[1]]
+
+
+def test_a_session_of_this_machine_is_one_process(spark: SparkSession) -> None:
+    """The tests' own is; `local-cluster` has executors of their own."""
+    assert presence.is_one_process(spark)
+
+
+def test_a_segment_deleted_between_sparks_listing_and_its_look_is_left_out(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention may come at any moment; it is the reading tasks that find out what is gone."""
+    (tmp_path / "commitlog").mkdir()
+    files = [tmp_path / "commitlog" / f"{start:020d}" for start in (0, 16384)]
+    for file in files:
+        file.write_bytes(bytes(16384))
+    segments = list_store(str(tmp_path)).segments
+    frames = type(spark.range(1))
+    select = frames.select
+
+    def delete_first(frame: DataFrame, *columns: str) -> DataFrame:
+        files[0].unlink(missing_ok=True)
+        return select(frame, *columns)
+
+    monkeypatch.setattr(frames, "select", delete_first)
+    monkeypatch.setattr(presence, "is_one_process", lambda _: False)
+    seen = seen_by_executors(spark, segments)
+
+    assert seen == {str(files[1])}
+    assert unseen(segments, seen) == []

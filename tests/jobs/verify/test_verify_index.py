@@ -1,0 +1,325 @@
+"""Index files held against the log: what nothing explains is a finding, what something explains is a note."""
+
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from jobs.products.index.file_builder import RealFile
+from jobs.products.index.settings import Wanted
+from jobs.products.index.survivors import Placing, Survivor
+from jobs.store.listing import list_store
+from jobs.store.workers import OneByOne
+from jobs.verify.findings import Finding, PartReport
+from jobs.verify.index import verify_index
+from rmq_formats.commitlog.layout import MAGIC_V1
+from rmq_formats.commitlog.record import encode_record, new_record
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.file import IndexFile, IndexWriter
+from rmq_formats.indexfile.keys import index_keys
+from rmq_formats.indexfile.layout import Geometry, IndexHeader
+from rmq_formats.release import Release, rules_of
+from rmq_formats.store import decode_checkpoint, encode_checkpoint
+from tests.golden import GOLDEN, SCENARIO
+from tests.rmq_formats.stores import stored_records
+
+StoreOf = Callable[[str], Path]
+TINY = Geometry(100, 20)
+
+
+def checked(store: Path, release: str | None = None) -> PartReport:
+    """Verify a store's index files."""
+    commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
+    listing = list_store(str(store), commitlog=commitlog)
+    return verify_index(OneByOne(), listing, Wanted(100, 20, release))
+
+
+@pytest.fixture
+def store(golden: StoreOf, tmp_path: Path) -> Path:
+    """Copy a store that may be damaged."""
+    copy = tmp_path / "store"
+    shutil.copytree(golden("b533-base"), copy)
+    return copy
+
+
+def index_file(store: Path, number: int) -> Path:
+    """Return one of its index files."""
+    return sorted((store / "index").iterdir())[number]
+
+
+def the_finding(store: Path, release: str | None = "5.3.3") -> Finding:
+    """Return the only finding."""
+    (finding,) = checked(store, release).findings
+    return finding
+
+
+EXPLAINED = {
+    "crash-after": "restart duplicates after a crash",
+    "crash-later": "restart duplicates after a crash",
+    "expired": "history before the first segment",
+}
+# The independent model's own count of entries that the log has and the index has not, or the other way round.
+LIVE = {"b498-live": ("behind", 3), "b533-live": ("ahead", 2)}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_every_golden_store_is_explained(golden: StoreOf, name: str) -> None:
+    """Equal, or equal under the class that its history is known to have; the rules are found out, not given."""
+    report = checked(golden(name))
+    explained = {note.split(": ")[1] for note in report.notes if note.startswith("index/")}
+    counted, number = LIVE.get(name, ("behind", 3 if name == "b533-crash-before" else 0))
+
+    assert [finding.text for finding in report.findings if finding.kind != "checkpoint_index_time"] == []
+    assert report.numbers.get(counted, 0) == number
+    assert explained == {EXPLAINED[SCENARIO[name]]} if SCENARIO[name] in EXPLAINED else len(explained) <= 1
+    assert (
+        sum(report.numbers.get(key, 0) for key in ("equal", "restarted", "history", "ahead")) == report.numbers["files"]
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name != "b533-live"])
+def test_the_checkpoint_of_every_store_has_the_end_of_the_newest_full_file(golden: StoreOf, name: str) -> None:
+    """A store copied while live may be one file behind."""
+    assert not [finding for finding in checked(golden(name)).findings if finding.kind == "checkpoint_index_time"]
+
+
+def test_a_changed_bit_of_an_entry_is_named_by_its_field(store: Path) -> None:
+    """Place, what stands there, what should."""
+    path = index_file(store, 4)
+    data = bytearray(path.read_bytes())
+    at = TINY.entry_position(7) + 8
+    before = int.from_bytes(data[at - 4 : at + 4], "big")
+    data[at + 3] ^= 0x10
+    path.write_bytes(data)
+    finding = the_finding(store)
+
+    assert (finding.kind, finding.file, finding.field) == (
+        "bit_damage",
+        f"index/{path.name}",
+        "entry 7 physical_offset",
+    )
+    assert (finding.offset, finding.expected, finding.found) == (at - 4, str(before), str(before ^ 0x10))
+
+
+def test_a_changed_slot_and_a_changed_header_field_are_named(store: Path) -> None:
+    """The header first, for everything else depends on it."""
+    path = index_file(store, 4)
+    data = bytearray(path.read_bytes())
+    slot = next(slot for slot in range(100) if data[40 + 4 * slot + 3])
+    data[40 + 4 * slot + 3] ^= 1
+    path.write_bytes(data)
+    assert the_finding(store).field == f"slot {slot} newest_entry"
+
+    data[15] ^= 1
+    path.write_bytes(data)
+    assert the_finding(store).field == "header end_timestamp"
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        (lambda data: data[:500], "truncated"),
+        (lambda data: bytes(len(data)), "zeroed"),
+        (lambda data: data[:600] + bytes(240), "zeroed"),
+        (lambda data: data[:40] + bytes(400) + data[440:], "zeroed"),
+        (lambda data: data[:36] + bytes([0, 0, 0, 9]) + data[40:], "half_written"),
+        (lambda data: data[:36] + bytes([0, 0, 9, 9]) + data[40:], "header_damage"),
+        (lambda data: data + bytes(20), "wrong_geometry"),
+        (lambda data: data[:440] + random.Random(2).randbytes(400), "foreign"),
+    ],
+    ids=["cut", "all", "entries", "slots", "count", "count beyond", "longer", "random"],
+)
+def test_damage_has_a_class(store: Path, damage: Callable[[bytes], bytes], kind: str) -> None:
+    """What operators look for when a file is wrong."""
+    path = index_file(store, 5)
+    path.write_bytes(damage(path.read_bytes()))
+
+    assert (the_finding(store).kind, the_finding(store).file) == (kind, f"index/{path.name}")
+
+
+def test_a_file_of_another_release_is_told_by_its_slot_count(golden: StoreOf) -> None:
+    """Nothing but `hash_slot_count` differs between 4.7.0 and 4.7.1."""
+    report = checked(golden("b470-clock"), "4.7.1")
+
+    assert {finding.kind for finding in report.findings} == {"other_rule"}
+    assert {finding.field for finding in report.findings} == {"header hash_slot_count"}
+
+
+def test_missing_files_are_found_between_others_and_at_both_ends(store: Path) -> None:
+    """With the number of keys that have no entry."""
+    names = sorted(path.name for path in (store / "index").iterdir())
+    for number in (0, 4, 5, 12):
+        (store / "index" / names[number]).unlink()
+    findings = checked(store, "5.3.3").findings
+
+    assert [(finding.kind, finding.file, finding.times) for finding in findings if finding.field] == [
+        ("missing_index_entries", f"index/{names[1]}", 19),
+        ("missing_index_entries", f"index/{names[6]}", 38),
+        ("missing_index_entries", f"index/{names[11]}", 1),
+    ]
+
+
+def test_what_a_crashed_broker_had_not_indexed_yet_is_a_number(store: Path) -> None:
+    """It will, at its next start; without `abort` nobody will."""
+    index_file(store, 12).unlink()
+    (store / "abort").touch()
+    report = checked(store, "5.3.3")
+
+    assert report.findings == []
+    assert report.numbers["behind"] == 1
+
+
+def test_a_checkpoint_with_another_index_time_is_a_finding(store: Path) -> None:
+    """After a crash it decides which files the broker deletes."""
+    path = store / "checkpoint"
+    checkpoint = decode_checkpoint(path.read_bytes())
+    path.write_bytes(encode_checkpoint(checkpoint._replace(index_timestamp=checkpoint.index_timestamp + 5_000_000)))
+    finding = the_finding(store)
+
+    assert (finding.kind, finding.file, finding.offset) == ("checkpoint_index_time", "checkpoint", 16)
+    assert finding.expected == str(checkpoint.index_timestamp)
+
+
+def test_killed_before_the_first_full_files_time_was_written_the_checkpoint_has_none(store: Path) -> None:
+    """It is written a moment after the second file is made; without a kill, none is too little."""
+    for path in sorted((store / "index").iterdir())[2:]:
+        path.unlink()
+    path = store / "checkpoint"
+    path.write_bytes(encode_checkpoint(decode_checkpoint(path.read_bytes())._replace(index_timestamp=0)))
+    clean = [finding.kind for finding in checked(store).findings]
+    (store / "abort").touch()
+    killed = [finding.kind for finding in checked(store).findings]
+
+    assert "checkpoint_index_time" in clean
+    assert "checkpoint_index_time" not in killed
+
+
+def test_two_files_that_were_written_over_each_other_are_explained(tmp_path: Path) -> None:
+    """One message with more keys than a file takes, rolled twice in a millisecond: two files, one name."""
+    record = new_record(
+        topic=b"T",
+        magic_code=MAGIC_V1,
+        properties=b"KEYS\x01" + b" ".join(b"key%d" % number for number in range(50)) + b"\x02",
+        store_timestamp=1_700_000_000_000,
+    )
+    segment = encode_record(record).ljust(16384, b"\0")
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(segment)
+    release = Release.of("5.3.3")
+    hashes = [index_key_hash(text) for text in index_keys(record, release)]
+    made: list[IndexFile] = []
+    previous: IndexHeader | None = None
+    over: bytearray | None = None
+    for number in range(3):
+        made.append(IndexFile.created(TINY, previous, over))
+        for key_hash in hashes[19 * number : 19 * (number + 1)]:
+            made[-1].put(key_hash, 0, record.store_timestamp, release.hash_slot_count)
+        previous = made[-1].header
+        over = bytearray(made[-1].encode()) if number == 1 else None
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "20231114221320000").write_bytes(made[0].encode())
+    (tmp_path / "index" / "20231114221320001").write_bytes(made[2].encode())
+    kinds = {finding.kind: finding for finding in checked(tmp_path, "5.3.3").findings}
+
+    assert set(kinds) == {"overwritten", "missing_index_entries"}
+    assert kinds["overwritten"].file == "index/20231114221320001"
+    assert kinds["missing_index_entries"].times == 19
+
+
+@pytest.mark.parametrize("restarts", [(7,), (7, 20), (7, 8, 9), (30, 31)])
+@pytest.mark.parametrize("back", [1, 3])
+def test_a_restart_inside_a_file_is_explained(
+    golden: StoreOf, tmp_path: Path, restarts: tuple[int, ...], back: int
+) -> None:
+    """A killed broker may keep its unfinished file, and index its last messages into it once more."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b533-clock"), store)
+    shutil.rmtree(store / "index")
+    (store / "index").mkdir()
+    log = [stored.record for stored in stored_records(store)]
+    writer = IndexWriter(TINY, rules_of((0, Release.of("5.3.3"))))
+    done = 0
+    for restart in (*restarts, len(log)):
+        for record in log[done:restart]:
+            writer.dispatch(record)
+        # What stands before the file's end is skipped; the message at its end is not.
+        done = max(restart - back, 0)
+    for number, file in enumerate(writer.files):
+        (store / "index" / f"202311142213{number:05d}").write_bytes(file.encode(1))
+    report = checked(store, "5.3.3")
+
+    assert [finding for finding in report.findings if finding.kind != "checkpoint_index_time"] == []
+    assert report.numbers.get("restarted", 0) >= 1
+    assert report.numbers["behind"] == 0
+
+
+def test_index_files_may_be_older_than_the_log(store: Path) -> None:
+    """From 5.1.1 on log and index expire each on its own; what is older than the log is believed as it is."""
+    segments = sorted((store / "commitlog").iterdir())
+    for segment in segments[:2]:
+        segment.unlink()
+    report = checked(store, "5.3.3")
+
+    assert report.findings == []
+    assert report.numbers["history"] > 1
+    assert report.numbers["equal"] > 1
+
+
+def test_a_file_that_grows_while_it_is_read_is_judged_by_the_entries_it_had(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a running broker slots and header are newer than what was looked at first."""
+    path = index_file(store, 11)
+    whole = path.read_bytes()
+    index_file(store, 12).unlink()
+    earlier = bytearray(whole)
+    slot = int.from_bytes(whole[TINY.entry_position(19) : TINY.entry_position(19) + 4], "big") % 100
+    earlier[40 + 4 * slot : 44 + 4 * slot] = whole[TINY.entry_position(19) + 16 : TINY.entry_position(20)]
+    earlier[36:40] = (19).to_bytes(4, "big")
+    earlier[TINY.entry_position(19) :] = bytes(20)
+    path.write_bytes(earlier)
+    look = Placing.place_all
+
+    def grow(placing: Placing, files: Sequence[RealFile]) -> list[Survivor]:
+        found = look(placing, files)
+        path.write_bytes(whole)
+        return found
+
+    monkeypatch.setattr(Placing, "place_all", grow)
+    (store / "abort").touch()
+    report = checked(store, "5.3.3")
+
+    assert [finding.text for finding in report.findings if finding.kind != "checkpoint_index_time"] == []
+    assert report.numbers["growing"] == 1
+
+
+def test_a_kill_between_slot_and_header_leaves_a_file_half_written(store: Path) -> None:
+    """The entry that the slot points at is not counted."""
+    path = index_file(store, 12)
+    data = bytearray(path.read_bytes())
+    count = int.from_bytes(data[36:40], "big")
+    slot = next(slot for slot in range(100) if not any(data[40 + 4 * slot : 44 + 4 * slot]))
+    data[40 + 4 * slot : 44 + 4 * slot] = count.to_bytes(4, "big")
+    path.write_bytes(data)
+
+    assert the_finding(store).kind == "half_written"
+
+
+def test_a_store_without_index_files_has_nothing_to_verify(store: Path) -> None:
+    """Some brokers keep none."""
+    shutil.rmtree(store / "index")
+
+    assert checked(store).findings == []
+    assert checked(store).numbers == {"files": 0}
+
+
+def test_an_index_in_rocksdb_is_named_by_its_keys_not_by_its_folder(store: Path) -> None:
+    """Every newer store has the folder."""
+    (store / "rocksdbstore").mkdir()
+    (store / "rocksdbstore" / "000004.log").write_bytes(b"nothing of interest")
+    assert not [note for note in checked(store).notes if "RocksDB" in note]
+
+    (store / "rocksdbstore" / "000005.log").write_bytes(b"\x00\x11495200000@Orders@K@k1@7F00@\x00\x00")
+    assert [note for note in checked(store).notes if "000005.log: an index in RocksDB" in note]

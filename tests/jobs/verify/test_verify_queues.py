@@ -1,0 +1,390 @@
+"""`verify`, queue part: nothing is said of what real brokers wrote, and of one planted fault exactly that."""
+
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.products.queues.settings import known_releases, queue_rules
+from jobs.store.listing import list_store
+from jobs.store.workers import OneByOne
+from jobs.verify.findings import Finding, PartReport
+from jobs.verify.queues import verify_queues
+from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.commitlog.layout import HEAD
+from rmq_formats.consumequeue.layout import BATCH_UNIT, UNIT
+from rmq_formats.consumequeue.unit import PRE_BLANK, decode_unit
+from rmq_formats.store import name_of_offset
+from tests.golden import GOLDEN, golden_stores, release_of
+from tests.support.stores import records_of, segments_of
+
+Golden = Callable[[str], Path]
+
+FILE = 200
+T1 = "consumequeue/T1/0"  # 26 units in three files
+
+
+def verified(store: Path, name: str = "b551-base", range_size: int = 1 << 30) -> PartReport:
+    """Verify the queues of a store that the release of *name* wrote."""
+    listing = list_store(str(store), commitlog=[str(path) for path in sorted(store.glob("commitlog-*"))])
+    rules = queue_rules(listing, known_releases(listing, release_of(name)).value, BrokerConf())
+    return verify_queues(OneByOne(), listing, rules, range_size)
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name != "b551-rockscq"])
+def test_nothing_is_said_of_what_a_real_broker_wrote(golden: Golden, name: str) -> None:
+    """Whatever the release and whatever happened: crashes, expiry, copies of a live store."""
+    report = verified(golden(name), name)
+
+    assert report.findings == []
+    assert report.numbers["matched"] == report.numbers["expected"] > 0
+
+
+@pytest.mark.parametrize("name", ["b533-crash-before", "b498-live"])
+def test_what_was_not_dispatched_yet_is_a_number(golden: Golden, name: str) -> None:
+    """The newest record has no unit, because the broker had not come to it."""
+    store = golden(name)
+    *_, (newest, _) = records_of(segments_of(store))
+
+    assert verified(store, name).numbers["behind"] == newest.total_size
+
+
+@pytest.mark.parametrize("name", golden_stores("expired"))
+def test_units_of_deleted_messages_are_a_number(golden: Golden, name: str) -> None:
+    """Log and queues expire file by file, each by itself."""
+    assert verified(golden(name), name).numbers["expired"] == 16
+
+
+def test_queues_in_rocksdb_are_named_and_left_alone(golden: Golden) -> None:
+    """No finding where nothing was looked at."""
+    report = verified(golden("b551-rockscq"))
+
+    assert report.findings == []
+    assert "RocksDB" in report.notes[0]
+
+
+class Store:
+    """A copy of a real store, to be damaged."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.root = root
+        self.name = name
+
+    def file(self, queue: str, position: int, unit: int = UNIT.size, size: int = FILE) -> tuple[Path, int]:
+        """Return the file that holds a unit, and where in it."""
+        at = position * unit
+        return self.root / queue / name_of_offset(at // size * size), at % size
+
+    def unit(self, queue: str, position: int) -> bytes:
+        """Return a unit's bytes."""
+        path, at = self.file(queue, position)
+        return path.read_bytes()[at : at + UNIT.size]
+
+    def write(self, queue: str, position: int, data: bytes, byte: int = 0) -> None:
+        """Overwrite bytes of a unit."""
+        path, at = self.file(queue, position)
+        overwrite(path, at + byte, data)
+
+    def findings(self) -> list[Finding]:
+        """Verify."""
+        return verified(self.root, self.name).findings
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    """Change bytes of a file."""
+    content = bytearray(path.read_bytes())
+    content[at : at + len(data)] = data
+    path.write_bytes(bytes(content))
+
+
+@pytest.fixture
+def store(golden: Golden, tmp_path: Path) -> Store:
+    """Give a copy of a healthy store."""
+    return Store(Path(shutil.copytree(golden("b551-base"), tmp_path / "store")), "b551-base")
+
+
+def only(store: Store, kind: str, file: str, offset: int | None, times: int = 1) -> Finding:
+    """Return the one finding of a store, which must be this."""
+    findings = store.findings()
+    assert [(f.kind, f.file, f.offset, f.times) for f in findings] == [(kind, file, offset, times)]
+    return findings[0]
+
+
+def test_a_unit_that_points_between_records_dangles(store: Store) -> None:
+    """The place is the unit's, and what should stand there is said."""
+    whole = decode_unit(store.unit(T1, 12))
+    store.write(T1, 12, struct.pack(">q", whole.physical_offset + 1))
+    finding = only(store, "dangling_unit", f"{T1}/{name_of_offset(200)}", 40)
+
+    assert finding.found.startswith(f"offset {whole.physical_offset + 1},")
+    assert finding.expected.startswith(f"offset {whole.physical_offset},")
+
+
+def test_a_unit_behind_the_end_of_the_log_is_told(store: Store) -> None:
+    """In a store that was closed in order no unit can be newer than its log."""
+    store.write(T1, 12, struct.pack(">q", 1 << 40))
+    only(store, "unit_behind_log", f"{T1}/{name_of_offset(200)}", 40)
+
+
+def test_a_unit_of_a_record_that_the_log_lost_is_told(store: Store) -> None:
+    """The unit is right; the log is damaged."""
+    unit = decode_unit(store.unit(T1, 3))
+    overwrite(store.root / "commitlog" / name_of_offset(0), unit.physical_offset, b"U" * 30)
+    only(store, "unit_of_damaged_record", f"{T1}/{name_of_offset(0)}", 60)
+
+
+def test_a_wrong_size_is_told(store: Store) -> None:
+    """Field by field: the place is the field's."""
+    size = decode_unit(store.unit(T1, 12)).size
+    store.write(T1, 12, struct.pack(">i", size + 1), UNIT.offset("size"))
+    finding = only(store, "wrong_size", f"{T1}/{name_of_offset(200)}", 48)
+
+    assert (finding.field, finding.found, finding.expected) == ("size", str(size + 1), str(size))
+
+
+def test_the_hash_of_another_text_is_told(store: Store) -> None:
+    """A consumer that filters by tags never sees the message."""
+    code = decode_unit(store.unit(T1, 12)).tags_code
+    store.write(T1, 12, struct.pack(">q", 12345), UNIT.offset("tags_code"))
+    finding = only(store, "wrong_tags_code", f"{T1}/{name_of_offset(200)}", 52)
+
+    assert (finding.field, finding.found, finding.expected) == ("tags_code", "12345", str(code))
+
+
+def test_another_time_of_delivery_is_told(store: Store) -> None:
+    """A delayed message's unit holds a time."""
+    queue = "consumequeue/SCHEDULE_TOPIC_XXXX/0"
+    due = decode_unit(store.unit(queue, 0)).tags_code
+    store.write(queue, 0, struct.pack(">q", due + 1000), UNIT.offset("tags_code"))
+    only(store, "wrong_tags_code", f"{queue}/{name_of_offset(0)}", 12)
+
+
+@pytest.mark.parametrize("other", ["consumequeue/T1/1", "consumequeue/T2/0"])
+def test_a_unit_of_another_queue_is_told(store: Store, other: str) -> None:
+    """Of the same topic, or of another."""
+    store.write(T1, 12, store.unit(other, 1))
+    finding = only(store, "unit_of_other_queue", f"{T1}/{name_of_offset(200)}", 40)
+
+    assert f"a record of {other.split('/')[1]} {other.split('/')[2]}" in finding.found
+
+
+def test_a_unit_of_a_hidden_record_is_told(golden: Golden, tmp_path: Path) -> None:
+    """Up to 4.2.0 prepared messages lie in their own topic, and no unit may lead to them."""
+    store = Store(Path(shutil.copytree(golden("b420-base"), tmp_path / "store")), "b420-base")
+    prepared = next(record for record, _ in records_of(segments_of(store.root)) if record.sys_flag & 0xC == 4)
+    store.write(T1, 12, UNIT.pack(prepared.physical_offset, prepared.total_size, 0))
+    only(store, "unit_of_hidden_record", f"{T1}/{name_of_offset(200)}", 40)
+
+
+def test_a_unit_that_stands_twice_is_told(store: Store) -> None:
+    """In place of another, whose message is never consumed."""
+    store.write(T1, 12, store.unit(T1, 11))
+    finding = only(store, "duplicate_unit", f"{T1}/{name_of_offset(200)}", 40)
+
+    assert finding.expected.startswith("offset ")
+
+
+def test_a_unit_appended_twice_is_told(store: Store) -> None:
+    """Behind all others: nothing is lost, a message is consumed twice."""
+    store.write(T1, 26, store.unit(T1, 25))
+    only(store, "duplicate_unit", f"{T1}/{name_of_offset(400)}", 120)
+
+
+def test_a_unit_inserted_twice_is_told_and_not_what_it_pushes_on(store: Store) -> None:
+    """All later units stand one place too high, for one reason."""
+    units = [store.unit(T1, n) for n in range(26)]
+    for position, unit in enumerate([*units[:13], *units[12:]]):
+        store.write(T1, position, unit)
+    only(store, "duplicate_unit", f"{T1}/{name_of_offset(200)}", 60)
+
+
+def test_exchanged_units_are_told(store: Store) -> None:
+    """Both are there, in the wrong order."""
+    first, second = store.unit(T1, 11), store.unit(T1, 12)
+    store.write(T1, 11, second + first)
+    only(store, "out_of_order", f"{T1}/{name_of_offset(200)}", 20, times=2)
+
+
+def test_a_lost_last_unit_is_told(store: Store) -> None:
+    """In a store that was closed in order every record has its unit."""
+    store.write(T1, 25, bytes(UNIT.size))
+    finding = only(store, "missing_unit", f"{T1}/{name_of_offset(400)}", 100)
+
+    assert finding.expected.startswith("offset ")
+
+
+def test_a_lost_unit_is_told_and_not_what_moved_up(store: Store) -> None:
+    """All later units stand one place too low, for one reason."""
+    units = [store.unit(T1, n) for n in range(26)]
+    for position, unit in enumerate([*units[:12], *units[13:], bytes(UNIT.size)]):
+        store.write(T1, position, unit)
+    only(store, "missing_unit", f"{T1}/{name_of_offset(200)}", 40)
+    numbers = verified(store.root, store.name).numbers
+
+    assert numbers["misplaced"] == 13
+    assert numbers["matched"] + numbers["misplaced"] + 1 == numbers["expected"]
+
+
+def test_a_gap_in_the_queue_offsets_is_told(store: Store) -> None:
+    """The broker appends where the queue ends, whatever number the record has."""
+    last = [
+        record for record, _ in records_of(segments_of(store.root)) if record.topic == "T1" and not record.queue_id
+    ][-1]
+    segment = last.physical_offset // 16384 * 16384
+    place = last.physical_offset - segment + 20  # the record's queue_offset
+    overwrite(store.root / "commitlog" / name_of_offset(segment), place, struct.pack(">q", last.queue_offset + 3))
+    finding = only(store, "misplaced_unit", f"{T1}/{name_of_offset(400)}", 100)
+
+    assert finding.found == "the unit of queue offset 28"
+
+
+def test_a_hole_is_told(store: Store) -> None:
+    """A broker that starts now takes the queue for ended there."""
+    store.write(T1, 12, bytes(2 * UNIT.size))
+    only(store, "hole", f"{T1}/{name_of_offset(200)}", 40, times=2)
+
+
+def test_a_blank_in_place_of_a_message_is_told(store: Store) -> None:
+    """Blanks stand only before messages that are gone."""
+    store.write(T1, 0, UNIT.pack(*PRE_BLANK))
+    only(store, "blank_inside", f"{T1}/{name_of_offset(0)}", 0)
+
+
+def test_a_unit_that_is_none_is_told(store: Store) -> None:
+    """Neither a place nor a size can be negative."""
+    store.write(T1, 12, b"\xff" * 12)
+    only(store, "corrupt_unit", f"{T1}/{name_of_offset(200)}", 40)
+
+
+def test_bytes_behind_the_last_unit_are_told(store: Store) -> None:
+    """The rest of the last file is zeros."""
+    store.write(T1, 28, b"x", 7)
+    finding = only(store, "tail_not_zero", f"{T1}/{name_of_offset(400)}", 167)
+
+    assert finding.found.startswith("78")
+
+
+def test_a_missing_file_in_the_middle_is_told_once(store: Store) -> None:
+    """Not unit by unit."""
+    (store.root / T1 / name_of_offset(200)).unlink()
+    only(store, "missing_file", f"{T1}/{name_of_offset(200)}", None, times=10)
+
+
+@pytest.mark.parametrize(("base", "times"), [(0, 10), (400, 6)])
+def test_a_missing_first_or_last_file_is_told_once(store: Store, base: int, times: int) -> None:
+    """The log still has its messages."""
+    (store.root / T1 / name_of_offset(base)).unlink()
+    only(store, "missing_file", f"{T1}/{name_of_offset(base)}", None, times=times)
+
+
+def test_a_file_of_another_size_is_told_and_not_the_units_it_lost(store: Store) -> None:
+    """A broker refuses to load it."""
+    path = store.root / T1 / name_of_offset(200)
+    path.write_bytes(path.read_bytes()[:180])
+    finding = only(store, "wrong_file_size", f"{T1}/{name_of_offset(200)}", 180)
+
+    assert (finding.found, finding.expected) == ("180", "200")
+
+
+@pytest.mark.parametrize(("is_closed", "kinds"), [(True, ["wrong_file_size"]), (False, [])])
+def test_an_empty_last_file_is_told_of_a_closed_store_only(store: Store, is_closed: bool, kinds: list[str]) -> None:
+    """A broker makes the file first and gives it its size then; it may be killed between."""
+    if not is_closed:
+        (store.root / "abort").touch()
+    (store.root / T1 / name_of_offset(600)).touch()
+
+    assert [finding.kind for finding in store.findings()] == kinds
+
+
+def test_queues_of_empty_files_alone_are_told(store: Store) -> None:
+    """Nothing is divided by what is not there."""
+    for path in store.root.glob("consumequeue/*/*/*"):
+        path.write_bytes(b"")
+
+    kinds = {finding.kind for finding in store.findings()}
+
+    assert kinds == {"missing_file", "consumer_offset_behind_queue", "delay_offset_behind_queue"}
+
+
+def test_a_file_that_is_no_queue_file_is_told(store: Store) -> None:
+    """By its name."""
+    (store.root / T1 / "00000000000000000200.bak").write_bytes(bytes(200))
+    only(store, "unexpected_file", f"{T1}/00000000000000000200.bak", None)
+
+
+def test_a_deleted_queue_is_told_once(store: Store) -> None:
+    """Not message by message."""
+    shutil.rmtree(store.root / T1)
+    finding = only(store, "missing_queue", T1, None)
+
+    assert finding.expected == "26 units, the first of offset 0"
+
+
+def test_a_topic_that_was_made_again_is_told(store: Store) -> None:
+    """The queue holds the messages that came after; those from before have none."""
+    units = [store.unit(T1, n) for n in range(26)]
+    shutil.rmtree(store.root / T1)
+    (store.root / T1).mkdir()
+    for number, unit in enumerate(units[20:]):
+        segment, position = divmod(decode_unit(unit).physical_offset, 16384)
+        place = position + HEAD.offset("queue_offset")
+        overwrite(store.root / "commitlog" / name_of_offset(segment * 16384), place, struct.pack(">q", number))
+    (store.root / T1 / name_of_offset(0)).write_bytes(b"".join(units[20:]).ljust(FILE, b"\0"))
+    only(store, "queue_restarted", f"{T1}/{name_of_offset(0)}", 0, times=20)
+
+
+def test_a_record_whose_number_was_given_already_is_told(store: Store) -> None:
+    """The broker drops it, and tells nobody but its log file."""
+    last = decode_unit(store.unit(T1, 25))
+    segment, position = divmod(last.physical_offset, 16384)
+    place = position + HEAD.offset("queue_offset")
+    overwrite(store.root / "commitlog" / name_of_offset(segment * 16384), place, struct.pack(">q", 7))
+    store.write(T1, 25, bytes(UNIT.size))
+    only(store, "dropped_record", f"{T1}/{name_of_offset(0)}", 140)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("base_offset", 9), ("batch_count", 9), ("store_timestamp", 9), ("tags_code", 9), ("size", 9)]
+)
+def test_a_wrong_field_of_a_batch_unit_is_told(golden: Golden, tmp_path: Path, field: str, value: int) -> None:
+    """Consumers count the messages of a batch by it."""
+    store = Store(Path(shutil.copytree(golden("b551-types"), tmp_path / "store")), "b551-types")
+    queue = "batchconsumequeue/TB/0"
+    path = store.root / queue / name_of_offset(0)
+    code = next(item.code for item in BATCH_UNIT.fields if item.name == field)
+    overwrite(path, BATCH_UNIT.size + BATCH_UNIT.offset(field), struct.pack(">" + code, value))
+    kind = {"tags_code": "wrong_tags_code", "size": "wrong_size"}.get(field, "wrong_batch_field")
+    finding = only(store, kind, f"{queue}/{name_of_offset(0)}", BATCH_UNIT.size + BATCH_UNIT.offset(field))
+
+    assert (finding.field, finding.found) == (field, "9")
+
+
+def test_an_extension_unit_that_says_something_else_is_told(golden: Golden, tmp_path: Path) -> None:
+    """The unit itself holds only an address."""
+    store = Store(Path(shutil.copytree(golden("b498-cqext"), tmp_path / "store")), "b498-cqext")
+    overwrite(store.root / "consumequeue_ext/T1/0" / name_of_offset(0), 20 + 2, struct.pack(">q", 77))
+    finding = only(store, "wrong_tags_code", f"{T1}/{name_of_offset(0)}", 32)
+
+    assert finding.found == "77"
+
+
+def test_a_consumer_that_is_ahead_of_its_queue_is_told(store: Store) -> None:
+    """It would skip what comes next."""
+    path = store.root / "config" / "consumerOffset.json"
+    path.write_text(
+        json.dumps({"offsetTable": {"T1@group": {"0": 26, "1": 24}}}).replace('"0"', "0").replace('"1"', "1")
+    )
+    finding = only(store, "consumer_offset_behind_queue", "config/consumerOffset.json", None)
+
+    assert (finding.field, finding.found, finding.expected) == ("T1@group queue 1", "24", "at most 23")
+
+
+def test_a_delay_level_that_is_ahead_of_its_queue_is_told(store: Store) -> None:
+    """Its messages would not be delivered."""
+    (store.root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:1,16:2}}')
+    finding = only(store, "delay_offset_behind_queue", "config/delayOffset.json", None)
+
+    assert (finding.field, finding.found, finding.expected) == ("level 16", "2", "at most 1")

@@ -1,0 +1,63 @@
+"""`verify` leaves packed keys where every worker must reach them; where one does not, it says what to give."""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from socket import gethostname
+
+import pytest
+
+from jobs.storage.scratch import scratch_beside, scratch_for
+from jobs.store import workers
+from jobs.store.workers import SparkWorkers
+from tests.support.commands import runner
+from tests.support.meanwhile import Meanwhile
+
+StoreOf = Callable[[str], Path]
+ADVICE = f"not to be seen on {gethostname()}: give --scratch, a directory or URI that all workers reach"
+
+
+@pytest.mark.usefixtures("spark")
+def test_workers_that_do_not_see_the_drivers_temporary_files_are_told_of_the_option(
+    golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence with the host's name; with `--scratch` the same workers do the work."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+
+    def hide() -> None:
+        """Let the driver's directories be none of the workers'."""
+        for folder in (tmp_path / "temporary").iterdir():
+            shutil.rmtree(folder)
+
+    def elsewhere(spark: object) -> Meanwhile:
+        del spark
+        return Meanwhile(happens=hide)
+
+    monkeypatch.setattr(workers, SparkWorkers.__name__, elsewhere)
+    without = runner(capfd)("verify", golden("b533-base"), "--quiet")
+    given = runner(capfd)("verify", golden("b533-base"), "--quiet", "--scratch", tmp_path / "shared")
+
+    assert 1 == without.code
+    assert without.err.splitlines()[-1].startswith(f"rmq-lake: {tmp_path / 'temporary'}/")
+    assert without.err.splitlines()[-1].endswith(ADVICE)
+    assert 0 == given.code
+
+
+def test_who_reads_keys_without_seeing_their_directory_is_told_the_same(tmp_path: Path) -> None:
+    """All ranges may have been read where it is seen, and the work gone on where it is not."""
+    with scratch_for(None, {}) as scratch:
+        shutil.rmtree(scratch.location)
+        with pytest.raises(OSError, match=ADVICE), scratch.open("keys"):
+            pass
+    with scratch_beside(str(tmp_path), {}) as scratch, pytest.raises(FileNotFoundError), scratch.open("keys"):
+        pass
+
+
+def test_a_directory_that_was_given_is_no_reason_to_give_one(tmp_path: Path) -> None:
+    """Who named it needs to hear that it is not shared, not that there is an option."""
+    with scratch_for(str(tmp_path), {}) as scratch:
+        shutil.rmtree(scratch.location)
+        with pytest.raises(OSError, match=r"not to be seen on .*: no shared directory"), scratch.create("keys"):
+            pass

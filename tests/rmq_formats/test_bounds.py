@@ -1,0 +1,138 @@
+"""Compiled code never leaves its buffers: neither what it reads nor what it fills."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from rmq_formats.commitlog import columns, window
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.record import MessageRecord, encode_record
+from rmq_formats.commitlog.scan import Records, scan
+from rmq_formats.commitlog.segment import Framing, Piece
+from rmq_formats.consumequeue.collect import pack_units
+from rmq_formats.consumequeue.unit import QueueRules
+from rmq_formats.indexfile.build import RuleTable, pack_keys
+from rmq_formats.properties import PropertyParser
+from rmq_formats.release import NEWEST, rules_of
+from tests.rmq_formats.builders import a_blank, log_of
+from tests.rmq_formats.guards import Guarded, at_a_guarded_page, guarded
+from tests.rmq_formats.strategies import FRAMINGS, I32, mutations, records
+
+BASE = 1 << 40
+JIT_IS_OFF = os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"
+ANY_NUMBER_OF_TIMES = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@st.composite
+def hostile_segments(draw: st.DrawFn) -> tuple[bytes, Framing]:
+    """Draw records with lengths that lie, damage, and ends of any kind."""
+    framing = draw(FRAMINGS)
+    some = draw(st.lists(records(), max_size=4))
+    raw = bytearray(log_of(some, BASE, framing) + draw(st.sampled_from([b"", bytes(64), a_blank(40, framing)])))
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, max(len(raw) - 4, 0)))
+        raw[at : at + 4] = draw(I32).to_bytes(4, "big", signed=True)
+    return draw(mutations(bytes(raw))), framing
+
+
+def _page_guarded_room(type_: type[np.generic], count: int) -> NDArray[Any]:
+    size = count * np.dtype(type_).itemsize
+    return at_a_guarded_page(size).view(type_)
+
+
+def _decode(raw: bytes, framing: Framing, size: int) -> int:
+    """Scan a segment, make rows, units and index keys of its records, and return how many records there are."""
+    rows = 0
+    rules = RuleTable.of(rules_of((0, NEWEST)))
+    for parser in PropertyParser:
+        items = scan(
+            lambda at, length: raw[at : at + length], 0, len(raw), len(raw), BASE, framing, final=True, window=size
+        )
+        for item in items:
+            if isinstance(item, Piece):
+                continue
+            batch, bad = message_batch(item, parser)
+            rows += batch.num_rows + len(bad)
+            pack_units(item, QueueRules(), with_tags=True)
+            for _ in pack_keys(item, rules, with_places=True):
+                pass
+    return rows
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect by its Linux name")
+@given(segment=hostile_segments(), size=st.sampled_from([100, 300, 1 << 16]))
+@ANY_NUMBER_OF_TIMES
+def test_every_buffer_may_end_at_a_page_without_access(
+    monkeypatch: pytest.MonkeyPatch, segment: tuple[bytes, Framing], size: int
+) -> None:
+    """A byte read or written behind an end would kill the process."""
+    shim = SimpleNamespace(**{**vars(np), "empty": lambda count, type_: _page_guarded_room(type_, count)})
+    monkeypatch.setattr(window, "np", shim)
+    monkeypatch.setattr(columns, "_room", _page_guarded_room)
+    raw, framing = segment
+    assert _decode(raw, framing, size) >= 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect by its Linux name")
+@given(some=st.lists(records(), min_size=1, max_size=4))
+@ANY_NUMBER_OF_TIMES
+def test_records_may_stand_at_the_very_end_of_their_buffer(
+    monkeypatch: pytest.MonkeyPatch, some: list[MessageRecord]
+) -> None:
+    """What is copied in steps of eight bytes ends in steps of one."""
+    monkeypatch.setattr(columns, "_room", _page_guarded_room)
+    raw = b"".join(map(encode_record, some))
+    buffer = at_a_guarded_page(len(raw))
+    buffer[:] = np.frombuffer(raw, np.uint8)
+    sizes = np.array([record.total_size for record in some], np.int32)
+    positions = np.cumsum([0, *sizes[:-1]]).astype(np.int64)
+    batch, bad = message_batch(Records(buffer, 0, positions, sizes), PropertyParser.SPLIT)
+    assert (batch.column("body").to_pylist(), bad) == ([record.body for record in some], [])
+
+
+@pytest.mark.skipif(
+    not JIT_IS_OFF, reason="without the JIT only, as `make coverage` runs it; a slow test below runs this one"
+)
+@given(segment=hostile_segments(), size=st.sampled_from([100, 300, 1 << 16]))
+@ANY_NUMBER_OF_TIMES
+def test_no_index_is_negative_or_too_large(
+    monkeypatch: pytest.MonkeyPatch, segment: tuple[bytes, Framing], size: int
+) -> None:
+    """Python would silently read a negative index from the end, and cut a slice; these arrays raise."""
+    shim = SimpleNamespace(**{**vars(np), "empty": lambda count, type_: guarded(np.empty(count, type_))})
+    room = columns._room  # noqa: SLF001 - what the product allocates, with a guard around it
+    monkeypatch.setattr(window, "np", shim)
+    monkeypatch.setattr(columns, "_room", lambda type_, count: guarded(room(type_, count)))
+    raw, framing = segment
+    assert _decode(raw, framing, size) >= 0
+
+
+def test_the_guard_raises() -> None:
+    """The test above means what it says."""
+    array = guarded(np.zeros(4, np.uint8))
+    assert isinstance(array, Guarded)
+    for key in (-1, 4, slice(-1, None), slice(0, 5), np.int64(-1)):
+        with pytest.raises(IndexError):
+            array[key]
+        with pytest.raises(IndexError):
+            array[key] = 0
+    array[0:4] = 1
+    assert array[3] == 1
+
+
+@pytest.mark.slow
+def test_no_index_is_negative_or_too_large_in_a_process_without_the_jit() -> None:
+    """The same functions run as Python there, and every element goes through the guard."""
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    name = test_no_index_is_negative_or_too_large.__name__
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{__file__}::{name}"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "1 passed" in result.stdout, result.stdout

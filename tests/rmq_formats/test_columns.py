@@ -1,0 +1,280 @@
+"""The compiled columns hold what the scalar decoder reads, and give every record back."""
+
+import datetime as dt
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.record import Host, MessageRecord, encode_record, has_right_body_crc
+from rmq_formats.commitlog.row import record_of_row
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.schema import SCHEMA
+from rmq_formats.errors import CorruptData, LimitExceeded
+from rmq_formats.flags import TransactionType, transaction_type
+from rmq_formats.message_id import encode_offset_id
+from rmq_formats.properties import PropertyParser, parse_properties, split_keys
+from tests.golden import GOLDEN
+from tests.rmq_formats.builders import BROKER_V6, PRODUCER_V6, a_record, placed
+from tests.rmq_formats.stores import stored_records
+from tests.rmq_formats.strategies import I64, records
+
+JIT_IS_OFF = os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+AS_STORED = (
+    "total_size", "magic_code", "body_crc", "queue_id", "flag", "queue_offset", "physical_offset", "sys_flag",
+    "born_timestamp", "store_timestamp", "reconsume_times", "prepared_transaction_offset", "body_length",
+    "topic_length", "properties_length", "body", "topic",
+)  # fmt: skip
+
+
+def grouped(some: Sequence[MessageRecord]) -> Records:
+    """Return records as a scan gives them, between bytes that are none of theirs."""
+    raw = [encode_record(record) for record in some]
+    ends = np.cumsum([7, *map(len, raw)])
+    buffer = np.frombuffer(bytearray(b"\x5a" * 7 + b"".join(raw) + b"\x02\x01" * 9), np.uint8)
+    return Records(buffer, 1000, ends[:-1].astype(np.int64), np.diff(ends).astype(np.int32))
+
+
+def rows_of(
+    some: Sequence[MessageRecord],
+    parser: PropertyParser = PropertyParser.SCAN,
+    **options: Any,  # noqa: ANN401
+) -> list[dict[str, Any]]:
+    """Return records as rows, after Arrow has checked the batch from end to end."""
+    batch, _ = message_batch(grouped(some), parser, **options)
+    batch.validate(full=True)
+    return batch.to_pylist()  # type: ignore[no-any-return]
+
+
+def _time(timestamp: int) -> dt.datetime | None:
+    """Return a time as Python's own calendar has it; None where it has none."""
+    try:
+        return EPOCH + dt.timedelta(milliseconds=timestamp)
+    except OverflowError:
+        return None
+
+
+def expected_row(record: MessageRecord, parser: PropertyParser) -> dict[str, Any]:
+    """Return what a row must hold, by the scalar modules alone; the raw columns are judged by what they give back."""
+    properties = parse_properties(record.properties_raw, parser)
+    stored = _time(record.store_timestamp)
+    return {name: getattr(record, name) for name in AS_STORED} | {
+        "born_host": str(record.born_host),
+        "store_host": str(record.store_host),
+        "born_time": _time(record.born_timestamp),
+        "store_time": stored,
+        "store_date": stored.date() if stored else None,
+        "is_compressed": bool(record.sys_flag & 1),
+        "transaction_type": {
+            TransactionType.NONE: "none",
+            TransactionType.PREPARED: "prepared",
+            TransactionType.COMMIT: "commit",
+            TransactionType.ROLLBACK: "rollback",
+        }[transaction_type(record.sys_flag)],
+        "offset_msg_id": encode_offset_id(record.store_host, record.physical_offset),
+        "uniq_key": properties.get("UNIQ_KEY"),
+        "tags": properties.get("TAGS"),
+        "keys": split_keys(properties["KEYS"]) if "KEYS" in properties else None,
+        "properties": list(properties.items()),
+    }
+
+
+def _items() -> st.SearchStrategy[bytes]:
+    """Properties as brokers write them and as nobody should: few names, so that they repeat."""
+    names = st.sampled_from([b"UNIQ_KEY", b"KEYS", b"TAGS", b"WAIT", b"", b"a", b"\xff", b"\xed\xa0\x80"])
+    values = st.sampled_from([b"true", b"", b"k1 k2  k3", b" ", b"\x01", b"x\x01", b"x\x01y", b"\xc3\xa9", b"\xe2\x82"])
+    item = st.tuples(names, st.sampled_from([b"\x01", b""]), values | st.binary(max_size=12)).map(b"".join)
+    texts = st.lists(item, max_size=12).map(b"\x02".join)
+    return st.tuples(texts, st.sampled_from([b"", b"\x02", b"\x02\x02"])).map(b"".join)
+
+
+ANY_RECORDS = st.lists(
+    records()
+    | st.builds(a_record, properties=_items(), store_timestamp=I64, born_timestamp=I64)
+    | st.builds(a_record, topic=st.sampled_from(["Orders", "%RETRY%g", "é"]), properties=_items())
+    | st.builds(a_record, properties=_items(), store_host=st.just(BROKER_V6), born_host=st.just(PRODUCER_V6)),
+    max_size=8,
+)
+PARSERS = st.sampled_from(PropertyParser)
+
+
+@given(some=ANY_RECORDS, parser=PARSERS)
+@settings(max_examples=400)
+def test_a_row_holds_what_the_decoder_reads(some: list[MessageRecord], parser: PropertyParser) -> None:
+    """Every column of every record, whatever its hosts, lengths, text and properties."""
+    rows = rows_of(some, parser)
+    assert [{**row, "topic_raw": None, "properties_raw": None} for row in rows] == [
+        {**expected_row(record, parser), "topic_raw": None, "properties_raw": None} for record in some
+    ]
+
+
+@given(some=ANY_RECORDS, parser=PARSERS)
+@settings(max_examples=400)
+def test_a_row_gives_its_record_back(some: list[MessageRecord], parser: PropertyParser) -> None:
+    """The table loses nothing, and raw columns are filled only where the others do not give the bytes back."""
+    for row, record in zip(rows_of(some, parser), some, strict=True):
+        assert record_of_row(row) == record
+        if row["properties_raw"] is not None:
+            without = record_of_row(row | {"properties_raw": None})
+            assert without.properties_raw != record.properties_raw
+        if row["topic_raw"] is not None:
+            assert record_of_row(row | {"topic_raw": None}).topic_raw != record.topic_raw
+
+
+def test_a_body_that_is_not_what_was_written_is_no_row() -> None:
+    """Its record is told apart with its place and size; the rows around it are whole."""
+    some = placed([a_record(bytes([i]) * 9) for i in range(5)])
+    some[2] = some[2]._replace(body=b"x" * 9)
+    some[4] = some[4]._replace(body_crc=-1)
+    group = grouped(some)
+    batch, bad = message_batch(group, PropertyParser.SCAN)
+    assert batch.column("body").to_pylist() == [record.body for record in some if has_right_body_crc(record)]
+    assert bad == [(1000 + int(group.positions[i]), some[i].total_size) for i in (2, 4)]
+
+
+def test_an_empty_body_is_not_checked() -> None:
+    """The broker does not either: records without a body may hold any CRC."""
+    (row,) = rows_of([a_record(b"")._replace(body_crc=77)])
+    assert (row["body"], row["body_crc"]) == (b"", 77)
+
+
+def test_bodies_can_be_left_out() -> None:
+    """They are NULL then, are checked all the same, and such a row is no whole record."""
+    good, wrong = a_record(b"abc"), a_record(b"abc")._replace(body=b"abd")
+    batch, bad = message_batch(grouped([good, wrong]), PropertyParser.SCAN, with_body=False)
+    (row,) = batch.to_pylist()
+    assert (row["body"], row["body_length"], len(bad)) == (None, 3, 1)
+    with pytest.raises(CorruptData, match="without its body"):
+        record_of_row(row)
+
+
+@given(some=st.lists(st.builds(a_record, topic=st.sampled_from(["a", "b", "é"])), max_size=12))
+def test_a_topic_is_asked_for_once_and_others_are_not_decoded(some: list[MessageRecord]) -> None:
+    """A selection costs nothing a record."""
+    asked: list[str] = []
+
+    def takes(topic: str) -> bool:
+        asked.append(topic)
+        return topic != "b"
+
+    rows = rows_of(some, takes=takes)
+    assert [row["topic"] for row in rows] == [record.topic for record in some if record.topic != "b"]
+    assert sorted(asked) == sorted({record.topic for record in some})
+
+
+def test_thousands_of_producers_of_one_topic() -> None:
+    """Each dictionary grows on its own account."""
+    some = [a_record(born_host=Host(i.to_bytes(4), i)) for i in range(2500)]
+    assert [row["born_host"] for row in rows_of(some)] == [str(record.born_host) for record in some]
+
+
+def test_thousands_of_topics_can_be_chosen_from() -> None:
+    """Finding out which topics there are has as much room as it needs."""
+    some = [a_record(topic=f"topic-{i}") for i in range(2500)]
+    assert [row["topic"] for row in rows_of(some, takes=lambda topic: topic.endswith("99"))] == [
+        f"topic-{i}" for i in range(99, 2500, 100)
+    ]
+
+
+@given(raw=st.lists(st.sampled_from([b"\xff", b"a", b"\xed\xa0\x80"]), max_size=40).map(b"".join))
+@example(raw=b"\xff" * 127)
+def test_a_malformed_topic_is_text_and_its_bytes_are_kept(raw: bytes) -> None:
+    """Two topics that differ only in malformed bytes are one text to Java."""
+    some = [a_record()._replace(topic_raw=raw[:127], topic_length=len(raw[:127])), a_record(topic="�")]
+    some = [record._replace(total_size=len(encode_record(record))) for record in some]
+    rows = rows_of(some)
+    assert [record_of_row(row) for row in rows] == some
+    assert [row["topic"] for row in rows] == [record.topic for record in some]
+
+
+@pytest.mark.parametrize("count", [8191, 10_000])
+@pytest.mark.parametrize("parser", PropertyParser)
+def test_thousands_of_properties_in_one_record(count: int, parser: PropertyParser) -> None:
+    """As many as fit, distinct or one name again and again; the last value stands where the name first stood."""
+    distinct = "".join(f"{i:x}\x01{i % 7}\x02" for i in range(count))[:32767].encode()
+    repeated = b"\x02".join([b"n\x01v"] * (count * 3 // 5) + [b"last\x01w", b"n\x01end"])[-32767:]
+    empty_names = b"\x02".join([b"\x01v"] * 9000)
+    some = [a_record(properties=raw) for raw in (distinct, repeated, empty_names)]
+    for row, record in zip(rows_of(some, parser), some, strict=True):
+        assert row["properties"] == list(parse_properties(record.properties_raw, parser).items())
+        assert record_of_row(row) == record
+
+
+@pytest.mark.parametrize("size", [2500, pytest.param(9000, marks=pytest.mark.skipif(JIT_IS_OFF, reason="minutes"))])
+def test_as_many_distinct_texts_as_there_are_records(size: int) -> None:
+    """Dictionaries grow: every record its own topic, hosts, property name."""
+    some = [
+        a_record(topic=f"topic-{i}", born_host=Host(i.to_bytes(4), i), store_host=Host(i.to_bytes(16), -i),
+                 properties={f"name-{i}": f"value-{i}"})
+        for i in range(size)
+    ]  # fmt: skip
+    batch, _ = message_batch(grouped(some), PropertyParser.SCAN)
+    assert batch.column("topic").to_pylist() == [record.topic for record in some]
+    assert batch.column("born_host").to_pylist() == [str(record.born_host) for record in some]
+    assert batch.column("store_host").to_pylist() == [str(record.store_host) for record in some]
+    assert batch.column("properties").to_pylist() == [[(f"name-{i}", f"value-{i}")] for i in range(size)]
+
+
+def test_text_that_grows_when_it_is_cleaned_has_room() -> None:
+    """Each malformed byte becomes three; nothing is cut."""
+    raw = b"KEYS\x01" + b"\xff" * 32_000
+    some = [a_record(properties=raw) for _ in range(3)]
+    for row, record in zip(rows_of(some), some, strict=True):
+        assert row["keys"] == ["�" * 32_000]
+        assert record_of_row(row) == record
+
+
+def test_more_bytes_than_arrows_offsets_can_say_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is bounded; nothing wraps around."""
+    monkeypatch.setattr("rmq_formats.commitlog.columns._LARGEST", 99)
+    with pytest.raises(LimitExceeded, match="100 bytes of bodies"):
+        message_batch(grouped([a_record(b"x" * 100)]), PropertyParser.SCAN)
+
+
+def test_a_batch_owns_its_bytes() -> None:
+    """The buffer that it was read from may be used again."""
+    group = grouped([a_record(b"abc")])
+    batch, _ = message_batch(group, PropertyParser.SCAN)
+    before = batch.to_pylist()
+    group.buffer[:] = 0
+    assert batch.to_pylist() == before
+
+
+def test_every_column_says_what_it_means() -> None:
+    """Comments travel with the schema to the table; the body stands last, behind everything narrow."""
+    assert all(field.metadata[b"comment"] for field in SCHEMA)
+    assert SCHEMA.names[-1] == "body"
+    mission = {
+        "total_size", "magic_code", "body_crc", "queue_id", "flag", "queue_offset", "physical_offset", "sys_flag",
+        "born_timestamp", "born_host", "store_timestamp", "store_host", "reconsume_times",
+        "prepared_transaction_offset", "body_length", "body", "topic_length", "topic", "properties_length",
+        "properties",
+    }  # fmt: skip
+    assert mission <= set(SCHEMA.names)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_real_brokers_records_are_rows_and_come_back(golden: Callable[[str], Path], name: str) -> None:
+    """Every record of every release, by either parser."""
+    some = [stored.record for stored in stored_records(golden(name))]
+    assert some
+    for parser in PropertyParser:
+        rows = rows_of(some, parser)
+        assert [{**row, "topic_raw": None, "properties_raw": None} for row in rows] == [
+            {**expected_row(record, parser), "topic_raw": None, "properties_raw": None} for record in some
+        ]
+        assert [record_of_row(row) for row in rows] == some
+
+
+def test_rows_of_engines_that_give_maps_come_back_too() -> None:
+    """Arrow gives a map as pairs, Spark as a mapping."""
+    record = a_record(properties={"a": "b", "c": "d"})
+    (row,) = rows_of([record])
+    assert record_of_row(row | {"properties": dict(row["properties"])}) == record

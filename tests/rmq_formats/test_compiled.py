@@ -1,0 +1,98 @@
+"""Machine code is kept where it can be, and named after everything it was built from."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rmq_formats import compiled
+
+
+def double(value: int) -> int:
+    """Return twice the value."""
+    return 2 * value
+
+
+def test_without_a_writable_directory_there_is_a_warning_and_everything_works(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Numba itself raises at import where it can write nothing."""
+    occupied = tmp_path / "file"
+    occupied.write_text("a file has no children")
+    monkeypatch.setattr(compiled, "_candidates", lambda: iter([occupied / "cache"]))
+    with pytest.warns(RuntimeWarning, match="compiled anew in every process"):
+        assert compiled._find_cache() is None  # noqa: SLF001
+    monkeypatch.setattr(compiled, "_CACHE", None)
+    assert compiled.compiled(double)(21) == 42
+    assert compiled.inlined(double)(21) == 42
+
+
+def test_the_first_directory_that_can_be_written_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Installed packages may lie where a user cannot write."""
+    occupied = tmp_path / "file"
+    occupied.write_text("")
+
+    def candidates() -> Iterator[Path]:
+        yield occupied
+        yield tmp_path / "second"
+        yield tmp_path / "third"
+
+    monkeypatch.setattr(compiled, "_candidates", candidates)
+    found = compiled._find_cache()  # noqa: SLF001
+    assert found is not None
+    assert found.parent == tmp_path / "second"
+    assert not (tmp_path / "third").exists()
+
+
+def test_numbas_own_variable_comes_first_and_the_users_cache_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What a user says of numba holds for us too."""
+    package = Path(compiled.__file__).parent / "__pycache__"
+    monkeypatch.setattr(compiled.config, "CACHE_DIR", str(tmp_path / "numba"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert list(compiled._candidates()) == [tmp_path / "numba", package, tmp_path / "xdg/rocketmq-lake"]  # noqa: SLF001
+    monkeypatch.setattr(compiled.config, "CACHE_DIR", "")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert list(compiled._candidates()) == [package, tmp_path / ".cache/rocketmq-lake"]  # noqa: SLF001
+    monkeypatch.delenv("HOME")
+    assert list(compiled._candidates()) == [package]  # noqa: SLF001
+
+
+def test_code_is_not_used_again_when_what_it_was_built_from_has_changed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A function keeps the code of those it calls, and the offsets it was compiled with."""
+    monkeypatch.setattr(compiled, "_PACKAGE", tmp_path)
+    (tmp_path / "commitlog").mkdir()
+    stamps = set()
+    for name in ("kernels.py", "commitlog/layout.py", "commitlog/kernels.py", "flags.py"):
+        for text in ("a", "b"):
+            (tmp_path / name).write_text(text)
+            stamps.add(compiled._stamp())  # noqa: SLF001
+    assert len(stamps) == 8
+    (tmp_path / "commitlog/record.py").write_text("not compiled")
+    assert compiled._stamp() in stamps  # noqa: SLF001
+
+
+def test_numbas_setting_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Another user of numba in the process is not moved into our cache."""
+    monkeypatch.setattr(compiled.config, "CACHE_DIR", "theirs")
+    monkeypatch.setattr(compiled, "_CACHE", tmp_path)
+    compiled.compiled(double)
+    assert compiled.config.CACHE_DIR == "theirs"
+
+
+def test_a_first_use_is_known_by_an_empty_cache(tmp_path: Path) -> None:
+    """What takes seconds once is announced once, by whoever reads the log."""
+    code = "from tests.rmq_formats.test_compiled import *; print(compiled.IS_FIRST_USE); compiled.compiled(double)(21)"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
+    runs = [
+        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True) for _ in "12"
+    ]
+
+    assert [run.stdout for run in runs] == [b"True\n", b"False\n"]

@@ -1,0 +1,355 @@
+"""The compiled queue build gives what the scalar modules give, whatever the records and wherever they are cut."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_formats.commitlog.record import MessageRecord, encode_record
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder
+from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector, pack_units
+from rmq_formats.consumequeue.ext import ConsumeQueueExt
+from rmq_formats.consumequeue.queue import BatchConsumeQueue, ConsumeQueue
+from rmq_formats.consumequeue.unit import ExpectedUnit, QueueKind, QueueName, QueueRules, expected_units
+from rmq_formats.kernels import as_bytes
+from rmq_formats.properties import parse_properties
+from rmq_formats.release import Release
+from tests.rmq_formats.builders import a_record, placed
+from tests.rmq_formats.strategies import I32, I64, records
+
+RELEASES = [Release.of(version) for version in ("4.0.0", "4.4.0", "4.9.0", "4.9.3", "5.0.0", "5.3.3")]
+
+
+def group(log: Sequence[MessageRecord]) -> Records:
+    """Return records, placed one behind the other, as a scan yields them."""
+    base_offset = log[0].physical_offset if log else 0
+    positions = [record.physical_offset - base_offset for record in log]
+    return Records(
+        as_bytes(b"".join(map(encode_record, log))),
+        base_offset,
+        np.array(positions, np.int64),
+        np.array([record.total_size for record in log], np.int32),
+    )
+
+
+def unpacked(packed: PackedUnits) -> dict[QueueName, list[ExpectedUnit]]:
+    """Return packed units as the scalar module has them."""
+    return {
+        name: [
+            ExpectedUnit(
+                name,
+                int(unit["queue_offset"]),
+                int(unit["physical_offset"]),
+                int(unit["size"]),
+                int(unit["tags_code"]),
+                int(unit["store_timestamp"]),
+                int(unit["batch_count"]),
+                is_dispatched=bool(unit["is_dispatched"]),
+            )
+            for unit in packed.units[place]
+        ]
+        for name, place in packed.queues()
+        if place.stop > place.start
+    }
+
+
+def in_queues(log: Sequence[MessageRecord], rules: QueueRules) -> dict[QueueName, list[ExpectedUnit]]:
+    """Return the units of *log* by queue, scalar."""
+    queues: dict[QueueName, list[ExpectedUnit]] = {}
+    for record in log:
+        for unit in expected_units(record, rules):
+            queues.setdefault(unit.queue, []).append(unit)
+    return queues
+
+
+TOPICS = st.sampled_from(("T", "U", "SCHEDULE_TOPIC_XXXX", "%RETRY%g", "B", "Tü", "rmq_sys_x"))
+VALUES = st.sampled_from(
+    ("", "TagA", "TagB", "ü", "\ud800", "-1", "+3", "99", "2147483648", "3", "a,b", "1,2", "%LMQ%x,b", "x")
+)
+NAMES = st.sampled_from(
+    ("TAGS", "DELAY", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "INNER_BASE", "INNER_NUM", "KEYS")
+)
+TEXTS = st.lists(st.tuples(NAMES, VALUES), max_size=5).map(
+    lambda items: "".join(f"{name}\x01{value}\x02" for name, value in items).encode("utf-8", "surrogatepass")
+)
+LIKELY = st.builds(
+    a_record,
+    topic=TOPICS,
+    properties=TEXTS,
+    queue_id=st.integers(0, 2),
+    queue_offset=st.integers(0, 5) | I64,
+    sys_flag=st.sampled_from((0, 0, 0, 4, 8, 12, 0x80, 0x30)),
+    store_timestamp=st.integers(0, 1 << 60),
+)
+LOGS = st.lists(LIKELY | records(), min_size=1, max_size=12).map(lambda log: placed(log, 1000))
+RULES = st.builds(
+    lambda old, new, since, multi, delays: QueueRules(
+        ((0, old), (since, new)), delays, frozenset({"B"}), multi_dispatch=multi
+    ),
+    st.sampled_from(RELEASES),
+    st.sampled_from(RELEASES),
+    st.integers(1, 4000),
+    st.booleans(),
+    st.sampled_from(("1s 5s 10s", "2h")),
+)
+
+
+@given(LOGS, RULES)
+def test_collected_units_are_those_of_the_scalar_module(log: list[MessageRecord], rules: QueueRules) -> None:
+    """Every queue, every unit, in the order of the log."""
+    assert unpacked(pack_units(group(log), rules)) == in_queues(log, rules)
+
+
+LISTS = st.lists(
+    st.sampled_from(("a", "b", "%LMQ%x", "%LMQ%y", "B", "", " ", "a/b", "Tü")), min_size=1, max_size=4
+).map(",".join)
+NUMBERS = st.lists(st.sampled_from(("0", "7", "12345678901234567890", "-1", "x", "")), min_size=1, max_size=4).map(
+    ",".join
+)
+DISPATCHED = st.builds(
+    lambda names, offsets: {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets, "TAGS": "t"},
+    LISTS,
+    NUMBERS | LISTS.map(lambda names: ",".join("5" for _ in names.split(","))),
+)
+MULTI_LOGS = st.lists(
+    st.builds(a_record, topic=TOPICS, properties=DISPATCHED, queue_id=st.integers(0, 1)), min_size=1, max_size=12
+).map(lambda log: placed([*log, *log], 1000))
+
+
+@given(MULTI_LOGS, RULES, st.booleans())
+def test_units_of_further_queues_are_those_of_the_scalar_module(
+    log: list[MessageRecord],
+    rules: QueueRules,
+    lmq: bool,
+) -> None:
+    """The first record that names a queue goes the scalar way, the next one need not."""
+    rules = replace(rules, lmq=lmq)
+
+    assert unpacked(pack_units(group(log), rules, with_tags=True)) == in_queues(log, rules)
+
+
+@given(LOGS, RULES, st.data())
+def test_units_do_not_depend_on_how_records_are_grouped(
+    log: list[MessageRecord], rules: QueueRules, data: st.DataObject
+) -> None:
+    """A window of the scan ends anywhere."""
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=3)))
+    collector = UnitCollector(rules)
+    for start, stop in zip([0, *cuts], [*cuts, len(log)], strict=True):
+        if start < stop:
+            collector.add(group(log[start:stop]))
+
+    assert unpacked(collector.finish()) == in_queues(log, rules)
+
+
+@given(LOGS, RULES, st.data())
+def test_only_records_between_two_offsets_are_collected(
+    log: list[MessageRecord], rules: QueueRules, data: st.DataObject
+) -> None:
+    """A run takes up where the last one ended, and leaves what is not dispatched yet."""
+    offsets = st.sampled_from([record.physical_offset for record in log])
+    first, last = sorted((data.draw(offsets), data.draw(offsets)))
+    collector = UnitCollector(rules)
+    collector.add(group(log), first, last)
+
+    kept = [record for record in log if first <= record.physical_offset < last]
+    assert unpacked(collector.finish()) == in_queues(kept, rules)
+
+
+@given(LOGS, RULES)
+def test_each_unit_keeps_the_tags_that_its_record_has(log: list[MessageRecord], rules: QueueRules) -> None:
+    """As the release reads them, with what is no UTF-8 replaced; none is none, not an empty text."""
+    packed = pack_units(group(log), rules, with_tags=True)
+    by_offset = {
+        record.physical_offset: parse_properties(
+            record.properties_raw, rules.release_at(record.physical_offset).property_parser
+        ).get("TAGS")
+        for record in log
+    }
+
+    tags = [packed.tags[number] if number >= 0 else None for number in packed.tag_numbers]
+    assert tags == [by_offset[int(offset)] for offset in packed.units["physical_offset"]]
+
+
+@pytest.mark.parametrize(
+    "delay", ["+", "-", "+3", "-3", "3x", "2147483647", "2147483648", "-2147483648", "-2147483649"]
+)
+def test_a_delay_is_read_as_the_scalar_module_reads_it(delay: str) -> None:
+    """Java's integers, to their very ends."""
+    log = placed([a_record(topic="SCHEDULE_TOPIC_XXXX", properties={"DELAY": delay, "TAGS": "TagA"})])
+
+    assert unpacked(pack_units(group(log), QueueRules())) == in_queues(log, QueueRules())
+
+
+@pytest.mark.parametrize(("prefix", "queues", "repeats"), [("%LMQ%", 1500, 6), ("", 4500, 1)])
+def test_many_units_of_one_record_outgrow_the_table(prefix: str, queues: int, repeats: int) -> None:
+    """A record may appear in thousands of queues: known ones, or new ones."""
+    names = ",".join(f"{prefix}{n}" for n in range(queues))
+    offsets = ",".join("0" * queues)
+    properties = {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets, "TAGS": "t"}
+    log = placed([a_record(properties=properties)] * repeats)
+    packed = pack_units(group(log), QueueRules(), with_tags=True)
+
+    assert packed.units.size == repeats * (queues + 1)
+    assert unpacked(packed) == in_queues(log, QueueRules())
+    assert {packed.tags[n] for n in packed.tag_numbers} == {"t"}
+
+
+def test_names_outgrow_their_table() -> None:
+    """Topics of 127 bytes, some hundreds of them."""
+    log = placed(a_record(topic=f"{n:0127d}") for n in range(600))
+
+    assert unpacked(pack_units(group(log), QueueRules())) == in_queues(log, QueueRules())
+
+
+@pytest.mark.parametrize("queue_offset", [-(1 << 63), (1 << 63) - 1, 1 << 58, (1 << 58) + 1, -(1 << 58), -1])
+def test_a_queue_offset_that_no_queue_reaches_is_dropped(queue_offset: int) -> None:
+    """Its logical offset would overflow; nothing is filled up with blanks."""
+    unit = ExpectedUnit(QueueName(QueueKind.PLAIN, "T", 0), queue_offset, 0, 10, 7, 0)
+    scalar = ConsumeQueue(100)
+    scalar.append(a_first(), RELEASES[-1])
+    scalar.append(unit._replace(physical_offset=10), RELEASES[-1])
+    builder = QueueBuilder(QueueKind.PLAIN, 100, QueueRules().releases)
+
+    assert filled(builder, [[a_first(), unit._replace(physical_offset=10)]]) == list(scalar.files())
+
+
+def a_first() -> ExpectedUnit:
+    """Build the first unit of queue T/0."""
+    return ExpectedUnit(QueueName(QueueKind.PLAIN, "T", 0), 0, 0, 10, 7, 0)
+
+
+def test_batches_that_are_built_already_add_nothing() -> None:
+    """A slice may bring nothing new."""
+    unit = ExpectedUnit(QueueName(QueueKind.BATCH, "T", 0), 0, 50, 10, 7, 0, 2)
+    builder = QueueBuilder(QueueKind.BATCH, 92, QueueRules().releases)
+
+    assert len(filled(builder, [[unit], [unit], []])) == 1
+    assert builder.skipped == 1
+
+
+def test_many_queues_and_many_tags_outgrow_their_tables() -> None:
+    """Tables begin small; a text that was seen before the table grew keeps its number."""
+    log = placed(a_record(topic=f"T{n % 700}", properties={"TAGS": f"tag{n % 1100}" * 40}) for n in range(2400))
+    packed = pack_units(group(log), QueueRules(), with_tags=True)
+
+    assert len(packed.names) == 700
+    assert unpacked(packed) == in_queues(log, QueueRules())
+    found = {
+        int(unit["physical_offset"]): packed.tags[n] for unit, n in zip(packed.units, packed.tag_numbers, strict=True)
+    }
+    assert found == {record.physical_offset: f"tag{n % 1100}" * 40 for n, record in enumerate(log)}
+
+
+def test_more_records_than_the_table_has_rows_are_all_collected() -> None:
+    """It grows while one queue fills."""
+    log = placed(a_record(b"", queue_offset=n) for n in range(5000))
+
+    assert unpacked(pack_units(group(log), QueueRules())) == in_queues(log, QueueRules())
+
+
+def test_a_range_without_records_has_no_queues() -> None:
+    """Nothing in, nothing out."""
+    packed = UnitCollector(QueueRules()).finish()
+
+    assert (packed.names, packed.starts.tolist(), packed.units.size) == ([], [0], 0)
+
+
+def packed_of(units: Sequence[ExpectedUnit]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    """Return units as an array."""
+    fields = ("queue_offset", "physical_offset", "tags_code", "store_timestamp", "size", "batch_count", "is_dispatched")
+    return np.array([tuple(int(getattr(unit, field)) for field in fields) for unit in units], PACKED_UNIT)
+
+
+def filled(builder: QueueBuilder, slices: Sequence[Sequence[ExpectedUnit]]) -> list[tuple[int, bytes]]:
+    """Append slices and return the queue's files."""
+    data = bytearray()
+    for units in slices:
+        for stretch in builder.append(packed_of(units)):
+            start = builder.start or 0
+            assert stretch.offset == start + len(data)
+            data += stretch.data.tobytes()
+    start = builder.start or 0
+    data = data.ljust(builder.files_end - start, b"\0")
+    return [(start + at, bytes(data[at : at + builder.file_size])) for at in range(0, len(data), builder.file_size)]
+
+
+@st.composite
+def sequences(draw: st.DrawFn, kind: QueueKind) -> list[ExpectedUnit]:
+    """Return units of one queue: mostly one behind the other, as a healthy broker numbers them."""
+    units: list[ExpectedUnit] = []
+    queue_offset, physical_offset = draw(st.integers(0, 12)), draw(st.integers(0, 100))
+    for _ in range(draw(st.integers(0, 25))):
+        size = draw(st.integers(1, 50))
+        code = draw(I32)
+        dispatched = draw(st.booleans())
+        name = QueueName(kind, "T", 0)
+        units.append(ExpectedUnit(name, queue_offset, physical_offset, size, code, 5, 3, is_dispatched=dispatched))
+        queue_offset = draw(st.just(min(queue_offset + 1, 1 << 62)) | st.integers(0, 30) | I64)
+        physical_offset += draw(st.integers(0, 60))
+    return units
+
+
+@given(sequences(QueueKind.PLAIN), st.sampled_from(RELEASES), st.sampled_from(RELEASES), st.data())
+def test_appended_files_are_those_of_the_scalar_queue(
+    units: list[ExpectedUnit], old: Release, new: Release, data: st.DataObject
+) -> None:
+    """Blanks, gaps, repeats, drops, a change of release; in slices of any size."""
+    rules = QueueRules(((0, old), (data.draw(st.integers(1, 600)), new)))
+    scalar = ConsumeQueue(100)
+    for unit in units:
+        scalar.append(unit, rules.release_at(unit.physical_offset))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(units)), max_size=3)))
+    slices = [units[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(units)], strict=True)]
+
+    assert filled(QueueBuilder(QueueKind.PLAIN, 100, rules.releases), slices) == list(scalar.files())
+
+
+@given(sequences(QueueKind.BATCH), st.data())
+def test_appended_batch_files_are_those_of_the_scalar_queue(units: list[ExpectedUnit], data: st.DataObject) -> None:
+    """In slices of any size."""
+    scalar = BatchConsumeQueue(92)
+    for unit in units:
+        scalar.append(unit, RELEASES[-1])
+    cut = data.draw(st.integers(0, len(units)))
+    builder = QueueBuilder(QueueKind.BATCH, 92, QueueRules().releases)
+
+    assert filled(builder, [units[:cut], units[cut:]]) == list(scalar.files())
+
+
+@given(sequences(QueueKind.PLAIN), st.data())
+def test_extension_units_and_addresses_are_those_of_the_scalar_extension(
+    units: list[ExpectedUnit], data: st.DataObject
+) -> None:
+    """Units of multi-dispatch have none."""
+    scalar = ConsumeQueueExt(110)
+    codes = [unit.tags_code if unit.is_dispatched else scalar.append(unit.tags_code, 5) for unit in units]
+    cut = data.draw(st.integers(0, len(units)))
+    builder = ExtBuilder(110)
+    files = bytearray(110 * 25)
+    made: list[int] = []
+    for part in (units[:cut], units[cut:]):
+        addressed, stretches = builder.append(packed_of(part))
+        made += addressed["tags_code"].tolist()
+        for stretch in stretches:
+            files[stretch.offset : stretch.offset + len(stretch.data)] = stretch.data.tobytes()
+
+    assert made == codes
+    for base, expected in scalar.files():
+        assert bytes(files[base : base + 110]) == expected
+
+
+@pytest.mark.parametrize(("queue_offset", "misplaced", "skipped"), [(1, 0, 0), (3, 1, 0), (0, 1, 0)])
+def test_the_builder_counts_what_did_not_go_where_it_should(queue_offset: int, misplaced: int, skipped: int) -> None:
+    """A healthy log has none of either."""
+    name = QueueName(QueueKind.PLAIN, "T", 0)
+    builder = QueueBuilder(QueueKind.PLAIN, 100, QueueRules().releases)
+    list(
+        builder.append(packed_of([ExpectedUnit(name, 0, 0, 10, 1, 1), ExpectedUnit(name, queue_offset, 10, 10, 1, 1)]))
+    )
+
+    assert (builder.misplaced, builder.skipped) == (misplaced, skipped)

@@ -1,0 +1,245 @@
+"""Which release wrote a store: marks, and what they leave possible."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.commitlog.layout import MAGIC_V2
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.detection import (
+    Era,
+    Mark,
+    abort_mark,
+    checkpoint_mark,
+    detect_eras,
+    file_marks,
+    record_marks,
+    slot_count_mark,
+    tag_entry_mark,
+)
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.layout import IndexHeader
+from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, HashSlotCount, Release
+from rmq_formats.store import Checkpoint, classify, decode_checkpoint
+from tests.golden import GOLDEN, release_of
+from tests.rmq_formats.builders import BROKER_V6, a_record
+from tests.rmq_formats.stores import names, stored_records
+from tests.rmq_formats.test_record import with_property_crc
+
+StoreOf = Callable[[str], Path]
+
+
+def span(era: Era) -> tuple[int, str, str]:
+    """Reduce an era to where it begins and what it could be."""
+    return era.first_offset, str(era.lowest), str(era.highest)
+
+
+def test_without_marks_every_release_is_possible() -> None:
+    """A guess is not made."""
+    assert [span(era) for era in detect_eras([])] == [(0, str(OLDEST), str(NEWEST))]
+
+
+def test_marks_narrow_down_each_other() -> None:
+    """No separator at the end: 4.9.1 to 4.9.8, or 5.0.0 to 5.1.4; a region: 5.0.0 and later."""
+    marks = [
+        Mark("no separator", "trailing_separator", (False,), 100),
+        Mark("region", "adds_region_and_trace", (True,), 300),
+    ]
+    (era,) = detect_eras(marks)
+
+    assert span(era) == (0, "5.0.0", "5.1.4")
+    assert era.marks == tuple(marks)
+    assert era.undecided(["property_parser", "indexes_tags"]) == []
+    assert era.undecided(["two_byte_topic_length", "indexes_tags"]) == ["two_byte_topic_length"]
+
+
+def test_a_mark_that_contradicts_those_before_it_begins_an_era() -> None:
+    """The store was written by 4.7.0 or older, then by 5.4.0 or newer."""
+    eras = detect_eras(
+        [
+            Mark("tags", "indexes_tags", (True,), 500),
+            Mark("every put", "hash_slot_count", (HashSlotCount.EVERY_PUT,), 200),
+            Mark("still tags", "indexes_tags", (True,), 900),
+        ]
+    )
+
+    assert [span(era) for era in eras] == [(0, "4.0.0", "4.7.0"), (500, "5.4.0", "5.5.1")]
+    assert [mark.reason for mark in eras[1].marks] == ["tags"]
+
+
+def test_a_file_speaks_for_the_last_writer_only() -> None:
+    """A checkpoint has no offset; one that contradicts the newest records (a copy of two stores?) is not believed."""
+    old = Mark("every put", "hash_slot_count", (HashSlotCount.EVERY_PUT,), 200)
+    new = Mark("tags", "indexes_tags", (True,), 500)
+    file = Mark("checkpoint", "checkpoint_fields", (6,))
+
+    assert span(detect_eras([file, new, old])[-1]) == (500, "5.5.0", "5.5.1")
+    assert [span(era) for era in detect_eras([file, old])] == [(0, "4.0.0", "4.7.0")]
+
+
+def test_a_mark_that_no_release_leaves_is_ignored() -> None:
+    """Somebody else's bytes."""
+    assert len(detect_eras([Mark("odd", "checkpoint_fields", (7,), 100)])) == 1
+
+
+CLUSTERED = {"CLUSTER": "c"}
+MARKED = [
+    (a_record(topic="T" * 200, magic_code=MAGIC_V2), "5.1.0", "5.5.1"),
+    (a_record(store_host=BROKER_V6), "4.6.0", "5.5.1"),
+    (a_record(sys_flag=0xC0), "5.0.0", "5.5.1"),
+    (with_property_crc(a_record()), "5.2.0", "5.5.1"),
+    (a_record(properties=b"CLUSTER\x01c\x02"), "4.6.0", "4.9.0"),
+    (a_record(properties=b"CLUSTER\x01c"), "4.9.1", "4.9.8"),
+    (a_record(properties=b"CLUSTER\x01c\x02MSG_REGION\x01r"), "5.0.0", "5.1.4"),
+    (a_record(properties=b"CLUSTER\x01c\x02MSG_REGION\x01r\x02"), "5.2.0", "5.5.1"),
+    (a_record(topic="RMQ_SYS_TRANS_HALF_TOPIC"), "4.3.0", "5.5.1"),
+    (a_record(b"0", topic="RMQ_SYS_TRANS_OP_HALF_TOPIC"), "4.0.0", "5.0.0"),
+    (a_record(b"0,1,", topic="RMQ_SYS_TRANS_OP_HALF_TOPIC"), "5.1.0", "5.5.1"),
+    (a_record(sys_flag=8, properties=b"TRAN_MSG\x01true\x02REAL_TOPIC\x01T\x02"), "4.3.0", "5.3.3"),
+    (a_record(topic="rmq_sys_wheel_timer"), "5.0.0", "5.5.1"),
+    (a_record(topic="OFFSET_MOVED_EVENT"), "4.0.0", "4.9.8"),
+    (a_record(), "4.0.0", "5.5.1"),
+]
+
+
+@pytest.mark.parametrize(("record", "lowest", "highest"), MARKED)
+def test_a_record_gives_its_broker_away(record: MessageRecord, lowest: str, highest: str) -> None:
+    """What only some releases write."""
+    (era,) = detect_eras(record_marks(record))
+
+    assert span(era) == (0, lowest, highest)
+
+
+def test_a_commit_without_its_real_topic_is_very_old_or_very_new() -> None:
+    """Releases that could have written it need not be neighbours."""
+    (era,) = detect_eras(record_marks(a_record(sys_flag=8, properties=b"TRAN_MSG\x01true\x02")))
+
+    assert {str(release) for release in era.candidates} >= {"4.0.0", "4.2.0", "5.4.0", "5.5.1"}
+    assert not {str(release) for release in era.candidates} & {"4.3.0", "4.9.8", "5.3.3"}
+
+
+@pytest.mark.parametrize(
+    ("path", "lowest"),
+    [
+        ("lock", "4.2.0"),
+        ("abort.bak", "5.0.0"),
+        ("batchconsumequeue/T/0/" + "0" * 20, "5.0.0"),
+        ("compaction/position-checkpoint", "5.1.0"),
+        ("rocksdbstore/CURRENT", "5.4.0"),
+        ("config/topics.json", "4.0.0"),
+    ],
+)
+def test_files_came_with_releases(path: str, lowest: str) -> None:
+    """That a file is missing says nothing: copies are incomplete."""
+    (era,) = detect_eras(file_marks([classify(path)]))
+
+    assert span(era) == (0, lowest, "5.5.1")
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "lowest"),
+    [
+        (Checkpoint(1, 2, 3), None),
+        (Checkpoint(0, 0, 0), None),
+        (Checkpoint(1, 2, 3, 4), "5.0.0"),
+        (Checkpoint(1, 2, 3, 0, 5), "5.1.1"),
+        (Checkpoint(1, 2, 3, 0, 0, 6), "5.5.0"),
+    ],
+)
+def test_fields_of_the_checkpoint_came_with_releases(checkpoint: Checkpoint, lowest: str | None) -> None:
+    """A field that is zero may still be known."""
+    mark = checkpoint_mark(checkpoint)
+
+    assert (mark and str(detect_eras([mark])[0].lowest)) == lowest
+
+
+def test_the_newest_field_of_a_checkpoint_is_named() -> None:
+    """People want to see what a release was told by."""
+    mark = checkpoint_mark(Checkpoint(1, 2, 3, 4, 5))
+
+    assert mark
+    assert mark.reason == "checkpoint field confirm_offset"
+
+
+def test_abort_names_a_process_since_the_fifth_line() -> None:
+    """An empty one says nothing: it may have been cut."""
+    mark = abort_mark(b"4711")
+
+    assert abort_mark(b"") is None
+    assert mark
+    assert str(detect_eras([mark])[0].lowest) == "5.0.0"
+
+
+@pytest.mark.parametrize(
+    ("slots", "count", "shared", "expected"),
+    [
+        (19, 20, True, HashSlotCount.EVERY_PUT),
+        (15, 20, True, HashSlotCount.EMPTY_SLOT),
+        (15, 20, False, HashSlotCount.EMPTY_SLOT),
+        (19, 20, False, None),
+        (0, 1, False, None),
+    ],
+)
+def test_an_index_file_counts_its_slots_by_one_rule_or_the_other(
+    slots: int, count: int, shared: bool, expected: HashSlotCount | None
+) -> None:
+    """Where no two entries share a slot, both rules count the same."""
+    mark = slot_count_mark(IndexHeader(1, 2, 100, 200, slots, count), has_shared_slot=shared)
+
+    assert (mark and mark.values[0]) == expected
+
+
+@pytest.mark.parametrize(("hashed", "expected"), [("Orders#T#TagA", True), ("Orders#TagA", False)])
+def test_an_index_has_an_entry_for_tags_or_it_has_not(hashed: str, expected: bool) -> None:
+    """5.4.0 and later."""
+    mark = tag_entry_mark(a_record(properties={"TAGS": "TagA"}), {index_key_hash(hashed)})
+
+    assert mark
+    assert mark.values == (expected,)
+    assert tag_entry_mark(a_record(), {1}) is None
+
+
+def marks_of(store: Path) -> Iterator[Mark]:
+    """Collect what a whole store gives away, its index apart."""
+    for record, _ in stored_records(store):
+        yield from record_marks(record)
+    yield from file_marks(map(classify, names(store)))
+    mark = checkpoint_mark(decode_checkpoint((store / "checkpoint").read_bytes()))
+    if mark:
+        yield mark
+    if (store / "abort").exists() and (mark := abort_mark((store / "abort").read_bytes())):
+        yield mark
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name[0] == "b"])
+def test_the_release_that_wrote_a_store_is_never_ruled_out(golden: StoreOf, name: str) -> None:
+    """Every golden store is one era, and its writer is possible."""
+    eras = detect_eras(marks_of(golden(name)))
+
+    assert len(eras) == 1
+    assert Release.of(release_of(name)) in eras[0].candidates
+
+
+@pytest.mark.parametrize(
+    ("name", "lowest", "highest"),
+    [
+        ("b420-base", "4.0.0", "4.2.0"),
+        ("b470-base", "4.3.0", "4.9.8"),  # 4.7.0 leaves no CLUSTER
+        ("b498-base", "4.9.1", "4.9.8"),
+        ("b514-base", "5.1.0", "5.1.4"),
+        ("b533-base", "5.2.0", "5.3.3"),
+        ("b551-base", "5.5.0", "5.5.1"),
+    ],
+)
+def test_an_ordinary_store_tells_its_release_line(golden: StoreOf, name: str, lowest: str, highest: str) -> None:
+    """Good enough for every rule that changes bytes of queues; the index says the rest."""
+    (era,) = detect_eras(marks_of(golden(name)))
+
+    assert span(era)[1:] == (lowest, highest)
+
+
+def test_published_releases_are_in_order() -> None:
+    """The first and last candidates are the oldest and the newest."""
+    assert list(PUBLISHED) == sorted(PUBLISHED, key=lambda release: release.version)
+    assert len(PUBLISHED) == len({str(release) for release in PUBLISHED}) == 38

@@ -1,0 +1,327 @@
+"""One record: what its bytes mean, what they may be, and that encoding gives them back."""
+
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_formats.commitlog.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from rmq_formats.commitlog.record import (
+    Host,
+    InnerMessage,
+    MessageRecord,
+    body_crc,
+    decode_inner_batch,
+    decode_record,
+    encode_inner_batch,
+    encode_record,
+    has_right_body_crc,
+    has_right_property_crc,
+    new_record,
+)
+from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
+from rmq_formats.flags import BORN_HOST_V6, INNER_BATCH, NEED_UNWRAP, STORE_HOST_V6
+from rmq_formats.properties import PropertyParser, parse_properties, property_crc_text
+from tests.golden import GOLDEN, golden_stores
+from tests.rmq_formats.builders import BROKER, BROKER_V6, PRODUCER, PRODUCER_V6, a_record
+from tests.rmq_formats.stores import stored_records
+from tests.rmq_formats.strategies import mutations, records
+
+StoreOf = Callable[[str], Path]
+
+# Written out by hand, field by field, from the broker's sources.
+BY_HAND = b"".join(
+    (
+        struct.pack(">i", 91 + 5 + 2 + 4),  # total size
+        bytes.fromhex("DAA320A7"),  # magic, V1
+        struct.pack(">i", zlib.crc32(b"hello") & 0x7FFFFFFF),
+        struct.pack(">i", 3),  # queue id
+        struct.pack(">i", -7),  # flag
+        struct.pack(">q", 42),  # queue offset
+        struct.pack(">q", 1 << 40),  # physical offset
+        struct.pack(">i", 0x308),  # sysFlag
+        struct.pack(">q", 1_763_600_000_000),  # born timestamp
+        bytes([10, 0, 0, 7]) + struct.pack(">i", 51234),  # born host
+        struct.pack(">q", 1_763_600_000_005),  # store timestamp
+        bytes([10, 0, 0, 1]) + struct.pack(">i", 10911),  # store host
+        struct.pack(">i", 2),  # reconsume times
+        struct.pack(">q", 1 << 39),  # prepared transaction offset
+        struct.pack(">i", 5) + b"hello",
+        struct.pack(">b", 2) + b"T1",
+        struct.pack(">h", 4) + b"a\x01b\x02",
+    )
+)
+
+
+def test_every_field_of_a_record_is_where_it_belongs() -> None:
+    """The layout, once by hand."""
+    record = decode_record(BY_HAND)
+
+    assert record == MessageRecord(
+        total_size=102,
+        magic_code=-626843481,
+        body_crc=zlib.crc32(b"hello") & 0x7FFFFFFF,
+        queue_id=3,
+        flag=-7,
+        queue_offset=42,
+        physical_offset=1 << 40,
+        sys_flag=0x308,
+        born_timestamp=1_763_600_000_000,
+        born_host=Host(bytes([10, 0, 0, 7]), 51234),
+        store_timestamp=1_763_600_000_005,
+        store_host=Host(bytes([10, 0, 0, 1]), 10911),
+        reconsume_times=2,
+        prepared_transaction_offset=1 << 39,
+        body_length=5,
+        body=b"hello",
+        topic_length=2,
+        topic_raw=b"T1",
+        properties_length=4,
+        properties_raw=b"a\x01b\x02",
+    )
+    assert record.topic == "T1"
+    assert record.end_offset == (1 << 40) + 102
+    assert encode_record(record) == BY_HAND
+
+
+@given(records(), st.binary(max_size=20), st.binary(max_size=20))
+def test_a_record_decodes_to_what_was_encoded_wherever_it_stands(
+    record: MessageRecord, before: bytes, behind: bytes
+) -> None:
+    """Any record; what stands around it is not looked at."""
+    assert decode_record(before + encode_record(record) + behind, len(before)) == record
+
+
+def test_each_host_has_its_own_length() -> None:
+    """Two bits of sysFlag, one for each; what the producer gave there does not count."""
+    both = a_record(born_host=PRODUCER_V6, store_host=BROKER_V6)
+    born = a_record(born_host=PRODUCER_V6, store_host=BROKER)
+    store = a_record(born_host=PRODUCER, store_host=BROKER_V6)
+    neither = a_record(sys_flag=BORN_HOST_V6 | STORE_HOST_V6 | 1)
+
+    assert [record.sys_flag for record in (both, born, store, neither)] == [0x30, 0x10, 0x20, 1]
+    assert [record.total_size - neither.total_size for record in (both, born, store)] == [24, 12, 12]
+    assert all(decode_record(encode_record(record)) == record for record in (both, born, store, neither))
+
+
+def test_hosts_are_written_as_address_and_port() -> None:
+    """An IPv6 address stands in brackets."""
+    assert str(BROKER) == "10.0.0.1:10911"
+    assert str(BROKER_V6) == "[2001:db8::1]:10911"
+
+
+def test_the_second_version_has_a_topic_length_of_two_bytes() -> None:
+    """5.1.0+ writes it for topics of more than 127 characters."""
+    topic = "%RETRY%" + "g" * 200
+
+    record = a_record(topic=topic, magic_code=MAGIC_V2)
+
+    assert decode_record(encode_record(record)).topic == topic
+    assert record.total_size == a_record(topic="", magic_code=MAGIC_V1).total_size + 1 + len(topic)
+
+
+@pytest.mark.parametrize(("topic", "magic_code"), [("t" * 128, MAGIC_V1), ("t" * 40000, MAGIC_V2)], ids=["V1", "V2"])
+def test_a_topic_too_long_for_its_version_cannot_be_encoded(topic: str, magic_code: int) -> None:
+    """The broker would store a negative length and fail on its own record."""
+    with pytest.raises(CorruptData, match="do not fit"):
+        encode_record(a_record(topic=topic, magic_code=magic_code))
+
+
+def test_negative_lengths_of_body_and_properties_count_as_none() -> None:
+    """The broker reads them so, and what is stored stays as it is."""
+    record = a_record(body=b"", properties=b"")._replace(body_length=-1, properties_length=-5)
+
+    decoded = decode_record(encode_record(record))
+
+    assert (decoded.body, decoded.properties_raw) == (b"", b"")
+    assert decoded == record
+
+
+# What is wrong with BY_HAND (102 bytes), when a number at one place is changed.
+WRONG = {
+    "magic 00000000 is no message": (4, ">i", 0),
+    "magic CBD43194 is no message": (4, ">i", MAGIC_BLANK),
+    "total_size 90 is below the smallest record's 91": (0, ">i", 90),
+    "total_size -1 is below the smallest record's 91": (0, ">i", -1),
+    "total_size 101, but the parts take 102": (0, ">i", 101),
+    "total_size 103, but the parts take 102": (0, ">i", 103),
+    "total_size 102, but the parts take 101": (96, ">h", 3),
+    "topic_length -1": (93, ">b", -1),
+    "a part reaches 94 bytes behind the record's end": (93, ">b", 100),
+    "a part reaches 10 bytes behind the record's end": (36, ">i", BORN_HOST_V6 | STORE_HOST_V6),
+    "a part reaches 2147483634 bytes behind the record's end": (84, ">i", (1 << 31) - 1),
+    "physical_offset 1099511627777 in a record": (28, ">q", (1 << 40) + 1),
+}
+
+
+@pytest.mark.parametrize("reason", WRONG)
+def test_a_record_that_contradicts_itself_is_corrupt(reason: str) -> None:
+    """The parts must add up to the size, and the record must stand where it says."""
+    position, code, value = WRONG[reason]
+    raw = bytearray(BY_HAND + bytes(5000))
+    struct.pack_into(code, raw, position, value)
+
+    with pytest.raises(CorruptData) as caught:
+        decode_record(raw, 0, 1 << 40)
+
+    assert caught.value.reason == reason
+    assert caught.value.offset == 1 << 40
+
+
+def test_hosts_longer_than_the_record_are_corrupt() -> None:
+    """A smallest record with the bits of two IPv6 hosts is too short for them."""
+    smallest = encode_record(a_record(b"", topic="", properties=b""))
+    damaged = smallest[:36] + struct.pack(">i", BORN_HOST_V6 | STORE_HOST_V6) + smallest[40:]
+
+    with pytest.raises(CorruptData, match="behind the record's end"):
+        decode_record(damaged + bytes(100))
+
+
+@pytest.mark.parametrize("size", range(len(BY_HAND)))
+def test_a_record_cut_short_needs_more_data(size: int) -> None:
+    """Short is not wrong: the rest may not be written yet."""
+    with pytest.raises(NeedMoreData, match=f"at offset {1 << 40}"):
+        decode_record(BY_HAND[:size], 0, 1 << 40)
+
+
+def test_a_record_is_not_searched_before_the_buffer() -> None:
+    """A negative position would be read from the end."""
+    with pytest.raises(NeedMoreData):
+        decode_record(BY_HAND, -102)
+
+
+@given(st.data())
+def test_damaged_bytes_give_a_record_or_a_format_error(data: st.DataObject) -> None:
+    """Never another exception; and what is read from them encodes to just these bytes."""
+    damaged = data.draw(mutations(BY_HAND))
+    try:
+        record = decode_record(damaged)
+    except FormatError:
+        return
+
+    assert encode_record(record) == damaged[: record.total_size]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"), [(b"", 0), (b"123456789", 0x4BF43926), (b"hello", 0x3610A686), (b"a", 0x68B7BE43)]
+)
+def test_the_crc_of_a_body_loses_its_top_bit(body: bytes, expected: int) -> None:
+    """CRC-32 of "123456789" is 0xCBF43926, of "a" 0xE8B7BE43."""
+    assert body_crc(body) == expected
+
+
+def test_a_wrong_body_is_noticed_but_an_empty_one_is_not_checked() -> None:
+    """The broker does not check the CRC of an empty body."""
+    record = a_record(b"hello")
+
+    assert has_right_body_crc(record)
+    assert not has_right_body_crc(record._replace(body=b"hellO"))
+    assert has_right_body_crc(a_record(b"")._replace(body_crc=77))
+
+
+def with_property_crc(record: MessageRecord) -> MessageRecord:
+    """Put the CRC over the whole record at its end, as 5.2.0+ can."""
+    longer = record._replace(
+        total_size=record.total_size + 20,
+        properties_length=record.properties_length + 20,
+        properties_raw=record.properties_raw + bytes(20),
+    )
+    crc = property_crc_text(encode_record(longer)[:-20])
+    return longer._replace(properties_raw=record.properties_raw + crc)
+
+
+def test_the_property_crc_covers_everything_before_it() -> None:
+    """Off by default; a record without one has nothing to be wrong about."""
+    record = with_property_crc(a_record())
+
+    assert has_right_property_crc(record) is True
+    assert has_right_property_crc(record._replace(queue_id=1)) is False
+    assert has_right_property_crc(a_record()) is None
+    assert has_right_property_crc(a_record(properties=b"__CRC32#\x01")) is None
+
+
+MESSAGES = st.builds(
+    InnerMessage, st.integers(-(1 << 31), (1 << 31) - 1), st.binary(max_size=30), st.binary(max_size=30)
+)
+
+
+@given(st.lists(MESSAGES, max_size=5))
+def test_an_inner_batch_gives_back_its_messages(messages: list[InnerMessage]) -> None:
+    """Several messages in one record's body."""
+    assert list(decode_inner_batch(encode_inner_batch(messages))) == messages
+
+
+@given(st.data())
+def test_a_damaged_inner_batch_gives_messages_or_a_format_error(data: st.DataObject) -> None:
+    """It comes from a producer: anything may stand there."""
+    body = encode_inner_batch([InnerMessage(1, b"first", b"a\x01b"), InnerMessage(2, b"", b"")])
+    damaged = data.draw(mutations(body))
+    try:
+        messages = list(decode_inner_batch(damaged))
+    except FormatError:
+        return
+
+    assert sum(len(message.body) for message in messages) <= len(damaged)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "properties_length"),
+    [
+        ((21, 0, 0, 0, 0), 0),  # smaller than the smallest
+        ((100, 0, 0, 0, 0), 0),  # larger than the body
+        ((22, 0, 0, 0, -1), 0),
+        ((22, 0, 0, 0, 1), 0),  # its body leaves no place for the properties' length
+        ((22, 0, 0, 0, 0), 1),  # the parts do not add up
+        ((22, 0, 0, 0, 0), -1),
+    ],
+)
+def test_an_inner_message_that_contradicts_itself_is_corrupt(numbers: tuple[int, ...], properties_length: int) -> None:
+    """Sizes are checked before anything is read."""
+    body = struct.pack(">iiiii", *numbers) + struct.pack(">h", properties_length)
+
+    with pytest.raises(CorruptData, match="inner message of"):
+        list(decode_inner_batch(body))
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_every_record_of_a_broker_encodes_to_its_own_bytes(golden: StoreOf, name: str) -> None:
+    """What is decoded loses nothing."""
+    stored = list(stored_records(golden(name)))
+
+    assert stored
+    assert all(encode_record(record) == raw for record, raw in stored)
+    assert all(has_right_body_crc(record) for record, _ in stored)
+
+
+@pytest.mark.parametrize("name", golden_stores("types-crc"))
+def test_every_property_crc_of_a_broker_is_right(golden: StoreOf, name: str) -> None:
+    """Brokers with the switch on wrote one into every record, of every kind."""
+    assert {has_right_property_crc(record) for record, _ in stored_records(golden(name))} == {True}
+
+
+@pytest.mark.parametrize("name", golden_stores("types"))
+def test_inner_batches_of_a_broker_hold_as_many_messages_as_they_say(golden: StoreOf, name: str) -> None:
+    """The outer record's INNER_NUM counts them; before 5.0.0 there are none."""
+    batches = [
+        record
+        for record, _ in stored_records(golden(name))
+        if record.sys_flag & (NEED_UNWRAP | INNER_BATCH) == NEED_UNWRAP | INNER_BATCH
+    ]
+
+    assert bool(batches) == (not name.startswith("b498"))
+    for record in batches:
+        messages = list(decode_inner_batch(record.body))
+        assert len(messages) == int(parse_properties(record.properties_raw, PropertyParser.SCAN)["INNER_NUM"])
+        assert encode_inner_batch(messages) == record.body
+
+
+def test_a_new_record_has_the_sizes_of_its_parts() -> None:
+    """Nobody counts by hand."""
+    record = new_record(topic=b"T1", magic_code=MAGIC_V1, body=b"hello", properties=b"a\x01b\x02")
+
+    assert (record.total_size, record.body_length, record.topic_length, record.properties_length) == (102, 5, 2, 4)
+    assert record.body_crc == 0x3610A686

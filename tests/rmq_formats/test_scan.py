@@ -1,0 +1,449 @@
+"""The compiled scan gives the pieces that the scalar walk gives, whatever the window, the cut and the damage."""
+
+import errno
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from rmq_formats.commitlog.framing import BLOCK
+from rmq_formats.commitlog.kernels import MAGIC_CODE_AT, count_stored_until
+from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
+from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
+from rmq_formats.commitlog.scan import IO_ERROR, Records, scan
+from rmq_formats.commitlog.segment import LEFTOVER, Framing, Piece, PieceKind, SegmentBytes, walk
+from rmq_formats.errors import CorruptData, FormatError
+from tests.golden import GOLDEN
+from tests.rmq_formats.builders import (
+    PRODUCER,
+    PRODUCER_V6,
+    STORED,
+    a_blank,
+    a_record,
+    a_segment,
+    framed,
+    log_of,
+    placed,
+)
+from tests.rmq_formats.stores import read_segment, segment_files
+from tests.rmq_formats.strategies import FRAMINGS, I64, mutations, records
+
+BASE = 1 << 40
+WINDOWS = st.sampled_from([1, 64, 200, 300, 512, 777, 1 << 16])
+
+
+def flat(items: Iterator[Records | Piece], framing: Framing = Framing.PLAIN) -> list[Piece]:
+    """Return every piece, records too, and check that each record's bytes are in its group's buffer."""
+    pieces = []
+    for item in items:
+        if isinstance(item, Piece):
+            pieces.append(item)
+            continue
+        group = [*item.between]
+        for at, size in zip(item.positions.tolist(), item.sizes.tolist(), strict=True):
+            record = decode_record(item.buffer[:].data, at, item.base_offset + at)
+            assert record.total_size == size
+            start = item.base_offset + at - framing.header_size
+            group.append(Piece(PieceKind.RECORD, start, size + framing.header_size))
+        pieces += sorted(group, key=attrgetter("offset"))
+    return pieces
+
+
+def scanned(  # noqa: PLR0913 - what scan takes, with ordinary values
+    segment: bytes,
+    framing: Framing = Framing.PLAIN,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    base: int = BASE,
+    size: int | None = None,
+    **options: Any,  # noqa: ANN401 - those of scan
+) -> list[Piece]:
+    """Scan a segment that is in memory."""
+
+    def read(position: int, length: int) -> bytes:
+        return segment[position : position + length]
+
+    size = len(segment) if size is None else size
+    options.setdefault("final", False)
+    return flat(scan(read, start, size if end is None else end, size, base, framing, **options), framing)
+
+
+def stored_by_blocks(raw: bytes, block: int) -> Callable[[int], int]:
+    """Return where a file system that does not store blocks of zeros says that the next bytes are."""
+
+    def next_written(position: int) -> int:
+        behind = raw[position:].lstrip(b"\0")
+        return max(position, (len(raw) - len(behind)) // block * block) if behind else len(raw)
+
+    return next_written
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> tuple[bytes, Framing]:
+    """Draw some records, a tail of any kind, and damage."""
+    framing = draw(FRAMINGS)
+    some = draw(st.lists(records() | st.builds(a_record, body=st.binary(max_size=40)), max_size=5))
+    raw = log_of(some, BASE, framing)
+    tail = draw(st.sampled_from(["", "zeros", "blank", "stale blank", "stale record", "false blank"]))
+    if tail == "zeros":
+        raw += bytes(draw(st.integers(1, 600)))
+    elif tail == "stale record":
+        stale = log_of([a_record()], BASE + len(raw) + 8, framing)
+        raw += a_blank(8 + len(stale), framing)[:8] + stale
+    elif tail:
+        raw += a_blank(8 + draw(st.integers(0, 300)), framing)
+    if tail == "stale blank":
+        raw = raw[:-1] + b"\1"
+    elif tail == "false blank":
+        raw += log_of([a_record()], BASE + len(raw), framing)
+    return draw(mutations(raw)) if draw(st.booleans()) else raw, framing
+
+
+@given(
+    segment=segments(),
+    window=WINDOWS,
+    final=st.booleans(),
+    timestamp=st.none() | I64 | st.just(STORED),
+    block=st.sampled_from([None, 1, 16, 100]),
+)
+@settings(max_examples=200)
+def test_a_scan_is_the_walk_for_every_window(
+    segment: tuple[bytes, Framing], window: int, final: bool, timestamp: int | None, block: int | None
+) -> None:
+    """How much is read at once changes nothing, nor do holes: neither what is found nor the words for what is wrong."""
+    raw, framing = segment
+    expected = list(walk(raw, BASE, framing, final=final, store_timestamp=timestamp))
+    next_written = stored_by_blocks(raw, block) if block else int
+    found = scanned(raw, framing, window=window, final=final, store_timestamp=timestamp, next_written=next_written)
+    assert found == expected
+
+
+@given(segment=segments(), window=WINDOWS, final=st.booleans(), cuts=st.lists(st.integers(0, 1500), max_size=3))
+@settings(max_examples=200)
+def test_ranges_that_chain_give_the_pieces_of_the_whole(
+    segment: tuple[bytes, Framing], window: int, final: bool, cuts: list[int]
+) -> None:
+    """A range owns what begins in it; the next one goes on where it ends."""
+    raw, framing = segment
+    expected = list(walk(raw, BASE, framing, final=final))
+    found: list[Piece] = []
+    position, newest = 0, None
+    for end in sorted({*(cut for cut in cuts if cut < len(raw)), len(raw)}):
+        if position < end:
+            part = scanned(raw, framing, start=position, end=end, window=window, final=final, store_timestamp=newest)
+            found += part
+            position = part[-1].end - BASE
+            whole = [piece for piece in found if piece.kind is PieceKind.RECORD]
+            if whole:
+                at = whole[-1].offset - BASE + framing.header_size
+                newest = decode_record(raw, at).store_timestamp
+    assert found == expected
+
+
+@given(
+    segment=segments(),
+    window=WINDOWS,
+    start=st.integers(0, 1500),
+    end=st.integers(0, 1500),
+    block=st.sampled_from([1, 16, 100]),
+)
+@settings(max_examples=200)
+def test_a_range_without_a_known_boundary_begins_at_a_record_that_proves_itself(
+    segment: tuple[bytes, Framing], window: int, start: int, end: int, block: int
+) -> None:
+    """From there on it is the walk from that record."""
+    raw, framing = segment
+    end = min(end, len(raw))
+    holes = stored_by_blocks(raw, block)
+    found = scanned(raw, framing, start=start, end=end, window=window, final=True, sync=True, next_written=holes)
+    if not found:
+        assert not [at for at in range(start, end) if _proves_itself(raw, at, framing)]
+        return
+    first = found[0].offset - BASE
+    assert _proves_itself(raw, first, framing)
+    assert not [at for at in range(start, first) if _proves_itself(raw, at, framing)]
+    whole = walk(raw, BASE, framing, final=True, start=first)
+    assert found == [piece for piece in whole if piece.offset < BASE + end]
+
+
+def test_a_record_that_begins_behind_the_range_is_the_next_ones() -> None:
+    """A range that begins and ends inside one record has nothing of its own."""
+    raw = log_of([a_record(b"x" * 200), a_record()], BASE)
+    assert scanned(raw, start=1, end=150, sync=True) == []
+    assert [piece.offset for piece in scanned(raw, start=1, sync=True)] == [BASE + a_record(b"x" * 200).total_size]
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(STORED - 1, 0), (STORED, 2), (STORED + 8, 2), (STORED + 9, 4)])
+def test_records_settle_up_to_the_first_that_was_stored_too_late(limit: int, expected: int) -> None:
+    """What stands behind it waits, too: nothing overtakes. A host of IPv6 moves where the time stands."""
+    times = [STORED, STORED - 5, STORED + 9, STORED]
+    hosts = [PRODUCER, PRODUCER_V6, PRODUCER_V6, PRODUCER]
+    log = [a_record(born_host=host, store_timestamp=time) for host, time in zip(hosts, times, strict=True)]
+    raw = log_of(log, BASE)
+    (group,) = scan(_reader(raw), 0, len(raw), len(raw), BASE, final=True)
+    assert isinstance(group, Records)
+    assert count_stored_until(group.buffer, group.positions, limit) == expected
+
+
+def _proves_itself(raw: bytes, position: int, framing: Framing) -> bool:
+    """Tell whether a walk from here begins with a record whose body is right."""
+    try:
+        return has_right_body_crc(SegmentBytes.of(raw, BASE, framing).record_at(position))
+    except FormatError:
+        return False
+
+
+def _torn(record: MessageRecord) -> MessageRecord:
+    """Return a record whose body is not written yet."""
+    return record._replace(body=bytes(len(record.body)))
+
+
+@pytest.mark.parametrize("framing", Framing)
+@pytest.mark.parametrize("behind", ["record", "zeros", "blank", "garbage", "record behind garbage", "nothing"])
+@pytest.mark.parametrize("final", [False, True])
+def test_whether_the_newest_record_is_whole_is_told_by_what_lies_behind_the_range(
+    framing: Framing, behind: str, final: bool
+) -> None:
+    """A record that looks torn at the end of a range is one only if nothing follows in the next."""
+    raw = log_of([a_record(), _torn(a_record())], BASE, framing)
+    end = len(raw)
+    if behind.startswith("record"):
+        gap = b"\1" * 60 if "garbage" in behind else b""
+        raw += gap + log_of([a_record()], BASE + end + len(gap), framing)
+    else:
+        raw += {"zeros": bytes(99), "blank": a_blank(40, framing), "garbage": b"\1" * 99, "nothing": b""}[behind]
+    expected = list(walk(raw, BASE, framing, final=final))
+    for cut in (end - 1, end):
+        first = scanned(raw, framing, end=cut, final=final)
+        start = first[-1].end - BASE
+        assert first + scanned(raw, framing, start=start, final=final, store_timestamp=STORED) == expected
+
+
+LENGTHS = st.sampled_from([-(1 << 31), -1, 0, 1, 6, 90, 91, 127, 128, 255, (1 << 31) - 1])
+
+
+@pytest.mark.parametrize("magic_code", [MAGIC_V1, MAGIC_V2])
+@pytest.mark.parametrize("framing", Framing)
+@given(at=st.integers(0, 120), size=st.sampled_from([1, 2, 4]), value=LENGTHS)
+def test_a_length_that_lies_is_refused_as_the_decoder_refuses_it(
+    magic_code: int, framing: Framing, at: int, size: int, value: int
+) -> None:
+    """Each of a record's lengths, and each of an entry header's, made anything."""
+    record = a_record(b"x" * 9, magic_code=magic_code)
+    raw = bytearray(log_of([record, a_record()], BASE, framing) + bytes(50))
+    raw[at : at + size] = value.to_bytes(8, "big", signed=True)[-size:]
+    assert scanned(bytes(raw), framing) == list(walk(bytes(raw), BASE, framing))
+
+
+def test_an_entry_header_must_state_its_records_size() -> None:
+    """The header adds up and the record does, but not with each other."""
+    record = placed([a_record()], BASE, Framing.DLEDGER)[0]
+    raw = bytearray(framed(record, Framing.DLEDGER) + bytes(60))
+    for name, value in (("size", record.total_size + 8), ("body_length", record.total_size + 8 - DLEDGER_ENTRY.size)):
+        at = DLEDGER_ENTRY.offset(name)
+        raw[at : at + 4] = value.to_bytes(4)
+    found = scanned(bytes(raw), Framing.DLEDGER, final=True)
+    assert found == list(walk(bytes(raw), BASE, Framing.DLEDGER, final=True))
+    assert "around a record" in found[0].reason
+
+
+def test_a_read_that_fails_whole_may_succeed_in_blocks() -> None:
+    """A disk that only refuses large reads costs nothing but time."""
+    raw, _ = _log_of_some_blocks()
+
+    def read(position: int, length: int) -> bytes:
+        if length > BLOCK:
+            raise OSError(errno.EIO, "Input/output error")
+        return raw[position : position + length]
+
+    assert flat(scan(read, 0, len(raw), len(raw), BASE, final=True)) == list(walk(raw, BASE, final=True))
+
+
+class Disk:
+    """Bytes of which some blocks cannot be read."""
+
+    def __init__(self, raw: bytes, *bad: int) -> None:
+        """Make the blocks with these numbers unreadable."""
+        self._raw = raw
+        self._bad = bad
+
+    def read(self, position: int, length: int) -> bytes:
+        """Read as a disk does: a request that touches a bad block fails whole."""
+        if any(position < (block + 1) * BLOCK and block * BLOCK < position + length for block in self._bad):
+            raise OSError(errno.EIO, "Input/output error")
+        return self._raw[position : position + length]
+
+    def read_into(self, position: int, target: memoryview) -> int:
+        """Read into a buffer."""
+        data = self.read(position, target.nbytes)
+        target[: len(data)] = data
+        return len(data)
+
+
+def _log_of_some_blocks() -> tuple[bytes, list[MessageRecord]]:
+    """Return a sealed segment of 16 blocks with records of about a third of one."""
+    some = placed([a_record(bytes([65 + i]) * (1200 + 13 * i)) for i in range(40)], BASE)
+    return a_segment(some, 16 * BLOCK, BASE, sealed=True), some
+
+
+@pytest.mark.parametrize("window", [100, BLOCK, 3 * BLOCK + 5, 1 << 20])
+@pytest.mark.parametrize("into", [False, True])
+@pytest.mark.parametrize("bad", [(3,), (0,), (2, 3, 7), (15,), (5, 6, 7, 8)])
+def test_what_cannot_be_read_is_damage_and_the_rest_is_read(window: int, into: bool, bad: tuple[int, ...]) -> None:
+    """Every record that does not touch an unreadable block is found; what lies between is `io_error`."""
+    raw, some = _log_of_some_blocks()
+    disk = Disk(raw, *bad)
+    read_into = disk.read_into if into else None
+    found = flat(scan(disk.read, 0, len(raw), len(raw), BASE, final=True, window=window, read_into=read_into))
+    lost = [
+        record
+        for record in some
+        if any(
+            record.physical_offset - BASE < (block + 1) * BLOCK and block * BLOCK < record.end_offset - BASE
+            for block in bad
+        )
+    ]
+    whole = [piece.offset for piece in found if piece.kind is PieceKind.RECORD]
+    assert whole == [record.physical_offset for record in some if record not in lost]
+    damage = [piece for piece in found if piece.kind is PieceKind.DAMAGE]
+    assert sum(piece.size for piece in damage) >= sum(record.total_size for record in lost)
+    assert {piece.reason for piece in damage} == {IO_ERROR}
+    assert [piece.offset for piece in found] == [BASE, *(piece.end for piece in found)][: len(found)]
+    assert found[-1].end == BASE + len(raw)
+
+
+def test_an_unreadable_block_at_the_end_of_a_live_log_is_damage_and_the_rest_waits() -> None:
+    """What is not written behind it is told apart; nothing else contradicts the block."""
+    raw = a_segment(placed([a_record(b"a" * 1000) for _ in range(6)], BASE), 4 * BLOCK, BASE)
+    found = flat(scan(Disk(raw, 1).read, 0, len(raw), len(raw), BASE, final=False))
+    kinds = [(piece.kind, piece.offset - BASE) for piece in found[-2:]]
+    assert kinds == [(PieceKind.DAMAGE, found[-2].offset - BASE), (PieceKind.UNWRITTEN, 2 * BLOCK)]
+    assert found[-2].reason == IO_ERROR
+
+
+@pytest.mark.parametrize("bad", [1, 3])
+def test_an_unreadable_block_where_nothing_is_written_yet_does_not_hide_what_waits(bad: int) -> None:
+    """Zeros that cannot all be seen are not called unwritten, and the records before them are read."""
+    some = placed([a_record(b"a" * 1000) for _ in range(2)], BASE)
+    raw = a_segment(some, 4 * BLOCK, BASE)
+    found = flat(scan(Disk(raw, bad).read, 0, len(raw), len(raw), BASE, final=False, window=300))
+    assert [piece.kind for piece in found] == [PieceKind.RECORD, PieceKind.RECORD, PieceKind.WAITING]
+
+
+@given(segment=segments(), shorter=st.integers(1, 1500), window=WINDOWS, final=st.booleans())
+def test_a_file_that_is_cut_while_it_is_read_ends_where_it_ends(
+    segment: tuple[bytes, Framing], shorter: int, window: int, final: bool
+) -> None:
+    """A short read is the end of what is there, whatever the listing had said."""
+    raw, framing = segment
+    expected = list(walk(raw, BASE, framing, final=final))
+    if expected and expected[-1].kind is PieceKind.BLANK:  # the bytes left are told by the listing until they are read
+        behind = expected[-1].offset - BASE + 1
+        assume(SegmentBytes.of(raw, BASE, framing).find_record(behind, None) is None)
+    found = scanned(raw, framing, size=len(raw) + shorter, window=window, final=final)
+    if found and found[-1].reason == LEFTOVER:  # what a leader took back is not looked at
+        found[-1] = found[-1]._replace(size=len(raw) - (found[-1].offset - BASE))
+    assert found == expected
+
+
+def test_a_record_larger_than_the_window_is_read_whole() -> None:
+    """The buffer grows for it, and only for a size that the segment has room for."""
+    large = a_record(b"x" * 10_000)
+    raw = log_of([a_record(), large, a_record(), large], BASE)
+    assert scanned(raw, window=256, final=True) == list(walk(raw, BASE, final=True))
+
+
+def test_damage_between_records_does_not_split_their_group() -> None:
+    """What is made of a group costs as much for three records as for thousands."""
+    raw = bytearray(log_of([a_record() for _ in range(9)], BASE))
+    size = len(raw) // 9
+    for number in (2, 3, 6):
+        raw[number * size + MAGIC_CODE_AT] ^= 1
+    items = list(scan(_reader(bytes(raw)), 0, len(raw), len(raw), BASE, final=True))
+
+    (group,) = items
+    assert isinstance(group, Records)
+    assert [at // size for at in group.positions.tolist()] == [0, 1, 4, 5, 7, 8]
+    assert [(piece.offset - BASE) // size for piece in group.between] == [2, 6]
+    assert [piece.size // size for piece in group.between] == [2, 1]
+    assert flat(iter(items)) == list(walk(bytes(raw), BASE, final=True))
+
+
+def test_a_buffer_that_grew_does_not_make_groups_larger() -> None:
+    """A group is no more than a window and one record, so what is made of it is bounded too."""
+    some = [a_record(b"x" * 10_000), *(a_record() for _ in range(90)), a_record(b"y" * 10_000)]
+    raw = log_of(some, BASE)
+    for group in scan(_reader(raw), 0, len(raw), len(raw), BASE, final=True, window=512):
+        assert isinstance(group, Records)
+        assert int(group.sizes[:-1].sum()) <= 512
+
+
+def test_a_size_that_the_segment_has_no_room_for_is_not_allocated() -> None:
+    """A length of two gigabytes costs nothing."""
+    wanted = []
+
+    def read(position: int, length: int) -> bytes:
+        wanted.append(length)
+        return raw[position : position + length]
+
+    record = a_record()._replace(physical_offset=BASE, total_size=(1 << 31) - 1)
+    raw = log_of([a_record()], BASE + 200).rjust(1000, b"\0")
+    raw = encode_record(record) + raw[200:]
+    assert [piece.kind for piece in flat(scan(read, 0, len(raw), len(raw), BASE, final=True, window=256))]
+    assert max(wanted) <= 256
+
+
+def test_a_group_stays_what_it_is_until_the_next_one() -> None:
+    """The positions belong to the caller; only the buffer is used again."""
+    raw = log_of([a_record(bytes([65 + i]) * 50) for i in range(9)], BASE)
+    groups = list(scan(_reader(raw), 0, len(raw), len(raw), BASE, final=True, window=500))
+    assert len(groups) > 1
+    positions = [group.base_offset + at for group in groups if isinstance(group, Records) for at in group.positions]
+    assert positions == [piece.offset for piece in walk(raw, BASE, final=True)]
+
+
+def test_offsets_that_64_bits_cannot_hold_are_refused() -> None:
+    """Twenty digits name larger numbers than a record can."""
+    with pytest.raises(CorruptData, match="64 bits"):
+        list(scan(_reader(b""), 0, 0, 1 << 30, (1 << 63) - 1, final=True))
+
+
+def test_a_live_log_that_only_zeros_follow_is_read_to_its_end_once() -> None:
+    """A gigabyte that is not written yet is looked at once, not once for every question about it."""
+    raw = a_segment([a_record()], 1 << 20)
+    counted = []
+
+    def read(position: int, length: int) -> bytes:
+        counted.append(length)
+        return raw[position : position + length]
+
+    found = flat(scan(read, 0, len(raw), len(raw), 0, final=False, window=4096))
+    assert [piece.kind for piece in found] == [PieceKind.RECORD, PieceKind.UNWRITTEN]
+    assert sum(counted) < 1.1 * len(raw)
+
+
+def _reader(raw: bytes) -> Callable[[int, int], bytes]:
+    return lambda position, length: raw[position : position + length]
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_real_brokers_segments_are_scanned_as_they_are_walked(golden: Callable[[str], Path], name: str) -> None:
+    """Every segment of every release, in windows that cut records, whole and in two ranges."""
+    files = segment_files(golden(name))
+    assert files
+    for path in files:
+        segment = read_segment(path)
+        raw = path.read_bytes()
+        for final in (False, True):
+            expected = list(walk(raw, segment.base_offset, segment.framing, final=final))
+            options = {"base": segment.base_offset, "final": final}
+            assert scanned(raw, segment.framing, window=5000, **options) == expected
+            middle = expected[len(expected) // 2].offset - segment.base_offset
+            first = scanned(raw, segment.framing, end=middle, **options)
+            second = scanned(raw, segment.framing, start=middle, **options)
+            assert first + second == expected or not final

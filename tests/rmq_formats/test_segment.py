@@ -1,0 +1,525 @@
+"""
+Segments: how records follow each other, how a segment ends, and what happens to bytes that are no record.
+
+Read from top to bottom this tells how a CommitLog works.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_formats.commitlog.framing import detect_framing
+from rmq_formats.commitlog.layout import BLANK, DLEDGER_ENTRY, MAGIC_BLANK, MAGIC_V2
+from rmq_formats.commitlog.record import MessageRecord, encode_record
+from rmq_formats.commitlog.segment import (
+    ENDS,
+    Framing,
+    Piece,
+    PieceKind,
+    SegmentBytes,
+    SegmentEnd,
+    is_settled,
+    walk,
+    walk_segment,
+)
+from rmq_formats.layout import Buffer
+from rmq_formats.release import Release
+from tests.golden import GOLDEN, golden_stores, release_of
+from tests.rmq_formats.builders import STORED, a_blank, a_record, a_segment, framed, log_of, placed
+from tests.rmq_formats.stores import newest_segment, walked_segments
+from tests.rmq_formats.strategies import FRAMINGS, mutations, records
+
+StoreOf = Callable[[str], Path]
+PLAIN, DLEDGER = Framing.PLAIN, Framing.DLEDGER
+RECORD, DAMAGE, BLANK_PIECE = PieceKind.RECORD, PieceKind.DAMAGE, PieceKind.BLANK
+UNWRITTEN, WAITING = PieceKind.UNWRITTEN, PieceKind.WAITING
+
+ONE, TWO, THREE = a_record(b"one"), a_record(b"two two"), a_record(b"three three three")
+
+
+def kinds(pieces: list[Piece]) -> list[PieceKind]:
+    """Reduce pieces to what they are."""
+    return [piece.kind for piece in pieces]
+
+
+def starts(pieces: list[Piece]) -> list[int]:
+    """Reduce pieces to where they begin."""
+    return [piece.offset for piece in pieces]
+
+
+def offsets(messages: list[MessageRecord], base_offset: int = 0) -> list[int]:
+    """Where the records of an unbroken log begin, and where the last one ends."""
+    return [record.physical_offset for record in placed(messages, base_offset)] + [
+        base_offset + sum(record.total_size for record in messages)
+    ]
+
+
+# --- records follow each other by size alone
+
+
+@pytest.mark.parametrize("base_offset", [0, 1 << 30, (1 << 62) + 7])
+def test_each_record_says_where_the_next_one_begins(base_offset: int) -> None:
+    """Offsets are those of the whole log, not of the file."""
+    pieces = list(walk(a_segment([ONE, TWO, THREE], base_offset=base_offset), base_offset))
+
+    assert kinds(pieces) == [RECORD, RECORD, RECORD, UNWRITTEN]
+    assert starts(pieces) == offsets([ONE, TWO, THREE], base_offset)
+
+
+def test_a_segment_that_is_full_is_sealed_by_a_blank() -> None:
+    """The broker closes the file when the next record leaves no room for a blank."""
+    pieces = list(walk(a_segment([ONE, TWO], sealed=True), 0))
+
+    assert kinds(pieces) == [RECORD, RECORD, BLANK_PIECE]
+    assert ENDS[pieces[-1].kind] is SegmentEnd.SEALED
+    assert pieces[-1].end == 4096
+
+
+def test_a_blank_may_be_eight_bytes_and_nothing_else() -> None:
+    """A record always leaves eight bytes, and may leave no more."""
+    pieces = list(walk(log_of([ONE]) + a_blank(8), 0))
+
+    assert [(piece.kind, piece.size) for piece in pieces] == [(RECORD, ONE.total_size), (BLANK_PIECE, 8)]
+
+
+def test_a_blank_ends_the_segment_whatever_follows_it() -> None:
+    """Brokers to 4.9.0 leave stale bytes of earlier messages behind a blank: whole records, with right offsets."""
+    log = log_of([ONE])
+    stale = encode_record(TWO._replace(physical_offset=len(log) + BLANK.size))
+    size = BLANK.size + len(stale)
+
+    assert kinds(list(walk(log + a_blank(size)[:8] + stale, 0))) == [RECORD, BLANK_PIECE]
+
+
+@pytest.mark.parametrize("stated", [-5, 8, 99, 101, (1 << 31) - 1])
+def test_a_blank_that_states_other_bytes_than_are_left_ends_the_segment_if_no_record_follows(stated: int) -> None:
+    """No broker checks the size, and a file that was cut in its blank holds all the same."""
+    assert kinds(list(walk(log_of([ONE]) + BLANK.pack(stated, MAGIC_BLANK) + bytes(92), 0))) == [RECORD, BLANK_PIECE]
+
+
+@pytest.mark.parametrize("final", [False, True])
+@pytest.mark.parametrize("stated", [-5, 8, TWO.total_size, 4096, (1 << 31) - 1])
+def test_a_blank_that_states_other_bytes_than_are_left_hides_no_record(stated: int, final: bool) -> None:
+    """Every broker's states them: this one is a record whose magic was changed, or worse."""
+    raw = damaged(a_segment([ONE, TWO, THREE], sealed=True), ONE.total_size, BLANK.pack(stated, MAGIC_BLANK))
+
+    pieces = list(walk(raw, 0, final=final))
+
+    assert kinds(pieces) == [RECORD, DAMAGE, RECORD, BLANK_PIECE]
+    assert starts(pieces) == [*offsets([ONE, TWO, THREE])]
+    assert "CBD43194" in pieces[1].reason
+
+
+def test_a_dledger_end_that_states_other_bytes_than_are_left_hides_no_record() -> None:
+    """An entry whose magic was changed keeps its own size."""
+    whole = a_segment([ONE, TWO, THREE], framing=DLEDGER, sealed=True)
+    raw = damaged(whole, 48 + ONE.total_size, b"\xff\xff\xff\xff")
+
+    assert kinds(list(walk(raw, 0, DLEDGER))) == [RECORD, DAMAGE, RECORD, BLANK_PIECE]
+
+
+def test_leftovers_behind_such_a_blank_are_no_records() -> None:
+    """As behind any damage: where the log is still written, an older record was left there by a truncation."""
+    segment = a_segment([ONE, TWO, THREE._replace(store_timestamp=STORED - 1)])
+
+    assert kinds(list(walk(damaged(segment, ONE.total_size, BLANK.pack(8, MAGIC_BLANK)), 0))) == [RECORD, BLANK_PIECE]
+
+
+def test_zeros_behind_the_last_record_are_not_written_yet() -> None:
+    """The newest segment is as long as it will ever be from the start."""
+    pieces = list(walk(a_segment([ONE]), 0))
+
+    assert kinds(pieces) == [RECORD, UNWRITTEN]
+    assert ENDS[pieces[-1].kind] is SegmentEnd.OPEN
+
+
+def test_a_segment_of_zeros_was_made_ahead_of_need() -> None:
+    """A crash leaves such a file behind the newest."""
+    assert list(walk(bytes(4096), 0)) == [Piece(UNWRITTEN, 0, 4096)]
+
+
+def test_an_empty_segment_has_no_pieces() -> None:
+    """Nothing is to be said of nothing."""
+    assert list(walk(b"", 0)) == []
+
+
+def test_a_segment_may_be_cut_off_behind_a_record() -> None:
+    """Somebody truncated the file; what is there is whole."""
+    pieces = list(walk(log_of([ONE, TWO]), 0))
+
+    assert kinds(pieces) == [RECORD, RECORD]
+    assert ENDS[pieces[-1].kind] is SegmentEnd.OPEN
+
+
+def test_bodies_may_hold_whole_records() -> None:
+    """Someone mirrors a log through a log: only the chain says what is a message."""
+    inside = encode_record(ONE._replace(physical_offset=84 + 4))
+    carrier = a_record(inside)
+
+    assert kinds(list(walk(a_segment([carrier, TWO]), 0))) == [RECORD, RECORD, UNWRITTEN]
+
+
+def test_both_versions_of_records_follow_each_other() -> None:
+    """A long retry topic stands among ordinary ones."""
+    long = a_record(topic="%RETRY%" + "g" * 150, magic_code=MAGIC_V2)
+
+    assert kinds(list(walk(a_segment([ONE, long, TWO]), 0))) == [RECORD] * 3 + [UNWRITTEN]
+
+
+# --- DLedger: the same records, each behind an entry header
+
+
+def test_dledger_puts_a_header_before_each_record() -> None:
+    """A piece includes the header; the record's own offset does not."""
+    segment = a_segment([ONE, TWO], framing=DLEDGER, sealed=True, base_offset=512)
+    pieces = list(walk(segment, 512, DLEDGER))
+
+    assert kinds(pieces) == [RECORD, RECORD, BLANK_PIECE]
+    assert pieces[0] == Piece(RECORD, 512, 48 + ONE.total_size)
+    assert SegmentBytes.of(segment, 512, DLEDGER).record_at(0).physical_offset == 512 + 48
+
+
+@pytest.mark.parametrize(
+    ("segment", "expected"),
+    [
+        (a_segment([ONE]), PLAIN),
+        (a_blank(16), PLAIN),
+        (bytes(16), PLAIN),
+        (b"\0\0\0\1", PLAIN),
+        (a_segment([ONE], framing=DLEDGER), DLEDGER),
+        (a_blank(16, DLEDGER), DLEDGER),
+        (b"\xff" * 4096, PLAIN),
+    ],
+    ids=["record", "blank", "zeros", "too short to tell", "entry", "end", "erased page"],
+)
+def test_the_first_bytes_tell_what_stands_before_records(segment: bytes, expected: Framing) -> None:
+    """A store that was upgraded to DLedger has both kinds of segments."""
+    assert detect_framing(segment) is expected
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("magic", 2, "entry header says magic 2"),
+        ("pos", 1, "pos 1,"),
+        ("size", 7, "size 7,"),
+    ],
+)
+def test_an_entry_header_must_fit_its_record(field: str, value: int, reason: str) -> None:
+    """Its CRCs are always 0, but its sizes and its place can be checked."""
+    raw = bytearray(a_segment([ONE, TWO], framing=DLEDGER))
+    width = 8 if field == "pos" else 4
+    at = DLEDGER_ENTRY.offset(field)
+    raw[at : at + width] = value.to_bytes(width, "big")
+
+    pieces = list(walk(raw, 0, DLEDGER))
+
+    assert kinds(pieces) == [DAMAGE, RECORD, UNWRITTEN]
+    assert reason in pieces[0].reason
+
+
+def test_an_entry_must_be_as_long_as_its_record() -> None:
+    """Otherwise the next entry would not begin where the record ends."""
+    raw = framed(placed([ONE], 0, DLEDGER)[0], DLEDGER)
+    longer = DLEDGER_ENTRY.pack(1, len(raw) + 1, 0, 0, 0, 0, 0, 0, ONE.total_size + 1) + raw[48:] + b"\0"
+
+    pieces = list(walk(longer, 0, DLEDGER, final=True))
+
+    assert kinds(pieces) == [DAMAGE]
+    assert pieces[0].reason == f"entry of {ONE.total_size + 1} bytes around a record of {ONE.total_size}"
+
+
+# --- damage does not end a walk
+
+
+def damaged(segment: bytes, position: int, replacement: bytes = b"\xff\xff") -> bytes:
+    """Overwrite some bytes."""
+    return segment[:position] + replacement + segment[position + len(replacement) :]
+
+
+@pytest.mark.parametrize("framing", Framing)
+def test_the_walk_goes_on_at_the_next_record_that_proves_itself(framing: Framing) -> None:
+    """Magic, lengths that add up, the offset where it stands, the body's CRC."""
+    whole = a_segment([ONE, TWO, THREE], framing=framing)
+    second = framing.header_size + ONE.total_size
+
+    pieces = list(walk(damaged(whole, second + framing.header_size), 0, framing))
+
+    assert kinds(pieces) == [RECORD, DAMAGE, RECORD, UNWRITTEN]
+    assert starts(pieces)[1] == second
+    assert pieces[1].size == framing.header_size + TWO.total_size
+
+
+def test_damage_is_found_in_a_slice_of_a_larger_buffer() -> None:
+    """Positions are those of the slice: a reader hands out windows of one large buffer."""
+    whole = damaged(a_segment([ONE, TWO, THREE]), ONE.total_size)
+
+    assert list(walk(memoryview(b"\xff" * 100 + whole)[100:], 0)) == list(walk(whole, 0))
+    assert list(walk(bytearray(whole), 0)) == list(walk(whole, 0))
+
+
+def test_a_record_with_a_wrong_body_still_chains() -> None:
+    """Records chain by size; whether the body may be used is another question."""
+    raw = damaged(a_segment([ONE, TWO]), 88)
+
+    assert kinds(list(walk(raw, 0))) == [RECORD, RECORD, UNWRITTEN]
+
+
+def test_a_record_behind_damage_must_have_a_right_body() -> None:
+    """In the chain its neighbours vouch for it; alone it has only itself."""
+    raw = damaged(a_segment([ONE, TWO, THREE]), 0)  # the first is gone
+    raw = damaged(raw, ONE.total_size + 88)  # and the second's body is wrong
+
+    pieces = list(walk(raw, 0))
+
+    assert kinds(pieces) == [DAMAGE, RECORD, UNWRITTEN]
+    assert starts(pieces)[1] == ONE.total_size + TWO.total_size
+
+
+def test_a_copy_of_a_record_elsewhere_is_no_record() -> None:
+    """It names another offset than that where it stands."""
+    raw = b"\xff" * 10 + encode_record(ONE) + bytes(100)
+
+    assert kinds(list(walk(raw, 0))) == [WAITING]
+
+
+def test_damage_before_the_blank_ends_where_the_blank_names_the_bytes_left() -> None:
+    """Then the segment is sealed after all."""
+    raw = damaged(a_segment([ONE, TWO], sealed=True), ONE.total_size)
+
+    pieces = list(walk(raw, 0))
+
+    assert kinds(pieces) == [RECORD, DAMAGE, BLANK_PIECE]
+    assert starts(pieces)[2] == ONE.total_size + TWO.total_size
+
+
+def test_a_blank_that_names_other_bytes_does_not_end_damage() -> None:
+    """It may be part of a body, or stale."""
+    raw = b"\xff" * 20 + BLANK.pack(7, MAGIC_BLANK) + bytes(50)
+
+    assert kinds(list(walk(raw, 0))) == [WAITING]
+
+
+@pytest.mark.parametrize("framing", Framing)
+def test_damage_up_to_the_end_seals_nothing(framing: Framing) -> None:
+    """Known to be followed by a later segment, the rest of this one is damage."""
+    raw = a_segment([ONE, TWO], framing=framing)[: 2 * framing.header_size + ONE.total_size + TWO.total_size - 3]
+
+    pieces = list(walk(raw, 0, framing, final=True))
+
+    assert kinds(pieces) == [RECORD, DAMAGE]
+    assert ENDS[pieces[-1].kind] is SegmentEnd.DAMAGED
+
+
+def test_zeros_in_a_segment_that_others_follow_are_damage() -> None:
+    """The broker does not go on to the next file before this one is sealed."""
+    assert kinds(list(walk(a_segment([ONE]), 0, final=True))) == [RECORD, DAMAGE]
+
+
+# --- the live tail: what may be unfinished waits
+
+
+@pytest.mark.parametrize("size", range(4, TWO.total_size))
+def test_a_record_that_is_being_written_waits(size: int) -> None:
+    """The broker copies it front to back (and the first bytes of its size are zeros); the file behind is zeros."""
+    raw = (log_of([ONE, TWO])[: ONE.total_size + size]).ljust(4096, b"\0")
+
+    pieces = list(walk(raw, 0))
+
+    assert kinds(pieces) == [RECORD, WAITING]
+    assert pieces[1].offset == ONE.total_size
+    assert ENDS[pieces[-1].kind] is SegmentEnd.OPEN
+
+
+def test_the_next_record_proves_the_one_before_it() -> None:
+    """Its body is wrong for good then: not unfinished."""
+    raw = damaged(a_segment([ONE, TWO]), 88)
+
+    assert kinds(list(walk(raw, 0))) == [RECORD, RECORD, UNWRITTEN]
+    assert kinds(list(walk(damaged(a_segment([TWO]), 88), 0))) == [WAITING]
+
+
+def test_a_record_with_nothing_behind_it_is_settled_when_its_ends_are_there() -> None:
+    """A stored text never ends in a zero byte."""
+    assert is_settled(ONE)
+    assert not is_settled(ONE._replace(properties_raw=b"KEYS\x01order\0"))
+    assert not is_settled(ONE._replace(body=b"onE"))
+
+
+def test_the_tail_of_a_live_segment_is_not_damage_even_if_it_is_no_zeros() -> None:
+    """Recovery moves the write position back and leaves what was there."""
+    raw = a_segment([ONE, TWO])[: ONE.total_size] + b"\x01" * 300
+
+    assert kinds(list(walk(raw, 0))) == [RECORD, WAITING]
+
+
+def test_leftovers_of_a_truncation_are_older_than_the_record_before_them() -> None:
+    """They stand at right offsets, whole: but they were stored before what was written over their neighbours."""
+    leftover = THREE._replace(store_timestamp=STORED - 1)
+    raw = damaged(a_segment([ONE, TWO, leftover]), ONE.total_size)
+
+    assert kinds(list(walk(raw, 0))) == [RECORD, WAITING]
+    assert kinds(list(walk(raw, 0, final=True))) == [RECORD, DAMAGE, RECORD, DAMAGE]
+
+
+def test_what_was_stored_before_the_start_counts_for_leftovers_too() -> None:
+    """A walk that begins in the middle is told how new the log was there."""
+    raw = damaged(a_segment([ONE, TWO]), 0)
+
+    assert kinds(list(walk(raw, 0, store_timestamp=STORED))) == [DAMAGE, RECORD, UNWRITTEN]
+    assert kinds(list(walk(raw, 0, store_timestamp=STORED + 1))) == [WAITING]
+
+
+# --- reading
+
+
+def reader(raw: Buffer, calls: list[int]) -> SegmentBytes:
+    """Read a segment through a function that notes how much was asked for."""
+
+    def read(position: int, length: int) -> Buffer:
+        calls.append(length)
+        return raw[position : position + length]
+
+    return SegmentBytes(read, len(raw), 0)
+
+
+def test_a_walk_reads_no_more_than_a_record_or_a_window_at_once() -> None:
+    """A gigabyte of zeros, or a corrupt size, is no reason to hold a gigabyte."""
+    calls: list[int] = []
+    raw = bytearray(a_segment([ONE], size=3 << 20))
+    raw[ONE.total_size : ONE.total_size + 8] = (2 << 20).to_bytes(4, "big") + b"\xda\xa3\x20\xa8"
+
+    pieces = list(walk_segment(reader(raw, calls)))
+
+    assert kinds(pieces) == [RECORD, WAITING]
+    assert max(calls) <= (1 << 20) + 3
+
+
+@pytest.mark.parametrize("shift", range(-4, 5))
+def test_records_are_found_across_windows(shift: int) -> None:
+    """A megabyte of damage, and a record whose magic stands just where a window ends."""
+    at = (1 << 20) + shift
+    raw = b"\xff" * at + encode_record(ONE._replace(physical_offset=at)) + bytes(100)
+
+    assert kinds(list(walk(raw, 0))) == [DAMAGE, RECORD, UNWRITTEN]
+
+
+def test_a_file_that_shrinks_under_the_walk_ends_it() -> None:
+    """A live store: retention and truncation do not ask us."""
+    raw = a_segment([ONE, TWO])
+    shrunk = SegmentBytes(lambda position, length: raw[: ONE.total_size][position : position + length], 4096, 0)
+
+    pieces = list(walk_segment(shrunk))
+
+    assert pieces[0] == Piece(RECORD, 0, ONE.total_size)
+    assert ENDS[pieces[-1].kind] is SegmentEnd.OPEN
+
+
+# --- any segment
+
+
+@given(st.lists(records(), max_size=4), FRAMINGS, st.booleans(), st.integers(0, 1 << 40))
+def test_every_log_is_walked_record_by_record(
+    messages: list[MessageRecord],
+    framing: Framing,
+    sealed: bool,
+    base_offset: int,
+) -> None:
+    """Whatever the records hold."""
+    log = log_of(messages, base_offset, framing)
+    raw = log + (a_blank(64, framing) if sealed else bytes(64))
+    segment = SegmentBytes.of(raw, base_offset, framing)
+
+    pieces = list(walk_segment(segment, final=sealed))
+
+    found = [segment.record_at(piece.offset - base_offset) for piece in pieces if piece.kind is RECORD]
+    wanted = placed(messages, base_offset, framing)
+    if not sealed and messages and not is_settled(wanted[-1]):
+        assert kinds(pieces)[-1] is WAITING
+        wanted.pop()
+    assert found == wanted
+
+
+@given(st.data(), FRAMINGS, st.booleans())
+def test_any_damage_leaves_pieces_that_cover_the_segment(data: st.DataObject, framing: Framing, final: bool) -> None:
+    """No gap, no overlap, no exception; and each record piece holds a record."""
+    whole = a_segment([ONE, TWO, THREE], 700, 1000, framing, sealed=data.draw(st.booleans()))
+    raw = data.draw(mutations(whole))
+    segment = SegmentBytes.of(raw, 1000, framing)
+
+    pieces = list(walk_segment(segment, final=final))
+
+    assert [piece.offset for piece in pieces] == [1000, *(piece.end for piece in pieces)][: len(pieces)]
+    assert sum(piece.size for piece in pieces) == len(raw)
+    for piece in pieces:
+        assert piece.size > 0
+        if piece.kind is RECORD:
+            record = segment.record_at(piece.offset - 1000)
+            assert framing.header_size + record.total_size == piece.size
+
+
+@given(st.data(), FRAMINGS)
+def test_what_stands_before_damage_is_never_lost(data: st.DataObject, framing: Framing) -> None:
+    """The chain up to the first changed byte is the same as without the damage."""
+    whole = a_segment([ONE, TWO, THREE], 700, framing=framing, sealed=True)
+    raw = data.draw(mutations(whole))
+    first = next((i for i, (old, new) in enumerate(zip(whole, raw, strict=False)) if old != new), len(raw))
+    before = [piece for piece in walk(whole, 0, framing) if piece.end <= first and piece.kind is RECORD]
+
+    assert list(walk(raw, 0, framing, final=True))[: len(before)] == before
+
+
+# --- real logs
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_log_of_a_broker_has_no_damage(golden: StoreOf, name: str) -> None:
+    """Killed, copied while it was written, expired or reopened: every byte is accounted for."""
+    for segment, pieces in walked_segments(golden(name)):
+        assert set(kinds(pieces)) <= {RECORD, BLANK_PIECE, UNWRITTEN}
+        assert sum(piece.size for piece in pieces) == segment.size == 16384
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_every_segment_of_a_broker_but_the_newest_is_sealed(golden: StoreOf, name: str) -> None:
+    """And the newest ends in zeros; a file made ahead of need may follow it."""
+    store = golden(name)
+    ends = {segment.base_offset: pieces[-1].kind for segment, pieces in walked_segments(store)}
+    newest = int(newest_segment(store).name)
+
+    assert {kind for offset, kind in ends.items() if offset < newest} <= {BLANK_PIECE}
+    assert {kind for offset, kind in ends.items() if offset >= newest} == {UNWRITTEN}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_log_of_a_broker_is_one_space_of_offsets(golden: StoreOf, name: str) -> None:
+    """Whichever folders its segments lie in, plain or behind entry headers."""
+    segments = [segment for segment, _ in walked_segments(golden(name))]
+
+    assert [segment.base_offset for segment in segments[1:]] == [
+        segment.base_offset + segment.size for segment in segments[:-1]
+    ]
+
+
+@pytest.mark.parametrize("name", golden_stores("base", "direct", "expired", "crash-later", "types", "dledger"))
+def test_what_stands_behind_a_blank_depends_on_the_release(golden: StoreOf, name: str) -> None:
+    """Why a blank must be believed whatever follows it: until 4.9.0 it was whatever the encoder had held before."""
+    behind = b"".join(
+        bytes(segment.read(pieces[-1].offset - segment.base_offset + BLANK.size, segment.size))
+        for segment, pieces in walked_segments(golden(name))
+        if pieces[-1].kind is BLANK_PIECE
+    )
+
+    assert any(behind) == Release.of(release_of(name)).stale_blank
+
+
+def test_an_erased_page_is_damage_not_the_end_of_a_dledger_segment() -> None:
+    """A page of ones begins like the end of a file, but an end states how many bytes are left."""
+    segment = bytearray(a_segment([ONE, ONE, ONE], framing=DLEDGER))
+    size = 48 + ONE.total_size
+    segment[size : 2 * size] = b"\xff" * size
+
+    assert kinds(list(walk(bytes(segment), 0, DLEDGER)))[:3] == [RECORD, DAMAGE, RECORD]

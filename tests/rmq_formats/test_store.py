@@ -1,0 +1,180 @@
+"""A store's files: what their names say, and what stands in its checkpoint."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_formats.errors import NeedMoreData
+from rmq_formats.release import Release, Version
+from rmq_formats.store import (
+    CHECKPOINT,
+    CHECKPOINT_SIZE,
+    Checkpoint,
+    FileKind,
+    StoreFile,
+    classify,
+    decode_checkpoint,
+    encode_checkpoint,
+    name_of_offset,
+    offset_of_name,
+)
+from tests.golden import GOLDEN, release_of
+from tests.rmq_formats.stores import names
+from tests.rmq_formats.strategies import I64
+
+StoreOf = Callable[[str], Path]
+ZERO = "0" * 20
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        (f"commitlog/{ZERO}", FileKind.COMMITLOG),
+        (f"dledger-n0/data/{ZERO}", FileKind.DLEDGER_LOG),
+        (f"dledger-n0/index/{ZERO}", FileKind.DLEDGER_STATE),
+        ("dledger-n0/currterm", FileKind.DLEDGER_STATE),
+        ("index/20261120074236725", FileKind.INDEX),
+        ("checkpoint", FileKind.CHECKPOINT),
+        ("abort", FileKind.ABORT),
+        ("abort.bak", FileKind.ABORT_BACKUP),
+        ("lock", FileKind.LOCK),
+        ("config/topics.json", FileKind.CONFIG),
+        ("config/topics.json.bak", FileKind.CONFIG_BACKUP),
+        ("config/timercheck", FileKind.TIMER),
+        ("config/timermetrics.bak", FileKind.TIMER),
+        ("config/topics/CURRENT", FileKind.ROCKSDB),
+        ("config/topics/notes.txt", FileKind.UNKNOWN),
+        ("consumequeue/CURRENT", FileKind.ROCKSDB),
+        ("consumequeue/000010.sst", FileKind.ROCKSDB),
+        ("rocksdbstore/CURRENT", FileKind.ROCKSDB),
+        ("timerwheel", FileKind.TIMER),
+        (f"timerlog/{ZERO}", FileKind.TIMER),
+        (f"compaction/compactionLog/T/0/{ZERO}", FileKind.COMPACTION),
+        ("compaction/position-checkpoint", FileKind.COMPACTION),
+        ("tieredStore/config/x", FileKind.TIERED),
+        ("readme.txt", FileKind.UNKNOWN),
+        ("elsewhere/readme.txt", FileKind.UNKNOWN),
+        ("", FileKind.UNKNOWN),
+    ],
+)
+def test_the_place_of_a_file_says_what_it_is(path: str, kind: FileKind) -> None:
+    """No file is opened for this."""
+    assert classify(path).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("consumequeue", FileKind.CONSUME_QUEUE),
+        ("batchconsumequeue", FileKind.BATCH_CONSUME_QUEUE),
+        ("consumequeue_ext", FileKind.CONSUME_QUEUE_EXT),
+    ],
+)
+@pytest.mark.parametrize("topic", ["Orders", "_a", ".x", "%RETRY%group", "%LMQ%qa", "топик-主题", "a b", "[x]{y}*"])
+def test_a_queue_file_is_named_by_topic_queue_and_offset(folder: str, kind: FileKind, topic: str) -> None:
+    """Every name is legal that a topic can have."""
+    path = f"{folder}/{topic}/12/00000000000000000200"
+
+    assert classify(path) == StoreFile(path, kind, 200, topic, 12)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "commitlog/0",
+        "commitlog/0000000000000000000x",
+        f"commitlog/{ZERO}.bak",
+        f"commitlog/old/{ZERO}",
+        "commitlog/99999999999999999999",
+        f"commitlog/{chr(0x660) * 20}",
+        "index/notes",
+        f"index/old/{ZERO}",
+        f"consumequeue/{ZERO}",
+        f"consumequeue/Orders/{ZERO}",
+        f"consumequeue/Orders/x/{ZERO}",
+        f"consumequeue/Orders/{'9' * 5000}/{ZERO}",
+        "consumequeue/Orders/0/1",
+    ],
+)
+def test_a_wrong_name_in_the_right_place_is_no_file_of_the_store(path: str) -> None:
+    """A broker skips it, too."""
+    assert classify(path).kind is FileKind.UNKNOWN
+
+
+def test_a_segment_in_an_unknown_folder_still_tells_its_offset() -> None:
+    """A second log folder that nobody named: worth a hint, not worth a guess."""
+    assert classify(f"commitlog-b/{ZERO}") == StoreFile(f"commitlog-b/{ZERO}", FileKind.UNKNOWN, 0)
+
+
+@given(st.text())
+def test_any_path_is_some_kind(path: str) -> None:
+    """Listing a directory that is no store must not fail."""
+    assert classify(path).path == path
+
+
+@pytest.mark.parametrize(("name", "offset"), [("09223372036854775807", (1 << 63) - 1), ("09223372036854775808", None)])
+def test_a_name_beyond_the_largest_offset_is_none(name: str, offset: int | None) -> None:
+    """Java reads it into a signed number of 64 bits."""
+    assert offset_of_name(name) == offset
+
+
+@given(st.integers(0, (1 << 63) - 1))
+def test_names_and_offsets_are_the_same_thing(offset: int) -> None:
+    """Twenty digits hold every offset."""
+    assert offset_of_name(name_of_offset(offset)) == offset
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_every_file_of_a_broker_is_known(golden: StoreOf, name: str) -> None:
+    """But for the log folders that only the broker's configuration names."""
+    unknown = {path for path in names(golden(name)) if classify(path).kind is FileKind.UNKNOWN}
+
+    assert all(path.startswith(("commitlog-a/", "commitlog-b/")) for path in unknown)
+    assert bool(unknown) == ("multipath" in name)
+
+
+# --- checkpoint
+
+
+def test_a_checkpoint_is_six_numbers_and_zeros() -> None:
+    """One memory page."""
+    checkpoint = Checkpoint(1, 2, 3, 4, 5, 6)
+    raw = encode_checkpoint(checkpoint)
+
+    assert [row.offset for row in CHECKPOINT.rows()] == [0, 8, 16, 24, 32, 40]
+    assert len(raw) == CHECKPOINT_SIZE == 4096
+    assert raw[7::8][:6] == bytes([1, 2, 3, 4, 5, 6])
+    assert decode_checkpoint(raw) == checkpoint
+
+
+@given(st.builds(Checkpoint, I64, I64, I64, I64, I64, I64))
+def test_a_checkpoint_gives_back_its_numbers(checkpoint: Checkpoint) -> None:
+    """Any numbers."""
+    assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
+
+
+@pytest.mark.parametrize("size", [0, 1, 24, 47])
+def test_a_checkpoint_cut_short_needs_more_data(size: int) -> None:
+    """A broker makes all of it at once."""
+    with pytest.raises(NeedMoreData):
+        decode_checkpoint(bytes(size))
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name[0] == "b"])
+def test_the_checkpoint_of_a_broker_has_the_fields_of_its_release(golden: StoreOf, name: str) -> None:
+    """Later fields are zero in older releases; PROVENANCE tells what a second program read there."""
+    store = golden(name)
+    raw = (store / "checkpoint").read_bytes()
+    checkpoint = decode_checkpoint(raw)
+    version = Release.of(release_of(name)).version
+    told = next(line for line in (store / "PROVENANCE.md").read_text().splitlines() if line.startswith("CHECKPOINT "))
+
+    assert told == f"CHECKPOINT {tuple(checkpoint)}"
+    assert encode_checkpoint(checkpoint) == raw
+    if version < Version.parse("5.0.0"):
+        assert checkpoint[3:] == (0, 0, 0)
+    if version < Version.parse("5.5.0"):
+        assert checkpoint.dispatched_offset == 0

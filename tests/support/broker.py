@@ -1,0 +1,129 @@
+"""A broker's hand on a store, for tests: it appends, rolls over, deletes old segments, and crashes."""
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+
+from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
+from rmq_formats.commitlog.record import MessageRecord, encode_record
+from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.store import name_of_offset
+from tests.rmq_formats.builders import STORED, a_record
+
+SEGMENT_SIZE = 16384
+QUEUE_FILE_SIZE = 100 * UNIT.size
+KEYS = 3  # of each record that some_records makes
+TAG_A = 2598919  # Java's hash of the text that some_records tags with
+
+
+def some_records(count: int, seed: int = 1, stored: int = STORED) -> list[MessageRecord]:
+    """Return records of different topics and lengths, stored one millisecond after the other."""
+    random = Random(seed)
+    return [
+        a_record(
+            random.randbytes(random.choice((0, 3, 40, 400))),
+            topic=random.choice(("Orders", "Payments", "%RETRY%group", "_a")),
+            properties={"KEYS": f"order-{seed}-{number}", "UNIQ_KEY": f"{seed:08X}{number:024X}", "TAGS": "TagA"},
+            queue_id=random.randrange(4),
+            queue_offset=number,
+            store_timestamp=stored + number,
+        )
+        for number in range(count)
+    ]
+
+
+class Broker:
+    """Writes a store as a broker does: into files made ahead, each record where the last one ended."""
+
+    def __init__(
+        self,
+        root: Path,
+        offset: int = 0,
+        segment_size: int = SEGMENT_SIZE,
+        history: Path | None = None,
+        *,
+        dispatches: bool = False,
+    ) -> None:
+        """
+        Go on at *offset*; every byte also goes to *history*, which nobody deletes.
+
+        One that *dispatches* runs: it gives each record its place in a queue, and writes the units.
+        """
+        self.root = root
+        self.offset = offset
+        self._segment_size = segment_size
+        self._queues: dict[tuple[str, int], list[int]] = {}  # the physical offsets of each one's records
+        self._dispatches = dispatches
+        self._logs = [root / "commitlog", *([history / "commitlog"] if history else [])]
+        for log in self._logs:
+            log.mkdir(parents=True, exist_ok=True)
+        if dispatches:
+            (root / "abort").touch()
+
+    def append(self, records: Iterable[MessageRecord], *, cut_at: int | None = None) -> list[MessageRecord]:
+        """Append *records* and return them as they stand in the log; of the last one only *cut_at* bytes, if given."""
+        placed = []
+        for record in records:
+            left = self._segment_size - self.offset % self._segment_size
+            if record.total_size + BLANK.size > left:
+                self.seal()
+            queue = self._queues.setdefault((record.topic, record.queue_id), [])
+            at = len(queue) if self._dispatches else record.queue_offset
+            placed.append(record._replace(physical_offset=self.offset, queue_offset=at))
+            self._write(encode_record(placed[-1])[:cut_at])
+            if cut_at is None:
+                self.offset = placed[-1].end_offset
+                if self._dispatches:
+                    queue.append(placed[-1].physical_offset)
+                    self._write_unit(placed[-1])
+        return placed
+
+    def seal(self) -> None:
+        """End the segment, as before a record that does not fit."""
+        left = self._segment_size - self.offset % self._segment_size
+        self._write(BLANK.pack(left, MAGIC_BLANK))
+        self.offset += left
+
+    def expire(self, segments: int = 1) -> None:
+        """Delete the oldest segments, but never the newest."""
+        for path in sorted(self._logs[0].iterdir())[:-1][:segments]:
+            path.unlink()
+
+    def truncate(self, offset: int) -> None:
+        """Go back to *offset*, as recovery does: bytes behind it stay in its file, whole files behind it go."""
+        for number, log in enumerate(self._logs):
+            for path in log.iterdir():
+                if int(path.name) > offset:
+                    path.unlink()
+                elif number and int(path.name) + self._segment_size > offset:
+                    os.truncate(path, offset - int(path.name))  # history knows only what is still true
+                    os.truncate(path, self._segment_size)
+        for queue in self._queues.values():
+            del queue[bisect_left(queue, offset) :]
+        self.offset = offset
+
+    def _write_unit(self, record: MessageRecord) -> None:
+        """Write a record's unit; what stood behind it before a crash stays, as in the log."""
+        position = record.queue_offset * UNIT.size
+        base = position - position % QUEUE_FILE_SIZE
+        folder = self.root / "consumequeue" / record.topic / str(record.queue_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / name_of_offset(base), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            os.ftruncate(descriptor, QUEUE_FILE_SIZE)
+            unit = UNIT.pack(record.physical_offset, record.total_size, TAG_A)
+            os.pwrite(descriptor, unit, position - base)
+        finally:
+            os.close(descriptor)
+
+    def _write(self, data: bytes) -> None:
+        base = self.offset - self.offset % self._segment_size
+        for log in reversed(self._logs):
+            descriptor = os.open(log / name_of_offset(base), os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                os.ftruncate(descriptor, self._segment_size)
+                os.pwrite(descriptor, data, self.offset - base)
+            finally:
+                os.close(descriptor)

@@ -1,0 +1,81 @@
+"""Run verbs as a user does, in this process."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from jobs.command import cli
+from jobs.console.exit_codes import ExitCode
+
+
+class Outcome(NamedTuple):
+    """What a command left: its code, and what it wrote."""
+
+    code: ExitCode
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:  # noqa: ANN401 - JSON
+        """The JSON document on standard output."""
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        """The NDJSON lines on standard output."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Run = Callable[..., Outcome]
+
+
+def runner(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Return a function that runs one command line."""
+
+    def run(*arguments: str | Path) -> Outcome:
+        capfd.readouterr()
+        code = cli.main([str(argument) for argument in arguments])
+        return Outcome(code, *capfd.readouterr())
+
+    return run
+
+
+def packages_loaded_by(*arguments: str | Path) -> set[str]:
+    """Run one command line in a process of its own, and return what it has imported; it must end well."""
+    program = (
+        "import json, sys\n"
+        "from jobs import cli\n"
+        "code = cli.main(sys.argv[1:])\n"
+        "json.dump([code, [*sys.modules]], sys.stderr)\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", program, *map(str, arguments)], capture_output=True, check=True)
+    code, modules = json.loads(finished.stderr)
+    assert code == ExitCode.CLEAN
+    return {name.partition(".")[0] for name in modules}
+
+
+def copy_of(store: Path, folder: Path) -> Path:
+    """Copy what a broker wrote of a golden store, to be broken."""
+    return Path(shutil.copytree(store, folder / store.name, ignore=shutil.ignore_patterns("EXPECT")))
+
+
+def overwrite(path: Path, position: int, raw: bytes) -> None:
+    """Change some bytes of a file."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(raw)
+
+
+def state_of(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Take a folder's files with their times, to see that nothing was written."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.stat().st_size, path.read_bytes())
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

@@ -1,0 +1,274 @@
+"""
+Tiny stores, mutated, through plan, scan and columns, against the scalar layer and the list of mutations.
+
+Run as a program for a campaign: `python -m tests.support.fuzzing FOLDER COUNT SEED [RESULT.json]`.
+"""
+
+import json
+import resource
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from jobs.store.chain import chained, run_range, watermark
+from jobs.store.listing import list_store
+from jobs.store.ranges import Range, plan_ranges
+from rmq_formats.commitlog import kernels
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
+from rmq_formats.commitlog.row import record_of_row
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, walk_segment
+from rmq_formats.properties import PropertyParser
+from rmq_formats.store import name_of_offset
+from tests.rmq_formats.builders import STORED, a_blank, a_record, framed
+from tests.support.recorded import keep
+
+SEGMENT_SIZE = 1536
+WORDS = (0, 1, -1, 7, 8, 90, 91, 1 << 20, (1 << 31) - 1, -(1 << 31), MAGIC_V1, MAGIC_V2, MAGIC_BLANK)
+RANGE_SIZES = (300, 700, 1 << 20, 1 << 20, 1 << 20)
+SECONDS_A_STORE = 20  # beyond, something hangs
+COLUMNS_EVERY = 4  # stores: making columns costs more than all the rest
+Rows = list[tuple[int, bytes]]
+Damage = list[tuple[int, int]]
+
+
+class Result(NamedTuple):
+    """What a log is made of."""
+
+    rows: Rows
+    damage: Damage
+    end: int
+
+
+@dataclass(slots=True)
+class TinyStore:
+    """A store of a few segments, before and after its mutation."""
+
+    framing: Framing
+    segments: dict[int, bytearray]  # by base offset
+    records: list[MessageRecord]
+    touched: list[tuple[int, int]]  # offsets that mutations changed, from and to
+
+    def write(self, root: Path) -> None:
+        """Write the store's files, and only those."""
+        folder = root / ("commitlog" if self.framing is Framing.PLAIN else "dledger-n0/data")
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            if int(path.name) not in self.segments:
+                path.unlink()
+        for base_offset, content in self.segments.items():
+            (folder / name_of_offset(base_offset)).write_bytes(content)
+
+
+def a_store(random: Random) -> TinyStore:
+    """Return a store of one to three segments, the last one open."""
+    framing = random.choice((Framing.PLAIN, Framing.PLAIN, Framing.DLEDGER))
+    offset = base = SEGMENT_SIZE * random.choice((0, 0, 1, 1 << 30))
+    segments = {base: bytearray()}
+    placed: list[MessageRecord] = []
+    for number in range(random.randrange(1, 16)):
+        record = _some_record(random, number, offset + framing.header_size)
+        raw = framed(record, framing, number)
+        left = SEGMENT_SIZE - (offset - base)
+        if len(raw) + 8 + framing.header_size > left:
+            segments[base] += a_blank(left, framing)
+            base = offset = base + SEGMENT_SIZE
+            segments[base] = bytearray()
+            record = record._replace(physical_offset=offset + framing.header_size)
+            raw = framed(record, framing, number)
+        placed.append(record)
+        segments[base] += raw
+        offset += len(raw)
+    segments[base] += bytes(SEGMENT_SIZE - len(segments[base]))
+    if random.random() < 0.3:
+        segments[base + SEGMENT_SIZE] = bytearray(SEGMENT_SIZE)
+    return TinyStore(framing, segments, placed, [])
+
+
+def _some_record(random: Random, number: int, offset: int) -> MessageRecord:
+    body = random.randbytes(random.choice((0, 1, 20, 200)))
+    if random.random() < 0.1:  # a whole record in a body, made for the place where it will stand
+        body = encode_record(a_record(b"inner", store_timestamp=STORED + number)._replace(physical_offset=offset + 88))
+    return a_record(
+        body,
+        topic=random.choice(("Orders", "a", "T" * 100, "../../x")),
+        properties=random.choice(
+            (b"", b"KEYS\x01a b\x02", b"\xff\xfe\x01\xff\x02", b"\x01\x01\x02\x02", b"A\x01" * 20)
+        ),
+        queue_offset=number,
+        store_timestamp=STORED + number,
+    )._replace(physical_offset=offset)
+
+
+def mutate(store: TinyStore, random: Random) -> None:
+    """Change the store's files, and note which offsets that touches."""
+    for _ in range(random.choice((0, 1, 1, 1, 2, 3))):
+        base = random.choice(list(store.segments))
+        content = store.segments[base]
+        if not content:
+            continue
+        at = random.randrange(len(content))
+        kind = random.choice(("flip", "flip", "word", "word", "zero", "copy", "cut", "garbage", "missing"))
+        if kind == "flip":
+            content[at] ^= 1 << random.randrange(8)
+            store.touched.append((base + at, base + at + 1))
+        elif kind == "word":
+            word = random.choice(WORDS).to_bytes(4, "big", signed=True)[: len(content) - at]
+            content[at : at + 4] = word
+            store.touched.append((base + at, base + at + 4))
+        elif kind in {"zero", "garbage", "copy"}:
+            size = min(random.choice((16, 64, 512)), len(content) - at)
+            source = random.randrange(len(content))
+            new = {
+                "zero": bytes(size),
+                "garbage": random.randbytes(size),
+                "copy": bytes(content[source : source + size]),
+            }
+            content[at : at + len(new[kind])] = new[kind]
+            store.touched.append((base + at, base + at + size))
+        elif kind == "cut":
+            del content[at:]
+            store.touched.append((base + at, base + SEGMENT_SIZE))
+        elif len(store.segments) > 1:
+            del store.segments[base]
+            store.touched.append((base, base + SEGMENT_SIZE))
+
+
+def expected(store: TinyStore) -> Result:
+    """Return what the scalar layer makes of the files."""
+    rows: Rows = []
+    damage: Damage = []
+    bases = sorted(store.segments)
+    newest = max((base for base in bases if any(store.segments[base][:8])), default=-1)
+    end = bases[0]
+    for base in bases:
+        content = bytes(store.segments[base])
+        log = _log(content, base)
+        framing = log.framing
+        for piece in walk_segment(log, final=base < newest):
+            if piece.kind in (PieceKind.UNWRITTEN, PieceKind.WAITING):
+                return Result(rows, sorted(damage), piece.offset)
+            end = piece.end
+            if piece.kind is PieceKind.DAMAGE:
+                damage.append((piece.offset, piece.size))
+            elif piece.kind is PieceKind.RECORD:
+                at = piece.offset - base + framing.header_size
+                record = decode_record(content, at, base + at)
+                if has_right_body_crc(record):
+                    rows.append((base + at, content[at : at + record.total_size]))
+                else:
+                    damage.append((base + at, record.total_size))
+    return Result(rows, sorted(damage), end)
+
+
+def _log(content: bytes, base: int) -> SegmentBytes:
+    """Return a segment with the framing that its bytes prove."""
+    plain = SegmentBytes.of(content, base)
+    return plain._replace(framing=framing_of(plain.read, plain.size, base))
+
+
+def found(root: Path, range_size: int, *, columns: bool = True) -> Result:
+    """Return what the pipeline makes of the files, from listing to rows."""
+    listing = list_store(str(root))
+    ranges = plan_ranges(listing, listing.start_offset, range_size)
+    outcomes = chained(
+        ranges, lambda some: [run_range(range_, _collect if columns else _collect_raw) for range_ in some]
+    )
+    rows = [row for outcome in outcomes for row in outcome.payload[0]]
+    damage = [place for outcome in outcomes for place in outcome.payload[1]]
+    return Result(rows, sorted(damage), watermark(outcomes, listing.start_offset))
+
+
+def _collect(_: Range, pieces: Iterator[Records | Piece]) -> tuple[Rows, Damage]:
+    """Collect records as rows of the table give them back."""
+    rows: Rows = []
+    damage: Damage = []
+    for item in pieces:
+        if isinstance(item, Piece):
+            damage += [(item.offset, item.size)] if item.kind is PieceKind.DAMAGE else []
+            continue
+        batch, bad = message_batch(item, PropertyParser.SCAN)
+        rows += [(row["physical_offset"], encode_record(record_of_row(row))) for row in batch.to_pylist()]
+        damage += bad
+    return rows, damage
+
+
+def _collect_raw(_: Range, pieces: Iterator[Records | Piece]) -> tuple[Rows, Damage]:
+    """Collect records as they stand in the buffer: no columns are made."""
+    rows: Rows = []
+    damage: Damage = []
+    for item in pieces:
+        if isinstance(item, Piece):
+            damage += [(item.offset, item.size)] if item.kind is PieceKind.DAMAGE else []
+            continue
+        for at, size in zip(item.positions.tolist(), item.sizes.tolist(), strict=True):
+            if kernels.has_right_crc(item.buffer, at):
+                rows.append((item.base_offset + at, bytes(item.buffer[at : at + size])))
+            else:
+                damage.append((item.base_offset + at, size))
+    return rows, damage
+
+
+def lost(store: TinyStore, result: Result) -> list[int]:
+    """Return the records that no mutation touched, before the log's end, that are no rows."""
+    there = {offset for offset, _ in result.rows}
+    embedded = any(b"inner" in record.body for record in store.records)  # a damaged body may give birth to a record
+    header_size = store.framing.header_size
+    return [
+        record.physical_offset
+        for record in store.records
+        if record.physical_offset not in there
+        and record.end_offset <= result.end
+        and not embedded
+        and not any(
+            start < record.end_offset and end > record.physical_offset - header_size for start, end in store.touched
+        )
+    ]
+
+
+def campaign(folder: Path, count: int, seed: int) -> dict[str, Any]:
+    """Hold *count* stores against the oracle; the first that fails ends it."""
+    random = Random(seed)
+    totals: Counter[str] = Counter()
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.monotonic()
+    signal.signal(signal.SIGALRM, _hangs)
+    for number in range(count):
+        state = random.getstate()
+        signal.alarm(SECONDS_A_STORE if number else 0)  # the first one compiles
+        store = a_store(random)
+        mutate(store, random)
+        root = folder / store.framing.value
+        store.write(root)
+        wanted, result = expected(store), found(root, random.choice(RANGE_SIZES), columns=not number % COLUMNS_EVERY)
+        if wanted != result or lost(store, result):
+            (folder / "state.json").write_text(json.dumps(state))
+            rows = sorted({row[0] for row in {*wanted.rows} ^ {*result.rows}})
+            ends = {"wanted": wanted[1:], "found": result[1:]}
+            return {"failed": number, "seed": seed, "rows": rows, **ends, "lost": lost(store, result)}
+        totals.update(stores=1, rows=len(result.rows), damaged=len(result.damage), mutations=len(store.touched))
+        if number == min(100, count - 1):
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    signal.alarm(0)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
+    return {"seed": seed, **totals, "grown_kib": grown, "seconds": round(time.monotonic() - began)}
+
+
+def _hangs(*_: object) -> None:
+    raise TimeoutError(f"a store takes more than {SECONDS_A_STORE} s")
+
+
+if __name__ == "__main__":
+    told = campaign(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    print(json.dumps(told))  # noqa: T201 - the result
+    for kept in sys.argv[4:]:
+        keep(told, Path(kept))

@@ -1,0 +1,357 @@
+"""
+Runs that are killed, by the hundred.
+
+This process imports and compiles everything once, then forks one run after the other and kills it, behind each of its
+effects or at any moment. It never touches a lake itself, as what `deltalake` starts does not survive a fork. Run it as
+a program, so that the tests' own process may hold a JVM: `python -m tests.support.killing SCENARIO FOLDER COUNT`.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from itertools import count
+from pathlib import Path
+from random import Random
+from shutil import copytree, rmtree
+from threading import Event
+from typing import Any
+from unittest.mock import Mock, patch
+
+import deltalake
+from deltalake.exceptions import TableNotFoundError
+
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.lake import commit
+from jobs.lake import table_file as writing
+from jobs.lake.compaction import MANY
+from jobs.lake.runs import HeldByOtherError, Lake, known_stores
+from jobs.storage.local import LocalStorage
+from jobs.store.workers import OneByOne
+from rmq_formats.commitlog.record import MessageRecord
+from tests.support.broker import KEYS, Broker, some_records
+from tests.support.lakes import gaps_of, leftovers, raw_rows, rows_of
+from tests.support.stores import records_of, segments_of
+
+CRASHES = 0.1  # of bursts
+LONGEST_S = float(os.environ.get("LONGEST_S", "30"))  # of one campaign of random kills
+EFFECTS: tuple[tuple[Any, str], ...] = (
+    (writing.TableFile, "_open"),
+    (writing.TableFile, "write"),
+    (writing.TableFile, "close"),
+    (LocalStorage, "create"),
+    (LocalStorage, "delete"),
+    (commit, "_write"),
+    (deltalake.DeltaTable, "create"),
+)
+
+
+def forked(work: Callable[[], object]) -> int:
+    """Do *work* in a process, and a process group, of its own."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 99
+    try:
+        os.setpgid(0, 0)
+        result = work()
+        status = int(result) if isinstance(result, int) else 0
+    except HeldByOtherError:
+        status = int(ExitCode.HELD)
+    except BaseException:
+        traceback.print_exc()
+        raise
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def ended(pid: int) -> int:
+    """Wait for a process; its exit code, or minus the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def run(root: Path, range_size: int = 4096) -> int:
+    """Run `ingest` once, here."""
+    request = Request(str(root / "store"), str(root / "lake"), broker="b", range_size=range_size)
+    return int(ingest(request, OneByOne()).exit_code)
+
+
+def killed_at(effect: int, root: Path) -> int:
+    """Run `ingest`, and kill it behind the effect of that number; what is before one is behind another."""
+    seen = 0
+
+    def step() -> None:
+        nonlocal seen
+        seen += 1
+        if seen == effect:
+            os.killpg(0, signal.SIGKILL)
+
+    with ExitStack() as stack:
+        for owner, name in EFFECTS:
+            stack.enter_context(patch.object(owner, name, _stepped(getattr(owner, name), step)))
+        return run(root)
+
+
+def _stepped(original: Callable[..., object], step: Callable[[], None]) -> Callable[..., object]:
+    def stepped(*args: object, **kwargs: object) -> object:
+        result = original(*args, **kwargs)
+        step()
+        return result
+
+    return stepped
+
+
+FAULTS = ("lost", "twice", "other", "units", "entries", "leftovers")
+
+
+def judge(root: Path) -> dict[str, Any]:
+    """Hold the lake against everything that was ever written to the store."""
+    history = {record.physical_offset: raw for record, raw in records_of(segments_of(root / "history"))}
+    found = raw_rows(root / "lake")
+    gaps = gaps_of(root / "lake")
+    missing = history.keys() - {offset for offset, _ in found}
+    return {
+        "history": len(history),
+        "rows": len(found),
+        "lost": sum(not any(start <= offset < end for start, end in gaps) for offset in missing),
+        "in_gaps": len(missing),
+        "twice": len(found) - len({offset for offset, _ in found}),
+        "other": sum(history.get(offset) != raw for offset, raw in found),
+        "units": wrong_units(root / "lake", [offset for offset, _ in found]),
+        "blamed": sum(row["status"] not in {"matched", "expired"} for row in rows_of(root / "lake", "consume_queue")),
+        "entries": wrong_entries(root / "lake", [offset for offset, _ in found]),
+        "leftovers": leftovers(root / "lake"),
+    }
+
+
+def wrong_units(lake: Path, messages: list[int]) -> int:
+    """
+    Count the messages that have not exactly one matched unit, and the matched units of no message.
+
+    What no queue's last unit proves to be dispatched may still lack its own. No unit has two rows.
+    """
+    rows = rows_of(lake, "consume_queue")
+    units = Counter((row["topic"], row["queue_id"], row["queue_offset"], row["physical_offset"]) for row in rows)
+    matched = Counter(row["physical_offset"] for row in rows if row["status"] == "matched")
+    newest = known_stores(Lake(str(lake)))[0].newest
+    dispatched = newest.state["queues"]["dispatched"] if newest else 0
+    wrong = sum(matched.pop(offset, 0) != 1 for offset in messages if offset < dispatched)
+    wrong += sum(count > 1 or offset not in messages for offset, count in matched.items())
+    return wrong + sum(count > 1 for count in units.values())
+
+
+def wrong_entries(lake: Path, messages: list[int]) -> int:
+    """Count the index entries that are there twice or not at all, and the messages that lack some."""
+    entries = rows_of(lake, "index_entries")
+    places = {(row["index_file"], row["entry"]) for row in entries}
+    files = Counter(row["index_file"] for row in entries)
+    holes = sum((file, entry) not in places for file, count in files.items() for entry in range(1, count + 1))
+    keys = Counter(row["physical_offset"] for row in entries)
+    return holes + sum(keys[offset] < KEYS or (keys[offset] % KEYS > 0) for offset in messages)
+
+
+def run_and_judge(root: Path) -> dict[str, Any]:
+    """Run to the end, and judge."""
+    verdict = root / "verdict.json"
+
+    def work() -> None:
+        code = run(root)
+        verdict.write_text(json.dumps({"code": code, **judge(root)}))
+
+    assert ended(forked(work)) == 0
+    result: dict[str, Any] = json.loads(verdict.read_text())
+    return result
+
+
+def every_boundary(prepare: Callable[[Path], object], folder: Path, stride: int) -> dict[str, Any]:
+    """Kill runs behind each *stride*-th of their effects, run again, and judge; until a run has no more effects."""
+    base = folder / "base"
+    prepare(base)
+    bad, killed = [], 0
+    for effect in count(stride, stride):
+        root = folder / "here"
+        rmtree(root, ignore_errors=True)
+        copytree(base, root)
+        if ended(forked(partial(killed_at, effect, root))) >= 0:
+            break
+        killed += 1
+        verdict = run_and_judge(root)
+        if any(verdict[fault] for fault in FAULTS):
+            bad.append({"effect": effect, **verdict})
+    return {"killed": killed, "bad": bad}
+
+
+def new_store(root: Path) -> Broker:
+    """Make a store with records in two segments, one of them damaged."""
+    broker = Broker(root / "store", history=root / "history", dispatches=True)
+    broker.append(some_records(70))
+    return broker
+
+
+def growing_store(root: Path) -> None:
+    """Make a store that has grown since the lake's last run."""
+    broker = new_store(root)
+    assert ended(forked(partial(run, root))) == 0
+    broker.append(some_records(70, seed=2))
+
+
+def rewritten_store(root: Path) -> None:
+    """Make a store whose broker has cut off what the lake has, and written something else."""
+    broker = new_store(root)
+    placed = broker.append(some_records(20, seed=2))
+    assert ended(forked(partial(run, root))) == 0
+    broker.truncate(placed[5].physical_offset)
+    broker.append(some_records(40, seed=3))
+
+
+def busy_store(root: Path) -> None:
+    """Make a store whose next run merges the small files of those before it."""
+    broker = new_store(root)
+    for number in range(MANY - 1):
+        assert ended(forked(partial(run, root))) == 0
+        broker.append(some_records(3, seed=2 + number))
+
+
+def write_for_ever(broker: Broker, seed: int, *, crashes: bool, pause_s: float = 0.2, kept: int = 6) -> None:
+    """
+    Append in bursts, one record in two strokes now and then, until told to stop.
+
+    Crash and cut off the end, or delete the oldest segments beyond some more than *kept*.
+    """
+    random = Random(seed)
+    placed: list[MessageRecord] = []
+    stopped = Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    for number in count(seed):
+        records = [
+            # Born when it was stored, as anywhere: one field alone that differs may have rotted.
+            record._replace(born_timestamp=record.store_timestamp - 1)
+            for record in some_records(random.randrange(1, 12), seed=number, stored=time.time_ns() // 1_000_000)
+        ]
+        placed += broker.append(records[:-1])
+        broker.append(records[-1:], cut_at=random.randrange(records[-1].total_size))
+        time.sleep(random.random() / 100)
+        placed += broker.append(records[-1:])
+        if stopped.is_set() or os.getppid() == 1:
+            return
+        if crashes and random.random() < CRASHES:
+            placed = placed[: -random.randrange(1, min(len(placed), 20))]
+            broker.truncate(placed[-1].end_offset)
+        elif not crashes and len(list((broker.root / "commitlog").iterdir())) > random.randrange(kept, 2 * kept):
+            broker.expire(random.randrange(1, 3))
+        time.sleep(random.random() * pause_s)
+
+
+def random_moments(folder: Path, kills: int, *, crashes: bool, kept: int = 6) -> dict[str, Any]:
+    """Kill runs at any moment while the store is written to, and expires or crashes; then run to the end and judge."""
+    seed = int(os.environ.get("SEED", "1000"))
+    random = Random(seed)
+    codes: Counter[int] = Counter()
+    writer = forked(partial(write_for_ever, new_store(folder), seed, crashes=crashes, kept=kept))
+    assert ended(forked(partial(run, folder))) in (0, 3)  # it may have to compile what no run before had
+    began = time.monotonic()
+    assert ended(forked(partial(run, folder))) in (0, 3)
+    longest = time.monotonic() - began
+    until = time.monotonic() + LONGEST_S
+    while codes[-signal.SIGKILL] < kills and time.monotonic() < until:
+        began = time.monotonic()
+        pid = forked(partial(run, folder))
+        time.sleep(random.random() * 1.2 * longest)
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        code = ended(pid)
+        codes[code] += 1
+        longest = (longest + time.monotonic() - began) / 2 if code >= 0 else longest * 1.02
+    os.kill(writer, signal.SIGTERM)
+    assert ended(writer) == 0
+    ended(forked(partial(run, folder)))
+    names = {str(code): count for code, count in codes.items()}
+    return {"codes": names, **run_and_judge(folder)}
+
+
+def together(folder: Path, runs: int) -> dict[str, Any]:
+    """Start runs of one store at the same moment."""
+    new_store(folder)
+    began = folder / "now"
+
+    def work() -> int:
+        while not began.exists():
+            time.sleep(0)
+        return run(folder)
+
+    pids = [forked(work) for _ in range(runs)]
+    time.sleep(0.2)
+    began.touch()
+    codes = sorted(ended(pid) for pid in pids)
+    return {"codes": codes, **run_and_judge(folder)}
+
+
+def many_stores(folder: Path, stores: int) -> dict[str, Any]:
+    """Bring several stores into one lake at the same moment, and each twice."""
+    roots = []
+    for number in range(stores):
+        root = folder / str(number)
+        Broker(root / "store", history=root / "history").append(some_records(50, seed=number))
+        (folder / "lake").mkdir(exist_ok=True)
+        (root / "lake").symlink_to(folder / "lake")
+        roots.append(root)
+
+    def work(number: int) -> int:
+        request = Request(str(roots[number] / "store"), str(folder / "lake"), broker=f"broker-{number}")
+        return int(ingest(request, OneByOne()).exit_code)
+
+    codes = sorted(ended(pid) for pid in [forked(partial(work, n % stores)) for n in range(2 * stores)])
+    expected = sorted(raw for root in roots for _, raw in records_of(segments_of(root / "history")))
+    verdict = folder / "verdict.json"
+
+    def look() -> None:
+        rows = sorted(raw for _, raw in raw_rows(folder / "lake"))
+        verdict.write_text(json.dumps({"equal": rows == expected, "leftovers": leftovers(folder / "lake")}))
+
+    assert ended(forked(look)) == 0
+    return {"codes": codes, **json.loads(verdict.read_text())}
+
+
+class NoTable:
+    """A table that nobody has made: for a run of which nothing is committed."""
+
+    @staticmethod
+    def transaction_version(_: str) -> None:
+        """Return no version."""
+
+
+def compile_everything(folder: Path) -> None:
+    """Do a run that commits nothing: what is compiled once, no later run has to compile."""
+    new_store(folder)
+    missing = Mock(side_effect=TableNotFoundError)
+    written = Mock(return_value=1)
+    with patch.multiple(commit, DeltaTable=missing, ensure_table=lambda *_: NoTable(), _write=written):
+        run(folder)
+    assert written.called
+
+
+SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
+    "new": partial(every_boundary, new_store),
+    "growing": partial(every_boundary, growing_store),
+    "rewritten": partial(every_boundary, rewritten_store),
+    "busy": partial(every_boundary, busy_store),
+    "retention": partial(random_moments, crashes=False),
+    "hasty": partial(random_moments, crashes=False, kept=2),
+    "crashes": partial(random_moments, crashes=True),
+    "together": together,
+    "many": many_stores,
+}
+
+if __name__ == "__main__":
+    scenario, folder, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    compile_everything(folder / "compiled")
+    print(json.dumps(SCENARIOS[scenario](folder / scenario, number)))  # noqa: T201 - for the test that started us

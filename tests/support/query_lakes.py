@@ -1,0 +1,76 @@
+"""Small lakes for tests of queries: the tables that an ingest makes, without Spark."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from jobs.lake.tables import MESSAGES
+from jobs.query.lake_source import LakeSource
+from jobs.query.lake_tables import LakeTables
+from jobs.store.listing import list_store
+from jobs.store.range_reader import RangeReader
+from jobs.store.ranges import plan_ranges
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.commitlog.segment import Piece
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.keys import typed_index_keys
+from rmq_formats.release import Release
+
+BROKER = "b0"
+STORE_ID = "00000000-0000-4000-8000-000000000001"
+
+_ENTRIES = pa.schema(
+    {
+        "broker": pa.string(),
+        "store_id": pa.string(),
+        "key_hash": pa.int32(),
+        "physical_offset": pa.int64(),
+        "topic": pa.string(),
+        "key": pa.string(),
+        "kind": pa.string(),
+        "store_timestamp": pa.int64(),
+    }
+)
+
+
+def write_messages(lake: Path, store: Path, release: Release, *, with_body: bool = True) -> None:
+    """Write the table of messages of a store."""
+    for range_ in plan_ranges(list_store(str(store))):
+        for item in RangeReader(range_).pieces():
+            if not isinstance(item, Piece):
+                batch, _ = message_batch(item, release.property_parser, with_body=with_body)
+                rows = pa.Table.from_batches([batch])
+                whose = {"broker": BROKER, "store_id": STORE_ID, "segment": range_.base_offset}
+                for name, value in whose.items():
+                    field = MESSAGES.schema.field(name)
+                    rows = rows.append_column(field, pa.repeat(pa.scalar(value, field.type), rows.num_rows))
+                names = MESSAGES.schema.names
+                write_deltalake(lake / "messages", rows.select(names), mode="append", schema_mode="merge")
+
+
+def write_entries(lake: Path, records: list[MessageRecord], release: Release) -> None:
+    """Write the table of index entries of a store's records."""
+    rows: list[dict[str, Any]] = [
+        {
+            "broker": BROKER,
+            "store_id": STORE_ID,
+            "key_hash": index_key_hash(key.text),
+            "physical_offset": record.physical_offset,
+            "topic": key.topic,
+            "key": key.key,
+            "kind": str(key.kind),
+            "store_timestamp": record.store_timestamp,
+        }
+        for record in records
+        for key in typed_index_keys(record, release)
+    ]
+    rows.sort(key=lambda row: row["key_hash"])
+    write_deltalake(lake / "index_entries", pa.Table.from_pylist(rows, schema=_ENTRIES))
+
+
+def open_lake(lake: Path, release: Release) -> LakeSource:
+    """Open a lake for queries."""
+    return LakeSource(LakeTables(str(lake), {}), BROKER, release)

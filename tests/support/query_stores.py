@@ -1,0 +1,114 @@
+"""Small stores as a broker would write them, for tests of queries: say which messages, the rest follows."""
+
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+from rmq_formats.commitlog.layout import BLANK
+from rmq_formats.commitlog.record import MessageRecord, encode_record
+from rmq_formats.consumequeue.queue import ConsumeQueue
+from rmq_formats.consumequeue.unit import QueueRules, expected_units
+from rmq_formats.indexfile.file import IndexWriter
+from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.release import Release, rules_of
+from rmq_formats.store import name_of_offset
+from tests.rmq_formats.builders import STORED, a_blank, a_record
+
+SEGMENT_SIZE = 4096
+QUEUE_FILE_SIZE = 200
+RELEASE = Release.of("5.5.1")
+GEOMETRY = Geometry(7, 9)  # few slots: chains are long, and most hits are other keys
+
+
+class Sent(NamedTuple):
+    """One message, by what queries ask for."""
+
+    topic: str = "Orders"
+    keys: tuple[str, ...] = ()
+    unique_key: str | None = None
+    tags: str | None = None
+    queue_id: int = 0
+    body: bytes = b"hello"
+    properties: tuple[tuple[str, str], ...] = ()
+    sys_flag: int = 0
+
+    def record(self, queue_offset: int, physical_offset: int, stored: int) -> MessageRecord:
+        """Return the record that a broker stores."""
+        named = {"KEYS": " ".join(self.keys), "UNIQ_KEY": self.unique_key, "TAGS": self.tags}
+        properties = {name: value for name, value in named.items() if value} | dict(self.properties)
+        return a_record(
+            self.body,
+            topic=self.topic,
+            properties=properties,
+            queue_id=self.queue_id,
+            queue_offset=queue_offset,
+            physical_offset=physical_offset,
+            store_timestamp=stored,
+            sys_flag=self.sys_flag,
+        )
+
+
+def stored(messages: Sequence[Sent], *, start: int = 0, first_queue_offset: int = 0) -> list[MessageRecord]:
+    """Return the records of a log of small segments that begins at *start*; ten messages a second."""
+    records: list[MessageRecord] = []
+    numbers: dict[tuple[str, int], count[int]] = {}
+    offset = start
+    for place, message in enumerate(messages):
+        number = next(numbers.setdefault((message.topic, message.queue_id), count(first_queue_offset)))
+        record = message.record(number, offset, STORED + place * 100)
+        if offset // SEGMENT_SIZE != (record.end_offset + BLANK.size) // SEGMENT_SIZE:
+            offset = (offset // SEGMENT_SIZE + 1) * SEGMENT_SIZE
+            record = record._replace(physical_offset=offset)
+        records.append(record)
+        offset = record.end_offset
+    return records
+
+
+def write_store(  # noqa: PLR0913 - what a store is made of
+    root: Path,
+    records: Sequence[MessageRecord],
+    *,
+    release: Release = RELEASE,
+    geometry: Geometry = GEOMETRY,
+    with_index: bool = True,
+    with_queues: bool = True,
+) -> Path:
+    """Write log, index files and queues of *records*."""
+    root.mkdir(parents=True)
+    _write_log(root / "commitlog", records)
+    if with_index:
+        _write_index(root / "index", records, release, geometry)
+    if with_queues:
+        _write_queues(root, records, release)
+    return root
+
+
+def _write_log(folder: Path, records: Sequence[MessageRecord]) -> None:
+    folder.mkdir()
+    bases = sorted({record.physical_offset // SEGMENT_SIZE * SEGMENT_SIZE for record in records}) or [0]
+    for base in bases:
+        own = [record for record in records if base <= record.physical_offset < base + SEGMENT_SIZE]
+        log = b"".join(map(encode_record, own))
+        rest = SEGMENT_SIZE - len(log)
+        (folder / name_of_offset(base)).write_bytes(log + (bytes(rest) if base == bases[-1] else a_blank(rest)))
+
+
+def _write_index(folder: Path, records: Sequence[MessageRecord], release: Release, geometry: Geometry) -> None:
+    folder.mkdir()
+    writer = IndexWriter(geometry, rules_of((0, release)))
+    writer.dispatch_all(records)
+    for number, file in enumerate(writer.files):
+        (folder / f"2025112001{number:07d}").write_bytes(file.encode())
+
+
+def _write_queues(root: Path, records: Sequence[MessageRecord], release: Release) -> None:
+    queues: dict[str, ConsumeQueue] = {}
+    for record in records:
+        for unit in expected_units(record, QueueRules(((0, release),))):
+            queues.setdefault(unit.queue.path, ConsumeQueue(QUEUE_FILE_SIZE)).append(unit, release)
+    for path, queue in queues.items():
+        folder = root / path
+        folder.mkdir(parents=True)
+        for offset, data in queue.files():
+            (folder / name_of_offset(offset)).write_bytes(data)
