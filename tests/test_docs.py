@@ -8,9 +8,16 @@ import pytest
 from rmq_formats.release import SWITCHES
 from tests.documented import flag_bits, layout_table, layouts, switch_text
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 FORMATS = (DOCS / "formats.md").read_text()
 LAYOUTS = dict(layouts())
+
+# The changelog speaks of the past.
+MODULES_NAMED_IN = [
+    *(page for page in sorted(ROOT.glob("*.md")) if page.stem != "CHANGELOG"),
+    *sorted(DOCS.rglob("*.md")),
+]
 
 # The same fields with a longer address, or the beginning of another layout.
 VARIANTS = re.compile(r"RECORD\[(16|32|48)\]|HEAD$|_ID\[16\]")
@@ -73,6 +80,14 @@ def test_links_inside_the_documentation_lead_somewhere(page: Path) -> None:
             assert target[1:] in headings
         elif "://" not in target:
             assert (page.parent / target.partition("#")[0]).exists(), target
+
+
+@pytest.mark.parametrize("page", MODULES_NAMED_IN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_module_that_a_page_names_exists(page: Path) -> None:
+    """A move of tests once rewrote some paths of the guarantees to files that do not exist, or prove something else."""
+    named = re.findall(r"`([\w./-]+\.py)`", page.read_text())
+
+    assert [] == [path for path in named if not any((above / path).is_file() for above in (ROOT, ROOT / "tests"))]
 
 
 def _anchor(heading: str) -> str:
