@@ -65,7 +65,7 @@ def timed(run: Callable[[], object]) -> float:
 def ours(lake: Path, expected: str, *arguments: str) -> float:
     """Return the seconds of a whole command."""
     whole = ["query", *arguments, "--lake", str(lake), "--release", RELEASE, "-q"]
-    return _program("from jobs import cli; import sys; sys.exit(cli.main(sys.argv[1:]))", whole, expected)
+    return _program("from jobs.command import cli; import sys; sys.exit(cli.main(sys.argv[1:]))", whole, expected)
 
 
 def _program(program: str, arguments: list[str], expected: str) -> float:

@@ -119,7 +119,7 @@ def measure(store: Path, *, cold: bool) -> dict[str, float]:
     program = (
         "import sys, time\n"
         "began = time.perf_counter()\n"
-        "from jobs import cli\n"
+        "from jobs.command import cli\n"
         "code = cli.main(sys.argv[1:])\n"
         "answered = time.perf_counter()\n"
         "cli.main(sys.argv[1:])\n"

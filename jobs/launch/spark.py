@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
-from jobs.launch import class_archive, jars
-from jobs.launch import code_archive
+from jobs.launch import class_archive, code_archive, jars
 from jobs.launch.arguments import configured, value_of
 from jobs.launch.class_archive import Recording
 from jobs.launch.java import find_java_home

@@ -50,7 +50,7 @@ def packages_loaded_by(*arguments: str | Path) -> set[str]:
     """Run one command line in a process of its own, and return what it has imported; it must end well."""
     program = (
         "import json, sys\n"
-        "from jobs import cli\n"
+        "from jobs.command import cli\n"
         "code = cli.main(sys.argv[1:])\n"
         "json.dump([code, [*sys.modules]], sys.stderr)\n"
     )
