@@ -8,7 +8,8 @@ from typing import Any
 
 from jobs.dump.file import DumpFile, open_file
 from jobs.dump.items import Field, Item, Request, layout_fields, printable, time_text
-from jobs.storage.locations import join
+from jobs.dump.siblings import Siblings, sibling_location, siblings_of
+from jobs.store.record_places import record_places
 from rmq_formats.commitlog.framing import detect_framing, framing_of
 from rmq_formats.commitlog.layout import (
     BLANK,
@@ -34,7 +35,7 @@ from rmq_formats.flags import COMPRESSED, INNER_BATCH, TransactionType, transact
 from rmq_formats.hashing import java_text
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import KEYS, TAGS, PropertyParser, parse_properties
-from rmq_formats.store import FileKind, name_of_offset, offset_of_name
+from rmq_formats.store import FileKind, offset_of_name
 
 _UNIQ_KEY = "UNIQ_KEY"
 _BODY_PREVIEW = 64
@@ -44,16 +45,46 @@ def dump(file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
     """Yield the pieces of a segment; the last item says how it ends."""
     del kind  # the bytes tell better
     segment = _segment(file)
-    position = _start(segment, request.start)
-    pieces = walk_segment(segment, final=_is_followed(file, segment), start=position)
-    end, records, damaged = SegmentEnd.OPEN, 0, 0
-    for piece in islice(pieces, request.limit):
-        yield _item(segment, piece, request)
-        end = ENDS[piece.kind]
-        records += piece.kind is PieceKind.RECORD
-        damaged += piece.kind is PieceKind.DAMAGE
-        position = piece.end - segment.base_offset
+    siblings = siblings_of(file)
+    is_final = _is_followed(file, siblings)
+    position, last, records, damaged = _start(segment, request.start), None, 0, 0
+    for piece in islice(_pieces(segment, position, is_final=is_final), request.limit):
+        last = piece if siblings is None else _judged(segment, piece)
+        item = _item(segment, last, request)
+        yield item
+        records += last.kind is PieceKind.RECORD
+        damaged += item.is_damage
+        position = last.end - segment.base_offset
+    cut = _cut(segment, siblings, last) if position >= segment.size else None
+    if cut is not None:
+        damaged += last is None or last.kind is not PieceKind.DAMAGE  # else it is counted already
+        yield Item(segment.base_offset + position, 0, "damage", cut, {"reason": cut}, is_damage=True)
+    end = SegmentEnd.DAMAGED if cut else SegmentEnd.OPEN if last is None else ENDS[last.kind]
     yield _end_item(segment, position, end, records, damaged)
+
+
+def _judged(segment: SegmentBytes, piece: Piece) -> Piece:
+    """Return the last piece as damage where the file has no room for the rest of it: the file was cut short."""
+    position = piece.offset - segment.base_offset
+    head = segment.read(position + segment.framing.header_size, BLANK.size)
+    is_end = piece.kind in {PieceKind.WAITING, PieceKind.DAMAGE} and position + piece.size == segment.size
+    if not is_end or len(head) < BLANK.size:
+        return piece
+    size, magic = map(int, BLANK.unpack(head))
+    needed = size + segment.framing.header_size
+    if magic not in TOPIC_LENGTH or needed <= piece.size:
+        return piece
+    reason = f"cut off: the record has {needed} bytes, the file {piece.size} of them"
+    return piece._replace(kind=PieceKind.DAMAGE, reason=reason)
+
+
+def _cut(segment: SegmentBytes, siblings: Siblings | None, last: Piece | None) -> str | None:
+    """Say what is missing after the last byte of a file; None where nothing shows that anything is."""
+    if siblings is None:  # no name of a segment: a part of a log that somebody cut out
+        return None
+    if siblings.missing is None and last is not None and last.kind is PieceKind.RECORD and segment.size:
+        return "cut off: the file ends with a record, and a broker ends it with a blank or with zeros"
+    return siblings.missing
 
 
 def _end_item(segment: SegmentBytes, position: int, end: SegmentEnd, records: int, damaged: int) -> Item:
@@ -86,29 +117,54 @@ _PHYSICAL_OFFSET = [field.name for field in HEAD.fields].index("physical_offset"
 
 
 def _start(segment: SegmentBytes, offset: int) -> int:
-    """Return the position of the first record at or behind *offset*."""
+    """Return the position that a dump from *offset* begins at."""
     position = offset - segment.base_offset
-    if position <= 0:
-        return 0
     if position > segment.size:
         reason = f"the file ends at offset {segment.base_offset + segment.size}"
         raise CorruptData(reason, offset)
-    if segment.stated_end(position) is not None:
-        return position
+    return max(position, 0)
+
+
+def _pieces(segment: SegmentBytes, start: int, *, is_final: bool) -> Iterator[Piece]:
+    """Yield the piece that begins at *start* and what follows; else from the next record on, damage before it first."""
+    if start == segment.size:
+        return
+    if start == 0 or segment.stated_end(start) is not None or _is_record(segment, start):
+        yield from walk_segment(segment, final=is_final, start=start)
+        return
+    offset = segment.base_offset + start
+    for piece in walk_segment(segment, final=is_final, start=_boundary_before(segment, start)):
+        if piece.end > offset and not (piece.kind in _WITHOUT_MIDDLE and piece.offset < offset):
+            yield piece
+
+
+_WITHOUT_MIDDLE = frozenset({PieceKind.RECORD, PieceKind.BLANK})  # an offset inside one means the piece after it
+
+
+def _is_record(segment: SegmentBytes, position: int) -> bool:
     try:
         segment.record_at(position)
     except FormatError:
-        found = segment.find_record(position, None)
-        return segment.size if found is None else found
-    return position
+        return False
+    return True
 
 
-def _is_followed(file: DumpFile, segment: SegmentBytes) -> bool:
-    """Tell whether the next segment lies beside this one and holds something."""
-    folder = file.location.rpartition("/")[0]
-    following = join(folder, name_of_offset(segment.base_offset + segment.size))
+def _boundary_before(segment: SegmentBytes, position: int) -> int:
+    """Return the last position before *position* that the sizes of records lead to."""
+    boundary = 0
+    for _, end in record_places(segment):
+        if end - segment.base_offset > position:
+            break
+        boundary = end - segment.base_offset
+    return boundary
+
+
+def _is_followed(file: DumpFile, siblings: Siblings | None) -> bool:
+    """Return whether a later segment lies beside this one and holds something."""
+    if siblings is None or siblings.next_offset is None:
+        return False
     try:
-        with open_file(following) as next_file:
+        with open_file(sibling_location(file, siblings.next_offset)) as next_file:
             return any(next_file.read(0, BLANK.size))
     except OSError:
         return False

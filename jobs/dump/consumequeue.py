@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from jobs.dump.file import DumpFile
 from jobs.dump.items import Item, Request, layout_fields, time_text
+from jobs.dump.siblings import siblings_of
 from rmq_formats.consumequeue.ext import ExtUnit, decode_ext_unit, offset_of_address
 from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_END_MARK, EXT_UNIT, UNIT
 from rmq_formats.consumequeue.unit import BatchUnit, Unit, decode_batch_unit, decode_unit
@@ -45,6 +46,10 @@ def dump(file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
         units += item.kind == "unit"
         damaged += item.is_damage
     is_whole = is_open or end >= file.size
+    siblings = siblings_of(file) if is_whole else None
+    if siblings is not None and siblings.missing is not None:
+        damaged += 1
+        yield Item(file.size, 0, "damage", siblings.missing, {"reason": siblings.missing}, is_damage=True)
     state = "not full: zeros follow" if is_open else "full" if is_whole else "more follows from here on"
     counts = f"{units} units, {damaged} damaged places"
     values = {"end": state if is_whole else None, "units": units, "damaged_places": damaged}

@@ -1,19 +1,22 @@
 """Dump an index file: header, slots in use, entries; or the chain of one slot, newest first."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import islice
 
-from jobs.dump.file import DumpFile
+from jobs.dump.file import DumpFile, open_file
 from jobs.dump.items import Item, Request, layout_fields, time_text
+from jobs.dump.siblings import listed
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.geometry import IndexBytes, find_geometries, told_geometry
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader, decode_entry
 from rmq_formats.indexfile.lookup import Hop, IndexReader
-from rmq_formats.store import FileKind
+from rmq_formats.store import FileKind, is_index_name
 
 _AT_ONCE = 1 << 16
 _BROKEN_SHOWN = 100
+_BESIDE = 20  # other index files that are asked for the geometry
 
 
 def dump(file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
@@ -36,9 +39,23 @@ def _geometry(file: DumpFile, request: Request) -> Geometry:
         return told.geometry
     found = find_geometries(index_bytes)
     if len(found) != 1:
+        beside = _geometry_beside(file, request)
+        if beside is not None:
+            return beside
         reason = "the file does not tell how many slots and entries it has: give --hash-slots and --index-num"
         raise UnsupportedFormat(reason, None, file.location)
     return found[0]
+
+
+def _geometry_beside(file: DumpFile, request: Request) -> Geometry | None:
+    """Return the geometry that the other index files of the folder have: this one may have been cut short."""
+    folder = file.location.rpartition("/")[0]
+    with ExitStack() as stack:
+        names = [name for name, _ in listed(file) if is_index_name(name) and name != file.name]
+        opened = [stack.enter_context(open_file(f"{folder}/{name}")) for name in names[:_BESIDE]]
+        others = [IndexBytes(other.size, other.read) for other in opened]
+        told = told_geometry(others, request.hash_slots, request.index_num)
+    return told.geometry if told else None
 
 
 def _whole(file: DumpFile, reader: IndexReader, request: Request) -> Iterator[Item]:

@@ -14,10 +14,11 @@ from jobs.storage import storage_of
 from jobs.storage.model import Reader
 from jobs.store.index_files import geometry_of_index
 from jobs.store.listing import Segment, StoredFile, StoreListing
+from jobs.store.record_places import record_places
 from rmq_formats.commitlog.framing import framing_of
-from rmq_formats.commitlog.layout import HEAD, MIN_RECORD_SIZE, TOPIC_LENGTH
+from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record
-from rmq_formats.commitlog.segment import Framing
+from rmq_formats.commitlog.segment import Framing, SegmentBytes
 from rmq_formats.config_json import decode_config
 from rmq_formats.consumequeue.layout import BATCH_UNIT, UNIT
 from rmq_formats.consumequeue.unit import BatchUnit, Unit, decode_batch_unit, decode_unit
@@ -127,7 +128,7 @@ class StoreReader:
             record = self.read_record(record.end_offset + header)
 
     def record_around(self, segment: Segment, physical_offset: int) -> tuple[int, int]:
-        """Return where the record begins and ends that *physical_offset* is in; behind the last one, that one's."""
+        """Return where the record begins and ends that *physical_offset* is in; after the last one, that one's."""
         begin = end = segment.base_offset
         for begin, end in self._places(segment):  # noqa: B007 - the last place remains
             if end > physical_offset:
@@ -135,7 +136,7 @@ class StoreReader:
         return begin, end
 
     def record_starts(self, segment: Segment, distance: int) -> Iterator[int]:
-        """Yield positions at which pieces begin, each the first that is *distance* behind the one before."""
+        """Yield positions at which pieces begin, each the first that is *distance* after the one before."""
         header = self.framing(segment).header_size
         wanted = distance
         for begin, _ in self._places(segment):
@@ -145,29 +146,8 @@ class StoreReader:
                 wanted = position + distance
 
     def _places(self, segment: Segment) -> Iterator[tuple[int, int]]:
-        """
-        Yield where each record of a segment begins and ends, up to the first that is none.
-
-        Found by following the sizes from the segment's first byte on: whatever else looks like a record is none.
-        """
-        header = self.framing(segment).header_size
-        file = self.file(segment.location)
-        window, window_start = b"", 0
-        position = header
-        while True:
-            at = position - window_start
-            if not 0 <= at <= len(window) - HEAD.size:
-                window_start, at = position, 0
-                window = bytes(file.read(window_start, _WINDOW))
-            try:
-                head = HEAD.unpack(window, at)
-            except FormatError:
-                return
-            size, stands_at = int(head[0]), int(head[_PHYSICAL_OFFSET])
-            if stands_at != segment.base_offset + position or size < MIN_RECORD_SIZE:
-                return
-            yield stands_at, stands_at + size
-            position += size + header
+        read = self.file(segment.location).read
+        return record_places(SegmentBytes(read, segment.readable, segment.base_offset, self.framing(segment)))
 
     @cached_property
     def index_geometry(self) -> Geometry | None:

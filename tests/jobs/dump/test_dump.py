@@ -175,6 +175,73 @@ def test_a_wrong_body_is_named_in_its_record(segment: Path, run: Run) -> None:
     assert "WRONG BODY_CRC" in outcome.out.splitlines()[1]
 
 
+def test_a_wrong_body_is_counted_as_a_damaged_place(segment: Path, run: Run) -> None:
+    """It said `WRONG BODY_CRC` and `0 damaged places`."""
+    overwrite(segment, 88, b"X")
+
+    assert "3 records, 1 damaged places" in run("dump", segment).out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("size", "reason", "end"),
+    [
+        (ONE.total_size + 50, "cut off: the record has", "damaged segment: 1 records, 1 damaged places"),
+        (ONE.total_size + TWO.total_size, "others here have 4096", "damaged segment: 2 records, 1 damaged places"),
+        (ONE.total_size + 4, "others here have 4096", "damaged segment: 1 records, 1 damaged places"),
+    ],
+    ids=["in a record", "after a record", "in a head"],
+)
+def test_a_truncated_file_is_damage_not_an_open_segment(
+    segment: Path, run: Run, size: int, reason: str, end: str
+) -> None:
+    """It ended with `open segment: 0 damaged places` and exit code 0: here the next file is there."""
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:size])
+    (segment.parent / "00000000000000008192").write_bytes(a_segment([THREE], base_offset=8192))
+
+    outcome = run("dump", segment)
+
+    assert outcome.code is ExitCode.DAMAGE
+    assert reason in outcome.out
+    assert end in outcome.out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("size", [ONE.total_size + 50, ONE.total_size + TWO.total_size])
+def test_the_newest_file_that_was_truncated_is_damage(segment: Path, run: Run, size: int) -> None:
+    """Nothing lies beside it: a broker ends no file with a record, nor in the middle of one."""
+    segment.write_bytes(segment.read_bytes()[:size])
+
+    outcome = run("dump", segment)
+
+    assert outcome.code is ExitCode.DAMAGE
+    assert "cut off" in outcome.out
+
+
+def test_a_dump_from_the_offset_of_damage_shows_the_damage(segment: Path, run: Run) -> None:
+    """`inspect` prints this offset and says `dump --from` it: the damage was left out and the exit code 0."""
+    overwrite(segment, ONE.total_size + 4, b"\xff")
+    damaged = 4096 + ONE.total_size
+
+    for start in (damaged, damaged + 10):
+        outcome = run("dump", "--json", "--from", start, segment)
+
+        assert outcome.code is ExitCode.DAMAGE
+        assert [line["kind"] for line in outcome.lines] == ["damage", "record", "blank", "end"]
+        assert outcome.lines[0]["offset"] == damaged
+        assert outcome.lines[-1]["damaged_places"] == 1
+
+
+def test_a_dump_from_the_offset_where_a_truncated_file_ends_says_so(segment: Path, run: Run) -> None:
+    """Nothing of it is left to print, but that something is missing is."""
+    segment.write_bytes(segment.read_bytes()[: ONE.total_size])
+    (segment.parent / "00000000000000008192").write_bytes(a_segment([THREE], base_offset=8192))
+
+    outcome = run("dump", "--from", 4096 + ONE.total_size, segment)
+
+    assert outcome.code is ExitCode.DAMAGE
+    assert "cut short" in outcome.out
+
+
 def test_the_next_file_tells_whether_a_tail_is_damage(segment: Path, run: Run) -> None:
     """The same bytes wait at the end of a log, and are damage before its next segment."""
     segment.write_bytes(a_segment([ONE, TWO], base_offset=4096)[: ONE.total_size + 50].ljust(4096, b"\0"))

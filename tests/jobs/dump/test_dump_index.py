@@ -1,6 +1,7 @@
 """`dump` of an index file: every byte named, and one chain."""
 
 import json
+import shutil
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -126,3 +127,18 @@ def test_a_file_that_does_not_tell_its_geometry_asks_for_it(tmp_path: Path, caps
     assert (
         cli.main(["dump", str(path), "--hash-slots", "100", "--index-num", "20", "--chain", "100"]) is ExitCode.FAILED
     )
+
+
+def test_a_truncated_index_file_is_damage_and_read_by_the_geometry_of_the_others(
+    golden: StoreOf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It asked for --hash-slots and ended with exit code 1."""
+    folder = Path(shutil.copytree(golden("b551-base") / "index", tmp_path / "index"))
+    first = min(folder.iterdir())
+    whole = first.stat().st_size
+    first.write_bytes(first.read_bytes()[: whole - 30])
+
+    code, text = dumped(capsys, first)
+
+    assert code is ExitCode.DAMAGE
+    assert f"{whole - 30} bytes, where {whole} are" in text

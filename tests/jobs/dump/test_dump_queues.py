@@ -138,3 +138,16 @@ def test_an_extension_file_ends_in_a_mark_or_in_zeros(
     assert outcome.code is code
     assert "bitmap of 3 bytes" in outcome.out
     assert text in outcome.out
+
+
+@pytest.mark.parametrize("kept", [40, 50])
+def test_a_truncated_file_of_a_queue_is_damage_and_not_full(write: Callable[..., Path], run: Run, kept: int) -> None:
+    """Its end said `full` and the exit code was 0."""
+    whole = write(b"".join(UNITS), base=0)
+    (whole.parent / f"{len(UNITS) * UNIT.size:020d}").write_bytes(b"".join(UNITS))
+    whole.write_bytes(whole.read_bytes()[:kept])
+
+    outcome = run("dump", whole)
+
+    assert outcome.code is ExitCode.DAMAGE
+    assert "cut short: it has" in outcome.out

@@ -1,0 +1,38 @@
+"""Where the records of a segment are, by their sizes alone: from the segment's first byte, without decoding one."""
+
+from collections.abc import Iterator
+
+from rmq_formats.commitlog.layout import HEAD, MIN_RECORD_SIZE, TOPIC_LENGTH
+from rmq_formats.commitlog.segment import SegmentBytes
+from rmq_formats.errors import FormatError
+
+_WINDOW = 1 << 20
+_TOTAL_SIZE, _MAGIC_CODE, _PHYSICAL_OFFSET = (
+    HEAD.index(name) for name in ("total_size", "magic_code", "physical_offset")
+)
+
+
+def record_places(log: SegmentBytes) -> Iterator[tuple[int, int]]:
+    """
+    Yield the physical offsets at which each record of a segment begins and ends, up to the first that is no record.
+
+    Found by following the sizes from the segment's first byte: whatever else looks like a record is none.
+    """
+    header = log.framing.header_size
+    window, window_start = b"", 0
+    position = header
+    while True:
+        at = position - window_start
+        if not 0 <= at <= len(window) - HEAD.size:
+            window_start, at = position, 0
+            window = bytes(log.read(window_start, _WINDOW))
+        try:
+            head = HEAD.unpack(window, at)
+        except FormatError:
+            return
+        size, offset = int(head[_TOTAL_SIZE]), int(head[_PHYSICAL_OFFSET])
+        is_record = offset == log.base_offset + position and int(head[_MAGIC_CODE]) in TOPIC_LENGTH
+        if not is_record or not MIN_RECORD_SIZE <= size <= log.size - position:
+            return
+        yield offset, offset + size
+        position += size + header
