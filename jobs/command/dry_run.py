@@ -1,4 +1,4 @@
-"""What `--dry-run` of the verbs that write a new directory has in common: say it, in one form or the other."""
+"""What `--dry-run` of the verbs that write a new directory has in common: say it, as text or as JSON."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 
 
-class Foreseen(Protocol):
+class DryRun(Protocol):
     """What a run would do."""
 
     @property
@@ -27,10 +27,10 @@ class Foreseen(Protocol):
         ...
 
 
-def tell(foreseen: Foreseen, *, as_json: bool, quiet: bool) -> ExitCode:
+def say_dry_run(dry_run: DryRun, *, as_json: bool, quiet: bool) -> ExitCode:
     """Say what would be done, and return what the run would."""
     if as_json:
-        click.echo(json.dumps(foreseen.describe(), indent=1))
+        click.echo(json.dumps(dry_run.describe(), indent=1))
     elif not quiet:
-        say("\n".join(foreseen.lines()))
-    return foreseen.exit_code
+        say("\n".join(dry_run.lines()))
+    return dry_run.exit_code

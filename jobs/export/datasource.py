@@ -11,12 +11,10 @@ that begins where a record does: the driver follows the sizes in the log to find
 whole records. Rows are Arrow batches from the same compiled scan that fills the lake.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Self, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -81,7 +79,6 @@ class Wanted:
     broker: str = "default"
     mode: str = _PERMISSIVE
     file_system: Mapping[str, str] | None = None
-    plan: str | None = None  # a file that is to tell what would be read; nothing is
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
@@ -107,7 +104,6 @@ class Wanted:
             given.get("broker", "default"),
             mode,
             {name: value for name, value in given.items() if name.startswith(OF_FILE_SYSTEMS)},
-            given.get("plan"),
         )
 
     @property
@@ -163,19 +159,6 @@ class RangePartition(InputPartition):
         self.parser = parser
 
 
-class Planned(NamedTuple):
-    """A part of the log that a task would read."""
-
-    location: str
-    start: int
-    end: int
-
-
-def planned_in(path: Path) -> list[Planned]:
-    """Return what the option `plan` had written; nothing where Spark knew better and did not ask."""
-    return [Planned(*part) for part in json.loads(path.read_text())] if path.exists() else []
-
-
 class RocketmqReader(DataSourceReader):
     """Plans on the driver, reads on the workers."""
 
@@ -196,10 +179,6 @@ class RocketmqReader(DataSourceReader):
         with StoreReader(listing) as reader:
             release = Release.of(wanted.release) if wanted.release else guess_release(reader)[0]
             ranges = [part for range_ in _ranges(reader, listing, wanted) for part in _parts(reader, range_, wanted)]
-        if wanted.plan is not None:
-            planned = [Planned(range_.location, range_.start, range_.end) for range_ in ranges]
-            Path(wanted.plan).write_text(json.dumps(planned))
-            return []
         return [RangePartition(range_, release.property_parser) for range_ in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

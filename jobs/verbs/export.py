@@ -4,7 +4,6 @@ import errno
 import json
 import re
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,10 @@ from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import NEWEST, Release
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame, SparkSession
 
-    from jobs.export.dry_run import Reading
     from jobs.export.parts import Format
 
 
@@ -43,7 +43,7 @@ _BODY = re.compile(r"\bbody(_text)?\b", re.IGNORECASE)
 @click.option("--where", metavar="SQL", help="A condition in Spark's SQL on the columns of `messages`, and body_text.")
 @click.option("--format", "kind", type=click.Choice(["ndjson", "parquet"]), default="ndjson", show_default=True)
 @click.option("--out", required=True, type=LocalFileType(), metavar="FILE")
-@click.option("--dry-run", is_flag=True, help="Say what would be read, of how much; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Say how much there is to read; write nothing.")
 @json_option
 @quiet_option
 @config_option
@@ -78,17 +78,16 @@ def command(  # noqa: PLR0913 - one argument an option
 
     spark = spark_session("rmq-lake export")
 
-    def chosen(plan: str | None = None) -> "DataFrame":
-        if lake is not None:
-            return _chosen(_of_lake(spark, lake, broker), topics, where)
-        given = {"path": store, "broker": broker, "release": release, "plan": plan}
-        return _chosen(_of_store(spark, given, commitlog), topics, where)
-
+    if lake is not None:
+        frame = _of_lake(spark, lake, broker)
+    else:
+        frame = _of_store(spark, {"path": store, "broker": broker, "release": release}, commitlog)
+    frame = _chosen(frame, topics, where)
     if dry_run:
-        reading = _foreseen(spark, chosen, store, lake, commitlog)
-        _tell(reading, kind, out, as_json=as_json, quiet=quiet)
+        sizes = _sizes_of_lake(spark, lake) if lake is not None else _sizes_of_store(spark, store or "", commitlog)
+        _say_dry_run(sizes, kind, out, as_json=as_json, quiet=quiet)
         return ExitCode.CLEAN
-    messages, size = _write(spark, chosen(), parts.Format(kind), printed_as, out)
+    messages, size = _write(spark, frame, parts.Format(kind), printed_as, out)
     if as_json:
         click.echo(json.dumps({"messages": messages, "bytes": size, "out": str(out)}))
     elif not quiet:
@@ -96,29 +95,33 @@ def command(  # noqa: PLR0913 - one argument an option
     return ExitCode.CLEAN if messages else ExitCode.NOT_FOUND
 
 
-def _foreseen(
-    spark: "SparkSession",
-    chosen: "Callable[..., DataFrame]",
-    store: str | None,
-    lake: str | None,
-    commitlog: tuple[str, ...] | None,
-) -> "Reading":
-    from jobs.export.dry_run import reading_of_lake, reading_of_store
+def _sizes_of_lake(spark: "SparkSession", lake: str) -> list[int]:
+    """Return the sizes of the files of a lake's messages."""
+    from jobs.lake.commit import open_table
+    from jobs.lake.snapshot_files import files
+    from jobs.lake.tables import MESSAGES
     from jobs.launch.session import hadoop_options
+    from jobs.storage.locations import normalise
 
-    options = hadoop_options(spark)
-    if lake is not None:
-        return reading_of_lake(chosen(), lake, options)
-    return reading_of_store(chosen, store or "", commitlog or (), options)
+    snapshot = open_table(normalise(lake), MESSAGES.name, hadoop_options(spark))
+    return [file.size for file in files(snapshot)] if snapshot is not None else []
 
 
-def _tell(reading: "Reading", kind: str, out: Path, *, as_json: bool, quiet: bool) -> None:
-    """Say what would be done."""
+def _sizes_of_store(spark: "SparkSession", store: str, commitlog: tuple[str, ...] | None) -> list[int]:
+    """Return the sizes of a store's segments."""
+    from jobs.launch.session import hadoop_options
+    from jobs.store.listing import list_store
+
+    listing = list_store(store, commitlog=commitlog or (), options=hadoop_options(spark))
+    return [segment.readable for segment in listing.segments]
+
+
+def _say_dry_run(sizes: "Sequence[int]", kind: str, out: Path, *, as_json: bool, quiet: bool) -> None:
+    """Say what there is to read; how much of it a condition spares only the run tells."""
     if as_json:
-        click.echo(json.dumps({**reading._asdict(), "format": kind, "out": str(out)}))
+        click.echo(json.dumps({"files": len(sizes), "bytes": sum(sizes), "format": kind, "out": str(out)}))
     elif not quiet:
-        files, bytes_ = f"{reading.files} of {reading.of_files}", f"{reading.bytes} of {reading.of_bytes}"
-        say(f"would read {files} files, {bytes_} bytes, and write {kind} → {out}")
+        say(f"would read at most {len(sizes)} files, {sum(sizes)} bytes, and write {kind} → {out}; nothing is written")
 
 
 def _release(text: str | None) -> Release:

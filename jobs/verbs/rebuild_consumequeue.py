@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from jobs.command.configuration import config_option
-from jobs.command.dry_run import tell
+from jobs.command.dry_run import say_dry_run
 from jobs.command.options import (
     WRITTEN,
     StoreForm,
@@ -31,8 +31,8 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.products.index.settings import UndecidedError
 from jobs.products.queues.settings import QueueSettings, has_rocksdb_queues, settle_queues
+from jobs.rebuild.dry_run import dry_run_of_queues
 from jobs.rebuild.queues import ATTEMPT, BuiltQueue, Recipe, build_group, collect, discard
-from jobs.rebuild.queues_dry_run import foresee
 from jobs.storage.local import Care, LocalStorage, flush_directory
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.scratch import scratch_beside
@@ -262,7 +262,7 @@ def command(  # noqa: PLR0913 - one argument an option
     try:
         if dry_run:
             listing, settings = look(request, hadoop_options(spark), care)
-            return tell(foresee(listing, out, settings), as_json=as_json, quiet=quiet)
+            return say_dry_run(dry_run_of_queues(listing, out, settings), as_json=as_json, quiet=quiet)
         summary = rebuild(request, SparkWorkers(spark), hadoop_options(spark))
     except UndecidedError as error:
         raise click.UsageError(str(error)) from error

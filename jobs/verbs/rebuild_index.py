@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from jobs.command.configuration import config_option
-from jobs.command.dry_run import tell
+from jobs.command.dry_run import say_dry_run
 from jobs.command.options import (
     WRITTEN,
     StoreForm,
@@ -21,8 +21,8 @@ from jobs.command.options import (
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.products.index.settings import UndecidedError, Wanted
+from jobs.rebuild.dry_run import dry_run_of_index
 from jobs.rebuild.index import MANIFEST, Request, Result, is_inside, is_unused, rebuild
-from jobs.rebuild.index_dry_run import foresee
 from jobs.rebuild.install import RefusedError, broker_kept_out, install, plan_installation
 from jobs.report.of_rebuild_index import report_of
 from jobs.report.output import write_report
@@ -80,8 +80,8 @@ def command(  # noqa: PLR0913 - one argument an option
         raise click.UsageError(f"--out {out}: nothing is written inside a store")
     if advance_checkpoint and not wants_install:
         raise click.UsageError("--advance-checkpoint belongs to --install")
-    foresees = dry_run and not wants_install
-    if foresees and report is not None:
+    only_says = dry_run and not wants_install
+    if only_says and report is not None:
         raise click.UsageError("--report belongs to a run: this --dry-run writes nothing")
     conf = place.conf()
     care = care_beside(store, max_rate)
@@ -104,8 +104,8 @@ def command(  # noqa: PLR0913 - one argument an option
         listing = list_store(store, commitlog=request.commitlog, options=options)
         check_room(store, out, int(sum(segment.size for segment in listing.segments) * _SHARE_OF_LOG))
     try:
-        if foresees:
-            return tell(foresee(request, options), as_json=as_json, quiet=quiet)
+        if only_says:
+            return say_dry_run(dry_run_of_index(request, options), as_json=as_json, quiet=quiet)
         result = rebuild(request, SparkWorkers(spark), options)
     except UndecidedError as error:
         raise click.UsageError(str(error)) from error

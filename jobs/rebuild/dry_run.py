@@ -1,0 +1,113 @@
+"""
+What a rebuild would do, as far as names, sizes and headers say it: settings, bytes to read, files kept and refused.
+
+How many files come of the log only reading it tells; nothing is estimated.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jobs.console.exit_codes import ExitCode
+from jobs.products.index.explanation import Explained, refused_for
+from jobs.products.index.survivors import refusal
+from jobs.products.queues.settings import QueueSettings
+from jobs.rebuild.index import Request, look
+from jobs.store.listing import StoreListing
+from jobs.store.ranges import describe, holes, plan_ranges
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What would be read, kept and written."""
+
+    store: str
+    out: str
+    settings: Mapping[str, object]  # the form that scripts read
+    setting_lines: Sequence[str]  # the same for people
+    log: Mapping[str, int | None]  # ranges, segments, bytes, offsets
+    gaps: Sequence[tuple[int, int]]  # offsets of the log that no file holds
+    written: str  # what would be written, in words
+    kept: Sequence[str] = ()
+    refused: Sequence[Explained] = field(default=())  # files that size and header alone show to be none of a broker's
+
+    @property
+    def contradictions(self) -> list[Explained]:
+        """The files that stop everything."""
+        return [explained for explained in self.refused if not explained.verdict.is_damage]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """How the rebuild would end as far as this is known without reading the log; it may find more."""
+        if self.contradictions:
+            return ExitCode.MISMATCH
+        return ExitCode.DAMAGE if self.refused or self.gaps else ExitCode.CLEAN
+
+    def describe(self) -> dict[str, object]:
+        """Return the form that scripts read."""
+        return {
+            "store": self.store,
+            "out": self.out,
+            **self.settings,
+            "read": dict(self.log),
+            "gaps": [list(gap) for gap in self.gaps],
+            "kept": list(self.kept),
+            "refused": [{"name": one.real.name, "verdict": one.verdict, "detail": one.detail} for one in self.refused],
+            "write": self.written,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield what people read."""
+        log = self.log
+        yield f"{self.store} → {self.out}: dry run, nothing is written"
+        yield (
+            f"  would read {log['bytes']} bytes of the log in {log['segments']} segments, "
+            f"offsets {log['from_offset']} to {log['to_offset']}"
+        )
+        yield from (f"  GAP {start} to {end}: no file holds this part of the log" for start, end in self.gaps)
+        yield from self.setting_lines
+        if self.kept:
+            yield f"  KEPT if recomputed and equal: {len(self.kept)} files, {self.kept[0]} to {self.kept[-1]}"
+        for explained in self.refused:
+            verb = "REPLACED" if explained.verdict.is_damage else "REFUSED"
+            yield f"  {verb} {explained.real.name}: {explained.detail}"
+        if self.contradictions:
+            yield "  nothing would be written: these files are not what any known release leaves"
+        else:
+            yield f"  would write {self.written}"
+
+
+def dry_run_of_index(request: Request, options: dict[str, str]) -> DryRun:
+    """Return what `rebuild` of the index would do; the log is not read, and nothing is written."""
+    listing, files, settings = look(request, options, request.care)
+    geometry = settings.geometry.value
+    reasons = {file.name: refusal(file, geometry) for file in files} if request.lost_only else {}
+    which = "the index files that are missing" if request.lost_only else "index files"
+    return DryRun(
+        listing.root,
+        request.out,
+        {**settings.describe(), "lost_only": request.lost_only},
+        list(settings.lines()),
+        describe(plan_ranges(listing)),
+        _gaps(listing),
+        f"{which}, {geometry.file_size} bytes each, up to {geometry.capacity} keys a file",
+        [name for name, reason in reasons.items() if reason is None],
+        [refused_for(file, reason) for file in files if (reason := reasons.get(file.name)) is not None],
+    )
+
+
+def dry_run_of_queues(listing: StoreListing, out: str, settings: QueueSettings) -> DryRun:
+    """Return what a rebuild of the queues would do; the log is not read, and nothing is written."""
+    sizes = ", ".join(f"{size} bytes ({kind.value})" for kind, size in settings.file_sizes.items())
+    return DryRun(
+        listing.root,
+        out,
+        settings.describe(),
+        [f"  as RocketMQ {settings.release} writes them ({settings.release_origin})"],
+        describe(plan_ranges(listing)),
+        _gaps(listing),
+        f"the files of every queue that the log has messages of: {sizes}",
+    )
+
+
+def _gaps(listing: StoreListing) -> list[tuple[int, int]]:
+    return [(start, end) for _, start, end in holes(listing.segments)]
