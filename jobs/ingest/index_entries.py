@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 from jobs.ingest.range_task import RangeResult, RangeWork
 from jobs.lake.commit import open_table
+from jobs.lake.lake import Lake
 from jobs.lake.log_rows import records
-from jobs.lake.runs import KnownStore, Lake
+from jobs.lake.runs import KnownStore
 from jobs.lake.snapshot_files import files
 from jobs.lake.table_file import Action
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.index.key_row import Kept
 from jobs.products.index.product import Begun, EntryRows, file_rows, plan, state_of, write
-from jobs.storage.locations import join
 from jobs.store.chain import Outcome
 from jobs.store.listing import StoreListing
 from jobs.store.ranges import Range
@@ -60,8 +60,8 @@ def make_entries(  # noqa: PLR0913, PLR0917 - what the steps before have found
 def _rows(work: RangeWork, result: RangeResult) -> Kept:
     """Give the records of a range as this run has written them."""
     action = result.files.get(MESSAGES.name)
-    locations = [join(work.lake.location, MESSAGES.name, action.path)] if action else []
-    return partial(records, locations=locations, store_id=work.naming.store_id, options=work.lake.options)
+    names = [action.path] if action else []
+    return partial(records, lake=work.lake, names=names, store_id=work.naming.store_id)
 
 
 def _index_files(work: RangeWork, begun: Begun, written: Sequence[EntryRows]) -> list[Action]:
@@ -75,7 +75,7 @@ def _index_files(work: RangeWork, begun: Begun, written: Sequence[EntryRows]) ->
 
 def _files_with(lake: Lake, store_id: str, ordinal: int) -> list[str]:
     """Name the Parquet files that may hold entries of an index file."""
-    snapshot = open_table(lake.location, INDEX_ENTRIES.name, lake.options)
+    snapshot = open_table(lake, INDEX_ENTRIES.name)
     if snapshot is None:
         return []
     return [

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jobs.lake.lake import Lake
 from jobs.lake.lock import check_shared
-from jobs.lake.runs import Lake
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import CONSUME_QUEUE, MESSAGES, QUARANTINE, Table
 from jobs.products.index.key_row import Stretch
@@ -52,7 +52,7 @@ class RangeWork(NamedTuple):
     def file(self, table: Table, part: str, **constants: Any) -> TableFile:  # noqa: ANN401 - values of columns
         """Return a file of this run, not created before it has rows."""
         whose = {"broker": self.broker, "store_id": self.naming.store_id}
-        return TableFile(self.lake.location, table, self.naming.name(part), whose | constants, self.lake.options)
+        return TableFile(self.lake, table, self.naming.name(part), whose | constants)
 
 
 class RangeResult(NamedTuple):
@@ -174,7 +174,6 @@ def _read(file: Reader, damage: _Damage, base_offset: int) -> bytes | None:
 
 
 def discard(lake: Lake, result: RangeResult) -> None:
-    """Remove what a task wrote for a range that was not accepted."""
+    """Delete what a task wrote for a range that was not accepted."""
     for table, action in result.files.items():
-        location = f"{lake.location}/{table}/{action.path}"
-        storage_of(location, lake.options).delete(location)
+        lake.delete(f"{table}/{action.path}")

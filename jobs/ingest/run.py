@@ -22,11 +22,11 @@ from jobs.ingest.request import Clock, Request, Summary
 from jobs.lake import integrity as wholeness
 from jobs.lake.history import CHOSEN, divergence
 from jobs.lake.identity import holds, identify, namesakes
+from jobs.lake.lake import Lake
 from jobs.lake.lock import held
 from jobs.lake.log_rows import message_files, records
 from jobs.lake.runs import (
     KnownStore,
-    Lake,
     Manifest,
     commit_prepared,
     has_litter,
@@ -275,11 +275,11 @@ class _Run:
 
     def _match_deleted(self, begun: BegunQueues, work: RangeWork, log: Log, made: "_Made") -> list[RangeMatches]:
         """Match the units of messages that the lake has, and the log no more: they came later than their messages."""
-        store_id, options = self.store.store_id, self.lake.options
+        lake, store_id = self.lake, self.store.store_id
         found = []
         for first, end in log.deleted(begun.taken_to, min(self.summary.from_offset, begun.seen.dispatched)):
-            locations = message_files(self.lake.location, store_id, first, end, options)
-            gone = records(first, end, locations=locations, store_id=store_id, options=options)
+            names = message_files(lake, store_id, first, end)
+            gone = records(first, end, lake=lake, names=names, store_id=store_id)
             matches, rows = match_deleted(begun, gone, first, end)
             written = _write_rest(work, "gone", rows)
             made.add(CONSUME_QUEUE.name, [written] if written else [])

@@ -23,11 +23,12 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
+from jobs.lake.lake import Lake
 from jobs.lake.table_file import STATISTICS_LENGTH, Action
 from jobs.lake.tables import Table
 from jobs.storage import arrow_filesystem
 from jobs.storage.local import flush_directory
-from jobs.storage.locations import is_local, join, local_path
+from jobs.storage.locations import is_local, local_path
 from jobs.storage.s3 import delta_location, delta_options
 
 LAYOUT = "layout"  # the transaction that serialises commits which remove files
@@ -51,23 +52,24 @@ class Rewrite(NamedTuple):
     added: tuple[Action, ...]
 
 
-def open_table(lake: str, name: str, options: Mapping[str, str]) -> DeltaTable | None:
+def open_table(lake: Lake, name: str) -> DeltaTable | None:
     """Return the newest snapshot of a table; None when the lake has no such table."""
-    location = join(lake, name)
+    location = lake.locate(name)
     try:
-        return DeltaTable(delta_location(location), storage_options=delta_options(location, options))
+        return DeltaTable(delta_location(location), storage_options=delta_options(location, lake.options))
     except TableNotFoundError:
         return None
     except DeltaError as error:
         raise OSError(f"{location}: Delta's log cannot be read: {str(error).partition(chr(10))[0]}") from error
 
 
-def ensure_table(lake: str, table: Table, options: Mapping[str, str]) -> DeltaTable:
+def ensure_table(lake: Lake, table: Table) -> DeltaTable:
     """Return the newest snapshot of a table, which is made, or gets the columns that are new, when it lacks them."""
-    existing = open_table(lake, table.name, options)
+    existing = open_table(lake, table.name)
     if existing is not None:
         return _with_new_columns(existing, table)
-    location = join(lake, table.name)
+    location = lake.locate(table.name)
+    options = delta_options(location, lake.options)
     with suppress(CommitFailedError):  # another process makes it at this moment
         DeltaTable.create(
             delta_location(location),
@@ -76,10 +78,10 @@ def ensure_table(lake: str, table: Table, options: Mapping[str, str]) -> DeltaTa
             name=table.name,
             description=f"One row is {table.row}.",
             configuration=CONFIGURATION,
-            storage_options=delta_options(location, options),
+            storage_options=options,
             raise_if_key_not_exists=False,
         )
-    return DeltaTable(delta_location(location), storage_options=delta_options(location, options))
+    return DeltaTable(delta_location(location), storage_options=options)
 
 
 def _with_new_columns(snapshot: DeltaTable, table: Table) -> DeltaTable:
@@ -94,12 +96,11 @@ def _with_new_columns(snapshot: DeltaTable, table: Table) -> DeltaTable:
 
 
 def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
-    lake: str,
+    lake: Lake,
     table: Table,
     actions: Iterable[Action],
     transaction: tuple[str, int],
     metadata: Mapping[str, str],
-    options: Mapping[str, str],
     rewrite: Callable[[DeltaTable], Rewrite] | None = None,
 ) -> int:
     """
@@ -113,7 +114,7 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
     added = tuple(actions)
 
     def attempt() -> int:
-        snapshot = ensure_table(lake, table, options)
+        snapshot = ensure_table(lake, table)
         newest = snapshot.transaction_version(app)
         if newest is not None and newest >= number:
             # An answer that got lost looks like a conflict to whoever repeats the request: it may have been ours.
@@ -126,18 +127,13 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
     return _retried(attempt)
 
 
-def commit_layout(
-    lake: str,
-    table: Table,
-    rewrite: Callable[[DeltaTable], Rewrite],
-    options: Mapping[str, str],
-) -> Rewrite | None:
+def commit_layout(lake: Lake, table: Table, rewrite: Callable[[DeltaTable], Rewrite]) -> Rewrite | None:
     """
     Replace files of a table by others with the same rows; None when there was nothing to do.
 
     `TransactionTakenError` when another process rewrote files of this table at the same moment.
     """
-    snapshot = open_table(lake, table.name, options)
+    snapshot = open_table(lake, table.name)
     if snapshot is None:
         return None
     change = rewrite(snapshot)
@@ -146,15 +142,15 @@ def commit_layout(
     try:
         _write(snapshot, table, (), change, (), {"layout": "compacted"}, data_change=False)
     except CommitFailedError as error:
-        now = open_table(lake, table.name, options)  # see `commit`: it may have been ours
+        now = open_table(lake, table.name)  # see `commit`: it may have been ours
         if now is None or not {action.path for action in change.added} <= paths(now):
             raise TransactionTakenError(f"{table.name} is being rewritten by another process") from error
     return change
 
 
-def refuse_layouts(lake: str, table: Table, options: Mapping[str, str]) -> None:
+def refuse_layouts(lake: Lake, table: Table) -> None:
     """See to it that nobody who is replacing files of a table at this moment can commit that any more."""
-    snapshot = open_table(lake, table.name, options)
+    snapshot = open_table(lake, table.name)
     if snapshot is None:
         return
     fence = LAYOUT, (snapshot.transaction_version(LAYOUT) or 0) + 1
@@ -229,15 +225,15 @@ def paths(snapshot: DeltaTable) -> set[str]:
     return {str(path) for path in snapshot.get_add_actions().column("path").to_pylist()}
 
 
-def committed_transaction(lake: str, table: str, app: str, options: Mapping[str, str]) -> int:
+def committed_transaction(lake: Lake, table: str, app: str) -> int:
     """Return the newest transaction of *app* on a table; 0 when there is none."""
-    snapshot = open_table(lake, table, options)
+    snapshot = open_table(lake, table)
     return (snapshot.transaction_version(app) or 0) if snapshot is not None else 0
 
 
 def chosen(
+    lake: Lake,
     snapshot: DeltaTable,
-    options: Mapping[str, str],
     columns: list[str] | None = None,
     where: pc.Expression | None = None,
 ) -> pa.Table:
@@ -251,26 +247,22 @@ def chosen(
     if is_local(uri):
         filesystem: fs.FileSystem = fs.SubTreeFileSystem(local_path(uri), fs.LocalFileSystem())
     else:
-        filesystem = fs.SubTreeFileSystem(uri.split("://", 1)[1], arrow_filesystem(uri, options))
+        filesystem = fs.SubTreeFileSystem(uri.split("://", 1)[1], arrow_filesystem(uri, lake.options))
     return snapshot.to_pyarrow_dataset(filesystem=filesystem).to_table(columns=columns, filter=where)
 
 
 def rows(
-    lake: str,
-    table: str,
-    options: Mapping[str, str],
-    columns: list[str] | None = None,
-    where: pc.Expression | None = None,
+    lake: Lake, table: str, columns: list[str] | None = None, where: pc.Expression | None = None
 ) -> list[dict[str, Any]]:
     """Return the rows of a table that *where* takes; statistics in Delta's log leave few files to open."""
     for _ in range(_ATTEMPTS):
-        snapshot = open_table(lake, table, options)
+        snapshot = open_table(lake, table)
         if snapshot is None:
             return []
         with suppress(FileNotFoundError):  # its files were merged and removed meanwhile
-            found: list[dict[str, Any]] = chosen(snapshot, options, columns, where).to_pylist()
+            found: list[dict[str, Any]] = chosen(lake, snapshot, columns, where).to_pylist()
             return found
-    raise OSError(f"{join(lake, table)}: files that Delta's log names are gone")
+    raise OSError(f"{lake.locate(table)}: files that Delta's log names are gone")
 
 
 __all__ = [

@@ -6,7 +6,7 @@ log, so that the minimum and maximum of offsets and times keep telling files apa
 that it changes no data. What it replaced stays on disk for readers of older versions, until the vacuum.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 from uuid import uuid4
@@ -15,11 +15,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from jobs.lake.commit import Rewrite, TransactionTakenError, commit_layout, open_table
+from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, batches, files
 from jobs.lake.table_file import MERGED, Action, FileNaming, TableFile
 from jobs.lake.tables import Table
-from jobs.storage import storage_of
-from jobs.storage.locations import join
 
 SMALL = 32 << 20  # bytes: a file below may be merged
 LARGE = 128 << 20  # bytes that a merged file is filled up to
@@ -33,10 +32,9 @@ Merge = Callable[[Sequence["Group"]], list[Action]]
 class Group(NamedTuple):
     """Files that become one; what a task needs to do it."""
 
-    lake: str
+    lake: Lake
     table: Table
     paths: tuple[str, ...]
-    options: Mapping[str, str]
     name: str
 
 
@@ -52,9 +50,8 @@ class Saved(NamedTuple):
 
 
 def compact(  # noqa: PLR0913 - what may be merged, and who does it
-    lake: str,
+    lake: Lake,
     table: Table,
-    options: Mapping[str, str],
     *,
     many: int = 2,
     of: FileNaming | None = None,
@@ -71,16 +68,16 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:
         chosen = _chosen(snapshot, tuple(spared), of.store_id if of else "", many)
-        groups = [Group(lake, table, tuple(file.path for file in some), options, _name(of)) for some in chosen]
+        groups = [Group(lake, table, tuple(file.path for file in some), _name(of)) for some in chosen]
         actions = (merge or _merge_here)(groups)
         done.extend(zip(chosen, actions, strict=True))
         return Rewrite(tuple(path for group in groups for path in group.paths), tuple(actions))
 
     try:
-        commit_layout(lake, table, rewrite, options)
+        commit_layout(lake, table, rewrite)
     except TransactionTakenError:  # another process rewrote files: ours are not needed
         for _, action in done:
-            storage_of(lake, options).delete(join(lake, table.name, action.path))
+            lake.delete(f"{table.name}/{action.path}")
         return Saved(table.name)
     return Saved(
         table.name,
@@ -91,14 +88,14 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
     )
 
 
-def foresee(lake: str, table: Table, options: Mapping[str, str], spared: Iterable[str] = ()) -> Saved:
+def foresee(lake: Lake, table: Table, spared: Iterable[str] = ()) -> Saved:
     """Return what `compact` and `vacuum` would do now; how small the merged files get, only they know."""
-    snapshot = open_table(lake, table.name, options)
+    snapshot = open_table(lake, table.name)
     if snapshot is None:
         return Saved(table.name, bytes_after=None)
     chosen = _chosen(snapshot, tuple(spared))
     size = sum(file.size for some in chosen for file in some)
-    obsolete = vacuum(lake, table, options, dry_run=True)
+    obsolete = vacuum(lake, table, dry_run=True)
     return Saved(table.name, sum(map(len, chosen)), len(chosen), size, None, obsolete)
 
 
@@ -148,18 +145,18 @@ class _MergedFile(TableFile):
 
 def merge_group(group: Group) -> Action:
     """Write one file with the rows of several."""
-    with _MergedFile(group.lake, group.table, group.name, {}, group.options) as file:
+    with _MergedFile(group.lake, group.table, group.name, {}) as file:
         for batch in _sorted(group) if group.table.sorted_by else _rows(group):
             file.write(batch)
         action = file.close()
     if action is None:
-        raise OSError(f"{join(group.lake, group.table.name)}: files without a row: {', '.join(group.paths)}")
+        raise OSError(f"{group.lake.locate(group.table.name)}: files without a row: {', '.join(group.paths)}")
     return action
 
 
 def _rows(group: Group) -> Iterator[pa.RecordBatch]:
     for path in group.paths:
-        yield from batches(join(group.lake, group.table.name, path), group.table, group.options)
+        yield from batches(group.lake, group.table, path)
 
 
 def _sorted(group: Group) -> Iterator[pa.RecordBatch]:
@@ -168,14 +165,14 @@ def _sorted(group: Group) -> Iterator[pa.RecordBatch]:
     yield from whole.combine_chunks().to_batches(max_chunksize=_GROUP_ROWS)
 
 
-def vacuum(lake: str, table: Table, options: Mapping[str, str], *, dry_run: bool = False) -> int:
+def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
     """
     Delete files that no version of the last days names, and those that no commit ever named.
 
     Only when no run of the lake is prepared and not done: its files are named by its manifest alone. Delta's log
     forgets what it removed when that is old enough to be deleted, so the folder is listed.
     """
-    snapshot = open_table(lake, table.name, options)
+    snapshot = open_table(lake, table.name)
     if snapshot is None:
         return 0
     return len(snapshot.vacuum(RETENTION_HOURS, dry_run=dry_run, full=True))

@@ -1,37 +1,25 @@
-"""What `verify` found, kept in the lake: the table `findings` is the history of a store's faults."""
+"""A finding: one row of the table `findings`, as `verify` makes it."""
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
-
-from jobs.lake.commit import TransactionTakenError, commit, committed_transaction
-from jobs.lake.identity import DEFAULT_BROKER, identify
-from jobs.lake.runs import Lake
-from jobs.lake.table_file import FileNaming, TableFile
-from jobs.lake.tables import FINDINGS
-from jobs.store.listing import StoreListing
-from jobs.verify.findings import Finding
-
-_ATTEMPTS = 5
+from typing import NamedTuple
 
 
-def record_findings(lake: Lake, listing: StoreListing, broker: str | None, findings: Sequence[Finding]) -> int:
-    """Append *findings* as one more verification of the store, and return its number."""
-    store = identify(lake, listing, broker, register_new=False)
-    store_id = store.store_id if store else ""
-    label = store.broker if store else broker or DEFAULT_BROKER
-    app = f"{store_id or label}/verify"
-    for _ in range(_ATTEMPTS):
-        number = committed_transaction(lake.location, FINDINGS.name, app, lake.options) + 1
-        whose = {"broker": label, "store_id": store_id, "verification": number, "time": datetime.now(UTC)}
-        name = FileNaming(store_id or "unknown", number).name("findings")
-        with TableFile(lake.location, FINDINGS, name, whose, lake.options) as file:
-            if findings:
-                file.write_rows([finding._asdict() for finding in findings])
-            action = file.close()
-        try:
-            commit(lake.location, FINDINGS, [action] if action else [], (app, number), {}, lake.options)
-        except TransactionTakenError:
-            file.discard()  # another verification had this number
-            continue
-        return number
-    raise OSError(f"{lake.location}: {_ATTEMPTS} other verifications of this store came first")
+class Finding(NamedTuple):
+    """One thing that is not as the log says."""
+
+    part: str  # queues, index, log
+    kind: str  # the class: what scripts branch on
+    file: str  # below the store's root
+    offset: int | None  # in the file, of the first byte that is wrong
+    field: str
+    found: str  # what stands there
+    expected: str  # what should
+    cause: str  # the likely one, in words
+    times: int = 1  # how often, from this place on
+
+    @property
+    def text(self) -> str:
+        """The finding in one line."""
+        place = self.file if self.offset is None else f"{self.file} @{self.offset}"
+        often = f" ({self.times} times)" if self.times > 1 else ""
+        wanted = f", expected {self.expected}" if self.expected else ""
+        return f"{self.kind}: {place} {self.field}: {self.found}{wanted}{often} - {self.cause}"

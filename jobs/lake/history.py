@@ -21,7 +21,8 @@ import pyarrow.dataset as ds
 
 from jobs.lake.commit import chosen, open_table, rows
 from jobs.lake.identity import compare, segment_at
-from jobs.lake.runs import KnownStore, Lake
+from jobs.lake.lake import Lake
+from jobs.lake.runs import KnownStore
 from jobs.lake.superseded import Superseded
 from jobs.lake.tables import MESSAGES, QUARANTINE
 from jobs.storage import storage_of
@@ -148,10 +149,10 @@ def _compared(lake: Lake, store: KnownStore, group: _Group, end: int) -> Iterato
     """
     offset = ds.field("physical_offset")
     here = (ds.field("store_id") == store.store_id) & (offset >= group.start) & (offset < min(group.end, end))
-    snapshot = open_table(lake.location, MESSAGES.name, lake.options)
+    snapshot = open_table(lake, MESSAGES.name)
     if snapshot is None:
         return
-    kept = chosen(snapshot, lake.options, list(_COMPARED), here).sort_by("physical_offset")
+    kept = chosen(lake, snapshot, list(_COMPARED), here).sort_by("physical_offset")
     of_lake = _values(kept, "physical_offset")
     of_log = _values(group.records, "physical_offset")
     of_log = of_log[of_log < end]
@@ -173,7 +174,7 @@ def _chosen_until(store: KnownStore) -> int:
 def _not_in_quarantine(lake: Lake, store: KnownStore, offsets: list[int]) -> Iterator[int]:
     """Yield the offsets that the lake does not know as damaged either."""
     of_store = ds.field("store_id") == store.store_id
-    damage = rows(lake.location, QUARANTINE.name, lake.options, ["physical_offset", "length"], of_store)
+    damage = rows(lake, QUARANTINE.name, ["physical_offset", "length"], of_store)
     for offset in offsets:
         if not any(0 <= offset - row["physical_offset"] < row["length"] for row in damage):
             yield offset

@@ -19,7 +19,8 @@ import pyarrow.dataset as ds
 
 from jobs.lake.commit import rows
 from jobs.lake.integrity import refuse_tables_without_runs
-from jobs.lake.runs import HeldByOtherError, KnownStore, Lake, known_stores, register
+from jobs.lake.lake import Lake
+from jobs.lake.runs import HeldByOtherError, KnownStore, known_stores, register
 from jobs.lake.tables import MESSAGES
 from jobs.storage import storage_of
 from jobs.store.listing import Segment, StoreListing
@@ -178,7 +179,7 @@ class _FirstRecords:
             record.physical_offset: tuple(getattr(record, name) for name in _IDENTITY) for _, record in self._records
         }
         where = ds.field("physical_offset").isin(list(wanted))
-        found = rows(lake.location, MESSAGES.name, lake.options, ["store_id", "physical_offset", *_IDENTITY], where)
+        found = rows(lake, MESSAGES.name, ["store_id", "physical_offset", *_IDENTITY], where)
         return {
             row["store_id"] for row in found if wanted[row["physical_offset"]] == tuple(row[name] for name in _IDENTITY)
         }

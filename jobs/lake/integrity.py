@@ -9,10 +9,10 @@ taken already would let a commit pass for one that was made.
 from collections.abc import Collection, Mapping
 
 from jobs.lake.commit import committed_transaction, open_table
-from jobs.lake.runs import HeldByOtherError, KnownStore, Lake, Manifest, known_stores, lake_tables
+from jobs.lake.lake import Lake
+from jobs.lake.runs import HeldByOtherError, KnownStore, Manifest, known_stores, lake_tables
 from jobs.lake.superseded import REWRITTEN
 from jobs.lake.tables import RUNS, Table
-from jobs.storage.locations import join
 
 STATE = "tables"  # in a manifest's state: the newest run of each table before this one
 
@@ -42,7 +42,7 @@ def newest_runs(lake: Lake, store: KnownStore, *, is_done: bool, spared: Collect
 
 def _newest_run(lake: Lake, store: KnownStore, table: Table) -> int | None:
     """Return the store's newest run in a table; None when there is no such table."""
-    snapshot = open_table(lake.location, table.name, lake.options)
+    snapshot = open_table(lake, table.name)
     return (snapshot.transaction_version(store.store_id) or 0) if snapshot is not None else None
 
 
@@ -51,9 +51,9 @@ def _check(lake: Lake, store: KnownStore, table: Table, run: int | None, bounds:
     if least <= (run or 0) <= most:
         return
     prepared = store.newest.run if store.newest else 0
-    if committed_transaction(lake.location, RUNS.name, store.store_id, lake.options) > prepared:
+    if committed_transaction(lake, RUNS.name, store.store_id) > prepared:
         raise HeldByOtherError("another process has just prepared a run of this store")
-    location = join(lake.location, table.name)
+    location = lake.locate(table.name)
     if run is None:
         raise OSError(f"{location}: this table is gone, and with it what {least} runs brought; put it back")
     should = least if least == most else f"{least} to {most}"
@@ -69,6 +69,6 @@ def committed_by(manifest: Manifest) -> frozenset[str]:
 def refuse_tables_without_runs(lake: Lake) -> None:
     """Refuse to begin a lake where one was: every message would come twice."""
     for table in lake_tables():
-        if open_table(lake.location, table.name, lake.options) is not None and not known_stores(lake):
+        if open_table(lake, table.name) is not None and not known_stores(lake):
             reason = f"this table is gone; without it nobody knows what {table.name} holds already"
-            raise OSError(f"{join(lake.location, RUNS.name)}: {reason}")
+            raise OSError(f"{lake.locate(RUNS.name)}: {reason}")

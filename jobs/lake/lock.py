@@ -18,10 +18,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from jobs.lake.runs import HeldByOtherError, Lake
-from jobs.storage import storage_of
-from jobs.storage.locations import is_local, join, local_path
-from jobs.storage.model import FileInfo
+from jobs.lake.lake import Lake
+from jobs.lake.runs import HeldByOtherError
+from jobs.storage.locations import is_local, local_path
 
 _LOCKS = "_locks"
 _LONGEST_NOTE = 1024
@@ -35,14 +34,14 @@ def held(lake: Lake, store_id: str) -> Iterator[bool]:
 
     `HeldByOtherError` says who holds it and since when.
     """
-    location = join(lake.location, _LOCKS, store_id)
-    with _file_held(location) if is_local(location) else _noted(lake, location) as was_cut_off:
+    location = lake.locate(_LOCKS, store_id)
+    with _file_held(location) if is_local(location) else _noted(lake, store_id) as was_cut_off:
         yield was_cut_off
 
 
 def check_shared(lake: Lake, store_id: str) -> None:
     """Raise `OSError` where this machine does not see the lock that the run holds: what it wrote would be lost."""
-    location = join(lake.location, _LOCKS, store_id)
+    location = lake.locate(_LOCKS, store_id)
     if is_local(location) and not Path(local_path(location)).exists():
         raise OSError(f"{lake.location}: not to be seen on {socket.gethostname()}: no shared directory?")
 
@@ -75,20 +74,12 @@ def _lock(descriptor: int) -> None:
 
 
 @contextmanager
-def _noted(lake: Lake, location: str) -> Iterator[bool]:
-    storage = storage_of(location, lake.options)
-    was_cut_off = any(info.name == location.rpartition("/")[2] for info in _notes(lake))
-    storage.create(location, _note())
+def _noted(lake: Lake, store_id: str) -> Iterator[bool]:
+    path = f"{_LOCKS}/{store_id}"
+    was_cut_off = any(info.name == store_id for info in lake.list_files(_LOCKS))
+    lake.create(path, _note())
     yield was_cut_off
-    storage.delete(location)
-
-
-def _notes(lake: Lake) -> list[FileInfo]:
-    folder = join(lake.location, _LOCKS)
-    try:
-        return storage_of(folder, lake.options).list_files(folder)
-    except FileNotFoundError:
-        return []
+    lake.delete(path)
 
 
 def _note() -> bytes:

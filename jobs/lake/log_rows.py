@@ -12,10 +12,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from jobs.lake.commit import open_table
+from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files
 from jobs.lake.tables import MESSAGES
-from jobs.storage import arrow_file
-from jobs.storage.locations import join
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
 from rmq_formats.commitlog.scan import Records
@@ -25,9 +24,9 @@ _GROUP_SIZE = 16 << 20  # bytes of the log: rows may stand far from each other
 _COLUMNS = [field.name for field in MESSAGES.schema if field.name != "body"]
 
 
-def message_files(lake: str, store_id: str, start: int, end: int, options: Mapping[str, str]) -> list[str]:
+def message_files(lake: Lake, store_id: str, start: int, end: int) -> list[str]:
     """Name the committed files that may hold rows of [start, end), in the order of the log."""
-    snapshot = open_table(lake, MESSAGES.name, options)
+    snapshot = open_table(lake, MESSAGES.name)
     found = [
         (file.low("physical_offset", start), file.path)
         for file in (files(snapshot) if snapshot is not None else ())
@@ -35,17 +34,15 @@ def message_files(lake: str, store_id: str, start: int, end: int, options: Mappi
         and file.low("physical_offset", start) < end
         and file.high("physical_offset", start) >= start
     ]
-    return [join(lake, MESSAGES.name, path) for _, path in sorted(found)]
+    return [path for _, path in sorted(found)]
 
 
-def records(
-    start: int, end: int, *, locations: Sequence[str], store_id: str, options: Mapping[str, str]
-) -> Iterator[Records]:
-    """Yield the records of a store's log that begin in [start, end), as far as rows in these files tell of them."""
+def records(start: int, end: int, *, lake: Lake, names: Sequence[str], store_id: str) -> Iterator[Records]:
+    """Yield the records of a store's log that begin in [start, end), as far as these files of `messages` hold them."""
     offset = pc.field("physical_offset")
     wanted = (pc.field("store_id") == store_id) & (offset >= start) & (offset < end)
-    for location in locations:
-        with arrow_file(location, options) as source:
+    for name in names:
+        with lake.arrow_file(f"{MESSAGES.name}/{name}") as source:
             for batch in pq.ParquetFile(source).iter_batches(_AT_ONCE, columns=_COLUMNS):
                 rows = batch.filter(wanted).sort_by("physical_offset").to_pylist()
                 yield from _groups(rows)

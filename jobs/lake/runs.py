@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import unquote
 from uuid import uuid4
 
 import pyarrow.dataset as ds
@@ -29,6 +28,7 @@ from jobs.lake.commit import (
     refuse_layouts,
     rows,
 )
+from jobs.lake.lake import Lake
 from jobs.lake.superseded import Superseded, move_rows, rewritten
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import (
@@ -41,8 +41,6 @@ from jobs.lake.tables import (
     SUPERSEDED_MESSAGES,
     Table,
 )
-from jobs.storage import storage_of
-from jobs.storage.locations import join
 from jobs.store.range_reader import Fingerprint
 
 MANIFEST_VERSION = 1
@@ -57,19 +55,6 @@ _REGISTRY = "stores"  # the transaction that serialises registrations
 
 class HeldByOtherError(Exception):
     """Another run of the same store is at work, or was faster."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lake:
-    """Where the tables are, and the settings to reach them."""
-
-    location: str
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
-        """Refuse what `deltalake` would take for another path: it decodes it once too often."""
-        if unquote(self.location) != self.location:
-            raise OSError(f"{self.location}: the path of a lake must not hold '%' and two hexadecimal digits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +124,7 @@ class KnownStore:
 def known_stores(lake: Lake) -> list[KnownStore]:
     """Return every store of the lake, in the order of their registration, each with its newest run."""
     found = []
-    for row in rows(lake.location, RUNS.name, lake.options, ["store_id", "broker", "time", "detail"], _is_run(0)):
+    for row in rows(lake, RUNS.name, ["store_id", "broker", "time", "detail"], _is_run(0)):
         detail = json.loads(row["detail"])
         registered = tuple(Fingerprint(*item) for item in detail["fingerprints"])
         # A clock may be set back; a lake of an older version has nothing but the time.
@@ -150,7 +135,7 @@ def known_stores(lake: Lake) -> list[KnownStore]:
 
 def refreshed(lake: Lake, store: KnownStore) -> KnownStore:
     """Return *store* with its newest run as it is now."""
-    run = committed_transaction(lake.location, RUNS.name, store.store_id, lake.options)
+    run = committed_transaction(lake, RUNS.name, store.store_id)
     if store.newest is not None and store.newest.run == run:
         return store
     return replace(store, newest=read_manifest(lake, store.store_id, run))
@@ -163,9 +148,9 @@ def read_manifest(lake: Lake, store_id: str, run: int) -> Manifest | None:
     row = _prepared_row(lake, store_id, run)
     if row is None:
         raise OSError(f"{lake.location}: run {run} of store {store_id} is prepared, but its row in `runs` is gone")
-    location = join(lake.location, row["manifest"])
+    location = lake.locate(row["manifest"])
     try:
-        with storage_of(location, lake.options).open(location) as file:
+        with lake.open(row["manifest"]) as file:
             return Manifest.from_json(bytes(file.read(0, file.size)))
     except FileNotFoundError as error:
         reason = f"{location}: this manifest of run {run} is gone; without it the store cannot be gone on with"
@@ -176,7 +161,7 @@ def read_manifest(lake: Lake, store_id: str, run: int) -> Manifest | None:
 
 def _prepared_row(lake: Lake, store_id: str, run: int) -> dict[str, Any] | None:
     columns = ["store_id", "state", "time", "host", "manifest"]
-    found = rows(lake.location, RUNS.name, lake.options, columns, _is_run(run))
+    found = rows(lake, RUNS.name, columns, _is_run(run))
     return next((row for row in found if row["store_id"] == store_id and row["state"] == PREPARED), None)
 
 
@@ -202,8 +187,7 @@ def register(lake: Lake, broker: str, fingerprints: Iterable[Fingerprint], regis
 def prepare(lake: Lake, manifest: Manifest) -> None:
     """Decide that *manifest* will be committed; `HeldByOtherError` when another run of this number was faster."""
     name = f"{MANIFESTS}/{manifest.store_id}-{manifest.run}-{uuid4()}.json"
-    location = join(lake.location, name)
-    storage_of(location, lake.options).create(location, manifest.to_json())
+    lake.create(name, manifest.to_json())
     try:
         _append_row(
             lake,
@@ -219,7 +203,7 @@ def prepare(lake: Lake, manifest: Manifest) -> None:
         )
     except TransactionTakenError as error:
         discard(lake, manifest)
-        storage_of(location, lake.options).delete(location)
+        lake.delete(name)
         raise HeldByOtherError(_who_prepared(lake, manifest)) from error
 
 
@@ -227,8 +211,7 @@ def discard(lake: Lake, manifest: Manifest) -> None:
     """Delete the files of a run that lost, or that will not be prepared."""
     for table, actions in manifest.tables.items():
         for action in actions:
-            location = join(lake.location, table, action.path)
-            storage_of(location, lake.options).delete(location)
+            lake.delete(f"{table}/{action.path}")
 
 
 def _who_prepared(lake: Lake, manifest: Manifest) -> str:
@@ -244,15 +227,15 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
     note = {"store_id": manifest.store_id, "run": str(manifest.run)}
     superseded = manifest.superseded
     if superseded is not None:
-        move_rows(lake.location, superseded, transaction, note, lake.options)
+        move_rows(lake, superseded, transaction, note)
     versions = {}
     for table in lake_tables():
         actions = manifest.tables.get(table.name, ())
-        change = rewritten(lake.location, table, superseded, transaction, lake.options) if superseded else None
+        change = rewritten(lake, table, superseded, transaction) if superseded else None
         if not actions and change is None:
             continue
         with suppress(TransactionTakenError):  # somebody else committed it
-            versions[table.name] = commit(lake.location, table, actions, transaction, note, lake.options, change)
+            versions[table.name] = commit(lake, table, actions, transaction, note, change)
     store = KnownStore(manifest.store_id, manifest.broker, ())
     with suppress(TransactionTakenError):  # somebody else finished it
         done = (_done(manifest.store_id), manifest.run)
@@ -262,7 +245,7 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
 
 def unfinished(lake: Lake, store: KnownStore) -> Manifest | None:
     """Return the prepared run that is not marked done, if the store has one."""
-    done = committed_transaction(lake.location, RUNS.name, _done(store.store_id), lake.options)
+    done = committed_transaction(lake, RUNS.name, _done(store.store_id))
     return store.newest if store.newest and store.newest.run > done else None
 
 
@@ -277,9 +260,9 @@ def sweep(lake: Lake, manifest: Manifest) -> list[str]:
     for table in written_tables():
         names = [name for name in _file_names(lake, table.name) if name.startswith(naming.prefix)]
         if any(name.startswith(naming.merged) for name in names):
-            refuse_layouts(lake.location, table, lake.options)  # or somebody who is slow, not dead, names it yet
+            refuse_layouts(lake, table)  # or somebody who is slow, not dead, names it yet
         kept = {action.path for action in manifest.tables.get(table.name, ())}
-        snapshot = open_table(lake.location, table.name, lake.options)
+        snapshot = open_table(lake, table.name)
         if snapshot is not None:
             kept |= paths(snapshot)
         removed += _delete_halves(lake, table.name)
@@ -301,25 +284,18 @@ def has_litter(lake: Lake, store: KnownStore) -> bool:
 def forget(lake: Lake, manifest: Manifest, kept: int) -> None:
     """Delete the manifests of the store's runs, but for the newest *kept*: nobody asks for them any more."""
     prefix = f"{manifest.store_id}-"
-    storage = storage_of(lake.location, lake.options)
     for name in _file_names(lake, MANIFESTS):
         run = name.removeprefix(prefix).partition("-")[0]
         if name.startswith(prefix) and int(run) <= manifest.run - kept:
-            storage.delete(join(lake.location, MANIFESTS, name))
+            lake.delete(f"{MANIFESTS}/{name}")
 
 
 def _delete_halves(lake: Lake, folder: str) -> list[str]:
     """Delete the commits that nobody finished: `deltalake` writes them under a name with '#' first."""
-    location = join(lake.location, folder, "_delta_log")
-    storage = storage_of(location, lake.options)
+    log = f"{folder}/_delta_log"
     before = time.time() * 1000 - _DEAD_AFTER_MS
-    try:
-        found = [info.name for info in storage.list_files(location) if "#" in info.name and info.modified_ms < before]
-    except FileNotFoundError:
-        return []
-    for name in found:
-        storage.delete(join(location, name))
-    return [f"{folder}/_delta_log/{name}" for name in found]
+    found = [info.name for info in lake.list_files(log) if "#" in info.name and info.modified_ms < before]
+    return _delete_files(lake, log, found)
 
 
 def written_tables() -> tuple[Table, ...]:
@@ -330,18 +306,13 @@ def written_tables() -> tuple[Table, ...]:
 def _delete_files(lake: Lake, folder: str, names: Iterable[str]) -> list[str]:
     removed = [f"{folder}/{name}" for name in sorted(names)]
     for name in removed:
-        location = join(lake.location, name)
-        storage_of(location, lake.options).delete(location)
+        lake.delete(name)
     return removed
 
 
 def _file_names(lake: Lake, folder: str) -> Sequence[str]:
     """Return the names of a folder's own files."""
-    location = join(lake.location, folder)
-    try:
-        return [info.name for info in storage_of(location, lake.options).list_files(location)]
-    except FileNotFoundError:
-        return []
+    return [info.name for info in lake.list_files(folder)]
 
 
 def thinned(fingerprints: Iterable[Fingerprint]) -> tuple[Fingerprint, ...]:
@@ -381,11 +352,11 @@ def _append_row(
     constants = {"broker": store.broker, "store_id": store.store_id}
     name = FileNaming(store.store_id, run).name(state)
     row = {"run": run, "state": state, "time": datetime.now(UTC), "host": socket.gethostname(), **values}
-    with TableFile(lake.location, RUNS, name, constants, lake.options) as file:
+    with TableFile(lake, RUNS, name, constants) as file:
         file.write_rows([row])
         actions = [action for action in [file.close()] if action is not None]
     try:
-        commit(lake.location, RUNS, actions, transaction, {}, lake.options)
+        commit(lake, RUNS, actions, transaction, {})
     except TransactionTakenError:
         file.discard()
         raise

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from jobs.lake.lake import Lake
 from jobs.lake.plain import plain_rows
 from jobs.lake.tables import Table
-from jobs.storage import arrow_file
 
 
 class StoredFile(NamedTuple):
@@ -48,9 +48,9 @@ def _under(prefix: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
 
 
-def batches(location: str, table: Table, options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+def batches(lake: Lake, table: Table, name: str) -> Iterator[pa.RecordBatch]:
     """Yield a file's rows in the table's schema; a column that the table got later is NULL in older files."""
-    with arrow_file(location, options) as source:
+    with lake.arrow_file(f"{table.name}/{name}") as source:
         for batch in pq.ParquetFile(source).iter_batches():
             yield in_schema(batch, table.schema)
 

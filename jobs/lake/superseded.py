@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from jobs.lake.commit import Rewrite, TransactionTakenError, commit, committed_transaction, open_table
+from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import batches, files
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import CONSUME_QUEUE, MESSAGES, SUPERSEDED_MESSAGES, Table
-from jobs.storage.locations import join
 
 REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name)
 
@@ -43,29 +43,27 @@ class Superseded(NamedTuple):
         )
 
 
-def move_rows(
-    lake: str, superseded: Superseded, transaction: tuple[str, int], note: Mapping[str, str], options: Mapping[str, str]
-) -> None:
+def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], note: Mapping[str, str]) -> None:
     """Copy the superseded rows to their own table, once."""
     app, number = transaction
-    if committed_transaction(lake, SUPERSEDED_MESSAGES.name, app, options) >= number:
+    if committed_transaction(lake, SUPERSEDED_MESSAGES.name, app) >= number:
         return
-    snapshot = open_table(lake, MESSAGES.name, options)
+    snapshot = open_table(lake, MESSAGES.name)
     if snapshot is None or (snapshot.transaction_version(app) or 0) >= number:
         return  # they are gone from there: they were copied before
     naming = FileNaming(superseded.store_id, superseded.run)
     constants = {"superseded_by_run": superseded.run}
-    with TableFile(lake, SUPERSEDED_MESSAGES, naming.name("superseded"), constants, options) as file:
+    with TableFile(lake, SUPERSEDED_MESSAGES, naming.name("superseded"), constants) as file:
         for path in _touched(snapshot, superseded):
-            for batch in batches(join(lake, MESSAGES.name, path), MESSAGES, options):
+            for batch in batches(lake, MESSAGES, path):
                 file.write(batch.filter(superseded.of_table(batch)))
         action = file.close()
     with suppress(TransactionTakenError):
-        commit(lake, SUPERSEDED_MESSAGES, [action] if action else [], transaction, note, options)
+        commit(lake, SUPERSEDED_MESSAGES, [action] if action else [], transaction, note)
 
 
 def rewritten(
-    lake: str, table: Table, superseded: Superseded, transaction: tuple[str, int], options: Mapping[str, str]
+    lake: Lake, table: Table, superseded: Superseded, transaction: tuple[str, int]
 ) -> Callable[[DeltaTable], Rewrite] | None:
     """Return how a commit takes the superseded rows out of *table*; None for tables that keep theirs."""
     if table.name not in REWRITTEN:
@@ -76,8 +74,8 @@ def rewritten(
         removed: list[str] = []
         added: list[Action] = []
         for path in _touched(snapshot, superseded):
-            with TableFile(lake, table, naming.name("kept"), {}, options) as file:
-                for batch in batches(join(lake, table.name, path), table, options):
+            with TableFile(lake, table, naming.name("kept"), {}) as file:
+                for batch in batches(lake, table, path):
                     file.write(batch.filter(pc.invert(superseded.of_table(batch))))
                 action = file.close()
             removed.append(path)

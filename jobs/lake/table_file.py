@@ -18,10 +18,11 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from jobs.lake.lake import Lake
 from jobs.lake.tables import Table
-from jobs.storage import arrow_file, arrow_filesystem, storage_of
+from jobs.storage import arrow_filesystem
 from jobs.storage.local import start_flush
-from jobs.storage.locations import is_local, join, local_path
+from jobs.storage.locations import is_local, local_path
 
 CODEC, COMPRESSION_LEVEL = "zstd", 1
 _BODY = "body"
@@ -74,15 +75,14 @@ class TableFile:
 
     group_size = SMALL_GROUP  # bytes that batches are put together to, before they become a row group
 
-    def __init__(
-        self, lake: str, table: Table, name: str, constants: Mapping[str, Any], options: Mapping[str, str]
-    ) -> None:
+    def __init__(self, lake: Lake, table: Table, name: str, constants: Mapping[str, Any]) -> None:
         """Prepare a file that is created by its first rows; *constants* fill the columns that the batches lack."""
-        self._location = join(lake, table.name, name)
+        self._lake = lake
+        self._path = f"{table.name}/{name}"
+        self._location = lake.locate(table.name, name)
         self._table = table
         self._name = name
         self._constants = constants
-        self._options = options
         self._sink: Any = None
         self._flushing = 0  # so many bytes are on their way to the disk
         self._writer: pq.ParquetWriter | None = None
@@ -128,7 +128,7 @@ class TableFile:
             path.touch(exist_ok=False)
             self._sink = pa.OSFile(str(path), "wb")  # a file object of Python's would copy every byte once more
         else:
-            filesystem = arrow_filesystem(self._location, self._options)
+            filesystem = arrow_filesystem(self._location, self._lake.options)
             self._sink = filesystem.open_output_stream(self._location.split("://", 1)[1])
         as_is = {_BODY} if _BODY in batch.schema.names and not is_compressible(batch.column(_BODY)) else set()
         settings = writer_settings(self._table, batch.num_rows, as_is)
@@ -153,14 +153,14 @@ class TableFile:
         if is_local(self._location):
             os.fsync(self._sink.fileno())
         self._sink.close()
-        metadata = metadata or pq.read_metadata(arrow_file(self._location, self._options))
+        metadata = metadata or pq.read_metadata(self._lake.arrow_file(self._path))
         stats = statistics(metadata, self._table)
         return Action(self._name, size, int(time.time() * 1000), json.dumps(stats), metadata.num_rows)
 
     def discard(self) -> None:
-        """Remove the file, if there is one."""
+        """Delete the file, if there is one."""
         if self._writer is not None:
-            storage_of(self._location, self._options).delete(self._location)
+            self._lake.delete(self._path)
 
     def __enter__(self) -> Self:
         return self

@@ -6,16 +6,16 @@ Every table begins with `broker` (a label) and `store_id` (which log the row is 
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import Schema
 
-from jobs.products.index.product import FILES_SCHEMA
-from jobs.products.queues.rows import SCHEMA as UNIT_SCHEMA
 from rmq_formats.arrow import column, required
 from rmq_formats.commitlog.schema import SCHEMA
 from rmq_formats.indexfile.columns import SCHEMA as ENTRY_SCHEMA
+
+if TYPE_CHECKING:
+    from deltalake import Schema
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 
@@ -47,8 +47,10 @@ class Table:
         return pa.schema((*_WHOSE, *self.columns))
 
     @cached_property
-    def delta_schema(self) -> Any:  # noqa: ANN401 - deltalake's own type
+    def delta_schema(self) -> "Schema":
         """Delta's schema, column comments included."""
+        from deltalake import Schema  # who only writes or reads rows does not wait for it
+
         return Schema.from_arrow(self.plain_schema)
 
     @cached_property
@@ -85,7 +87,27 @@ MESSAGES = Table(
 CONSUME_QUEUE = Table(
     "consume_queue",
     "one ConsumeQueue unit, joined with its message",
-    tuple(UNIT_SCHEMA),
+    (
+        required("topic", pa.string(), "topic of the queue, by its folder"),
+        required("queue_id", pa.int32(), "queue of the topic, by its folder"),
+        required(
+            "queue_offset", pa.int64(), "number of the unit in its queue, by its place; of a batch its first message"
+        ),
+        required("physical_offset", pa.int64(), "where the unit says that the record begins"),
+        required("size", pa.int32(), "how long the unit says that the record is"),
+        required("tags_code", pa.int64(), "as stored: hash of TAGS, time of delivery, or address of an extension unit"),
+        required("is_pre_blank", pa.bool_(), "the unit fills a queue's first file up to its first message"),
+        column("batch_count", pa.int16(), "messages of a BatchConsumeQueue unit; NULL in a plain queue"),
+        required(
+            "status",
+            pa.string(),
+            "matched; mismatched: see `mismatch`; dangling: points at no record; expired: its record was deleted; "
+            "missing: a record that should have a unit and has none",
+        ),
+        column("mismatch", pa.list_(pa.string()), "fields of the record that the unit contradicts"),
+        column("store_timestamp", pa.int64(), "ms, of the record; NULL without one"),
+        column("tags", pa.string(), "TAGS of the record"),
+    ),
     statistics=("topic", "queue_id", "queue_offset", "physical_offset", "status", "store_timestamp"),
 )
 
@@ -100,7 +122,23 @@ INDEX_ENTRIES = Table(
 INDEX_FILES = Table(
     "index_files",
     "one version of an index file's header; the one of the newest run counts",
-    tuple(FILES_SCHEMA),
+    (
+        column("index_file", pa.int64(), "ordinal of the index file, counted from the first one in the lake"),
+        column("name", pa.string(), "the broker's own file at this place, where it had one; its time tells the age"),
+        column("begin_timestamp", pa.int64(), "header field: store time of the first entry's message"),
+        column("end_timestamp", pa.int64(), "header field: store time of the last entry's message"),
+        column("begin_physical_offset", pa.int64(), "header field: of the first entry's message"),
+        column("end_physical_offset", pa.int64(), "header field: of the last entry's message"),
+        column("hash_slot_count", pa.int32(), "header field: slots in use; up to 4.7.0 the number of entries"),
+        column("index_count", pa.int32(), "header field: number of the next free entry"),
+        column("is_complete", pa.bool_(), "the file is full; an open one gets a newer row with each run"),
+        column("sha256", pa.string(), "of the file's bytes, once it is complete"),
+        column("hash_slots", pa.int32(), "geometry: maxHashSlotNum"),
+        column("index_num", pa.int32(), "geometry: maxIndexNum"),
+        column("geometry_origin", pa.string(), "given, detected or assumed"),
+        column("release", pa.string(), "by whose rules the entries were made; several where the store was upgraded"),
+        column("run", pa.int64(), "number of the store's run that wrote this row; the newest one counts"),
+    ),
     statistics=("index_file", "run"),
 )
 

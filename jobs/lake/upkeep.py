@@ -2,7 +2,8 @@
 
 from jobs.lake.commit import open_table, paths
 from jobs.lake.compaction import MANY, Saved, compact, vacuum
-from jobs.lake.runs import Lake, Manifest, forget, known_stores, unfinished, written_tables
+from jobs.lake.lake import Lake
+from jobs.lake.runs import Manifest, forget, known_stores, unfinished, written_tables
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import RUNS
 
@@ -19,10 +20,10 @@ def keep_up(lake: Lake, manifest: Manifest) -> list[Saved]:
     saved = []
     for table in written_tables():
         spared = newest_rows(lake) if table is RUNS else ()
-        saved.append(compact(lake.location, table, lake.options, many=MANY, of=naming, spared=spared))
+        saved.append(compact(lake, table, many=MANY, of=naming, spared=spared))
     if manifest.run % _RUNS_BETWEEN_VACUUMS == 0 and not any(unfinished(lake, store) for store in known_stores(lake)):
         for table in written_tables():
-            vacuum(lake.location, table, lake.options)
+            vacuum(lake, table)
     forget(lake, manifest, _MANIFESTS_KEPT)
     return saved
 
@@ -33,7 +34,7 @@ def newest_rows(lake: Lake) -> tuple[str, ...]:
 
     They stay as they are: whoever looks whether a commit was its own looks for its file.
     """
-    snapshot = open_table(lake.location, RUNS.name, lake.options)
+    snapshot = open_table(lake, RUNS.name)
     newest: dict[str, int] = {}
     for path in paths(snapshot) if snapshot is not None else ():
         store_id, run = path[:_ID_LENGTH], path[_ID_LENGTH + 1 :].partition("-")[0]

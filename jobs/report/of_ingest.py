@@ -13,12 +13,11 @@ import pyarrow.parquet as pq
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import Summary
 from jobs.lake.commit import chosen, open_table
-from jobs.lake.runs import Lake
+from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE
 from jobs.report.model import Bars, Facts, Grid, Part, Report, Timeline, Value
-from jobs.storage import arrow_file
 
 _SLOTS = 60  # of a timeline
 _SHOWN = 7  # topics and producers by name; the rest is summed up
@@ -83,8 +82,8 @@ def _troubles(summary: Summary, lake: Lake) -> Iterator[Part]:
 
 
 def _damage(summary: Summary, lake: Lake) -> Grid:
-    snapshot = open_table(lake.location, QUARANTINE.name, lake.options)
-    found = chosen(snapshot, lake.options).to_pylist() if snapshot is not None else []
+    snapshot = open_table(lake, QUARANTINE.name)
+    found = chosen(lake, snapshot).to_pylist() if snapshot is not None else []
     rows = [
         (row["physical_offset"], row["length"], row["reason"], (row["sample"] or b"")[:_HEX].hex(" "))
         for row in found
@@ -106,10 +105,10 @@ class _Contents:
         return [*self._messages(), *self._index()]
 
     def _batches(self, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        snapshot = open_table(self._lake.location, table, self._lake.options)
+        snapshot = open_table(self._lake, table)
         for file in files(snapshot) if snapshot is not None else ():
             if file.path.startswith(self._prefix):
-                with arrow_file(f"{self._lake.location}/{table}/{file.path}", self._lake.options) as source:
+                with self._lake.arrow_file(f"{table}/{file.path}") as source:
                     yield from pq.ParquetFile(source).iter_batches(columns=list(columns))
 
     def _messages(self) -> Iterator[Part]:

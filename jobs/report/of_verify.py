@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping
 
+from jobs.lake.findings import Finding
 from jobs.report.model import Bars, Facts, Grid, Part, Report
-from jobs.verify.findings import Finding, PartReport
+from jobs.verify.findings import PartReport
 
 
 def report_of(store: str, parts: Mapping[str, PartReport]) -> Report:

@@ -98,12 +98,13 @@ def command(  # noqa: PLR0913 - one argument an option
 def _sizes_of_lake(spark: "SparkSession", lake: str) -> list[int]:
     """Return the sizes of the files of a lake's messages."""
     from jobs.lake.commit import open_table
+    from jobs.lake.lake import Lake
     from jobs.lake.snapshot_files import files
     from jobs.lake.tables import MESSAGES
     from jobs.launch.session import hadoop_options
     from jobs.storage.locations import normalise
 
-    snapshot = open_table(normalise(lake), MESSAGES.name, hadoop_options(spark))
+    snapshot = open_table(Lake(normalise(lake), hadoop_options(spark)), MESSAGES.name)
     return [file.size for file in files(snapshot)] if snapshot is not None else []
 
 
@@ -135,14 +136,15 @@ def _of_lake(spark: "SparkSession", lake: str, broker: str | None) -> "DataFrame
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
     from jobs.lake.commit import open_table
+    from jobs.lake.lake import Lake
     from jobs.lake.tables import MESSAGES
     from jobs.launch.session import hadoop_options
-    from jobs.storage.locations import join, normalise
+    from jobs.storage.locations import normalise
 
-    root = normalise(lake)
-    if open_table(root, MESSAGES.name, hadoop_options(spark)) is None:
+    root = Lake(normalise(lake), hadoop_options(spark))
+    if open_table(root, MESSAGES.name) is None:
         raise FileNotFoundError(errno.ENOENT, "no lake: it has no table messages", lake)
-    frame = spark.read.format("delta").load(join(root, MESSAGES.name))
+    frame = spark.read.format("delta").load(root.locate(MESSAGES.name))
     return frame.where(F.col("broker") == broker) if broker else frame
 
 

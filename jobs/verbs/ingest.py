@@ -107,7 +107,8 @@ def command(  # noqa: PLR0913 - one argument an option
     from jobs.ingest.request import TABLES, Request
     from jobs.ingest.run import ingest
     from jobs.lake.identity import AmbiguousBrokerError
-    from jobs.lake.runs import HeldByOtherError, Lake
+    from jobs.lake.lake import Lake
+    from jobs.lake.runs import HeldByOtherError
 
     request = Request(
         store=place.store,

@@ -12,7 +12,8 @@ from jobs.console.log import say
 from jobs.lake.commit import open_table
 from jobs.lake.compaction import Group, Saved, compact, foresee, merge_group, vacuum
 from jobs.lake.integrity import newest_runs
-from jobs.lake.runs import Lake, commit_prepared, known_stores, unfinished, written_tables
+from jobs.lake.lake import Lake
+from jobs.lake.runs import commit_prepared, known_stores, unfinished, written_tables
 from jobs.lake.table_file import Action
 from jobs.lake.tables import RUNS
 from jobs.lake.upkeep import newest_rows
@@ -34,14 +35,12 @@ def optimize(location: str, workers: Workers | None = None, *, dry_run: bool = F
     """
     workers = workers or SparkWorkers(spark_session("rmq-lake optimize"))
     lake = Lake(normalise(location), workers.options)
-    if open_table(lake.location, RUNS.name, lake.options) is None:
+    if open_table(lake, RUNS.name) is None:
         reason = "no lake: it has no table `runs`"
         raise NotALake(reason, None, lake.location)
     if dry_run:
         newest = newest_rows(lake)
-        return [
-            foresee(lake.location, table, lake.options, newest if table is RUNS else ()) for table in written_tables()
-        ]
+        return [foresee(lake, table, newest if table is RUNS else ()) for table in written_tables()]
     for store in known_stores(lake):
         leftover = unfinished(lake, store)  # its files are named by its manifest alone: the vacuum would take them
         if leftover is not None:
@@ -54,8 +53,8 @@ def optimize(location: str, workers: Workers | None = None, *, dry_run: bool = F
     saved = []
     for table in written_tables():
         spared = newest_rows(lake) if table is RUNS else ()
-        merged = compact(lake.location, table, lake.options, spared=spared, merge=merge)
-        saved.append(merged._replace(vacuumed=vacuum(lake.location, table, lake.options)))
+        merged = compact(lake, table, spared=spared, merge=merge)
+        saved.append(merged._replace(vacuumed=vacuum(lake, table)))
     return saved
 
 

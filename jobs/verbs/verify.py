@@ -28,6 +28,7 @@ from jobs.command.options import (
     store_options,
 )
 from jobs.console.exit_codes import ExitCode, worst
+from jobs.lake.findings import Finding
 from jobs.products.index.settings import UndecidedError, Wanted
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.report.of_verify import report_of
@@ -39,7 +40,7 @@ from jobs.store.listing import StoreListing, list_store
 from jobs.store.ranges import DEFAULT_RANGE_SIZE
 from jobs.store.retention import begun_again
 from jobs.store.workers import Workers
-from jobs.verify.findings import Finding, PartReport
+from jobs.verify.findings import PartReport
 from jobs.verify.index import verify_index
 from jobs.verify.queues import verify_queues
 
@@ -182,8 +183,8 @@ def command(  # noqa: PLR0913 - one argument an option
 
 def _keep(lake: str, broker: str | None, request: Request, verdict: Verdict, options: Mapping[str, str]) -> None:
     """Write the findings into a lake."""
-    from jobs.lake.findings import record_findings
-    from jobs.lake.runs import Lake
+    from jobs.lake.lake import Lake
+    from jobs.lake.verifications import record_findings
 
     listing = list_store(request.store, commitlog=request.commitlog, options=options)
     record_findings(Lake(normalise(lake), options), listing, broker, verdict.findings)

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from jobs.lake.findings import Finding
 from jobs.products.index.explanation import Explained, Explanation, Verdict, explain
 from jobs.products.index.settings import Settings, Wanted, settle
 from jobs.products.index.survivors import real_files
@@ -20,7 +21,7 @@ from jobs.store.listing import StoredFile, StoreListing
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import ListedLog
 from jobs.store.workers import Workers
-from jobs.verify.findings import Finding, PartReport
+from jobs.verify.findings import PartReport
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.compare import Part
 from rmq_formats.store import Checkpoint, FileKind, decode_checkpoint

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jobs.lake.findings import Finding
 from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.join import Joined, join
 from jobs.products.queues.settings import consumer_offsets, delay_offsets, has_rocksdb_queues, is_closed
@@ -20,7 +21,7 @@ from jobs.store.listing import StoreListing
 from jobs.store.queue_files import QueueFile, StoredQueue, plain_file_size
 from jobs.store.ranges import DEFAULT_RANGE_SIZE
 from jobs.store.workers import Workers
-from jobs.verify.findings import Finding, PartReport
+from jobs.verify.findings import PartReport
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC, QueueKind, QueueName, QueueRules
 from rmq_formats.store import FileKind, name_of_offset
 

@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from jobs.lake.findings import Finding
 from jobs.products.index.settings import Wanted
 from jobs.store.workers import OneByOne
 from jobs.verbs.verify import Request, verify
-from jobs.verify.findings import Finding
 from rmq_formats.consumequeue.layout import UNIT
 from tests.oracle.conftest import Kills
 from tests.oracle.judge import (

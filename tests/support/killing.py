@@ -33,7 +33,8 @@ from jobs.ingest.run import ingest
 from jobs.lake import commit
 from jobs.lake import table_file as writing
 from jobs.lake.compaction import MANY
-from jobs.lake.runs import HeldByOtherError, Lake, known_stores
+from jobs.lake.lake import Lake
+from jobs.lake.runs import HeldByOtherError, known_stores
 from jobs.storage.local import LocalStorage
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord

@@ -39,7 +39,6 @@ from jobs.products.index.survivors import (
 from jobs.storage import arrow_file, storage_of
 from jobs.store.listing import StoreListing
 from jobs.store.ranges import Range
-from rmq_formats.arrow import column
 from rmq_formats.indexfile.build import FileBuilder, RuleTable
 from rmq_formats.indexfile.columns import SCHEMA, STORED_ENTRY, entry_batch
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, Geometry, IndexHeader
@@ -48,27 +47,6 @@ from rmq_formats.release import Release, Rule, Rules, rules_of
 
 ROWS_A_GROUP = 1 << 18  # of a Parquet file: they are sorted in memory
 ROWS_A_FILE = 1 << 21
-
-
-FILES_SCHEMA = pa.schema(
-    [
-        column("index_file", pa.int64(), "ordinal of the index file, counted from the first one in the lake"),
-        column("name", pa.string(), "the broker's own file at this place, where it had one; its time tells the age"),
-        column("begin_timestamp", pa.int64(), "header field: store time of the first entry's message"),
-        column("end_timestamp", pa.int64(), "header field: store time of the last entry's message"),
-        column("begin_physical_offset", pa.int64(), "header field: of the first entry's message"),
-        column("end_physical_offset", pa.int64(), "header field: of the last entry's message"),
-        column("hash_slot_count", pa.int32(), "header field: slots in use; up to 4.7.0 the number of entries"),
-        column("index_count", pa.int32(), "header field: number of the next free entry"),
-        column("is_complete", pa.bool_(), "the file is full; an open one gets a newer row with each run"),
-        column("sha256", pa.string(), "of the file's bytes, once it is complete"),
-        column("hash_slots", pa.int32(), "geometry: maxHashSlotNum"),
-        column("index_num", pa.int32(), "geometry: maxIndexNum"),
-        column("geometry_origin", pa.string(), "given, detected or assumed"),
-        column("release", pa.string(), "by whose rules the entries were made; several where the store was upgraded"),
-        column("run", pa.int64(), "number of the store's run that wrote this row; the newest one counts"),
-    ]
-)
 
 
 class Begun(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmq_formats.arrow import column, required
+from jobs.lake.tables import CONSUME_QUEUE
 from rmq_formats.consumequeue.unit import QueueName
 
 
@@ -23,29 +23,7 @@ class Status(StrEnum):
     MISSING = "missing"
 
 
-SCHEMA = pa.schema(
-    [
-        required("topic", pa.string(), "topic of the queue, by its folder"),
-        required("queue_id", pa.int32(), "queue of the topic, by its folder"),
-        required(
-            "queue_offset", pa.int64(), "number of the unit in its queue, by its place; of a batch its first message"
-        ),
-        required("physical_offset", pa.int64(), "where the unit says that the record begins"),
-        required("size", pa.int32(), "how long the unit says that the record is"),
-        required("tags_code", pa.int64(), "as stored: hash of TAGS, time of delivery, or address of an extension unit"),
-        required("is_pre_blank", pa.bool_(), "the unit fills a queue's first file up to its first message"),
-        column("batch_count", pa.int16(), "messages of a BatchConsumeQueue unit; NULL in a plain queue"),
-        required(
-            "status",
-            pa.string(),
-            "matched; mismatched: see `mismatch`; dangling: points at no record; expired: its record was deleted; "
-            "missing: a record that should have a unit and has none",
-        ),
-        column("mismatch", pa.list_(pa.string()), "fields of the record that the unit contradicts"),
-        column("store_timestamp", pa.int64(), "ms, of the record; NULL without one"),
-        column("tags", pa.string(), "TAGS of the record"),
-    ]
-)
+SCHEMA = pa.schema(CONSUME_QUEUE.columns)
 _NAMES = [field.name for field in SCHEMA]
 
 

@@ -16,7 +16,8 @@ from jobs.ingest.index_entries import make_entries
 from jobs.ingest.request import Request, Summary
 from jobs.ingest.run import ingest
 from jobs.lake import identity
-from jobs.lake.runs import KnownStore, Lake, known_stores
+from jobs.lake.lake import Lake
+from jobs.lake.runs import KnownStore, known_stores
 from jobs.store.listing import StoreListing, list_store
 from jobs.store.ranges import Range
 from jobs.store.workers import OneByOne, Workers

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from jobs.ingest.request import Request
 from jobs.ingest.run import ingest
-from jobs.lake.findings import record_findings
-from jobs.lake.runs import Lake
+from jobs.lake.findings import Finding
+from jobs.lake.lake import Lake
+from jobs.lake.verifications import record_findings
 from jobs.store.listing import list_store
 from jobs.store.workers import OneByOne
-from jobs.verify.findings import Finding
 from tests.support.lakes import table_of
 
 FINDING = Finding(

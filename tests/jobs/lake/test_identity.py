@@ -15,7 +15,8 @@ from jobs.ingest.run import ingest
 from jobs.lake import history as divergence
 from jobs.lake import runs
 from jobs.lake.identity import AmbiguousBrokerError
-from jobs.lake.runs import Lake, known_stores, register, thinned
+from jobs.lake.lake import Lake
+from jobs.lake.runs import known_stores, register, thinned
 from jobs.store.range_reader import TAIL_SIZE, Fingerprint
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne

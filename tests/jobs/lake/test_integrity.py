@@ -10,7 +10,8 @@ from deltalake import DeltaTable
 from jobs.ingest.request import Request, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.integrity import newest_runs
-from jobs.lake.runs import HeldByOtherError, Lake, known_stores
+from jobs.lake.lake import Lake
+from jobs.lake.runs import HeldByOtherError, known_stores
 from jobs.store.workers import OneByOne
 from jobs.verbs.optimize import optimize
 from tests.support.broker import Broker, some_records

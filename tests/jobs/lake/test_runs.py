@@ -19,11 +19,11 @@ from jobs.ingest.run import ingest
 from jobs.lake import commit as commits
 from jobs.lake.commit import TransactionTakenError, commit, open_table, paths
 from jobs.lake.compaction import Group, compact, merge_group
+from jobs.lake.lake import Lake
 from jobs.lake.lock import held
 from jobs.lake.runs import (
     HeldByOtherError,
     KnownStore,
-    Lake,
     Manifest,
     commit_prepared,
     has_litter,
@@ -62,7 +62,7 @@ def a_file(lake: Lake, store_id: str, run: int, offset: int = 0) -> Action:
     """Write one row of quarantine, which is narrow, for a run."""
     naming = FileNaming(store_id, run)
     constants = {"broker": "b", "store_id": store_id, "run": run}
-    with TableFile(lake.location, QUARANTINE, naming.name(f"{offset:020d}"), constants, {}) as file:
+    with TableFile(lake, QUARANTINE, naming.name(f"{offset:020d}"), constants) as file:
         row = {"segment": 0, "file": "f", "physical_offset": offset, "length": 1, "reason": "r", "sample": b""}
         file.write_rows([row])
         action = file.close()
@@ -201,10 +201,10 @@ def test_two_compactions_at_once_leave_every_row_once(lake: Lake, store: KnownSt
     """Delta-rs lets two commits remove one file; a transaction of their own keeps them apart."""
     for run in range(1, 9):
         actions = [a_file(lake, store.store_id, run, offset=run)]
-        commit(lake.location, QUARANTINE, actions, (store.store_id, run), {}, {})
+        commit(lake, QUARANTINE, actions, (store.store_id, run), {})
 
     with ThreadPoolExecutor(4) as pool:
-        saved = list(pool.map(lambda _: compact(lake.location, QUARANTINE, {}), range(4)))
+        saved = list(pool.map(lambda _: compact(lake, QUARANTINE), range(4)))
 
     assert sum(one.merged for one in saved) == 8
     assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
@@ -215,7 +215,7 @@ def test_a_merge_that_is_slow_and_not_dead_is_refused_once_its_files_are_swept(l
     """No lock of an object store tells the two apart: a commit must not name files that somebody has deleted."""
     for run in range(1, 9):
         actions = [a_file(lake, store.store_id, run, offset=run)]
-        commit(lake.location, QUARANTINE, actions, (store.store_id, run), {}, {})
+        commit(lake, QUARANTINE, actions, (store.store_id, run), {})
     manifest = a_manifest(lake, store, 8)
 
     def merge(groups: Sequence[Group]) -> list[Action]:
@@ -223,17 +223,17 @@ def test_a_merge_that_is_slow_and_not_dead_is_refused_once_its_files_are_swept(l
         assert {f"{QUARANTINE.name}/{action.path}" for action in merged} <= set(sweep(lake, manifest))
         return merged
 
-    compact(lake.location, QUARANTINE, {}, of=FileNaming(store.store_id, 8), merge=merge)
+    compact(lake, QUARANTINE, of=FileNaming(store.store_id, 8), merge=merge)
 
     assert [row["physical_offset"] for row in rows_of(Path(lake.location), "quarantine")] == list(range(1, 9))
 
 
 def test_a_commit_is_refused_on_the_snapshot_that_has_it(lake: Lake, store: KnownStore) -> None:
     """The same run again, and an older one."""
-    commit(lake.location, QUARANTINE, [a_file(lake, store.store_id, 2)], (store.store_id, 2), {}, {})
+    commit(lake, QUARANTINE, [a_file(lake, store.store_id, 2)], (store.store_id, 2), {})
     for number in (1, 2):
         with pytest.raises(TransactionTakenError):
-            commit(lake.location, QUARANTINE, [a_file(lake, store.store_id, 9)], (store.store_id, number), {}, {})
+            commit(lake, QUARANTINE, [a_file(lake, store.store_id, 9)], (store.store_id, number), {})
 
     assert len(rows_of(Path(lake.location), "quarantine")) == 1
 
@@ -246,11 +246,11 @@ def test_a_lake_of_an_older_version_gets_the_new_columns(lake: Lake, store: Know
         whose = {"broker": store.broker, "store_id": store.store_id}
         constants = dict.fromkeys(table.schema.names) | whose | {"physical_offset": number, "length": 1}
         constants |= {"added": 7} if table is newer else {}
-        with TableFile(lake.location, table, naming.name("x"), {}, {}) as file:
+        with TableFile(lake, table, naming.name("x"), {}) as file:
             file.write_rows([constants])
             action = file.close()
         assert action is not None
-        commit(lake.location, table, [action], (store.store_id, number), {}, {})
+        commit(lake, table, [action], (store.store_id, number), {})
 
     assert [row["added"] for row in rows_of(Path(lake.location), "quarantine")] == [None, 7, None]
 
@@ -315,7 +315,7 @@ def test_a_merged_file_is_written_like_any_other(tmp_path: Path) -> None:
     """Statistics stay in Delta's log, and its commit says that no data changed."""
     list(incremental(tmp_path, 4))
     optimize(str(tmp_path / "lake"), OneByOne())
-    table = open_table(str(tmp_path / "lake"), "messages", {})
+    table = open_table(Lake(str(tmp_path / "lake")), "messages")
     assert table is not None
     (path,) = paths(table)
     log = max((tmp_path / "lake" / "messages" / "_delta_log").glob("*.json"))

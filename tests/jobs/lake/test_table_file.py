@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import batches
 from jobs.lake.table_file import SMALL_GROUP, TableFile, statistics, writer_settings
 from jobs.lake.tables import MESSAGES, QUARANTINE, Table
@@ -26,7 +27,7 @@ _TABLE = Table(
 def _written(lake: Path, **values: list[Any]) -> Path:
     """Write a file of `_TABLE` with these columns, and return it."""
     columns = [pa.array(values[field.name], field.type) for field in _TABLE.columns]
-    with TableFile(str(lake), _TABLE, "file.parquet", _WHOSE, {}) as file:
+    with TableFile(Lake(str(lake)), _TABLE, "file.parquet", _WHOSE) as file:
         file.write(pa.RecordBatch.from_arrays(columns, schema=pa.schema(_TABLE.columns)))
         file.close()
     return lake / _TABLE.name / "file.parquet"
@@ -84,11 +85,13 @@ def test_a_row_without_a_column_that_every_row_has_is_refused(tmp_path: Path) ->
 
 def test_files_from_before_a_column_was_required_are_merged_with_others(tmp_path: Path) -> None:
     """Lakes have files whose columns may all be NULL."""
-    older = tmp_path / "older.parquet"
+    older = tmp_path / _TABLE.name / "older.parquet"
+    older.parent.mkdir()
     pq.write_table(pa.table({**{name: [text] for name, text in _WHOSE.items()}, "physical_offset": [5]}), older)
-    with TableFile(str(tmp_path), _TABLE, "merged.parquet", {}, {}) as file:
+    lake = Lake(str(tmp_path))
+    with TableFile(lake, _TABLE, "merged.parquet", {}) as file:
         for path in (older, _written(tmp_path, physical_offset=[7], body=[b"x"])):
-            for batch in batches(str(path), _TABLE, {}):
+            for batch in batches(lake, _TABLE, path.name):
                 file.write(batch)
         file.close()
     merged = pq.read_table(tmp_path / _TABLE.name / "merged.parquet", columns=["physical_offset", "body"])
@@ -103,7 +106,7 @@ def test_offset_ids_cost_neither_a_filter_nor_a_dictionary() -> None:
 
 
 def _write_until_the_disk_is_gone(lake: Path) -> None:
-    with TableFile(str(lake), QUARANTINE, "f.parquet", _WHOSE, {}) as file:
+    with TableFile(Lake(str(lake)), QUARANTINE, "f.parquet", _WHOSE) as file:
         file.write_rows([{"physical_offset": 4711, "sample": bytes(SMALL_GROUP)}])
         assert list((lake / QUARANTINE.name).iterdir())
         raise OSError("the disk is gone")
@@ -121,7 +124,7 @@ def test_a_file_is_never_written_over_another(tmp_path: Path) -> None:
     taken = tmp_path / QUARANTINE.name / "f.parquet"
     taken.parent.mkdir()
     taken.write_bytes(b"precious")
-    with pytest.raises(FileExistsError), TableFile(str(tmp_path), QUARANTINE, "f.parquet", _WHOSE, {}) as file:
+    with pytest.raises(FileExistsError), TableFile(Lake(str(tmp_path)), QUARANTINE, "f.parquet", _WHOSE) as file:
         file.write_rows([{"physical_offset": 4711, "sample": bytes(SMALL_GROUP)}])
     assert taken.read_bytes() == b"precious"
 
@@ -129,7 +132,7 @@ def test_a_file_is_never_written_over_another(tmp_path: Path) -> None:
 def test_small_batches_become_one_row_group(tmp_path: Path) -> None:
     """What chooses a few records of each window makes tiny batches; a file of as many row groups is slow to read."""
     rows = [{"physical_offset": number, "sample": _RANDOM.randbytes(SMALL_GROUP // 40)} for number in range(100)]
-    with TableFile(str(tmp_path), QUARANTINE, "f.parquet", _WHOSE | {"reason": "r"}, {}) as file:
+    with TableFile(Lake(str(tmp_path)), QUARANTINE, "f.parquet", _WHOSE | {"reason": "r"}) as file:
         for row in rows:
             file.write_rows([row])
         file.close()

@@ -12,7 +12,7 @@ import pytest
 
 from jobs.ingest.request import Request
 from jobs.ingest.run import ingest
-from jobs.lake.runs import Lake
+from jobs.lake.lake import Lake
 from jobs.report.model import Bars, Facts, Grid, Report, Timeline
 from jobs.report.of_ingest import report_of
 from jobs.report.output import write_report

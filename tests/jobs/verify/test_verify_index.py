@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from jobs.lake.findings import Finding
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.settings import Wanted
 from jobs.products.index.survivors import Placing, Survivor
 from jobs.store.listing import list_store
 from jobs.store.workers import OneByOne
-from jobs.verify.findings import Finding, PartReport
+from jobs.verify.findings import PartReport
 from jobs.verify.index import verify_index
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import encode_record, new_record

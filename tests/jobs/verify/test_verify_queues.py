@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from jobs.lake.findings import Finding
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.listing import list_store
 from jobs.store.workers import OneByOne
-from jobs.verify.findings import Finding, PartReport
+from jobs.verify.findings import PartReport
 from jobs.verify.queues import verify_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import HEAD

@@ -1,0 +1,52 @@
+"""A lake: where its tables are, the settings to reach them, and the files below it."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+from jobs.storage import arrow_file, storage_of
+from jobs.storage.locations import join
+from jobs.storage.model import FileInfo, Reader
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """Where the tables are, and the settings to reach them; paths are relative to the lake."""
+
+    location: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what `deltalake` would take for another path: it decodes it once too often."""
+        if unquote(self.location) != self.location:
+            raise OSError(f"{self.location}: the path of a lake must not hold '%' and two hexadecimal digits")
+
+    def locate(self, *names: str) -> str:
+        """Return the full location of a path below the lake."""
+        return join(self.location, *names)
+
+    def open(self, path: str) -> AbstractContextManager[Reader]:
+        """Open a file for reading."""
+        opened: AbstractContextManager[Reader] = storage_of(self.location, self.options).open(self.locate(path))
+        return opened
+
+    def arrow_file(self, path: str) -> Any:  # noqa: ANN401 - a file of pyarrow's
+        """Open a file for pyarrow's own readers."""
+        return arrow_file(self.locate(path), self.options)
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a new file durably, in full or not at all; `FileExistsError` when it exists."""
+        storage_of(self.location, self.options).create(self.locate(path), data)
+
+    def delete(self, path: str) -> None:
+        """Delete a file; nothing happens when there is none."""
+        storage_of(self.location, self.options).delete(self.locate(path))
+
+    def list_files(self, folder: str) -> list[FileInfo]:
+        """Return every file below *folder*; none when there is no such folder."""
+        try:
+            return storage_of(self.location, self.options).list_files(self.locate(folder))
+        except FileNotFoundError:
+            return []

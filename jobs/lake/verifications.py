@@ -1,0 +1,37 @@
+"""Verifications of a store, kept in the lake: the table `findings` is the history of its faults."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from jobs.lake.commit import TransactionTakenError, commit, committed_transaction
+from jobs.lake.findings import Finding
+from jobs.lake.identity import DEFAULT_BROKER, identify
+from jobs.lake.lake import Lake
+from jobs.lake.table_file import FileNaming, TableFile
+from jobs.lake.tables import FINDINGS
+from jobs.store.listing import StoreListing
+
+_ATTEMPTS = 5
+
+
+def record_findings(lake: Lake, listing: StoreListing, broker: str | None, findings: Sequence[Finding]) -> int:
+    """Append *findings* as one more verification of the store, and return its number."""
+    store = identify(lake, listing, broker, register_new=False)
+    store_id = store.store_id if store else ""
+    label = store.broker if store else broker or DEFAULT_BROKER
+    app = f"{store_id or label}/verify"
+    for _ in range(_ATTEMPTS):
+        number = committed_transaction(lake, FINDINGS.name, app) + 1
+        whose = {"broker": label, "store_id": store_id, "verification": number, "time": datetime.now(UTC)}
+        name = FileNaming(store_id or "unknown", number).name("findings")
+        with TableFile(lake, FINDINGS, name, whose) as file:
+            if findings:
+                file.write_rows([finding._asdict() for finding in findings])
+            action = file.close()
+        try:
+            commit(lake, FINDINGS, [action] if action else [], (app, number), {})
+        except TransactionTakenError:
+            file.discard()  # another verification had this number
+            continue
+        return number
+    raise OSError(f"{lake.location}: {_ATTEMPTS} other verifications of this store came first")
