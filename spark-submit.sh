@@ -18,6 +18,7 @@ done
 # A Spark of the user's own would bring its pyspark and its workers' modules; nor may the working directory shadow ours.
 unset PYTHONPATH PYTHONHOME
 export PYTHONSAFEPATH=1
+export RMQ_LAKE_PROGRAM=${RMQ_LAKE_PROGRAM:-$0} # the lines that the user is to paste begin as this one did
 
 lock=requirements.lock
 if [[ ${1-} == --prepare-dev ]]; then # what the Makefile calls
@@ -26,7 +27,7 @@ fi
 
 # The environment keeps copies of the locks it was made from. $(<file) is read by the shell itself.
 is_current() {
-    [[ -r $root/.venv/made-from/$lock && $(<"$root/.venv/made-from/$lock") == "$(<"$root/$lock")" ]]
+    [[ -x $root/.venv/bin/rmq-lake && -r $root/.venv/made-from/$lock && $(<"$root/.venv/made-from/$lock") == "$(<"$root/$lock")" ]]
 }
 
 # Print the first Python that our dependencies have wheels for: the one that is named, else on PATH, else in the usual

@@ -121,6 +121,7 @@ def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(  # noqa: P
         happened(world.store)
     monkeypatch.chdir(tmp_path)
     for shown in scene:
+        monkeypatch.setenv("RMQ_LAKE_PROGRAM", shown.text.partition(" ")[0])
         code, out, err = _run(shown, world, runner(capfd))
         assert shown.exit_code == code, f"{shown.page}: {shown.text}\n{out}{err}"
         if shown.prints:

@@ -5,6 +5,7 @@ A verb's module has `command: click.Command`; the command returns an ExitCode, o
 """
 
 import os
+import re
 import shlex
 import signal
 import sys
@@ -24,6 +25,7 @@ from jobs.command.configuration import name_variables
 from jobs.command.failures import failures, follows_interrupt, one_line
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import JsonLines, in_json, say
+from jobs.console.program import CONSOLE_SCRIPT, program
 from jobs.console.verbs import VERBS
 from jobs.launch.arguments import CommandLine, divide, names_s3, value_of
 from jobs.launch.errors import SetupError
@@ -45,6 +47,17 @@ Exit codes: 0 clean · 1 failed · 2 usage or configuration
             3 damage or a gap found · 4 verification mismatch · 5 not found
             6 another run holds this store · 130 interrupted
 """
+
+
+class _AsTyped(click.HelpFormatter):
+    """Shows examples with the command as this user types it."""
+
+    def getvalue(self) -> str:
+        """Return the help's text."""
+        return re.sub(rf"(?m)^( *){CONSOLE_SCRIPT} ", lambda found: f"{found[1]}{program()} ", super().getvalue())
+
+
+click.Context.formatter_class = _AsTyped
 
 
 class _Verbs(click.Group):
@@ -215,7 +228,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
 def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
     try:
         own = _launched(divide(arguments))
-        outcome = rmq_lake.main(own, prog_name="rmq-lake", standalone_mode=False, obj=settings)
+        code = _call(own, settings)
         sys.stdout.flush()
     except click.ClickException as error:
         if isinstance(sys.stderr, JsonLines):
@@ -230,12 +243,19 @@ def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
     except failures() as error:
         # A call to the JVM that is cut short may make the next one fail, on the way out.
         return _interrupted(arguments) if follows_interrupt(error) else _fail(error, settings)
-    return ExitCode(outcome or ExitCode.CLEAN)
+    return code
 
 
 def run_within(arguments: Sequence[str]) -> ExitCode:
     """Run one command line inside another command, in its session; what goes wrong is raised."""
-    outcome = rmq_lake.main(list(arguments), prog_name="rmq-lake", standalone_mode=False, obj=_Settings())
+    return _call(list(arguments), _Settings())
+
+
+def _call(arguments: list[str], settings: _Settings) -> ExitCode:
+    # Shells know the completion by one name, however the command is typed.
+    outcome = rmq_lake.main(
+        arguments, prog_name=program(), complete_var="_RMQ_LAKE_COMPLETE", standalone_mode=False, obj=settings
+    )
     return ExitCode(outcome or ExitCode.CLEAN)
 
 

@@ -55,7 +55,7 @@ def _defaults(values: dict[str, Any], path: Path, ctx: click.Context) -> dict[st
 
     Keys before the first table hold for every verb that has the option; a table [VERB] (or [query.by-key]) for one.
     """
-    command = ctx.command_path.split()[1:]
+    command = _verbs(ctx)
     own: Any = values
     for name in command:
         own = own.get(name, {})
@@ -70,6 +70,11 @@ def _defaults(values: dict[str, Any], path: Path, ctx: click.Context) -> dict[st
     for key in values.keys() - shared.keys() - VERBS.keys():
         raise _unknown_key(f"[{key}]", VERBS, path, ctx)
     return {known[key]: value for key, value in {**shared, **own}.items() if key in known}
+
+
+def _verbs(ctx: click.Context) -> list[str]:
+    """Return a command's words after the program's own, of which there may be several."""
+    return ctx.command_path.removeprefix(ctx.find_root().command_path).split()
 
 
 def key_of(parameter: click.Parameter) -> str:
@@ -155,7 +160,7 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
         key_of(parameter): (_plain(ctx.params.get(str(parameter.name))), _origin(parameter, ctx))
         for parameter in settings_of(ctx.command)
     }
-    verb = ".".join(ctx.command_path.split()[1:])
+    verb = ".".join(_verbs(ctx))
     if as_json:
         shown = {key: {"value": value, "from": origin} for key, (value, origin) in settings.items()}
         return json.dumps({"verb": verb, "settings": shown}, indent=1, ensure_ascii=False)

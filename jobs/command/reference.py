@@ -25,6 +25,7 @@ VARIABLES = {
     "RMQ_LAKE_IVY_SETTINGS": "an Ivy settings file of yours, for a mirror; packages follow `pip`'s own configuration",
     "RMQ_LAKE_TRACEBACK": "`1`: show where an error was raised, as `--traceback` does",
     "RMQ_LAKE_LOG_JSON": "`1`: every line on standard error is a JSON object, as with `--log-json`",
+    "RMQ_LAKE_PROGRAM": "how messages name this command, where a script of yours calls it (default: as it was typed)",
     "JAVA_HOME": "the Java, before those on `PATH` and in the usual directories",
     "SPARK_LOCAL_IP": "the address that a local run listens on (default `127.0.0.1`)",
     "SPARK_SUBMIT_OPTS": "flags of the JVM, behind ours",

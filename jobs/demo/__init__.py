@@ -20,6 +20,7 @@ import click
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
+from jobs.console.program import program
 
 STORE = "b551-base"
 ARCHIVE = "store.tar.xz"
@@ -132,7 +133,7 @@ def run(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
         if step.act is not None:
             click.echo(step.act())
             continue
-        click.secho(f"$ rmq-lake {shlex.join(step.arguments)}", fg="green")
+        click.secho(f"$ {program()} {shlex.join(step.arguments)}", fg="green")
         code = call(step.arguments)
         if code is not ExitCode.CLEAN:
             raise TourError(f"step {step.name!r} ended with exit code {code}")

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import click
 
+from jobs.console.program import program
 from jobs.dump.items import printable, time_text
 from jobs.inspect.log import SegmentReport
 from jobs.inspect.report import Health, StoreReport
@@ -121,7 +122,7 @@ def _problems(report: StoreReport) -> Iterator[str]:
 def _next(report: StoreReport) -> Iterator[str]:
     title = "NEXT"
     for command, why in report.next_steps():
-        yield _line(title, f"rmq-lake {command}    # {why}")
+        yield _line(title, f"{program()} {command}    # {why}")
         title = ""
 
 

@@ -18,13 +18,25 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+# Its own path is all it knows: a checkout that is moved as a whole keeps working.
+_CONSOLE_SCRIPT = """\
+#!/bin/sh
+# The same command as spark-submit.sh of this checkout, once that has made the environment.
+script=$(readlink -f "$0")
+unset PYTHONPATH PYTHONHOME
+export PYTHONSAFEPATH=1 RMQ_LAKE_PROGRAM="${RMQ_LAKE_PROGRAM:-$0}"
+exec "${script%/*}/python" -m jobs.main "$@"
+"""
+
 _KEPT = 2  # the environment in use, and the one before it: a long run may still import from that
 
 
 def main(root: Path, lock_name: str) -> int:
     """Make the environment of *lock_name* and point `.venv` at it; say on standard error what takes so long."""
     if (root / ".venv").exists() and not (root / ".venv").is_symlink():
-        return _refuse(f"{root / '.venv'} was not made by spark-submit.sh: move it away, or call .venv/bin/rmq-lake")
+        script = root / ".venv" / "bin" / "rmq-lake"
+        own = f", or call {script}" if script.exists() else ""
+        return _refuse(f"{root / '.venv'} was not made by spark-submit.sh: move it away{own}")
     if find_spec("ensurepip") is None:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return _refuse(
@@ -36,6 +48,7 @@ def main(root: Path, lock_name: str) -> int:
     with _alone(root / ".venv.lock"):
         if not _is_complete(directory) and not _make(directory, lock):
             return 1
+        _write_console_script(directory / "bin" / "rmq-lake")
         _turn_link(root / ".venv", directory)
         _remove_others(root, directory)
     return 0
@@ -72,6 +85,13 @@ def _make(directory: Path, lock: Path) -> bool:
     (site_packages / "rocketmq-lake.pth").write_text(f"{os.path.relpath(lock.parent, site_packages)}\n")
     _mark_complete(directory, lock)
     return True
+
+
+def _write_console_script(path: Path) -> None:
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_text(_CONSOLE_SCRIPT)
+    unfinished.chmod(0o755)
+    unfinished.replace(path)
 
 
 def _mark_complete(directory: Path, lock: Path) -> None:

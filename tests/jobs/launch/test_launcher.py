@@ -110,6 +110,30 @@ def test_neither_the_working_directory_nor_pythonpath_shadows_our_code(checkout:
     assert str(hostile) not in told(answer)["path"]
 
 
+def test_the_environment_has_a_console_script_that_moves_with_its_checkout(checkout: Path) -> None:
+    """Messages and pages name `rmq-lake`: a path to it can be put on PATH, whatever the launcher's own place is."""
+    told(launch(checkout / "spark-submit.sh"))
+    moved = checkout.rename(checkout.with_name("moved"))
+    (moved.parent / "rmq-lake").symlink_to(moved / ".venv" / "bin" / "rmq-lake")
+
+    for script in (moved / ".venv" / "bin" / "rmq-lake", moved.parent / "rmq-lake"):
+        said = told(launch(script, "a b", PYTHONPATH="/nowhere"))
+
+        assert ["a b"] == said["arguments"]
+        assert str(moved) in [os.path.normpath(path) for path in said["path"]]
+
+
+def test_an_environment_of_before_gets_the_console_script(checkout: Path) -> None:
+    """Nothing else of it is made again."""
+    launch(checkout / "spark-submit.sh")
+    (checkout / ".venv" / "bin" / "rmq-lake").unlink()
+
+    again = launch(checkout / "spark-submit.sh")
+
+    assert "" == again.stderr
+    assert (checkout / ".venv" / "bin" / "rmq-lake").exists()
+
+
 def test_two_at_once_make_one_environment(checkout: Path) -> None:
     """A scheduler may start several jobs on a machine that is new."""
     environment = environment_of_a_stranger(checkout / "home")

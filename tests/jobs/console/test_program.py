@@ -1,0 +1,124 @@
+"""Lines that are to be pasted begin with what this user typed."""
+
+import ast
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.console.program import program
+from jobs.console.verbs import VERBS
+from tests.support.commands import runner
+
+ROOT = Path(__file__).parents[3]
+_COMMAND = re.compile(rf"rmq-lake (?:{'|'.join(VERBS)})\b")
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("./spark-submit.sh", "./spark-submit.sh"),
+        ("/opt/rocketmq-lake/spark-submit.sh", "/opt/rocketmq-lake/spark-submit.sh"),
+        ("/opt/my clone/spark-submit.sh", "'/opt/my clone/spark-submit.sh'"),
+        (".venv/bin/rmq-lake", ".venv/bin/rmq-lake"),
+    ],
+)
+def test_the_launcher_of_a_checkout_is_named_as_it_was_typed(
+    typed: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`rmq-lake` is on nobody's path there."""
+    monkeypatch.setenv("RMQ_LAKE_PROGRAM", typed)
+
+    assert expected == program()
+
+
+def test_an_installed_wheel_is_named_shortly_where_its_script_is_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell that finds a script on its path calls it by its full path; nobody types that."""
+    script = tmp_path / "rmq-lake"
+    script.touch(0o755)
+    monkeypatch.delenv("RMQ_LAKE_PROGRAM", raising=False)
+    monkeypatch.setattr(sys, "argv", [str(script), "inspect"])
+
+    monkeypatch.setenv("PATH", "/usr/bin")
+    elsewhere = program()
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin")
+
+    assert (str(script), "rmq-lake") == (elsewhere, program())
+
+
+@pytest.mark.parametrize(("port", "expected"), [(None, "python -m jobs.main"), ("1", "spark-submit jobs/main.py")])
+def test_the_main_module_is_named_by_what_started_it(
+    port: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """spark-submit has its own way to call a file."""
+    monkeypatch.delenv("RMQ_LAKE_PROGRAM", raising=False)
+    monkeypatch.setattr(sys, "argv", ["jobs/main.py", "inspect"])
+    if port is None:
+        monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    else:
+        monkeypatch.setenv("PYSPARK_GATEWAY_PORT", port)
+
+    assert expected == program()
+
+
+def test_what_inspect_recommends_can_be_pasted(
+    golden: Callable[[str], Path], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a checkout NEXT named `rmq-lake`, which no shell finds there."""
+    monkeypatch.setenv("RMQ_LAKE_PROGRAM", "./spark-submit.sh")
+
+    outcome = runner(capfd)("inspect", golden("b551-base"))
+
+    assert f"./spark-submit.sh inspect --deep {golden('b551-base')}" in outcome.out
+    assert "rmq-lake" not in outcome.out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["ingest", "--help"], ["query", "--help"], ["ingest", "--lakes", "x"]]
+)
+def test_help_and_errors_show_the_command_as_it_was_typed(
+    arguments: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Usage, examples, and 'Try … --help'."""
+    monkeypatch.setenv("RMQ_LAKE_PROGRAM", "./spark-submit.sh")
+
+    outcome = runner(capfd)(*arguments)
+
+    text = outcome.out + outcome.err
+    assert "./spark-submit.sh" in text
+    assert not _COMMAND.search(text)
+
+
+@pytest.mark.parametrize("module", sorted((ROOT / "jobs").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_message_names_a_command_that_this_user_may_not_have(module: Path) -> None:
+    """A message asks `program()`; examples (an `epilog`) are rewritten when they are shown, docstrings are for us."""
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    examples = {
+        id(node)
+        for call in ast.walk(tree)
+        for keyword in (call.keywords if isinstance(call, ast.Call) else [])
+        if keyword.arg == "epilog"
+        for node in ast.walk(keyword.value)
+    }
+    examples |= {
+        id(node)
+        for assignment in ast.walk(tree)
+        if isinstance(assignment, ast.Assign) and any(_is_example(target) for target in assignment.targets)
+        for node in ast.walk(assignment.value)
+    }
+    names = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in examples
+        if _COMMAND.search(node.value) and "\n" not in node.value
+    ]
+    # A session's name is Spark's, not the user's.
+    assert [] == [text for text in names if not _COMMAND.fullmatch(text)]
+
+
+def _is_example(target: ast.expr) -> bool:
+    return isinstance(target, ast.Name) and target.id in {"_EPILOG", "_EXAMPLES"}
