@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 from benchmarks.measuring import Measured
 from jobs.lake.table_file import writer_settings
 from jobs.lake.tables import MESSAGES
-from jobs.store.listing import list_store
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, Range, plan_ranges
+from jobs.store.store import list_store
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.schema import SCHEMA

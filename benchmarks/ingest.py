@@ -31,8 +31,8 @@ from benchmarks.measuring import Measured, measured, medians, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.ingest.request import Request
 from jobs.ingest.run import ingest
-from jobs.store.listing import list_store
 from jobs.store.ranges import plan_ranges
+from jobs.store.store import list_store
 from jobs.store.workers import OneByOne, SparkWorkers, Workers
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.schema import SCHEMA

@@ -19,11 +19,11 @@ from jobs.lake.identity import Comparison, compare
 from jobs.lake.runs import KnownStore, Manifest, thinned
 from jobs.lake.table_file import Action
 from jobs.storage.model import FileInfo
-from jobs.store import listing as listing_module
-from jobs.store.listing import StoreListing, list_store
+from jobs.store import store as store_module
 from jobs.store.queue_files import stored_queues
 from jobs.store.range_reader import Fingerprint
 from jobs.store.ranges import describe, holes, plan_ranges
+from jobs.store.store import Store, list_store
 from rmq_formats.store import name_of_offset
 
 _SEGMENT = 1 << 30
@@ -81,20 +81,20 @@ def measure(segments: int = 100_000, queue_files: int = 200_000) -> dict[str, An
         return result
 
     made = _Made(segments, queue_files)
-    with patch.object(listing_module, "storage_of", lambda *_: made):
-        listing: StoreListing = timed("listing", lambda: list_store("/store"))
+    with patch.object(store_module, "storage_of", lambda *_: made):
+        store: Store = timed("listing", lambda: list_store("/store"))
     with patch("jobs.store.ranges.storage_of", lambda *_: made):
-        ranges = timed("planning everything", lambda: plan_ranges(listing))
-        late = timed("planning the last segment", lambda: plan_ranges(listing, (segments - 1) * _SEGMENT))
-    timed("holes", lambda: list(holes(listing.segments)))
-    queues = timed("queues", lambda: stored_queues(listing))
+        ranges = timed("planning everything", lambda: plan_ranges(store))
+        late = timed("planning the last segment", lambda: plan_ranges(store, (segments - 1) * _SEGMENT))
+    timed("holes", lambda: list(holes(store.segments)))
+    queues = timed("queues", lambda: stored_queues(store))
     plan = timed("describing", lambda: describe(ranges))
     tasks = timed("tasks, pickled", lambda: sum(len(pickle.dumps(range_)) for range_ in ranges))
     manifest = _manifest(len(ranges))
     stored = timed("manifest", manifest.to_json)
     timed("manifest read", lambda: Manifest.from_json(stored))
-    store = KnownStore("store", "broker", (), manifest)
-    timed("fingerprints", lambda: _compare(store, listing))
+    known = KnownStore("store", "broker", (), manifest)
+    timed("fingerprints", lambda: _compare(known, store))
     return {
         **provenance(),
         "segments": segments,
@@ -110,10 +110,10 @@ def measure(segments: int = 100_000, queue_files: int = 200_000) -> dict[str, An
     }
 
 
-def _compare(store: KnownStore, listing: StoreListing) -> Comparison:
+def _compare(known: KnownStore, store: Store) -> Comparison:
     """Find each fingerprint's segment; its bytes are taken as read."""
     with patch("jobs.lake.identity.storage_of", _missing):
-        return compare(store, listing)
+        return compare(known, store)
 
 
 def _missing(*_: object) -> NoReturn:

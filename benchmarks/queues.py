@@ -21,9 +21,9 @@ from benchmarks.measuring import Measured, measured, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.storage.local import LocalReader
-from jobs.store.listing import StoreListing, list_store
 from jobs.store.queue_ends import look
 from jobs.store.queue_files import stored_queues
+from jobs.store.store import Store, list_store
 from jobs.store.workers import OneByOne, SparkWorkers, Workers
 from jobs.verbs.rebuild_consumequeue import Request, rebuild
 from jobs.verify.queues import verify_queues
@@ -51,9 +51,9 @@ def _workers(*, one_process: bool) -> Workers:
     return SparkWorkers(spark_session("queues"))
 
 
-def _verify(workers: Workers, listing: StoreListing) -> dict[str, Any]:
-    rules = queue_rules(listing, known_releases(listing, RELEASE).value, BrokerConf())
-    report = verify_queues(workers, listing, rules)
+def _verify(workers: Workers, store: Store) -> dict[str, Any]:
+    rules = queue_rules(store, known_releases(store, RELEASE).value, BrokerConf())
+    report = verify_queues(workers, store, rules)
     if report.findings:
         raise SystemExit(report.findings[0].text)
     return dict(report.numbers)
@@ -72,19 +72,19 @@ def _broker(store: Path, out: Path, folder: Path) -> dict[str, Any]:
 
 def _many_queues(folder: Path) -> dict[str, Any]:
     """Count the bytes that are read of queues with one new unit each."""
-    store = folder / "many"
-    if not (store / "abort").exists():
+    root = folder / "many"
+    if not (root / "abort").exists():
         for number in range(_MANY):
-            queue = store / "consumequeue" / f"T{number}" / "0"
+            queue = root / "consumequeue" / f"T{number}" / "0"
             queue.mkdir(parents=True, exist_ok=True)
             with (queue / "00000000000000000000").open("wb") as file:
                 file.write(b"".join(UNIT.pack(unit * 300, 300, 1) for unit in range(100)) + UNIT.pack(30_000, 300, 1))
                 file.truncate(6_000_000)
-        (store / "commitlog").mkdir(exist_ok=True)
-        (store / "checkpoint").write_bytes(bytes(4096))
-        (store / "abort").touch()
-    listing = list_store(str(store))
-    marks = {queue.name: 100 for queue in stored_queues(listing)}
+        (root / "commitlog").mkdir(exist_ok=True)
+        (root / "checkpoint").write_bytes(bytes(4096))
+        (root / "abort").touch()
+    store = list_store(str(root))
+    marks = {queue.name: 100 for queue in stored_queues(store)}
     counted = 0
     read = LocalReader.read
 
@@ -95,7 +95,7 @@ def _many_queues(folder: Path) -> dict[str, Any]:
         return data
 
     with patch.object(LocalReader, "read", counting), measured() as looked:
-        seen = look(OneByOne(), listing, marks)
+        seen = look(OneByOne(), store, marks)
     if sum(seen.ends) != 101 * _MANY:
         raise SystemExit("a unit was not seen")
     return {"queues": _MANY, "bytes_read": counted, "seconds": looked.wall_s, "cpu_seconds": looked.cpu_s}

@@ -26,9 +26,9 @@ from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.ingest.request import Request
 from jobs.ingest.run import ingest
 from jobs.storage import storage_of
-from jobs.store.listing import list_store
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range, plan_ranges
+from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import Records

@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from jobs.storage.locations import is_local, refusal
-from jobs.store.listing import log_directories, read_broker_conf
+from jobs.store.store import log_directories, read_broker_conf
 from rmq_formats.broker_conf import BrokerConf
 
 _Command = TypeVar("_Command", bound=Callable[..., object])

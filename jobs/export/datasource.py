@@ -38,10 +38,10 @@ from jobs.lake.tables import MESSAGES
 from jobs.query.release_hint import guess_release
 from jobs.query.store_reader import StoreReader
 from jobs.storage.hadoop_settings import OF_FILE_SYSTEMS
-from jobs.store.listing import StoreListing, list_store
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.selection import Selection
+from jobs.store.store import Store, list_store
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import CorruptData, UnsupportedFormat
@@ -175,10 +175,10 @@ class RocketmqReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the ranges of the log that may hold wanted messages."""
         wanted = self._wanted
-        listing = list_store(wanted.path, commitlog=wanted.commitlog, options=wanted.file_system)
-        with StoreReader(listing) as reader:
+        store = list_store(wanted.path, commitlog=wanted.commitlog, options=wanted.file_system)
+        with StoreReader(store) as reader:
             release = Release.of(wanted.release) if wanted.release else guess_release(reader)[0]
-            ranges = [part for range_ in _ranges(reader, listing, wanted) for part in _parts(reader, range_, wanted)]
+            ranges = [part for range_ in _ranges(reader, store, wanted) for part in _parts(reader, range_, wanted)]
         return [RangePartition(range_, release.property_parser) for range_ in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -226,9 +226,9 @@ def _with_topics(wanted: Wanted, topics: list[Any]) -> Wanted:
     return replace(wanted, selection=replace(wanted.selection, topics=tuple(names)))
 
 
-def _ranges(reader: StoreReader, listing: StoreListing, wanted: Wanted) -> Iterator[Range]:
+def _ranges(reader: StoreReader, store: Store, wanted: Wanted) -> Iterator[Range]:
     """Yield one range for each segment that may hold a wanted message."""
-    ranges = plan_ranges(listing, range_size=_WHOLE)
+    ranges = plan_ranges(store, range_size=_WHOLE)
     first_records = [reader.read_record(_first_record_at(reader, range_)) for range_ in ranges]
     times = [record.store_timestamp if record else None for record in first_records]
     for number, range_ in enumerate(ranges):

@@ -20,8 +20,8 @@ from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.index.key_row import Kept
 from jobs.products.index.product import Begun, EntryRows, file_rows, plan, state_of, write
 from jobs.store.chain import Outcome
-from jobs.store.listing import StoreListing
 from jobs.store.ranges import Range
+from jobs.store.store import Store
 from jobs.store.workers import Workers
 
 STATE = "index"
@@ -39,7 +39,7 @@ class Made(NamedTuple):
 def make_entries(  # noqa: PLR0913, PLR0917 - what the steps before have found
     workers: Workers,
     begun: Begun,
-    listing: StoreListing,
+    store: Store,
     work: RangeWork,
     outcomes: Sequence[Outcome[RangeResult]],
     to_offset: int,
@@ -47,10 +47,10 @@ def make_entries(  # noqa: PLR0913, PLR0917 - what the steps before have found
     """Write the run's new entries."""
     counted = [(outcome.range, outcome.payload.keys) for outcome in outcomes if outcome.payload.keys is not None]
     kept = [_rows(work, outcome.payload) for outcome in outcomes if outcome.payload.keys is not None]
-    planned = plan(begun, listing, counted, partial(_files_with, work.lake, work.naming.store_id), kept)
+    planned = plan(begun, store, counted, partial(_files_with, work.lake, work.naming.store_id), kept)
     opened = partial(work.file, INDEX_ENTRIES)
     written: list[EntryRows] = workers.map(
-        planned, partial(write, open_file=opened, options=listing.options, store_id=work.naming.store_id)
+        planned, partial(write, open_file=opened, options=store.options, store_id=work.naming.store_id)
     )
     entries = [action for rows in written for action in rows.actions if isinstance(action, Action)]
     short = {range_.start_offset: range_ for rows in written for range_ in rows.short}

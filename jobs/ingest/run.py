@@ -52,9 +52,9 @@ from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.storage.locations import normalise
 from jobs.store.beside_broker import check_room
 from jobs.store.chain import Outcome, watermark
-from jobs.store.listing import StoreListing, list_store
 from jobs.store.ranges import Newest, Range, describe, holes, newest_segment, plan_ranges
 from jobs.store.retention import CutBackError, confirm_gone, confirm_uncut, gone_ranges
+from jobs.store.store import Store, list_store
 from jobs.store.workers import SparkWorkers, Workers
 from rmq_formats.commitlog.segment import ENDS
 from rmq_formats.release import Rules
@@ -77,16 +77,16 @@ def _ingest(request: Request, workers: Workers, clock: Clock) -> Summary:
     lake = Lake(normalise(request.lake), workers.options)
     clock.lap("session")
     care = request.care.shared_by(workers.width) if request.care else None
-    listing = list_store(request.store, commitlog=request.commitlog, options=lake.options, care=care)
-    if any(holes(listing.segments)):  # a folder that changes while it is listed may not show all that is in it
-        listing = list_store(request.store, commitlog=request.commitlog, options=lake.options, care=care)
-    store = identify(lake, listing, request.broker, register_new=not request.dry_run)
-    summary = Summary(listing.root, lake.location, store.broker if store else request.broker or "")
+    store = list_store(request.store, commitlog=request.commitlog, options=lake.options, care=care)
+    if any(holes(store.segments)):  # a folder that changes while it is listed may not show all that is in it
+        store = list_store(request.store, commitlog=request.commitlog, options=lake.options, care=care)
+    known = identify(lake, store, request.broker, register_new=not request.dry_run)
+    summary = Summary(store.root, lake.location, known.broker if known else request.broker or "")
     clock.lap("listing")
-    if store is not None:
-        with nullcontext() if request.dry_run else held(lake, store.store_id) as was_cut_off:
-            known = refreshed(lake, store)
-            _Run(workers, lake, known, listing, request, summary, clock, was_cut_off=bool(was_cut_off)).run()
+    if known is not None:
+        with nullcontext() if request.dry_run else held(lake, known.store_id) as was_cut_off:
+            newest = refreshed(lake, known)
+            _Run(workers, lake, newest, store, request, summary, clock, was_cut_off=bool(was_cut_off)).run()
     summary.seconds = clock.laps
     return summary
 
@@ -97,8 +97,8 @@ class _Run:
 
     workers: Workers
     lake: Lake
-    store: KnownStore
-    listing: StoreListing
+    known: KnownStore
+    store: Store
     request: Request
     summary: Summary
     clock: Clock
@@ -108,15 +108,15 @@ class _Run:
 
     def run(self) -> None:
         """Do all of it."""
-        self.summary.store_id = self.store.store_id
-        leftover = unfinished(self.lake, self.store)
+        self.summary.store_id = self.known.store_id
+        leftover = unfinished(self.lake, self.known)
         spared = self._unwanted()
-        self.tables = wholeness.newest_runs(self.lake, self.store, is_done=leftover is None, spared=spared)
+        self.tables = wholeness.newest_runs(self.lake, self.known, is_done=leftover is None, spared=spared)
         if not self.request.dry_run:
             self._finish_earlier(leftover)
-        superseded = divergence(self.lake, self.store, self.listing)
+        superseded = divergence(self.lake, self.known, self.store)
         self._begin_at(superseded)
-        rules = known_releases(self.listing, self.request.release).value
+        rules = known_releases(self.store, self.request.release).value
         begun = self._begin_products(rules, superseded.from_offset if superseded else None)
         ranges = self._plan(min((self.summary.from_offset, *begun.from_offsets)))
         self.clock.lap("planning")
@@ -137,7 +137,7 @@ class _Run:
         self.clock.lap("making index entries")
         self._confirm_read(outcomes)
         # What an attempt left may go only when its number is taken.
-        takes_number = self.was_cut_off and has_litter(self.lake, self.store)
+        takes_number = self.was_cut_off and has_litter(self.lake, self.known)
         manifest = self._manifest(outcomes, made, superseded)
         if manifest.tables or manifest.to_offset > manifest.from_offset or superseded or takes_number:
             self._commit(manifest)
@@ -153,71 +153,69 @@ class _Run:
         if leftover is not None:
             commit_prepared(self.lake, leftover)
             self.summary.recovered = leftover.run
-        if self.was_cut_off and self.store.newest is not None:
-            sweep(self.lake, self.store.newest)
+        if self.was_cut_off and self.known.newest is not None:
+            sweep(self.lake, self.known.newest)
 
     def _begin_at(self, superseded: Superseded | None) -> None:
         """Find where the lake's rows of this log end."""
-        newest = self.store.newest
-        start = newest.to_offset if newest else min(self.store.first_offset, self.listing.start_offset)
+        newest = self.known.newest
+        start = newest.to_offset if newest else min(self.known.first_offset, self.store.start_offset)
         if superseded is not None:
             start = superseded.from_offset
             self.summary.superseded = superseded._asdict()
         if newest is None:
             self.summary.notes += [
-                f"not the log that the lake has as broker {self.store.broker} ({other.store_id}): kept apart"
-                for other in namesakes(self.lake, self.store)
+                f"not the log that the lake has as broker {self.known.broker} ({other.store_id}): kept apart"
+                for other in namesakes(self.lake, self.known)
             ]
         self.summary.from_offset = self.summary.to_offset = start
 
     def _begin_products(self, rules: Rules, back_to: int | None) -> "_Begun":
         """Look at the queues before the log: what is in them now, the log has by the time it is read."""
-        request, newest = self.request, self.store.newest
+        request, newest = self.request, self.known.newest
         queues = index = None
         if CONSUME_QUEUE.name in request.tables:
             state = newest.state.get(QUEUES) if newest else None
             if state is not None and back_to is not None:
                 state = cut_back(state, back_to)
             takes = request.selection.takes_or_all
-            queues = begin_queues(
-                self.workers, self.listing, queue_rules(self.listing, rules, request.conf), state, takes
-            )
+            queues = begin_queues(self.workers, self.store, queue_rules(self.store, rules, request.conf), state, takes)
         if request.with_index:
-            state = index_state(self.store, back_to)
-            index = begin_index(self.listing, request.wanted, rules, state, self.summary.from_offset)
+            state = index_state(self.known, back_to)
+            index = begin_index(self.store, request.wanted, rules, state, self.summary.from_offset)
         return _Begun(queues, index)
 
     def _plan(self, from_offset: int) -> list[Range]:
         """Plan what lies behind the watermark, and note what lies behind it no more."""
-        listing, summary = self.listing, self.summary
-        if summary.from_offset < listing.start_offset:
-            summary.add_gap(summary.from_offset, listing.start_offset, "deleted before it was read")
-        newest = self.store.newest
+        store, summary = self.store, self.summary
+        if summary.from_offset < store.start_offset:
+            summary.add_gap(summary.from_offset, store.start_offset, "deleted before it was read")
+        newest = self.known.newest
         at_watermark = newest is not None and summary.superseded is None and from_offset == newest.to_offset
         ranges = plan_ranges(
-            listing,
+            store,
             from_offset,
             self.request.range_size,
             newest.store_timestamp if newest and at_watermark else None,
             time.time_ns() // 1_000_000 - self.request.settle_ms if self.request.settle_ms else None,
         )
-        self.newest = newest_segment(listing)
+        self.newest = newest_segment(store)
         newest_offset = self.newest.segment.base_offset if self.newest else 0
-        for before, start, end in holes(listing.segments):
+        for before, start, end in holes(store.segments):
             if summary.from_offset < end <= newest_offset:  # none behind the end of what is written
                 summary.add_gap(start, end, f"no file holds these offsets; {before.location} ends before them")
         planned = {range_.location for range_ in ranges}
-        unseen = self.workers.unseen([segment for segment in listing.segments if segment.location in planned])
+        unseen = self.workers.unseen([segment for segment in store.segments if segment.location in planned])
         if unseen:
             raise OSError(f"{unseen[0].location}: the driver sees this file, the executors do not")
-        check_room(listing.root, self.lake.location, sum(range_.end - range_.start for range_ in ranges))
+        check_room(store.root, self.lake.location, sum(range_.end - range_.start for range_ in ranges))
         return ranges
 
     def _work(self, rules: Rules, begun: "_Begun") -> RangeWork:
         return RangeWork(
             self.lake,
-            FileNaming(self.store.store_id, self.store.next_run),
-            self.store.broker,
+            FileNaming(self.known.store_id, self.known.next_run),
+            self.known.broker,
             rules,
             self.request.selection,
             self.summary.from_offset,
@@ -227,8 +225,8 @@ class _Run:
 
     def _note_gone(self, outcomes: Sequence[Outcome[RangeResult]]) -> None:
         """Note segments that were deleted while the run was reading."""
-        confirm_gone(self.listing, outcomes)
-        confirm_uncut(self.listing, self.newest)
+        confirm_gone(self.store, outcomes)
+        confirm_uncut(self.store, self.newest)
         for outcome in outcomes:
             start = max(outcome.range.start_offset, self.summary.from_offset)
             if outcome.seen.gone and start < outcome.range.end_offset:  # else it was read again for its units alone
@@ -238,9 +236,9 @@ class _Run:
         """Raise `CutBackError` where the newest records are others by now: what was made of them may not agree."""
         known = next((outcome.seen.fingerprints for outcome in reversed(outcomes) if outcome.seen.fingerprints), ())
         for fingerprint in known:
-            if holds(fingerprint, self.listing) is False:
+            if holds(fingerprint, self.store) is False:
                 reason = f"the log was written anew from {fingerprint.offset} on while it was read"
-                raise CutBackError(errno.ESTALE, reason, self.listing.root)
+                raise CutBackError(errno.ESTALE, reason, self.store.root)
 
     def _collect(self, outcomes: Sequence[Outcome[RangeResult]]) -> "_Made":
         """Collect what the ranges' tasks wrote, and count how segments end."""
@@ -261,11 +259,11 @@ class _Run:
             return
         rules, seen = begun.queues.matching.rules, begun.queues.seen
         matches = [outcome.payload.matches for outcome in outcomes if outcome.payload.matches is not None]
-        log = Log(self.listing.start_offset, self.summary.to_offset, gone_ranges(outcomes))
+        log = Log(self.store.start_offset, self.summary.to_offset, gone_ranges(outcomes))
         log = log._replace(before=self._match_deleted(begun.queues, work, log, made))
-        joined = finish(self.workers, self.listing, rules, seen, matches, log, partial(_write_rest, work))
+        joined = finish(self.workers, self.store, rules, seen, matches, log, partial(_write_rest, work))
         made.add(CONSUME_QUEUE.name, [action for action in joined.written if isinstance(action, Action)])
-        made.state[QUEUES] = state_of(joined, self.store.newest.state.get(QUEUES) if self.store.newest else None)
+        made.state[QUEUES] = state_of(joined, self.known.newest.state.get(QUEUES) if self.known.newest else None)
         self.summary.behind = joined.behind
         self.summary.units = {
             "matched": joined.matched,
@@ -275,7 +273,7 @@ class _Run:
 
     def _match_deleted(self, begun: BegunQueues, work: RangeWork, log: Log, made: "_Made") -> list[RangeMatches]:
         """Match the units of messages that the lake has, and the log no more: they came later than their messages."""
-        lake, store_id = self.lake, self.store.store_id
+        lake, store_id = self.lake, self.known.store_id
         found = []
         for first, end in log.deleted(begun.taken_to, min(self.summary.from_offset, begun.seen.dispatched)):
             names = message_files(lake, store_id, first, end)
@@ -292,7 +290,7 @@ class _Run:
         """Make the index entries of the new messages."""
         if begun.index is None:
             return
-        index = make_entries(self.workers, begun.index, self.listing, work, outcomes, self.summary.to_offset)
+        index = make_entries(self.workers, begun.index, self.store, work, outcomes, self.summary.to_offset)
         made.add(INDEX_ENTRIES.name, index.entries)
         made.add(INDEX_FILES.name, index.files)
         made.state[INDEX] = index.state
@@ -303,18 +301,18 @@ class _Run:
         self, outcomes: Sequence[Outcome[RangeResult]], made: "_Made", superseded: Superseded | None
     ) -> Manifest:
         """Put together what will be committed."""
-        newest, summary = self.store.newest, self.summary
+        newest, summary = self.known.newest, self.summary
         counts = {name: sum(action.rows for action in actions) for name, actions in made.tables.items()}
         summary.messages = counts.get(MESSAGES.name, 0)
         summary.quarantined = counts.get(QUARANTINE.name, 0)
         summary.index_entries = counts.get(INDEX_ENTRIES.name, 0)
         found = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints]
-        known = [one for one in self.store.fingerprints if one.offset + one.size <= summary.from_offset]
+        known = [one for one in self.known.fingerprints if one.offset + one.size <= summary.from_offset]
         timestamps = [o.seen.store_timestamp for o in outcomes if o.seen.store_timestamp is not None]
         return Manifest(
-            store_id=self.store.store_id,
-            broker=self.store.broker,
-            run=self.store.next_run,
+            store_id=self.known.store_id,
+            broker=self.known.broker,
+            run=self.known.next_run,
             from_offset=summary.from_offset,
             to_offset=summary.to_offset,
             store_timestamp=timestamps[-1] if timestamps else (newest.store_timestamp if newest else None),

@@ -12,7 +12,7 @@ from jobs.inspect.problems import Problems
 from jobs.storage import storage_of
 from jobs.storage.model import Reader
 from jobs.store.index_files import geometry_of_index
-from jobs.store.listing import StoreListing
+from jobs.store.store import Store
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.detection import slot_count_mark, tag_entry_mark
 from rmq_formats.indexfile.layout import (
@@ -71,29 +71,29 @@ class IndexReport:
         return self.files[-1].end_physical_offset if self.files and self.files[-1].entries else None
 
 
-def inspect_index(listing: StoreListing, marks: MarkCollector, problems: Problems) -> IndexReport:
+def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> IndexReport:
     """Look at every header, and at some entries where the geometry is known."""
     report = IndexReport()
     headers: dict[str, IndexHeader] = {}
-    for file in listing.index_files:
-        with problems.noted(file.location), storage_of(file.location, listing.options).open(file.location) as reader:
+    for file in store.index_files:
+        with problems.noted(file.location), storage_of(file.location, store.options).open(file.location) as reader:
             header = decode_header(bytes(reader.read(0, HEADER.size)))
             headers[file.location] = header
             report.files.append(IndexFileReport(file.location, file.size, *header))
-    _take_geometry(report, listing)
+    _take_geometry(report, store)
     _check_sizes(report, problems)
     geometry = report.geometry
     if geometry is not None:
         for location, header in headers.items():
-            with problems.noted(location), storage_of(location, listing.options).open(location) as reader:
+            with problems.noted(location), storage_of(location, store.options).open(location) as reader:
                 marks.add(slot_count_mark(header, has_shared_slot=_shares_a_slot(reader, header, geometry)))
-                for record, key_hashes in _tagged_records(reader, header, geometry, listing):
+                for record, key_hashes in _tagged_records(reader, header, geometry, store):
                     marks.add(tag_entry_mark(record, key_hashes))
     return report
 
 
-def _take_geometry(report: IndexReport, listing: StoreListing) -> None:
-    told = geometry_of_index(listing)
+def _take_geometry(report: IndexReport, store: Store) -> None:
+    told = geometry_of_index(store)
     if told is not None:
         report.hash_slots, report.index_num = told.geometry
         shown = f"as {told.files} full file{'s show' if told.files > 1 else ' shows'}"
@@ -124,7 +124,7 @@ def _entries(reader: Reader, first: int, count: int, geometry: Geometry) -> list
 
 
 def _tagged_records(
-    reader: Reader, header: IndexHeader, geometry: Geometry, listing: StoreListing
+    reader: Reader, header: IndexHeader, geometry: Geometry, store: Store
 ) -> Iterator[tuple[MessageRecord, set[int]]]:
     """Yield some of the newest messages of a file with all their key hashes."""
     newest = min(header.entry_count, geometry.capacity)
@@ -132,6 +132,6 @@ def _tagged_records(
     groups = groupby(_entries(reader, first, newest - first + 1, geometry), key=attrgetter("physical_offset"))
     # The keys of the first and the last message may stand in part outside of what was read.
     for offset, entries in [(offset, {entry.key_hash for entry in group}) for offset, group in groups][1:-1]:
-        record = find_record(listing, offset)
+        record = find_record(store, offset)
         if record is not None:
             yield record, entries

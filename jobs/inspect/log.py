@@ -15,8 +15,8 @@ from jobs.inspect.problems import Problems
 from jobs.inspect.segment_walk import Stretch, walk
 from jobs.storage import storage_of
 from jobs.storage.local import next_written
-from jobs.store.listing import Segment, StoreListing
 from jobs.store.ranges import holes, newest_written
+from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import ENDS, Framing, PieceKind, SegmentBytes
@@ -68,26 +68,26 @@ class LogInspector:
 
     def __init__(
         self,
-        listing: StoreListing,
+        store: Store,
         problems: Problems,
         known_records: Iterable[int],
         see: Callable[[MessageRecord], None],
         progress: Progress,
     ) -> None:
         """Look at nothing yet."""
-        self._listing = listing
+        self._store = store
         self._problems = problems
         self._known_records = sorted(known_records, reverse=True)
         self._see = see
         self._progress = progress
         self._topics: Counter[str] = Counter()
-        self._report = LogReport(start_offset=listing.start_offset)
+        self._report = LogReport(start_offset=store.start_offset)
 
     def inspect(self, *, deep: bool) -> LogReport:
         """Look at every segment; *deep* walks all of them."""
         self._check_names()
         newest = self._newest()
-        for segment in self._listing.segments:
+        for segment in self._store.segments:
             report = SegmentReport(segment.location, segment.base_offset, segment.size)
             self._report.segments.append(report)
             if newest is None or segment.base_offset > newest:
@@ -100,12 +100,12 @@ class LogInspector:
 
     def _newest(self) -> int | None:
         try:
-            return newest_written(self._listing)
+            return newest_written(self._store)
         except FileNotFoundError:  # said again, with its file, when that file is looked at
-            return self._listing.segments[-1].base_offset
+            return self._store.segments[-1].base_offset
 
     def _inspect_segment(self, segment: Segment, report: SegmentReport, *, is_newest: bool, deep: bool) -> None:
-        with storage_of(segment.location, self._listing.options).open(segment.location) as reader:
+        with storage_of(segment.location, self._store.options).open(segment.location) as reader:
             file = DumpFile(segment.location, reader)
             report.framing = framing_of(reader.read, segment.readable, segment.base_offset)
             log = SegmentBytes(file.read, segment.readable, segment.base_offset, report.framing)
@@ -182,7 +182,7 @@ class LogInspector:
             self._report.waiting_bytes = piece.size
 
     def _check_names(self) -> None:
-        segments = self._listing.segments
+        segments = self._store.segments
         sizes = Counter(segment.size for segment in segments)
         usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
         for segment in segments:
@@ -207,13 +207,13 @@ class LogInspector:
             report.topics = dict(self._topics.most_common())
 
 
-def find_record(listing: StoreListing, physical_offset: int) -> MessageRecord | None:
+def find_record(store: Store, physical_offset: int) -> MessageRecord | None:
     """Return the record at *physical_offset*, if one is there."""
-    for segment in listing.segments:
+    for segment in store.segments:
         position = physical_offset - segment.base_offset
         if 0 <= position < segment.readable:
             try:
-                with storage_of(segment.location, listing.options).open(segment.location) as reader:
+                with storage_of(segment.location, store.options).open(segment.location) as reader:
                     return SegmentBytes(reader.read, segment.readable, segment.base_offset).record_at(position)
             except (FormatError, OSError):
                 return None

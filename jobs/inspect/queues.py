@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from jobs.inspect.problems import Problems
 from jobs.storage import storage_of
-from jobs.store.listing import StoredFile, StoreListing
+from jobs.store.store import Store, StoredFile
 from rmq_formats.consumequeue.unit import BatchUnit, QueueKind, Unit, decode_batch_unit, decode_unit
 from rmq_formats.store import FileKind
 
@@ -92,12 +92,12 @@ class _File(NamedTuple):
         return low
 
 
-def inspect_queues(listing: StoreListing, problems: Problems) -> QueuesReport:
+def inspect_queues(store: Store, problems: Problems) -> QueuesReport:
     """Look at the ends of every queue."""
-    plain = [file for file in listing.queue_files if file.about.kind in _KINDS]
-    others = [file for file in listing.other_files if file.about.path.startswith("consumequeue/")]
+    plain = [file for file in store.queue_files if file.about.kind in _KINDS]
+    others = [file for file in store.other_files if file.about.path.startswith("consumequeue/")]
     report = QueuesReport(
-        ext_files=len(listing.queue_files) - len(plain),
+        ext_files=len(store.queue_files) - len(plain),
         in_rocksdb=any(file.about.kind is FileKind.ROCKSDB for file in others),
     )
     for (kind, topic, queue_id), group in groupby(sorted(plain, key=_queue_order), key=_queue_of):
@@ -106,7 +106,7 @@ def inspect_queues(listing: StoreListing, problems: Problems) -> QueuesReport:
         report.queues.append(queue)
         _check_files(files, queue.kind.layout.size, problems)
         with problems.noted(files[0].location):
-            _find_ends(queue, files, listing)
+            _find_ends(queue, files, store)
     return report
 
 
@@ -131,15 +131,15 @@ def _check_files(files: Sequence[StoredFile], unit_size: int, problems: Problems
             problems.damage(after.location, f"the file before it ends at {end}")
 
 
-def _find_ends(queue: QueueReport, files: Sequence[StoredFile], listing: StoreListing) -> None:
+def _find_ends(queue: QueueReport, files: Sequence[StoredFile], store: Store) -> None:
     size = queue.kind.layout.size
     first, *_ = files
     queue.first_unit = (first.about.base_offset or 0) // size
     queue.next_unit = queue.first_unit
-    with storage_of(first.location, listing.options).open(first.location) as reader:
+    with storage_of(first.location, store.options).open(first.location) as reader:
         queue.first_physical_offset = _first_real(_File(first, queue.kind, reader.read))
     for file in reversed(files):
-        with storage_of(file.location, listing.options).open(file.location) as reader:
+        with storage_of(file.location, store.options).open(file.location) as reader:
             read = _File(file, queue.kind, reader.read)
             written = read.written()
             if written:

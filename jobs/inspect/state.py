@@ -6,7 +6,7 @@ from jobs.inspect.marks import MarkCollector
 from jobs.inspect.problems import Problems
 from jobs.storage import storage_of
 from jobs.store.beside_broker import broker_process
-from jobs.store.listing import StoreListing
+from jobs.store.store import Store
 from rmq_formats.detection import abort_mark, checkpoint_mark, file_marks
 from rmq_formats.store import CHECKPOINT_SIZE, FileKind, decode_checkpoint, offset_of_name
 
@@ -25,22 +25,22 @@ class StateReport:
     log_folders: tuple[str, ...] = ()  # that hold files named like segments, and that nobody named
 
 
-def inspect_state(listing: StoreListing, marks: MarkCollector, problems: Problems) -> StateReport:
+def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> StateReport:
     """Read checkpoint and abort, and ask for the lock."""
     report = StateReport()
-    with problems.noted(listing.root):
-        report.process = broker_process(listing.root)
-    for mark in file_marks(file.about for file in (*listing.other_files, *listing.queue_files)):
+    with problems.noted(store.root):
+        report.process = broker_process(store.root)
+    for mark in file_marks(file.about for file in (*store.other_files, *store.queue_files)):
         marks.add(mark)
-    for file in listing.other_files:
+    for file in store.other_files:
         if file.about.kind is FileKind.ABORT:
             with problems.noted(file.location):
-                content = _read(listing, file.location, _ABORT_READ)
+                content = _read(store, file.location, _ABORT_READ)
                 report.abort = content.decode("latin-1")
                 marks.add(abort_mark(content))
         elif file.about.kind is FileKind.CHECKPOINT:
             with problems.noted(file.location):
-                checkpoint = decode_checkpoint(_read(listing, file.location, CHECKPOINT_SIZE))
+                checkpoint = decode_checkpoint(_read(store, file.location, CHECKPOINT_SIZE))
                 report.checkpoint = checkpoint._asdict()
                 marks.add(checkpoint_mark(checkpoint))
             if file.size != CHECKPOINT_SIZE:
@@ -49,19 +49,19 @@ def inspect_state(listing: StoreListing, marks: MarkCollector, problems: Problem
         report.broker = f"running: process {report.process} holds the lock"
     elif report.abort is not None:
         report.broker = "not closed: it crashed, or this is a copy of a running one"
-        problems.warn(listing.root, "abort is there, and no broker holds the lock")
-    _see_unknown(listing, report, problems)
+        problems.warn(store.root, "abort is there, and no broker holds the lock")
+    _see_unknown(store, report, problems)
     return report
 
 
-def _read(listing: StoreListing, location: str, length: int) -> bytes:
-    with storage_of(location, listing.options).open(location) as reader:
+def _read(store: Store, location: str, length: int) -> bytes:
+    with storage_of(location, store.options).open(location) as reader:
         return bytes(reader.read(0, length))
 
 
-def _see_unknown(listing: StoreListing, report: StateReport, problems: Problems) -> None:
-    unknown = [file for file in listing.other_files if file.about.kind is FileKind.UNKNOWN]
-    named = {segment.location for segment in listing.segments}
+def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
+    unknown = [file for file in store.other_files if file.about.kind is FileKind.UNKNOWN]
+    named = {segment.location for segment in store.segments}
     report.unknown_files = len(unknown)
     folders = {
         file.location.rpartition("/")[0]

@@ -26,9 +26,9 @@ from jobs.lake.runs import KnownStore
 from jobs.lake.superseded import Superseded
 from jobs.lake.tables import MESSAGES, QUARANTINE
 from jobs.storage import storage_of
-from jobs.store.listing import StoreListing
 from jobs.store.range_reader import Fingerprint, RangeReader
 from jobs.store.ranges import plan_ranges
+from jobs.store.store import Store
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.scan import Records
@@ -57,32 +57,32 @@ class _Group(NamedTuple):
     header_size: int
 
 
-def divergence(lake: Lake, store: KnownStore, listing: StoreListing) -> Superseded | None:
+def divergence(lake: Lake, known: KnownStore, store: Store) -> Superseded | None:
     """Return which rows of the lake the store's log has replaced by others; None when there are none."""
-    if store.newest is None:
+    if known.newest is None:
         return None
-    agreed, differs = compare(store, listing)[1:]
-    known = _end(agreed[-1]) if agreed else 0
-    before = _boundary_before(agreed, listing) if differs is None else None
+    agreed, differs = compare(known, store)[1:]
+    agreed_end = _end(agreed[-1]) if agreed else 0
+    before = _boundary_before(agreed, store) if differs is None else None
     if differs is not None:
         why = f"bytes at {differs} are not those read before"
-    elif before is not None and not _leads_to(agreed[-1].offset, before, listing):
-        known = before
+    elif before is not None and not _leads_to(agreed[-1].offset, before, store):
+        agreed_end = before
         why = f"the record at {agreed[-1].offset} is not reached any more"
-    elif agreed and known < store.newest.to_offset:  # behind the last record was the end of its file
-        why = f"no record followed at {known}"
+    elif agreed and agreed_end < known.newest.to_offset:  # behind the last record was the end of its file
+        why = f"no record followed at {agreed_end}"
     else:
         return None
-    start = first_difference(lake, store, listing, known)
+    start = first_difference(lake, known, store, agreed_end)
     if start is None:
         return None
     why = f"the log holds other records from here on; {why}"
-    return Superseded(store.store_id, store.next_run, start, store.newest.to_offset, why)
+    return Superseded(known.store_id, known.next_run, start, known.newest.to_offset, why)
 
 
-def _boundary_before(agreed: Sequence[Fingerprint], listing: StoreListing) -> int | None:
+def _boundary_before(agreed: Sequence[Fingerprint], store: Store) -> int | None:
     """Return a known boundary some way before the last of the fingerprints, in its segment; None without any."""
-    segment = segment_at(agreed[-1].offset, listing.segments) if agreed else None
+    segment = segment_at(agreed[-1].offset, store.segments) if agreed else None
     if segment is None:
         return None
     known = [_end(one) for one in agreed if segment.base_offset < _end(one) <= agreed[-1].offset - _LARGEST_MESSAGE]
@@ -93,9 +93,9 @@ def _end(fingerprint: Fingerprint) -> int:
     return fingerprint.offset + fingerprint.size
 
 
-def _leads_to(offset: int, start: int, listing: StoreListing) -> bool:
+def _leads_to(offset: int, start: int, store: Store) -> bool:
     """Tell whether the chain of records from the boundary *start* comes to a record at *offset*."""
-    for range_ in plan_ranges(listing, start, _WHOLE_SEGMENT)[:1]:
+    for range_ in plan_ranges(store, start, _WHOLE_SEGMENT)[:1]:
         reader = RangeReader(replace(range_, end=offset + 1 - range_.base_offset, final=True))
         with closing(reader.pieces()) as pieces:
             last = [item.base_offset + int(item.positions[-1]) for item in pieces if isinstance(item, Records)]
@@ -103,24 +103,24 @@ def _leads_to(offset: int, start: int, listing: StoreListing) -> bool:
     return False
 
 
-def first_difference(lake: Lake, store: KnownStore, listing: StoreListing, agreed: int = 0) -> int | None:
+def first_difference(lake: Lake, known: KnownStore, store: Store, agreed: int = 0) -> int | None:
     """
     Return where the log begins to be another one than the lake has read; None when it is the same.
 
     Bytes before *agreed* are known to be the same. What is damaged now, not written yet or deleted is no difference.
     """
-    end = store.newest.to_offset if store.newest else 0
+    end = known.newest.to_offset if known.newest else 0
     doubtful: int | None = None  # the first of the records before this one that differ in one field each
-    for group in _groups(listing, max(agreed, listing.start_offset), end):
-        for offset, fields in _compared(lake, store, group, end):
+    for group in _groups(store, max(agreed, store.start_offset), end):
+        for offset, fields in _compared(lake, known, group, end):
             if fields > 1 or (fields and doubtful is not None):
                 return _boundary(offset if doubtful is None else doubtful, group)
             doubtful = offset if fields else None
     return None
 
 
-def _groups(listing: StoreListing, start: int, end: int) -> Iterator[_Group]:
-    for range_ in plan_ranges(listing, start, _WHOLE_SEGMENT):
+def _groups(store: Store, start: int, end: int) -> Iterator[_Group]:
+    for range_ in plan_ranges(store, start, _WHOLE_SEGMENT):
         if range_.start_offset >= end:
             return
         with storage_of(range_.location, range_.options).open(range_.location) as file:
@@ -140,7 +140,7 @@ def _groups(listing: StoreListing, start: int, end: int) -> Iterator[_Group]:
                     return
 
 
-def _compared(lake: Lake, store: KnownStore, group: _Group, end: int) -> Iterator[tuple[int, int]]:
+def _compared(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterator[tuple[int, int]]:
     """
     Yield each place of a group that log or lake have a record at, and in how many fields they differ.
 
@@ -148,7 +148,7 @@ def _compared(lake: Lake, store: KnownStore, group: _Group, end: int) -> Iterato
     a record but the body.
     """
     offset = ds.field("physical_offset")
-    here = (ds.field("store_id") == store.store_id) & (offset >= group.start) & (offset < min(group.end, end))
+    here = (ds.field("store_id") == known.store_id) & (offset >= group.start) & (offset < min(group.end, end))
     snapshot = open_table(lake, MESSAGES.name)
     if snapshot is None:
         return
@@ -161,19 +161,19 @@ def _compared(lake: Lake, store: KnownStore, group: _Group, end: int) -> Iterato
     for name in _COMPARED:
         unequal += _values(group.records, name)[in_log] != _values(kept, name)[in_lake]
     gone = set(np.delete(of_lake, in_lake).tolist()) - group.damaged
-    new = [at for at in np.delete(of_log, in_log).tolist() if at >= _chosen_until(store)]
-    alone = {*gone, *(_not_in_quarantine(lake, store, new) if new else ())}
+    new = [at for at in np.delete(of_log, in_log).tolist() if at >= _chosen_until(known)]
+    alone = {*gone, *(_not_in_quarantine(lake, known, new) if new else ())}
     yield from sorted([*zip(both.tolist(), unequal.tolist(), strict=True), *((at, len(_COMPARED)) for at in alone)])
 
 
-def _chosen_until(store: KnownStore) -> int:
+def _chosen_until(known: KnownStore) -> int:
     """Return before which offset the lake may lack rows because they were not wanted."""
-    return int(store.newest.state.get(CHOSEN, 0)) if store.newest else 0
+    return int(known.newest.state.get(CHOSEN, 0)) if known.newest else 0
 
 
-def _not_in_quarantine(lake: Lake, store: KnownStore, offsets: list[int]) -> Iterator[int]:
+def _not_in_quarantine(lake: Lake, known: KnownStore, offsets: list[int]) -> Iterator[int]:
     """Yield the offsets that the lake does not know as damaged either."""
-    of_store = ds.field("store_id") == store.store_id
+    of_store = ds.field("store_id") == known.store_id
     damage = rows(lake, QUARANTINE.name, ["physical_offset", "length"], of_store)
     for offset in offsets:
         if not any(0 <= offset - row["physical_offset"] < row["length"] for row in damage):

@@ -23,9 +23,9 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import HeldByOtherError, KnownStore, known_stores, register
 from jobs.lake.tables import MESSAGES
 from jobs.storage import storage_of
-from jobs.store.listing import Segment, StoreListing
 from jobs.store.range_reader import Fingerprint, RangeReader
 from jobs.store.ranges import Range
+from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.scan import Records
 
@@ -56,28 +56,28 @@ class Comparison(NamedTuple):
     differs: int | None = None  # the first offset that is known to hold other bytes
 
 
-def compare(store: KnownStore, listing: StoreListing) -> Comparison:
-    """Hold the lake's fingerprints of *store* against the bytes of *listing*."""
-    held = [(one, holds(one, listing)) for one in reversed(store.fingerprints)]
+def compare(known: KnownStore, store: Store) -> Comparison:
+    """Compare the lake's fingerprints of a known store with the bytes of *store*."""
+    held = [(one, holds(one, store)) for one in reversed(known.fingerprints)]
     same = [one for one, verdict in held if verdict]
     other = [one for one, verdict in held if verdict is False]
     if not other:
         return Comparison(Likeness.SAME if same else Likeness.UNKNOWN, tuple(same))
     # Whoever cuts off a log deletes the files behind the cut: what differs in a file before one that agrees has rotted.
-    last = segment_at(same[-1].offset, listing.segments) if same else None
+    last = segment_at(same[-1].offset, store.segments) if same else None
     differs = next((one.offset for one in other if last is None or one.offset >= last.base_offset), None)
     agreed = tuple(one for one in same if differs is None or one.offset < differs)
     return Comparison(Likeness.PARTLY if same else Likeness.OTHER, agreed, differs)
 
 
-def holds(fingerprint: Fingerprint, listing: StoreListing) -> bool | None:
+def holds(fingerprint: Fingerprint, store: Store) -> bool | None:
     """Tell whether the store has these bytes; None when it has none there any more, or not yet, or not readable."""
-    segment = segment_at(fingerprint.offset, listing.segments)
+    segment = segment_at(fingerprint.offset, store.segments)
     if segment is None:
         return None
     position = fingerprint.offset - segment.base_offset
     try:
-        with storage_of(segment.location, listing.options).open(segment.location) as file:
+        with storage_of(segment.location, store.options).open(segment.location) as file:
             data = bytes(file.read(position, fingerprint.size))
     except FileNotFoundError:  # retention deletes while we look
         return None
@@ -97,21 +97,21 @@ def segment_at(offset: int, segments: Sequence[Segment]) -> Segment | None:
     return found if found and offset < found.base_offset + found.readable else None
 
 
-def identify(lake: Lake, listing: StoreListing, broker: str | None, *, register_new: bool = True) -> KnownStore | None:
+def identify(lake: Lake, store: Store, broker: str | None, *, register_new: bool = True) -> KnownStore | None:
     """
-    Return the known store that *listing* is, or a newly registered one; None when no record was ever written.
+    Return the known store that *store* is, or a newly registered one; None when no record was ever written.
 
     A label that another log has already is refused unless the user gave it.
     """
     for _ in range(_ATTEMPTS):
         stores = known_stores(lake)
-        firsts = _FirstRecords(listing)
-        found = _find(lake, stores, listing, firsts, broker or DEFAULT_BROKER)
+        firsts = _FirstRecords(store)
+        found = _find(lake, stores, store, firsts, broker or DEFAULT_BROKER)
         if found is not None:
             return found
         if not firsts.fingerprints:
             return None
-        if broker is None and any(store.broker == DEFAULT_BROKER for store in stores):
+        if broker is None and any(known.broker == DEFAULT_BROKER for known in stores):
             raise AmbiguousBrokerError("the lake has another store without a broker name: name this one by --broker")
         if not stores:
             refuse_tables_without_runs(lake)
@@ -124,34 +124,34 @@ def identify(lake: Lake, listing: StoreListing, broker: str | None, *, register_
     raise HeldByOtherError("other stores are being registered all the time")
 
 
-def namesakes(lake: Lake, store: KnownStore) -> list[KnownStore]:
+def namesakes(lake: Lake, known: KnownStore) -> list[KnownStore]:
     """Return the other logs that have this store's label: wiped since, or of a broker that is called the same."""
-    return [other for other in known_stores(lake) if other.broker == store.broker and other.store_id != store.store_id]
+    return [other for other in known_stores(lake) if other.broker == known.broker and other.store_id != known.store_id]
 
 
 def _find(
-    lake: Lake, stores: Sequence[KnownStore], listing: StoreListing, firsts: "_FirstRecords", broker: str
+    lake: Lake, stores: Sequence[KnownStore], store: Store, firsts: "_FirstRecords", broker: str
 ) -> KnownStore | None:
     """Return the store that has the same bytes; else the one that this label means, if all its bytes have expired."""
-    by_label = sorted(reversed(stores), key=lambda store: store.broker != broker)  # noqa: C414 - the newest first
+    by_label = sorted(reversed(stores), key=lambda known: known.broker != broker)  # noqa: C414 - the newest first
     undecided: dict[Likeness, list[KnownStore]] = {likeness: [] for likeness in Likeness}
-    for store in by_label:
-        likeness = compare(store, listing).likeness
+    for known in by_label:
+        likeness = compare(known, store).likeness
         if likeness is Likeness.SAME:
-            return store
-        undecided[likeness].append(store)
+            return known
+        undecided[likeness].append(known)
     if undecided[Likeness.PARTLY]:
         return undecided[Likeness.PARTLY][0]
     owners = firsts.owners(lake) if stores else set()
-    for store in by_label:
-        if store.store_id in owners:
-            return store
+    for known in by_label:
+        if known.store_id in owners:
+            return known
     # What is there now, not what was listed: retention may have deleted more since.
-    start = min((fingerprint.offset for fingerprint in firsts.fingerprints), default=listing.start_offset)
+    start = min((fingerprint.offset for fingerprint in firsts.fingerprints), default=store.start_offset)
     expired = (
-        store
-        for store in undecided[Likeness.UNKNOWN]
-        if store.broker == broker and (store.newest is None or store.newest.to_offset <= start)
+        known
+        for known in undecided[Likeness.UNKNOWN]
+        if known.broker == broker and (known.newest is None or known.newest.to_offset <= start)
     )
     return next(expired, None)
 
@@ -159,14 +159,14 @@ def _find(
 class _FirstRecords:
     """The first record of some of a store's segments, read when somebody asks."""
 
-    def __init__(self, listing: StoreListing) -> None:
-        self._listing = listing
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._found: list[tuple[Fingerprint, MessageRecord]] | None = None
 
     @property
     def _records(self) -> list[tuple[Fingerprint, MessageRecord]]:
         if self._found is None:
-            self._found = list(_first_records(self._listing))
+            self._found = list(_first_records(self._store))
         return self._found
 
     @property
@@ -188,13 +188,13 @@ class _FirstRecords:
 _IDENTITY = ("total_size", "body_crc", "queue_id", "queue_offset", "born_timestamp", "store_timestamp")
 
 
-def _first_records(listing: StoreListing) -> Iterator[tuple[Fingerprint, MessageRecord]]:
+def _first_records(store: Store) -> Iterator[tuple[Fingerprint, MessageRecord]]:
     """Yield the first record of some segments, the oldest first."""
-    step = max(len(listing.segments) // _SAMPLED_SEGMENTS, 1)
-    for segment in listing.segments[::step]:
+    step = max(len(store.segments) // _SAMPLED_SEGMENTS, 1)
+    for segment in store.segments[::step]:
         whole = Range(
             segment.location, segment.base_offset, segment.readable, 0, segment.readable, sync=True, final=False,
-            options=dict(listing.options),
+            options=dict(store.options),
         )  # fmt: skip
         with closing(RangeReader(whole).pieces()) as pieces:
             group = next((item for item in pieces if isinstance(item, Records)), None)

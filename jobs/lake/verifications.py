@@ -9,16 +9,16 @@ from jobs.lake.identity import DEFAULT_BROKER, identify
 from jobs.lake.lake import Lake
 from jobs.lake.table_file import FileNaming, TableFile
 from jobs.lake.tables import FINDINGS
-from jobs.store.listing import StoreListing
+from jobs.store.store import Store
 
 _ATTEMPTS = 5
 
 
-def record_findings(lake: Lake, listing: StoreListing, broker: str | None, findings: Sequence[Finding]) -> int:
+def record_findings(lake: Lake, store: Store, broker: str | None, findings: Sequence[Finding]) -> int:
     """Append *findings* as one more verification of the store, and return its number."""
-    store = identify(lake, listing, broker, register_new=False)
-    store_id = store.store_id if store else ""
-    label = store.broker if store else broker or DEFAULT_BROKER
+    known = identify(lake, store, broker, register_new=False)
+    store_id = known.store_id if known else ""
+    label = known.broker if known else broker or DEFAULT_BROKER
     app = f"{store_id or label}/verify"
     for _ in range(_ATTEMPTS):
         number = committed_transaction(lake, FINDINGS.name, app) + 1

@@ -84,7 +84,7 @@ def of_queue(queue_id: int, queue_offset: int) -> Sieve:
 def search(store: StoreReader, sieve: Sieve, progress: Progress) -> Iterator[MessageRecord]:
     """Yield the records that *sieve* keeps, in the order of the log."""
     # Whole segments: what chains from a segment's first byte is the truth, wherever else a record may seem to begin.
-    ranges = plan_ranges(store.listing, range_size=_WHOLE)
+    ranges = plan_ranges(store.store, range_size=_WHOLE)
     total = sum(range_.end - range_.start for range_ in ranges)
     done = 0
     windows = _compiled_windows if total >= COMPILED_FROM else _scalar_windows

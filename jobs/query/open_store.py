@@ -10,7 +10,7 @@ from jobs.query.release_hint import guess_release
 from jobs.query.source import Source
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
-from jobs.store.listing import list_store, log_directories, read_broker_conf
+from jobs.store.store import list_store, log_directories, read_broker_conf
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release
 
@@ -41,11 +41,11 @@ def open_store(asked: Asked, progress: Progress) -> Iterator[tuple[Source, str |
     """Open the store that is asked for; also give its broker's name, where something tells it."""
     conf = read_broker_conf(asked.broker_conf)
     options = file_system_options()
-    listing = list_store(asked.store or "", commitlog=log_directories(asked.commitlog, conf), options=options)
+    store = list_store(asked.store or "", commitlog=log_directories(asked.commitlog, conf), options=options)
     geometry = asked.geometry
     if geometry is None and conf.hash_slots and conf.index_num:
         geometry = Geometry(conf.hash_slots, conf.index_num)
-    with StoreReader(listing, geometry) as reader:
+    with StoreReader(store, geometry) as reader:
         given = asked.known_release()
         release, note = (given, None) if given else guess_release(reader)
         source = StoreSource(reader, release, through_log=asked.through_log, progress=progress)

@@ -41,9 +41,9 @@ def guess_release(reader: StoreReader) -> tuple[Release, str | None]:
 
 
 def _marks(reader: StoreReader) -> Iterator[Mark]:
-    listing = reader.listing
-    yield from file_marks(file.about for file in (*listing.other_files, *listing.queue_files))
-    for file in listing.other_files:
+    store = reader.store
+    yield from file_marks(file.about for file in (*store.other_files, *store.queue_files))
+    for file in store.other_files:
         if file.about.kind is FileKind.CHECKPOINT and file.size >= CHECKPOINT.size:
             mark = checkpoint_mark(decode_checkpoint(bytes(reader.file(file.location).read(0, CHECKPOINT.size))))
             if mark:
@@ -60,7 +60,7 @@ def _marks(reader: StoreReader) -> Iterator[Mark]:
 
 def _sampled(reader: StoreReader) -> Iterator[MessageRecord]:
     """Yield the first records of the first and of the last two segments."""
-    segments = reader.listing.segments
+    segments = reader.store.segments
     for segment in dict.fromkeys((*segments[:1], *segments[-2:])):
         yield from islice(reader.records(segment), _RECORDS_LOOKED_AT)
 

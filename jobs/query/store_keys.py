@@ -40,7 +40,7 @@ class StoreKeys:
             return ""
         if kind is KeyKind.TAG and not self._store.release.indexes_tags:
             return f"RocketMQ {self._store.release} does not index tags"
-        if not self._store.reader.listing.index_files:
+        if not self._store.reader.store.index_files:
             return "the store has no index files"
         if self._store.reader.index_geometry is None:
             return "the index files do not tell how many slots and entries they have (--hash-slots, --index-num)"

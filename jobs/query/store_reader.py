@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Self
 from jobs.storage import storage_of
 from jobs.storage.model import Reader
 from jobs.store.index_files import geometry_of_index
-from jobs.store.listing import Segment, StoredFile, StoreListing
 from jobs.store.record_places import record_places
+from jobs.store.store import Segment, Store, StoredFile
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record
@@ -49,14 +49,14 @@ class Queue(NamedTuple):
 class StoreReader:
     """A store's files, opened when they are first read; a context manager that closes them."""
 
-    def __init__(self, listing: StoreListing, geometry: Geometry | None = None) -> None:
-        """Read *listing*'s files; *geometry* is that of its index files where it cannot be told from them."""
-        self.listing = listing
+    def __init__(self, store: Store, geometry: Geometry | None = None) -> None:
+        """Read *store*'s files; *geometry* is that of its index files where it cannot be told from them."""
+        self.store = store
         self._geometry = geometry
         self._stack = ExitStack()
         self._open: dict[str, Reader] = {}
         self._framings: dict[str, Framing] = {}
-        self._bases = [segment.base_offset for segment in listing.segments]
+        self._bases = [segment.base_offset for segment in store.segments]
 
     def __enter__(self) -> Self:
         """Enter."""
@@ -75,7 +75,7 @@ class StoreReader:
         if location not in self._open:
             if len(self._open) >= _OPEN_FILES:
                 self._close()
-            storage = storage_of(location, self.listing.options)
+            storage = storage_of(location, self.store.options)
             self._open[location] = self._stack.enter_context(storage.open(location))
         return self._open[location]
 
@@ -84,7 +84,7 @@ class StoreReader:
         place = bisect_right(self._bases, physical_offset) - 1
         if place < 0:
             return None
-        segment = self.listing.segments[place]
+        segment = self.store.segments[place]
         return segment if physical_offset < segment.base_offset + segment.readable else None
 
     def framing(self, segment: Segment) -> Framing:
@@ -152,10 +152,10 @@ class StoreReader:
     @cached_property
     def index_geometry(self) -> Geometry | None:
         """The geometry of the index files: as given, as their sizes say, or None where nothing tells."""
-        files = self.listing.index_files
+        files = self.store.index_files
         if self._geometry or not files:
             return self._geometry
-        told = geometry_of_index(self.listing)
+        told = geometry_of_index(self.store)
         return told.geometry if told and {file.size for file in files} == {told.geometry.file_size} else None
 
     def index_readers(self) -> list[IndexReader]:
@@ -163,14 +163,14 @@ class StoreReader:
         return list(self._index_readers(self.index_geometry)) if self.index_geometry else []
 
     def _index_readers(self, geometry: Geometry) -> Iterator[IndexReader]:
-        for file in reversed(self.listing.index_files):
+        for file in reversed(self.store.index_files):
             yield IndexReader(_reading(self, file.location), geometry, file.location)
 
     @cached_property
     def queues(self) -> Mapping[tuple[str, int], Queue]:
         """Every queue that has files, by topic and queue id."""
         files: dict[tuple[str, int], list[StoredFile]] = {}
-        for file in self.listing.queue_files:
+        for file in self.store.queue_files:
             about = file.about
             if about.kind is not FileKind.CONSUME_QUEUE_EXT and about.topic is not None and about.queue_id is not None:
                 files.setdefault((about.topic, about.queue_id), []).append(file)
@@ -195,7 +195,7 @@ class StoreReader:
         """Return the number of a queue's first unit that points into the log, and the one behind its last."""
         end = self._unit_end(queue)
         first = _base_offset(queue.files[0]) // queue.unit_size
-        start = self.listing.start_offset
+        start = self.store.start_offset
         # As ConsumeQueue#correctMinOffset does, units of deleted segments are left out: offsets ascend in a queue.
         low, high = first, end
         while low < high:
@@ -229,7 +229,7 @@ class StoreReader:
     @cached_property
     def topic_config(self) -> Mapping[str, Mapping[str, Any]]:
         """What the broker's `config/topics.json` says of each topic; empty where it is missing or unreadable."""
-        file = next((file for file in self.listing.other_files if file.about.path == "config/topics.json"), None)
+        file = next((file for file in self.store.other_files if file.about.path == "config/topics.json"), None)
         if file is None:
             return {}
         try:

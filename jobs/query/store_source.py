@@ -54,7 +54,7 @@ class StoreSource:
 
     @property
     def _log_is_searched(self) -> bool:
-        size = sum(segment.readable for segment in self.reader.listing.segments)
+        size = sum(segment.readable for segment in self.reader.store.segments)
         return self._view.through_log or size <= LOG_SEARCHED_UNASKED
 
     def at(self, physical_offset: int, host: Host | None = None) -> Message | None:
@@ -64,14 +64,14 @@ class StoreSource:
 
     def place(self, physical_offset: int) -> Reason:
         """Say what stands at an offset where no message begins."""
-        listing = self.reader.listing
-        if physical_offset < listing.start_offset:
-            text = f"offset {physical_offset} is deleted: the log begins at {listing.start_offset}"
+        store = self.reader.store
+        if physical_offset < store.start_offset:
+            text = f"offset {physical_offset} is deleted: the log begins at {store.start_offset}"
             return Reason(ReasonKind.SEGMENT_DELETED, text)
         segment = self.reader.segment_for(physical_offset)
         if segment is None:
-            kind = ReasonKind.BEHIND_LOG if physical_offset >= listing.end_offset else ReasonKind.SEGMENT_DELETED
-            text = f"offset {physical_offset} is in no file of the log, which ends at {listing.end_offset}"
+            kind = ReasonKind.BEHIND_LOG if physical_offset >= store.end_offset else ReasonKind.SEGMENT_DELETED
+            text = f"offset {physical_offset} is in no file of the log, which ends at {store.end_offset}"
             return Reason(kind, text)
         begin, end = self.reader.record_around(segment, physical_offset)
         if begin < physical_offset < end:
@@ -79,7 +79,7 @@ class StoreSource:
             named = f", {record.offset_id}" if record else ""
             text = f"offset {physical_offset} points inside the record at {begin}{named}"
             return Reason(ReasonKind.INSIDE_RECORD, text)
-        if segment.base_offset == newest_written(listing):
+        if segment.base_offset == newest_written(store):
             text = f"offset {physical_offset} is behind the last record, which ends at {end}"
             return Reason(ReasonKind.BEHIND_LOG, text)
         text = f"no record begins at offset {physical_offset}: the records of {segment.location} end at {end}"
@@ -125,25 +125,25 @@ class StoreSource:
         return sorted({record.store_host for record in self._samples()})
 
     def _samples(self) -> Iterator[MessageRecord]:
-        listing = self.reader.listing
-        newest = newest_written(listing)
-        for segment in listing.segments:
-            if segment.base_offset in {listing.start_offset, newest}:
+        store = self.reader.store
+        newest = newest_written(store)
+        for segment in store.segments:
+            if segment.base_offset in {store.start_offset, newest}:
                 record = self.reader.first_record(segment)
                 if record:
                     yield record
 
     def coverage(self) -> Coverage:
         """Say what is there; the newest time as the checkpoint or the index files have it."""
-        listing = self.reader.listing
+        store = self.reader.store
         times = [record.store_timestamp for record in self._samples()]
         newest = [*times, *(file.header.end_timestamp for file in self.reader.index_readers()[:1]), *self._flushed()]
         return Coverage(
-            listing.start_offset, listing.end_offset, times[0] if times else None, max(newest) if times else None
+            store.start_offset, store.end_offset, times[0] if times else None, max(newest) if times else None
         )
 
     def _flushed(self) -> Iterator[int]:
-        for file in self.reader.listing.other_files:
+        for file in self.reader.store.other_files:
             if file.about.kind is FileKind.CHECKPOINT and file.size >= CHECKPOINT.size:
                 data = bytes(self.reader.file(file.location).read(0, CHECKPOINT.size))
                 yield decode_checkpoint(data).physical_timestamp

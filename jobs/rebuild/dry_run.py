@@ -12,8 +12,8 @@ from jobs.products.index.explanation import Explained, refused_for
 from jobs.products.index.survivors import refusal
 from jobs.products.queues.settings import QueueSettings
 from jobs.rebuild.index import Request, look
-from jobs.store.listing import StoreListing
 from jobs.store.ranges import describe, holes, plan_ranges
+from jobs.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,36 +78,36 @@ class DryRun:
 
 def dry_run_of_index(request: Request, options: dict[str, str]) -> DryRun:
     """Return what `rebuild` of the index would do; the log is not read, and nothing is written."""
-    listing, files, settings = look(request, options, request.care)
+    store, files, settings = look(request, options, request.care)
     geometry = settings.geometry.value
     reasons = {file.name: refusal(file, geometry) for file in files} if request.lost_only else {}
     which = "the index files that are missing" if request.lost_only else "index files"
     return DryRun(
-        listing.root,
+        store.root,
         request.out,
         {**settings.describe(), "lost_only": request.lost_only},
         list(settings.lines()),
-        describe(plan_ranges(listing)),
-        _gaps(listing),
+        describe(plan_ranges(store)),
+        _gaps(store),
         f"{which}, {geometry.file_size} bytes each, up to {geometry.capacity} keys a file",
         [name for name, reason in reasons.items() if reason is None],
         [refused_for(file, reason) for file in files if (reason := reasons.get(file.name)) is not None],
     )
 
 
-def dry_run_of_queues(listing: StoreListing, out: str, settings: QueueSettings) -> DryRun:
+def dry_run_of_queues(store: Store, out: str, settings: QueueSettings) -> DryRun:
     """Return what a rebuild of the queues would do; the log is not read, and nothing is written."""
     sizes = ", ".join(f"{size} bytes ({kind.value})" for kind, size in settings.file_sizes.items())
     return DryRun(
-        listing.root,
+        store.root,
         out,
         settings.describe(),
         [f"  as RocketMQ {settings.release} writes them ({settings.release_origin})"],
-        describe(plan_ranges(listing)),
-        _gaps(listing),
+        describe(plan_ranges(store)),
+        _gaps(store),
         f"the files of every queue that the log has messages of: {sizes}",
     )
 
 
-def _gaps(listing: StoreListing) -> list[tuple[int, int]]:
-    return [(start, end) for _, start, end in holes(listing.segments)]
+def _gaps(store: Store) -> list[tuple[int, int]]:
+    return [(start, end) for _, start, end in holes(store.segments)]

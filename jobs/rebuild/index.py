@@ -25,9 +25,9 @@ from jobs.storage import storage_of
 from jobs.storage.local import Care
 from jobs.storage.locations import is_local, join, local_path, normalise
 from jobs.storage.scratch import PREFIX, Scratch, scratch_beside
-from jobs.store.listing import StoreListing, list_store
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import ListedLog
+from jobs.store.store import Store, list_store
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.layout import IndexHeader
 
@@ -104,15 +104,15 @@ class Result:
 
 def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Result:
     """Build the files and the manifest in the output directory."""
-    listing, files, settings = look(request, options, request.care.shared_by(workers.width) if request.care else None)
+    store, files, settings = look(request, options, request.care.shared_by(workers.width) if request.care else None)
     directory = normalise(request.out)  # a relative path is one of ours, not of the tasks
     with scratch_beside(directory, options) as scratch:
         if request.lost_only:
-            plan = _plan_lost(request, workers, listing, files, settings, scratch)
+            plan = _plan_lost(request, workers, store, files, settings, scratch)
         else:
-            plan = _plan_all(request, workers, listing, settings, scratch)
+            plan = _plan_all(request, workers, store, settings, scratch)
         result = Result(
-            listing.root, request.out, settings, request.lost_only, len(plan.row), plan.row.records, plan.row.damage,
+            store.root, request.out, settings, request.lost_only, len(plan.row), plan.row.records, plan.row.damage,
             survivors=[_describe_survivor(explained) for explained in plan.explained],
             replaced=sorted(name for build in plan.builds for name in build.replaces),
         )  # fmt: skip
@@ -129,11 +129,11 @@ def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Resu
     return result
 
 
-def look(request: Request, options: dict[str, str], care: Care | None) -> tuple[StoreListing, list[RealFile], Settings]:
+def look(request: Request, options: dict[str, str], care: Care | None) -> tuple[Store, list[RealFile], Settings]:
     """Return what there is and what to build by; `UndecidedError` for what has to be given."""
-    listing = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
-    files = real_files(listing)
-    return listing, files, settle(listing, files, request.wanted)
+    store = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
+    files = real_files(store)
+    return store, files, settle(store, files, request.wanted)
 
 
 class _Plan(NamedTuple):
@@ -142,10 +142,10 @@ class _Plan(NamedTuple):
     explained: Sequence[Explained] = ()
 
 
-def _plan_all(request: Request, workers: Workers, listing: StoreListing, settings: Settings, scratch: Scratch) -> _Plan:
-    ranges = plan_ranges(listing, range_size=request.range_size)
-    row = collect_keys(workers, ListedLog(listing, ranges), settings.rules.value, scratch)
-    maker = _Maker(listing, settings, row)
+def _plan_all(request: Request, workers: Workers, store: Store, settings: Settings, scratch: Scratch) -> _Plan:
+    ranges = plan_ranges(store, range_size=request.range_size)
+    row = collect_keys(workers, ListedLog(store, ranges), settings.rules.value, scratch)
+    maker = _Maker(store, settings, row)
     planned = plan_all(_log(row), settings.geometry.value.capacity)
     names = names_between([maker.time(plan.start) for plan in planned], settings.zone.value)
     return _Plan(row, [maker.build(name, plan) for name, plan in zip(names, planned, strict=True)])
@@ -158,14 +158,14 @@ def _log(row: KeyRow) -> Log:
 def _plan_lost(  # noqa: PLR0913, PLR0917 - the actors of the story
     request: Request,
     workers: Workers,
-    listing: StoreListing,
+    store: Store,
     files: Sequence[RealFile],
     settings: Settings,
     scratch: Scratch,
 ) -> _Plan:
     geometry = settings.geometry.value
-    ranges = plan_ranges(listing, range_size=request.range_size)
-    explanation = explain(workers, ListedLog(listing, ranges), files, geometry, settings.rules.value, scratch)
+    ranges = plan_ranges(store, range_size=request.range_size)
+    explanation = explain(workers, ListedLog(store, ranges), files, geometry, settings.rules.value, scratch)
     kept = [
         explained.survivor
         for explained in explanation.files
@@ -174,13 +174,13 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - the actors of the story
     damaged = [explained.real.name for explained in explanation.files if explained.verdict.is_damage]
     last_is_kept = bool(kept) and kept[-1].real.name == explanation.files[-1].real.name
     builds = lost_files(
-        listing, settings, explanation.row, kept, damaged, complete_last=last_is_kept and not request.broker_runs
+        store, settings, explanation.row, kept, damaged, complete_last=last_is_kept and not request.broker_runs
     )
     return _Plan(explanation.row, builds, explanation.files)
 
 
 def lost_files(  # noqa: PLR0913 - what there is
-    listing: StoreListing,
+    store: Store,
     settings: Settings,
     row: KeyRow,
     kept: Sequence[Survivor],
@@ -190,7 +190,7 @@ def lost_files(  # noqa: PLR0913 - what there is
 ) -> list[ToBuild]:
     """Return the files to be built so that, with those *kept*, nothing is missing; *damaged* ones are replaced."""
     geometry = settings.geometry.value
-    maker = _Maker(listing, settings, row)
+    maker = _Maker(store, settings, row)
     anchors = [survivor.anchor(geometry) for survivor in kept]
     builds: list[ToBuild] = []
     if complete_last and not anchors[-1].is_full and anchors[-1].end < len(row):
@@ -224,10 +224,10 @@ def _named(
 class _Maker:
     """Turns plans into recipes."""
 
-    def __init__(self, listing: StoreListing, settings: Settings, row: KeyRow) -> None:
+    def __init__(self, store: Store, settings: Settings, row: KeyRow) -> None:
         self._settings = settings
         self._row = row
-        self._options = dict(listing.options)
+        self._options = dict(store.options)
 
     def time(self, start: int) -> int:
         """Return the store time of the message that made the file."""

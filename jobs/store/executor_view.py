@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from jobs.storage.locations import is_local
-from jobs.store.listing import Segment
+from jobs.store.store import Segment
 
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 _MANY = 64  # paths: beyond, whole directories are listed, which costs one look each

@@ -6,23 +6,21 @@ from functools import cache
 
 from jobs.storage import storage_of
 from jobs.storage.model import Reader
-from jobs.store.listing import StoreListing
+from jobs.store.store import Store
 from rmq_formats.indexfile.geometry import IndexBytes, ToldGeometry, told_geometry
 from rmq_formats.layout import Buffer
 
 
-def geometry_of_index(
-    listing: StoreListing, hash_slots: int | None = None, index_num: int | None = None
-) -> ToldGeometry | None:
+def geometry_of_index(store: Store, hash_slots: int | None = None, index_num: int | None = None) -> ToldGeometry | None:
     """Return the geometry that a store's index files tell, opening no more of them than are needed for it."""
     with ExitStack() as stack:
 
         @cache
         def opened(location: str) -> Reader:
-            file: Reader = stack.enter_context(storage_of(location, listing.options).open(location))
+            file: Reader = stack.enter_context(storage_of(location, store.options).open(location))
             return file
 
-        files = [IndexBytes(file.size, _reading(opened, file.location)) for file in listing.index_files]
+        files = [IndexBytes(file.size, _reading(opened, file.location)) for file in store.index_files]
         return told_geometry(files, hash_slots, index_num)
 
 

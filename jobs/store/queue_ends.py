@@ -12,8 +12,8 @@ from functools import partial
 from typing import NamedTuple
 
 from jobs.products.queues.settings import is_closed
-from jobs.store.listing import StoreListing, with_queues_of_now
 from jobs.store.queue_files import StoredQueue, is_written, stored_queues
+from jobs.store.store import Store, with_queues_of_now
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.unit import QueueName
 
@@ -40,7 +40,7 @@ class _Seen(NamedTuple):
 
 def look(
     workers: Workers,
-    listing: StoreListing,
+    store: Store,
     watermarks: Mapping[QueueName, int] | None = None,
     from_offset: int = 0,
     takes: Callable[[str], bool] | None = None,
@@ -52,19 +52,19 @@ def look(
     looked at for how far the log was dispatched, no more.
     """
     known = watermarks or {}
-    every = stored_queues(listing)
-    looks = _look_at_all(workers, [_Wish(queue, known.get(queue.name), from_offset) for queue in every], listing)
+    every = stored_queues(store)
+    looks = _look_at_all(workers, [_Wish(queue, known.get(queue.name), from_offset) for queue in every], store)
     dispatched = max((seen.physical_end for seen in looks), default=0)
-    closed = is_closed(listing)
+    closed = is_closed(store)
     first = {queue.name: seen for queue, seen in zip(every, looks, strict=True)}
     # What was dispatched may lie in a file, or a queue, that was made after the store was listed.
-    queues = every if closed else stored_queues(with_queues_of_now(listing))
+    queues = every if closed else stored_queues(with_queues_of_now(store))
     queues = [queue for queue in queues if takes is None or takes(queue.name.topic)]
     if closed:
         seen = [first[queue.name] for queue in queues]
     else:
         wishes = [_again(queue, first.get(queue.name), known.get(queue.name), from_offset) for queue in queues]
-        seen = _look_at_all(workers, wishes, listing)
+        seen = _look_at_all(workers, wishes, store)
     return Look(
         tuple(queues),
         tuple(max(first.get(queue.name, at).watermark, queue.start) for queue, at in zip(queues, seen, strict=True)),
@@ -86,9 +86,9 @@ def _again(queue: StoredQueue, seen: _Seen | None, known: int | None, from_offse
     return _Wish(queue, known, from_offset) if seen is None else _Wish(queue, seen.end, EVERYTHING)
 
 
-def _look_at_all(workers: Workers, wishes: Sequence[_Wish], listing: StoreListing) -> list[_Seen]:
+def _look_at_all(workers: Workers, wishes: Sequence[_Wish], store: Store) -> list[_Seen]:
     parts = [wishes[at : at + _AT_ONCE] for at in range(0, len(wishes), _AT_ONCE)]
-    task = partial(_look_at, limit=listing.end_offset)
+    task = partial(_look_at, limit=store.end_offset)
     return [seen for part in workers.map(parts, task) for seen in part]
 
 

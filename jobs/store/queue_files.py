@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from jobs.storage import storage_of
 from jobs.storage.local import next_written
-from jobs.store.listing import StoreListing
+from jobs.store.store import Store
 from rmq_formats.consumequeue.build import UNITS
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
@@ -151,11 +151,11 @@ def is_gone(units: Units) -> NDArray[np.bool_]:
     return gone
 
 
-def stored_queues(listing: StoreListing) -> list[StoredQueue]:
+def stored_queues(store: Store) -> list[StoredQueue]:
     """Return the queues that have files, sorted by name."""
     files: dict[QueueName, list[QueueFile]] = {}
     extensions: dict[tuple[str, int], list[QueueFile]] = {}
-    for stored in listing.queue_files:
+    for stored in store.queue_files:
         about = stored.about
         file = QueueFile(stored.location, about.base_offset or 0, stored.size)
         if about.kind in KINDS:
@@ -166,7 +166,7 @@ def stored_queues(listing: StoreListing) -> list[StoredQueue]:
         StoredQueue(
             name,
             tuple(sorted(files[name], key=lambda file: file.base_offset)),
-            listing.options,
+            store.options,
             tuple(sorted(extensions.get((name.topic, name.queue_id), ()), key=lambda file: file.base_offset)),
         )
         for name in sorted(files)
@@ -177,17 +177,17 @@ def _name(about: StoreFile) -> QueueName:
     return QueueName(KINDS[about.kind], about.topic or "", about.queue_id or 0)
 
 
-def file_sizes(listing: StoreListing) -> dict[FileKind, int]:
+def file_sizes(store: Store) -> dict[FileKind, int]:
     """Return the size that most files of each kind of queue have."""
     sizes: dict[FileKind, Counter[int]] = {}
-    for stored in listing.queue_files:
+    for stored in store.queue_files:
         sizes.setdefault(stored.about.kind, Counter())[stored.size] += 1
     return {kind: max(counter, key=lambda size: (counter[size], size)) for kind, counter in sizes.items()}
 
 
-def plain_file_size(listing: StoreListing, configured: int | None = None) -> int:
+def plain_file_size(store: Store, configured: int | None = None) -> int:
     """Return the size of a plain queue's files: as given, as the files are, or the broker's default."""
-    return configured or file_sizes(listing).get(FileKind.CONSUME_QUEUE) or DEFAULT_FILE_SIZE
+    return configured or file_sizes(store).get(FileKind.CONSUME_QUEUE) or DEFAULT_FILE_SIZE
 
 
 def chunks(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:

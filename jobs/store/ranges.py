@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from jobs.storage import storage_of
-from jobs.store.listing import Segment, StoreListing
+from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.layout import BLANK
 
 DEFAULT_RANGE_SIZE = 256 << 20
@@ -47,7 +47,7 @@ class Range:
 
 
 def plan_ranges(
-    listing: StoreListing,
+    store: Store,
     from_offset: int = 0,
     range_size: int = DEFAULT_RANGE_SIZE,
     store_timestamp: int | None = None,
@@ -59,11 +59,11 @@ def plan_ranges(
     *store_timestamp* is that of the last record before *from_offset*; *settled_until* is the time that the newest
     records may have.
     """
-    newest = newest_written(listing)
-    range_size = _range_size(listing, from_offset, range_size)
-    options = dict(listing.options)  # one for all: there may be very many ranges
+    newest = newest_written(store)
+    range_size = _range_size(store, from_offset, range_size)
+    options = dict(store.options)  # one for all: there may be very many ranges
     ranges: list[Range] = []
-    for segment in listing.segments:
+    for segment in store.segments:
         start = max(from_offset - segment.base_offset, 0)
         ranges += [
             Range(
@@ -83,10 +83,10 @@ def plan_ranges(
     return ranges
 
 
-def _range_size(listing: StoreListing, from_offset: int, asked: int) -> int:
+def _range_size(store: Store, from_offset: int, asked: int) -> int:
     """Return the size that is asked for, or twice that, or four times …, so that a driver can hold the plan."""
     size = asked
-    while listing.end_offset - max(from_offset, listing.start_offset) > size * MOST_RANGES:
+    while store.end_offset - max(from_offset, store.start_offset) > size * MOST_RANGES:
         size *= 2
     return size
 
@@ -106,15 +106,15 @@ class Newest(NamedTuple):
     beginning: bytes | None  # its first bytes; empty where they cannot be read, None where it had just been deleted
 
 
-def newest_segment(listing: StoreListing) -> Newest | None:
+def newest_segment(store: Store) -> Newest | None:
     """
     Return the newest segment that has been written to.
 
     A broker makes the next file before it needs it, so the last one may be all zeros; one look at each such file tells.
     """
-    for segment in reversed(listing.segments):
+    for segment in reversed(store.segments):
         try:
-            beginning = beginning_of(segment, listing)
+            beginning = beginning_of(segment, store)
         except OSError:  # what a file system never stored is read from no disk
             return Newest(segment, b"")
         if beginning is None or any(beginning[: BLANK.size]):  # what retention took had been written to
@@ -122,16 +122,16 @@ def newest_segment(listing: StoreListing) -> Newest | None:
     return None
 
 
-def newest_written(listing: StoreListing) -> int | None:
+def newest_written(store: Store) -> int | None:
     """Return where the newest segment begins that has been written to."""
-    newest = newest_segment(listing)
+    newest = newest_segment(store)
     return newest.segment.base_offset if newest else None
 
 
-def beginning_of(segment: Segment, listing: StoreListing) -> bytes | None:
+def beginning_of(segment: Segment, store: Store) -> bytes | None:
     """Return the first bytes of a segment, enough to tell its first record from another; None when it is gone."""
     try:
-        with storage_of(segment.location, listing.options).open(segment.location) as file:
+        with storage_of(segment.location, store.options).open(segment.location) as file:
             return bytes(file.read(0, _BEGINNING))
     except FileNotFoundError:
         return None

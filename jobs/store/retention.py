@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from jobs.store.chain import Outcome, Task
-from jobs.store.listing import StoreListing, list_again
 from jobs.store.ranges import Newest, Range, beginning_of
+from jobs.store.store import Store, list_again
 from jobs.store.workers import Workers
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ _TIMES = 3  # that a look is begun
 class ListedLog(NamedTuple):
     """A log as it was listed, and the ranges that it is read in."""
 
-    listing: StoreListing
+    store: Store
     ranges: Sequence[Range]
 
 
@@ -35,7 +35,7 @@ def gone_ranges(outcomes: Sequence[Outcome[T]]) -> list[tuple[int, int]]:
     return [(outcome.range.start_offset, outcome.range.end_offset) for outcome in outcomes if outcome.seen.gone]
 
 
-def confirm_gone(listing: StoreListing, outcomes: Sequence[Outcome[T]]) -> None:
+def confirm_gone(store: Store, outcomes: Sequence[Outcome[T]]) -> None:
     """
     Accept that segments were deleted while they were read, if that is what happened.
 
@@ -45,7 +45,7 @@ def confirm_gone(listing: StoreListing, outcomes: Sequence[Outcome[T]]) -> None:
     gone = [outcome.range for outcome in outcomes if outcome.seen.gone]
     if not gone:
         return
-    now = list_again(listing)
+    now = list_again(store)
     if now.segments and now.start_offset >= max(range_.end_offset for range_ in gone):
         return
     is_cut_back = now.segments and now.segments[-1].base_offset < min(range_.base_offset for range_ in gone)
@@ -53,23 +53,23 @@ def confirm_gone(listing: StoreListing, outcomes: Sequence[Outcome[T]]) -> None:
     raise kind(errno.ENOENT, "disappeared while it was read, and not by retention", gone[0].location)
 
 
-def confirm_uncut(listing: StoreListing, newest: Newest | None) -> None:
+def confirm_uncut(store: Store, newest: Newest | None) -> None:
     """
     Raise `CutBackError` if the *newest* segment of before the reading is not there any more, unless by retention.
 
     The segments before it were read as final: what is no record in them never will be. That is true only as long as
     no recovery has deleted the files behind them, and had them written anew.
     """
-    if newest is None or (newest.beginning is not None and _still_begins(newest, listing)):
+    if newest is None or (newest.beginning is not None and _still_begins(newest, store)):
         return
-    if list_again(listing).start_offset > newest.segment.base_offset:
+    if list_again(store).start_offset > newest.segment.base_offset:
         return
     raise CutBackError(errno.ESTALE, "the log was cut back while it was read", newest.segment.location)
 
 
-def _still_begins(newest: Newest, listing: StoreListing) -> bool:
+def _still_begins(newest: Newest, store: Store) -> bool:
     try:
-        now = beginning_of(newest.segment, listing)
+        now = beginning_of(newest.segment, store)
     except OSError:
         return True  # nothing says otherwise
     # Zeros may be what the broker had not written yet.
@@ -81,7 +81,7 @@ def read_what_stays(
 ) -> list[Outcome[T]]:
     """Run *task* on the ranges of a log; return those behind the last segment that was deleted meanwhile."""
     outcomes = workers.ranges(log.ranges, task, discard)
-    confirm_gone(log.listing, outcomes)
+    confirm_gone(log.store, outcomes)
     gone = {outcome.range.location for outcome in outcomes if outcome.seen.gone}
     first = max((number for number, outcome in enumerate(outcomes, 1) if outcome.range.location in gone), default=0)
     for outcome in outcomes[:first]:
@@ -89,14 +89,14 @@ def read_what_stays(
     return outcomes[first:]
 
 
-def begun_again(listing: StoreListing, look: Callable[[StoreListing], T]) -> T:
+def begun_again(store: Store, look: Callable[[Store], T]) -> T:
     """Have a *look* at a store; once more, at what is listed by then, where its oldest files were deleted meanwhile."""
     for _ in range(_TIMES - 1):
         try:
-            return look(listing)
+            return look(store)
         except FileNotFoundError:
-            now = list_again(listing)
-            if now == listing or now.end_offset < listing.end_offset:
+            now = list_again(store)
+            if now == store or now.end_offset < store.end_offset:
                 raise
-            listing = now
-    return look(listing)
+            store = now
+    return look(store)

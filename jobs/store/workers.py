@@ -11,8 +11,8 @@ from jobs.console.progress import Work, of_spark_job
 from jobs.launch.session import await_workers, hadoop_options
 from jobs.store.chain import Outcome, Task, chained, run_range, run_ranges
 from jobs.store.executor_view import seen_by_executors, unseen
-from jobs.store.listing import Segment
 from jobs.store.ranges import Range
+from jobs.store.store import Segment
 from rmq_formats.errors import FormatError
 
 Item = TypeVar("Item")

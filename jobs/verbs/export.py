@@ -111,10 +111,10 @@ def _sizes_of_lake(spark: "SparkSession", lake: str) -> list[int]:
 def _sizes_of_store(spark: "SparkSession", store: str, commitlog: tuple[str, ...] | None) -> list[int]:
     """Return the sizes of a store's segments."""
     from jobs.launch.session import hadoop_options
-    from jobs.store.listing import list_store
+    from jobs.store.store import list_store
 
-    listing = list_store(store, commitlog=commitlog or (), options=hadoop_options(spark))
-    return [segment.readable for segment in listing.segments]
+    segments = list_store(store, commitlog=commitlog or (), options=hadoop_options(spark)).segments
+    return [segment.readable for segment in segments]
 
 
 def _say_dry_run(sizes: "Sequence[int]", kind: str, out: Path, *, as_json: bool, quiet: bool) -> None:

@@ -20,7 +20,7 @@ from jobs.inspect.report import Health, StoreReport
 from jobs.inspect.state import inspect_state
 from jobs.inspect.text import dashboard
 from jobs.launch.arguments import file_system_options
-from jobs.store.listing import list_store
+from jobs.store.store import list_store
 
 _EPILOG = """\
 \b
@@ -52,17 +52,17 @@ def command(*, place: StorePlace, deep: bool, as_json: bool, quiet: bool) -> Exi
     return ExitCode.DAMAGE if report.health is Health.DAMAGED else ExitCode.CLEAN
 
 
-def inspect_store(store: str, commitlog: Sequence[str], *, deep: bool, progress: "_Progress") -> StoreReport:
+def inspect_store(root: str, commitlog: Sequence[str], *, deep: bool, progress: "_Progress") -> StoreReport:
     """Look at a store, part by part."""
-    listing = list_store(store, commitlog=commitlog, options=file_system_options())
+    store = list_store(root, commitlog=commitlog, options=file_system_options())
     problems, marks = Problems(), MarkCollector()
-    state = inspect_state(listing, marks, problems)
-    queues = inspect_queues(listing, problems)
-    index = inspect_index(listing, marks, problems)
+    state = inspect_state(store, marks, problems)
+    queues = inspect_queues(store, problems)
+    index = inspect_index(store, marks, problems)
     known = [*queues.known_records(), *(() if index.last_offset is None else (index.last_offset,))]
-    progress.total = sum(segment.size for segment in listing.segments) if deep else 0
-    log = LogInspector(listing, problems, known, marks.see, progress.passed).inspect(deep=deep)
-    return StoreReport(listing.root, log, queues, index, state, marks.eras(), problems, deep=deep)
+    progress.total = sum(segment.size for segment in store.segments) if deep else 0
+    log = LogInspector(store, problems, known, marks.see, progress.passed).inspect(deep=deep)
+    return StoreReport(store.root, log, queues, index, state, marks.eras(), problems, deep=deep)
 
 
 class _Progress:

@@ -37,9 +37,9 @@ from jobs.storage.local import Care, LocalStorage, flush_directory
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.scratch import scratch_beside
 from jobs.store.beside_broker import broker_process, care_beside, check_room
-from jobs.store.listing import StoreListing, list_store
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import ListedLog, read_what_stays
+from jobs.store.store import Store, list_store
 from jobs.store.workers import Workers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.unit import QueueKind
@@ -89,45 +89,45 @@ class Summary:
 
 def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Summary:
     """Write the queues and the manifest into the output directory."""
-    listing, settings = look(request, options, request.care.shared_by(workers.width) if request.care else None)
+    store, settings = look(request, options, request.care.shared_by(workers.width) if request.care else None)
     out = request.out.absolute()  # a relative path is one of ours, not of the tasks
     out.mkdir(parents=True, exist_ok=True)
     with scratch_beside(str(out), {}) as scratch:
         recipe = Recipe(
             settings.rules, dict(settings.file_sizes), settings.ext_file_size, request.groups, str(out), scratch
         )
-        log = ListedLog(listing, plan_ranges(listing, listing.start_offset, request.range_size))
+        log = ListedLog(store, plan_ranges(store, store.start_offset, request.range_size))
         outcomes = read_what_stays(workers, log, partial(collect, recipe), partial(discard, recipe))
         files = [outcome.payload.units for outcome in outcomes]
         groups = [group for group in range(request.groups) if any(file.sections[group].units for file in files)]
         built = workers.map(groups, partial(build_group, recipe=recipe, ranges=files))
     queues = sorted((queue for group in built for queue in group), key=lambda queue: queue.name)
     summary = Summary(
-        listing.root,
+        store.root,
         str(request.out),
         settings.release,
         settings.release_origin,
         recipe.file_sizes[QueueKind.PLAIN],
-        outcomes[0].range.start_offset if outcomes else listing.end_offset,
+        outcomes[0].range.start_offset if outcomes else store.end_offset,
         sum(outcome.payload.records for outcome in outcomes),
         sum(queue.units for queue in queues),
         len(queues),
         sum(len(queue.files) for queue in queues),
         sum(outcome.payload.damaged for outcome in outcomes),
     )
-    summary.notes = list(_notes(listing, recipe, queues, summary))
+    summary.notes = list(_notes(store, recipe, queues, summary))
     _check(request.out, queues)
     _write_manifest(request.out, recipe, queues, summary)
     return summary
 
 
-def look(request: Request, options: dict[str, str], care: Care | None) -> tuple[StoreListing, QueueSettings]:
+def look(request: Request, options: dict[str, str], care: Care | None) -> tuple[Store, QueueSettings]:
     """Return what there is and what to build by; `UndecidedError` for what has to be given."""
-    listing = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
-    return listing, settle_queues(listing, request.conf, request.release, request.file_size)
+    store = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
+    return store, settle_queues(store, request.conf, request.release, request.file_size)
 
 
-def _notes(listing: StoreListing, recipe: Recipe, queues: Sequence[BuiltQueue], summary: Summary) -> Iterator[str]:
+def _notes(store: Store, recipe: Recipe, queues: Sequence[BuiltQueue], summary: Summary) -> Iterator[str]:
     """Yield what the log could not tell, and what differs from a healthy log."""
     beginning = [queue for queue in queues if queue.first_queue_offset > 0 and queue.name.kind is QueueKind.PLAIN]
     if beginning:
@@ -152,7 +152,7 @@ def _notes(listing: StoreListing, recipe: Recipe, queues: Sequence[BuiltQueue], 
         yield f"{len(refused)} queues are not written: no folder can have their topic's name ({_named(refused)})"
     if recipe.ext_file_size is not None:
         yield "ConsumeQueueExt units are made without filter bitmaps, which no log holds"
-    if has_rocksdb_queues(listing):
+    if has_rocksdb_queues(store):
         yield "this store's own queues are in RocksDB (storeType=defaultRocksDB); these are those of storeType=default"
     if summary.damaged_bytes:
         yield f"{summary.damaged_bytes} bytes of the log are damaged: units of the records lost there are missing"
@@ -232,26 +232,26 @@ def command(  # noqa: PLR0913 - one argument an option
     quiet: bool,
 ) -> ExitCode:
     """Write the queues of STORE anew from its log: DIR/<topic>/<queue id>/<20 digits>, byte for byte a broker's."""
-    store = place.store
+    root = place.store
     if not is_local(out):
         raise click.UsageError(f"--out {out}: queues are written front to back, into a directory of this machine")
     target = Path(local_path(out))
     if not _unused(target):
         raise click.UsageError(f"--out {out}: the directory is not empty")
-    if is_local(store) and target.is_relative_to(local_path(store)):
+    if is_local(root) and target.is_relative_to(local_path(root)):
         raise click.UsageError(f"--out {out}: nothing is written inside a store")
     from jobs.launch.session import hadoop_options, spark_session
     from jobs.store.workers import SparkWorkers
 
     conf = place.conf()
     directories = place.log_directories(conf)
-    care = care_beside(store, max_rate)
+    care = care_beside(root, max_rate)
     spark = spark_session("rmq-lake rebuild-consumequeue", half=care is not None)
-    if broker_process(store) is not None:
-        listing = list_store(store, commitlog=directories, options=hadoop_options(spark))
-        check_room(store, out, int(sum(segment.size for segment in listing.segments) * _SHARE_OF_LOG))
+    if broker_process(root) is not None:
+        store = list_store(root, commitlog=directories, options=hadoop_options(spark))
+        check_room(root, out, int(sum(segment.size for segment in store.segments) * _SHARE_OF_LOG))
     request = Request(
-        store,
+        root,
         target,
         directories,
         conf,
@@ -261,8 +261,8 @@ def command(  # noqa: PLR0913 - one argument an option
     )
     try:
         if dry_run:
-            listing, settings = look(request, hadoop_options(spark), care)
-            return say_dry_run(dry_run_of_queues(listing, out, settings), as_json=as_json, quiet=quiet)
+            store, settings = look(request, hadoop_options(spark), care)
+            return say_dry_run(dry_run_of_queues(store, out, settings), as_json=as_json, quiet=quiet)
         summary = rebuild(request, SparkWorkers(spark), hadoop_options(spark))
     except UndecidedError as error:
         raise click.UsageError(str(error)) from error

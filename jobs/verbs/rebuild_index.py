@@ -27,7 +27,7 @@ from jobs.rebuild.install import RefusedError, broker_kept_out, install, plan_in
 from jobs.report.of_rebuild_index import report_of
 from jobs.report.output import write_report
 from jobs.store.beside_broker import broker_process, care_beside, check_room
-from jobs.store.listing import list_store
+from jobs.store.store import list_store
 
 _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files take at most where keys are usual
 
@@ -75,8 +75,8 @@ def command(  # noqa: PLR0913 - one argument an option
     from jobs.launch.session import hadoop_options, spark_session
     from jobs.store.workers import SparkWorkers
 
-    store = place.store
-    if is_inside(out, store):
+    root = place.store
+    if is_inside(out, root):
         raise click.UsageError(f"--out {out}: nothing is written inside a store")
     if advance_checkpoint and not wants_install:
         raise click.UsageError("--advance-checkpoint belongs to --install")
@@ -84,25 +84,25 @@ def command(  # noqa: PLR0913 - one argument an option
     if only_says and report is not None:
         raise click.UsageError("--report belongs to a run: this --dry-run writes nothing")
     conf = place.conf()
-    care = care_beside(store, max_rate)
+    care = care_beside(root, max_rate)
     spark = spark_session("rmq-lake rebuild-index", half=care is not None)
     options = hadoop_options(spark)
     if not is_unused(out, options):
         raise click.UsageError(f"--out {out}: the directory is not empty")
     request = Request(
-        store,
+        root,
         out,
         Wanted(form.hash_slots, form.index_num, form.release, form.time_zone, conf),
         place.log_directories(conf),
         lost_only,
-        broker_process(store) is not None,
+        broker_process(root) is not None,
         care=care,
     )
     if request.broker_runs and wants_install:
-        raise click.UsageError(f"{store}: the broker runs (it holds the file `lock`); stop it first")
+        raise click.UsageError(f"{root}: the broker runs (it holds the file `lock`); stop it first")
     if request.broker_runs:
-        listing = list_store(store, commitlog=request.commitlog, options=options)
-        check_room(store, out, int(sum(segment.size for segment in listing.segments) * _SHARE_OF_LOG))
+        store = list_store(root, commitlog=request.commitlog, options=options)
+        check_room(root, out, int(sum(segment.size for segment in store.segments) * _SHARE_OF_LOG))
     try:
         if only_says:
             return say_dry_run(dry_run_of_index(request, options), as_json=as_json, quiet=quiet)
@@ -111,7 +111,7 @@ def command(  # noqa: PLR0913 - one argument an option
         raise click.UsageError(str(error)) from error
     _tell(result, report, as_json=as_json, quiet=quiet)
     if wants_install and not result.contradictions:
-        _install(store, out, dry_run=dry_run, advance_checkpoint=advance_checkpoint)
+        _install(root, out, dry_run=dry_run, advance_checkpoint=advance_checkpoint)
     return result.exit_code
 
 

@@ -36,9 +36,9 @@ from jobs.report.output import write_report
 from jobs.storage.local import Care
 from jobs.storage.locations import normalise
 from jobs.store.beside_broker import care_beside, check_room
-from jobs.store.listing import StoreListing, list_store
 from jobs.store.ranges import DEFAULT_RANGE_SIZE
 from jobs.store.retention import begun_again
+from jobs.store.store import Store, list_store
 from jobs.store.workers import Workers
 from jobs.verify.findings import PartReport
 from jobs.verify.index import verify_index
@@ -96,24 +96,22 @@ class Verdict:
 def verify(request: Request, workers: Workers, options: Mapping[str, str]) -> Verdict:
     """Return what is wrong with a store."""
     care = request.care.shared_by(workers.width) if request.care else None
-    listing = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
-    log_size = sum(segment.size for segment in listing.segments)
-    check_room(listing.root, request.scratch or gettempdir(), int(log_size * _SHARE_OF_LOG))
+    store = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
+    log_size = sum(segment.size for segment in store.segments)
+    check_room(store.root, request.scratch or gettempdir(), int(log_size * _SHARE_OF_LOG))
     parts = {"queues": _queues, "index": _index}
     return Verdict(
-        listing.root, {name: begun_again(listing, partial(part, request, workers)) for name, part in parts.items()}
+        store.root, {name: begun_again(store, partial(part, request, workers)) for name, part in parts.items()}
     )
 
 
-def _index(request: Request, workers: Workers, listing: StoreListing) -> PartReport:
-    return verify_index(workers, listing, request.wanted, request.range_size, request.scratch)
+def _index(request: Request, workers: Workers, store: Store) -> PartReport:
+    return verify_index(workers, store, request.wanted, request.range_size, request.scratch)
 
 
-def _queues(request: Request, workers: Workers, listing: StoreListing) -> PartReport:
-    releases = known_releases(listing, request.wanted.release)
-    report = verify_queues(
-        workers, listing, queue_rules(listing, releases.value, request.wanted.conf), request.range_size
-    )
+def _queues(request: Request, workers: Workers, store: Store) -> PartReport:
+    releases = known_releases(store, request.wanted.release)
+    report = verify_queues(workers, store, queue_rules(store, releases.value, request.wanted.conf), request.range_size)
     names = ", then ".join(str(release) for _, release in releases.value)
     report.notes.append(f"queues of release {names} ({releases.origin}: {releases.evidence})")
     return report
@@ -186,8 +184,8 @@ def _keep(lake: str, broker: str | None, request: Request, verdict: Verdict, opt
     from jobs.lake.lake import Lake
     from jobs.lake.verifications import record_findings
 
-    listing = list_store(request.store, commitlog=request.commitlog, options=options)
-    record_findings(Lake(normalise(lake), options), listing, broker, verdict.findings)
+    store = list_store(request.store, commitlog=request.commitlog, options=options)
+    record_findings(Lake(normalise(lake), options), store, broker, verdict.findings)
 
 
 def _text(verdict: Verdict, limit: int) -> str:

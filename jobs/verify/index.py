@@ -17,9 +17,9 @@ from jobs.products.index.survivors import real_files
 from jobs.storage import storage_of
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import broker_process
-from jobs.store.listing import StoredFile, StoreListing
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import ListedLog
+from jobs.store.store import Store, StoredFile
 from jobs.store.workers import Workers
 from jobs.verify.findings import PartReport
 from rmq_formats.errors import FormatError
@@ -49,25 +49,25 @@ _CAUSES = {
 
 def verify_index(
     workers: Workers,
-    listing: StoreListing,
+    store: Store,
     wanted: Wanted,
     range_size: int = DEFAULT_RANGE_SIZE,
     scratch_location: str | None = None,
 ) -> PartReport:
     """Return what is wrong with the index files of a store."""
-    files = real_files(listing)
-    notes = list(_notes_on_rocksdb(listing))
+    files = real_files(store)
+    notes = list(_notes_on_rocksdb(store))
     if not files:
         notes.append("there are no index files (messageIndexEnable or indexFileWriteEnable is off, or they are lost)")
         return PartReport(numbers={"files": 0}, notes=notes)
-    settings = settle(listing, files, wanted)
+    settings = settle(store, files, wanted)
     with scratch_for(scratch_location, workers.options) as scratch:
-        explanation = _explain(workers, listing, settings, range_size, scratch)
+        explanation = _explain(workers, store, settings, range_size, scratch)
         findings = [
             *(_finding(explained) for explained in explanation.files if _is_finding(explained)),
             *_gaps(explanation),
-            *_behind(explanation, listing),
-            *_checkpoint_findings(explanation, listing),
+            *_behind(explanation, store),
+            *_checkpoint_findings(explanation, store),
         ]
         notes += _notes(explanation, settings)
         row = explanation.row
@@ -79,11 +79,9 @@ def verify_index(
     return PartReport(findings, numbers, notes)
 
 
-def _explain(
-    workers: Workers, listing: StoreListing, settings: Settings, range_size: int, scratch: Scratch
-) -> Explanation:
-    log = ListedLog(listing, plan_ranges(listing, range_size=range_size))
-    files = real_files(listing)
+def _explain(workers: Workers, store: Store, settings: Settings, range_size: int, scratch: Scratch) -> Explanation:
+    log = ListedLog(store, plan_ranges(store, range_size=range_size))
+    files = real_files(store)
     return explain(workers, log, files, settings.geometry.value, settings.rules.value, scratch)
 
 
@@ -121,7 +119,7 @@ def _gaps(explanation: Explanation) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _behind(explanation: Explanation, listing: StoreListing) -> Iterator[Finding]:
+def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
     """Yield a finding where keys of the log's end are missing and no broker is about to add them."""
     behind = explanation.behind
     if not behind:
@@ -129,8 +127,8 @@ def _behind(explanation: Explanation, listing: StoreListing) -> Iterator[Finding
     total = len(explanation.row)
     first, *_ = explanation.row.keys(total - behind, total - behind + 1)
     last, *_ = explanation.row.keys(total - 1, total)
-    crashed = any(file.about.kind is FileKind.ABORT for file in listing.other_files)
-    running = broker_process(listing.root) is not None
+    crashed = any(file.about.kind is FileKind.ABORT for file in store.other_files)
+    running = broker_process(store.root) is not None
     if (crashed or running) and last.store_timestamp - first.store_timestamp < STALE_MS:
         return
     yield Finding(
@@ -140,10 +138,10 @@ def _behind(explanation: Explanation, listing: StoreListing) -> Iterator[Finding
     )  # fmt: skip
 
 
-def _checkpoint_findings(explanation: Explanation, listing: StoreListing) -> Iterator[Finding]:
+def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Finding]:
     """Hold the checkpoint's index time against the files: it is the end of the newest full one that has a successor."""
-    stored = next((file for file in listing.other_files if file.about.kind is FileKind.CHECKPOINT), None)
-    checkpoint = _checkpoint(stored, listing) if stored else None
+    stored = next((file for file in store.other_files if file.about.kind is FileKind.CHECKPOINT), None)
+    checkpoint = _checkpoint(stored, store) if stored else None
     if checkpoint is None:
         return
     full = [
@@ -154,7 +152,7 @@ def _checkpoint_findings(explanation: Explanation, listing: StoreListing) -> Ite
     last = explanation.files[-1].real.header.end_timestamp
     time = checkpoint.index_timestamp
     # The time is written a moment after the file's successor is made: a kill may come between.
-    crashed = any(file.about.kind is FileKind.ABORT for file in listing.other_files)
+    crashed = any(file.about.kind is FileKind.ABORT for file in store.other_files)
     if time in {*full, last} or (time == 0 and len(full) <= crashed):
         return
     cause = "after a crash the broker would keep files that it should delete" if time > max([*full, last]) else (
@@ -165,8 +163,8 @@ def _checkpoint_findings(explanation: Explanation, listing: StoreListing) -> Ite
     )
 
 
-def _checkpoint(stored: StoredFile, listing: StoreListing) -> Checkpoint | None:
-    with storage_of(stored.location, listing.options).open(stored.location) as file:
+def _checkpoint(stored: StoredFile, store: Store) -> Checkpoint | None:
+    with storage_of(stored.location, store.options).open(stored.location) as file:
         try:
             return decode_checkpoint(bytes(file.read(0, stored.size)))
         except FormatError:
@@ -181,11 +179,11 @@ def _notes(explanation: Explanation, settings: Settings) -> Iterator[str]:
     yield f"index rules {settings.rules.origin}: {settings.rules.evidence}"
 
 
-def _notes_on_rocksdb(listing: StoreListing) -> Iterator[str]:
+def _notes_on_rocksdb(store: Store) -> Iterator[str]:
     """Say whether an index in RocksDB stands beside the files: its keys tell, the folder is in every newer store."""
-    for file in listing.other_files:
+    for file in store.other_files:
         if file.about.path.startswith("rocksdbstore/") and file.size:
-            with storage_of(file.location, listing.options).open(file.location) as reader:
+            with storage_of(file.location, store.options).open(file.location) as reader:
                 if _ROCKSDB_KEY.search(bytes(reader.read(0, min(file.size, _LOOKED_AT)))):
                     yield f"{file.about.path}: an index in RocksDB (indexRocksDBEnable); it was not looked at"
                     return

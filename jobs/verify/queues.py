@@ -17,9 +17,9 @@ from jobs.lake.findings import Finding
 from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.join import Joined, join
 from jobs.products.queues.settings import consumer_offsets, delay_offsets, has_rocksdb_queues, is_closed
-from jobs.store.listing import StoreListing
 from jobs.store.queue_files import QueueFile, StoredQueue, plain_file_size
 from jobs.store.ranges import DEFAULT_RANGE_SIZE
+from jobs.store.store import Store
 from jobs.store.workers import Workers
 from jobs.verify.findings import PartReport
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC, QueueKind, QueueName, QueueRules
@@ -59,21 +59,21 @@ _CAUSES = {
 
 
 def verify_queues(
-    workers: Workers, listing: StoreListing, rules: QueueRules, range_size: int = DEFAULT_RANGE_SIZE
+    workers: Workers, store: Store, rules: QueueRules, range_size: int = DEFAULT_RANGE_SIZE
 ) -> PartReport:
     """Return what is wrong with the queues of a store."""
-    if has_rocksdb_queues(listing):
+    if has_rocksdb_queues(store):
         return PartReport(notes=["the queues are in RocksDB (storeType=defaultRocksDB): they were not looked at"])
     # Before the queues are looked at: a consumer may go on meanwhile.
-    progress = [*consumer_offsets(listing)]
-    delays = [*delay_offsets(listing)]
-    joined = join(workers, listing, rules, range_size)
+    progress = [*consumer_offsets(store)]
+    delays = [*delay_offsets(store)]
+    joined = join(workers, store, rules, range_size)
     queues = {queue.name: queue for queue in joined.queues}
-    files = list(_file_findings(listing, list(queues.values())))
+    files = list(_file_findings(store, list(queues.values())))
     wrong_sizes = {finding.file for finding in files if finding.kind == WRONG_FILE_SIZE}
-    size = plain_file_size(listing)
+    size = plain_file_size(store)
     units = [_finding(queues[difference.queue], difference, size) for difference in joined.differences]
-    tails = _tail_findings(workers, listing, [(queue, joined.ends[name]) for name, queue in queues.items()])
+    tails = _tail_findings(workers, store, [(queue, joined.ends[name]) for name, queue in queues.items()])
     report = PartReport(
         [
             *files,
@@ -139,7 +139,7 @@ def _missing_queues(joined: Joined) -> Iterator[Finding]:
         )
 
 
-def _file_findings(listing: StoreListing, queues: Sequence[StoredQueue]) -> Iterator[Finding]:
+def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Finding]:
     sizes: dict[QueueKind, dict[int, int]] = {}
     for queue in queues:
         counts = sizes.setdefault(queue.name.kind, {})
@@ -149,9 +149,9 @@ def _file_findings(listing: StoreListing, queues: Sequence[StoredQueue]) -> Iter
     for queue in queues:
         for file in queue.files:
             # A broker makes a file first and gives it its size then: one that was killed leaves an empty last file.
-            if file.size or file != queue.files[-1] or is_closed(listing):
+            if file.size or file != queue.files[-1] or is_closed(store):
                 yield from _size_and_name(queue, file, usual[queue.name.kind])
-    for stored in listing.other_files:
+    for stored in store.other_files:
         if stored.about.kind is FileKind.UNKNOWN and stored.about.path.startswith(
             tuple(f"{kind}/" for kind in QueueKind)
         ):
@@ -195,11 +195,9 @@ class _Tail(NamedTuple):
     found: str
 
 
-def _tail_findings(
-    workers: Workers, listing: StoreListing, queues: Sequence[tuple[StoredQueue, int]]
-) -> Iterator[Finding]:
+def _tail_findings(workers: Workers, store: Store, queues: Sequence[tuple[StoredQueue, int]]) -> Iterator[Finding]:
     parts = [queues[at : at + _TAILS_A_TASK] for at in range(0, len(queues), _TAILS_A_TASK)]
-    looks = 1 if is_closed(listing) else _LOOKS
+    looks = 1 if is_closed(store) else _LOOKS
     by_name = {queue.name: queue for queue, _ in queues}
     for part in workers.map(parts, partial(_tails, looks=looks)):
         for tail in part:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.store.listing import list_store
 from jobs.store.queue_files import stored_queues
+from jobs.store.store import list_store
 from rmq_formats.consumequeue.bounds import QueueBounds, queue_bounds
 from rmq_formats.release import Release
 from tests.golden import golden_stores, release_of, unpack
@@ -37,17 +37,17 @@ def test_a_queue_begins_and_ends_where_the_broker_says(
     assert ours == theirs
 
 
-def bounds_of(store: Path, release: Release) -> dict[tuple[str, int], QueueBounds]:
+def bounds_of(root: Path, release: Release) -> dict[tuple[str, int], QueueBounds]:
     """Return the bounds of each queue."""
-    listing = list_store(str(store))
+    store = list_store(str(root))
     return {
         (queue.name.topic, queue.name.queue_id): queue_bounds(
             queue.start,
             queue.files[0].end // queue.unit_size,
             queue.written_end(),
             lambda position, queue=queue: int(queue.read(position, position + 1)["physical_offset"][0]),  # type: ignore[misc]
-            listing.start_offset,
+            store.start_offset,
             release,
         )
-        for queue in stored_queues(listing)
+        for queue in stored_queues(store)
     }

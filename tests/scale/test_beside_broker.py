@@ -21,8 +21,8 @@ from jobs.launch.spark import on_half_the_cores
 from jobs.storage import storage_of
 from jobs.storage.local import Care
 from jobs.store.beside_broker import DiskWouldFillError, broker_process, care_beside
-from jobs.store.listing import list_store
 from jobs.store.ranges import plan_ranges
+from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verbs.verify import Request as VerifyRequest
 from jobs.verbs.verify import verify
@@ -136,9 +136,9 @@ def test_half_the_cores_is_a_local_master_unless_one_is_named() -> None:
 
 def test_care_reaches_the_tasks_ranges_shared_between_them(store: Path) -> None:
     """All tasks together keep to the rate that the user gave."""
-    listing = list_store(str(store), care=Care(9000).shared_by(3))
+    careful = list_store(str(store), care=Care(9000).shared_by(3))
 
-    assert {Care(3000)} == {Care.of(range_.options) for range_ in plan_ranges(listing)}
+    assert {Care(3000)} == {Care.of(range_.options) for range_ in plan_ranges(careful)}
     assert Care(None) == Care.of(list_store(str(store), care=Care()).options)
     assert Care.of(list_store(str(store)).options) is None
 

@@ -17,8 +17,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from jobs.store.chain import chained, run_range, watermark
-from jobs.store.listing import list_store
 from jobs.store.ranges import Range, plan_ranges
+from jobs.store.store import list_store
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.framing import framing_of
@@ -178,14 +178,14 @@ def _log(content: bytes, base: int) -> SegmentBytes:
 
 def found(root: Path, range_size: int, *, columns: bool = True) -> Result:
     """Return what the pipeline makes of the files, from listing to rows."""
-    listing = list_store(str(root))
-    ranges = plan_ranges(listing, listing.start_offset, range_size)
+    store = list_store(str(root))
+    ranges = plan_ranges(store, store.start_offset, range_size)
     outcomes = chained(
         ranges, lambda some: [run_range(range_, _collect if columns else _collect_raw) for range_ in some]
     )
     rows = [row for outcome in outcomes for row in outcome.payload[0]]
     damage = [place for outcome in outcomes for place in outcome.payload[1]]
-    return Result(rows, sorted(damage), watermark(outcomes, listing.start_offset))
+    return Result(rows, sorted(damage), watermark(outcomes, store.start_offset))
 
 
 def _collect(_: Range, pieces: Iterator[Records | Piece]) -> tuple[Rows, Damage]:

@@ -9,9 +9,9 @@ from deltalake import write_deltalake
 from jobs.lake.tables import MESSAGES
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import LakeTables
-from jobs.store.listing import list_store
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import plan_ranges
+from jobs.store.store import list_store
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import Piece

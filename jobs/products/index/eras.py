@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from jobs.products.index.file_builder import RealFile
 from jobs.storage import storage_of
-from jobs.store.listing import StoreListing
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import plan_ranges
+from jobs.store.store import Store
 from rmq_formats.arrays import dtype_of
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import decode_record
@@ -49,10 +49,10 @@ class KnownRules:
 
 
 def rules_of_files(
-    listing: StoreListing, files: Sequence[RealFile], geometry: Geometry, candidates: Sequence[Release] = PUBLISHED
+    store: Store, files: Sequence[RealFile], geometry: Geometry, candidates: Sequence[Release] = PUBLISHED
 ) -> KnownRules | None:
     """Return the rules that explain most of *files*; None when none of them says anything."""
-    looks = [look for look in (_Look(listing, file, geometry) for file in files) if look.tells]
+    looks = [look for look in (_Look(store, file, geometry) for file in files) if look.tells]
     eras = [era for era in ERAS if any(_alike(era, candidate) for candidate in candidates)]
     known = [rules_of((0, era)) for era in eras]
     fitting = [[look.fits(rules) for rules in known] for look in looks]
@@ -98,9 +98,9 @@ def _alike(one: Release, other: Release) -> bool:
 class _Look:
     """One file, and the keys that the log gives at its place."""
 
-    def __init__(self, listing: StoreListing, file: RealFile, geometry: Geometry) -> None:
+    def __init__(self, store: Store, file: RealFile, geometry: Geometry) -> None:
         self.begin = file.header.begin_physical_offset
-        self._listing = listing
+        self._store = store
         self._file = file
         self._geometry = geometry
         self._count = min(file.header.entry_count, geometry.capacity)
@@ -110,7 +110,7 @@ class _Look:
     @property
     def tells(self) -> bool:
         """Whether the file has entries, of messages that are there."""
-        return self._count > 0 and self._listing.start_offset <= self.begin < self._listing.end_offset
+        return self._count > 0 and self._store.start_offset <= self.begin < self._store.end_offset
 
     def fits(self, rules: Rules) -> bool:
         """Tell whether *rules* explain the file, as far as it is looked at."""
@@ -148,13 +148,13 @@ class _Look:
 
     def _entries(self, count: int) -> _Entries:
         size = count * ENTRY.size
-        with storage_of(self._file.location, self._listing.options).open(self._file.location) as reader:
+        with storage_of(self._file.location, self._store.options).open(self._file.location) as reader:
             data = bytes(reader.read(self._geometry.entry_position(1), size))
         return np.frombuffer(data.ljust(size, b"\0"), _ENTRY)
 
     def _count_slots(self) -> int:
         size = self._geometry.entries_position - self._geometry.slot_position(0)
-        with storage_of(self._file.location, self._listing.options).open(self._file.location) as reader:
+        with storage_of(self._file.location, self._store.options).open(self._file.location) as reader:
             data = bytes(reader.read(self._geometry.slot_position(0), size))
         return int(np.count_nonzero(np.frombuffer(data.ljust(size, b"\0"), ">i4")))
 
@@ -176,7 +176,7 @@ class _Look:
 
     def _keys_of_log(self, rules: Rules) -> Iterator[_Entries]:
         table = RuleTable.of(rules)
-        for range_ in plan_ranges(self._listing, piece_start(self._listing, self.begin), range_size=1 << 62):
+        for range_ in plan_ranges(self._store, piece_start(self._store, self.begin), range_size=1 << 62):
             for item in RangeReader(range_).pieces():
                 if isinstance(item, Records):
                     yield from (block.keys for block in pack_keys(item, table, self.begin) if len(block.keys))
@@ -192,25 +192,25 @@ def _first_match(keys: _Entries, entries: _Entries) -> int:
     return 0
 
 
-def piece_start(listing: StoreListing, physical_offset: int) -> int:
+def piece_start(store: Store, physical_offset: int) -> int:
     """Return where the piece of the log begins whose record stands at *physical_offset*."""
-    for segment in listing.segments:
+    for segment in store.segments:
         if segment.base_offset <= physical_offset < segment.base_offset + segment.readable:
-            with storage_of(segment.location, listing.options).open(segment.location) as file:
+            with storage_of(segment.location, store.options).open(segment.location) as file:
                 framing = framing_of(file.read, segment.readable, segment.base_offset)
             return physical_offset - framing.header_size
     return physical_offset
 
 
-def eras_of_log(listing: StoreListing) -> tuple[Era, ...]:
+def eras_of_log(store: Store) -> tuple[Era, ...]:
     """Return who wrote the log, by the marks in the first records of each segment and by the files there are."""
-    marks = list(_log_marks(listing))
-    marks += file_marks(file.about for file in (*listing.other_files, *listing.queue_files))
+    marks = list(_log_marks(store))
+    marks += file_marks(file.about for file in (*store.other_files, *store.queue_files))
     return detect_eras(marks)
 
 
-def _log_marks(listing: StoreListing) -> Iterator[Mark]:
-    ranges = plan_ranges(listing, range_size=1 << 62)
+def _log_marks(store: Store) -> Iterator[Mark]:
+    ranges = plan_ranges(store, range_size=1 << 62)
     for range_ in ranges[:: -(-len(ranges) // SEGMENTS_LOOKED_AT) or 1]:
         looked = 0
         for item in RangeReader(range_).pieces():

@@ -16,8 +16,8 @@ from jobs.products.index.same_name import is_overwritten
 from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, refusal
 from jobs.storage import storage_of
 from jobs.storage.scratch import Scratch
-from jobs.store.listing import StoreListing
 from jobs.store.retention import ListedLog
+from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.compare import Part
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
@@ -102,17 +102,17 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     scratch: Scratch,
 ) -> Explanation:
     """Recompute every file and say what it is."""
-    listing = log.listing
+    store = log.store
     refused = {file.name: refusal(file, geometry) for file in files}
     sane = [file for file in files if refused[file.name] is None]
     row = collect_keys(workers, log, rules, scratch, asked_offsets(sane))
     # Retention deletes index files behind the segments that they lead to.
-    files = [file for file in files if _is_there(file, listing)]
+    files = [file for file in files if _is_there(file, store)]
     sane = [file for file in files if refused[file.name] is None]
-    survivors = Placing(row, geometry, listing).place_all(sane)
-    recipes = [recipe_of(survivor, row, geometry, rules, listing) for survivor in survivors]
+    survivors = Placing(row, geometry, store).place_all(sane)
+    recipes = [recipe_of(survivor, row, geometry, rules, store) for survivor in survivors]
     compared = workers.map(recipes, compare_file)
-    judge = partial(_judge, row=row, geometry=geometry, rules=rules, listing=listing)
+    judge = partial(_judge, row=row, geometry=geometry, rules=rules, store=store)
     judged: dict[str, Explained] = {}
     before: Survivor | None = None
     for survivor, result in zip(survivors, compared, strict=True):
@@ -122,15 +122,15 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     return Explanation(row, explained, geometry, rules, tuple(_gaps(explained)))
 
 
-def _is_there(real: RealFile, listing: StoreListing) -> bool:
+def _is_there(real: RealFile, store: Store) -> bool:
     try:
-        with storage_of(real.location, listing.options).open(real.location):
+        with storage_of(real.location, store.options).open(real.location):
             return True
     except FileNotFoundError:
         return False
 
 
-def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules, listing: StoreListing) -> Recipe:
+def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules, store: Store) -> Recipe:
     """Return what the file should be made of."""
     count = survivor.real.header.index_count
     return Recipe(
@@ -143,7 +143,7 @@ def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules,
         survivor.real,
         survivor.head,
         survivor.tail,
-        dict(listing.options),
+        dict(store.options),
     )
 
 
@@ -176,14 +176,14 @@ def _judge(  # noqa: PLR0913 - a file, and what it is held against
     row: KeyRow,
     geometry: Geometry,
     rules: Rules,
-    listing: StoreListing,
+    store: Store,
 ) -> Explained:
     if compared.is_equal:
         return Explained(survivor.real, *_how_equal(survivor, compared))
     if compared.is_changing and not compared.counts[Part.ENTRY]:
         detail = f"its first {survivor.real.header.entry_count} entries are equal"
         return Explained(survivor.real, Verdict.GROWING, survivor, compared, detail)
-    if before is not None and is_overwritten(survivor, before, row, geometry, rules, listing):
+    if before is not None and is_overwritten(survivor, before, row, geometry, rules, store):
         return Explained(survivor.real, Verdict.OVERWRITTEN, survivor, compared)
     verdict, detail = _how_different(survivor, compared)
     return Explained(survivor.real, verdict, survivor, compared, detail)

@@ -37,8 +37,8 @@ from jobs.products.index.survivors import (
     refusal,
 )
 from jobs.storage import arrow_file, storage_of
-from jobs.store.listing import StoreListing
 from jobs.store.ranges import Range
+from jobs.store.store import Store
 from rmq_formats.indexfile.build import FileBuilder, RuleTable
 from rmq_formats.indexfile.columns import SCHEMA, STORED_ENTRY, entry_batch
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, Geometry, IndexHeader
@@ -108,9 +108,7 @@ class RowFile(Protocol):
 OpenFile = Callable[[str], AbstractContextManager[RowFile]]
 
 
-def begin(
-    listing: StoreListing, wanted: Wanted, rules: Rules, state: Mapping[str, Any] | None, from_offset: int
-) -> Begun:
+def begin(store: Store, wanted: Wanted, rules: Rules, state: Mapping[str, Any] | None, from_offset: int) -> Begun:
     """
     Say how the run goes on; *state* is what `state_of` gave the last run.
 
@@ -122,15 +120,15 @@ def begin(
         known = rules_of(*((since, Release.of(name)) for since, name in state["rules"]))
         start = max(from_offset, state["to_offset"])
         return Begun(geometry, _continued(known, rules, start), start, (), (), state["file"], header)
-    files = real_files(listing)
+    files = real_files(store)
     try:
-        geometry = settle_geometry(listing, files, wanted)
+        geometry = settle_geometry(store, files, wanted)
     except UndecidedError as error:
         geometry = Known(DEFAULT_GEOMETRY, ASSUMED, str(error))
     files = [file for file in files if refusal(file, geometry.value) is None]
-    told = None if wanted.release else rules_of_files(listing, files, geometry.value)
+    told = None if wanted.release else rules_of_files(store, files, geometry.value)
     asked = tuple(asked_offsets(files))
-    return Begun(geometry, told.rules if told else rules, listing.start_offset, asked, tuple(files), 0, None)
+    return Begun(geometry, told.rules if told else rules, store.start_offset, asked, tuple(files), 0, None)
 
 
 def _continued(known: Rules, now: Rules, from_offset: int) -> Rules:
@@ -144,7 +142,7 @@ def _continued(known: Rules, now: Rules, from_offset: int) -> Rules:
 
 def plan(
     begun: Begun,
-    listing: StoreListing,
+    store: Store,
     counted: Sequence[tuple[Range, Stretch]],
     begun_in: Callable[[int], Sequence[str]],
     kept: Sequence[Kept] = (),
@@ -160,13 +158,13 @@ def plan(
     row = KeyRow(source, stretches, begun.from_offset)
     maker = _Maker(begun, row, source)
     if begun.files:
-        return list(maker.anchored(_anchors(begun, listing, row)))
+        return list(maker.anchored(_anchors(begun, store, row)))
     return list(maker.continued(begun_in))
 
 
-def _anchors(begun: Begun, listing: StoreListing, row: KeyRow) -> list[Survivor]:
+def _anchors(begun: Begun, store: Store, row: KeyRow) -> list[Survivor]:
     """Return the broker's files that hold what the log says, as far as their ends show."""
-    found = Placing(row, begun.geometry.value, listing).place_all(begun.files)
+    found = Placing(row, begun.geometry.value, store).place_all(begun.files)
     return [survivor for survivor in found if _ends_right(survivor, row)]
 
 

@@ -8,7 +8,7 @@ stand over those of the older one, whose slots it takes for its own.
 from jobs.products.index.key_row import KeyRow
 from jobs.products.index.survivors import Survivor
 from jobs.storage import storage_of
-from jobs.store.listing import StoreListing
+from jobs.store.store import Store
 from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import Rules, release_at
@@ -18,13 +18,13 @@ DEEPEST = 4  # files over each other
 
 
 def is_overwritten(  # noqa: PLR0913, PLR0917 - a file, and what it is held against
-    survivor: Survivor, before: Survivor, row: KeyRow, geometry: Geometry, rules: Rules, listing: StoreListing
+    survivor: Survivor, before: Survivor, row: KeyRow, geometry: Geometry, rules: Rules, store: Store
 ) -> bool:
     """Tell whether the file is what is left of several that were written over each other."""
     over, rest = divmod(survivor.start - before.end, geometry.capacity)
     if geometry.file_size > LARGEST or rest or not 0 < over < DEEPEST:
         return False
-    with storage_of(survivor.real.location, listing.options).open(survivor.real.location) as file:
+    with storage_of(survivor.real.location, store.options).open(survivor.real.location) as file:
         actual = bytes(file.read(0, geometry.file_size))
     data = bytearray(geometry.file_size)
     previous: IndexHeader | None = before.real.header

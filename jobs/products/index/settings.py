@@ -13,7 +13,7 @@ from jobs.products.index.eras import SWITCHES, eras_of_log, rules_of_files
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.file_names import detect_zone
 from jobs.store.index_files import geometry_of_index
-from jobs.store.listing import StoreListing
+from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.detection import Era
 from rmq_formats.errors import FormatError
@@ -80,24 +80,24 @@ class Settings(NamedTuple):
         yield f"  names in {self.zone.value}: {self.zone.origin}, {self.zone.evidence}"
 
 
-def settle(listing: StoreListing, files: Sequence[RealFile], wanted: Wanted) -> Settings:
+def settle(store: Store, files: Sequence[RealFile], wanted: Wanted) -> Settings:
     """Find out everything that is needed; `UndecidedError` for what cannot be found out."""
-    geometry = settle_geometry(listing, files, wanted)
+    geometry = settle_geometry(store, files, wanted)
     sound = [file for file in files if file.size == geometry.value.file_size]
-    eras = eras_of_log(listing) if wanted.release is None else ()
-    rules = settle_rules(listing, sound, geometry.value, wanted, eras)
+    eras = eras_of_log(store) if wanted.release is None else ()
+    rules = settle_rules(store, sound, geometry.value, wanted, eras)
     # An era of index files is named by its first release; those that the log allows are nearer to the truth.
     newest = eras[-1].lowest if rules.origin == DETECTED and eras else rules.value[-1][1]
     return Settings(geometry, rules, settle_zone(sound, wanted), newest.empty_index_count)
 
 
-def settle_geometry(listing: StoreListing, files: Sequence[RealFile], wanted: Wanted) -> Known[Geometry]:
+def settle_geometry(store: Store, files: Sequence[RealFile], wanted: Wanted) -> Known[Geometry]:
     """Return slots and entries of the files: given, told by them, else the defaults."""
     slots = wanted.hash_slots or wanted.conf.hash_slots
     entries = wanted.index_num or wanted.conf.index_num
     if slots and entries:
         return Known(Geometry(slots, entries), GIVEN, "given")
-    told = geometry_of_index(listing, slots, entries)
+    told = geometry_of_index(store, slots, entries)
     if told is not None:
         shown = f"{told.files} index files of {told.geometry.file_size} bytes"
         return Known(told.geometry, DETECTED, shown)
@@ -111,13 +111,13 @@ def settle_geometry(listing: StoreListing, files: Sequence[RealFile], wanted: Wa
 
 
 def settle_rules(
-    listing: StoreListing, files: Sequence[RealFile], geometry: Geometry, wanted: Wanted, eras: Sequence[Era]
+    store: Store, files: Sequence[RealFile], geometry: Geometry, wanted: Wanted, eras: Sequence[Era]
 ) -> Known[Rules]:
     """Return whose rules the files follow: given, told by the files, else by the log's marks."""
     if wanted.release is not None:
         return Known(parse_rules(wanted.release), GIVEN, "given")
     candidates = sorted({release for era in eras for release in era.candidates}, key=lambda release: release.version)
-    told = rules_of_files(listing, files, geometry, candidates or PUBLISHED)
+    told = rules_of_files(store, files, geometry, candidates or PUBLISHED)
     if told is not None:
         return Known(told.rules, DETECTED, told.evidence)
     undecided = sorted({switch for era in eras for switch in era.undecided(SWITCHES)})

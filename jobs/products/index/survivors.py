@@ -16,7 +16,7 @@ from jobs.products.index.file_builder import RealFile
 from jobs.products.index.key_row import KeyRow, Place, RowPart
 from jobs.products.index.placement import Anchor
 from jobs.storage import storage_of
-from jobs.store.listing import StoreListing
+from jobs.store.store import Store
 from rmq_formats.indexfile.file import time_diff_s
 from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header
 from rmq_formats.indexfile.lookup import IndexReader
@@ -75,16 +75,15 @@ class Survivor:
         return Anchor(self.start, self.end, self.real.header.index_count >= geometry.index_num, self.begins)
 
 
-def real_files(listing: StoreListing) -> list[RealFile]:
+def real_files(store: Store) -> list[RealFile]:
     """Return the index files of a store with their headers; one too short for a header has an empty one."""
     return [
-        _real_file(file.about.path.rpartition("/")[2], file.location, file.size, listing)
-        for file in listing.index_files
+        _real_file(file.about.path.rpartition("/")[2], file.location, file.size, store) for file in store.index_files
     ]
 
 
-def _real_file(name: str, location: str, size: int, listing: StoreListing) -> RealFile:
-    with storage_of(location, listing.options).open(location) as file:
+def _real_file(name: str, location: str, size: int, store: Store) -> RealFile:
+    with storage_of(location, store.options).open(location) as file:
         data = file.read(0, HEADER.size)
     return RealFile(name, location, size, decode_header(bytes(data).ljust(HEADER.size, b"\0")))
 
@@ -113,11 +112,11 @@ def asked_offsets(files: Sequence[RealFile]) -> list[int]:
 class Placing:
     """Finds the place of one file after the other."""
 
-    def __init__(self, row: KeyRow, geometry: Geometry, listing: StoreListing) -> None:
+    def __init__(self, row: KeyRow, geometry: Geometry, store: Store) -> None:
         """Work on one row."""
         self._row = row
         self._geometry = geometry
-        self._options = listing.options
+        self._options = store.options
 
     def place_all(self, files: Sequence[RealFile]) -> list[Survivor]:
         """Return the files with their places, in the order of their names."""

@@ -24,11 +24,11 @@ from jobs.products.queues.rows import batch_of_rows, batches_of
 from jobs.products.queues.settings import is_closed
 from jobs.products.queues.unmatched import Bounds, Remainder, Settled, settle, unresolved
 from jobs.store.chain import Outcome, watermark
-from jobs.store.listing import StoreListing
 from jobs.store.queue_ends import EVERYTHING, Look, look
 from jobs.store.queue_files import StoredQueue, chunks
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, Range, plan_ranges
 from jobs.store.retention import confirm_gone, gone_ranges
+from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -99,23 +99,23 @@ def match_range(matching: Matching, _range: Range, pieces: Iterator[Records | Pi
     return matches
 
 
-def join(workers: Workers, listing: StoreListing, rules: QueueRules, range_size: int = DEFAULT_RANGE_SIZE) -> Joined:
+def join(workers: Workers, store: Store, rules: QueueRules, range_size: int = DEFAULT_RANGE_SIZE) -> Joined:
     """Join all of a store, for its differences."""
-    seen = look(workers, listing)
-    matching = Matching(rules, seen.queues, listing.start_offset, seen.dispatched)
-    ranges = plan_ranges(listing, listing.start_offset, range_size)
+    seen = look(workers, store)
+    matching = Matching(rules, seen.queues, store.start_offset, seen.dispatched)
+    ranges = plan_ranges(store, store.start_offset, range_size)
     outcomes: list[Outcome[RangeMatches]] = workers.ranges(ranges, partial(match_range, matching), id)
-    confirm_gone(listing, outcomes)
+    confirm_gone(store, outcomes)
     log_end = next(
-        (o.seen.open_at for o in outcomes if o.seen.open_at is not None), watermark(outcomes, listing.start_offset)
+        (o.seen.open_at for o in outcomes if o.seen.open_at is not None), watermark(outcomes, store.start_offset)
     )
-    log = Log(listing.start_offset, log_end, gone_ranges(outcomes))
-    return finish(workers, listing, rules, seen, [outcome.payload for outcome in outcomes], log)
+    log = Log(store.start_offset, log_end, gone_ranges(outcomes))
+    return finish(workers, store, rules, seen, [outcome.payload for outcome in outcomes], log)
 
 
 def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     workers: Workers,
-    listing: StoreListing,
+    store: Store,
     rules: QueueRules,
     seen: Look,
     matches: Sequence[RangeMatches],
@@ -130,11 +130,11 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     joined = _sum(seen, [*log.before, *matches], log.end)
     # A run takes no unit that is newer than its log; to verify a store is to look at every one.
     limit = seen.dispatched if write is None else joined.dispatched
-    bounds = Bounds(log.start, log.end, limit, is_closed(listing), tuple(log.gone))
+    bounds = Bounds(log.start, log.end, limit, is_closed(store), tuple(log.gone))
     remainders = list(_remainders(seen, matches, log.before, joined, limit))
     parts = [remainders[at : at + _QUEUES_A_TASK] for at in range(0, len(remainders), _QUEUES_A_TASK)]
     open_offsets = [offset for part in workers.map(parts, partial(_unresolved, bounds=bounds)) for offset in part]
-    resolved = resolve(workers, listing, rules, open_offsets) if open_offsets else {}
+    resolved = resolve(workers, store, rules, open_offsets) if open_offsets else {}
     for part in workers.map(parts, partial(_settle, bounds=bounds, resolved=resolved, write=write)):
         for settled in part.settled:
             _add(joined, settled)

@@ -18,8 +18,8 @@ import pyarrow as pa
 from jobs.products.queues.join import Joined
 from jobs.products.queues.range_matcher import Matcher, Matching, RangeMatches
 from jobs.products.queues.rows import Status, batches_of
-from jobs.store.listing import StoreListing
 from jobs.store.queue_ends import Look, look
+from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
@@ -36,19 +36,19 @@ class Begun(NamedTuple):
 
 def begin(
     workers: Workers,
-    listing: StoreListing,
+    store: Store,
     rules: QueueRules,
     state: Mapping[str, Any] | None,
     takes: Callable[[str], bool] | None = None,
 ) -> Begun:
     """Look at the queues; *state* is what `state_of` gave the last run, *takes* chooses topics."""
     taken_to = int(state["dispatched"]) if state else 0
-    seen = look(workers, listing, _watermarks(state), taken_to, takes)
-    from_offset = max(taken_to, listing.start_offset)
+    seen = look(workers, store, _watermarks(state), taken_to, takes)
+    from_offset = max(taken_to, store.start_offset)
     # Queues may be gone since; what was dispatched stays so.
     seen = seen._replace(dispatched=max(seen.dispatched, from_offset))
     matching = Matching(rules, seen.queues, from_offset, seen.dispatched, with_rows=True, takes=takes)
-    return Begun(seen, matching, taken_to, max(_boundary(state), listing.start_offset))
+    return Begun(seen, matching, taken_to, max(_boundary(state), store.start_offset))
 
 
 def match_deleted(

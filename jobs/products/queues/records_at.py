@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.store.listing import StoreListing
 from jobs.store.ranges import Range, plan_ranges
+from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.commitlog.scan import Records
@@ -39,12 +39,12 @@ Resolved = Mapping[
 ]  # DAMAGED: in bytes that are no record; GONE: deleted meanwhile; absent: none begins
 
 
-def resolve(workers: Workers, listing: StoreListing, rules: QueueRules, offsets: Iterable[int]) -> Resolved:
+def resolve(workers: Workers, store: Store, rules: QueueRules, offsets: Iterable[int]) -> Resolved:
     """Return what begins at each of *offsets*."""
     wanted = np.unique(np.fromiter(offsets, np.int64))
     ranges = [
         range_
-        for range_ in plan_ranges(listing, listing.start_offset, _WHOLE_SEGMENT)
+        for range_ in plan_ranges(store, store.start_offset, _WHOLE_SEGMENT)
         if ((wanted >= range_.start_offset) & (wanted < range_.end_offset)).any()
     ]
     found: dict[int, RecordAt | str] = {}

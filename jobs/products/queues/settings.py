@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from jobs.products.index.eras import eras_of_log
 from jobs.products.index.settings import ASSUMED, DETECTED, GIVEN, Known, parse_rules
 from jobs.storage import storage_of
-from jobs.store.listing import StoredFile, StoreListing
 from jobs.store.queue_files import file_sizes, plain_file_size
+from jobs.store.store import Store, StoredFile
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.config_json import decode_config
 from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, file_size_of
@@ -57,44 +57,44 @@ class QueueSettings(NamedTuple):
 
 
 def settle_queues(
-    listing: StoreListing, conf: BrokerConf, release: str | None = None, file_size: int | None = None
+    store: Store, conf: BrokerConf, release: str | None = None, file_size: int | None = None
 ) -> QueueSettings:
     """Find out whose queues these are and how large their files, given or told by what is there."""
-    releases = known_releases(listing, release)
-    sizes = file_sizes(listing)
-    plain = file_size_of(plain_file_size(listing, file_size or conf.consume_queue_size))
+    releases = known_releases(store, release)
+    sizes = file_sizes(store)
+    plain = file_size_of(plain_file_size(store, file_size or conf.consume_queue_size))
     batch = sizes.get(FileKind.BATCH_CONSUME_QUEUE) or DEFAULT_BATCH_FILE_SIZE
     extension = sizes.get(FileKind.CONSUME_QUEUE_EXT)
     return QueueSettings(
         releases,
-        queue_rules(listing, releases.value, conf),
+        queue_rules(store, releases.value, conf),
         {QueueKind.PLAIN: plain, QueueKind.BATCH: batch},
         extension or (_DEFAULT_EXT_FILE_SIZE if conf.enable_consume_queue_ext else None),
     )
 
 
-def read_config(listing: StoreListing, name: str) -> dict[str, Any] | None:
+def read_config(store: Store, name: str) -> dict[str, Any] | None:
     """Return what the store's `config/<name>` holds; None when there is no such file, or it cannot be read."""
-    file = next((file for file in listing.other_files if file.about.path == f"config/{name}"), None)
+    file = next((file for file in store.other_files if file.about.path == f"config/{name}"), None)
     if file is None or file.size > _LARGEST_CONFIG:
         return None
     try:
-        return decode_config(_content(file, listing))
+        return decode_config(_content(file, store))
     except (FormatError, OSError):
         return None
 
 
-def _content(file: StoredFile, listing: StoreListing) -> bytes:
-    with storage_of(file.location, listing.options).open(file.location) as reader:
+def _content(file: StoredFile, store: Store) -> bytes:
+    with storage_of(file.location, store.options).open(file.location) as reader:
         return bytes(reader.read(0, reader.size))
 
 
-def queue_rules(listing: StoreListing, releases: Rules, conf: BrokerConf) -> QueueRules:
+def queue_rules(store: Store, releases: Rules, conf: BrokerConf) -> QueueRules:
     """Return the rules of a store's queues; a record that lists queue offsets shows that multi-dispatch was on."""
-    return QueueRules(releases, conf.delay_level or DEFAULT_DELAY_LEVELS, frozenset(_batch_topics(listing)))
+    return QueueRules(releases, conf.delay_level or DEFAULT_DELAY_LEVELS, frozenset(_batch_topics(store)))
 
 
-def known_releases(listing: StoreListing, release: str | None) -> Known[Rules]:
+def known_releases(store: Store, release: str | None) -> Known[Rules]:
     """
     Return who wrote the store: as given, else the newest releases that its marks allow.
 
@@ -102,19 +102,19 @@ def known_releases(listing: StoreListing, release: str | None) -> Known[Rules]:
     """
     if release is not None:
         return Known(parse_rules(release), GIVEN, "given")
-    eras = eras_of_log(listing)
+    eras = eras_of_log(store)
     rules = rules_of(*((era.first_offset if number else 0, era.highest) for number, era in enumerate(eras)))
     reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
     undecided = any(era.undecided(_SWITCHES) for era in eras)
     return Known(rules, ASSUMED if undecided else DETECTED, reasons or "no mark tells")
 
 
-def _batch_topics(listing: StoreListing) -> Iterator[str]:
+def _batch_topics(store: Store) -> Iterator[str]:
     """Yield the topics whose queues are BatchConsumeQueues: by their files, or by the broker's table of topics."""
-    for file in listing.queue_files:
+    for file in store.queue_files:
         if file.about.kind is FileKind.BATCH_CONSUME_QUEUE and file.about.topic:
             yield file.about.topic
-    table = (read_config(listing, "topics.json") or {}).get("topicConfigTable")
+    table = (read_config(store, "topics.json") or {}).get("topicConfigTable")
     for topic, config in _objects(table):
         attributes = config.get("attributes")
         if isinstance(attributes, dict) and any(attributes.get(name) == "BatchCQ" for name in _QUEUE_TYPES):
@@ -126,10 +126,10 @@ def _objects(table: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from ((name, value) for name, value in table.items() if isinstance(value, dict))
 
 
-def consumer_offsets(listing: StoreListing) -> Iterator[tuple[str, str, str, int, int]]:
+def consumer_offsets(store: Store) -> Iterator[tuple[str, str, str, int, int]]:
     """Yield (file, group, topic, queue id, offset) of every consumer's progress that the broker has noted down."""
     for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
-        config = read_config(listing, name) or {}
+        config = read_config(store, name) or {}
         for key, queues in _objects(config.get("offsetTable")):
             topic, _, group = key.partition("@")
             for queue_id, offset in queues.items():
@@ -142,22 +142,22 @@ def consumer_offsets(listing: StoreListing) -> Iterator[tuple[str, str, str, int
                 yield name, group, topic, 0, offset
 
 
-def delay_offsets(listing: StoreListing) -> Iterator[tuple[int, int]]:
+def delay_offsets(store: Store) -> Iterator[tuple[int, int]]:
     """Yield (queue id, offset) of each delay level: how far its queue of the schedule topic is delivered."""
-    table = (read_config(listing, "delayOffset.json") or {}).get("offsetTable")
+    table = (read_config(store, "delayOffset.json") or {}).get("offsetTable")
     for level, offset in table.items() if isinstance(table, dict) else ():
         if isinstance(offset, int) and level.isdigit():
             yield int(level) - 1, offset
 
 
-def is_closed(listing: StoreListing) -> bool:
+def is_closed(store: Store) -> bool:
     """Tell whether a broker shut this store down in order: then everything in the log was dispatched."""
-    return all(file.about.kind is not FileKind.ABORT for file in listing.other_files)
+    return all(file.about.kind is not FileKind.ABORT for file in store.other_files)
 
 
-def has_rocksdb_queues(listing: StoreListing) -> bool:
+def has_rocksdb_queues(store: Store) -> bool:
     """Tell whether the queues are in RocksDB (storeType=defaultRocksDB), which is not read here."""
     return any(
         file.about.kind is FileKind.ROCKSDB and file.about.path.startswith("consumequeue/")
-        for file in listing.other_files
+        for file in store.other_files
     )

@@ -18,8 +18,8 @@ from jobs.ingest.run import ingest
 from jobs.lake import identity
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_stores
-from jobs.store.listing import StoreListing, list_store
 from jobs.store.ranges import Range
+from jobs.store.store import Store, list_store
 from jobs.store.workers import OneByOne, Workers
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import FormatError
@@ -222,12 +222,12 @@ def test_a_file_that_a_changing_folder_did_not_show_is_no_gap(tmp_path: Path) ->
     """A listing may miss a file that appears while it is made, and show one that appears later still."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(200))
-    listings: list[StoreListing] = []
+    listings: list[Store] = []
 
-    def listed(root: str, **how: Any) -> StoreListing:  # noqa: ANN401 - those of list_store
-        listing = list_store(root, **how)
-        listings.append(listing)
-        return listing if len(listings) > 1 else replace(listing, segments=listing.segments[:1] + listing.segments[2:])
+    def listed(root: str, **how: Any) -> Store:  # noqa: ANN401 - those of list_store
+        store = list_store(root, **how)
+        listings.append(store)
+        return store if len(listings) > 1 else replace(store, segments=store.segments[:1] + store.segments[2:])
 
     with patch.object(story, "list_store", listed):
         summary = run(broker.root)

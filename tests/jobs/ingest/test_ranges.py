@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from jobs.store.chain import Outcome, chained, run_range, watermark
-from jobs.store.listing import list_store
 from jobs.store.ranges import Range, holes, newest_written, plan_ranges
+from jobs.store.store import list_store
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind, walk
@@ -34,10 +34,10 @@ def _run(ranges: Sequence[Range]) -> list[Outcome[list[int]]]:
     return [run_range(range_, _offsets) for range_ in ranges]
 
 
-def _read(store: Path, range_size: int, from_offset: int = 0) -> tuple[list[int], int]:
-    commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    listing = list_store(str(store), commitlog=commitlog)
-    outcomes = chained(plan_ranges(listing, from_offset, range_size), _run)
+def _read(root: Path, range_size: int, from_offset: int = 0) -> tuple[list[int], int]:
+    commitlog = [str(path) for path in sorted(root.glob("commitlog-*"))]
+    store = list_store(str(root), commitlog=commitlog)
+    outcomes = chained(plan_ranges(store, from_offset, range_size), _run)
     return [offset for outcome in outcomes for offset in outcome.payload], watermark(outcomes, from_offset)
 
 
@@ -127,11 +127,11 @@ def test_reading_goes_on_from_the_watermark(golden: Golden) -> None:
 
 def test_a_segment_deleted_before_it_is_opened_is_gone_not_an_error(golden: Golden, tmp_path: Path) -> None:
     """Retention deletes while a run reads; the run notes it and goes on."""
-    store = tmp_path / "store"
-    shutil.copytree(golden("b551-base"), store)
-    listing = list_store(str(store))
-    ranges = plan_ranges(listing)
-    Path(listing.segments[0].location).unlink()
+    root = tmp_path / "store"
+    shutil.copytree(golden("b551-base"), root)
+    store = list_store(str(root))
+    ranges = plan_ranges(store)
+    Path(store.segments[0].location).unlink()
     outcomes = chained(ranges, _run)
 
     assert [outcome.seen.gone for outcome in outcomes] == [True, False, False, False]
@@ -140,10 +140,10 @@ def test_a_segment_deleted_before_it_is_opened_is_gone_not_an_error(golden: Gold
 
 def test_only_the_newest_written_segment_may_be_unfinished(golden: Golden) -> None:
     """A preallocated file of zeros does not make the one before it final."""
-    listing = list_store(str(golden("b551-crash-before")))
+    store = list_store(str(golden("b551-crash-before")))
 
-    assert newest_written(listing) == listing.segments[-2].base_offset
-    assert [True] * (len(listing.segments) - 2) + [False, False] == [r.final for r in plan_ranges(listing)]
+    assert newest_written(store) == store.segments[-2].base_offset
+    assert [True] * (len(store.segments) - 2) + [False, False] == [r.final for r in plan_ranges(store)]
 
 
 def test_offsets_that_no_file_holds_are_named(golden: Golden, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from jobs.ingest.run import ingest
 from jobs.lake.findings import Finding
 from jobs.lake.lake import Lake
 from jobs.lake.verifications import record_findings
-from jobs.store.listing import list_store
+from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from tests.support.lakes import table_of
 
@@ -19,11 +19,11 @@ FINDING = Finding(
 
 def test_each_verification_is_kept_under_its_own_number(golden: Callable[[str], Path], tmp_path: Path) -> None:
     """Findings are appended with the store they are of; a clean verification counts, too."""
-    store = golden("b551-base")
-    summary = ingest(Request(str(store), str(tmp_path), broker="b0"), OneByOne())
-    lake, listing = Lake(str(tmp_path)), list_store(str(store))
+    root = golden("b551-base")
+    summary = ingest(Request(str(root), str(tmp_path), broker="b0"), OneByOne())
+    lake, store = Lake(str(tmp_path)), list_store(str(root))
 
-    assert [record_findings(lake, listing, None, found) for found in ([FINDING], [], [FINDING, FINDING])] == [1, 2, 3]
+    assert [record_findings(lake, store, None, found) for found in ([FINDING], [], [FINDING, FINDING])] == [1, 2, 3]
 
     rows = table_of(tmp_path / "findings").to_pylist()
     assert sorted(row["verification"] for row in rows) == [1, 3, 3]

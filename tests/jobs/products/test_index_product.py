@@ -16,8 +16,8 @@ from jobs.products.index.key_row import KeyCollector, Stretch
 from jobs.products.index.product import EntryRows, begin, entries_in, file_rows, plan, state_of, write
 from jobs.products.index.settings import Wanted
 from jobs.store.chain import run_range
-from jobs.store.listing import list_store
 from jobs.store.ranges import Range, plan_ranges
+from jobs.store.store import list_store
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.indexfile.columns import SCHEMA
 from rmq_formats.indexfile.keys import typed_index_keys
@@ -64,12 +64,12 @@ class FakeLake:
         """Give a file of this run."""
         yield FakeFile(self.folder / f"{self.runs}-{part}.parquet")
 
-    def run(self, store: Path, ranges: Sequence[Range], rules: Rules, to_offset: int) -> list[EntryRows]:
+    def run(self, root: Path, ranges: Sequence[Range], rules: Rules, to_offset: int) -> list[EntryRows]:
         """Bring what the ranges hold."""
         self.runs += 1
-        commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-        listing = list_store(str(store), commitlog=commitlog)
-        begun = begin(listing, Wanted(100, 20), rules, self.state, ranges[0].start_offset)
+        commitlog = [str(path) for path in sorted(root.glob("commitlog-*"))]
+        store = list_store(str(root), commitlog=commitlog)
+        begun = begin(store, Wanted(100, 20), rules, self.state, ranges[0].start_offset)
 
         def count(_range: Range, pieces: Any) -> Stretch:  # noqa: ANN401
             collector: KeyCollector = begun.collector()
@@ -78,7 +78,7 @@ class FakeLake:
             return collector.stretch("")
 
         counted = [(range_, run_range(range_, count).payload) for range_ in ranges]
-        works = plan(begun, listing, counted, lambda ordinal: self.entries.get(ordinal, []))
+        works = plan(begun, store, counted, lambda ordinal: self.entries.get(ordinal, []))
         written = [write(work, open_file=self.open_file, options={}) for work in works]
         for rows in written:
             self.entries.setdefault(rows.ordinal, []).extend(str(path) for path in rows.actions)

@@ -16,9 +16,9 @@ from jobs.products.queues.range_matcher import Matcher, RangeMatches
 from jobs.products.queues.rows import SCHEMA, Status, batches_of
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.chain import run_range
-from jobs.store.listing import list_store
 from jobs.store.queue_ends import _look_at_all
 from jobs.store.ranges import Range, plan_ranges
+from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.scan import Records
@@ -43,16 +43,16 @@ class Run(NamedTuple):
 
 
 def run(
-    store: Path,
+    root: Path,
     state: dict[str, Any] | None = None,
     name: str = "b551-base",
     takes: Callable[[str], bool] | None = None,
 ) -> Run:
     """Do what `ingest` does with the queues."""
-    listing = list_store(str(store))
-    rules = queue_rules(listing, known_releases(listing, release_of(name)).value, BrokerConf())
+    store = list_store(str(root))
+    rules = queue_rules(store, known_releases(store, release_of(name)).value, BrokerConf())
     workers = OneByOne()
-    begun = begin(workers, listing, rules, state, takes)
+    begun = begin(workers, store, rules, state, takes)
     batches: list[pa.RecordBatch] = []
 
     def task(_range: Range, pieces: Iterator[Records | Piece]) -> RangeMatches:
@@ -64,7 +64,7 @@ def run(
         batches.extend(batches_of(blocks, tags))
         return matches
 
-    outcomes = [run_range(range_, task) for range_ in plan_ranges(listing, 0)]
+    outcomes = [run_range(range_, task) for range_ in plan_ranges(store, 0)]
     log_end = next((outcome.seen.open_at for outcome in outcomes if outcome.seen.open_at is not None), 0)
     matches = [outcome.payload for outcome in outcomes]
 
@@ -73,7 +73,7 @@ def run(
         batches.extend(found)
         return sum(batch.num_rows for batch in found)
 
-    joined = finish(workers, listing, rules, begun.seen, matches, Log(listing.start_offset, log_end), write)
+    joined = finish(workers, store, rules, begun.seen, matches, Log(store.start_offset, log_end), write)
     assert all(batch.schema == SCHEMA for batch in batches)
     return Run([row for batch in batches for row in batch.to_pylist()], joined, state_of(joined, state))
 
@@ -109,12 +109,12 @@ def at_moment(whole: Path, target: Path, moment: Moment) -> Path:
     return target
 
 
-def truth(store: Path, name: str = "b551-base") -> Counter[tuple[Any, ...]]:
+def truth(root: Path, name: str = "b551-base") -> Counter[tuple[Any, ...]]:
     """Return the rows of a healthy store, by the scalar layer."""
-    listing = list_store(str(store))
-    rules = queue_rules(listing, known_releases(listing, release_of(name)).value, BrokerConf())
+    store = list_store(str(root))
+    rules = queue_rules(store, known_releases(store, release_of(name)).value, BrokerConf())
     rows: Counter[tuple[Any, ...]] = Counter()
-    for record, _ in records_of(segments_of(store)):
+    for record, _ in records_of(segments_of(root)):
         parser = rules.release_at(record.physical_offset).property_parser
         tags = parse_properties(record.properties_raw, parser).get("TAGS")
         for unit in expected_units(record, rules):

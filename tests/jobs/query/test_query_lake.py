@@ -17,7 +17,7 @@ from jobs.query.lookups import Window
 from jobs.query.source import ReasonKind
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
-from jobs.store.listing import list_store
+from jobs.store.store import list_store
 from rmq_formats.commitlog.record import Host, MessageRecord, encode_record
 from rmq_formats.errors import NotAStore
 from rmq_formats.indexfile.keys import KeyKind

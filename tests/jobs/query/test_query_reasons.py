@@ -11,7 +11,7 @@ from jobs.query.lookups import Window
 from jobs.query.source import Answer, ReasonKind
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
-from jobs.store.listing import list_store
+from jobs.store.store import list_store
 from rmq_formats.commitlog.record import Host, MessageRecord, encode_record
 from rmq_formats.flags import TransactionType
 from rmq_formats.indexfile.keys import KeyKind
@@ -118,7 +118,7 @@ def test_an_id_that_its_batch_hides_leads_to_the_offset_id(opened: Opened) -> No
     hidden = f"UNIQ_KEY\x01{UNIQUE}\x02UNIQ_KEY\x01BATCH\x02".encode()
     source = opened([Sent(keys=("1",))])
     message = Sent(keys=("1",)).record(0, 0, STORED)
-    path = Path(source.reader.listing.segments[0].location)
+    path = Path(source.reader.store.segments[0].location)
     raw = _record_with(message, hidden)
     path.write_bytes(raw.ljust(SEGMENT_SIZE, b"\0"))
 

@@ -14,7 +14,7 @@ from jobs.query.lookups import Window
 from jobs.query.source import Answer
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
-from jobs.store.listing import list_store
+from jobs.store.store import list_store
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash

@@ -15,9 +15,9 @@ from jobs.products.index.settings import Known, Settings, parse_rules
 from jobs.products.index.survivors import Placing, asked_offsets, real_files
 from jobs.rebuild.index import ToBuild, lost_files
 from jobs.storage.scratch import scratch_beside
-from jobs.store.listing import StoreListing, list_store
 from jobs.store.ranges import plan_ranges
 from jobs.store.retention import ListedLog
+from jobs.store.store import Store, list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.layout import Buffer
@@ -55,18 +55,18 @@ def settings_of(name: str) -> Settings:
 class Opened:
     """A golden store with its row of keys."""
 
-    def __init__(self, store: Path, name: str, scratch_at: Path) -> None:
+    def __init__(self, root: Path, name: str, scratch_at: Path) -> None:
         """Read the log once."""
-        self.listing: StoreListing = list_store(str(store), commitlog=[str(path) for path in store.glob("commitlog-*")])
+        self.store: Store = list_store(str(root), commitlog=[str(path) for path in root.glob("commitlog-*")])
         self.settings = settings_of(name)
-        self.files: list[RealFile] = real_files(self.listing)
+        self.files: list[RealFile] = real_files(self.store)
         self.bytes = {file.name: Path(file.location).read_bytes() for file in self.files}
         self._context = scratch_beside(str(scratch_at), {})
-        ranges = plan_ranges(self.listing, range_size=1 << 62)
+        ranges = plan_ranges(self.store, range_size=1 << 62)
         rules = self.settings.rules.value
         scratch = self._context.__enter__()
         self.row: KeyRow = collect_keys(
-            OneByOne(), ListedLog(self.listing, ranges), rules, scratch, asked_offsets(self.files)
+            OneByOne(), ListedLog(self.store, ranges), rules, scratch, asked_offsets(self.files)
         )
 
     def close(self) -> None:
@@ -76,8 +76,8 @@ class Opened:
     def regenerate(self, lost: set[str]) -> list[ToBuild]:
         """Plan the files that *lost* leaves missing."""
         files = [file for file in self.files if file.name not in lost]
-        kept = Placing(self.row, TINY, self.listing).place_all(files)
-        return lost_files(self.listing, self.settings, self.row, kept)
+        kept = Placing(self.row, TINY, self.store).place_all(files)
+        return lost_files(self.store, self.settings, self.row, kept)
 
 
 def built(build: ToBuild) -> bytes:

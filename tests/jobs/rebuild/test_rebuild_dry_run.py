@@ -33,9 +33,9 @@ def _of_index(store: Path, *, lost_only: bool = False) -> DryRun:
     return dry_run_of_index(Request(str(store), "never", Wanted(100, 20, "5.3.3"), lost_only=lost_only), {})
 
 
-def _of_queues(store: Path) -> DryRun:
-    listing, settings = look(QueueRequest(str(store), Path("never"), release="5.3.3"), {}, None)
-    return dry_run_of_queues(listing, "never", settings)
+def _of_queues(root: Path) -> DryRun:
+    store, settings = look(QueueRequest(str(root), Path("never"), release="5.3.3"), {}, None)
+    return dry_run_of_queues(store, "never", settings)
 
 
 def test_bytes_of_the_log_and_settings_are_said(store: Path) -> None:

@@ -18,8 +18,8 @@ from jobs.products.index.settings import UndecidedError, Wanted
 from jobs.rebuild.index import Request, Result, is_unused, rebuild
 from jobs.report.of_rebuild_index import report_of
 from jobs.store.chain import Outcome, Task
-from jobs.store.listing import Segment
 from jobs.store.ranges import Range
+from jobs.store.store import Segment
 from jobs.store.workers import OneByOne
 from jobs.verbs import rebuild_index
 from rmq_formats.broker_conf import BrokerConf

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from jobs.store import executor_view as presence
 from jobs.store.executor_view import seen_by_executors, unseen
-from jobs.store.listing import list_store
+from jobs.store.store import list_store
 
 
 @pytest.mark.parametrize("is_one_process", [True, False])

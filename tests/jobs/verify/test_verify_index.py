@@ -11,7 +11,7 @@ from jobs.lake.findings import Finding
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.settings import Wanted
 from jobs.products.index.survivors import Placing, Survivor
-from jobs.store.listing import list_store
+from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.findings import PartReport
 from jobs.verify.index import verify_index
@@ -30,11 +30,11 @@ StoreOf = Callable[[str], Path]
 TINY = Geometry(100, 20)
 
 
-def checked(store: Path, release: str | None = None) -> PartReport:
+def checked(root: Path, release: str | None = None) -> PartReport:
     """Verify a store's index files."""
-    commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    listing = list_store(str(store), commitlog=commitlog)
-    return verify_index(OneByOne(), listing, Wanted(100, 20, release))
+    commitlog = [str(path) for path in sorted(root.glob("commitlog-*"))]
+    store = list_store(str(root), commitlog=commitlog)
+    return verify_index(OneByOne(), store, Wanted(100, 20, release))
 
 
 @pytest.fixture

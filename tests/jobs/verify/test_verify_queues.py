@@ -10,7 +10,7 @@ import pytest
 
 from jobs.lake.findings import Finding
 from jobs.products.queues.settings import known_releases, queue_rules
-from jobs.store.listing import list_store
+from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.findings import PartReport
 from jobs.verify.queues import verify_queues
@@ -28,11 +28,11 @@ FILE = 200
 T1 = "consumequeue/T1/0"  # 26 units in three files
 
 
-def verified(store: Path, name: str = "b551-base", range_size: int = 1 << 30) -> PartReport:
+def verified(root: Path, name: str = "b551-base", range_size: int = 1 << 30) -> PartReport:
     """Verify the queues of a store that the release of *name* wrote."""
-    listing = list_store(str(store), commitlog=[str(path) for path in sorted(store.glob("commitlog-*"))])
-    rules = queue_rules(listing, known_releases(listing, release_of(name)).value, BrokerConf())
-    return verify_queues(OneByOne(), listing, rules, range_size)
+    store = list_store(str(root), commitlog=[str(path) for path in sorted(root.glob("commitlog-*"))])
+    rules = queue_rules(store, known_releases(store, release_of(name)).value, BrokerConf())
+    return verify_queues(OneByOne(), store, rules, range_size)
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name != "b551-rockscq"])

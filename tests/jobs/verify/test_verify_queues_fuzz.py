@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jobs.products.queues.join import join
 from jobs.products.queues.settings import is_closed, known_releases, queue_rules
-from jobs.store.listing import list_store
+from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.queues import verify_queues
 from rmq_formats.broker_conf import BrokerConf
@@ -49,20 +49,20 @@ def test_whatever_a_queue_holds_is_told_and_never_fails(
     golden: Golden, tmp_path: Path, name: str, data: st.DataObject
 ) -> None:
     """Every change of a queue that a consumer could notice is a finding; the number of units adds up."""
-    store = tmp_path / "store"
-    shutil.rmtree(store, ignore_errors=True)
-    shutil.copytree(golden(name), store)
+    root = tmp_path / "store"
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.copytree(golden(name), root)
     for path in data.draw(
-        st.lists(st.sampled_from(sorted(store.glob("*consumequeue*/*/*/*"))), max_size=3, unique=True)
+        st.lists(st.sampled_from(sorted(root.glob("*consumequeue*/*/*/*"))), max_size=3, unique=True)
     ):
         damage(data, path)
-    listing = list_store(str(store))
-    rules = queue_rules(listing, known_releases(listing, None).value, BrokerConf())
-    report = verify_queues(OneByOne(), listing, rules)
-    joined = join(OneByOne(), listing, rules, range_size=4096)
+    store = list_store(str(root))
+    rules = queue_rules(store, known_releases(store, None).value, BrokerConf())
+    report = verify_queues(OneByOne(), store, rules)
+    joined = join(OneByOne(), store, rules, range_size=4096)
 
     # Of a store that was not closed, what is lost at the end of all queues may not have been written yet.
-    if is_closed(listing):
+    if is_closed(store):
         assert report.findings or report.numbers["matched"] == report.numbers["expected"]
     assert bool(report.findings) or not joined.differences
     assert joined.matched <= joined.expected
@@ -75,17 +75,17 @@ def test_whatever_a_log_holds_is_told_and_never_fails(
     golden: Golden, tmp_path: Path, name: str, data: st.DataObject
 ) -> None:
     """Units of records that are lost are findings, too."""
-    store = tmp_path / "store"
-    shutil.rmtree(store, ignore_errors=True)
-    shutil.copytree(golden(name), store)
-    path = data.draw(st.sampled_from(sorted((store / "commitlog").iterdir())))
+    root = tmp_path / "store"
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.copytree(golden(name), root)
+    path = data.draw(st.sampled_from(sorted((root / "commitlog").iterdir())))
     content = bytearray(path.read_bytes())
     for at in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=4)):
         content[at] ^= data.draw(st.integers(1, 255))
     path.write_bytes(bytes(content))
-    listing = list_store(str(store))
-    rules = queue_rules(listing, known_releases(listing, "5.3.3").value, BrokerConf())
+    store = list_store(str(root))
+    rules = queue_rules(store, known_releases(store, "5.3.3").value, BrokerConf())
 
-    report = verify_queues(OneByOne(), listing, rules)
+    report = verify_queues(OneByOne(), store, rules)
 
     assert report.numbers["expected"] >= report.numbers["matched"]

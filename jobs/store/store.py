@@ -1,7 +1,7 @@
 """
 What lies in a store, by name: segments in the order of the log, queue files, index files, the rest.
 
-The listing is our own: Spark's drops legal topics such as `_a` and `.x`, and takes `[` in a path for a pattern.
+We list ourselves: Spark's listing drops legal topics such as `_a` and `.x`, and takes `[` in a path for a pattern.
 """
 
 import os
@@ -46,7 +46,7 @@ class StoredFile(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StoreListing:
+class Store:
     """Every file of a store, sorted."""
 
     root: str
@@ -74,18 +74,18 @@ def list_store(
     commitlog: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
     care: Care | None = None,
-) -> StoreListing:
+) -> Store:
     """
     Return what the store at *root* holds; `NotAStore` when it holds nothing that a broker writes.
 
     *commitlog* names the directories of the log where it lies elsewhere; several are one log, sorted by file name.
-    *care* says how its files are to be read; it goes along in the listing's options.
+    *care* says how its files are to be read; it goes along in the store's options.
     """
     root = normalise(root)
     settings = {**(options or {}), **(care.as_options() if care else {})}
     files = list(_files(root, settings))
     logs = list(_elsewhere(commitlog, settings)) or [file for file in files if file.about.kind in _LOG_KINDS]
-    listing = StoreListing(
+    store = Store(
         root,
         _segments(logs),
         tuple(file for file in files if file.about.kind in _QUEUE_KINDS),
@@ -94,21 +94,21 @@ def list_store(
         settings,
         tuple(commitlog),
     )
-    if not (listing.segments or listing.queue_files or listing.index_files or _looks_like_store(listing)):
+    if not (store.segments or store.queue_files or store.index_files or _looks_like_store(store)):
         reason = "no RocketMQ store: no commitlog, consumequeue, index or checkpoint in it"
         raise NotAStore(reason, None, root)
-    return listing
+    return store
 
 
-def list_again(listing: StoreListing) -> StoreListing:
+def list_again(store: Store) -> Store:
     """Return what the store holds by now."""
-    return list_store(listing.root, commitlog=listing.commitlog, options=listing.options)
+    return list_store(store.root, commitlog=store.commitlog, options=store.options)
 
 
-def with_queues_of_now(listing: StoreListing) -> StoreListing:
-    """Return the listing with the queue files that are there by now."""
-    queue_files = (file for file in _files(listing.root, listing.options) if file.about.kind in _QUEUE_KINDS)
-    return replace(listing, queue_files=tuple(queue_files))
+def with_queues_of_now(store: Store) -> Store:
+    """Return the store with the queue files that are there by now."""
+    queue_files = (file for file in _files(store.root, store.options) if file.about.kind in _QUEUE_KINDS)
+    return replace(store, queue_files=tuple(queue_files))
 
 
 def read_broker_conf(path: str | os.PathLike[str] | None) -> BrokerConf:
@@ -149,8 +149,8 @@ def _index_order(file: StoredFile) -> str:
     return file.about.path
 
 
-def _looks_like_store(listing: StoreListing) -> bool:
-    return any(file.about.kind is FileKind.CHECKPOINT for file in listing.other_files)
+def _looks_like_store(store: Store) -> bool:
+    return any(file.about.kind is FileKind.CHECKPOINT for file in store.other_files)
 
 
-__all__ = ["FileInfo", "Segment", "StoreListing", "StoredFile", "list_store"]
+__all__ = ["FileInfo", "Segment", "Store", "StoredFile", "list_store"]
