@@ -33,7 +33,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.compiled import compiled
-from rmq_formats.kernels import Bytes, Integers, number_at
+from rmq_formats.kernels.integers import Bytes, Integers, number_at
 
 _BUFFER = np.empty(16 << 20, np.uint8)  # as a task has it, which numpy lays on large pages
 

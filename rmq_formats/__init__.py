@@ -1,1 +1,72 @@
-"""RocketMQ's on-disk formats: bytes in, values out. No Spark, no storage, no network."""
+r"""
+RocketMQ's on-disk formats: bytes in, values out. No Spark, no storage, no network.
+
+The names below are the library's face; all else may move. They need the standard library alone, but for `scan` and
+`message_batch`, which are compiled and read gigabytes: those load numba and pyarrow when they are first asked for.
+
+A segment is walked record by record; a record says by which keys and in which queue a broker finds it:
+
+>>> from rmq_formats import QueueRules, Release, expected_units, index_keys
+>>> from rmq_formats import decode_record, encode_record, new_record, walk
+>>> message = new_record(topic=b"Orders", magic_code=-626843481, body=b"hello", properties=b"KEYS\x01order-1\x02")
+>>> segment = encode_record(message).ljust(1024, b"\0")
+>>> pieces = list(walk(segment, base_offset=0))
+>>> [(str(piece.kind), piece.size) for piece in pieces]
+[('record', 115), ('unwritten', 909)]
+>>> message = decode_record(segment, pieces[0].offset)
+>>> message.topic, message.body
+('Orders', b'hello')
+>>> index_keys(message, Release.of("5.3.3"))
+['Orders#order-1']
+>>> [(unit.queue.path, unit.physical_offset, unit.size) for unit in expected_units(message, QueueRules())]
+[('consumequeue/Orders/0', 0, 115)]
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, new_record
+from rmq_formats.commitlog.segment import PieceKind, walk
+from rmq_formats.consumequeue.queue import walk_units
+from rmq_formats.consumequeue.unit import QueueRules, expected_units
+from rmq_formats.errors import FormatError
+from rmq_formats.indexfile.keys import index_keys
+from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.properties import parse_properties
+from rmq_formats.release import Release
+from rmq_formats.store import classify, decode_checkpoint
+
+if TYPE_CHECKING:
+    from rmq_formats.commitlog.columns import message_batch
+    from rmq_formats.commitlog.scan import scan
+
+__all__ = [
+    "FormatError",
+    "IndexReader",
+    "MessageRecord",
+    "PieceKind",
+    "QueueRules",
+    "Release",
+    "classify",
+    "decode_checkpoint",
+    "decode_record",
+    "encode_record",
+    "expected_units",
+    "index_keys",
+    "message_batch",
+    "new_record",
+    "parse_properties",
+    "scan",
+    "walk",
+    "walk_units",
+]
+
+_COMPILED = {"message_batch": "rmq_formats.commitlog.columns", "scan": "rmq_formats.commitlog.scan"}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - of each name its own type
+    """Import what is compiled when it is first asked for."""
+    if name not in _COMPILED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_COMPILED[name]), name)

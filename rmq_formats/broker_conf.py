@@ -88,13 +88,13 @@ def parse_broker_conf(raw: bytes) -> BrokerConf:
         try:
             values[field] = convert(value.strip())
         except ValueError as error:
-            reason = f"{name}={value!r} is no whole number"
+            reason = f"{name}={value!r} is no integer"
             raise CorruptData(reason) from error
     return BrokerConf(**values)
 
 
 def java_properties(raw: bytes) -> dict[str, str]:
-    """Return the names and values of Java properties text; of a name that stands twice, the last value."""
+    """Return the names and values of Java properties text; of a name that is there twice, the last value."""
     return dict(map(_name_and_value, _logical_lines(raw.decode("latin-1"))))
 
 

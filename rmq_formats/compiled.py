@@ -1,7 +1,7 @@
 """
 How scans are compiled: plain scalar loops, made machine code by numba at their first call and kept on disk.
 
-A cached function is checked by numba against its own file alone, yet holds what it took from others: functions of
+A cached function is checked by numba by its own file alone, yet holds what it took from others: functions of
 `kernels`, offsets of the layouts. So the cache lies in a directory that is named after the contents of those. With
 `NUMBA_DISABLE_JIT=1` the same functions run as Python.
 """
@@ -23,7 +23,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _PACKAGE = Path(__file__).parent
 _TAKEN_FROM = (
     "compiled.py",
-    "kernels.py",
+    "kernels/*.py",
+    "carryless.py",
     "crc.py",
     "interning.py",
     "*/kernels.py",
@@ -77,7 +78,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _find_cache() -> Path | None:
-    """Return the first directory that can be written; without one every process compiles anew."""
+    """Return the first directory that can be written; without one every process compiles again."""
     for candidate in _candidates():
         directory = candidate / f"compiled-{_stamp()}"
         try:
@@ -86,7 +87,7 @@ def _find_cache() -> Path | None:
                 return directory
         except OSError:
             continue
-    message = "no directory for compiled code can be written: scans are compiled anew in every process"
+    message = "no directory for compiled code can be written: scans are compiled again in every process"
     warnings.warn(message, RuntimeWarning, stacklevel=2)
     return None
 

@@ -1,24 +1,24 @@
 """
-CRC-32 in compiled code: by carry-less multiplication where the processor has it, by tables everywhere.
+CRC-32 in compiled code: by carry-less multiplication where there is such (see `carryless`), by tables everywhere.
 
 A CRC is the remainder of the data, read as a polynomial over GF(2), modulo the polynomial of `zlib.crc32`. So 128 bits
-may be moved over the data behind them by multiplying each half with a constant; only the last 16 bytes need a table.
+may be moved over the data after them by multiplying each half with a constant; only the last 16 bytes need a table.
 """
 
-from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from llvmlite import binding, ir
-from numba import types as _types
-from numba.core import cgutils as _cgutils
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from rmq_formats.compiled import compiled, config, inlined
-from rmq_formats.kernels import Bytes, byte_at, integer
+from rmq_formats.compiled import compiled, inlined
+from rmq_formats.kernels.integers import Bytes, byte_at, integer
 
-_POLYNOMIAL = 0x104C11DB7
+folded: Any
+try:
+    from rmq_formats.carryless import HAS_MULTIPLICATION, SHORTEST, folded
+except ImportError:  # a numba whose internals moved
+    HAS_MULTIPLICATION, SHORTEST, folded = False, 0, None
+
 _REFLECTED = 0xEDB88320
 _LOW_32 = (1 << 32) - 1
 _STEP = 16  # bytes that are taken together
@@ -28,7 +28,7 @@ _STEP = 16  # bytes that are taken together
 
 
 def _tables() -> NDArray[np.uint32]:
-    """Return, one table of 256 behind the other, what a byte does to the CRC when 0 to 15 bytes follow it."""
+    """Return, one table of 256 after the other, what a byte does to the CRC when 0 to 15 bytes follow it."""
     first: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         first = np.asarray((first >> 1) ^ (first & 1) * np.uint32(_REFLECTED), np.uint32)
@@ -78,90 +78,11 @@ def _read_low_first(buffer: Bytes, at: int) -> int:
 
 
 # --- by carry-less multiplication ------------------------------------------------------------------------------------
-# Not covered by the run without the JIT: it emits machine code, which has no form in Python.
-
-HAS_MULTIPLICATION = not config.DISABLE_JIT and bool(binding.get_host_cpu_features().get("pclmul"))
-
-_LANES = 4  # that do not wait for each other
-_SHORTEST = 4 * _STEP  # below, tables are as fast
-
-cgutils: Any = _cgutils
-types: Any = _types
-_Emitted: TypeAlias = Any  # a value of the code being made: llvmlite and numba declare no types
-_Word = ir.IntType(64)
-_Pair = ir.VectorType(_Word, 2)
-
-
-def _moved(bits: int) -> int:
-    """Return the factor that moves a bit over *bits* others: x to that power, reduced, and in the order of the data."""
-    value = 1
-    for _ in range(bits):
-        value <<= 1
-        if value >> 32:
-            value ^= _POLYNOMIAL
-    return int(f"{value:032b}"[::-1], 2) << 1
-
-
-def _factors(steps: int) -> ir.Constant:
-    """Return the factors of both halves of sixteen bytes for a move over so many steps."""
-    bits = 8 * _STEP * steps
-    return ir.Constant(_Pair, [_moved(bits + 32), _moved(bits - 32)])
-
-
-def _fold(builder: _Emitted, value: _Emitted, factors: ir.Constant, behind: _Emitted) -> _Emitted:  # pragma: no cover
-    """Emit: *value* moved over to where *behind* stands, and added to it."""
-    multiply = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(_Pair, [_Pair, _Pair, ir.IntType(8)]), "llvm.x86.pclmulqdq"
-    )
-    low, high = (builder.call(multiply, [value, factors, ir.Constant(ir.IntType(8), half)]) for half in (0x00, 0x11))
-    return builder.xor(builder.xor(low, high), behind)
-
-
-def _emit_folded(
-    _context: _Emitted, _address: _Emitted, _steps: _Emitted, _crc: _Emitted
-) -> _Emitted:  # pragma: no cover
-    """
-    Return sixteen bytes, as two integers, that leave the same CRC as those at *address*, where a CRC goes before them.
-
-    There are *steps* times sixteen of them, and at least as many steps as lanes.
-    """
-
-    def emit(target: _Emitted, builder: _Emitted, signature: _Emitted, arguments: _Emitted) -> _Emitted:
-        address, steps, crc = arguments
-        first = builder.inttoptr(address, _Pair.as_pointer())
-
-        def load(step: _Emitted) -> _Emitted:
-            loaded = builder.load(builder.gep(first, [step]))
-            loaded.align = 1
-            return loaded
-
-        lanes = [cgutils.alloca_once_value(builder, load(_Word(lane))) for lane in range(_LANES)]
-        before = builder.insert_element(_Pair([0, 0]), crc, ir.IntType(32)(0))
-        builder.store(builder.xor(builder.load(lanes[0]), before), lanes[0])
-        rounds = builder.sdiv(steps, _Word(_LANES))
-        with cgutils.for_range(builder, builder.sub(rounds, _Word(1))) as loop:
-            start = builder.mul(builder.add(loop.index, _Word(1)), _Word(_LANES))
-            for lane, kept in enumerate(lanes):
-                moved = _fold(builder, builder.load(kept), _factors(_LANES), load(builder.add(start, _Word(lane))))
-                builder.store(moved, kept)
-        for before, lane in pairwise(lanes):
-            builder.store(_fold(builder, builder.load(before), _factors(1), builder.load(lane)), lane)
-        done = builder.mul(rounds, _Word(_LANES))
-        with cgutils.for_range(builder, builder.sub(steps, done)) as loop:
-            moved = _fold(builder, builder.load(lanes[-1]), _factors(1), load(builder.add(done, loop.index)))
-            builder.store(moved, lanes[-1])
-        halves = [builder.extract_element(builder.load(lanes[-1]), ir.IntType(32)(half)) for half in (0, 1)]
-        return target.make_tuple(builder, signature.return_type, halves)
-
-    return types.UniTuple(types.int64, 2)(types.uintp, types.int64, types.int64), emit
-
-
-_folded: Any = intrinsic(_emit_folded)
 
 
 @inlined
 def _of_steps(buffer: Bytes, at: int, steps: int, crc: int) -> int:  # pragma: no cover
-    low, high = _folded(np.uintp(buffer.ctypes.data + at), steps, crc)
+    low, high = folded(np.uintp(buffer.ctypes.data + at), steps, crc)
     return _of_step(low, high)
 
 
@@ -173,7 +94,7 @@ def crc32(buffer: Bytes, start: int, end: int) -> int:
     """Return the CRC-32 of the bytes, unsigned."""
     value = integer(_LOW_32)
     at = start
-    if HAS_MULTIPLICATION and end - at >= _SHORTEST:  # pragma: no cover
+    if HAS_MULTIPLICATION and end - at >= SHORTEST:  # pragma: no cover
         steps = (end - at) // _STEP
         value = _of_steps(buffer, at, steps, value)
         at += steps * _STEP

@@ -45,12 +45,12 @@ class Mark(NamedTuple):
     offset: int | None = None
 
     def allows(self, release: Release) -> bool:
-        """Tell whether *release* could have left this mark."""
+        """Return whether *release* could have left this mark."""
         return getattr(release, self.switch) in self.values
 
 
 class Era(NamedTuple):
-    """A stretch of the log, from *first_offset* on, that one release wrote; which one is one of *candidates*."""
+    """A run of the log, from *first_offset* on, that one release wrote; which one is one of *candidates*."""
 
     first_offset: int
     candidates: tuple[Release, ...]
@@ -95,7 +95,7 @@ def _allowed(candidates: tuple[Release, ...], mark: Mark) -> tuple[Release, ...]
 
 
 def _with(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
-    """Add a mark that tells something new."""
+    """Add a mark that says something new."""
     known = any((old.switch, old.values) == (mark.switch, mark.values) for old in marks)
     return marks if known else (*marks, mark)
 
@@ -111,7 +111,7 @@ def record_marks(record: MessageRecord) -> Iterator[Mark]:
     if record.sys_flag & INNER_BATCH:
         yield Mark("an inner batch", "inner_batches", (True,), offset)
     if has_right_property_crc(record):
-        yield Mark("a CRC over the whole record", "property_crc", (True,), offset)
+        yield Mark("a CRC over the full record", "property_crc", (True,), offset)
     if CLUSTER in properties:
         yield from _serialised_marks(record, has_region=MSG_REGION in properties)
     yield from _transaction_marks(record, properties.keys())
@@ -180,7 +180,7 @@ def slot_count_mark(header: IndexHeader, *, has_shared_slot: bool) -> Mark | Non
     """
     Return which rule an index file's `hash_slot_count` follows; None where no two entries are known to share a slot.
 
-    A file may have been begun under the old rule and continued under the new one.
+    A file may have been started under the old rule and continued under the new one.
     """
     if header.hash_slot_count < header.entry_count:
         rule, offset = HashSlotCount.EMPTY_SLOT, header.end_physical_offset

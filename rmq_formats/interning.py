@@ -10,7 +10,17 @@ from typing import NamedTuple
 import numpy as np
 
 from rmq_formats.compiled import compiled, inlined
-from rmq_formats.kernels import Bytes, Integers, Sizes, byte_at, copy_bytes, integer, number_at, read_u32, same_bytes
+from rmq_formats.kernels.integers import (
+    Bytes,
+    Integers,
+    Sizes,
+    byte_at,
+    copy_bytes,
+    integer,
+    number_at,
+    read_u32,
+    same_bytes,
+)
 
 FULL = -1
 
@@ -43,7 +53,7 @@ def new_texts(slots: int, heap_size: int, seed: int) -> Texts:
 
 @inlined
 def is_text(texts: Texts, number: int, buffer: Bytes, start: int, end: int) -> bool:
-    """Tell whether the text with this number stands at a place."""
+    """Return whether the text with this number is at a place."""
     ends = texts.ends
     return same_bytes(texts.heap, number_at(ends, number), number_at(ends, number + 1), buffer, start, end)
 

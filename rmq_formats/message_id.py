@@ -1,7 +1,7 @@
 """
-The two kinds of message id, and why text alone does not tell them apart.
+The two kinds of message id, and why text alone does not distinguish them.
 
-The broker's offset id says where a record stands: its store host and physical offset. The client's unique id (property
+The broker's offset id says where a record is: its store host and physical offset. The client's unique id (property
 UNIQ_KEY) says which process made the message and when. Both are upper-case hex of 16 bytes, or of 28 with an IPv6
 address, so every id can be read in both ways. Clients in other languages make unique ids of other shapes: opaque text.
 """
@@ -41,7 +41,7 @@ UNIQUE_ID = {4: _unique_id("4s"), 16: _unique_id("16s")}
 
 
 class OffsetId(NamedTuple):
-    """Where a record stands, and at which broker."""
+    """Where a record is, and at which broker."""
 
     host: Host
     physical_offset: int

@@ -1,7 +1,7 @@
 """
 Message properties: `name 0x01 value 0x02 …` as text, and as the map that a release's parser sees in it.
 
-Two parsers exist and disagree on odd input; which one a broker has decides what its index holds. The stored text is
+Two parsers exist and disagree on unusual input; which one a broker has decides what its index holds. The stored text is
 never rebuilt from the map: its order is that of a Java HashMap.
 """
 

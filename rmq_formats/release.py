@@ -61,7 +61,7 @@ class UnitSkip(Enum):
     END_NOT_BEYOND_LAST_END = "end <= last end"
 
 
-# behaviour → {first release: value}; "" stands for the oldest.
+# behaviour → {first release: value}; "" is the oldest release.
 SWITCHES: Mapping[str, Mapping[str, Any]] = {
     # the record
     "property_parser": {
@@ -72,10 +72,8 @@ SWITCHES: Mapping[str, Mapping[str, Any]] = {
     },
     "trailing_separator": {"": True, "4.9.1": False, "5.0.0-PREVIEW": True, "5.0.0-ALPHA": False, "5.2.0": True},
     "adds_cluster": {"": False, "4.6.0": True, "4.7.0": False, "4.7.1": True},
-    "drops_wait": {"": False, "4.9.1": True, "5.0.0-PREVIEW": False},
     "adds_region_and_trace": {"": False, "5.0.0": True},
     "ipv6_hosts": {"": False, "4.6.0": True},
-    "compression_type_bits": {"": False, "4.9.4": True},
     "two_byte_topic_length": {"": False, "5.1.0": True},
     "property_crc": {"": False, "5.2.0": True},
     "stale_blank": {"": True, "4.9.1": False, "5.0.0-PREVIEW": True, "5.0.0-ALPHA": False},
@@ -83,9 +81,6 @@ SWITCHES: Mapping[str, Mapping[str, Any]] = {
     "half_message_in_real_topic": {"": True, "4.3.0": False},
     "commit_keeps_real_topic": {"": False, "4.3.0": True, "5.4.0": False},
     "op_message_lists_offsets": {"": False, "5.1.0": True},
-    "dead_letter_via_schedule_topic": {"": True, "4.9.2": False},
-    "appends_batch_envelope": {"": False, "4.8.0": True, "5.4.0": False},
-    "envelope_has_unique_key": {"": False, "5.0.0": True, "5.4.0": False},
     "pull_out_of_range_writes": {"": True, "5.0.0-PREVIEW": False},
     "inner_batches": {"": False, "5.0.0-ALPHA": True},
     "timer_messages": {"": False, "5.0.0": True},
@@ -94,13 +89,11 @@ SWITCHES: Mapping[str, Mapping[str, Any]] = {
     "drops_low_queue_offset": {"": False, "4.2.0": True},
     "multi_dispatch": {"": False, "4.9.3": True},
     "multi_dispatch_excludes_topics": {"": False, "5.1.1": True},
-    "multi_dispatch_stale_bytes": {"": False, "5.2.0": True, "5.3.1": False},
     # the IndexFile
     "hash_slot_count": {"": HashSlotCount.EVERY_PUT, "4.7.1": HashSlotCount.EMPTY_SLOT},
     "indexes_tags": {"": False, "5.4.0": True},
     "empty_index_count": {"": 0, "5.0.0": 1},
     # the store
-    "expires_queues_with_log": {"": True, "5.1.1": False},
     "expired_queue_begins_at_end": {"": False, "5.0.0": True},
     "rocksdb_folder_always": {"": False, "5.4.0": True},
     "lock_file": {"": False, "4.2.0": True},
@@ -136,19 +129,14 @@ class Release:
     property_parser: PropertyParser
     trailing_separator: bool
     adds_cluster: bool
-    drops_wait: bool
     adds_region_and_trace: bool
     ipv6_hosts: bool
-    compression_type_bits: bool
     two_byte_topic_length: bool
     property_crc: bool
     stale_blank: bool
     half_message_in_real_topic: bool
     commit_keeps_real_topic: bool
     op_message_lists_offsets: bool
-    dead_letter_via_schedule_topic: bool
-    appends_batch_envelope: bool
-    envelope_has_unique_key: bool
     pull_out_of_range_writes: bool
     inner_batches: bool
     timer_messages: bool
@@ -156,11 +144,9 @@ class Release:
     drops_low_queue_offset: bool
     multi_dispatch: bool
     multi_dispatch_excludes_topics: bool
-    multi_dispatch_stale_bytes: bool
     hash_slot_count: HashSlotCount
     indexes_tags: bool
     empty_index_count: int
-    expires_queues_with_log: bool
     expired_queue_begins_at_end: bool
     rocksdb_folder_always: bool
     lock_file: bool

@@ -2,7 +2,7 @@
 What the files of a store directory are.
 
 A broker's store is a directory of a fixed shape: the name of a file says what it holds and where in its sequence it
-stands. Nothing here touches a disk: names and bytes in, meaning out.
+is. Nothing here touches a disk: names and bytes in, meaning out.
 """
 
 from enum import StrEnum, unique
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rmq_formats.layout import Buffer, Layout
 
-OFFSET_DIGITS = 20  # names of files that stand in a sequence of bytes: the offset of their first byte
+OFFSET_DIGITS = 20  # names of files that are parts of one sequence of bytes: the offset of their first byte
 TIME_DIGITS = 17  # names of index files: yyyyMMddHHmmssSSS, the broker's local time
 
 COMMITLOG_FOLDER = "commitlog"
@@ -24,7 +24,7 @@ class FileKind(StrEnum):
     """What a file of a store is."""
 
     COMMITLOG = "CommitLog segment"
-    DLEDGER_LOG = "DLedger segment"  # the same records, each behind an entry header; one offset space with `commitlog`
+    DLEDGER_LOG = "DLedger segment"  # the same records, each after an entry header; one offset space with `commitlog`
     CONSUME_QUEUE = "ConsumeQueue file"
     BATCH_CONSUME_QUEUE = "BatchConsumeQueue file"
     CONSUME_QUEUE_EXT = "ConsumeQueueExt file"
@@ -135,12 +135,12 @@ def name_of_offset(offset: int) -> str:
 
 
 def is_index_name(name: str) -> bool:
-    """Tell whether a broker loads a file of this name from `index`: it skips what is no number."""
+    """Return whether a broker loads a file of this name from `index`: it skips what is no number."""
     return _is_decimal(name)
 
 
 def is_rocksdb_name(name: str) -> bool:
-    """Tell whether RocksDB names its files so."""
+    """Return whether RocksDB names its files so."""
     return name.startswith(_ROCKSDB_NAMES) or name.endswith(_ROCKSDB_ENDINGS)
 
 

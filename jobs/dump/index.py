@@ -9,7 +9,7 @@ from jobs.dump.items import Item, Request, layout_fields, time_text
 from jobs.dump.siblings import listed
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.geometry import IndexBytes, find_geometries, told_geometry
+from rmq_formats.indexfile.geometry import IndexBytes, find_geometries, stated_geometry
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader, decode_entry
 from rmq_formats.indexfile.lookup import Hop, IndexReader
 from rmq_formats.store import FileKind, is_index_name
@@ -34,7 +34,7 @@ def _geometry(file: DumpFile, request: Request) -> Geometry:
     if request.hash_slots and request.index_num:
         return Geometry(request.hash_slots, request.index_num)
     index_bytes = IndexBytes(file.size, file.read)
-    told = told_geometry([index_bytes], request.hash_slots, request.index_num)
+    told = stated_geometry([index_bytes], request.hash_slots, request.index_num)
     if told is not None:
         return told.geometry
     found = find_geometries(index_bytes)

@@ -34,7 +34,7 @@ from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.schema import SCHEMA
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.kernels import Integers
+from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import PropertyParser
 
 CHOSEN = "chosen_until"  # in a manifest's state: up to here, runs took some topics and left others

@@ -22,7 +22,7 @@ from jobs.store.queue_files import Units
 from jobs.store.ranges import Range
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder, Stretch
+from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder, QueueBytes
 from rmq_formats.consumequeue.collect import UnitCollector
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
 from rmq_formats.store import name_of_offset
@@ -183,7 +183,7 @@ class _Files:
     _hashes: dict[int, Any] = field(default_factory=dict)
     _finished: dict[int, str] = field(default_factory=dict)
 
-    def write(self, stretch: Stretch) -> None:
+    def write(self, stretch: QueueBytes) -> None:
         """Write bytes behind those that are there, into as many files as they need."""
         offset, data = stretch.offset, memoryview(stretch.data)  # type: ignore[arg-type]  # an array of bytes
         while data:

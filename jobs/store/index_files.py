@@ -7,12 +7,12 @@ from functools import cache
 from jobs.storage import storage_of
 from jobs.storage.model import Reader
 from jobs.store.store import Store
-from rmq_formats.indexfile.geometry import IndexBytes, ToldGeometry, told_geometry
+from rmq_formats.indexfile.geometry import IndexBytes, StatedGeometry, stated_geometry
 from rmq_formats.layout import Buffer
 
 
-def geometry_of_index(store: Store, hash_slots: int | None = None, index_num: int | None = None) -> ToldGeometry | None:
-    """Return the geometry that a store's index files tell, opening no more of them than are needed for it."""
+def geometry_of_index(store: Store, hash_slots: int | None = None, index_num: int | None = None) -> StatedGeometry | None:
+    """Return the geometry that a store's index files state, opening no more of them than are needed for it."""
     with ExitStack() as stack:
 
         @cache
@@ -21,7 +21,7 @@ def geometry_of_index(store: Store, hash_slots: int | None = None, index_num: in
             return file
 
         files = [IndexBytes(file.size, _reading(opened, file.location)) for file in store.index_files]
-        return told_geometry(files, hash_slots, index_num)
+        return stated_geometry(files, hash_slots, index_num)
 
 
 def _reading(opened: Callable[[str], Reader], location: str) -> Callable[[int, int], Buffer]:

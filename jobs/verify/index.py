@@ -104,7 +104,7 @@ def _finding(explained: Explained) -> Finding:
         f"index/{explained.real.name}",
         first.position,
         f"{place} {first.field}",
-        str(first.stands),
+        str(first.found),
         str(first.expected),
         f"{cause} ({explained.detail})",
         sum(explained.compared.counts.values()) if explained.compared else 1,

@@ -23,7 +23,8 @@ from rmq_formats.commitlog.schema import SCHEMA
 from rmq_formats.errors import LimitExceeded
 from rmq_formats.flags import COMPRESSED, TRANSACTION_MASK, TransactionType
 from rmq_formats.interning import Texts, new_texts, number_of
-from rmq_formats.kernels import PARSER_CODES, Bytes, Integers, Sizes, read_i32
+from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
+from rmq_formats.kernels.properties import PARSER_CODES
 from rmq_formats.properties import PropertyParser
 
 Bad = tuple[int, int]  # physical offset and size of a record whose body is not what was written

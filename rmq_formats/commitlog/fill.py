@@ -14,24 +14,21 @@ from numpy.typing import NDArray
 from rmq_formats.commitlog import kernels
 from rmq_formats.compiled import compiled, inlined
 from rmq_formats.interning import FULL, Texts, is_text, number_of
-from rmq_formats.kernels import (
-    PARSER_SCAN,
+from rmq_formats.kernels.integers import (
     Bytes,
     Integers,
     Sizes,
     byte_at,
     copy_bytes,
-    copy_clean_text,
     copy_short,
-    find_control,
     integer,
-    is_clean_text,
-    next_property,
     number_at,
     read_i16,
     read_i32,
     read_i64,
 )
+from rmq_formats.kernels.properties import PARSER_SCAN, find_control, next_property
+from rmq_formats.kernels.text import copy_clean_text, is_clean_text
 from rmq_formats.properties import KEY_SEPARATOR, KEYS, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, TAGS, UNIQ_KEY
 
 # How a pass ended.
@@ -76,7 +73,7 @@ _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8).copy()
 class Column(NamedTuple):
     """A column of texts or bytes."""
 
-    ends: Sizes  # of each row, behind a zero
+    ends: Sizes  # of each row, after a zero
     data: Bytes
     present: Bytes  # 0 for NULL
 
@@ -84,13 +81,13 @@ class Column(NamedTuple):
 class Properties(NamedTuple):
     """The columns that come from the properties."""
 
-    lists: Sizes  # where each row's properties end, behind a zero
+    lists: Sizes  # where each row's properties end, after a zero
     names: Sizes  # number of each property's name
     values: Column
     raw: Column
     tags: Column
     uniq_key: Column
-    key_lists: Sizes  # where each row's keys end, behind a zero
+    key_lists: Sizes  # where each row's keys end, after a zero
     keys: Column  # `present` is by row
 
 
@@ -382,14 +379,14 @@ def _parse_row(
             count += 1
         names.starts[np.uintp(place)] = value
         names.ends[np.uintp(place)] = value_end
-    # Behind the last value, nothing is left but one separator.
+    # After the last value, nothing is left but one separator.
     ends_well = start == end or expected > end or (expected == end and byte_at(buffer, end - 1) == _PROPERTY)
     return count, is_rebuildable and ends_well
 
 
 @inlined
 def _expected_value(texts: Texts, name: int, buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, int]:
-    """Return where the value stands if the next property has this name and is an ordinary one; else nothing."""
+    """Return where the value is if the next property has this name and is an ordinary one; else nothing."""
     start = at + number_at(texts.ends, name + 1) - number_at(texts.ends, name) + 1
     if start >= end or byte_at(buffer, start - 1) != _NAME_VALUE or not is_text(texts, name, buffer, at, start - 1):
         return at, at
@@ -425,7 +422,7 @@ def _write_row(buffer: Bytes, row: int, first: int, count: int, keys: int, names
 
 @inlined
 def _value_of(name: int, row: int, names: Names) -> tuple[int, int]:
-    """Return where the value of a property of this row stands; an empty stretch when it has none."""
+    """Return where the value of a property of this row is; an empty slice when it has none."""
     if names.seen_in[np.uintp(name)] != row + 1:
         return 0, 0
     place = number_at(names.seen_at, name)

@@ -1,8 +1,8 @@
 """
-What stands before each record of a segment: nothing, or an entry header of DLedger.
+What is before each record of a segment: nothing, or an entry header of DLedger.
 
-The first bytes tell. Where they are damaged or lost, what proves itself first does: in a log of entries a record is
-followed by a header, in a plain one by another record.
+The first bytes say which. Where they are damaged or lost, what proves itself first does: in a log of entries a header
+follows a record, in a plain one another record does.
 """
 
 from rmq_formats.commitlog.layout import (
@@ -25,7 +25,7 @@ _POS = DLEDGER_ENTRY.index("pos")
 
 
 def detect_framing(buffer: Buffer) -> Framing:
-    """Tell by a segment's first bytes what its records stand behind; plain when they say nothing."""
+    """Return by a segment's first bytes what its records follow; plain when they say nothing."""
     view = memoryview(buffer)
     if view.nbytes < BLANK.size:
         return Framing.PLAIN
@@ -38,7 +38,7 @@ def detect_framing(buffer: Buffer) -> Framing:
 
 def framing_of(read: Read, size: int, base_offset: int) -> Framing:
     """
-    Tell what the records of a segment stand behind; where its first bytes are damaged, by what proves itself first.
+    Return what the records of a segment follow; where its first bytes are damaged, by what proves itself first.
 
     A block that cannot be read, or was never written, says nothing.
     """
@@ -58,7 +58,7 @@ def framing_of(read: Read, size: int, base_offset: int) -> Framing:
 
 
 def _proven_framing(read: Read, size: int, base_offset: int, start: int) -> Framing:
-    """Tell the framing by the first record or entry from *start* on."""
+    """Return the framing by the first record or entry from *start* on."""
     plain, entries = (SegmentBytes(read, size, base_offset, framing) for framing in Framing)
     if entries.find_record(start, None) is None:
         return Framing.PLAIN
@@ -67,16 +67,16 @@ def _proven_framing(read: Read, size: int, base_offset: int, start: int) -> Fram
 
 
 def _is_followed(log: SegmentBytes, position: int) -> bool:
-    """Tell whether another record, or the end of the file, follows the record at *position*."""
-    behind = position + log.framing.header_size + log.record_at(position).total_size
+    """Return whether another record, or the end of the file, follows the record at *position*."""
+    after = position + log.framing.header_size + log.record_at(position).total_size
     try:
-        return log.stated_end(behind) is not None or log.record_at(behind).total_size > 0
+        return log.stated_end(after) is not None or log.record_at(after).total_size > 0
     except FormatError:
         return False
 
 
 def _is_proper(head: bytes, base_offset: int) -> bool:
-    """Tell whether a segment's first bytes are a record's, an end's, or those of an entry that says where it stands."""
+    """Return whether a segment's first bytes are a record's, an end's, or those of an entry that says where it is."""
     first, second = map(int, BLANK.unpack(head))
     if second in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK) or (first == DLEDGER_END_MAGIC and second > 0):
         return True

@@ -23,9 +23,9 @@ from rmq_formats.commitlog.layout import (
 from rmq_formats.compiled import compiled, inlined
 from rmq_formats.crc import crc32
 from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6
-from rmq_formats.kernels import Bytes, Integers, Sizes, byte_at, read_i8, read_i16, read_i32, read_i64
+from rmq_formats.kernels.integers import Bytes, Integers, Sizes, byte_at, read_i8, read_i16, read_i32, read_i64
 
-# Where fields stand that no host moves.
+# Places of fields that no host moves.
 TOTAL_SIZE_AT = HEAD.offset("total_size")
 MAGIC_CODE_AT = HEAD.offset("magic_code")
 BODY_CRC_AT = HEAD.offset("body_crc")
@@ -36,10 +36,10 @@ PHYSICAL_OFFSET_AT = HEAD.offset("physical_offset")
 SYS_FLAG_AT = HEAD.offset("sys_flag")
 BORN_TIMESTAMP_AT = HEAD.offset("born_timestamp")
 BORN_HOST_AT = RECORD[0].offset("born_host_address")
-# Where they stand behind a born host of IPv4; of IPv6, HOST_V6_GROWTH later.
+# Places of fields after a born host of IPv4; of IPv6, HOST_V6_GROWTH later.
 STORE_TIMESTAMP_AT = RECORD[0].offset("store_timestamp")
 STORE_HOST_AT = RECORD[0].offset("store_host_address")
-# Where they stand behind two hosts of IPv4; HOST_V6_GROWTH later for each of IPv6.
+# Places of fields after two hosts of IPv4; HOST_V6_GROWTH later for each of IPv6.
 RECONSUME_TIMES_AT = RECORD[0].offset("reconsume_times")
 PREPARED_TRANSACTION_OFFSET_AT = RECORD[0].offset("prepared_transaction_offset")
 BODY_LENGTH_AT = RECORD[0].offset("body_length")
@@ -62,9 +62,9 @@ _MAGIC_START = MAGIC_V1.to_bytes(4, "big", signed=True)
 _FIRST, _SECOND, _THIRD, _FOURTH_V1 = _MAGIC_START
 _FOURTH_V2 = MAGIC_V2.to_bytes(4, "big", signed=True)[3]
 
-# What stands at a position.
+# What is at a position.
 GOOD = 0
-SHORT = 1  # the buffer ends before it can be told
+SHORT = 1  # the buffer ends before it is known
 BAD = 2  # no record
 END = 3  # the broker closed the file here
 OUTSIDE = 4  # the range ends here
@@ -83,7 +83,7 @@ def host_growth(sys_flag: int) -> int:
 
 @inlined
 def born_growth(sys_flag: int) -> int:
-    """Return by how much the born host shifts what stands behind it."""
+    """Return by how much the born host shifts what is after it."""
     return HOST_V6_GROWTH if sys_flag & BORN_HOST_V6 else 0
 
 
@@ -109,7 +109,7 @@ def count_stored_until(buffer: Bytes, positions: Integers, limit: int) -> int:
 
 @inlined
 def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
-    """Tell what stands at *at* as `decode_record` does: GOOD, SHORT or BAD. *place* is its physical offset."""
+    """Return what is at *at* as `decode_record` does: GOOD, SHORT or BAD. *place* is its physical offset."""
     if limit - at < _HEAD_SIZE:
         return SHORT
     magic = read_i32(buffer, at + MAGIC_CODE_AT)
@@ -120,7 +120,7 @@ def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
         return BAD
     if total_size > limit - at:
         return SHORT
-    # From here on everything is a size within the record: nothing overflows, nothing is read behind its end.
+    # From here on everything is a size within the record: nothing overflows, nothing is read after its end.
     fixed = FIXED_SIZE + host_growth(read_i32(buffer, at + SYS_FLAG_AT))
     topic_length_size = _TOPIC_LENGTH_V1_SIZE if magic == MAGIC_V1 else _TOPIC_LENGTH_V2_SIZE
     if fixed > total_size:
@@ -140,7 +140,7 @@ def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
 
 @compiled
 def check_entry(buffer: Bytes, at: int, limit: int, place: int, header_size: int) -> int:
-    """Tell what stands at *at*, where a record's piece begins: behind a DLedger entry header, if there are such."""
+    """Return what is at *at*, where a record's piece begins: after a DLedger entry header, if there are such."""
     if header_size == 0:
         return check_record(buffer, at, limit, place)
     if limit - at < _ENTRY_SIZE:
@@ -160,7 +160,7 @@ def check_entry(buffer: Bytes, at: int, limit: int, place: int, header_size: int
 
 @inlined
 def is_end(buffer: Bytes, at: int, header_size: int) -> bool:
-    """Tell whether the broker closed the file at *at*, behind which at least a blank's bytes stand."""
+    """Return whether the broker closed the file at *at*, after which at least a blank's bytes are."""
     if header_size:
         return read_i32(buffer, at) == DLEDGER_END_MAGIC and read_i32(buffer, at + 4) > 0
     return read_i32(buffer, at + _BLANK_MAGIC_AT) == MAGIC_BLANK
@@ -179,10 +179,10 @@ def chain(
     term: int,
 ) -> tuple[int, int, int]:
     """
-    Follow records from *at* until one begins at *stop* or behind, or none can be followed.
+    Follow records from *at* until one begins at *stop* or after it, or none can be followed.
 
     *term* is that of the entry before, or NO_TERM: then terms are not looked at. Return how many positions and sizes
-    were filled in, where the chain stands, and what is there.
+    were filled in, where the chain is, and what is there.
     """
     count = 0
     while at < stop:
@@ -224,14 +224,14 @@ def record_parts(buffer: Bytes, at: int) -> tuple[int, int, int, int, int, int]:
 
 @compiled
 def has_right_crc(buffer: Bytes, at: int) -> bool:
-    """Tell whether a checked record's body is what was written; an empty one is not looked at."""
+    """Return whether a checked record's body is what was written; an empty one is not looked at."""
     body, body_end, _, _, _, _ = record_parts(buffer, at)
     return body == body_end or crc32(buffer, body, body_end) & _CRC_MASK == read_i32(buffer, at + BODY_CRC_AT)
 
 
 @compiled
 def is_written(buffer: Bytes, at: int) -> bool:
-    """Tell whether a checked record is written to its last byte, as `is_settled` does."""
+    """Return whether a checked record is written to its last byte, as `is_settled` does."""
     _, _, _, _, properties, properties_end = record_parts(buffer, at)
     if properties_end > properties and byte_at(buffer, properties_end - 1) == 0:
         return False
@@ -240,7 +240,7 @@ def is_written(buffer: Bytes, at: int) -> bool:
 
 @compiled
 def find_magic(buffer: Bytes, at: int, limit: int) -> int:
-    """Return where the next magic number of a record stands, or *limit*."""
+    """Return where the next magic number of a record is, or *limit*."""
     while at <= limit - 4:
         if (
             byte_at(buffer, at) == _FIRST
@@ -255,7 +255,7 @@ def find_magic(buffer: Bytes, at: int, limit: int) -> int:
 
 @compiled
 def find_end(buffer: Bytes, at: int, limit: int, left: int, header_size: int) -> int:
-    """Return where an end stands that names exactly the bytes left, or -1; *left* are those at *at*."""
+    """Return the place of an end that names exactly the bytes left, or -1; *left* are those at *at*."""
     size_at = 4 if header_size else 0
     for i in range(limit - _BLANK_SIZE + 1 - at):
         if is_end(buffer, at + i, header_size) and read_i32(buffer, at + i + size_at) == left - i:

@@ -1,7 +1,7 @@
 """
 CommitLog layouts: the record's fixed part in its four shapes, the blank that ends a file, DLedger's entry header.
 
-A record is its fixed part, the body, the topic behind its length, the properties behind theirs. Two bits of `sys_flag`
+A record is its fixed part, the body, the topic after its length, the properties after theirs. Two bits of `sys_flag`
 say how long the two host fields are, each for itself; everything before the born host never moves.
 """
 
@@ -15,13 +15,13 @@ MAGIC_BLANK = -875286124  # 0xCBD43194
 DEFAULT_SEGMENT_SIZE = 1 << 30
 
 _HEAD = (
-    ("total_size", "i", "the whole record, these four bytes included"),
+    ("total_size", "i", "the full record, these four bytes included"),
     ("magic_code", "i", "version of the record: V1 or V2"),
     ("body_crc", "i", "CRC-32 of the stored body without its top bit; 0 for no body"),
     ("queue_id", "i", "queue of the topic"),
     ("flag", "i", "the producer's own; not interpreted"),
     ("queue_offset", "q", "number of the message in its queue"),
-    ("physical_offset", "q", "of this record's first byte in the whole log"),
+    ("physical_offset", "q", "of this record's first byte in the full log"),
     ("sys_flag", "i", "compression, transaction state, host lengths"),
     ("born_timestamp", "q", "ms, the producer's clock"),
 )
@@ -80,7 +80,7 @@ BLANK = Layout(
 
 # One message of an inner batch (5.0.0+): the body of the one record is a row of these.
 INNER_MESSAGE = Layout(
-    ("total_size", "i", "the whole inner message, these four bytes included"),
+    ("total_size", "i", "the full inner message, these four bytes included"),
     ("magic_code", "i", "always 0"),
     ("body_crc", "i", "always 0"),
     ("flag", "i", "the producer's own"),
@@ -94,7 +94,7 @@ DLEDGER_ENTRY = Layout(
     ("size", "i", "the entry, this header included"),
     ("index", "q", "number of the entry, without gaps"),
     ("term", "q", "the leader's term"),
-    ("pos", "q", "of this header's first byte in the whole log"),
+    ("pos", "q", "of this header's first byte in the full log"),
     ("channel", "i", "always 0"),
     ("chain_crc", "i", "always 0: checks nothing"),
     ("body_crc", "i", "always 0: checks nothing"),

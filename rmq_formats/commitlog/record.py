@@ -3,7 +3,7 @@ One CommitLog record: bytes to values and back. The readable truth that the comp
 
 `decode_record` answers in three ways, like every reader of this package: a value, `NeedMoreData` when the buffer ends
 before the record does, `CorruptData` when the bytes contradict themselves. A record proves itself by its own numbers:
-the lengths of its parts add up to its size, and it stands at the physical offset that it names.
+the lengths of its parts add up to its size, and it is at the physical offset that it names.
 """
 
 import zlib
@@ -73,7 +73,7 @@ class MessageRecord(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """The physical offset behind this record."""
+        """The physical offset after this record."""
         return self.physical_offset + self.total_size
 
 
@@ -81,7 +81,7 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
     """
     Return the record at *position*.
 
-    With *physical_offset*, the record must claim to stand there. The body's CRC is not checked here: see `body_crc`.
+    With *physical_offset*, the record must claim to be there. The body's CRC is not checked here: see `body_crc`.
     """
     view = memoryview(buffer)
     head = HEAD.unpack(view, position, physical_offset)
@@ -145,7 +145,7 @@ def _record(  # noqa: PLR0913, PLR0917 - the parts of a record, in order
 
 def _bounded(cursor: int, end: int, place: int) -> int:
     if cursor > end:
-        _corrupt(f"a part reaches {cursor - end} bytes behind the record's end", place)
+        _corrupt(f"a part reaches {cursor - end} bytes after the record's end", place)
     return cursor
 
 
@@ -230,12 +230,12 @@ def body_crc(body: bytes) -> int:
 
 
 def has_right_body_crc(record: MessageRecord) -> bool:
-    """Tell whether the body is what was written; the broker does not check an empty one, nor do we."""
+    """Return whether the body is what was written; the broker does not check an empty one, nor do we."""
     return not record.body or record.body_crc == body_crc(record.body)
 
 
 def has_right_property_crc(record: MessageRecord) -> bool | None:
-    """Tell whether the CRC at the end of the properties fits the record; None without one (5.2.0+, off by default)."""
+    """Return whether the CRC at the end of the properties fits the record; None without one (5.2.0+, optional)."""
     text = record.properties_raw[-CRC_SIZE:]
     if len(text) < CRC_SIZE or not text.startswith(CRC_NAME.encode()):
         return None

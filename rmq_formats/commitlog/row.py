@@ -18,7 +18,7 @@ _AS_STORED = (
 def record_of_row(row: Mapping[str, Any]) -> MessageRecord:
     """Return the record that *row* of the table was made of; it encodes to the bytes that were stored."""
     if row["body"] is None:
-        reason = "a row without its body is no whole record"
+        reason = "a row without its body is no complete record"
         raise CorruptData(reason, row["physical_offset"])
     return MessageRecord(
         **{name: row[name] for name in _AS_STORED},
@@ -37,7 +37,7 @@ def parse_host(text: str) -> Host:
 
 
 def _stored_properties(row: Mapping[str, Any]) -> bytes:
-    """Return the stored text: the map's, with a separator behind it if its length says so."""
+    """Return the stored text: the map's, with a separator after it if its length says so."""
     if row["properties_raw"] is not None:
         return bytes(row["properties_raw"])
     properties = row["properties"]

@@ -4,7 +4,7 @@ Compiled walking of a segment: the pieces that `segment.walk` yields, at the spe
 A range of a segment is read window by window into one buffer; a compiled loop follows the chain of records through it.
 What is rare (damage, the end of the log) is decided in Python, in the words of the scalar module. Memory holds one
 window, or one record where that is larger. A part of the file that cannot be read is damage like any other, and
-reading goes on behind it.
+reading continues after it.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,12 +18,12 @@ from rmq_formats.commitlog.layout import BLANK, HEAD, MIN_RECORD_SIZE
 from rmq_formats.commitlog.segment import LEFTOVER, Framing, Piece, PieceKind, SegmentBytes
 from rmq_formats.commitlog.window import NextWritten, ReadInto, Window
 from rmq_formats.errors import CorruptData, FormatError
-from rmq_formats.kernels import Bytes, Integers, Sizes, read_i32
+from rmq_formats.kernels.integers import Bytes, Integers, Sizes, read_i32
 from rmq_formats.layout import Read
 
 WINDOW = 16 << 20
 IO_ERROR = "io_error"
-UNSETTLED = "the newest record is not whole yet"
+UNSETTLED = "the newest record is not complete yet"
 
 _LAST_OFFSET = (1 << 63) - 1
 _MAGIC_SIZE = 4
@@ -32,11 +32,11 @@ _UNREADABLE = -1  # beside what the kernels find
 
 
 class Records(NamedTuple):
-    """Some whole records in a buffer that is valid until the scan goes on."""
+    """Some complete records in a buffer that is valid until the scan goes on."""
 
     buffer: Bytes
     base_offset: int  # physical offset of the buffer's first byte
-    positions: Integers  # of each record, behind its DLedger entry header if it has one
+    positions: Integers  # of each record, after its DLedger entry header if it has one
     sizes: Sizes
     between: tuple[Piece, ...] = ()  # damage between two of them
 
@@ -65,7 +65,7 @@ def scan(
     are searched that a file system does not store. *final* and *store_timestamp* are those of `segment.walk`.
     """
     if base_offset + segment_size > _LAST_OFFSET:
-        reason = "a file that begins here reaches behind the last offset that 64 bits can hold"
+        reason = "a file that begins here reaches after the last offset that 64 bits can hold"
         raise CorruptData(reason, base_offset)
     log = _Log(Window(read, segment_size, window, read_into, next_written), base_offset, framing)
     if sync:
@@ -93,7 +93,7 @@ class _Walker:
     newest: int | None  # store time of the last record
     term_before: Callable[[int], int]  # of the entry that ends at a position
     term: int  # of the last entry, where a leftover may follow
-    held: Records | None = None  # a copy of the last record, while only what follows can tell whether it is whole
+    held: Records | None = None  # a copy of the last record, while only what follows can show whether it is complete
 
     def walk(self, position: int) -> Iterator[Records | Piece]:
         log = self.log
@@ -114,14 +114,14 @@ class _Walker:
                 return
             if found in (kernels.BAD, kernels.END, _UNREADABLE):
                 reason, unreadable_end = log.refusal(position, found)
-                behind = log.find_record(position + 1, not_before)
-                if behind is None:
-                    behind = unreadable_end
-                if behind is None:
+                after = log.find_record(position + 1, not_before)
+                if after is None:
+                    after = unreadable_end
+                if after is None:
                     break
                 yield from self._release()
-                yield log.piece(PieceKind.DAMAGE, position, behind, reason)
-                position, self.term = behind, self.term_before(behind)
+                yield log.piece(PieceKind.DAMAGE, position, after, reason)
+                position, self.term = after, self.term_before(after)
         if self.held is not None and not self._is_followed(position):
             position, reason, self.held = self.held.base_offset - log.base_offset, UNSETTLED, None
         yield from self._release()
@@ -131,7 +131,7 @@ class _Walker:
 
     def _with_more(self, records: Records, position: int, found: int) -> tuple[Records, int, int]:
         """
-        Add what the window shows behind damage: where one record in a hundred is hit, groups must not become small.
+        Add what the window shows after damage: where one record in a hundred is hit, groups must not become small.
 
         Nothing is read here, so the buffer stays what it is; what the window does not decide is left to `walk`.
         """
@@ -140,14 +140,14 @@ class _Walker:
         while found == kernels.BAD and position < stop:
             last = int(groups[-1].positions[-1])
             newest = int(kernels.store_timestamp(records.buffer, last))
-            behind = log.shown_record(position + 1, None if self.final else newest)
-            if behind is None or behind >= stop:
+            after = log.shown_record(position + 1, None if self.final else newest)
+            if after is None or after >= stop:
                 break
             reason, _ = log.refusal(position, found)
-            more, end, found_there = log.chain(behind, stop, self.term_before(behind))
+            more, end, found_there = log.chain(after, stop, self.term_before(after))
             if more is None:
                 break
-            between.append(log.piece(PieceKind.DAMAGE, position, behind, reason))
+            between.append(log.piece(PieceKind.DAMAGE, position, after, reason))
             groups.append(more)
             position, found = end, found_there
         if between:
@@ -180,7 +180,7 @@ class _Walker:
             self.held = None
 
     def _is_followed(self, position: int) -> bool:
-        """Tell whether something behind the range shows that the record before *position* is whole."""
+        """Return whether something after the range shows that the record before *position* is complete."""
         if not self.end <= position < self.log.size:
             return False
         _, _, found = self.log.chain(position, position + 1, self.term)
@@ -189,7 +189,7 @@ class _Walker:
 
 
 class _Log:
-    """A segment's bytes, and where they stand."""
+    """A segment's bytes, and where they are."""
 
     def __init__(self, window: Window, base_offset: int, framing: Framing) -> None:
         self.base_offset = base_offset
@@ -212,7 +212,7 @@ class _Log:
 
     def chain(self, position: int, stop: int, term: int = NO_TERM) -> tuple[Records | None, int, int]:
         """
-        Return the records that follow each other from *position*, where they end, and what stands there.
+        Return the records that follow each other from *position*, where they end, and what is there.
 
         *term* is that of the entry before, where leftovers are looked for.
         """
@@ -242,7 +242,7 @@ class _Log:
             wanted = needed
 
     def refusal(self, position: int, found: int) -> tuple[str, int | None]:
-        """Say why no record stands at *position*, and where reading goes on when it could not be read."""
+        """Say why no record is at *position*, and where reading goes on when it could not be read."""
         window = self._window
         if found == _UNREADABLE and window.unreadable is not None:
             return IO_ERROR, window.unreadable[1]
@@ -254,7 +254,7 @@ class _Log:
         return reason, None
 
     def ends_at(self, position: int, not_before: int | None) -> bool:
-        """Tell whether an end of file is one, as the scalar `ends_at`."""
+        """Return whether an end of file is one, as the scalar `ends_at`."""
         if self._seen_from(position).stated_end(position) == self.size - position:
             return True
         return self.find_record(position + 1, not_before) is None
@@ -340,7 +340,7 @@ class _Log:
         return int(kernels.store_timestamp(records.buffer, records.positions[0]))
 
     def tail(self, position: int, reason: str, *, final: bool) -> Iterator[Piece]:
-        """Yield what lies behind the last record that can be believed, as the scalar `tail`."""
+        """Yield what follows the last record that can be believed, as the scalar `tail`."""
         end = None if reason == LEFTOVER else self._find_end(position + 1)
         if end is not None and self.find_record(position + 1, None) is None:
             yield self.piece(PieceKind.DAMAGE, position, end, reason)
@@ -353,7 +353,7 @@ class _Log:
             yield self.piece(PieceKind.WAITING, position, None, reason)
 
     def _find_end(self, position: int) -> int | None:
-        """Return where an end of file stands that states exactly the bytes left."""
+        """Return the place of an end of file that states exactly the bytes left."""
         window = self._window
         while position < min(self._zeros_from + BLANK.size, window.size):
             at = window.seek(position, min(BLANK.size, window.size - position))
@@ -370,7 +370,7 @@ class _Log:
         return None
 
     def _is_zero(self, position: int) -> bool:
-        """Tell whether nothing is written from *position* on."""
+        """Return whether nothing is written from *position* on."""
         window = self._window
         while position < min(self._zeros_from, window.size):
             at = window.seek(position, 1)

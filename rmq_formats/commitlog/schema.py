@@ -15,13 +15,13 @@ _TIME = pa.timestamp("us", "UTC")
 
 
 SCHEMA = pa.schema((
-    required("total_size", pa.int32(), "bytes of the whole record"),
+    required("total_size", pa.int32(), "bytes of the full record"),
     required("magic_code", pa.int32(), "version of the record: -626843481 is V1, -626843477 is V2"),
     required("body_crc", pa.int32(), "CRC-32 of the stored body without its top bit"),
     required("queue_id", pa.int32(), "queue of the topic"),
     required("flag", pa.int32(), "the producer's own; not interpreted"),
     required("queue_offset", pa.int64(), "number of the message in its queue"),
-    required("physical_offset", pa.int64(), "of the record's first byte in the whole log"),
+    required("physical_offset", pa.int64(), "of the record's first byte in the full log"),
     required("sys_flag", pa.int32(), "compression, transaction state, host lengths"),
     required("born_timestamp", pa.int64(), "ms, the producer's clock, as stored"),
     required("store_timestamp", pa.int64(), "ms, the broker's clock, as stored"),

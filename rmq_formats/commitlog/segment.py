@@ -2,15 +2,15 @@
 One CommitLog segment: where its records are, and how it ends.
 
 `walk` cuts a segment into pieces that cover it without gap or overlap: records, damage, and one last piece that says
-how it ends. Records follow each other by size alone. The chain is the truth: bodies may contain whole records, and
-behind a blank or the end of the chain lie stale ones with right offsets. A blank states how many bytes are left; one
-that states anything else was written by no broker, and is believed only if no record proves itself behind it.
+how it ends. Records follow each other by size alone. The chain is the truth: bodies may contain complete records, and
+after a blank or the end of the chain lie stale ones with right offsets. A blank states how many bytes are left; one
+that states anything else was written by no broker, and is believed only if no record proves itself after it.
 
 Damage does not end a walk. It goes on at the next record that proves itself: magic, lengths that add up, the physical
-offset where it stands, the body's CRC. In the segment that the broker still writes, nothing is damage that may be
+offset where it is, the body's CRC. In the segment that the broker still writes, nothing is damage that may be
 unfinished: what no later record contradicts waits. Nor is a later record believed there whose store time is before
-that of the last good one: recovery moves the write position back and leaves old records behind it. So does the new
-leader of a DLedger group in the logs of the others, and what it leaves may stand exactly behind what is written next:
+that of the last good one: recovery moves the write position back and leaves old records after it. So does the new
+leader of a DLedger group in the logs of the others, and what it leaves may be exactly after what is written next:
 there an entry of a lower term than the one before it is a leftover.
 """
 
@@ -35,7 +35,7 @@ from rmq_formats.layout import Buffer, Read
 
 @unique
 class Framing(StrEnum):
-    """What stands before each record: nothing, or DLedger's entry header."""
+    """What is before each record: nothing, or DLedger's entry header."""
 
     PLAIN = "plain"
     DLEDGER = "dledger"
@@ -51,10 +51,10 @@ class PieceKind(StrEnum):
     """What a piece of a segment is."""
 
     RECORD = "record"
-    DAMAGE = "damage"  # bytes that are no record, between or behind records
+    DAMAGE = "damage"  # bytes that are no record, between or after records
     BLANK = "blank"  # the end of a full segment; whatever follows its eight bytes is meaningless
     UNWRITTEN = "unwritten"  # zeros to the end: not written yet
-    WAITING = "waiting"  # not whole yet, and nothing behind it proves itself
+    WAITING = "waiting"  # not complete yet, and nothing after it proves itself
 
 
 @unique
@@ -70,7 +70,7 @@ ENDS = {
     PieceKind.BLANK: SegmentEnd.SEALED,
     PieceKind.UNWRITTEN: SegmentEnd.OPEN,
     PieceKind.WAITING: SegmentEnd.OPEN,
-    PieceKind.RECORD: SegmentEnd.OPEN,  # cut off behind a record: the file is shorter than the broker made it
+    PieceKind.RECORD: SegmentEnd.OPEN,  # cut off after a record: the file is shorter than the broker made it
     PieceKind.DAMAGE: SegmentEnd.DAMAGED,
 }
 
@@ -85,7 +85,7 @@ class Piece(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The physical offset behind this piece."""
+        """The physical offset after this piece."""
         return self.offset + self.size
 
 
@@ -120,7 +120,7 @@ def walk_segment(
     newest = store_timestamp
     term = LOWEST_TERM if final else log.term_before(start)
     record: MessageRecord | None = None
-    held: Piece | None = None  # the piece of the last record: whether it is whole, only what follows can tell
+    held: Piece | None = None  # the piece of the last record: whether it is complete, only what follows can show
     reason = ""
     while position < log.size:
         not_before = None if final else newest
@@ -151,7 +151,7 @@ def walk_segment(
         held = log.piece(PieceKind.RECORD, position, end)
         position = end
     if held and record and not final and not is_settled(record):
-        position, held, reason = held.offset - log.base_offset, None, "the newest record is not whole yet"
+        position, held, reason = held.offset - log.base_offset, None, "the newest record is not complete yet"
     if held:
         yield held
     if position < log.size:
@@ -160,7 +160,7 @@ def walk_segment(
 
 def is_settled(record: MessageRecord) -> bool:
     """
-    Tell whether the newest record of a log is written to its last byte.
+    Return whether the newest record of a log is written to its last byte.
 
     The broker copies a record front to back; a stored text never ends in a zero byte.
     """
@@ -168,7 +168,7 @@ def is_settled(record: MessageRecord) -> bool:
 
 
 class SegmentBytes(NamedTuple):
-    """A segment's bytes, read by position, and where they stand."""
+    """A segment's bytes, read by position, and where they are."""
 
     read: Read
     size: int
@@ -196,7 +196,7 @@ class SegmentBytes(NamedTuple):
         return first if second == MAGIC_BLANK else None
 
     def ends_at(self, position: int, not_before: int | None) -> bool:
-        """Tell whether an end of file stands at *position* that states the bytes left, or has no record behind it."""
+        """Return whether an end of file is at *position* that states the bytes left, or has no record after it."""
         stated = self.stated_end(position)
         if stated is None or stated == self.size - position:
             return stated is not None
@@ -265,7 +265,7 @@ class SegmentBytes(NamedTuple):
         return None
 
     def tail(self, position: int, reason: str, *, final: bool) -> Iterator[Piece]:
-        """Yield what lies behind the last record that can be believed."""
+        """Yield what follows the last record that can be believed."""
         is_zero = self.is_zero(position)
         end = None if is_zero or reason == LEFTOVER else self.find_end(position + 1)
         if end is not None and self.find_record(position + 1, None) is None:
@@ -279,11 +279,11 @@ class SegmentBytes(NamedTuple):
             yield self.piece(PieceKind.WAITING, position, None, reason)
 
     def is_zero(self, position: int) -> bool:
-        """Tell whether nothing but zeros follows."""
+        """Return whether nothing but zeros follows."""
         return all(window.count(0) == len(window) for _, window in self._windows(position))
 
     def find_end(self, start: int) -> int | None:
-        """Return where a blank stands that names exactly the bytes left."""
+        """Return the place of a blank that names exactly the bytes left."""
         magic, magic_at = (_BLANK_MAGIC, _MAGIC_POSITION)
         if self.framing is Framing.DLEDGER:
             magic, magic_at = _DLEDGER_END_MAGIC, 0
@@ -305,7 +305,7 @@ class SegmentBytes(NamedTuple):
 
 
 def _last_term(data: bytes, end_offset: int) -> int | None:
-    """Return the term of the entry that *data* ends in, whose last byte stands before *end_offset*."""
+    """Return the term of the entry that *data* ends in, whose last byte is before *end_offset*."""
     at = len(data)
     while (at := data.rfind(_ENTRY_START, 0, at + len(_ENTRY_START) - 1)) >= 0:
         size = len(data) - at

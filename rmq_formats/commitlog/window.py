@@ -1,7 +1,7 @@
 """
 A bounded view into a file that is read by position: what does not fit is read again, what cannot be read is skipped.
 
-The buffer is reused. Bytes that are still wanted move to its front before more are read behind them. It grows for one
+The buffer is reused. Bytes that are still wanted move to its front before more are read after them. It grows for one
 piece that is larger, and shrinks again.
 """
 
@@ -10,11 +10,11 @@ from collections.abc import Callable
 import numpy as np
 
 from rmq_formats.commitlog.framing import BLOCK
-from rmq_formats.kernels import Bytes
+from rmq_formats.kernels.integers import Bytes
 from rmq_formats.layout import Read
 
 ReadInto = Callable[[int, memoryview], int]  # fills a buffer from a position; fewer bytes only at the end
-NextWritten = Callable[[int], int]  # where the next byte stands that may be other than zero
+NextWritten = Callable[[int], int]  # where the next byte is that may be other than zero
 
 
 class Window:
@@ -37,11 +37,11 @@ class Window:
         self.buffer: Bytes = np.empty(self._capacity, np.uint8)
         self.position = 0
         self.filled = 0
-        self.unreadable: tuple[int, int] | None = None  # blocks behind the bytes that are there
+        self.unreadable: tuple[int, int] | None = None  # blocks after the bytes that are there
 
     def seek(self, position: int, wanted: int) -> int:
         """
-        Return where in the buffer the byte at *position* stands, with *wanted* more behind it where the file has them.
+        Return the place in the buffer of the byte at *position*, with *wanted* more after it where the file has them.
 
         They end early at the end of the file, and at blocks that cannot be read.
         """
@@ -53,12 +53,12 @@ class Window:
 
     @property
     def is_last(self) -> bool:
-        """Tell whether the bytes reach the end of the file."""
+        """Return whether the bytes reach the end of the file."""
         return self.position + self.filled >= self.size
 
     @property
     def _is_exhausted(self) -> bool:
-        """Tell whether nothing can be read behind the bytes that are there."""
+        """Return whether nothing can be read after the bytes that are there."""
         return self.unreadable is not None or self.is_last
 
     def _load(self, position: int, wanted: int) -> None:

@@ -3,7 +3,7 @@ Which queue offsets a broker says that a queue holds, as it does after a start.
 
 The maximum is where the queue ends. The minimum is corrected to the log's first record, but by a look into the queue's
 *first* file alone: where that file has no unit of a record that is still there, nothing is corrected, and 0 stays. From
-5.0.0 on a queue whose records are all gone begins where it ends.
+5.0.0 on a queue whose records are all deleted begins where it ends.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def queue_bounds(  # noqa: PLR0913, PLR0917 - where a queue's parts begin and en
     """
     Return what `getMinOffsetInQueue` and `getMaxOffsetInQueue` say.
 
-    *start*, *first_file_end* and *end* are positions: of the first unit, behind the first file, behind the last unit.
+    *start*, *first_file_end* and *end* are positions: of the first unit, after the first file, after the last unit.
     Units are in the order of the log.
     """
     # ConsumeQueue#correctMinOffset

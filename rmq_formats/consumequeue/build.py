@@ -24,7 +24,7 @@ from rmq_formats.consumequeue.layout import (
     UNIT,
 )
 from rmq_formats.consumequeue.unit import QueueKind, logical_offset
-from rmq_formats.kernels import Bytes, Integers, Sizes, write_i32, write_i64
+from rmq_formats.kernels.integers import Bytes, Integers, Sizes, write_i32, write_i64
 from rmq_formats.release import Release, UnitSkip
 
 UNITS = {QueueKind.PLAIN: dtype_of(UNIT), QueueKind.BATCH: dtype_of(BATCH_UNIT)}
@@ -72,7 +72,7 @@ def _append(
     return written
 
 
-class Stretch(NamedTuple):
+class QueueBytes(NamedTuple):
     """Bytes of a queue and the logical offset of the first."""
 
     offset: int
@@ -92,17 +92,17 @@ class QueueBuilder:
 
     @property
     def end(self) -> int:
-        """The logical offset behind the last unit."""
+        """The logical offset after the last unit."""
         return int(self._state[_END])
 
     @property
     def files_end(self) -> int:
-        """The logical offset behind the last file."""
+        """The logical offset after the last file."""
         return int(self._state[_FILES_END])
 
     @property
     def misplaced(self) -> int:
-        """How many units do not stand where their queue offset says."""
+        """How many units are not where their queue offset says."""
         return int(self._state[_MISPLACED])
 
     @property
@@ -110,7 +110,7 @@ class QueueBuilder:
         """How many units the broker would not have written."""
         return int(self._state[_SKIPPED])
 
-    def append(self, units: NDArray[np.void]) -> Iterator[Stretch]:
+    def append(self, units: NDArray[np.void]) -> Iterator[QueueBytes]:
         """Yield what *units* (of `PACKED_UNIT`) add."""
         if not units.size:
             return
@@ -124,16 +124,16 @@ class QueueBuilder:
             if at < stop:
                 yield from self._append_by(release, units[at:stop])
 
-    def _begin(self, expected: int) -> Iterator[Stretch]:
+    def _begin(self, expected: int) -> Iterator[QueueBytes]:
         self.start = expected // self.file_size * self.file_size
         blanks = np.zeros((expected - self.start) // UNIT.size, UNITS[QueueKind.PLAIN])
         blanks["size"] = PRE_BLANK_SIZE
         self._state[_END] = expected
         self._state[_FILES_END] = self.start + self.file_size
         if blanks.size:
-            yield Stretch(self.start, blanks.view(np.uint8))
+            yield QueueBytes(self.start, blanks.view(np.uint8))
 
-    def _append_by(self, release: Release, units: NDArray[np.void]) -> Iterator[Stretch]:
+    def _append_by(self, release: Release, units: NDArray[np.void]) -> Iterator[QueueBytes]:
         out = np.empty(units.size * UNIT.size, np.uint8)
         end = self.end
         written = _append(
@@ -148,9 +148,9 @@ class QueueBuilder:
             out,
         )
         if written:
-            yield Stretch(end, out[:written])
+            yield QueueBytes(end, out[:written])
 
-    def _append_batches(self, units: NDArray[np.void]) -> Iterator[Stretch]:
+    def _append_batches(self, units: NDArray[np.void]) -> Iterator[QueueBytes]:
         offsets = units["physical_offset"]
         before = np.maximum.accumulate(np.concatenate([self._state[_LAST_OFFSET : _LAST_OFFSET + 1], offsets[:-1]]))
         kept = units[offsets > before]
@@ -168,18 +168,18 @@ class QueueBuilder:
         self._state[_APPENDED] += kept.size
         self._state[_END] += made.nbytes
         self._state[_FILES_END] = -(-self.end // self.file_size) * self.file_size
-        yield Stretch(end, made.view(np.uint8))
+        yield QueueBytes(end, made.view(np.uint8))
 
 
 class ExtBuilder:
-    """The extension of one queue: gives its units addresses, and the bytes behind them."""
+    """The extension of one queue: gives its units addresses, and the bytes after them."""
 
     def __init__(self, file_size: int) -> None:
         """Make files of *file_size* bytes."""
         self.file_size = file_size
         self._count = 0
 
-    def append(self, units: NDArray[np.void]) -> tuple[NDArray[np.void], Iterator[Stretch]]:
+    def append(self, units: NDArray[np.void]) -> tuple[NDArray[np.void], Iterator[QueueBytes]]:
         """Return *units* with addresses for tags codes, and what they add to the extension."""
         own = units["is_dispatched"] == 0
         added = units[own]
@@ -188,9 +188,9 @@ class ExtBuilder:
         addressed["tags_code"][own] = offsets + EXT_ADDRESS_BASE
         first = self._count
         self._count += added.size
-        return addressed, self._stretches(added, offsets, first)
+        return addressed, self._slices(added, offsets, first)
 
-    def _stretches(self, units: NDArray[np.void], offsets: Integers, first: int) -> Iterator[Stretch]:
+    def _slices(self, units: NDArray[np.void], offsets: Integers, first: int) -> Iterator[QueueBytes]:
         made = np.zeros(units.size, EXT_UNITS)
         made["size"] = EXT_UNIT.size
         made["tags_code"] = units["tags_code"]
@@ -198,5 +198,5 @@ class ExtBuilder:
         for number, offset in enumerate(offsets.tolist()):
             if offset % self.file_size == 0 and first + number:
                 previous = offset_of_number(first + number - 1, self.file_size) + EXT_UNIT.size
-                yield Stretch(previous, np.frombuffer(EXT_END_MARK, np.uint8))
-            yield Stretch(offset, made[number : number + 1].view(np.uint8))
+                yield QueueBytes(previous, np.frombuffer(EXT_END_MARK, np.uint8))
+            yield QueueBytes(offset, made[number : number + 1].view(np.uint8))

@@ -27,7 +27,9 @@ from rmq_formats.consumequeue.unit import (
     is_left_out_of_multi_dispatch,
 )
 from rmq_formats.hashing import java_text
-from rmq_formats.kernels import PARSER_CODES, Bytes, Integers, hash_text, read_i32, read_i64
+from rmq_formats.kernels.integers import Bytes, Integers, read_i32, read_i64
+from rmq_formats.kernels.properties import PARSER_CODES
+from rmq_formats.kernels.text import hash_text
 from rmq_formats.release import Release
 
 if TYPE_CHECKING:
@@ -77,12 +79,12 @@ class UnitCollector:
         self._default_delay = delay_ms(1, ())
         self._queues = _Queues(rules.batch_topics)
         self._tags = _Tags(are_wanted=with_tags)
-        self._full: list[NDArray[np.int64]] = []  # blocks of units: an array that grew would stand there twice
+        self._full: list[NDArray[np.int64]] = []  # blocks of units: an array that grew would be in memory twice
         self._units = np.empty((kernels.UNIT_ROWS, _FIRST_ROOM), np.int64)
         self._count = 0
 
     def add(self, records: "Records", from_offset: int = 0, to_offset: int = _ANY) -> None:
-        """Collect the units of those *records* that stand in [*from_offset*, *to_offset*)."""
+        """Collect the units of those *records* that are in [*from_offset*, *to_offset*)."""
         first, last = np.searchsorted(
             records.positions, [from_offset - records.base_offset, min(to_offset - records.base_offset, _ANY)]
         )

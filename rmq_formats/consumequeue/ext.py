@@ -53,12 +53,12 @@ def address_of(ext_offset: int) -> int:
 
 
 def offset_of_address(address: int) -> int:
-    """Return where the extension unit of *address* stands."""
+    """Return where the extension unit of *address* is."""
     return address - EXT_ADDRESS_BASE
 
 
 def offset_of_number(number: int, file_size: int) -> int:
-    """Return where a queue's *number*-th extension unit without a bitmap stands."""
+    """Return where a queue's *number*-th extension unit without a bitmap is."""
     in_file = (file_size - EXT_END_SIZE) // EXT_UNIT.size
     return number // in_file * file_size + number % in_file * EXT_UNIT.size
 

@@ -1,7 +1,7 @@
 """
 Compiled reading of the units that records make: the same rules as `unit`, on raw positions.
 
-Records are read as far as it takes to say in which queue they stand and what their unit says. What is rare ends a pass
+Records are read as far as it takes to say in which queue they are and what their unit says. What is rare ends a pass
 early, with a word about it: a queue that is not in the table yet, a record that the scalar module has to look at, a
 table without room.
 """
@@ -21,19 +21,9 @@ from rmq_formats.commitlog.kernels import (
 from rmq_formats.compiled import compiled
 from rmq_formats.consumequeue.unit import LMQ_PREFIX
 from rmq_formats.flags import INNER_BATCH, TRANSACTION_MASK, TransactionType
-from rmq_formats.kernels import (
-    Bytes,
-    Integers,
-    Sizes,
-    byte_at,
-    clean_text_size,
-    copy_clean_text,
-    hash_text,
-    next_property,
-    read_i32,
-    read_i64,
-    same_bytes,
-)
+from rmq_formats.kernels.integers import Bytes, Integers, Sizes, byte_at, read_i32, read_i64, same_bytes
+from rmq_formats.kernels.properties import next_property
+from rmq_formats.kernels.text import clean_text_size, copy_clean_text, hash_text
 from rmq_formats.properties import DELAY, INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, TAGS
 
 # What is known of a unit: the rows of a matrix with one column a unit.
@@ -68,7 +58,7 @@ class QueueTable(NamedTuple):
     """The queues that are known, by the very bytes of their names."""
 
     slots: Integers  # row in `keys` of the queue whose hash leads here, -1 for none; a power of two
-    keys: Integers  # a row a queue; where its name stands is a place in `names`
+    keys: Integers  # a row a queue; its name is at a place in `names`
     names: Bytes
 
 
@@ -76,7 +66,7 @@ class TagTable(NamedTuple):
     """The texts of TAGS by number; all arrays are empty where they are not wanted."""
 
     cache: NDArray[np.int32]  # number of the text that was seen last with a hash that leads here, -1 for none
-    ends: Integers  # of each text, behind a zero
+    ends: Integers  # of each text, after a zero
     text: Bytes
 
 
@@ -174,7 +164,7 @@ def _dispatch(
     queues: QueueTable, units: Integers, count: int,
 ) -> int:  # fmt: skip
     """
-    Add the units of a record's further queues behind its own, which is number *count* - 1; return the new count.
+    Add the units of a record's further queues after its own, which is number *count* - 1; return the new count.
 
     -1 where the scalar module has to look, -2 where there is no room.
     """
@@ -303,7 +293,7 @@ def group(numbers: Integers, places: Integers, order: Integers) -> None:
 
 @compiled
 def last_tags(properties: Bytes, parser: int) -> tuple[int, int]:
-    """Return where the TAGS of a properties text stand; an empty stretch when it has none."""
+    """Return where the TAGS of a properties text are; an empty slice when it has none."""
     start, end, at = 0, 0, 0
     while at < properties.size:
         name, name_end, value, value_end, at = next_property(properties, at, properties.size, parser)

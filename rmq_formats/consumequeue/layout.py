@@ -2,7 +2,7 @@
 ConsumeQueue layouts: the unit of a plain queue, of a BatchConsumeQueue, and of the extension file.
 
 A queue's files are one sequence of bytes, cut into files that are named by the logical offset of their first byte. A
-plain queue's n-th unit stands at n * 20 only as long as nothing went wrong: the broker appends, it does not seek.
+plain queue's n-th unit is at n * 20 only as long as nothing went wrong: the broker appends, it does not seek.
 """
 
 from rmq_formats.layout import Layout
@@ -50,5 +50,5 @@ DEFAULT_BATCH_FILE_SIZE = 300_000 * BATCH_UNIT.size
 
 
 def file_size_of(configured: int) -> int:
-    """Return the size of the files that a broker makes: whole units, rounded up."""
+    """Return the size of the files that a broker makes: full units, rounded up."""
     return -(-configured // UNIT.size) * UNIT.size

@@ -3,7 +3,7 @@ A queue as its broker writes it. The readable truth that the compiled build is h
 
 The broker *appends*. It compares a unit's place by its queue offset with the place where it writes, but only to drop
 what comes too low; too high a unit is written all the same, where the last one ended. And a queue offset of 0 is never
-compared. So in a healthy log the n-th unit stands at n * 20, and in any other the order of the log decides.
+compared. So in a healthy log the n-th unit is at n * 20, and in any other the order of the log decides.
 """
 
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ class ConsumeQueue:
 
     @property
     def end(self) -> int:
-        """The logical offset behind the last unit."""
+        """The logical offset after the last unit."""
         return (self._start or 0) + len(self._data)
 
     def files(self) -> Iterator[tuple[int, bytes]]:
@@ -107,7 +107,7 @@ class BatchConsumeQueue:
 
     @property
     def end(self) -> int:
-        """The logical offset behind the last unit."""
+        """The logical offset after the last unit."""
         return len(self._data)
 
     def files(self) -> Iterator[tuple[int, bytes]]:

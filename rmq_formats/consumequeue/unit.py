@@ -97,7 +97,7 @@ class Unit(NamedTuple):
 
     @property
     def is_pre_blank(self) -> bool:
-        """Whether the unit stands before a queue's first message."""
+        """Whether the unit is before a queue's first message."""
         return self == PRE_BLANK
 
     @property
@@ -267,7 +267,7 @@ def _batch_unit(record: MessageRecord, properties: Mapping[str, str], code: int)
 
 
 def is_left_out_of_multi_dispatch(topic: str) -> bool:
-    """Tell whether records of *topic* appear in no further queue, in releases that leave some topics out."""
+    """Return whether records of *topic* appear in no further queue, in releases that leave some topics out."""
     return topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) or topic == SCHEDULE_TOPIC
 
 

@@ -19,25 +19,15 @@ from rmq_formats.flags import TRANSACTION_MASK, TransactionType
 from rmq_formats.indexfile.file import MAX_INT
 from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, KeyKind
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
-from rmq_formats.kernels import (
-    PARSER_CODES,
-    Bytes,
-    byte_at,
-    hash_character,
-    hash_text,
-    next_property,
-    read_i32,
-    read_i64,
-    same_bytes,
-    write_i32,
-    write_i64,
-)
+from rmq_formats.kernels.integers import Bytes, byte_at, read_i32, read_i64, same_bytes, write_i32, write_i64
+from rmq_formats.kernels.properties import PARSER_CODES, next_property
+from rmq_formats.kernels.text import hash_character, hash_text
 from rmq_formats.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
 from rmq_formats.release import HashSlotCount, Rules
 
 PACKED_KEY = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("store_timestamp", ">i8")])
 
-# Where a key's text stands in its buffer, and which kind it is.
+# Where a key's text is in its buffer, and which kind it is.
 PLACE = np.dtype([("topic", "i4"), ("topic_end", "i4"), ("key", "i4"), ("key_end", "i4"), ("kind", "i4")])
 KINDS = tuple(KeyKind)  # a place names its kind by its number here
 
@@ -73,7 +63,7 @@ def pack_keys(
     records: Records, rules: RuleTable, from_offset: int = 0, *, with_places: bool = False
 ) -> Iterator[PackedKeys]:
     """
-    Yield the keys of *records* that stand at *from_offset* or behind, some at a time.
+    Yield the keys of *records* that are at *from_offset* or after it, some at a time.
 
     What is yielded is valid until the next one.
     """
@@ -193,7 +183,7 @@ class FileBuilder:
         write: Callable[[int, memoryview], object],
         previous: IndexHeader | None = None,
     ) -> None:
-        """Begin behind the file whose header is *previous*; what is not positive in it is not handed on."""
+        """Begin after the file whose header is *previous*; what is not positive in it is not handed on."""
         offset = max(previous.end_physical_offset, 0) if previous else 0
         time = max(previous.end_timestamp, 0) if previous else 0
         self._geometry = geometry
@@ -291,7 +281,7 @@ def _chain(
     since: NDArray[np.int64],
     counts_every_put: NDArray[np.bool_],
 ) -> None:
-    """Put packed keys, as `IndexFile.put` does, turning each into an entry where it stands."""
+    """Put packed keys, as `IndexFile.put` does, turning each into an entry where it is."""
     rule = 0
     begin, hash_slot_count, index_count = state[0], state[4], state[5]
     offset, time = state[3], state[1]

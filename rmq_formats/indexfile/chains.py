@@ -1,5 +1,5 @@
 """
-Whether the chains of an index file are whole.
+Whether the chains of an index file are complete.
 
 Every entry must point at the newest older one of its slot, every slot at its newest.
 

@@ -1,4 +1,4 @@
-"""Entries of index files as Arrow columns, each with the key that it stands for."""
+"""Entries of index files as Arrow columns, each with its key."""
 
 from typing import Any
 
@@ -11,7 +11,8 @@ from rmq_formats.arrow import column, required
 from rmq_formats.compiled import compiled
 from rmq_formats.indexfile.build import KINDS
 from rmq_formats.indexfile.layout import ENTRY, Geometry
-from rmq_formats.kernels import Bytes, clean_text_size, copy_clean_text
+from rmq_formats.kernels.integers import Bytes
+from rmq_formats.kernels.text import clean_text_size, copy_clean_text
 
 STORED_ENTRY = dtype_of(ENTRY)
 
@@ -25,8 +26,8 @@ SCHEMA = pa.schema(
         required("physical_offset", pa.int64(), "of the message"),
         required("time_diff_s", pa.int32(), "seconds from the file's begin to the message's store time, as of the put"),
         required("prev_entry", pa.int32(), "number of the slot's entry before this one; 0 for none"),
-        column("topic", pa.string(), "stored topic of the message; NULL where the message was gone before the lake"),
-        column("key", pa.string(), "unique key, one word of KEYS, or the whole TAGS; NULL as topic"),
+        column("topic", pa.string(), "stored topic of the message; NULL where the message was deleted before the lake"),
+        column("key", pa.string(), "unique key, one word of KEYS, or the full TAGS; NULL as topic"),
         column("kind", pa.string(), "unique, key, or tag (5.4.0+)"),
         column("store_timestamp", pa.int64(), "ms, of the message; NULL as topic"),
     ]
@@ -66,7 +67,7 @@ def entry_batch(
 
 
 def text_array(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32]) -> pa.Array:
-    """Return stretches of *buffer* as the texts that Java reads in them."""
+    """Return slices of *buffer* as the texts that Java reads in them."""
     first, last = np.ascontiguousarray(starts), np.ascontiguousarray(ends)
     offsets = np.zeros(len(first) + 1, np.int32)
     _measure(buffer, first, last, offsets)

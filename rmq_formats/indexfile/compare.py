@@ -1,7 +1,7 @@
 """
-Two index files held against each other: where the first difference is, by field, and what kind of difference it is.
+Two index files compared: where the first difference is, by field, and what kind of difference it is.
 
-The expected file is not kept anywhere: whoever builds it hands over its blocks, and each is compared with what stands
+The expected file is not kept anywhere: whoever builds it hands over its blocks, and each is compared with what is there
 at its place.
 """
 
@@ -33,13 +33,13 @@ class Difference(NamedTuple):
     number: int  # of the slot or the entry
     field: str
     position: int
-    stands: int
+    found: int
     expected: int
 
     def __str__(self) -> str:
         """Say it in one line."""
         place = self.part if self.part is Part.HEADER else f"{self.part} {self.number}"
-        return f"{place} {self.field}: {self.stands}, expected {self.expected}, at position {self.position}"
+        return f"{place} {self.field}: {self.found}, expected {self.expected}, at position {self.position}"
 
 
 class Comparison:
@@ -84,9 +84,9 @@ class Comparison:
     def _compare_header(self, actual: bytes, expected: bytes) -> None:
         pairs = zip(HEADER.rows(), HEADER.unpack(actual), HEADER.unpack(expected), strict=True)
         self.header = [
-            Difference(Part.HEADER, 0, row.name, row.offset, int(stands), int(wanted))
-            for row, stands, wanted in pairs
-            if stands != wanted
+            Difference(Part.HEADER, 0, row.name, row.offset, int(found), int(wanted))
+            for row, found, wanted in pairs
+            if found != wanted
         ]
         self.counts[Part.HEADER] = len(self.header)
 
@@ -101,7 +101,7 @@ class Comparison:
             return
         at = int(rows[0]) * layout.size
         pairs = zip(layout.rows(), layout.unpack(found.data, at), layout.unpack(expected.data, at), strict=True)
-        row, stands, wanted = next(pair for pair in pairs if pair[1] != pair[2])
+        row, actual, wanted = next(pair for pair in pairs if pair[1] != pair[2])
         place = position + at
         number = (place - start) // layout.size
-        self.first[part] = Difference(part, number, row.name, place + row.offset, int(stands), int(wanted))
+        self.first[part] = Difference(part, number, row.name, place + row.offset, int(actual), int(wanted))

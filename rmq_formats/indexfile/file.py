@@ -38,7 +38,7 @@ class IndexFile:
 
     @classmethod
     def created(cls, geometry: Geometry, previous: IndexHeader | None = None, over: bytearray | None = None) -> Self:
-        """Return a new file behind one whose header is *previous*; *over* is what already has its name."""
+        """Return a new file after one whose header is *previous*; *over* is what already has its name."""
         file = cls(geometry, bytearray(geometry.file_size) if over is None else over, IndexHeader(index_count=1))
         # IndexFile's constructor: values that are not positive are not handed on.
         offset = max(previous.end_physical_offset, 0) if previous else 0
@@ -51,10 +51,10 @@ class IndexFile:
     @classmethod
     def loaded(cls, geometry: Geometry, data: Buffer) -> Self:
         """Return a file as a starting broker maps it: shorter ones are filled with zeros, longer ones cut."""
-        whole = bytearray(memoryview(data)[: geometry.file_size])
-        whole.extend(bytes(geometry.file_size - len(whole)))
-        header = decode_header(whole)
-        return cls(geometry, whole, header._replace(index_count=max(header.index_count, 1)))
+        content = bytearray(memoryview(data)[: geometry.file_size])
+        content.extend(bytes(geometry.file_size - len(content)))
+        header = decode_header(content)
+        return cls(geometry, content, header._replace(index_count=max(header.index_count, 1)))
 
     @property
     def is_full(self) -> bool:
@@ -120,7 +120,7 @@ class IndexWriter:
         self._previous = previous
 
     def dispatch(self, record: MessageRecord, skip_keys: int = 0) -> None:
-        """Index one message; the first *skip_keys* of its keys stand in a file before the ones written here."""
+        """Index one message; the first *skip_keys* of its keys are in a file before the ones written here."""
         file = self._file_with_room()
         if record.physical_offset < file.header.end_physical_offset:
             return

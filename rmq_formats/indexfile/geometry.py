@@ -1,8 +1,8 @@
 """
-How many slots and entries index files were made with, as they tell it themselves.
+How many slots and entries index files were made with, as they say themselves.
 
 A file's length is one sum with two unknowns. A full file gives the other: its count of the next free entry is the
-number of entries that it was made for. What is supposed is then held against the entries: each hangs in the slot that
+number of entries that it was made for. What is supposed is then compared with the entries: each hangs in the slot that
 its hash leads to, which under any other numbers is another one, at another place.
 """
 
@@ -26,18 +26,18 @@ class IndexBytes(NamedTuple):
     read: Read
 
 
-class ToldGeometry(NamedTuple):
+class StatedGeometry(NamedTuple):
     """A geometry, and how many files show it."""
 
     geometry: Geometry
     files: int
 
 
-def told_geometry(
+def stated_geometry(
     files: Sequence[IndexBytes], hash_slots: int | None = None, index_num: int | None = None
-) -> ToldGeometry | None:
+) -> StatedGeometry | None:
     """
-    Return the geometry that index files have; None where they do not tell.
+    Return the geometry that index files have; None where they do not say.
 
     That is RocketMQ's default where files have its size, else what most full files say; *hash_slots* or *index_num*,
     when given, says it of every file. A file that cannot be read says nothing.
@@ -45,8 +45,8 @@ def told_geometry(
     usual = 0 if hash_slots or index_num else sum(file.size == DEFAULT_GEOMETRY.file_size for file in files)
     for geometry, count in _supposed(files, usual, hash_slots, index_num):
         if any(file.size == geometry.file_size and _fits(file, geometry) for file in files):
-            return ToldGeometry(geometry, count)
-    return ToldGeometry(DEFAULT_GEOMETRY, usual) if usual else None
+            return StatedGeometry(geometry, count)
+    return StatedGeometry(DEFAULT_GEOMETRY, usual) if usual else None
 
 
 def _supposed(
@@ -97,7 +97,7 @@ def find_geometries(file: IndexBytes) -> list[Geometry]:
 
 
 def _fits(file: IndexBytes, geometry: Geometry) -> bool:
-    """Tell whether most of the newest or most of the first entries hang in their slots; without entries, all do."""
+    """Return whether most of the newest or most of the first entries hang in their slots; without entries, all do."""
     try:
         return fits_geometry(IndexReader(file.read, geometry))
     except OSError:
@@ -106,7 +106,7 @@ def _fits(file: IndexBytes, geometry: Geometry) -> bool:
 
 def fits_geometry(reader: IndexReader) -> bool:
     """
-    Tell whether entries hang in the slots that the reader's geometry gives them.
+    Return whether entries hang in the slots that the reader's geometry gives them.
 
     Most of the newest or most of the first ones: a damaged file has its geometry, too. A file without entries fits any.
     """
@@ -119,7 +119,7 @@ def fits_geometry(reader: IndexReader) -> bool:
 
 
 def _hangs(reader: IndexReader, number: int) -> bool:
-    """Tell whether the chain of an entry's own slot comes to it."""
+    """Return whether the chain of an entry's own slot comes to it."""
     entry = reader.entry(number)
     if entry.key_hash < 0 or not any(entry):
         return False

@@ -46,7 +46,7 @@ def key_text(topic: str, key: str) -> str:
 
 
 def tag_text(topic: str, tags: str) -> str:
-    """Return the text that is hashed for the whole TAGS property (5.4.0+)."""
+    """Return the text that is hashed for the full TAGS property (5.4.0+)."""
     return f"{topic}{TOPIC_SEPARATOR}{TAG_MARK}{TOPIC_SEPARATOR}{tags}"
 
 

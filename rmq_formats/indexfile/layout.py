@@ -82,11 +82,11 @@ class Geometry(NamedTuple):
         return key_hash % self.hash_slots
 
     def slot_position(self, slot: int) -> int:
-        """Return where slot number *slot* stands."""
+        """Return where slot number *slot* is."""
         return HEADER.size + SLOT.size * slot
 
     def entry_position(self, number: int) -> int:
-        """Return where entry number *number* stands."""
+        """Return where entry number *number* is."""
         return self.entries_position + ENTRY.size * number
 
 

@@ -56,7 +56,7 @@ class IndexReader:
         return header._replace(index_count=max(header.index_count, 1))
 
     def newest_entry(self, slot: int) -> int:
-        """Return what stands in a slot."""
+        """Return what is in a slot."""
         (number,) = map(int, SLOT.unpack(self._bytes(self.geometry.slot_position(slot), SLOT.size)))
         return number
 
@@ -93,14 +93,14 @@ class IndexReader:
             number = previous
 
     def matches_time(self, begin: int, end: int) -> bool:
-        """Tell whether the broker looks into this file for messages stored between *begin* and *end*."""
+        """Return whether the broker looks into this file for messages stored between *begin* and *end*."""
         # IndexFile#isTimeMatched
         header = self.header
         first, last = header.begin_timestamp, header.end_timestamp
         return (begin < first and end > last) or first <= begin <= last or first <= end <= last
 
     def hits(self, text: str, begin: int, end: int) -> Iterator[Hop]:
-        """Yield the entries that may stand for the hashed *text*, newest first; `CorruptData` as `chain`."""
+        """Yield the entries that may belong to the hashed *text*, newest first; `CorruptData` as `chain`."""
         key_hash = index_key_hash(text)
         for hop in self.chain(self.geometry.slot_of(key_hash)):
             if hop.entry.key_hash == key_hash and begin <= hop.timestamp <= end:
@@ -109,7 +109,7 @@ class IndexReader:
                 return
 
     def select(self, text: str, begin: int, end: int, limit: int | None = None) -> Selection:
-        """Return where messages under the hashed *text* may stand, newest first; at most *limit*."""
+        """Return where messages under the hashed *text* may be, newest first; at most *limit*."""
         found: list[int] = []
         try:
             for hop in islice(self.hits(text, begin, end), limit):
@@ -126,7 +126,7 @@ class IndexReader:
 
 def select(files: Iterable[IndexReader], text: str, begin: int, end: int, limit: int | None = None) -> Selection:
     """
-    Return where messages under the hashed *text* may stand, as `IndexService#queryOffset` collects them.
+    Return where messages under the hashed *text* may be, as `IndexService#queryOffset` collects them.
 
     *files* come newest first; the places of each are newest first, too. A broker's own *limit* is never above 64.
     """

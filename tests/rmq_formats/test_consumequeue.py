@@ -27,6 +27,7 @@ from rmq_formats.consumequeue.unit import (
     Unit,
     decode_batch_unit,
     decode_unit,
+    delay_ms,
     expected_units,
     java_integer,
     parse_delay_levels,
@@ -400,3 +401,10 @@ def test_any_bytes_are_units_or_an_error_of_ours(data: bytes) -> None:
             decode(data)
         except FormatError:
             continue
+
+
+@pytest.mark.parametrize(("level", "expected"), [(-1, 1000), (0, 1000), (1, 5000), (2, 7000), (3, 7000)])
+def test_a_level_that_the_table_does_not_hold_waits_one_second(level: int, expected: int) -> None:
+    """Levels count from 1: level 0 is none, not the last one of the table."""
+    assert delay_ms(level, (5000, 7000)) == expected
+    assert delay_ms(level, ()) == 1000

@@ -15,7 +15,7 @@ from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitColle
 from rmq_formats.consumequeue.ext import ConsumeQueueExt
 from rmq_formats.consumequeue.queue import BatchConsumeQueue, ConsumeQueue
 from rmq_formats.consumequeue.unit import ExpectedUnit, QueueKind, QueueName, QueueRules, expected_units
-from rmq_formats.kernels import as_bytes
+from rmq_formats.kernels.integers import as_bytes
 from rmq_formats.properties import parse_properties
 from rmq_formats.release import Release
 from tests.rmq_formats.builders import a_record, placed

@@ -71,7 +71,7 @@ def test_a_slot_that_differs_is_named_by_its_number() -> None:
     comparison = compared(changed(GEOMETRY.slot_position(3) + 3, 99), a_file())
 
     (difference,) = comparison.differences
-    assert (difference.part, difference.number, difference.field, difference.stands) == (
+    assert (difference.part, difference.number, difference.field, difference.found) == (
         Part.SLOT,
         3,
         "newest_entry",

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.geometry import (
     IndexBytes,
-    ToldGeometry,
+    StatedGeometry,
     detect_geometry,
     find_geometries,
     fits_geometry,
-    told_geometry,
+    stated_geometry,
 )
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.indexfile.lookup import IndexReader
@@ -64,7 +64,7 @@ def test_entries_hang_in_their_own_slots_under_one_geometry_alone(entries: int, 
 def test_a_file_without_entries_contradicts_nothing() -> None:
     """Nor does it tell anything."""
     assert fits_geometry(reader(a_file(0), TINY))
-    assert told_geometry([index_bytes(a_file(0))]) is None
+    assert stated_geometry([index_bytes(a_file(0))]) is None
     assert find_geometries(index_bytes(a_file(0))) == []
 
 
@@ -78,7 +78,7 @@ def test_a_damaged_file_has_its_geometry_too(lost: str) -> None:
         at = geometry.entry_position(number)
         data[at : at + 20] = b"\xff" * 20 if lost == "every third" else bytes(20)
 
-    assert told_geometry([index_bytes(data)]) == ToldGeometry(geometry, 1)
+    assert stated_geometry([index_bytes(data)]) == StatedGeometry(geometry, 1)
 
 
 def test_most_full_files_decide_and_the_entries_confirm() -> None:
@@ -87,16 +87,16 @@ def test_most_full_files_decide_and_the_entries_confirm() -> None:
     damaged[36:40] = (21).to_bytes(4)
     files = [index_bytes(damaged), index_bytes(damaged), index_bytes(other), index_bytes(full), index_bytes(full)]
 
-    assert told_geometry(files) == ToldGeometry(SMALL, 2)
-    assert told_geometry([index_bytes(a_file(7))]) is None
+    assert stated_geometry(files) == StatedGeometry(SMALL, 2)
+    assert stated_geometry([index_bytes(a_file(7))]) is None
 
 
 def test_files_of_the_default_size_are_those_of_the_default() -> None:
     """Damaged or empty ones, too."""
     size = DEFAULT_GEOMETRY.file_size
 
-    assert told_geometry([index_bytes(b"", size)] * 3) == ToldGeometry(DEFAULT_GEOMETRY, 3)
-    assert told_geometry([index_bytes(b"\xff" * 40, size)]) == ToldGeometry(DEFAULT_GEOMETRY, 1)
+    assert stated_geometry([index_bytes(b"", size)] * 3) == StatedGeometry(DEFAULT_GEOMETRY, 3)
+    assert stated_geometry([index_bytes(b"\xff" * 40, size)]) == StatedGeometry(DEFAULT_GEOMETRY, 1)
 
 
 def test_other_numbers_that_make_the_default_size_are_told_by_the_entries() -> None:
@@ -114,15 +114,15 @@ def test_other_numbers_that_make_the_default_size_are_told_by_the_entries() -> N
         number = (position - geometry.entries_position) // ENTRY.size
         return ENTRY.pack(number, 1, 0, max(number - 10_000_000, 0))
 
-    assert told_geometry([IndexBytes(geometry.file_size, read)]) == ToldGeometry(geometry, 1)
+    assert stated_geometry([IndexBytes(geometry.file_size, read)]) == StatedGeometry(geometry, 1)
 
 
 @pytest.mark.parametrize(("slots", "entries"), [(8, None), (None, 20)])
 def test_one_number_that_is_given_tells_the_other(slots: int | None, entries: int | None) -> None:
     """With the length of any file, full or not."""
-    assert told_geometry([index_bytes(a_file(7))], slots, entries) == ToldGeometry(SMALL, 1)
-    assert told_geometry([index_bytes(a_file(7))], 9, None) is None
-    assert told_geometry([index_bytes(a_file(7))], None, 1 << 20) is None
+    assert stated_geometry([index_bytes(a_file(7))], slots, entries) == StatedGeometry(SMALL, 1)
+    assert stated_geometry([index_bytes(a_file(7))], 9, None) is None
+    assert stated_geometry([index_bytes(a_file(7))], None, 1 << 20) is None
 
 
 def test_a_file_that_cannot_be_read_says_nothing() -> None:
@@ -135,8 +135,8 @@ def test_a_file_that_cannot_be_read_says_nothing() -> None:
         return a_file(19)[position : position + length] if position == 0 else read(position, length)
 
     size = SMALL.file_size
-    assert told_geometry([IndexBytes(size, read), IndexBytes(size, read_header)]) is None
-    assert told_geometry([IndexBytes(size, read), index_bytes(a_file(19))]) == ToldGeometry(SMALL, 1)
+    assert stated_geometry([IndexBytes(size, read), IndexBytes(size, read_header)]) is None
+    assert stated_geometry([IndexBytes(size, read), index_bytes(a_file(19))]) == StatedGeometry(SMALL, 1)
 
 
 @given(st.integers(1, 18), st.integers(5, 60), st.integers(20, 40))
@@ -153,7 +153,7 @@ def test_a_file_that_is_not_full_is_told_by_trying(entries: int, slots: int, ind
 def test_the_files_of_every_broker_tell_their_geometry(golden: Callable[[str], Path], name: str) -> None:
     """All were made with 100 slots and 20 entries; the newest is rarely full, which trying tells."""
     files = [index_bytes(path.read_bytes()) for path in sorted((golden(name) / "index").iterdir())]
-    told = told_geometry(files)
+    told = stated_geometry(files)
 
     assert told is None or told.geometry == TINY
     for file in files:

@@ -139,6 +139,28 @@ def test_a_file_without_entries_or_with_a_slot_that_points_nowhere_holds_nothing
         assert a_reader(data).select("T#a", *FOR_EVER) == Selection([])
 
 
+def test_a_slot_that_points_at_entry_0_holds_nothing_even_where_bytes_look_like_an_entry() -> None:
+    """Entry 0 is never used: a slot of zeros is an empty one, whatever the place of that entry holds."""
+    data = a_file(("T#a", 1, 1000), ("T#a", 2, 1000))
+    slot = index_key_hash("T#a") % GEOMETRY.hash_slots
+    slot_at, first = GEOMETRY.slot_position(slot), GEOMETRY.entry_position(1)
+    data[GEOMETRY.entry_position(0) : first] = data[first : GEOMETRY.entry_position(2)]
+    data[slot_at : slot_at + 4] = bytes(4)
+
+    assert list(a_reader(data).chain(slot)) == []
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_chain_in_a_file_without_entries_is_not_followed(count: int) -> None:
+    """A slot and an entry of a put that the header does not count yet: the broker sees an empty file."""
+    data = a_file(("T#a", 1, 1000))
+    data[HEADER.offset("index_count") : HEADER.size] = count.to_bytes(4, "big")
+    slot = index_key_hash("T#a") % GEOMETRY.hash_slots
+
+    assert a_reader(data).newest_entry(slot) == 1
+    assert list(a_reader(data).chain(slot)) == []
+
+
 @pytest.mark.parametrize("previous", [-1, 5, (1 << 31) - 1, 3])
 def test_a_chain_ends_where_an_entry_points_nowhere_or_at_itself(previous: int) -> None:
     """Beyond the count, below zero, at itself."""

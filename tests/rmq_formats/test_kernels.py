@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rmq_formats import kernels
 from rmq_formats.hashing import java_hash, java_text
-from rmq_formats.kernels import as_bytes
+from rmq_formats.kernels import integers, properties, text
+from rmq_formats.kernels.integers import as_bytes
 from rmq_formats.properties import PropertyParser, parse_properties
 
 # Pieces that malformed UTF-8 is made of: lead bytes, continuations, surrogates, separators.
@@ -61,13 +61,13 @@ def _text_at_an_offset(raw: bytes) -> tuple[Any, int, int]:
 @given(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 5))
 def test_integers_are_big_endian_and_signed(value: int, at: int) -> None:
     """What Java's ByteBuffer writes is read back, and what is written is what it would write."""
-    for size, read in ((1, kernels.read_i8), (2, kernels.read_i16), (4, kernels.read_i32), (8, kernels.read_i64)):
+    for size, read in ((1, integers.read_i8), (2, integers.read_i16), (4, integers.read_i32), (8, integers.read_i64)):
         stored = value.to_bytes(8, "big", signed=True)[-size:]
         buffer = as_bytes(bytes(at) + stored)
         assert int(read(buffer, at)) == int.from_bytes(stored, "big", signed=True)
     buffer = np.full(20, 0x5A, np.uint8)
-    kernels.write_i64(buffer, at, value)
-    kernels.write_i32(buffer, at + 8, value)
+    integers.write_i64(buffer, at, value)
+    integers.write_i32(buffer, at + 8, value)
     wide = value.to_bytes(8, "big", signed=True)
     assert buffer.tobytes() == b"\x5a" * at + wide + wide[4:] + b"\x5a" * (8 - at)
 
@@ -80,12 +80,12 @@ def test_text_is_what_java_reads(raw: bytes) -> None:
     """Malformed input becomes as many replacement characters as in Java, and is told from text that holds them."""
     buffer, start, end = _text_at_an_offset(raw)
     expected = java_text(raw).encode()
-    assert kernels.clean_text_size(buffer, start, end) == len(expected)
+    assert text.clean_text_size(buffer, start, end) == len(expected)
     target = np.full(len(expected) + 2, 0x5A, np.uint8)
-    assert kernels.copy_clean_text(buffer, start, end, target, 1) == 1 + len(expected)
+    assert text.copy_clean_text(buffer, start, end, target, 1) == 1 + len(expected)
     assert target.tobytes() == b"\x5a" + expected + b"\x5a"
-    assert bool(kernels.is_clean_text(buffer, start, end)) is (raw == expected)
-    assert bool(kernels.is_ascii(buffer, start, end)) is raw.isascii()
+    assert bool(text.is_clean_text(buffer, start, end)) is (raw == expected)
+    assert bool(text.is_ascii(buffer, start, end)) is raw.isascii()
 
 
 @given(_TEXT_BYTES, _TEXT_BYTES)
@@ -93,15 +93,17 @@ def test_text_is_what_java_reads(raw: bytes) -> None:
 def test_a_hash_continues_from_the_text_before(first: bytes, second: bytes) -> None:
     """An index key is hashed as topic, separator and key, without building the text."""
     left, right = _text_at_an_offset(first), _text_at_an_offset(second)
-    seed = kernels.hash_character(ord("#"), kernels.hash_text(*left, 0))
-    assert int(kernels.hash_text(*right, seed)) == java_hash(f"{java_text(first)}#{java_text(second)}")
+    seed = text.hash_character(ord("#"), text.hash_text(*left, 0))
+    assert int(text.hash_text(*right, seed)) == java_hash(f"{java_text(first)}#{java_text(second)}")
 
 
 def _properties(raw: bytes, parser: PropertyParser) -> dict[str, str]:
     buffer, at, end = _text_at_an_offset(raw)
     found = {}
     while at < end:
-        name_start, name_end, start, stop, at = kernels.next_property(buffer, at, end, kernels.PARSER_CODES[parser])
+        name_start, name_end, start, stop, at = properties.next_property(
+            buffer, at, end, properties.PARSER_CODES[parser]
+        )
         if stop > start:
             found[java_text(buffer[name_start:name_end].tobytes())] = java_text(buffer[start:stop].tobytes())
     return found
@@ -129,13 +131,13 @@ def test_a_property_lookup_takes_the_last_value(parser: PropertyParser, items: l
     """The map that Java fills keeps the last of several values."""
     raw = "\x02".join(f"{name}\x01{value}" for name, value in items).encode()
     buffer, at, end = _text_at_an_offset(raw)
-    start, stop = kernels.property_value(buffer, at, end, kernels.PARSER_CODES[parser], as_bytes(b"KEYS"))
+    start, stop = properties.property_value(buffer, at, end, properties.PARSER_CODES[parser], as_bytes(b"KEYS"))
     assert buffer[start:stop].tobytes().decode() == parse_properties(raw, parser).get("KEYS", "")
 
 
 @given(st.binary(max_size=20), st.binary(max_size=20))
 def test_equal_means_equal_in_every_byte(left: bytes, right: bytes) -> None:
     """Neither a common beginning nor an equal length is enough."""
-    compare = kernels.same_bytes
+    compare = integers.same_bytes
     assert bool(compare(as_bytes(left), 0, len(left), as_bytes(right), 0, len(right))) is (left == right)
     assert compare(as_bytes(left), 0, len(left), as_bytes(left), 0, len(left))

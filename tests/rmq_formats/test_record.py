@@ -151,9 +151,9 @@ WRONG = {
     "total_size 103, but the parts take 102": (0, ">i", 103),
     "total_size 102, but the parts take 101": (96, ">h", 3),
     "topic_length -1": (93, ">b", -1),
-    "a part reaches 94 bytes behind the record's end": (93, ">b", 100),
-    "a part reaches 10 bytes behind the record's end": (36, ">i", BORN_HOST_V6 | STORE_HOST_V6),
-    "a part reaches 2147483634 bytes behind the record's end": (84, ">i", (1 << 31) - 1),
+    "a part reaches 94 bytes after the record's end": (93, ">b", 100),
+    "a part reaches 10 bytes after the record's end": (36, ">i", BORN_HOST_V6 | STORE_HOST_V6),
+    "a part reaches 2147483634 bytes after the record's end": (84, ">i", (1 << 31) - 1),
     "physical_offset 1099511627777 in a record": (28, ">q", (1 << 40) + 1),
 }
 
@@ -177,7 +177,7 @@ def test_hosts_longer_than_the_record_are_corrupt() -> None:
     smallest = encode_record(a_record(b"", topic="", properties=b""))
     damaged = smallest[:36] + struct.pack(">i", BORN_HOST_V6 | STORE_HOST_V6) + smallest[40:]
 
-    with pytest.raises(CorruptData, match="behind the record's end"):
+    with pytest.raises(CorruptData, match="after the record's end"):
         decode_record(damaged + bytes(100))
 
 

@@ -228,7 +228,7 @@ def _is_half_put(header: IndexHeader, compared: Compared) -> bool:
     """Tell whether a kill came between the slot of a put and the header: one slot points at the next free entry."""
     slots = [difference for difference in compared.differences if difference.part is Part.SLOT]
     alone = compared.counts == {Part.HEADER: 0, Part.SLOT: 1, Part.ENTRY: 0}
-    return alone and slots[0].stands == header.index_count
+    return alone and slots[0].found == header.index_count
 
 
 def _counts_otherwise(header: IndexHeader, compared: Compared) -> bool:

@@ -1,0 +1,140 @@
+"""
+Integers and bytes in compiled code.
+
+Compiled code has no bounds checks. Every kernel trusts `0 <= start <= end <= buffer.size`: callers validate a length
+before they use it, and the functions then stay inside. Buffers are one-dimensional arrays of uint8.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.compiled import inlined
+
+Bytes = NDArray[np.uint8]
+Integers = NDArray[np.int64]
+Sizes = NDArray[np.int32]
+
+_SIGN_16 = 1 << 15
+_SIGN_32 = 1 << 31
+
+
+def as_bytes(data: Any) -> Bytes:  # noqa: ANN401 - whatever has a buffer
+    """Return the bytes of *data* as an array that compiled code takes; read-only buffers are copied."""
+    array = np.frombuffer(data, np.uint8)
+    return array if array.flags.writeable else array.copy()
+
+
+@inlined
+def byte_at(buffer: Bytes, at: int) -> int:
+    """Return one byte. Unsigned indexes spare the test for negative ones (and raise for them without the JIT)."""
+    return int(np.int64(buffer[np.uintp(at)]))
+
+
+@inlined
+def integer(value: int) -> int:
+    """Return *value* as what a variable holds: functions are compiled once more for each literal they are given."""
+    return int(np.int64(value))
+
+
+@inlined
+def number_at(numbers: NDArray[Any], at: int) -> int:
+    """Return one element of an array of integers."""
+    return int(np.int64(numbers[np.uintp(at)]))
+
+
+@inlined
+def read_u32(buffer: Bytes, at: int) -> int:
+    """Return four bytes as an unsigned integer."""
+    return (
+        (byte_at(buffer, at) << 24)
+        | (byte_at(buffer, at + 1) << 16)
+        | (byte_at(buffer, at + 2) << 8)
+        | byte_at(buffer, at + 3)
+    )
+
+
+@inlined
+def read_i8(buffer: Bytes, at: int) -> int:
+    """Return one byte as a signed integer."""
+    return (byte_at(buffer, at) ^ 0x80) - 0x80
+
+
+@inlined
+def read_i16(buffer: Bytes, at: int) -> int:
+    """Return two bytes as a signed integer."""
+    value = (byte_at(buffer, at) << 8) | byte_at(buffer, at + 1)
+    return (value ^ _SIGN_16) - _SIGN_16
+
+
+@inlined
+def read_i32(buffer: Bytes, at: int) -> int:
+    """Return four bytes as a signed integer."""
+    return (read_u32(buffer, at) ^ _SIGN_32) - _SIGN_32
+
+
+@inlined
+def read_i64(buffer: Bytes, at: int) -> int:
+    """Return eight bytes as a signed integer."""
+    return (read_i32(buffer, at) << 32) | read_u32(buffer, at + 4)
+
+
+@inlined
+def write_i32(buffer: Bytes, at: int, value: int) -> None:
+    """Store the low 32 bits of *value*."""
+    for i in range(4):
+        buffer[np.uintp(at + i)] = np.uint8((value >> (24 - 8 * i)) & 0xFF)
+
+
+@inlined
+def write_i64(buffer: Bytes, at: int, value: int) -> None:
+    """Store *value*."""
+    buffer[np.uintp(at)] = np.uint8((value >> 56) & 0xFF)
+    buffer[np.uintp(at + 1)] = np.uint8((value >> 48) & 0xFF)
+    buffer[np.uintp(at + 2)] = np.uint8((value >> 40) & 0xFF)
+    buffer[np.uintp(at + 3)] = np.uint8((value >> 32) & 0xFF)
+    buffer[np.uintp(at + 4)] = np.uint8((value >> 24) & 0xFF)
+    buffer[np.uintp(at + 5)] = np.uint8((value >> 16) & 0xFF)
+    buffer[np.uintp(at + 6)] = np.uint8((value >> 8) & 0xFF)
+    buffer[np.uintp(at + 7)] = np.uint8(value & 0xFF)
+
+
+@inlined
+def copy_bytes(source: Bytes, start: int, end: int, target: Bytes, at: int) -> int:
+    """Copy `source[start:end]` to *target* at *at*; return the place after."""
+    for i in range(end - start):
+        target[np.uintp(at + i)] = source[np.uintp(start + i)]
+    return at + end - start
+
+
+@inlined
+def copy_short(source: Bytes, start: int, end: int, target: Bytes, at: int) -> int:
+    """Copy as `copy_bytes` does, eight bytes a step; what it writes after the last byte is still to be written."""
+    size = end - start
+    done = 0
+    while done < size and start + done + 8 <= source.size and at + done + 8 <= target.size:
+        write_i64(target, at + done, read_i64(source, start + done))
+        done += 8
+    while done < size:
+        target[np.uintp(at + done)] = source[np.uintp(start + done)]
+        done += 1
+    return at + size
+
+
+@inlined
+def same_bytes(left: Bytes, left_start: int, left_end: int, right: Bytes, right_start: int, right_end: int) -> bool:
+    """Return whether two slices hold the same bytes."""
+    size = left_end - left_start
+    if right_end - right_start != size:
+        return False
+    at = 0
+    while size - at >= 4:
+        if read_u32(left, left_start + at) != read_u32(right, right_start + at):
+            return False
+        at += 4
+    while at < size:
+        if left[np.uintp(left_start + at)] != right[np.uintp(right_start + at)]:
+            return False
+        at += 1
+    return True

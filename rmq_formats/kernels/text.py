@@ -1,0 +1,150 @@
+"""UTF-8 as Java decodes it and the hash of a text, in compiled code; the rules are those of `rmq_formats.hashing`."""
+
+import numpy as np
+
+from rmq_formats.compiled import compiled, inlined
+from rmq_formats.kernels.integers import Bytes, byte_at, copy_bytes, read_u32
+
+_REPLACEMENT = 0xFFFD
+_SIGN_32 = 1 << 31
+_LOW_32 = (1 << 32) - 1
+
+
+@inlined
+def _is_continuation(buffer: Bytes, at: int, end: int, low: int, high: int) -> bool:
+    return at < end and low <= byte_at(buffer, at) <= high
+
+
+@compiled
+def _next_long_character(buffer: Bytes, at: int, end: int) -> tuple[int, int]:
+    """Decode what begins with a byte from 0x80 on; malformed input ends where Java's decoder gives up."""
+    first = byte_at(buffer, at)
+    if first < 0xC2 or first > 0xF4:
+        return _REPLACEMENT, at + 1
+    if first < 0xE0:
+        if not _is_continuation(buffer, at + 1, end, 0x80, 0xBF):
+            return _REPLACEMENT, at + 1
+        return ((first & 0x1F) << 6) | (byte_at(buffer, at + 1) & 0x3F), at + 2
+    if first == 0xED and _is_continuation(buffer, at + 1, end, 0xA0, 0xBF):
+        # A surrogate: Java replaces all of it by one character.
+        return _REPLACEMENT, at + 3 if _is_continuation(buffer, at + 2, end, 0x80, 0xBF) else at + 2
+    low, high = 0x80, 0xBF
+    if first == 0xE0:
+        low = 0xA0
+    elif first == 0xF0:
+        low = 0x90
+    elif first == 0xF4:
+        high = 0x8F
+    if not _is_continuation(buffer, at + 1, end, low, high):
+        return _REPLACEMENT, at + 1
+    if not _is_continuation(buffer, at + 2, end, 0x80, 0xBF):
+        return _REPLACEMENT, at + 2
+    value = ((byte_at(buffer, at + 1) & 0x3F) << 6) | (byte_at(buffer, at + 2) & 0x3F)
+    if first < 0xF0:
+        return ((first & 0xF) << 12) | value, at + 3
+    if not _is_continuation(buffer, at + 3, end, 0x80, 0xBF):
+        return _REPLACEMENT, at + 3
+    return ((first & 0x7) << 18) | (value << 6) | (byte_at(buffer, at + 3) & 0x3F), at + 4
+
+
+@inlined
+def is_ascii(buffer: Bytes, start: int, end: int) -> bool:
+    """Return whether no byte has its top bit set."""
+    seen = np.uint8(0)
+    for i in range(end - start):
+        seen |= buffer[np.uintp(start + i)]
+    return bool(seen < 0x80)
+
+
+@compiled
+def is_clean_text(buffer: Bytes, start: int, end: int) -> bool:
+    """Return whether the bytes are the UTF-8 of some text, so that reading and writing it gives them back."""
+    if is_ascii(buffer, start, end):
+        return True
+    at = start
+    while at < end:
+        if byte_at(buffer, at) < 0x80:
+            at += 1
+            continue
+        before = at
+        code, at = _next_long_character(buffer, at, end)
+        if code == _REPLACEMENT and not (
+            at - before == 3
+            and byte_at(buffer, before) == 0xEF
+            and byte_at(buffer, before + 1) == 0xBF
+            and byte_at(buffer, before + 2) == 0xBD
+        ):
+            return False
+    return True
+
+
+@compiled
+def clean_text_size(buffer: Bytes, start: int, end: int) -> int:
+    """Return how many bytes `copy_clean_text` writes."""
+    size = 0
+    at = start
+    while at < end:
+        if byte_at(buffer, at) < 0x80:
+            at += 1
+            size += 1
+            continue
+        code, at = _next_long_character(buffer, at, end)
+        size += 2 if code < 0x800 else 3 if code < 0x10000 else 4
+    return size
+
+
+@compiled
+def copy_clean_text(source: Bytes, start: int, end: int, target: Bytes, to: int) -> int:
+    """Write the UTF-8 of the text that Java reads; *target* has room for `clean_text_size`. Return the place after."""
+    at = start
+    while at < end:
+        before = at
+        if byte_at(source, at) < 0x80:
+            at += 1
+        else:
+            code, at = _next_long_character(source, at, end)
+            if code == _REPLACEMENT:
+                target[np.uintp(to)] = np.uint8(0xEF)
+                target[np.uintp(to + 1)] = np.uint8(0xBF)
+                target[np.uintp(to + 2)] = np.uint8(0xBD)
+                to += 3
+                continue
+        to = copy_bytes(source, before, at, target, to)
+    return to
+
+
+@compiled
+def hash_text(buffer: Bytes, start: int, end: int, seed: int = 0) -> int:
+    """
+    Return Java's `hashCode` of a text (signed), started with the hash *seed* of the text before it.
+
+    The hash of `topic + "#" + key` is that of three calls.
+    """
+    value = seed & _LOW_32
+    at = start
+    while end - at >= 4:
+        four = read_u32(buffer, at)
+        if four & 0x80808080:
+            break
+        # Four steps of 31 * value + character at once: each alone would wait for the one before.
+        value = value * 31**4 + (four >> 24) * 31**3 + ((four >> 16) & 0xFF) * 31**2 + ((four >> 8) & 0xFF) * 31
+        value = (value + (four & 0xFF)) & _LOW_32
+        at += 4
+    while at < end:
+        code = byte_at(buffer, at)
+        if code < 0x80:
+            at += 1
+        else:
+            code, at = _next_long_character(buffer, at, end)
+            if code >= 0x10000:
+                value = (31 * value + 0xD800 + ((code - 0x10000) >> 10)) & _LOW_32
+                code = 0xDC00 + (code & 0x3FF)
+        value = (31 * value + code) & _LOW_32
+    return (value ^ _SIGN_32) - _SIGN_32
+
+
+@compiled
+def hash_character(code: int, seed: int) -> int:
+    """Return Java's `hashCode` of a text and one more ASCII character, such as the `#` between topic and key."""
+    value = (31 * (seed & _LOW_32) + code) & _LOW_32
+    return (value ^ _SIGN_32) - _SIGN_32
