@@ -71,7 +71,7 @@ format: environment ## Let ruff rewrite what it can
 	$(PYTHON) -m ruff format
 	$(PYTHON) -m ruff check --fix
 
-bench: environment ## Benchmarks, results as JSON and plots; SCALE=small takes minutes
+bench: environment ## Benchmarks, results as JSON and plots; SCALE=small takes minutes, SCALE=tiny seconds
 	$(PYTHON) -m benchmarks --scale $(or $(SCALE),full) $(ARGS)
 
 lock: ## Resolve both lock files anew from pyproject.toml (needs uv)

@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.incremental_runs import bars
 from jobs.report.model import Bars, Facts, Part, Report
@@ -24,67 +24,90 @@ _PLAIN = str | int | float
 _MEMORY = Path("/dev/shm")  # noqa: S108 - benchmarks make a folder of their own in it
 _IN_MEMORY = ["--scratch", str(_MEMORY)] if _MEMORY.is_dir() else []
 
-# name → arguments at full and at small scale
-_PROGRAMS: dict[str, tuple[list[str], list[str]]] = {
-    "ingest": (["benchmarks.ingest", "--broker", *_IN_MEMORY], ["benchmarks.ingest", "--mib", "256", "--runs", "1"]),
-    "ingest-256": (
-        ["benchmarks.ingest", "--record-size", "256", "--mib", "1024", *_IN_MEMORY],
-        ["benchmarks.ingest", "--record-size", "256", "--mib", "128", "--runs", "1"],
+
+class Program(NamedTuple):
+    """A benchmark: its module, and its arguments at each scale."""
+
+    module: str
+    full: tuple[str, ...] = ()  # a recorded result
+    small: tuple[str, ...] = ()  # some minutes for all of them
+    tiny: tuple[str, ...] = ()  # proves that it runs, measures nothing
+    needs_broker: bool = False  # a real one, at any scale
+
+    def command(self, scale: str) -> list[str]:
+        """Return what to run."""
+        return [sys.executable, "-m", f"benchmarks.{self.module}", *getattr(self, scale)]
+
+
+_BESIDE_SMALL = ("--mib", "128", "--seconds", "5", "--rate", "200")
+_BESIDE_TINY = ("--mib", "8", "--seconds", "2", "--rate", "50")
+
+PROGRAMS: dict[str, Program] = {
+    "ingest": Program(
+        "ingest",
+        full=("--broker", *_IN_MEMORY),
+        small=("--mib", "256", "--runs", "1"),
+        tiny=("--mib", "4", "--runs", "1"),
     ),
-    "small-run": (["benchmarks.small_run"], ["benchmarks.small_run", "--runs", "2"]),
-    "stages": (["benchmarks.stages", *_IN_MEMORY], ["benchmarks.stages", "--mib", "128", "--runs", "1"]),
-    "rebuild-index": (
-        ["benchmarks.rebuild_index"],
-        ["benchmarks.rebuild_index", "--gib", "0.25"],
+    "ingest-256": Program(
+        "ingest",
+        full=("--record-size", "256", "--mib", "1024", *_IN_MEMORY),
+        small=("--record-size", "256", "--mib", "128", "--runs", "1"),
+        tiny=("--record-size", "256", "--mib", "2", "--runs", "1"),
     ),
-    "queues": (["benchmarks.queues", "50", "1000"], ["benchmarks.queues", "1", "100"]),
-    "beside-broker": (
-        ["benchmarks.beside_broker"],
-        ["benchmarks.beside_broker", "--mib", "128", "--seconds", "5", "--rate", "200"],
+    "small-run": Program("small_run", small=("--runs", "2"), tiny=("--runs", "1")),
+    "stages": Program(
+        "stages", full=(*_IN_MEMORY,), small=("--mib", "128", "--runs", "1"), tiny=("--mib", "4", "--runs", "1")
     ),
-    "beside-broker-cold": (
-        ["benchmarks.beside_broker", "--cold"],
-        ["benchmarks.beside_broker", "--cold", "--mib", "128", "--seconds", "5", "--rate", "200"],
+    "rebuild-index": Program("rebuild_index", small=("--gib", "0.25"), tiny=("--gib", "0.01", "--no-broker")),
+    "queues": Program("queues", full=("50", "1000"), small=("1", "100"), tiny=("0.01", "8", "--no-broker")),
+    "beside-broker": Program("beside_broker", small=_BESIDE_SMALL, tiny=_BESIDE_TINY, needs_broker=True),
+    "beside-broker-cold": Program(
+        "beside_broker",
+        full=("--cold",),
+        small=("--cold", *_BESIDE_SMALL),
+        tiny=("--cold", *_BESIDE_TINY),
+        needs_broker=True,
     ),
-    "query-store": (["benchmarks.query_store"], ["benchmarks.query_store"]),
-    "query-lake": (["benchmarks.query_lake"], ["benchmarks.query_lake", "--entries", "1000000"]),
-    "growth": (["benchmarks.growth"], ["benchmarks.growth", "--gib", "1"]),
-    "damage": (["benchmarks.damage"], ["benchmarks.damage", "--mib", "256", "--runs", "1"]),
-    "incremental-runs": (["benchmarks.incremental_runs"], ["benchmarks.incremental_runs", "--runs", "100"]),
-    "memory": (["benchmarks.memory"], ["benchmarks.memory", "64"]),
-    "planning": (["benchmarks.planning"], ["benchmarks.planning", "1000", "2000"]),
+    "query-store": Program("query_store", tiny=("--records", "900", "--entries", "1000")),
+    "query-lake": Program("query_lake", small=("--entries", "1000000"), tiny=("--entries", "10000", "--no-peers")),
+    "growth": Program("growth", small=("--gib", "1"), tiny=("--gib", "0.004", "0.008", "--cores", "1")),
+    "damage": Program("damage", small=("--mib", "256", "--runs", "1"), tiny=("--mib", "4", "--runs", "1")),
+    "incremental-runs": Program("incremental_runs", small=("--runs", "100"), tiny=("--runs", "2")),
+    "memory": Program("memory", small=("64",), tiny=("8",)),
+    "planning": Program("planning", small=("1000", "2000"), tiny=("10", "20")),
 }
 
 
 def main() -> None:
     """Run the chosen benchmarks one after the other."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scale", choices=("full", "small"), default="full")
-    parser.add_argument("names", nargs="*", default=list(_PROGRAMS), help=", ".join(_PROGRAMS))
-    told = parser.parse_args()
+    parser.add_argument("--scale", choices=("full", "small", "tiny"), default="full")
+    parser.add_argument("names", nargs="*", default=list(PROGRAMS), help=", ".join(PROGRAMS))
+    given = parser.parse_args()
     results = {}
-    for name in told.names:
-        arguments = _PROGRAMS[name][told.scale == "small"]
-        print(f"{name}: python -m {' '.join(arguments)}", file=sys.stderr)
-        results[name] = _run(arguments)
-        if told.scale == "full":
+    for name in given.names:
+        command = PROGRAMS[name].command(given.scale)
+        print(f"{name}: {' '.join(command)}", file=sys.stderr)
+        results[name] = _run(command)
+        if given.scale == "full":
             (_RESULTS / f"{name}.json").write_text(json.dumps(results[name], indent=2) + "\n", encoding="utf-8")
-    if told.scale == "full":
+    if given.scale == "full":
         _plot()
     print(json.dumps(results, indent=2))
 
 
-def _run(arguments: list[str]) -> dict[str, Any]:
-    done = subprocess.run([sys.executable, "-m", *arguments], cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=True)
+def _run(command: list[str]) -> dict[str, Any]:
+    done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result | {"commit": _commit()}
 
 
 def _commit() -> str:
-    told = subprocess.run(
+    answer = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=False
     )
-    return told.stdout.strip()
+    return answer.stdout.strip()
 
 
 def _plot() -> None:

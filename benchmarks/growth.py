@@ -54,7 +54,7 @@ def _recipe(mib: int) -> Recipe:
 def main() -> None:
     """Print the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gib", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--gib", type=float, nargs="+", default=[1, 4, 16])
     parser.add_argument("--cores", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)
@@ -63,11 +63,11 @@ def main() -> None:
         store, warm_up, lake, cores, times = told.one
         print(json.dumps(repeated(Path(store), Path(warm_up), Path(lake), int(cores), int(times))))
         return
-    warm_up = make_store(_recipe(_WARM_UP_MIB), told.folder)
+    warm_up = make_store(_recipe(min(_WARM_UP_MIB, int(told.gib[0] * 1024))), told.folder)
     found: list[dict[str, Any]] = []
     for gib, cores in product(told.gib, sorted(told.cores)):
-        store = make_store(_recipe(gib << 10), told.folder)
-        times = max(told.gib) // gib
+        store = make_store(_recipe(int(gib * 1024)), told.folder)
+        times = int(max(told.gib) // gib)
         arguments = [str(store), str(warm_up), str(told.folder / "growth"), str(cores), str(times)]
         command = [sys.executable, "-m", "benchmarks.growth", "--one", *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

@@ -7,6 +7,7 @@ The index is that of a broker's default geometry; its entries point at real reco
 index and the log from the page cache first, so that each hop of the chain is a read from the disk.
 """
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -24,19 +25,16 @@ from rmq_formats.arrays import dtype_of
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import Host, encode_record, new_record
 from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, HEADER
+from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, ENTRY, HEADER, Geometry
 from rmq_formats.store import name_of_offset
 
-_RECORDS = 1_000_000
-_ENTRIES = DEFAULT_GEOMETRY.capacity
 _RUNS = 5
 _BORN = 1_763_600_000_000
-_WANTED = _RECORDS // 3
 _ENTRY = dtype_of(ENTRY)
 
 
-def make_store(root: Path) -> Path:
-    """Write a log of a million records and one full index file."""
+def make_store(root: Path, records: int, geometry: Geometry) -> Path:
+    """Write a log of so many records and one full index file."""
     store = root / "store"
     if store.exists():
         return store
@@ -44,16 +42,17 @@ def make_store(root: Path) -> Path:
     shutil.rmtree(unfinished, ignore_errors=True)
     for name in ("commitlog", "index"):
         (unfinished / name).mkdir(parents=True)
-    _write_index(unfinished / "index" / "20251120010000000", _write_log(unfinished / "commitlog"))
+    offsets = _write_log(unfinished / "commitlog", records)
+    _write_index(unfinished / "index" / "20251120010000000", offsets, geometry)
     return unfinished.rename(store)
 
 
-def _write_log(folder: Path) -> NDArray[np.int64]:
+def _write_log(folder: Path, records: int) -> NDArray[np.int64]:
     host = Host(bytes([10, 0, 0, 1]), 10911)
-    offsets = np.empty(_RECORDS, np.int64)
+    offsets = np.empty(records, np.int64)
     at = 0
     with (folder / name_of_offset(0)).open("wb") as file:
-        for number in range(_RECORDS):
+        for number in range(records):
             record = new_record(
                 topic=b"Orders",
                 magic_code=MAGIC_V1,
@@ -73,32 +72,34 @@ def _write_log(folder: Path) -> NDArray[np.int64]:
     return offsets
 
 
-def _write_index(path: Path, offsets: NDArray[np.int64]) -> None:
+def _write_index(path: Path, offsets: NDArray[np.int64], geometry: Geometry) -> None:
     """Write one full file: an entry for every message, and as many of others as the file takes."""
+    records, full = offsets.size, geometry.capacity
+    wanted = records // 3
     random = np.random.default_rng(4711)
-    hashes = random.integers(0, 1 << 31, _ENTRIES + 1, dtype=np.int64)
-    places = random.integers(0, _RECORDS, _ENTRIES + 1)
+    hashes = random.integers(0, 1 << 31, full + 1, dtype=np.int64)
+    places = random.integers(0, records, full + 1)
     places.sort()
-    chosen = np.searchsorted(places, _WANTED)
-    places[chosen] = _WANTED
-    hashes[chosen] = index_key_hash(f"Orders#k{_WANTED:09d}")
-    slots = hashes % DEFAULT_GEOMETRY.hash_slots
+    chosen = np.searchsorted(places, wanted)
+    places[chosen] = wanted
+    hashes[chosen] = index_key_hash(f"Orders#k{wanted:09d}")
+    slots = hashes % geometry.hash_slots
     order = 1 + np.argsort(slots[1:], kind="stable")
-    previous = np.zeros(_ENTRIES + 1, np.int64)
+    previous = np.zeros(full + 1, np.int64)
     same = slots[order[1:]] == slots[order[:-1]]
     previous[order[1:][same]] = order[:-1][same]
-    newest = np.zeros(DEFAULT_GEOMETRY.hash_slots, ">i4")
+    newest = np.zeros(geometry.hash_slots, ">i4")
     newest[slots[order]] = order
-    entries = np.zeros(_ENTRIES + 1, _ENTRY)
+    entries = np.zeros(full + 1, _ENTRY)
     entries["key_hash"][1:] = hashes[1:]
     entries["physical_offset"][1:] = offsets[places[1:]]
     entries["time_diff_s"][1:] = places[1:] // 1000
     entries["prev_entry"][1:] = previous[1:]
-    header = HEADER.pack(_BORN, _BORN + _RECORDS, 0, int(offsets[-1]), int((newest > 0).sum()), _ENTRIES + 1)
+    header = HEADER.pack(_BORN, _BORN + records, 0, int(offsets[-1]), int((newest > 0).sum()), full + 1)
     path.write_bytes(header + newest.tobytes() + entries.tobytes())
 
 
-def measure(store: Path, *, cold: bool) -> dict[str, float]:
+def measure(store: Path, wanted: int, *, cold: bool) -> dict[str, float]:
     """
     Return the median seconds of whole commands, of what they take once the interpreter runs, and of a second answer.
 
@@ -110,7 +111,7 @@ def measure(store: Path, *, cold: bool) -> dict[str, float]:
         "-t",
         "Orders",
         "-k",
-        f"k{_WANTED:09d}",
+        f"k{wanted:09d}",
         "--store",
         str(store),
         "--release",
@@ -146,14 +147,22 @@ def measure(store: Path, *, cold: bool) -> dict[str, float]:
 
 def main() -> None:
     """Print the figures as JSON."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
-    store = make_store(folder)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--entries", type=int, default=DEFAULT_GEOMETRY.capacity)
+    given = parser.parse_args()
+    geometry = DEFAULT_GEOMETRY
+    if given.entries < geometry.capacity:
+        geometry = Geometry(given.entries // 4, given.entries + 1)
+    store = make_store(given.folder, given.records, geometry)
+    wanted = given.records // 3
     figures = {
         **provenance(),
-        "entries": _ENTRIES,
-        "index_bytes": DEFAULT_GEOMETRY.file_size,
-        "warm": measure(store, cold=False),
-        "cold": measure(store, cold=True),
+        "entries": geometry.capacity,
+        "index_bytes": geometry.file_size,
+        "warm": measure(store, wanted, cold=False),
+        "cold": measure(store, wanted, cold=True),
     }
     print(json.dumps(figures, indent=2))
 

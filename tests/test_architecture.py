@@ -55,9 +55,10 @@ def modules() -> Mapping[str, Path]:
 
 
 def imported(name: str, *, everywhere: bool) -> Iterator[str]:
-    """Yield the full names of what a module imports: at its top, or *everywhere* in it."""
+    """Yield the full names of what a module imports: at its top, or *everywhere* in it; not what only types need."""
     tree = ast.parse(modules()[name].read_text())
-    nodes = ast.walk(tree) if everywhere else iter(tree.body)
+    run_at_import = [node for node in tree.body if not (isinstance(node, ast.If) and _is_for_types(node))]
+    nodes = (inner for node in run_at_import for inner in ast.walk(node)) if everywhere else iter(run_at_import)
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -69,6 +70,10 @@ def imported(name: str, *, everywhere: bool) -> Iterator[str]:
             for alias in node.names:
                 module = f"{source}.{alias.name}"
                 yield module if module in modules() else source
+
+
+def _is_for_types(node: ast.If) -> bool:
+    return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def is_compiled(name: str) -> bool:

@@ -54,8 +54,8 @@ def _geometry_beside(file: DumpFile, request: Request) -> Geometry | None:
         names = [name for name, _ in listed(file) if is_index_name(name) and name != file.name]
         opened = [stack.enter_context(open_file(f"{folder}/{name}")) for name in names[:_BESIDE]]
         others = [IndexBytes(other.size, other.read) for other in opened]
-        told = told_geometry(others, request.hash_slots, request.index_num)
-    return told.geometry if told else None
+        stated = stated_geometry(others, request.hash_slots, request.index_num)
+    return stated.geometry if stated else None
 
 
 def _whole(file: DumpFile, reader: IndexReader, request: Request) -> Iterator[Item]:
