@@ -11,7 +11,9 @@ from rmq_formats.indexfile.geometry import IndexBytes, StatedGeometry, stated_ge
 from rmq_formats.layout import Buffer
 
 
-def geometry_of_index(store: Store, hash_slots: int | None = None, index_num: int | None = None) -> StatedGeometry | None:
+def geometry_of_index(
+    store: Store, hash_slots: int | None = None, index_num: int | None = None
+) -> StatedGeometry | None:
     """Return the geometry that a store's index files state, opening no more of them than are needed for it."""
     with ExitStack() as stack:
 
