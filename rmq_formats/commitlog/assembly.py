@@ -1,0 +1,322 @@
+"""
+Rows back into records: the inverse of `columns`, without any Python per record.
+
+A row of the table keeps every field of its record, so the record's bytes follow from it. A row is believed only where
+its parts add up to the size that it states: what else a lake may hold (no body, a text that was changed) is reported by
+its number and no byte is made of it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmq_formats.commitlog import kernels
+from rmq_formats.commitlog.layout import HOST_V6_GROWTH, MAGIC_V1, MAGIC_V2, PROPERTIES_LENGTH, TOPIC_LENGTH
+from rmq_formats.commitlog.row import parse_host
+from rmq_formats.commitlog.schema import SCHEMA
+from rmq_formats.compiled import compiled, inlined
+from rmq_formats.errors import CorruptData
+from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6
+from rmq_formats.kernels.integers import Bytes, Integers, Sizes, copy_bytes, number_at, write_i32, write_i64
+from rmq_formats.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+
+_NUMBERS = (
+    "total_size", "magic_code", "body_crc", "queue_id", "flag", "sys_flag", "reconsume_times", "body_length",
+    "topic_length", "properties_length",
+)  # fmt: skip
+(
+    _TOTAL_SIZE, _MAGIC_CODE, _BODY_CRC, _QUEUE_ID, _FLAG, _SYS_FLAG, _RECONSUME_TIMES, _BODY_LENGTH,
+    _TOPIC_LENGTH, _PROPERTIES_LENGTH,
+) = range(len(_NUMBERS))  # fmt: skip
+_WIDE_NUMBERS = (
+    "queue_offset", "physical_offset", "born_timestamp", "store_timestamp", "prepared_transaction_offset",
+)  # fmt: skip
+(
+    _QUEUE_OFFSET, _PHYSICAL_OFFSET, _BORN_TIMESTAMP, _STORE_TIMESTAMP, _PREPARED_TRANSACTION_OFFSET,
+) = range(len(_WIDE_NUMBERS))  # fmt: skip
+
+COLUMNS = (
+    *_NUMBERS, *_WIDE_NUMBERS, "topic", "topic_raw", "born_host", "store_host", "properties", "properties_raw", "body",
+)  # fmt: skip
+"""The columns that a record is made of; all others follow from them."""
+
+_V4_SIZE = 4
+_PORT_SIZE = 4
+_HOST_ROOM = 20
+_V1_LENGTH_SIZE = TOPIC_LENGTH[MAGIC_V1].size
+_V2_LENGTH_SIZE = TOPIC_LENGTH[MAGIC_V2].size
+_PROPERTIES_LENGTH_SIZE = PROPERTIES_LENGTH.size
+_FIXED_SIZE = kernels.FIXED_SIZE
+_NAME_VALUE = ord(NAME_VALUE_SEPARATOR)
+_PROPERTY = ord(PROPERTY_SEPARATOR)
+_NOT_WHOLE = -1
+
+
+class _Text(NamedTuple):
+    """A column of texts or bytes; NULL where `present` is 0."""
+
+    starts: Integers
+    ends: Integers
+    data: Bytes
+    present: Bytes
+
+
+class _Hosts(NamedTuple):
+    """Addresses with their ports, each once, and which of them every row has."""
+
+    numbers: Sizes
+    sizes: Sizes  # of the address and its port; 0 where the text is no host
+    data: Bytes  # `_HOST_ROOM` bytes each
+
+
+class _Properties(NamedTuple):
+    """Names and values of each row's map."""
+
+    starts: Integers
+    ends: Integers
+    names: _Text
+    values: _Text
+
+
+class _Rows(NamedTuple):
+    """Everything that records are made of."""
+
+    numbers: NDArray[np.int32]
+    wide_numbers: NDArray[np.int64]
+    topic: _Text
+    topic_raw: _Text
+    born_host: _Hosts
+    store_host: _Hosts
+    properties: _Properties
+    properties_raw: _Text
+    body: _Text
+
+
+class Assembled(NamedTuple):
+    """Records, one after the other in a buffer."""
+
+    buffer: Bytes
+    offsets: Integers  # physical offset of each record
+    positions: Integers  # of each record in the buffer
+    sizes: Sizes
+    incomplete: Sequence[int]  # physical offsets of the rows that no record can be made of
+
+
+def assemble(batch: pa.RecordBatch) -> Assembled:
+    """Return the records that the rows of *batch* were made of; it has at least `COLUMNS`, whoever read it."""
+    missing = [name for name in COLUMNS if name not in batch.schema.names]
+    if missing:
+        raise CorruptData(f"rows without the column {missing[0]}", 0)
+    rows = _rows(batch)
+    sizes = np.empty(batch.num_rows, np.int32)
+    total = int(_measure(rows, sizes))
+    is_whole = sizes >= 0
+    buffer = np.empty(total, np.uint8)
+    _fill(rows, sizes, buffer)
+    offsets, kept = rows.wide_numbers[_PHYSICAL_OFFSET], sizes[is_whole]
+    positions = np.zeros(kept.size, np.int64)
+    np.cumsum(kept[:-1], out=positions[1:])
+    return Assembled(buffer, offsets[is_whole], positions, kept, offsets[~is_whole].tolist())
+
+
+# --- from Arrow to memory --------------------------------------------------------------------------------------------
+
+
+def _rows(batch: pa.RecordBatch) -> _Rows:
+    return _Rows(
+        np.stack([_numbers(batch, name, np.int32) for name in _NUMBERS]),
+        np.stack([_numbers(batch, name, np.int64) for name in _WIDE_NUMBERS]),
+        _text(batch.column("topic")),
+        _text(batch.column("topic_raw")),
+        _hosts(batch.column("born_host")),
+        _hosts(batch.column("store_host")),
+        _map(batch.column("properties")),
+        _text(batch.column("properties_raw")),
+        _text(batch.column("body")),
+    )
+
+
+def _numbers(batch: pa.RecordBatch, name: str, type_: type[np.generic]) -> NDArray[Any]:
+    """Return a column of numbers; NULL is a size that no record has, and so makes its row incomplete."""
+    column = batch.column(name).cast(SCHEMA.field(name).type)
+    return np.asarray(pc.fill_null(column, -1).to_numpy(zero_copy_only=False), type_)
+
+
+def _text(column: pa.Array) -> _Text:
+    """Return a column of texts or bytes, however wide its reader made the offsets."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    column = column.cast(pa.large_binary())
+    _, ends, data = column.buffers()
+    count = len(column)
+    offsets = np.frombuffer(ends, np.int64)[column.offset : column.offset + count + 1] if count else np.zeros(1, int)
+    raw = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    present = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.uint8)
+    return _Text(offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64), raw, present)
+
+
+def _hosts(column: pa.Array) -> _Hosts:
+    """Return a column of hosts: their texts are few, and each is read once."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string()).dictionary_encode()
+    texts = column.dictionary.to_pylist()
+    sizes, data = np.zeros(len(texts) + 1, np.int32), np.zeros((len(texts) + 1) * _HOST_ROOM, np.uint8)
+    for number, text in enumerate(texts):
+        raw = _host_bytes(text)
+        sizes[number] = len(raw)
+        data[number * _HOST_ROOM : number * _HOST_ROOM + len(raw)] = np.frombuffer(raw, np.uint8)
+    numbers = pc.fill_null(column.indices.cast(pa.int32()), len(texts))
+    return _Hosts(np.asarray(numbers.to_numpy(zero_copy_only=False), np.int32), sizes, data)
+
+
+def _host_bytes(text: str | None) -> bytes:
+    """Return an address and its port as stored; nothing for a text that is no host."""
+    try:
+        host = parse_host(text or "")
+        return host.address + host.port.to_bytes(_PORT_SIZE, "big", signed=True)
+    except (ValueError, OverflowError):
+        return b""
+
+
+def _map(column: pa.Array) -> _Properties:
+    if isinstance(column, pa.ListArray | pa.LargeListArray):  # some readers have no type for maps
+        names, values = column.values.field(0), column.values.field(1)
+    else:
+        names, values = column.keys, column.items
+    offsets = np.asarray(column.offsets.to_numpy(zero_copy_only=False), np.int64)
+    return _Properties(offsets[:-1].copy(), offsets[1:].copy(), _text(names), _text(values))
+
+
+# --- compiled --------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _measure(rows: _Rows, sizes: Sizes) -> int:
+    """Store each record's size, or `_NOT_WHOLE` where a row's parts contradict it; return the sum of the sizes."""
+    total = 0
+    for row in range(sizes.size):
+        size = _size(rows, row)
+        sizes[np.uintp(row)] = size
+        total += max(size, 0)
+    return total
+
+
+@inlined
+def _size(rows: _Rows, row: int) -> int:
+    numbers = rows.numbers
+    magic, sys_flag = number_at(numbers[_MAGIC_CODE], row), number_at(numbers[_SYS_FLAG], row)
+    born = _host_size(rows.born_host, row, sys_flag & BORN_HOST_V6)
+    stored = _host_size(rows.store_host, row, sys_flag & STORE_HOST_V6)
+    if magic not in (MAGIC_V1, MAGIC_V2) or born < 0 or stored < 0 or not rows.body.present[np.uintp(row)]:
+        return _NOT_WHOLE
+    length_size = _V1_LENGTH_SIZE if magic == MAGIC_V1 else _V2_LENGTH_SIZE
+    body = _length(rows.body, row)
+    topic = _length(rows.topic_raw if rows.topic_raw.present[np.uintp(row)] else rows.topic, row)
+    properties = _properties_size(rows, row)
+    fits = (
+        body == max(number_at(numbers[_BODY_LENGTH], row), 0)
+        and topic == number_at(numbers[_TOPIC_LENGTH], row)
+        and properties == max(number_at(numbers[_PROPERTIES_LENGTH], row), 0)
+    )
+    size = _FIXED_SIZE + born + stored + body + length_size + topic + _PROPERTIES_LENGTH_SIZE + properties
+    return size if fits and size == number_at(numbers[_TOTAL_SIZE], row) else _NOT_WHOLE
+
+
+@inlined
+def _host_size(hosts: _Hosts, row: int, is_v6: int) -> int:
+    """Return by how much a host is longer than one of IPv4; a negative number where it is none of its kind."""
+    growth = HOST_V6_GROWTH if is_v6 else 0
+    size = number_at(hosts.sizes, number_at(hosts.numbers, row))
+    return growth if size == _V4_SIZE + _PORT_SIZE + growth else _NOT_WHOLE
+
+
+@inlined
+def _length(text: _Text, row: int) -> int:
+    return number_at(text.ends, row) - number_at(text.starts, row)
+
+
+@inlined
+def _properties_size(rows: _Rows, row: int) -> int:
+    if rows.properties_raw.present[np.uintp(row)]:
+        return _length(rows.properties_raw, row)
+    properties = rows.properties
+    size = 0
+    for item in range(number_at(properties.starts, row), number_at(properties.ends, row)):
+        size += _length(properties.names, item) + _length(properties.values, item) + 2
+    # The last one's separator is there if the stored length says so.
+    return size - 1 if size > 0 and size > number_at(rows.numbers[_PROPERTIES_LENGTH], row) else size
+
+
+@compiled
+def _fill(rows: _Rows, sizes: Sizes, buffer: Bytes) -> None:
+    """Write every whole record behind the one before it."""
+    at = 0
+    for row in range(sizes.size):
+        if sizes[np.uintp(row)] >= 0:
+            at = _fill_record(rows, row, buffer, at)
+
+
+@inlined
+def _fill_record(rows: _Rows, row: int, buffer: Bytes, at: int) -> int:
+    numbers, wide_numbers = rows.numbers, rows.wide_numbers
+    magic, sys_flag = number_at(numbers[_MAGIC_CODE], row), number_at(numbers[_SYS_FLAG], row)
+    write_i32(buffer, at + kernels.TOTAL_SIZE_AT, number_at(numbers[_TOTAL_SIZE], row))
+    write_i32(buffer, at + kernels.MAGIC_CODE_AT, magic)
+    write_i32(buffer, at + kernels.BODY_CRC_AT, number_at(numbers[_BODY_CRC], row))
+    write_i32(buffer, at + kernels.QUEUE_ID_AT, number_at(numbers[_QUEUE_ID], row))
+    write_i32(buffer, at + kernels.FLAG_AT, number_at(numbers[_FLAG], row))
+    write_i64(buffer, at + kernels.QUEUE_OFFSET_AT, number_at(wide_numbers[_QUEUE_OFFSET], row))
+    write_i64(buffer, at + kernels.PHYSICAL_OFFSET_AT, number_at(wide_numbers[_PHYSICAL_OFFSET], row))
+    write_i32(buffer, at + kernels.SYS_FLAG_AT, sys_flag)
+    write_i64(buffer, at + kernels.BORN_TIMESTAMP_AT, number_at(wide_numbers[_BORN_TIMESTAMP], row))
+    _fill_host(rows.born_host, row, buffer, at + kernels.BORN_HOST_AT)
+    moved = at + (HOST_V6_GROWTH if sys_flag & BORN_HOST_V6 else 0)
+    write_i64(buffer, moved + kernels.STORE_TIMESTAMP_AT, number_at(wide_numbers[_STORE_TIMESTAMP], row))
+    _fill_host(rows.store_host, row, buffer, moved + kernels.STORE_HOST_AT)
+    moved += HOST_V6_GROWTH if sys_flag & STORE_HOST_V6 else 0
+    write_i32(buffer, moved + kernels.RECONSUME_TIMES_AT, number_at(numbers[_RECONSUME_TIMES], row))
+    prepared = number_at(wide_numbers[_PREPARED_TRANSACTION_OFFSET], row)
+    write_i64(buffer, moved + kernels.PREPARED_TRANSACTION_OFFSET_AT, prepared)
+    write_i32(buffer, moved + kernels.BODY_LENGTH_AT, number_at(numbers[_BODY_LENGTH], row))
+    at = _fill_text(rows.body, row, buffer, moved + _FIXED_SIZE)
+    topic_length = number_at(numbers[_TOPIC_LENGTH], row)
+    if magic == MAGIC_V2:
+        buffer[np.uintp(at)] = np.uint8((topic_length >> 8) & 0xFF)
+        at += 1
+    buffer[np.uintp(at)] = np.uint8(topic_length & 0xFF)
+    at = _fill_text(rows.topic_raw if rows.topic_raw.present[np.uintp(row)] else rows.topic, row, buffer, at + 1)
+    length = number_at(numbers[_PROPERTIES_LENGTH], row)
+    buffer[np.uintp(at)] = np.uint8((length >> 8) & 0xFF)
+    buffer[np.uintp(at + 1)] = np.uint8(length & 0xFF)
+    return _fill_properties(rows, row, buffer, at + 2, max(length, 0))
+
+
+@inlined
+def _fill_host(hosts: _Hosts, row: int, buffer: Bytes, at: int) -> None:
+    number = number_at(hosts.numbers, row)
+    start = number * _HOST_ROOM
+    copy_bytes(hosts.data, start, start + number_at(hosts.sizes, number), buffer, at)
+
+
+@inlined
+def _fill_text(text: _Text, row: int, buffer: Bytes, at: int) -> int:
+    return copy_bytes(text.data, number_at(text.starts, row), number_at(text.ends, row), buffer, at)
+
+
+@inlined
+def _fill_properties(rows: _Rows, row: int, buffer: Bytes, at: int, size: int) -> int:
+    if rows.properties_raw.present[np.uintp(row)]:
+        return _fill_text(rows.properties_raw, row, buffer, at)
+    properties, end = rows.properties, at + size
+    for item in range(number_at(properties.starts, row), number_at(properties.ends, row)):
+        at = _fill_text(properties.names, item, buffer, at)
+        buffer[np.uintp(at)] = np.uint8(_NAME_VALUE)
+        at = _fill_text(properties.values, item, buffer, at + 1)
+        if at < end:
+            buffer[np.uintp(at)] = np.uint8(_PROPERTY)
+            at += 1
+    return at
