@@ -19,7 +19,6 @@ from jobs.lake.identity import Comparison, compare
 from jobs.lake.runs import KnownStore, Manifest, thinned
 from jobs.lake.table_file import Action
 from jobs.storage.model import FileInfo
-from jobs.store import store as store_module
 from jobs.store.queue_files import stored_queues
 from jobs.store.range_reader import Fingerprint
 from jobs.store.ranges import describe, holes, plan_ranges
@@ -81,9 +80,8 @@ def measure(segments: int = 100_000, queue_files: int = 200_000) -> dict[str, An
         return result
 
     made = _Made(segments, queue_files)
-    with patch.object(store_module, "storage_of", lambda *_: made):
+    with patch("jobs.storage.storage_of", lambda *_: made):
         store: Store = timed("listing", lambda: list_store("/store"))
-    with patch("jobs.store.ranges.storage_of", lambda *_: made):
         ranges = timed("planning everything", lambda: plan_ranges(store))
         late = timed("planning the last segment", lambda: plan_ranges(store, (segments - 1) * _SEGMENT))
     timed("holes", lambda: list(holes(store.segments)))
@@ -112,7 +110,7 @@ def measure(segments: int = 100_000, queue_files: int = 200_000) -> dict[str, An
 
 def _compare(known: KnownStore, store: Store) -> Comparison:
     """Find each fingerprint's segment; its bytes are taken as read."""
-    with patch("jobs.lake.identity.storage_of", _missing):
+    with patch("jobs.storage.storage_of", _missing):
         return compare(known, store)
 
 

@@ -25,7 +25,6 @@ from benchmarks.measuring import provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.ingest.request import Request
 from jobs.ingest.run import ingest
-from jobs.storage import storage_of
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import list_store
@@ -41,7 +40,7 @@ _BUFFER = np.empty(16 << 20, np.uint8)  # as a task has it, which numpy lays on 
 def read(ranges: Sequence[Range]) -> None:
     """Read every byte once, as a task does."""
     for range_ in ranges:
-        with storage_of(range_.location, range_.options).open(range_.location) as file:
+        with range_.open() as file:
             for at in range(range_.start, range_.end, _BUFFER.size):
                 file.read_into(at, _BUFFER.data[: range_.end - at])
 

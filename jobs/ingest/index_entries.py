@@ -50,7 +50,7 @@ def make_entries(  # noqa: PLR0913, PLR0917 - what the steps before have found
     planned = plan(begun, store, counted, partial(_files_with, work.lake, work.naming.store_id), kept)
     opened = partial(work.file, INDEX_ENTRIES)
     written: list[EntryRows] = workers.map(
-        planned, partial(write, open_file=opened, options=store.options, store_id=work.naming.store_id)
+        planned, partial(write, open_file=opened, storage=store.storage, store_id=work.naming.store_id)
     )
     entries = [action for rows in written for action in rows.actions if isinstance(action, Action)]
     short = {range_.start_offset: range_ for rows in written for range_ in rows.short}

@@ -23,7 +23,6 @@ from jobs.products.index.key_row import Stretch
 from jobs.products.index.product import Begun
 from jobs.products.queues.range_matcher import Matcher, Matching, RangeMatches
 from jobs.products.queues.rows import batches_of
-from jobs.storage import storage_of
 from jobs.storage.model import Reader
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection
@@ -159,7 +158,7 @@ def _quarantine(work: RangeWork, range_: Range, damaged: list[_Damage], part: st
 
 def _sampled(range_: Range, damaged: list[_Damage]) -> Iterator[_Damage]:
     """Yield each damaged place with its first bytes, where they can be read."""
-    with suppress(FileNotFoundError), storage_of(range_.location, range_.options).open(range_.location) as file:
+    with suppress(FileNotFoundError), range_.open() as file:
         while damaged:
             one = damaged.pop()
             yield one if one.sample is not None else one._replace(sample=_read(file, one, range_.base_offset))

@@ -9,7 +9,6 @@ from operator import attrgetter
 from jobs.inspect.log import find_record
 from jobs.inspect.marks import MarkCollector
 from jobs.inspect.problems import Problems
-from jobs.storage import storage_of
 from jobs.storage.model import Reader
 from jobs.store.index_files import geometry_of_index
 from jobs.store.store import Store
@@ -76,7 +75,7 @@ def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> Ind
     report = IndexReport()
     headers: dict[str, IndexHeader] = {}
     for file in store.index_files:
-        with problems.noted(file.location), storage_of(file.location, store.options).open(file.location) as reader:
+        with problems.noted(file.location), store.open(file) as reader:
             header = decode_header(bytes(reader.read(0, HEADER.size)))
             headers[file.location] = header
             report.files.append(IndexFileReport(file.location, file.size, *header))
@@ -85,7 +84,7 @@ def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> Ind
     geometry = report.geometry
     if geometry is not None:
         for location, header in headers.items():
-            with problems.noted(location), storage_of(location, store.options).open(location) as reader:
+            with problems.noted(location), store.storage.open(location) as reader:
                 marks.add(slot_count_mark(header, has_shared_slot=_shares_a_slot(reader, header, geometry)))
                 for record, key_hashes in _tagged_records(reader, header, geometry, store):
                     marks.add(tag_entry_mark(record, key_hashes))

@@ -8,13 +8,10 @@ by a walk from the newest record that a queue or an index file names, as only by
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 
 from jobs.dump.file import DumpFile
 from jobs.inspect.problems import Problems
 from jobs.inspect.segment_walk import Stretch, walk
-from jobs.storage import storage_of
-from jobs.storage.local import next_written
 from jobs.store.ranges import holes, newest_written
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
@@ -105,7 +102,7 @@ class LogInspector:
             return self._store.segments[-1].base_offset
 
     def _inspect_segment(self, segment: Segment, report: SegmentReport, *, is_newest: bool, deep: bool) -> None:
-        with storage_of(segment.location, self._store.options).open(segment.location) as reader:
+        with self._store.open(segment) as reader:
             file = DumpFile(segment.location, reader)
             report.framing = framing_of(reader.read, segment.readable, segment.base_offset)
             log = SegmentBytes(file.read, segment.readable, segment.base_offset, report.framing)
@@ -113,7 +110,7 @@ class LogInspector:
             self._look_at_head(log, report, is_walked=is_walked)
             if is_walked:
                 start = 0 if deep else self._newest_known_record(log)
-                self._walk(log, report, start, partial(next_written, reader), final=not is_newest)
+                self._walk(log, report, start, reader.next_written, final=not is_newest)
             else:
                 self._find_seal(log, report)
             for place in file.unreadable:
@@ -213,7 +210,7 @@ def find_record(store: Store, physical_offset: int) -> MessageRecord | None:
         position = physical_offset - segment.base_offset
         if 0 <= position < segment.readable:
             try:
-                with storage_of(segment.location, store.options).open(segment.location) as reader:
+                with store.open(segment) as reader:
                     return SegmentBytes(reader.read, segment.readable, segment.base_offset).record_at(position)
             except (FormatError, OSError):
                 return None

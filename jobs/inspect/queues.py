@@ -10,9 +10,9 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from jobs.inspect.problems import Problems
-from jobs.storage import storage_of
 from jobs.store.store import Store, StoredFile
 from rmq_formats.consumequeue.unit import BatchUnit, QueueKind, Unit, decode_batch_unit, decode_unit
+from rmq_formats.layout import Buffer
 from rmq_formats.store import FileKind
 
 _KINDS = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}
@@ -68,7 +68,7 @@ class _File(NamedTuple):
 
     file: StoredFile
     kind: QueueKind
-    read: Callable[[int, int], bytes]
+    read: Callable[[int, int], Buffer]
 
     @property
     def room(self) -> int:
@@ -78,7 +78,7 @@ class _File(NamedTuple):
     def unit(self, number: int) -> Unit | BatchUnit:
         """Return one unit."""
         size = self.kind.layout.size
-        return _DECODE[self.kind](self.read(number * size, size))
+        return _DECODE[self.kind](bytes(self.read(number * size, size)))
 
     def written(self) -> int:
         """Return how many units are written: they are filled from the front."""
@@ -136,10 +136,10 @@ def _find_ends(queue: QueueReport, files: Sequence[StoredFile], store: Store) ->
     first, *_ = files
     queue.first_unit = (first.about.base_offset or 0) // size
     queue.next_unit = queue.first_unit
-    with storage_of(first.location, store.options).open(first.location) as reader:
+    with store.open(first) as reader:
         queue.first_physical_offset = _first_real(_File(first, queue.kind, reader.read))
     for file in reversed(files):
-        with storage_of(file.location, store.options).open(file.location) as reader:
+        with store.open(file) as reader:
             read = _File(file, queue.kind, reader.read)
             written = read.written()
             if written:

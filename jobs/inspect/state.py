@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from jobs.inspect.marks import MarkCollector
 from jobs.inspect.problems import Problems
-from jobs.storage import storage_of
 from jobs.store.beside_broker import broker_process
 from jobs.store.store import Store
 from rmq_formats.detection import abort_mark, checkpoint_mark, file_marks
@@ -55,7 +54,7 @@ def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> Sta
 
 
 def _read(store: Store, location: str, length: int) -> bytes:
-    with storage_of(location, store.options).open(location) as reader:
+    with store.storage.open(location) as reader:
         return bytes(reader.read(0, length))
 
 

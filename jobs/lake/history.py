@@ -25,7 +25,6 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.superseded import Superseded
 from jobs.lake.tables import MESSAGES, QUARANTINE
-from jobs.storage import storage_of
 from jobs.store.range_reader import Fingerprint, RangeReader
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import Store
@@ -123,7 +122,7 @@ def _groups(store: Store, start: int, end: int) -> Iterator[_Group]:
     for range_ in plan_ranges(store, start, _WHOLE_SEGMENT):
         if range_.start_offset >= end:
             return
-        with storage_of(range_.location, range_.options).open(range_.location) as file:
+        with range_.open() as file:
             header_size = framing_of(file.read, range_.segment_size, range_.base_offset).header_size
         with closing(RangeReader(range_).pieces()) as pieces:
             for item in pieces:

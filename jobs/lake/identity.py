@@ -22,7 +22,6 @@ from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.lake import Lake
 from jobs.lake.runs import HeldByOtherError, KnownStore, known_stores, register
 from jobs.lake.tables import MESSAGES
-from jobs.storage import storage_of
 from jobs.store.range_reader import Fingerprint, RangeReader
 from jobs.store.ranges import Range
 from jobs.store.store import Segment, Store
@@ -77,7 +76,7 @@ def holds(fingerprint: Fingerprint, store: Store) -> bool | None:
         return None
     position = fingerprint.offset - segment.base_offset
     try:
-        with storage_of(segment.location, store.options).open(segment.location) as file:
+        with store.open(segment) as file:
             data = bytes(file.read(position, fingerprint.size))
     except FileNotFoundError:  # retention deletes while we look
         return None
@@ -194,7 +193,7 @@ def _first_records(store: Store) -> Iterator[tuple[Fingerprint, MessageRecord]]:
     for segment in store.segments[::step]:
         whole = Range(
             segment.location, segment.base_offset, segment.readable, 0, segment.readable, sync=True, final=False,
-            options=dict(store.options),
+            storage=store.storage,
         )  # fmt: skip
         with closing(RangeReader(whole).pieces()) as pieces:
             group = next((item for item in pieces if isinstance(item, Records)), None)

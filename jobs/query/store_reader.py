@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
-from jobs.storage import storage_of
 from jobs.storage.model import Reader
 from jobs.store.index_files import geometry_of_index
 from jobs.store.record_places import record_places
@@ -75,8 +74,7 @@ class StoreReader:
         if location not in self._open:
             if len(self._open) >= _OPEN_FILES:
                 self._close()
-            storage = storage_of(location, self.store.options)
-            self._open[location] = self._stack.enter_context(storage.open(location))
+            self._open[location] = self._stack.enter_context(self.store.storage.open(location))
         return self._open[location]
 
     def segment_for(self, physical_offset: int) -> Segment | None:

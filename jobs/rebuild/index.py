@@ -227,7 +227,7 @@ class _Maker:
     def __init__(self, store: Store, settings: Settings, row: KeyRow) -> None:
         self._settings = settings
         self._row = row
-        self._options = dict(store.options)
+        self._storage = store.storage
 
     def time(self, start: int) -> int:
         """Return the store time of the message that made the file."""
@@ -260,7 +260,7 @@ class _Maker:
             tuple(self._row.parts(start, end)),
             previous,
             self._settings.empty_index_count,
-            options=self._options,
+            storage=self._storage,
         )
 
 

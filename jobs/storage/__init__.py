@@ -6,26 +6,52 @@ stores through pyarrow, HDFS over HTTP.
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 from jobs.storage.local import Care, LocalStorage
 from jobs.storage.locations import HDFS, is_local, local_path, refusal, scheme_of
-from jobs.storage.model import Storage
+from jobs.storage.model import FileInfo, Reader, Storage
 from jobs.storage.s3 import S3Storage, s3_storage
 
 
-def storage_of(location: str, options: Mapping[str, str] | None = None) -> Storage:
+@dataclass(frozen=True, slots=True)
+class AnyStorage(Storage):
+    """Every file system that the settings lead to: each call goes to the one that holds the location."""
+
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # Hadoop's names: addresses and credentials
+    care: Care | None = None  # how local files are read where a broker may be at work
+
+    def list_files(self, location: str) -> list[FileInfo]:
+        """Return every file below *location*, sorted by name; `FileNotFoundError` when there is no such directory."""
+        return storage_of(location, self.options, self.care).list_files(location)
+
+    def open(self, location: str) -> AbstractContextManager[Reader]:
+        """Open *location* for reading."""
+        return storage_of(location, self.options, self.care).open(location)
+
+    def create(self, location: str, data: bytes) -> None:
+        """Write a new file durably, in full or not at all; `FileExistsError` when there is one already."""
+        storage_of(location, self.options, self.care).create(location, data)
+
+    def delete(self, location: str) -> None:
+        """Delete a file; nothing happens when there is none."""
+        storage_of(location, self.options, self.care).delete(location)
+
+
+def storage_of(location: str, options: Mapping[str, str] | None = None, care: Care | None = None) -> Storage:
     """
     Return the storage that holds *location*.
 
     *options* are the Hadoop settings of the session (`fs.s3a.…`), from which an object store's client takes address and
-    credentials; in a store's settings may be how to read it beside a broker (see `Care`).
+    credentials; *care* says how local files are read where a broker may be at work.
     """
     reason = refusal(location)
     if reason is not None:
         raise OSError(reason)
     if is_local(location):
-        return LocalStorage(Care.of(options or {}))
+        return LocalStorage(care)
     if scheme_of(location) == HDFS:
         from jobs.storage.hdfs import HdfsStorage, name_nodes  # who reads no HDFS does not wait for http.client
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from jobs.storage.locations import join, refusal
-from jobs.storage.model import FileInfo
+from jobs.storage.model import FileInfo, Reader, Storage
 
 _PREFIX = "/webhdfs/v1"
 _PORT = 9870  # dfs.namenode.http-address
@@ -58,7 +58,7 @@ def name_nodes(location: str, options: Mapping[str, str]) -> tuple[str, ...]:
     return (f"{urlsplit(f'//{authority}').hostname}:{port or _PORT}",)
 
 
-class _HdfsReader:
+class _HdfsReader(Reader):
     """A file of HDFS as long as it was when it was opened."""
 
     def __init__(self, nodes: Sequence[str], location: str) -> None:
@@ -72,7 +72,7 @@ class _HdfsReader:
 
 
 @dataclass(frozen=True, slots=True)
-class HdfsStorage:
+class HdfsStorage(Storage):
     """A file system of Hadoop, to be read."""
 
     name_nodes: tuple[str, ...]
@@ -100,9 +100,9 @@ class HdfsStorage:
         yield _HdfsReader(self.name_nodes, location)
 
     def create(self, location: str, data: bytes) -> None:
-        """Refuse."""
+        """Refuse: this client only reads."""
         del data
-        raise OSError(refusal(location, to_write=True))
+        raise OSError(errno.EROFS, refusal(location, to_write=True))
 
     def delete(self, location: str) -> None:
         """Refuse."""

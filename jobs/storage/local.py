@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from jobs.storage.locations import local_path
-from jobs.storage.model import FileInfo, Reader
+from jobs.storage.model import FileInfo, Reader, Storage
 from jobs.storage.priority import step_back
 
-_CARE = "rmq-lake.max-rate"  # among the settings of a store's file system
 _BURST_SECONDS = 0.5  # of unused time that may be made up for
 _PAGE = 4096
 _CAREFUL_BLOCK = 1 << 18  # read at once with care; one that ends in cached pages is not dropped
@@ -36,16 +35,6 @@ class Care(NamedTuple):
     def shared_by(self, processes: int) -> Self:
         """Return what each of so many processes that read at once must keep to."""
         return self._replace(max_rate=max(self.max_rate // processes, 1)) if self.max_rate else self
-
-    def as_options(self) -> dict[str, str]:
-        """Return the form in which it travels to tasks: a setting of the store's file system."""
-        return {_CARE: str(self.max_rate or 0)}
-
-    @classmethod
-    def of(cls, options: Mapping[str, str]) -> Self | None:
-        """Read it from settings; None when they ask for none."""
-        told = options.get(_CARE)
-        return None if told is None else cls(int(told) or None)
 
 
 class _Pace:
@@ -67,7 +56,7 @@ def _pace(rate: int) -> _Pace:
     return _Pace(rate)
 
 
-class LocalReader:
+class LocalReader(Reader):
     """A descriptor, read by position; with care, pages that nobody had cached are dropped again."""
 
     def __init__(self, descriptor: int, care: Care | None = None) -> None:
@@ -119,7 +108,7 @@ class LocalReader:
         os.posix_fadvise(self._descriptor, first, last - first, os.POSIX_FADV_DONTNEED)
 
     def next_written(self, position: int) -> int:
-        """Return where the next byte stands that was ever written; what was not, a file system does not store."""
+        """Return the next position that was ever written; a file system stores nothing for what was not."""
         try:
             return os.lseek(self._descriptor, position, os.SEEK_DATA)
         except OSError as error:
@@ -142,13 +131,8 @@ class LocalReader:
         return filled
 
 
-def next_written(reader: Reader, position: int) -> int:
-    """Return where the next byte stands that may not be zero, as far as the storage knows."""
-    return reader.next_written(position) if isinstance(reader, LocalReader) else position
-
-
 @dataclass(frozen=True, slots=True)
-class LocalStorage:
+class LocalStorage(Storage):
     """The file system of this machine."""
 
     care: Care | None = None

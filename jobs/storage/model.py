@@ -1,6 +1,7 @@
 """What the jobs need of a file system, whichever it is."""
 
-from typing import Any, NamedTuple, Protocol
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
 
 
 class FileInfo(NamedTuple):
@@ -12,13 +13,23 @@ class FileInfo(NamedTuple):
 
 
 class Reader(Protocol):
-    """An open file; `read` is short only at the file's end."""
+    """An open file. Every error is an `OSError`."""
 
     size: int
 
     def read(self, position: int, length: int) -> bytes | memoryview:
-        """Return the bytes at *position*."""
+        """Return the bytes at *position*; fewer only at the file's end."""
         ...
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill *buffer* from *position* and return how many bytes there were: fewer only at the file's end."""
+        data = self.read(position, buffer.nbytes)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def next_written(self, position: int) -> int:
+        """Return the next position whose byte may not be zero; *position* itself where the storage does not know."""
+        return position
 
 
 class Storage(Protocol):
@@ -28,14 +39,19 @@ class Storage(Protocol):
         """Return every file below *location*, sorted by name; `FileNotFoundError` when there is no such directory."""
         ...
 
-    def open(self, location: str) -> Any:  # noqa: ANN401 - a context manager of a Reader
+    def open(self, location: str) -> AbstractContextManager[Reader]:
         """Open *location* for reading."""
         ...
 
     def create(self, location: str, data: bytes) -> None:
-        """Write a new file durably, whole or not at all; `FileExistsError` when it exists."""
+        """
+        Write a new file durably, in full or not at all.
+
+        `FileExistsError` when there is one already, whatever the storage; of two that write one name at the same
+        moment, only a local file system stops the second. A storage that is only read raises another `OSError`.
+        """
         ...
 
     def delete(self, location: str) -> None:
-        """Remove a file; nothing happens when it is gone already."""
+        """Delete a file; nothing happens when there is none."""
         ...

@@ -1,5 +1,7 @@
 """Object stores that speak S3, and their settings under the names that each client knows."""
 
+import errno
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -7,10 +9,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
 from jobs.storage.locations import S3_SCHEMES, scheme_of
-from jobs.storage.model import FileInfo
+from jobs.storage.model import FileInfo, Reader, Storage
 
 
-class _ArrowReader:
+class _ArrowReader(Reader):
     """A file of a pyarrow file system."""
 
     def __init__(self, file: Any, size: int) -> None:  # noqa: ANN401 - pyarrow has no types
@@ -22,7 +24,7 @@ class _ArrowReader:
 
 
 @dataclass(frozen=True, slots=True)
-class S3Storage:
+class S3Storage(Storage):
     """An object store that speaks S3; objects are born whole."""
 
     filesystem: Any = field(repr=False)  # never print what holds a key
@@ -50,8 +52,16 @@ class S3Storage:
             yield _ArrowReader(file, file.size())
 
     def create(self, location: str, data: bytes) -> None:
-        """Put an object; its name is ours alone, so nothing is overwritten."""
-        with self.filesystem.open_output_stream(self._key(location)) as stream:
+        """
+        Put a new object; `FileExistsError` when there is one already.
+
+        pyarrow cannot ask for a put that fails then, so it is looked for first: names that two may write at the same
+        moment hold a random part.
+        """
+        key = self._key(location)
+        if self.filesystem.get_file_info(key).is_file:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), location)
+        with self.filesystem.open_output_stream(key) as stream:
             stream.write(data)
 
     def delete(self, location: str) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
 
-from jobs.storage import storage_of
 from jobs.storage.model import Reader
 from jobs.store.store import Store
 from rmq_formats.indexfile.geometry import IndexBytes, StatedGeometry, stated_geometry
@@ -19,8 +18,7 @@ def geometry_of_index(
 
         @cache
         def opened(location: str) -> Reader:
-            file: Reader = stack.enter_context(storage_of(location, store.options).open(location))
-            return file
+            return stack.enter_context(store.storage.open(location))
 
         files = [IndexBytes(file.size, _reading(opened, file.location)) for file in store.index_files]
         return stated_geometry(files, hash_slots, index_num)

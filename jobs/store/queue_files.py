@@ -1,15 +1,15 @@
 """The files of a store's queues: which there are, and their units by position."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.storage import storage_of
-from jobs.storage.local import next_written
+from jobs.storage import AnyStorage
+from jobs.storage.model import Storage
 from jobs.store.store import Store
 from rmq_formats.consumequeue.build import UNITS
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
@@ -43,7 +43,7 @@ class StoredQueue:
 
     name: QueueName
     files: tuple[QueueFile, ...]
-    options: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    storage: Storage = field(default_factory=AnyStorage, repr=False, compare=False)
     extension: tuple[QueueFile, ...] = ()
 
     @property
@@ -75,7 +75,7 @@ class StoredQueue:
 
     def _read_file(self, file: QueueFile, position: int, size: int) -> NDArray[np.uint8]:
         try:
-            with storage_of(file.location, self.options).open(file.location) as reader:
+            with self.storage.open(file.location) as reader:
                 return np.frombuffer(reader.read(position, size), np.uint8)
         except FileNotFoundError:
             return np.full(size, GONE & 0xFF, np.uint8)
@@ -88,8 +88,8 @@ class StoredQueue:
                 continue
             start = max(at - file.base_offset, 0)
             try:
-                with storage_of(file.location, self.options).open(file.location) as reader:
-                    found = next_written(reader, start)
+                with self.storage.open(file.location) as reader:
+                    found = reader.next_written(start)
             except FileNotFoundError:
                 continue
             if found < file.size:
@@ -166,7 +166,7 @@ def stored_queues(store: Store) -> list[StoredQueue]:
         StoredQueue(
             name,
             tuple(sorted(files[name], key=lambda file: file.base_offset)),
-            store.options,
+            store.storage,
             tuple(sorted(extensions.get((name.topic, name.queue_id), ()), key=lambda file: file.base_offset)),
         )
         for name in sorted(files)

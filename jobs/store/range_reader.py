@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jobs.storage import storage_of
 from jobs.store.ranges import Range
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.framing import framing_of
@@ -65,7 +64,7 @@ class RangeReader:
 
     def _read(self) -> Generator[Records | Piece]:
         range_ = self._range
-        with storage_of(range_.location, range_.options).open(range_.location) as file:
+        with range_.open() as file:
             framing = framing_of(file.read, range_.segment_size, range_.base_offset)
             for item in scan(
                 file.read,
@@ -77,8 +76,8 @@ class RangeReader:
                 final=range_.final,
                 store_timestamp=range_.store_timestamp,
                 sync=range_.sync,
-                read_into=getattr(file, "read_into", None),
-                next_written=getattr(file, "next_written", int),
+                read_into=file.read_into,
+                next_written=file.next_written,
             ):
                 if isinstance(item, Piece):
                     self._see(item.offset, item.end, item.kind)

@@ -7,11 +7,13 @@ never changes the result, and no byte is read twice to plan.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from jobs.storage import storage_of
+from jobs.storage import AnyStorage
+from jobs.storage.model import Reader, Storage
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.layout import BLANK
 
@@ -33,7 +35,7 @@ class Range:
     final: bool  # records follow in a later segment, so nothing here is unfinished
     store_timestamp: int | None = None  # of the last record before start, where known
     settled_until: int | None = None  # ms: what was stored later waits, unless the range is final
-    options: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
+    storage: Storage = field(default_factory=AnyStorage, repr=False, compare=False)
 
     @property
     def start_offset(self) -> int:
@@ -44,6 +46,10 @@ class Range:
     def end_offset(self) -> int:
         """The physical offset behind the last byte."""
         return self.base_offset + self.end
+
+    def open(self) -> AbstractContextManager[Reader]:
+        """Open the segment."""
+        return self.storage.open(self.location)
 
 
 def plan_ranges(
@@ -61,7 +67,6 @@ def plan_ranges(
     """
     newest = newest_written(store)
     range_size = _range_size(store, from_offset, range_size)
-    options = dict(store.options)  # one for all: there may be very many ranges
     ranges: list[Range] = []
     for segment in store.segments:
         start = max(from_offset - segment.base_offset, 0)
@@ -76,7 +81,7 @@ def plan_ranges(
                 final=newest is not None and segment.base_offset < newest,
                 store_timestamp=store_timestamp if from_offset > segment.base_offset and begin == start else None,
                 settled_until=settled_until,
-                options=options,
+                storage=store.storage,  # one for all: there may be very many ranges
             )
             for begin, end in _cuts(start, segment.readable, range_size)
         ]
@@ -131,7 +136,7 @@ def newest_written(store: Store) -> int | None:
 def beginning_of(segment: Segment, store: Store) -> bytes | None:
     """Return the first bytes of a segment, enough to tell its first record from another; None when it is gone."""
     try:
-        with storage_of(segment.location, store.options).open(segment.location) as file:
+        with store.open(segment) as file:
             return bytes(file.read(0, _BEGINNING))
     except FileNotFoundError:
         return None

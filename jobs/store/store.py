@@ -6,20 +6,30 @@ We list ourselves: Spark's listing drops legal topics such as `_a` and `.x`, and
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from jobs.storage import storage_of
+from jobs.storage import AnyStorage
 from jobs.storage.local import Care
 from jobs.storage.locations import join, normalise
-from jobs.storage.model import FileInfo
+from jobs.storage.model import Reader, Storage
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from rmq_formats.errors import NotAStore
 from rmq_formats.store import FileKind, StoreFile, classify, offset_of_name
 
 _LOG_KINDS = frozenset({FileKind.COMMITLOG, FileKind.DLEDGER_LOG})
 _QUEUE_KINDS = frozenset({FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE, FileKind.CONSUME_QUEUE_EXT})
+
+
+class Located(Protocol):
+    """Whatever has a location."""
+
+    @property
+    def location(self) -> str:
+        """An absolute path, or a URI."""
+        ...
 
 
 class Segment(NamedTuple):
@@ -47,15 +57,19 @@ class StoredFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Every file of a store, sorted."""
+    """Every file of a store, sorted, and how to open it."""
 
     root: str
     segments: tuple[Segment, ...] = ()
     queue_files: tuple[StoredFile, ...] = ()
     index_files: tuple[StoredFile, ...] = ()
     other_files: tuple[StoredFile, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    storage: AnyStorage = field(default_factory=AnyStorage, repr=False, compare=False)  # where all of them are opened
     commitlog: tuple[str, ...] = ()  # where the log lies, if not below the root
+
+    def open(self, file: Located) -> AbstractContextManager[Reader]:
+        """Open a file of the store for reading."""
+        return self.storage.open(file.location)
 
     @property
     def start_offset(self) -> int:
@@ -79,19 +93,21 @@ def list_store(
     Return what the store at *root* holds; `NotAStore` when it holds nothing that a broker writes.
 
     *commitlog* names the directories of the log where it lies elsewhere; several are one log, sorted by file name.
-    *care* says how its files are to be read; it goes along in the store's options.
+    *options* are the settings of file systems, *care* says how local files are read where a broker may be at work.
     """
-    root = normalise(root)
-    settings = {**(options or {}), **(care.as_options() if care else {})}
-    files = list(_files(root, settings))
-    logs = list(_elsewhere(commitlog, settings)) or [file for file in files if file.about.kind in _LOG_KINDS]
+    return _list(normalise(root), commitlog, AnyStorage(dict(options or {}), care))
+
+
+def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
+    files = list(_files(root, storage))
+    logs = list(_elsewhere(commitlog, storage)) or [file for file in files if file.about.kind in _LOG_KINDS]
     store = Store(
         root,
         _segments(logs),
         tuple(file for file in files if file.about.kind in _QUEUE_KINDS),
         tuple(sorted((file for file in files if file.about.kind is FileKind.INDEX), key=_index_order)),
         tuple(file for file in files if file.about.kind not in _LOG_KINDS | _QUEUE_KINDS | {FileKind.INDEX}),
-        settings,
+        storage,
         tuple(commitlog),
     )
     if not (store.segments or store.queue_files or store.index_files or _looks_like_store(store)):
@@ -102,12 +118,12 @@ def list_store(
 
 def list_again(store: Store) -> Store:
     """Return what the store holds by now."""
-    return list_store(store.root, commitlog=store.commitlog, options=store.options)
+    return _list(store.root, store.commitlog, store.storage)
 
 
 def with_queues_of_now(store: Store) -> Store:
     """Return the store with the queue files that are there by now."""
-    queue_files = (file for file in _files(store.root, store.options) if file.about.kind in _QUEUE_KINDS)
+    queue_files = (file for file in _files(store.root, store.storage) if file.about.kind in _QUEUE_KINDS)
     return replace(store, queue_files=tuple(queue_files))
 
 
@@ -125,14 +141,14 @@ def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequen
     return commitlog or [path for path in conf.commitlog_paths if Path(path).is_dir()]
 
 
-def _files(root: str, options: Mapping[str, str]) -> Iterator[StoredFile]:
-    for info in storage_of(root, options).list_files(root):
+def _files(root: str, storage: Storage) -> Iterator[StoredFile]:
+    for info in storage.list_files(root):
         yield StoredFile(join(root, info.name), classify(info.name), info.size, info.modified_ms)
 
 
-def _elsewhere(directories: Sequence[str], options: Mapping[str, str]) -> Iterator[StoredFile]:
+def _elsewhere(directories: Sequence[str], storage: Storage) -> Iterator[StoredFile]:
     for directory in map(normalise, directories):
-        for info in storage_of(directory, options).list_files(directory):
+        for info in storage.list_files(directory):
             base_offset = offset_of_name(info.name)
             if base_offset is not None:
                 about = StoreFile(info.name, FileKind.COMMITLOG, base_offset)
@@ -153,4 +169,4 @@ def _looks_like_store(store: Store) -> bool:
     return any(file.about.kind is FileKind.CHECKPOINT for file in store.other_files)
 
 
-__all__ = ["FileInfo", "Segment", "Store", "StoredFile", "list_store"]
+__all__ = ["Located", "Segment", "Store", "StoredFile", "list_store"]

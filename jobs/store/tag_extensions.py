@@ -3,7 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.storage import storage_of
 from jobs.store.queue_files import QueueFile, StoredQueue, Units
 from rmq_formats.consumequeue.ext import decode_ext_unit, offset_of_address
 from rmq_formats.consumequeue.layout import EXT_UNIT, MAX_EXT_ADDRESS
@@ -28,7 +27,7 @@ def _tags_code(queue: StoredQueue, offset: int, contents: dict[QueueFile, bytes]
         return None
     if file not in contents:
         contents.clear()  # addresses ascend: one file at a time
-        with storage_of(file.location, queue.options).open(file.location) as reader:
+        with queue.storage.open(file.location) as reader:
             contents[file] = bytes(reader.read(0, file.size))
     position = offset - file.base_offset
     try:

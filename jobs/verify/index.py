@@ -14,7 +14,6 @@ from jobs.lake.findings import Finding
 from jobs.products.index.explanation import Explained, Explanation, Verdict, explain
 from jobs.products.index.settings import Settings, Wanted, settle
 from jobs.products.index.survivors import real_files
-from jobs.storage import storage_of
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import broker_process
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
@@ -164,7 +163,7 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
 
 
 def _checkpoint(stored: StoredFile, store: Store) -> Checkpoint | None:
-    with storage_of(stored.location, store.options).open(stored.location) as file:
+    with store.open(stored) as file:
         try:
             return decode_checkpoint(bytes(file.read(0, stored.size)))
         except FormatError:
@@ -183,7 +182,7 @@ def _notes_on_rocksdb(store: Store) -> Iterator[str]:
     """Say whether an index in RocksDB stands beside the files: its keys tell, the folder is in every newer store."""
     for file in store.other_files:
         if file.about.path.startswith("rocksdbstore/") and file.size:
-            with storage_of(file.location, store.options).open(file.location) as reader:
+            with store.open(file) as reader:
                 if _ROCKSDB_KEY.search(bytes(reader.read(0, min(file.size, _LOOKED_AT)))):
                     yield f"{file.about.path}: an index in RocksDB (indexRocksDBEnable); it was not looked at"
                     return

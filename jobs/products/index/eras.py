@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.products.index.file_builder import RealFile
-from jobs.storage import storage_of
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import Store
@@ -148,13 +147,13 @@ class _Look:
 
     def _entries(self, count: int) -> _Entries:
         size = count * ENTRY.size
-        with storage_of(self._file.location, self._store.options).open(self._file.location) as reader:
+        with self._store.open(self._file) as reader:
             data = bytes(reader.read(self._geometry.entry_position(1), size))
         return np.frombuffer(data.ljust(size, b"\0"), _ENTRY)
 
     def _count_slots(self) -> int:
         size = self._geometry.entries_position - self._geometry.slot_position(0)
-        with storage_of(self._file.location, self._store.options).open(self._file.location) as reader:
+        with self._store.open(self._file) as reader:
             data = bytes(reader.read(self._geometry.slot_position(0), size))
         return int(np.count_nonzero(np.frombuffer(data.ljust(size, b"\0"), ">i4")))
 
@@ -196,7 +195,7 @@ def piece_start(store: Store, physical_offset: int) -> int:
     """Return where the piece of the log begins whose record stands at *physical_offset*."""
     for segment in store.segments:
         if segment.base_offset <= physical_offset < segment.base_offset + segment.readable:
-            with storage_of(segment.location, store.options).open(segment.location) as file:
+            with store.open(segment) as file:
                 framing = framing_of(file.read, segment.readable, segment.base_offset)
             return physical_offset - framing.header_size
     return physical_offset

@@ -14,7 +14,6 @@ from jobs.products.index.file_builder import Compared, RealFile, Recipe, compare
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.same_name import is_overwritten
 from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, refusal
-from jobs.storage import storage_of
 from jobs.storage.scratch import Scratch
 from jobs.store.retention import ListedLog
 from jobs.store.store import Store
@@ -124,7 +123,7 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
 
 def _is_there(real: RealFile, store: Store) -> bool:
     try:
-        with storage_of(real.location, store.options).open(real.location):
+        with store.open(real):
             return True
     except FileNotFoundError:
         return False
@@ -143,7 +142,7 @@ def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules,
         survivor.real,
         survivor.head,
         survivor.tail,
-        dict(store.options),
+        store.storage,
     )
 
 

@@ -20,10 +20,10 @@ from uuid import uuid4
 import numpy as np
 
 from jobs.products.index.key_row import KEYS_AT_ONCE, KeySource, RowPart, read_keys
-from jobs.storage import storage_of
+from jobs.storage import AnyStorage, storage_of
 from jobs.storage.local import flush_directory, start_flush
 from jobs.storage.locations import is_local, join, local_path
-from jobs.storage.model import Reader
+from jobs.storage.model import Reader, Storage
 from rmq_formats.indexfile.build import FileBuilder, RuleTable
 from rmq_formats.indexfile.compare import Comparison, Difference, Part
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
@@ -56,7 +56,7 @@ class Recipe:
     real: RealFile | None = None
     head: int = 0
     tail: int = 0
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    storage: Storage = field(default_factory=AnyStorage, repr=False)
 
     @property
     def entries(self) -> int:
@@ -82,7 +82,7 @@ def make(recipe: Recipe, write: Write) -> IndexHeader:
 def _adopt(builder: FileBuilder, recipe: Recipe, number: int, count: int) -> None:
     if recipe.real is None or not count:
         return
-    with storage_of(recipe.real.location, recipe.options).open(recipe.real.location) as file:
+    with recipe.storage.open(recipe.real.location) as file:
         while count:
             some = min(count, KEYS_AT_ONCE)
             data = bytearray(some * ENTRY.size)
@@ -195,7 +195,7 @@ class Compared(NamedTuple):
 def compare_file(recipe: Recipe) -> Compared:
     """Build the file in memory, block by block, and compare it with the real one."""
     real: Any = recipe.real
-    with storage_of(real.location, recipe.options).open(real.location) as file:
+    with recipe.storage.open(real.location) as file:
         comparison = Comparison(recipe.geometry, file.read)
         expected = make(recipe, comparison.write)
         return Compared(

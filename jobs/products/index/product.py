@@ -36,7 +36,7 @@ from jobs.products.index.survivors import (
     real_files,
     refusal,
 )
-from jobs.storage import arrow_file, storage_of
+from jobs.storage import AnyStorage, arrow_file
 from jobs.store.ranges import Range
 from jobs.store.store import Store
 from rmq_formats.indexfile.build import FileBuilder, RuleTable
@@ -232,26 +232,24 @@ def _span(anchor: Anchor) -> tuple[int, int]:
     return anchor.start, anchor.end
 
 
-def write(
-    work: EntryWork, *, open_file: OpenFile, options: Mapping[str, str], store_id: str | None = None
-) -> EntryRows:
+def write(work: EntryWork, *, open_file: OpenFile, storage: AnyStorage, store_id: str | None = None) -> EntryRows:
     """
     Write the new rows of one index file.
 
     *open_file* gives a Parquet file of a name that is unique in the run. Files of the lake may hold rows of several
     stores: with *store_id* only its own are read back.
     """
-    return _FileWriter(work, open_file, options, store_id).run()
+    return _FileWriter(work, open_file, storage, store_id).run()
 
 
 class _FileWriter:
     """Builds one index file and writes its new entries as rows."""
 
-    def __init__(self, work: EntryWork, open_file: OpenFile, options: Mapping[str, str], store_id: str | None) -> None:
+    def __init__(self, work: EntryWork, open_file: OpenFile, storage: AnyStorage, store_id: str | None) -> None:
         self._work = work
         self._store_id = store_id
         self._open_file = open_file
-        self._options = options
+        self._storage = storage
         count = (work.begun.entry_count if work.begun else work.head) + sum(part.keys for part in work.parts)
         self._builder = FileBuilder(work.geometry, RuleTable.of(work.rules), self._store, work.previous)
         self._pending: list[pa.RecordBatch] = []
@@ -271,7 +269,7 @@ class _FileWriter:
         work = self._work
         if work.begun is not None:
             count = work.begun.entry_count
-            so_far = entries_in(work.begun_in, work.ordinal, count, self._options, self._store_id)
+            so_far = entries_in(work.begun_in, work.ordinal, count, self._storage.options, self._store_id)
             self._builder.adopt(so_far, work.begun)
         elif work.real is not None and work.head:
             self._add_history(work.real)
@@ -299,7 +297,7 @@ class _FileWriter:
 
     def _add_history(self, real: RealFile) -> None:
         """Take the entries of messages that are gone from the broker's own file."""
-        with storage_of(real.location, self._options).open(real.location) as file:
+        with self._storage.open(real.location) as file:
             data = bytearray(file.read(self._work.geometry.entry_position(1), self._work.head * ENTRY.size))
         entries = np.frombuffer(data, np.uint8)
         self._builder.adopt(entries, real.header)

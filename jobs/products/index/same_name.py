@@ -7,7 +7,6 @@ stand over those of the older one, whose slots it takes for its own.
 
 from jobs.products.index.key_row import KeyRow
 from jobs.products.index.survivors import Survivor
-from jobs.storage import storage_of
 from jobs.store.store import Store
 from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
@@ -24,7 +23,7 @@ def is_overwritten(  # noqa: PLR0913, PLR0917 - a file, and what it is held agai
     over, rest = divmod(survivor.start - before.end, geometry.capacity)
     if geometry.file_size > LARGEST or rest or not 0 < over < DEEPEST:
         return False
-    with storage_of(survivor.real.location, store.options).open(survivor.real.location) as file:
+    with store.open(survivor.real) as file:
         actual = bytes(file.read(0, geometry.file_size))
     data = bytearray(geometry.file_size)
     previous: IndexHeader | None = before.real.header

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.key_row import KeyRow, Place, RowPart
 from jobs.products.index.placement import Anchor
-from jobs.storage import storage_of
 from jobs.store.store import Store
 from rmq_formats.indexfile.file import time_diff_s
 from rmq_formats.indexfile.layout import HEADER, Geometry, IndexEntry, IndexHeader, decode_header
@@ -83,7 +82,7 @@ def real_files(store: Store) -> list[RealFile]:
 
 
 def _real_file(name: str, location: str, size: int, store: Store) -> RealFile:
-    with storage_of(location, store.options).open(location) as file:
+    with store.storage.open(location) as file:
         data = file.read(0, HEADER.size)
     return RealFile(name, location, size, decode_header(bytes(data).ljust(HEADER.size, b"\0")))
 
@@ -116,7 +115,7 @@ class Placing:
         """Work on one row."""
         self._row = row
         self._geometry = geometry
-        self._options = store.options
+        self._store = store
 
     def place_all(self, files: Sequence[RealFile]) -> list[Survivor]:
         """Return the files with their places, in the order of their names."""
@@ -126,7 +125,7 @@ class Placing:
         return placed
 
     def _place(self, real: RealFile, before: Survivor | None) -> Survivor:
-        with storage_of(real.location, self._options).open(real.location) as file:
+        with self._store.open(real) as file:
             reader = IndexReader(file.read, self._geometry, real.location)
             count = real.header.entry_count
             head = _first_at_or_behind(reader, count, self._row.start_offset)

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from jobs.products.index.eras import eras_of_log
 from jobs.products.index.settings import ASSUMED, DETECTED, GIVEN, Known, parse_rules
-from jobs.storage import storage_of
 from jobs.store.queue_files import file_sizes, plain_file_size
 from jobs.store.store import Store, StoredFile
 from rmq_formats.broker_conf import BrokerConf
@@ -85,7 +84,7 @@ def read_config(store: Store, name: str) -> dict[str, Any] | None:
 
 
 def _content(file: StoredFile, store: Store) -> bytes:
-    with storage_of(file.location, store.options).open(file.location) as reader:
+    with store.open(file) as reader:
         return bytes(reader.read(0, reader.size))
 
 

@@ -4,16 +4,15 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from jobs import storage
 from jobs.console.exit_codes import ExitCode
-from jobs.inspect import log as inspection_log
-from jobs.storage.local import LocalReader
+from jobs.storage.local import Care, LocalReader
+from jobs.storage.model import Storage
 from rmq_formats.release import Release
 from rmq_formats.store import FileKind, classify
 from tests.golden import GOLDEN, golden_stores, release_of
@@ -415,12 +414,14 @@ def test_a_file_that_cannot_be_read_is_a_problem_of_its_own(
     """The rest of the store is told all the same."""
     bad = "00000000000000016384"
 
-    def storage_of(location: str, options: Any) -> Any:  # noqa: ANN401 - those of the real one
+    whole = storage.storage_of
+
+    def storage_of(location: str, options: Mapping[str, str], care: Care | None) -> Storage:
         if location.endswith(f"commitlog/{bad}"):
             raise OSError(5, "Input/output error", location)
-        return storage.storage_of(location, options)
+        return whole(location, options, care)
 
-    monkeypatch.setattr(inspection_log, "storage_of", storage_of)
+    monkeypatch.setattr(storage, "storage_of", storage_of)
     outcome = inspected(run, store)
 
     assert outcome.code is ExitCode.DAMAGE

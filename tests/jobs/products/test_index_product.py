@@ -15,6 +15,7 @@ import pytest
 from jobs.products.index.key_row import KeyCollector, Stretch
 from jobs.products.index.product import EntryRows, begin, entries_in, file_rows, plan, state_of, write
 from jobs.products.index.settings import Wanted
+from jobs.storage import AnyStorage
 from jobs.store.chain import run_range
 from jobs.store.ranges import Range, plan_ranges
 from jobs.store.store import list_store
@@ -79,7 +80,7 @@ class FakeLake:
 
         counted = [(range_, run_range(range_, count).payload) for range_ in ranges]
         works = plan(begun, store, counted, lambda ordinal: self.entries.get(ordinal, []))
-        written = [write(work, open_file=self.open_file, options={}) for work in works]
+        written = [write(work, open_file=self.open_file, storage=AnyStorage()) for work in works]
         for rows in written:
             self.entries.setdefault(rows.ordinal, []).extend(str(path) for path in rows.actions)
         self.files += file_rows(begun, written, self.runs)
