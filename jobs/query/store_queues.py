@@ -4,8 +4,8 @@ from jobs.query.log_search import holding, of_queue
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import MAX_TIME
-from jobs.query.store_reader import Queue
 from jobs.query.store_view import StoreView
+from jobs.store.queue_files import StoredQueue
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.consumequeue.unit import BatchUnit, Unit
 from rmq_formats.flags import TransactionType, transaction_type
@@ -29,11 +29,11 @@ class StoreQueues:
             self._ranges[name] = self._offsets(queue) if queue else self._offsets_in_log(topic, queue_id)
         return self._ranges[name]
 
-    def _offsets(self, queue: Queue) -> OffsetRange:
+    def _offsets(self, queue: StoredQueue) -> OffsetRange:
         first, end = self._store.reader.unit_range(queue)
         if not queue.is_batch:
             return OffsetRange(first, end)
-        oldest, newest = self._store.reader.unit(queue, first), self._store.reader.unit(queue, end - 1)
+        oldest, newest = queue.unit(first), queue.unit(end - 1)
         if isinstance(oldest, BatchUnit) and isinstance(newest, BatchUnit):
             return OffsetRange(oldest.base_offset, newest.base_offset + newest.batch_count)
         return OffsetRange(0, 0)
@@ -54,7 +54,7 @@ class StoreQueues:
         if queue is None:
             return self._message_in_log(topic, queue_id, queue_offset)
         index = self._unit_holding(queue, queue_offset) if queue.is_batch else queue_offset
-        unit = self._store.reader.unit(queue, index) if index >= 0 else None
+        unit = queue.unit(index) if index >= 0 else None
         return self._store.at(unit.physical_offset) if unit else None
 
     def _message_in_log(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
@@ -67,7 +67,7 @@ class StoreQueues:
     def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         """Return a queue's ConsumeQueue unit; None in a BatchConsumeQueue, and where the file is lost."""
         queue = self._queue(topic, queue_id)
-        unit = self._store.reader.unit(queue, queue_offset) if queue and queue_offset >= 0 else None
+        unit = queue.unit(queue_offset) if queue and queue_offset >= 0 else None
         return unit if isinstance(unit, Unit) else None
 
     def pull_end(self, topic: str, queue_id: int, queue_offset: int) -> int:
@@ -75,8 +75,8 @@ class StoreQueues:
         queue = self._queue(topic, queue_id)
         if queue is None or queue.is_batch:
             return MAX_TIME
-        ends = ((file.about.base_offset or 0) + file.size for file in queue.files)
-        return next((end // queue.unit_size for end in ends if end // queue.unit_size > queue_offset), MAX_TIME)
+        ends = (file.end // queue.unit_size for file in queue.files)
+        return next((end for end in ends if end > queue_offset), MAX_TIME)
 
     def ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues: those that the broker counts, and those that have files."""
@@ -84,19 +84,19 @@ class StoreQueues:
         counted = range(configured) if isinstance(configured, int) and 0 < configured <= _MAX_QUEUES else ()
         return sorted({*counted, *(queue_id for name, queue_id in self._store.reader.queues if name == topic)})
 
-    def _unit_holding(self, queue: Queue, queue_offset: int) -> int:
+    def _unit_holding(self, queue: StoredQueue, queue_offset: int) -> int:
         low, high = self._store.reader.unit_range(queue)
         while low < high:
             middle = (low + high) // 2
-            unit = self._store.reader.unit(queue, middle)
+            unit = queue.unit(middle)
             if isinstance(unit, BatchUnit) and unit.base_offset + unit.batch_count <= queue_offset:
                 low = middle + 1
             else:
                 high = middle
-        unit = self._store.reader.unit(queue, low)
+        unit = queue.unit(low)
         return low if isinstance(unit, BatchUnit) and unit.base_offset <= queue_offset else -1
 
-    def _queue(self, topic: str, queue_id: int) -> Queue | None:
+    def _queue(self, topic: str, queue_id: int) -> StoredQueue | None:
         return None if self._store.through_log else self._store.reader.queues.get((topic, queue_id))
 
     def _is_lost(self, topic: str) -> bool:

@@ -6,12 +6,13 @@ Nothing is read that is not needed for the answer: a record costs two reads, an 
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from jobs.storage.model import Reader
 from jobs.store.index_files import geometry_of_index
+from jobs.store.queue_files import StoredQueue, stored_queues
 from jobs.store.record_places import record_places
 from jobs.store.store import Segment, Store, StoredFile
 from rmq_formats.commitlog.framing import framing_of
@@ -19,30 +20,12 @@ from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import Framing, SegmentBytes
 from rmq_formats.config_json import decode_config
-from rmq_formats.consumequeue.layout import BATCH_UNIT, UNIT
-from rmq_formats.consumequeue.unit import BatchUnit, Unit, decode_batch_unit, decode_unit
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
-from rmq_formats.store import FileKind
 
 _OPEN_FILES = 64  # more are closed again, all at once
 _SMALL_READ = 4096  # most records are read with one call
-_WINDOW = 1 << 20
-
-
-class Queue(NamedTuple):
-    """The files of one queue, in order."""
-
-    topic: str
-    queue_id: int
-    files: tuple[StoredFile, ...]
-    is_batch: bool
-
-    @property
-    def unit_size(self) -> int:
-        """Bytes of one unit."""
-        return BATCH_UNIT.size if self.is_batch else UNIT.size
 
 
 class StoreReader:
@@ -164,65 +147,30 @@ class StoreReader:
         for file in reversed(self.store.index_files):
             yield IndexReader(_reading(self, file.location), geometry, file.location)
 
+    def open(self, location: str) -> AbstractContextManager[Reader]:
+        """Return a file that stays open after the block."""
+        return nullcontext(self.file(location))
+
     @cached_property
-    def queues(self) -> Mapping[tuple[str, int], Queue]:
-        """Every queue that has files, by topic and queue id."""
-        files: dict[tuple[str, int], list[StoredFile]] = {}
-        for file in self.store.queue_files:
-            about = file.about
-            if about.kind is not FileKind.CONSUME_QUEUE_EXT and about.topic is not None and about.queue_id is not None:
-                files.setdefault((about.topic, about.queue_id), []).append(file)
-        return {
-            name: Queue(*name, tuple(sorted(own, key=_base_offset)), own[0].about.kind is FileKind.BATCH_CONSUME_QUEUE)
-            for name, own in files.items()
-        }
+    def queues(self) -> Mapping[tuple[str, int], StoredQueue]:
+        """Every queue that has files, by topic and queue id; a BatchConsumeQueue where there are both kinds."""
+        plain_first = sorted(stored_queues(self.store, self), key=lambda queue: queue.is_batch)
+        return {(queue.name.topic, queue.name.queue_id): queue for queue in plain_first}
 
-    def unit(self, queue: Queue, index: int) -> Unit | BatchUnit | None:
-        """Return a queue's unit number *index*; None where no written unit stands."""
-        place = index * queue.unit_size
-        file = next((file for file in reversed(queue.files) if _base_offset(file) <= place), None)
-        if file is None:
-            return None
-        data = bytes(self.file(file.location).read(place - _base_offset(file), queue.unit_size))
-        if len(data) < queue.unit_size:
-            return None
-        unit = decode_batch_unit(data) if queue.is_batch else decode_unit(data)
-        return unit if unit.is_written else None
-
-    def unit_range(self, queue: Queue) -> tuple[int, int]:
-        """Return the number of a queue's first unit that points into the log, and the one behind its last."""
-        end = self._unit_end(queue)
-        first = _base_offset(queue.files[0]) // queue.unit_size
+    def unit_range(self, queue: StoredQueue) -> tuple[int, int]:
+        """Return the number of a queue's first unit that points into the log, and the one after its last."""
+        end = queue.written_end()
         start = self.store.start_offset
         # As ConsumeQueue#correctMinOffset does, units of deleted segments are left out: offsets ascend in a queue.
-        low, high = first, end
+        low, high = queue.start, end
         while low < high:
             middle = (low + high) // 2
-            unit = self.unit(queue, middle)
+            unit = queue.unit(middle)
             if unit is None or unit.physical_offset >= start:
                 high = middle
             else:
                 low = middle + 1
         return low, end
-
-    def _unit_end(self, queue: Queue) -> int:
-        for file in reversed(queue.files):
-            position = self._last_written(file, queue.unit_size)
-            if position is not None or file is queue.files[0]:
-                return (_base_offset(file) + (position or 0)) // queue.unit_size
-        return 0
-
-    def _last_written(self, file: StoredFile, unit_size: int) -> int | None:
-        """Return where the zeros begin that end a queue's file, in whole units; None in a file of zeros."""
-        reader = self.file(file.location)
-        end = reader.size
-        while end > 0:
-            start = max(end - _WINDOW, 0)
-            written = len(bytes(reader.read(start, end - start)).rstrip(b"\0"))
-            if written:
-                return -(-(start + written) // unit_size) * unit_size
-            end = start
-        return None
 
     @cached_property
     def topic_config(self) -> Mapping[str, Mapping[str, Any]]:

@@ -18,8 +18,8 @@ from uuid import uuid4
 from jobs.rebuild.unit_files import UnitFile, read_units, write_units
 from jobs.storage.local import flush_directory
 from jobs.storage.scratch import Scratch
-from jobs.store.queue_files import Units
 from jobs.store.ranges import Range
+from jobs.store.units import Units
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder, QueueBytes

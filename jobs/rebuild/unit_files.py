@@ -14,7 +14,7 @@ from zlib import crc32
 import numpy as np
 
 from jobs.storage.scratch import Scratch
-from jobs.store.queue_files import Units
+from jobs.store.units import Units
 from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
 

@@ -12,8 +12,9 @@ from functools import partial
 from typing import NamedTuple
 
 from jobs.products.queues.settings import is_closed
-from jobs.store.queue_files import StoredQueue, is_written, stored_queues
+from jobs.store.queue_files import StoredQueue, stored_queues
 from jobs.store.store import Store, with_queues_of_now
+from jobs.store.units import units_of
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.unit import QueueName
 
@@ -104,18 +105,18 @@ def _seen(queue: StoredQueue, known: int | None, from_offset: int, limit: int) -
         watermark = max(known, queue.start) if is_valid else _first_new(queue, end, from_offset)
     if end <= queue.start:
         return _Seen(watermark, end, 0)
-    unit = queue.read(end - 1, end)[0]
-    physical_end = int(unit["physical_offset"]) + int(unit["size"])
+    unit = queue.unit(end - 1)
+    physical_end = unit.physical_offset + unit.size if unit else 0
     # A unit that points behind all files says nothing about the log; nor does a blank.
     return _Seen(watermark, end, physical_end if physical_end <= limit else 0)
 
 
 def _was_taken(queue: StoredQueue, known: int, from_offset: int) -> bool:
-    """Tell whether the unit before a watermark is still what an earlier run took."""
+    """Return whether the unit before a watermark is still what an earlier run took."""
     if known <= queue.start:
         return True
-    unit = queue.read(known - 1, known)
-    return bool(is_written(unit).all()) and int(unit["physical_offset"][0]) < from_offset
+    unit = queue.unit(known - 1)
+    return unit is not None and unit.physical_offset < from_offset
 
 
 def _first_new(queue: StoredQueue, end: int, from_offset: int) -> int:
@@ -127,7 +128,7 @@ def _first_new(queue: StoredQueue, end: int, from_offset: int) -> int:
     low, high = queue.start, end
     while low < high:
         middle = (low + high) // 2
-        if int(queue.read(middle, middle + 1)["physical_offset"][0]) >= from_offset:
+        if int(units_of(queue, middle, middle + 1)["physical_offset"][0]) >= from_offset:
             high = middle
         else:
             low = middle + 1

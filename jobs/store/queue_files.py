@@ -1,27 +1,42 @@
-"""The files of a store's queues: which there are, and their units by position."""
+"""
+The files of a store's queues: which there are, their units by position, and where a queue ends.
+
+This is the one reader of queue files: `ingest`, `verify`, `query` and `inspect` all ask it. It needs neither numpy nor
+compiled code; `jobs.store.units` gives the same units as arrays.
+"""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple, Protocol
 
 from jobs.storage import AnyStorage
-from jobs.storage.model import Storage
+from jobs.storage.model import Reader
 from jobs.store.store import Store
-from rmq_formats.consumequeue.build import UNITS
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
-from rmq_formats.consumequeue.unit import QueueKind, QueueName
+from rmq_formats.consumequeue.unit import (
+    BatchUnit,
+    QueueKind,
+    QueueName,
+    Unit,
+    decode_batch_unit,
+    decode_unit,
+)
 from rmq_formats.store import FileKind, StoreFile
 
-Units = NDArray[np.void]
-
 KINDS = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}
-GONE = -1  # in every field of a unit whose file the broker deleted after we listed it
+DELETED = 0xFF  # every byte of a unit whose file the broker deleted after we listed it
 _FIRST_LOOK = 25  # units; a queue that has none or few new ones costs half a kilobyte
 _LARGEST_LOOK = 1 << 16
+
+
+class Opener(Protocol):
+    """Whatever opens files: a storage, or one that keeps them open."""
+
+    def open(self, location: str) -> AbstractContextManager[Reader]:
+        """Open *location* for reading."""
+        ...
 
 
 class QueueFile(NamedTuple):
@@ -33,7 +48,7 @@ class QueueFile(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The logical offset behind the file."""
+        """The logical offset after the file."""
         return self.base_offset + self.size
 
 
@@ -43,8 +58,13 @@ class StoredQueue:
 
     name: QueueName
     files: tuple[QueueFile, ...]
-    storage: Storage = field(default_factory=AnyStorage, repr=False, compare=False)
+    storage: Opener = field(default_factory=AnyStorage, repr=False, compare=False)
     extension: tuple[QueueFile, ...] = ()
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether its units are of records that hold several messages."""
+        return self.name.kind is QueueKind.BATCH
 
     @property
     def unit_size(self) -> int:
@@ -58,27 +78,32 @@ class StoredQueue:
 
     @property
     def capacity(self) -> int:
-        """The position behind the last unit that the files could hold."""
+        """The position after the last unit that the files have room for."""
         return self.files[-1].end // self.unit_size
 
-    def read(self, start: int, stop: int) -> Units:
-        """Return the units at positions [*start*, *stop*); where no file is, they are zero."""
-        units = np.zeros(max(stop - start, 0), UNITS[self.name.kind])
-        data = units.view(np.uint8)
-        first, last = start * self.unit_size, stop * self.unit_size
+    def read(self, start: int, stop: int) -> bytearray:
+        """Return the bytes of the units at positions [*start*, *stop*); where no file is, they are zero."""
+        first, last = start * self.unit_size, max(stop, start) * self.unit_size
+        data = bytearray(last - first)
         for file in self.files:
             begin, end = max(first, file.base_offset), min(last, file.end)
             if begin < end:
                 part = self._read_file(file, begin - file.base_offset, end - begin)
-                data[begin - first : begin - first + part.size] = part
-        return units
+                data[begin - first : begin - first + len(part)] = part
+        return data
 
-    def _read_file(self, file: QueueFile, position: int, size: int) -> NDArray[np.uint8]:
+    def _read_file(self, file: QueueFile, position: int, size: int) -> bytes | memoryview:
         try:
             with self.storage.open(file.location) as reader:
-                return np.frombuffer(reader.read(position, size), np.uint8)
+                return reader.read(position, size)
         except FileNotFoundError:
-            return np.full(size, GONE & 0xFF, np.uint8)
+            return bytes([DELETED]) * size
+
+    def unit(self, position: int) -> Unit | BatchUnit | None:
+        """Return the unit at *position*; None where none is written."""
+        data = self.read(position, position + 1)
+        unit = decode_batch_unit(data) if self.is_batch else decode_unit(data)
+        return unit if unit.is_written else None
 
     def next_written(self, position: int) -> int:
         """Return the position of the next unit that may not be zeros; where files end in holes, none is read."""
@@ -103,16 +128,17 @@ class StoredQueue:
 
     def written_end(self, known: int | None = None) -> int:
         """
-        Return the position behind the last unit of the unbroken row that ends the queue.
+        Return the position after the last unit of the unbroken row that ends the queue.
 
-        With *known*, the row is followed from there, a few units at a time. Without, it is searched in the last file
-        that has any: there are units first, then zeros.
+        That is where the recovery of a broker ends a queue, and where it writes the next unit: what an earlier life of
+        the queue left after the first unit that is not written is no part of it. With *known*, the row is followed from
+        there, a few units at a time. Without, it is searched by halves in the last file that has any.
         """
         if known is not None:
             return self._follow(max(known, self.start))
         for file in reversed(self.files):
             start = file.base_offset // self.unit_size
-            if is_written(self.read(start, start + 1)).all():
+            if self._is_written(start):
                 return self._follow(self._search(start, file.end // self.unit_size))
         return self.start
 
@@ -120,39 +146,68 @@ class StoredQueue:
         """Return a position in (*low*, *high*] such that the unit before it is written."""
         while high - low > _FIRST_LOOK:
             middle = (low + high) // 2
-            if is_written(self.read(middle, middle + 1)).all():
+            if self._is_written(middle):
                 low = middle
             else:
                 high = middle
         return low + 1
 
+    def _is_written(self, position: int) -> bool:
+        return first_unwritten(self.name.kind, self.read(position, position + 1)) == 1
+
     def _follow(self, position: int) -> int:
         look = _FIRST_LOOK
         while position < self.capacity:
-            written = is_written(self.read(position, min(position + look, self.capacity)))
-            if not written.all():
-                return position + int(written.argmin())
-            position += written.size
+            stop = min(position + look, self.capacity)
+            written = first_unwritten(self.name.kind, self.read(position, stop))
+            if written < stop - position:
+                return position + written
+            position = stop
             look = min(look * 4, _LARGEST_LOOK)
         return position
 
 
-def is_written(units: Units) -> NDArray[np.bool_]:
-    """Tell of each unit whether the broker takes it for one when it looks for a queue's end."""
-    written: NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["size"] > 0)
-    return written
+def first_unwritten(kind: QueueKind, data: bytes | bytearray) -> int:
+    """
+    Return the number of the first unit in *data* that the broker takes for none; their count when all are written.
+
+    Offsets must not be negative, sizes and counts must be positive. Whole columns of bytes are looked at, not units: a
+    queue may have very many.
+    """
+    unit_size = kind.layout.size
+    count = len(data) // unit_size
+    unwritten = count
+    for looked_at in _WRITTEN[kind]:
+        signs = data[looked_at.offset :: unit_size].translate(_SIGNS)
+        unwritten = min(unwritten, signs.find(b"\1") % (count + 1))
+        if looked_at.is_positive:
+            bits = 0
+            for at in range(looked_at.offset, looked_at.offset + looked_at.size):
+                bits |= int.from_bytes(data[at::unit_size], "big")
+            unwritten = min(unwritten, bits.to_bytes(count, "big").find(b"\0") % (count + 1))
+    return unwritten
 
 
-def is_gone(units: Units) -> NDArray[np.bool_]:
-    """Tell of each unit whether its file was deleted after it was listed."""
-    gone: NDArray[np.bool_] = (
-        (units["physical_offset"] == GONE) & (units["size"] == GONE) & (units["tags_code"] == GONE)
-    )
-    return gone
+class _WrittenField(NamedTuple):
+    """A field of a unit that is not negative in one that is written."""
+
+    offset: int
+    size: int
+    is_positive: bool  # nor zero
 
 
-def stored_queues(store: Store) -> list[StoredQueue]:
-    """Return the queues that have files, sorted by name."""
+def _written_fields(kind: QueueKind) -> list[_WrittenField]:
+    """Return what `Unit.is_written` and `BatchUnit.is_written` look at."""
+    names = {"physical_offset": False, "size": True, "base_offset": False, "batch_count": True}
+    return [_WrittenField(row.offset, row.size, names[row.name]) for row in kind.layout.rows() if row.name in names]
+
+
+_SIGNS = bytes(byte >> 7 for byte in range(256))
+_WRITTEN = {kind: _written_fields(kind) for kind in QueueKind}
+
+
+def stored_queues(store: Store, opener: Opener | None = None) -> list[StoredQueue]:
+    """Return the queues that have files, sorted by name; *opener* opens their files, else the store's own storage."""
     files: dict[QueueName, list[QueueFile]] = {}
     extensions: dict[tuple[str, int], list[QueueFile]] = {}
     for stored in store.queue_files:
@@ -166,7 +221,7 @@ def stored_queues(store: Store) -> list[StoredQueue]:
         StoredQueue(
             name,
             tuple(sorted(files[name], key=lambda file: file.base_offset)),
-            store.storage,
+            opener or store.storage,
             tuple(sorted(extensions.get((name.topic, name.queue_id), ()), key=lambda file: file.base_offset)),
         )
         for name in sorted(files)
@@ -194,17 +249,3 @@ def chunks(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
     """Yield the parts of [*start*, *stop*), none larger than *size*."""
     for at in range(start, stop, size):
         yield at, min(at + size, stop)
-
-
-__all__: Sequence[str] = (
-    "KINDS",
-    "QueueFile",
-    "StoredQueue",
-    "Units",
-    "chunks",
-    "file_sizes",
-    "is_gone",
-    "is_written",
-    "plain_file_size",
-    "stored_queues",
-)

@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.store.queue_files import QueueFile, StoredQueue, Units
+from jobs.store.queue_files import QueueFile, StoredQueue
+from jobs.store.units import Units
 from rmq_formats.consumequeue.ext import decode_ext_unit, offset_of_address
 from rmq_formats.consumequeue.layout import EXT_UNIT, MAX_EXT_ADDRESS
 from rmq_formats.errors import FormatError

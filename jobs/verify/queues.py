@@ -20,6 +20,7 @@ from jobs.products.queues.settings import consumer_offsets, delay_offsets, has_r
 from jobs.store.queue_files import QueueFile, StoredQueue, plain_file_size
 from jobs.store.ranges import DEFAULT_RANGE_SIZE
 from jobs.store.store import Store
+from jobs.store.units import units_of
 from jobs.store.workers import Workers
 from jobs.verify.findings import PartReport
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC, QueueKind, QueueName, QueueRules
@@ -236,7 +237,7 @@ def _tail(queue: StoredQueue, end: int, looks: int) -> _Tail | None:
 def _first_not_zero(queue: StoredQueue, end: int) -> _Tail | None:
     position, some = end, _READ_FIRST
     while (position := queue.next_written(position)) < queue.capacity:
-        data = queue.read(position, min(position + some, queue.capacity)).view(np.uint8)
+        data = units_of(queue, position, min(position + some, queue.capacity)).view(np.uint8)
         if data.any():
             at = int(np.flatnonzero(data)[0])
             text = bytes(data[at : at + queue.unit_size]).hex()
@@ -278,6 +279,6 @@ def _end(topic: str, queue_id: int, queues: dict[QueueName, StoredQueue], joined
         return joined.ends[plain]
     batch = queues.get(QueueName(QueueKind.BATCH, topic, queue_id))
     end = joined.ends[batch.name] if batch else 0
-    for unit in islice(batch.read(end - 1, end) if batch and end else (), 1):
+    for unit in islice(units_of(batch, end - 1, end) if batch and end else (), 1):
         return int(unit["base_offset"]) + int(unit["batch_count"])
     return None

@@ -7,6 +7,7 @@ import pytest
 
 from jobs.store.queue_files import stored_queues
 from jobs.store.store import list_store
+from jobs.store.units import units_of
 from rmq_formats.consumequeue.bounds import QueueBounds, queue_bounds
 from rmq_formats.release import Release
 from tests.golden import golden_stores, release_of, unpack
@@ -45,7 +46,7 @@ def bounds_of(root: Path, release: Release) -> dict[tuple[str, int], QueueBounds
             queue.start,
             queue.files[0].end // queue.unit_size,
             queue.written_end(),
-            lambda position, queue=queue: int(queue.read(position, position + 1)["physical_offset"][0]),  # type: ignore[misc]
+            lambda position, queue=queue: int(units_of(queue, position, position + 1)["physical_offset"][0]),  # type: ignore[misc]
             store.start_offset,
             release,
         )

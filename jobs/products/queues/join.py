@@ -29,6 +29,7 @@ from jobs.store.queue_files import StoredQueue, chunks
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, Range, plan_ranges
 from jobs.store.retention import confirm_gone, gone_ranges
 from jobs.store.store import Store
+from jobs.store.units import units_of
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -216,7 +217,7 @@ def _taken(queue: StoredQueue, start: int, end: int, dispatched: int) -> int:
     Older ones may stand behind it where recovery cut the queue: they wait until they are written over.
     """
     for first, last in chunks(start, end, _AT_ONCE):
-        newer = np.flatnonzero(queue.read(first, last)["physical_offset"] >= dispatched)
+        newer = np.flatnonzero(units_of(queue, first, last)["physical_offset"] >= dispatched)
         if newer.size:
             return first + int(newer[0])
     return end

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.rows import RowBlock, Status
 from jobs.store.queue_ends import EVERYTHING
-from jobs.store.queue_files import StoredQueue, Units
+from jobs.store.queue_files import StoredQueue
 from jobs.store.tag_extensions import stored_tags_codes
+from jobs.store.units import Units, units_of
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
@@ -155,7 +156,7 @@ def match(queue: StoredQueue, units: Units) -> tuple[Found | None, list[Differen
     low, high = max(int(near.min()), queue.start), min(int(near.max()) + 1, queue.capacity)
     if low >= high:
         return None, []
-    there = queue.read(low, high)
+    there = units_of(queue, low, high)
     inside = (positions >= low) & (positions < high)
     stored = there[np.where(inside, positions - low, 0)]
     at_place = inside & (stored["physical_offset"] == units["physical_offset"])

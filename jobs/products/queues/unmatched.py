@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from jobs.products.queues.differences import Difference, DifferenceKind, merged
 from jobs.products.queues.records_at import DAMAGED, GONE, RecordAt, Resolved
 from jobs.products.queues.rows import RowBlock, Status
-from jobs.store.queue_files import StoredQueue, Units, chunks, is_gone, is_written
+from jobs.store.queue_files import StoredQueue, chunks
 from jobs.store.tag_extensions import stored_tags_codes
+from jobs.store.units import Units, is_gone, is_written, units_of
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import QueueKind
 
@@ -119,7 +120,7 @@ def _parts(remainder: Remainder, bounds: Bounds) -> Iterator[_Part]:
     wanted = set(remainder.units["queue_offset"].tolist()) if queue.name.kind is QueueKind.PLAIN else set()
     for gap in remainder.gaps:
         for start, stop in chunks(*gap, _AT_ONCE):
-            units = queue.read(start, stop)
+            units = units_of(queue, start, stop)
             before = np.arange(start, stop) < (stop if remainder.first_live is None else remainder.first_live)
             blanks = (units["physical_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE) & (units["tags_code"] == 0)
             blanks &= before
@@ -333,7 +334,7 @@ class _Settling:
         """Return where the newest message stands that was the first of its queue; older ones are of a deleted topic."""
         firsts = self._offsets[self._units["queue_offset"] == 0].tolist()
         if self._remainder.first_live == 0:
-            firsts.append(int(self._queue.read(0, 1)["physical_offset"][0]))
+            firsts.append(int(units_of(self._queue, 0, 1)["physical_offset"][0]))
         return max(firsts, default=0)
 
     def _missing(self) -> None:
@@ -383,7 +384,7 @@ class _Settling:
             return DifferenceKind.RESTARTED
         if self._queue.file_at(position) is None:
             return DifferenceKind.MISSING_FILE
-        occupant = self._queue.read(position, position + 1)[0]
+        occupant = units_of(self._queue, position, position + 1)[0]
         in_gap = any(start <= position < stop for start, stop in self._remainder.gaps)
         if in_gap or not int(occupant["size"]):
             return DifferenceKind.MISSING

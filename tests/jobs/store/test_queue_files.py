@@ -1,0 +1,111 @@
+"""The one reader of queue files: where a queue ends, and what is read to know it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.inspect.problems import Problems
+from jobs.inspect.queues import inspect_queues
+from jobs.query.store_reader import StoreReader
+from jobs.query.store_source import StoreSource
+from jobs.storage.local import LocalReader
+from jobs.store.queue_ends import look
+from jobs.store.queue_files import StoredQueue, first_unwritten, stored_queues
+from jobs.store.store import Store, list_store
+from jobs.store.workers import OneByOne
+from rmq_formats.consumequeue.layout import BATCH_UNIT, UNIT
+from rmq_formats.consumequeue.unit import QueueKind, QueueName, decode_batch_unit, decode_unit
+from rmq_formats.release import NEWEST
+from rmq_formats.store import name_of_offset
+from tests.support.commands import copy_of
+
+T1 = QueueName(QueueKind.PLAIN, "T1", 0)
+
+
+@pytest.fixture
+def root(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+    """Copy an ordinary store; its queue T1/0 has 26 units in files of 10."""
+    return copy_of(golden("b551-base"), tmp_path)
+
+
+def queue_of(store: Store) -> StoredQueue:
+    """Return the queue of these tests."""
+    return next(queue for queue in stored_queues(store) if queue.name == T1)
+
+
+def test_every_verb_ends_a_queue_before_an_old_unit_that_follows_a_unit_of_zeros(root: Path) -> None:
+    """Recovery ends a queue at the first unit that is not written; an older life of the queue left the one after."""
+    with (root / T1.path / name_of_offset(400)).open("r+b") as file:
+        file.seek(5 * UNIT.size)
+        old = file.read(UNIT.size)
+        file.seek(7 * UNIT.size)
+        file.write(old)
+    store = list_store(str(root))
+
+    seen = look(OneByOne(), store)
+    of_ingest = dict(zip((queue.name for queue in seen.queues), seen.ends, strict=True))[T1]
+    inspected = inspect_queues(store, Problems()).queues
+    of_inspect = next(queue.next_unit for queue in inspected if (queue.topic, queue.queue_id) == (T1.topic, 0))
+    with StoreReader(store) as reader:
+        of_query = StoreSource(reader, NEWEST).queue_offsets(T1.topic, 0)
+
+    assert of_query is not None
+    assert (26, 26, 26) == (of_ingest, of_inspect, of_query.maximum)
+
+
+@given(st.sampled_from(QueueKind), st.lists(st.sampled_from((b"\0", b"\1", b"\x7f", b"\x80", b"\xff")), max_size=200))
+def test_whole_columns_say_what_each_unit_says(kind: QueueKind, parts: list[bytes]) -> None:
+    """The first unit that is not written is the one of which the scalar format says so."""
+    size, decode = (UNIT.size, decode_unit) if kind is QueueKind.PLAIN else (BATCH_UNIT.size, decode_batch_unit)
+    column = b"".join(parts)
+    data = b"".join(bytes([value]) * 3 for value in column)
+    data = data[: len(data) // size * size]
+    written = [decode(data, at).is_written for at in range(0, len(data), size)]
+
+    assert first_unwritten(kind, data) == ([*written, False]).index(False)
+
+
+@given(st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), max_size=40))
+def test_the_first_unit_without_place_or_size_ends_a_row(units: list[tuple[int, int]]) -> None:
+    """Zeros and negative numbers, in every order."""
+    data = b"".join(UNIT.pack(offset, size, -1) for offset, size in units)
+    written = [offset >= 0 and size > 0 for offset, size in units]
+
+    assert first_unwritten(QueueKind.PLAIN, data) == ([*written, False]).index(False)
+
+
+def test_a_queue_file_of_a_terabyte_of_hole_is_not_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end is found by halves, and its rest is no unit."""
+    path = root / T1.path / name_of_offset(400)
+    with path.open("r+b") as file:
+        file.truncate(10**12)
+    amount = 0
+    read = LocalReader.read
+
+    def counting(self: LocalReader, position: int, length: int) -> bytes:
+        nonlocal amount
+        data = read(self, position, length)
+        amount += len(data)
+        return data
+
+    monkeypatch.setattr(LocalReader, "read", counting)
+    store = list_store(str(root))
+
+    with StoreReader(store) as reader:
+        offsets = StoreSource(reader, NEWEST).queue_offsets(T1.topic, 0)
+
+    assert offsets is not None
+    assert 26 == offsets.maximum == queue_of(store).written_end()
+    assert amount < 10_000
+
+
+def test_a_unit_of_a_file_that_was_deleted_is_none(root: Path) -> None:
+    """Retention deletes queue files, too, while somebody looks."""
+    store = list_store(str(root))
+    (root / T1.path / name_of_offset(0)).unlink()
+
+    assert queue_of(store).unit(3) is None
+    assert queue_of(store).unit(12) is not None
