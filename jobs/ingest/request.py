@@ -7,12 +7,12 @@ from typing import Any
 
 from jobs.console.exit_codes import ExitCode
 from jobs.products.index.settings import Wanted
+from jobs.products.product import Product
+from jobs.products.registry import NAMES
 from jobs.storage.local import Care
 from jobs.store.ranges import DEFAULT_RANGE_SIZE
 from jobs.store.selection import Selection
 from rmq_formats.broker_conf import BrokerConf
-
-TABLES = frozenset({"messages", "consume_queue", "index"})  # what --tables chooses from
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Request:
     hash_slots: int | None = None
     index_num: int | None = None
     conf: BrokerConf = field(default_factory=BrokerConf)
-    tables: frozenset[str] = TABLES
+    tables: frozenset[str] = NAMES  # which products
     range_size: int = DEFAULT_RANGE_SIZE
     settle_ms: int = 0
     dry_run: bool = False
@@ -39,10 +39,10 @@ class Request:
         """What was said about the store's rules."""
         return Wanted(self.hash_slots, self.index_num, self.release, None, self.conf)
 
-    @property
-    def with_index(self) -> bool:
-        """Whether the index is made: an index file holds the keys of all topics, so a choice of topics has none."""
-        return "index" in self.tables and self.selection.takes_or_all is None
+    def wants(self, product: Product) -> bool:
+        """Return whether a product is asked for, and possible."""
+        is_asked_for = product.is_always_made or product.name in self.tables
+        return is_asked_for and not (product.needs_every_topic and self.selection.takes_or_all is not None)
 
 
 @dataclass(slots=True)

@@ -29,8 +29,7 @@ class Lake:
 
     def open(self, path: str) -> AbstractContextManager[Reader]:
         """Open a file for reading."""
-        opened: AbstractContextManager[Reader] = storage_of(self.location, self.options).open(self.locate(path))
-        return opened
+        return storage_of(self.location, self.options).open(self.locate(path))
 
     def arrow_file(self, path: str) -> Any:  # noqa: ANN401 - a file of pyarrow's
         """Open a file for pyarrow's own readers."""

@@ -24,11 +24,11 @@ from jobs.store.selection import Selection
 
 def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Refuse a table that there is none of."""
-    from jobs.ingest.request import TABLES
+    from jobs.products.registry import NAMES
 
-    unknown = set(value.split(",")) - TABLES if value else set()
+    unknown = set(value.split(",")) - NAMES if value else set()
     if unknown:
-        raise click.BadParameter(f"no table {min(unknown)!r}; there are {', '.join(sorted(TABLES))}", ctx, parameter)
+        raise click.BadParameter(f"no table {min(unknown)!r}; there are {', '.join(sorted(NAMES))}", ctx, parameter)
     return value
 
 
@@ -101,14 +101,15 @@ def command(  # noqa: PLR0913 - one argument an option
 
     conf = place.conf()
     care = care_beside(place.store, max_rate)
-    begin_session("rmq-lake ingest", half=care is not None, warm="jobs.ingest.range_task")
+    begin_session("rmq-lake ingest", half=care is not None, warm="jobs.products.registry")
 
     # Beside the start of a JVM, Python imports what the run needs.
-    from jobs.ingest.request import TABLES, Request
+    from jobs.ingest.request import Request
     from jobs.ingest.run import ingest
     from jobs.lake.identity import AmbiguousBrokerError
     from jobs.lake.lake import Lake
     from jobs.lake.runs import HeldByOtherError
+    from jobs.products.registry import NAMES
 
     request = Request(
         store=place.store,
@@ -120,7 +121,7 @@ def command(  # noqa: PLR0913 - one argument an option
         hash_slots=hash_slots,
         index_num=index_num,
         conf=conf,
-        tables=frozenset(tables.split(",")) if tables else TABLES,
+        tables=frozenset(tables.split(",")) if tables else NAMES,
         settle_ms=settle,
         dry_run=dry_run,
         care=care,

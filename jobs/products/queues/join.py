@@ -17,6 +17,7 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
+from jobs.lake.table_file import Action
 from jobs.products.queues.differences import Difference
 from jobs.products.queues.range_matcher import EMPTY, LeftOver, Matcher, Matching, RangeMatches
 from jobs.products.queues.records_at import Resolved, resolve
@@ -39,7 +40,7 @@ _QUEUES_A_TASK = 64
 _AT_ONCE = 1 << 16  # units
 
 Rows = Iterator[pa.RecordBatch]
-Write = Callable[[str, Rows], object]
+Write = Callable[[str, Rows], Action | None]
 
 
 @dataclass(slots=True)
@@ -58,7 +59,7 @@ class Joined:
     first_without: dict[QueueName, int] = field(default_factory=dict)
     watermarks: dict[QueueName, int] = field(default_factory=dict)
     ends: dict[QueueName, int] = field(default_factory=dict)  # position behind the last unit that means something
-    written: list[object] = field(default_factory=list)  # what the writer of rows returned
+    written: list[Action] = field(default_factory=list)  # files of rows
     damaged: list[tuple[int, int]] = field(default_factory=list)
     queues: tuple[StoredQueue, ...] = ()  # as they were looked at
     log_end: int = 0
@@ -126,7 +127,7 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     """
     Explain what the ranges have left, and return the whole of the join.
 
-    *write* gets the rows of what is left, in the tasks, and returns what the caller wants to know of the file.
+    *write* gets the rows of what is left, in the tasks.
     """
     joined = _sum(seen, [*log.before, *matches], log.end)
     # A run takes no unit that is newer than its log; to verify a store is to look at every one.
@@ -230,7 +231,7 @@ def _unresolved(part: Sequence[Remainder], *, bounds: Bounds) -> list[int]:
 @dataclass(slots=True)
 class _Part:
     settled: list[Settled]
-    written: object
+    written: Action | None
 
 
 def _settle(part: Sequence[Remainder], *, bounds: Bounds, resolved: Resolved, write: Write | None) -> _Part:

@@ -1,80 +1,147 @@
 """
 The queues in a run of `ingest`: what is new in them, joined with what is new in the log, each unit once.
 
-    begin ─► Matcher in the task of each range ─► finish in `joining` ─► the state that the next run begins with
-
 A run takes the records that were dispatched when it looked at the queues, from where the last one ended; newer records,
 and the units that lead to them, are the next run's. So units may be ahead of the log or behind it, and both may lose
 their beginnings at different times: every unit gets its row in exactly one run. A record that retention took before its
-unit was seen is held against the queues as the lake's row tells it.
+unit was seen is compared with the queues as the lake's row describes it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-import pyarrow as pa
-
-from jobs.products.queues.join import Joined
+from jobs.lake.log_rows import message_files, records
+from jobs.lake.table_file import Action
+from jobs.lake.tables import CONSUME_QUEUE
+from jobs.products.product import Collector, Finished, Made, NewCollector, Output, Product, Run, State
+from jobs.products.queues.join import Joined, Log, finish
 from jobs.products.queues.range_matcher import Matcher, Matching, RangeMatches
 from jobs.products.queues.rows import Status, batches_of
+from jobs.products.queues.settings import queue_rules
+from jobs.store.chain import Outcome
 from jobs.store.queue_ends import Look, look
-from jobs.store.store import Store
-from jobs.store.workers import Workers
+from jobs.store.ranges import Range
+from jobs.store.retention import gone_ranges
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
+from rmq_formats.commitlog.segment import Piece
+from rmq_formats.consumequeue.unit import QueueKind, QueueName
 
 
-class Begun(NamedTuple):
+def start(run: Run, state: State | None) -> "StartedQueues":
+    """Look at the queues before the log: what is in them now, the log has by the time it is read."""
+    if state is not None and run.back_to is not None:
+        state = cut_back(state, run.back_to)
+    rules = queue_rules(run.store, run.releases, run.wanted.conf)
+    takes = run.selection.takes_or_all
+    taken_to = int(state["dispatched"]) if state else 0
+    seen = look(run.workers, run.store, _watermarks(state), taken_to, takes)
+    from_offset = max(taken_to, run.store.start_offset)
+    # Queues may have been deleted since; what was dispatched stays so.
+    seen = seen._replace(dispatched=max(seen.dispatched, from_offset))
+    matching = Matching(rules, seen.queues, from_offset, seen.dispatched, with_rows=True, takes=takes)
+    boundary = max(_boundary(state), run.store.start_offset)
+    return StartedQueues(run, state, seen, matching, taken_to, boundary)
+
+
+PRODUCT = Product("consume_queue", "joining queues", (CONSUME_QUEUE,), start, key="queues")
+
+
+@dataclass(frozen=True, slots=True)
+class StartedQueues:
     """A run's view of the queues, taken before it reads the log."""
 
+    run: Run
+    state: State | None
     seen: Look
     matching: Matching  # what the task of each range needs
     taken_to: int  # earlier runs took the units of every record before it
-    boundary: int  # where the log must be read from: the end of a record
+    from_offset: int  # the end of a record
+
+    @property
+    def collector(self) -> NewCollector[RangeMatches]:
+        """What makes the collector of a range."""
+        return partial(QueueCollector, self.run.output, self.matching)
+
+    def finish(self, outcomes: Sequence[Outcome[Made[RangeMatches]]], to_offset: int) -> Finished:
+        """Settle the units that no range's task could settle."""
+        run, finished = self.run, Finished()
+        log = Log(run.store.start_offset, to_offset, gone_ranges(outcomes))
+        log = log._replace(before=self._match_deleted(log, finished))
+        matches = [outcome.payload.value for outcome in outcomes]
+        write = partial(run.output.write, CONSUME_QUEUE)
+        joined = finish(run.workers, run.store, self.matching.rules, self.seen, matches, log, write)
+        finished.add(CONSUME_QUEUE, *joined.written)
+        finished.state = state_of(joined, self.state)
+        finished.behind = joined.behind
+        finished.units = {
+            "matched": joined.matched,
+            "expired": joined.expired,
+            "differences": len(joined.differences),
+        }
+        return finished
+
+    def _match_deleted(self, log: Log, finished: Finished) -> list[RangeMatches]:
+        """Match the units of messages that the lake has, and the log no more: they came later than their messages."""
+        output = self.run.output
+        store_id = output.naming.store_id
+        found = []
+        for first, end in log.deleted(self.taken_to, min(self.run.from_offset, self.seen.dispatched)):
+            names = message_files(output.lake, store_id, first, end)
+            matching = replace(self.matching, from_offset=first, to_offset=end)
+            kept = records(first, end, lake=output.lake, names=names, store_id=store_id)
+            matches, action = _match_kept(output, matching, kept)
+            finished.add(CONSUME_QUEUE, action)
+            found.append(matches)
+        return found
 
 
-def begin(
-    workers: Workers,
-    store: Store,
-    rules: QueueRules,
-    state: Mapping[str, Any] | None,
-    takes: Callable[[str], bool] | None = None,
-) -> Begun:
-    """Look at the queues; *state* is what `state_of` gave the last run, *takes* chooses topics."""
-    taken_to = int(state["dispatched"]) if state else 0
-    seen = look(workers, store, _watermarks(state), taken_to, takes)
-    from_offset = max(taken_to, store.start_offset)
-    # Queues may be gone since; what was dispatched stays so.
-    seen = seen._replace(dispatched=max(seen.dispatched, from_offset))
-    matching = Matching(rules, seen.queues, from_offset, seen.dispatched, with_rows=True, takes=takes)
-    return Begun(seen, matching, taken_to, max(_boundary(state), store.start_offset))
+class QueueCollector(Collector[RangeMatches]):
+    """Compares the units of a range's records with the queues, and writes those that are settled."""
+
+    def __init__(self, output: Output, matching: Matching, range_: Range) -> None:
+        """Read nothing yet."""
+        self._output = output
+        self._part = f"{range_.start_offset:020d}"
+        self._matcher = Matcher(matching)
+
+    def add(self, item: Records | Piece) -> None:
+        """Take some records."""
+        if isinstance(item, Records):
+            self._matcher.add(item)
+
+    def finish(self) -> Made[RangeMatches]:
+        """Return what is left of the range's units."""
+        matches, blocks, tags = self._matcher.finish()
+        action = self._output.write(CONSUME_QUEUE, self._part, batches_of(blocks, tags))
+        return Made(matches, {CONSUME_QUEUE.name: action} if action else {})
 
 
-def match_deleted(
-    begun: Begun, records: Iterable[Records], from_offset: int, to_offset: int
-) -> tuple[RangeMatches, Iterator[pa.RecordBatch]]:
+def _match_kept(output: Output, matching: Matching, kept: Iterable[Records]) -> tuple[RangeMatches, Action | None]:
     """
-    Match the units of records that no run took, and that are in the log no more, from one offset to another.
+    Match the units of records that no run took and that are only in the lake.
 
-    Return rows of those that are there. One that is not at its place may be gone like its record: nothing is missing.
+    Return the file of those that are there. One that is not at its place may be deleted like its record: nothing is
+    missing.
     """
-    matcher = Matcher(replace(begun.matching, from_offset=from_offset, to_offset=to_offset))
-    for group in records:
+    matcher = Matcher(matching)
+    for group in kept:
         matcher.add(group)
     matches, blocks, tags = matcher.finish()
     matches.left_over, matches.without_queue, matches.first_without = [], {}, {}
     matches.expected = int(matches.counts.sum())
-    return matches, batches_of([block for block in blocks if block.status is not Status.MISSING], tags)
+    there = [block for block in blocks if block.status is not Status.MISSING]
+    return matches, output.write(CONSUME_QUEUE, "gone", batches_of(there, tags))
 
 
-def cut_back(state: Mapping[str, Any], offset: int) -> dict[str, Any]:
+def cut_back(state: State, offset: int) -> dict[str, Any]:
     """Return the state of a store whose broker has cut off its log at *offset*."""
     return {**state, **{name: min(state[name], offset) for name in ("dispatched", "boundary")}}
 
 
-def state_of(joined: Joined, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return what the next run must know: behind which record it goes on, and how far each queue was taken."""
+def state_of(joined: Joined, state: State | None = None) -> dict[str, Any]:
+    """Return what the next run must know: after which record it continues, and how far each queue was taken."""
     watermarks = {**_watermarks(state), **joined.watermarks}
     return {
         "dispatched": joined.dispatched,
@@ -84,10 +151,10 @@ def state_of(joined: Joined, state: Mapping[str, Any] | None = None) -> dict[str
     }
 
 
-def _boundary(state: Mapping[str, Any] | None) -> int:
+def _boundary(state: State | None) -> int:
     return int(state["boundary"]) if state else 0
 
 
-def _watermarks(state: Mapping[str, Any] | None) -> dict[QueueName, int]:
+def _watermarks(state: State | None) -> Mapping[QueueName, int]:
     queues = state["queues"] if state else ()
     return {QueueName(QueueKind(kind), topic, queue_id): position for kind, topic, queue_id, position in queues}

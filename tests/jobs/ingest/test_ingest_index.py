@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.ingest.index_entries import make_entries
 from jobs.ingest.request import Request
 from jobs.ingest.run import ingest
+from jobs.products.index.product import StartedIndex
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from tests.golden import GOLDEN, SCENARIO
@@ -136,7 +136,7 @@ def test_entries_of_segments_that_are_deleted_behind_the_reading_are_made_from_r
         for path in deleted:
             path.unlink()
 
-    with patch("jobs.ingest.run.make_entries", preceded(make_entries, retention)):
+    with patch.object(StartedIndex, "finish", preceded(StartedIndex.finish, retention)):
         summary = _ingest(store, tmp_path / "lake", "b551-base")
 
     assert deleted
@@ -155,7 +155,7 @@ def test_what_neither_the_log_nor_the_lake_has_is_a_gap_of_the_index(golden: Gol
     data[data.index(record.body, record.physical_offset)] ^= 0xFF
     first.write_bytes(data)
 
-    with patch("jobs.ingest.run.make_entries", preceded(make_entries, first.unlink)):
+    with patch.object(StartedIndex, "finish", preceded(StartedIndex.finish, first.unlink)):
         summary = _ingest(store, tmp_path / "lake", "b551-base")
 
     assert summary.quarantined == 1

@@ -12,12 +12,12 @@ import pytest
 
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest import run as story
-from jobs.ingest.index_entries import make_entries
 from jobs.ingest.request import Request, Summary
 from jobs.ingest.run import ingest
 from jobs.lake import identity
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_stores
+from jobs.products.index.product import StartedIndex
 from jobs.store.ranges import Range
 from jobs.store.store import Store, list_store
 from jobs.store.workers import OneByOne, Workers
@@ -115,7 +115,7 @@ def test_a_log_that_is_written_anew_before_its_index_entries_are_made_is_looked_
             broker.truncate(placed[30].physical_offset)
             broker.append(some_records(20, seed=2, stored=STORED + 10_000))
 
-    with patch("jobs.ingest.run.make_entries", preceded(make_entries, crash)):
+    with patch.object(StartedIndex, "finish", preceded(StartedIndex.finish, crash)):
         during = run(broker.root)
     history = list(records_of(segments_of(tmp_path / "history")))
     entries = rows_of(tmp_path / "lake", "index_entries")

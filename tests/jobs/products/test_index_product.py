@@ -3,115 +3,78 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
-from jobs.products.index.key_row import KeyCollector, Stretch
-from jobs.products.index.product import EntryRows, begin, entries_in, file_rows, plan, state_of, write
-from jobs.products.index.settings import Wanted
-from jobs.storage import AnyStorage
-from jobs.store.chain import run_range
-from jobs.store.ranges import Range, plan_ranges
-from jobs.store.store import list_store
+from jobs.ingest.request import Request, Summary
+from jobs.ingest.run import ingest
+from jobs.lake.lake import Lake
+from jobs.products.index.entries import entries_in
+from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import decode_record
-from rmq_formats.indexfile.columns import SCHEMA
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, decode_entry, decode_header
-from rmq_formats.release import Release, Rules, release_at, rules_of
+from rmq_formats.release import Release, release_at, rules_of
 from tests.golden import GOLDEN, SCENARIO, release_of
+from tests.support.lakes import table_of
 
 StoreOf = Callable[[str], Path]
+Row = dict[str, Any]
 TINY = Geometry(100, 20)
+UPGRADED = {"up470-471": "4.7.0,4.7.1@11232", "up533-540": "5.3.3,5.4.0@11232"}
 
 
-class FakeFile:
-    """A Parquet file of the lake."""
-
-    def __init__(self, path: Path) -> None:
-        """Open it."""
-        self.path = path
-        self._writer = pq.ParquetWriter(path, SCHEMA)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Append rows."""
-        self._writer.write_batch(batch)
-
-    def close(self) -> Path:
-        """Finish."""
-        self._writer.close()
-        return self.path
-
-
-class FakeLake:
-    """Tables as files and rows, without Delta."""
-
-    def __init__(self, folder: Path) -> None:
-        """Begin empty."""
-        self.folder = folder
-        self.entries: dict[int, list[str]] = {}
-        self.files: list[dict[str, Any]] = []
-        self.state: dict[str, Any] | None = None
-        self.runs = 0
-        folder.mkdir()
-
-    @contextmanager
-    def open_file(self, part: str) -> Iterator[FakeFile]:
-        """Give a file of this run."""
-        yield FakeFile(self.folder / f"{self.runs}-{part}.parquet")
-
-    def run(self, root: Path, ranges: Sequence[Range], rules: Rules, to_offset: int) -> list[EntryRows]:
-        """Bring what the ranges hold."""
-        self.runs += 1
-        commitlog = [str(path) for path in sorted(root.glob("commitlog-*"))]
-        store = list_store(str(root), commitlog=commitlog)
-        begun = begin(store, Wanted(100, 20), rules, self.state, ranges[0].start_offset)
-
-        def count(_range: Range, pieces: Any) -> Stretch:  # noqa: ANN401
-            collector: KeyCollector = begun.collector()
-            for item in pieces:
-                collector.add(item)
-            return collector.stretch("")
-
-        counted = [(range_, run_range(range_, count).payload) for range_ in ranges]
-        works = plan(begun, store, counted, lambda ordinal: self.entries.get(ordinal, []))
-        written = [write(work, open_file=self.open_file, storage=AnyStorage()) for work in works]
-        for rows in written:
-            self.entries.setdefault(rows.ordinal, []).extend(str(path) for path in rows.actions)
-        self.files += file_rows(begun, written, self.runs)
-        self.state = json.loads(json.dumps(state_of(begun, written, to_offset)))
-        return written
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return every entry in order."""
-        tables = [pq.read_table(path) for paths in self.entries.values() for path in paths]
-        rows: list[dict[str, Any]] = pa.concat_tables(tables).to_pylist() if tables else []
-        return sorted(rows, key=lambda row: (row["index_file"], row["entry"]))
-
-    def newest(self) -> list[dict[str, Any]]:
-        """Return the newest row of every index file."""
-        newest = {row["index_file"]: row for row in self.files}
-        return [newest[ordinal] for ordinal in sorted(newest)]
-
-
-def rules_for(name: str) -> Rules:
-    """Return the rules of a golden store."""
-    if name == "up470-471":
-        return rules_of((0, Release.of("4.7.0")), (11232, Release.of("4.7.1")))
-    if name == "up533-540":
-        return rules_of((0, Release.of("5.3.3")), (11232, Release.of("5.4.0")))
-    return rules_of((0, Release.of(release_of(name))))
-
-
-def ranges_of(store: Path) -> list[Range]:
-    """Return a range for each segment."""
+def run(store: Path, lake: Path, name: str) -> Summary:
+    """Bring what is new in a store."""
     commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    return plan_ranges(list_store(str(store), commitlog=commitlog), range_size=1 << 40)
+    request = Request(
+        str(store),
+        str(lake),
+        broker=name,
+        commitlog=commitlog,
+        hash_slots=TINY.hash_slots,
+        index_num=TINY.index_num,
+        release=UPGRADED.get(name) or release_of(name),
+        tables=frozenset({"index"}),
+    )
+    return ingest(request, OneByOne())
+
+
+def rows_of(lake: Path) -> list[Row]:
+    """Return every entry in order."""
+    if not (lake / "index_entries").exists():
+        return []
+    rows: list[Row] = table_of(lake / "index_entries").to_pylist()
+    return sorted(rows, key=lambda row: (row["index_file"], row["entry"]))
+
+
+def files_of(lake: Path) -> list[Row]:
+    """Return every row of an index file, run by run."""
+    rows: list[Row] = table_of(lake / "index_files").to_pylist()
+    return sorted(rows, key=lambda row: (row["run"], row["index_file"]))
+
+
+def newest(lake: Path) -> list[Row]:
+    """Return the newest row of every index file."""
+    rows = {row["index_file"]: row for row in files_of(lake)}
+    return [rows[ordinal] for ordinal in sorted(rows)]
+
+
+def growing(store: Path, copy: Path) -> Iterator[Path]:
+    """Yield a copy of a store that gets one more segment at a time."""
+    segments = sorted(store.glob("commitlog*/*"), key=lambda path: path.name)
+    names = ["commitlog*"]
+    shutil.copytree(store, copy, ignore=shutil.ignore_patterns(*names))
+    for folder in store.glob("commitlog*"):
+        (copy / folder.name).mkdir()
+    for segment in segments:
+        yield Path(shutil.copy(segment, copy / segment.parent.name))
 
 
 def real_entries(store: Path) -> list[tuple[int, int, int, int, int, int]]:
@@ -126,10 +89,10 @@ def real_entries(store: Path) -> list[tuple[int, int, int, int, int, int]]:
     return found
 
 
-def lake_entries(lake: FakeLake) -> list[tuple[int, int, int, int, int, int]]:
+def lake_entries(lake: Path) -> list[tuple[int, int, int, int, int, int]]:
     """Return the same of the lake."""
     names = ("index_file", "entry", "key_hash", "physical_offset", "time_diff_s", "prev_entry")
-    return [tuple(row[name] for name in names) for row in lake.rows()]
+    return [tuple(row[name] for name in names) for row in rows_of(lake)]
 
 
 def without_index(store: Path, folder: Path) -> Path:
@@ -149,24 +112,22 @@ def test_entries_and_files_are_the_brokers_own_in_one_run_or_one_a_segment(
     golden: StoreOf, tmp_path: Path, name: str, *, whole: bool
 ) -> None:
     """Without the broker's files to lean on; complete files have their very bytes."""
-    store = without_index(golden(name), tmp_path)
-    lake = FakeLake(tmp_path / "lake")
-    ranges = ranges_of(store)
-    runs = [ranges] if whole else [[range_] for range_ in ranges]
-    for some in runs:
-        lake.run(store, some, rules_for(name), some[-1].end_offset)
+    store, lake = without_index(golden(name), tmp_path), tmp_path / "lake"
+    if whole:
+        run(store, lake, name)
+    else:
+        for _ in growing(store, tmp_path / "growing"):
+            run(tmp_path / "growing", lake, name)
     real = [path.read_bytes() for path in sorted((golden(name) / "index").iterdir())]
 
     assert lake_entries(lake) == real_entries(golden(name))
-    complete = {row["index_file"]: row["sha256"] for row in lake.newest() if row["is_complete"]}
+    complete = {row["index_file"]: row["sha256"] for row in newest(lake) if row["is_complete"]}
     assert complete == {
         number: hashlib.sha256(data).hexdigest()
         for number, data in enumerate(real)
         if decode_header(data).index_count == TINY.index_num
     }
-    headers = [
-        tuple(row[name] for name in ("hash_slot_count", "index_count", "end_timestamp")) for row in lake.newest()
-    ]
+    headers = [tuple(row[name] for name in ("hash_slot_count", "index_count", "end_timestamp")) for row in newest(lake)]
     expected = [decode_header(data) for data in real if decode_header(data).index_count > 1]
     assert headers == [(header.hash_slot_count, header.index_count, header.end_timestamp) for header in expected]
 
@@ -174,46 +135,51 @@ def test_entries_and_files_are_the_brokers_own_in_one_run_or_one_a_segment(
 def test_every_entry_names_its_key(golden: StoreOf, tmp_path: Path) -> None:
     """Topic, key and kind as the record has them; duplicates stay."""
     store = golden("b551-base")
-    lake = FakeLake(tmp_path / "lake")
-    ranges = ranges_of(store)
-    lake.run(store, ranges, rules_for("b551-base"), ranges[-1].end_offset)
+    lake = tmp_path / "lake"
+    run(store, lake, "b551-base")
     log = b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))
+    rules = rules_of((0, Release.of(release_of("b551-base"))))
     expected = []
-    for offset in dict.fromkeys(row["physical_offset"] for row in lake.rows()):
+    for offset in dict.fromkeys(row["physical_offset"] for row in rows_of(lake)):
         record = decode_record(log, offset)
-        keys = typed_index_keys(record, release_at(rules_for("b551-base"), offset))
+        keys = typed_index_keys(record, release_at(rules, offset))
         expected += [(offset, key.topic, key.key, key.kind.value, record.store_timestamp) for key in keys]
 
     names = ("physical_offset", "topic", "key", "kind", "store_timestamp")
-    assert [tuple(row[name] for name in names) for row in lake.rows()] == expected
-    assert {row["kind"] for row in lake.rows()} == {"unique", "key", "tag"}
+    assert [tuple(row[name] for name in names) for row in rows_of(lake)] == expected
+    assert {row["kind"] for row in rows_of(lake)} == {"unique", "key", "tag"}
 
 
 def test_complete_files_never_change_and_open_ones_get_newer_rows(golden: StoreOf, tmp_path: Path) -> None:
     """Entries are written once."""
     store = golden("b533-base")
-    lake = FakeLake(tmp_path / "lake")
+    lake = tmp_path / "lake"
     written: dict[tuple[int, int], Any] = {}
-    for range_ in ranges_of(store):
-        lake.run(store, [range_], rules_for("b533-base"), range_.end_offset)
-        for row in lake.rows():
+    for _ in growing(without_index(store, tmp_path), tmp_path / "growing"):
+        run(tmp_path / "growing", lake, "b533-base")
+        for row in rows_of(lake):
             assert written.setdefault((row["index_file"], row["entry"]), row) == row
-    complete = [row["index_file"] for row in lake.files if row["is_complete"]]
+    complete = [row["index_file"] for row in files_of(lake) if row["is_complete"]]
 
     assert len(complete) == len(set(complete))
-    assert len(lake.files) > len(lake.newest())
+    assert len(files_of(lake)) > len(newest(lake))
 
 
 def test_a_run_without_new_keys_changes_nothing(golden: StoreOf, tmp_path: Path) -> None:
-    """The state says where keys are new from."""
-    store = golden("b533-base")
-    lake = FakeLake(tmp_path / "lake")
-    ranges = ranges_of(store)
-    lake.run(store, ranges, rules_for("b533-base"), ranges[-1].end_offset)
-    before = (lake.state, lake.rows(), list(lake.files))
+    """The state says where keys are new from: what is read again for the queues' sake is in the index already."""
+    store, lake = Path(shutil.copytree(golden("b533-base"), tmp_path / "store")), tmp_path / "lake"
+    shutil.rmtree(store / "consumequeue")
+    (store / "abort").touch()
+    run(store, lake, "b533-base")
+    before = rows_of(lake), files_of(lake)
+    shutil.copytree(golden("b533-base") / "consumequeue", store / "consumequeue")
+    request = Request(str(store), str(lake), broker="b533-base", release=release_of("b533-base"))
+    summary = ingest(request, OneByOne())
+    manifests = [json.loads(path.read_bytes()) for path in sorted((lake / "_manifests").iterdir())]
 
-    assert lake.run(store, ranges[-1:], rules_for("b533-base"), ranges[-1].end_offset) == []
-    assert (lake.state, lake.rows(), lake.files) == before
+    assert (summary.run, summary.units["matched"] > 0, summary.index_entries) == (2, True, 0)
+    assert (rows_of(lake), files_of(lake)) == before
+    assert manifests[0]["state"]["index"] == manifests[1]["state"]["index"]
 
 
 @pytest.mark.parametrize(
@@ -223,14 +189,12 @@ def test_the_first_run_takes_its_boundaries_from_the_brokers_own_files(
     golden: StoreOf, tmp_path: Path, name: str
 ) -> None:
     """A restart, or messages that are gone: entries are those of the files that are there."""
-    store = golden(name)
-    lake = FakeLake(tmp_path / "lake")
-    ranges = ranges_of(store)
-    lake.run(store, ranges, rules_for(name), ranges[-1].end_offset)
+    store, lake = golden(name), tmp_path / "lake"
+    run(store, lake, name)
 
     assert lake_entries(lake) == real_entries(store)
-    assert [row["name"] for row in lake.newest()] == sorted(path.name for path in (store / "index").iterdir())
-    history = [row for row in lake.rows() if row["topic"] is None]
+    assert [row["name"] for row in newest(lake)] == sorted(path.name for path in (store / "index").iterdir())
+    history = [row for row in rows_of(lake) if row["topic"] is None]
     assert bool(history) == (SCENARIO[name] == "expired")
 
 
@@ -240,40 +204,40 @@ def test_index_files_older_than_the_log_come_into_the_lake_as_they_are(golden: S
     shutil.copytree(golden("b533-base"), store)
     for segment in sorted((store / "commitlog").iterdir())[:2]:
         segment.unlink()
-    lake = FakeLake(tmp_path / "lake")
-    ranges = ranges_of(store)
-    lake.run(store, ranges, rules_for("b533-base"), ranges[-1].end_offset)
+    lake = tmp_path / "lake"
+    run(store, lake, "b533-base")
     real = [path.read_bytes() for path in sorted((store / "index").iterdir())]
 
     assert lake_entries(lake) == real_entries(store)
-    assert lake.rows()[0]["topic"] is None
-    assert lake.rows()[-1]["topic"] is not None
-    assert [row["sha256"] for row in lake.newest()[:-1]] == [hashlib.sha256(data).hexdigest() for data in real[:-1]]
+    assert rows_of(lake)[0]["topic"] is None
+    assert rows_of(lake)[-1]["topic"] is not None
+    assert [row["sha256"] for row in newest(lake)[:-1]] == [hashlib.sha256(data).hexdigest() for data in real[:-1]]
 
 
 def test_the_moved_start_of_the_log_moves_no_boundary(golden: StoreOf, tmp_path: Path) -> None:
     """Segments expire between runs; the open file goes on as if nothing had happened."""
-    store = without_index(golden("b533-base"), tmp_path)
-    lake = FakeLake(tmp_path / "lake")
-    for range_ in ranges_of(store):
-        lake.run(store, [range_], rules_for("b533-base"), range_.end_offset)
-        Path(range_.location).unlink()
-        if not any((store / "commitlog").iterdir()):
-            break
+    store, lake = without_index(golden("b533-base"), tmp_path), tmp_path / "lake"
+    before: Path | None = None
+    for segment in growing(store, tmp_path / "growing"):
+        run(tmp_path / "growing", lake, "b533-base")
+        if before is not None:
+            before.unlink()
+        before = segment
 
     assert lake_entries(lake) == real_entries(golden("b533-base"))
 
 
 def test_an_entry_that_is_not_in_the_lake_is_missed(golden: StoreOf, tmp_path: Path) -> None:
     """The slots of the open file are made of its entries."""
-    store = without_index(golden("b533-base"), tmp_path)
-    lake = FakeLake(tmp_path / "lake")
-    first, second, *_ = ranges_of(store)
-    lake.run(store, [first], rules_for("b533-base"), first.end_offset)
-    lake.entries.clear()
+    store, lake = without_index(golden("b533-base"), tmp_path), tmp_path / "lake"
+    segments = growing(store, tmp_path / "growing")
+    next(segments)
+    run(tmp_path / "growing", lake, "b533-base")
+    DeltaTable(lake / "index_entries").delete()
+    next(segments)
 
     with pytest.raises(OSError, match="entry 1 of index file"):
-        lake.run(store, [second], rules_for("b533-base"), second.end_offset)
+        run(tmp_path / "growing", lake, "b533-base")
 
 
 def test_entries_of_another_store_in_the_same_file_are_left_alone(tmp_path: Path) -> None:
@@ -283,8 +247,10 @@ def test_entries_of_another_store_in_the_same_file_are_left_alone(tmp_path: Path
          "prev_entry": 0}
         for store, number, key in (("a", 0, 1), ("b", 0, 2), ("a", 1, 3))
     ]  # fmt: skip
-    path = tmp_path / "compacted.parquet"
+    path = tmp_path / "index_entries" / "compacted.parquet"
+    path.parent.mkdir()
     pq.write_table(pa.Table.from_pylist(rows), path)
-    found = [entries_in([str(path)], 0, 1, {}, store).view(">i4")[0] for store in ("a", "b")]
+    lake = Lake(str(tmp_path))
+    found = [entries_in(lake, [path.name], 0, 1, store).view(">i4")[0] for store in ("a", "b")]
 
     assert found == [1, 2]

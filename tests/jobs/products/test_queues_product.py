@@ -1,81 +1,62 @@
 """The queues of a growing store: every unit gets one row, in whatever order units and messages arrive and go."""
 
+import json
 import shutil
+import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-import pyarrow as pa
 import pytest
 
-from jobs.products.queues.join import Joined, Log, finish
-from jobs.products.queues.product import begin, cut_back, state_of
-from jobs.products.queues.range_matcher import Matcher, RangeMatches
-from jobs.products.queues.rows import SCHEMA, Status, batches_of
+from jobs.ingest.request import Request, Summary
+from jobs.ingest.run import ingest
+from jobs.products.queues.rows import Status
 from jobs.products.queues.settings import known_releases, queue_rules
-from jobs.store.chain import run_range
 from jobs.store.queue_ends import _look_at_all
-from jobs.store.ranges import Range, plan_ranges
+from jobs.store.selection import Selection
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.unit import expected_units
 from rmq_formats.properties import parse_properties
 from tests.golden import release_of
+from tests.support.lakes import table_of
 from tests.support.meanwhile import followed
 from tests.support.stores import records_of, segments_of
 
+BORN, BORN_AT = struct.Struct(">q"), 40  # on purpose not the declared layout
+CONSUMED, CONSUMED_AT = struct.Struct(">i"), 72
 Golden = Callable[[str], Path]
 Row = dict[str, Any]
 
 
 class Run(NamedTuple):
-    """One run: its rows, and what it found."""
+    """One run: the rows that the lake has then, what it did, and what the next one begins with."""
 
     rows: list[Row]
-    joined: Joined
+    summary: Summary
     state: dict[str, Any]
 
 
-def run(
-    root: Path,
-    state: dict[str, Any] | None = None,
-    name: str = "b551-base",
-    takes: Callable[[str], bool] | None = None,
-) -> Run:
-    """Do what `ingest` does with the queues."""
-    store = list_store(str(root))
-    rules = queue_rules(store, known_releases(store, release_of(name)).value, BrokerConf())
-    workers = OneByOne()
-    begun = begin(workers, store, rules, state, takes)
-    batches: list[pa.RecordBatch] = []
-
-    def task(_range: Range, pieces: Iterator[Records | Piece]) -> RangeMatches:
-        matcher = Matcher(begun.matching)
-        for item in pieces:
-            if isinstance(item, Records):
-                matcher.add(item)
-        matches, blocks, tags = matcher.finish()
-        batches.extend(batches_of(blocks, tags))
-        return matches
-
-    outcomes = [run_range(range_, task) for range_ in plan_ranges(store, 0)]
-    log_end = next((outcome.seen.open_at for outcome in outcomes if outcome.seen.open_at is not None), 0)
-    matches = [outcome.payload for outcome in outcomes]
-
-    def write(_name: str, rest: Iterator[pa.RecordBatch]) -> int:
-        found = list(rest)
-        batches.extend(found)
-        return sum(batch.num_rows for batch in found)
-
-    joined = finish(workers, store, rules, begun.seen, matches, Log(store.start_offset, log_end), write)
-    assert all(batch.schema == SCHEMA for batch in batches)
-    return Run([row for batch in batches for row in batch.to_pylist()], joined, state_of(joined, state))
+def run(store: Path, lake: Path, name: str = "b551-base", topics: Sequence[str] = ()) -> Run:
+    """Bring what is new in the queues of a store."""
+    request = Request(
+        str(store),
+        str(lake),
+        broker=name,
+        release=release_of(name),
+        selection=Selection(topics=tuple(topics)),
+        tables=frozenset({"consume_queue"}),
+    )
+    summary = ingest(request, OneByOne())
+    manifests = [json.loads(path.read_bytes()) for path in lake.glob("_manifests/*")]
+    newest: Row = max(manifests, key=lambda manifest: int(manifest["run"]), default={"state": {"queues": {}}})
+    rows = table_of(lake / "consume_queue").to_pylist() if (lake / "consume_queue").exists() else []
+    return Run(rows, summary, newest["state"]["queues"])
 
 
 class Moment(NamedTuple):
@@ -140,9 +121,9 @@ def told(rows: Sequence[Row]) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("name", ["b551-base", "b420-direct", "b514-types", "b533-types-crc", "b498-dledger-upgraded"])
-def test_a_healthy_store_gives_one_matched_row_a_unit(golden: Golden, name: str) -> None:
+def test_a_healthy_store_gives_one_matched_row_a_unit(golden: Golden, tmp_path: Path, name: str) -> None:
     """Batch units and light queues included."""
-    assert told(run(golden(name), name=name).rows) == truth(golden(name), name)
+    assert told(run(golden(name), tmp_path, name).rows) == truth(golden(name), name)
 
 
 HISTORIES = [
@@ -160,20 +141,16 @@ def test_a_growing_store_gives_each_unit_one_row(
     """The dispatcher is some records behind the log, and another number of records at each run."""
     whole = golden("b551-base")
     records = [record for record, _ in records_of(segments_of(whole))]
-    rows: list[Row] = []
-    state = None
+    lake = tmp_path / "lake"
     for number, share in enumerate(history):
         count = int(share * len(records))
         behind = max(count - lag * (number % 2 + 1), 0)
         moment = Moment(records[count].physical_offset, records[behind].physical_offset)
-        result = run(at_moment(whole, tmp_path / "store", moment), state)
-        rows += result.rows
-        state = result.state
-        assert result.joined.differences == []
-        assert state["dispatched"] <= moment.dispatched
-    rows += run(whole, state).rows
+        result = run(at_moment(whole, tmp_path / "store", moment), lake)
+        assert result.summary.units.get("differences", 0) == 0
+        assert result.state.get("dispatched", 0) <= moment.dispatched
 
-    assert told(rows) == truth(whole)
+    assert told(run(whole, lake).rows) == truth(whole)
 
 
 def cut(whole: Path, target: Path, log_end: int) -> Path:
@@ -192,11 +169,25 @@ def test_units_that_are_newer_than_what_a_run_reads_are_left_to_the_next(golden:
     """Even of a store that was closed in order: the run was told to leave the newest messages."""
     whole = golden("b551-base")
     records = [record for record, _ in records_of(segments_of(whole))]
-    first = run(cut(whole, tmp_path / "store", records[30].physical_offset))
-    second = run(whole, first.state)
+    first = run(cut(whole, tmp_path / "store", records[30].physical_offset), tmp_path / "lake")
+    second = run(whole, tmp_path / "lake")
 
-    assert first.joined.differences == []
-    assert told(first.rows + second.rows) == truth(whole)
+    assert first.summary.units["differences"] == 0
+    assert told(second.rows) == truth(whole)
+
+
+def born_again(whole: Path, target: Path, offset: int) -> Path:
+    """Copy a store whose records from *offset* on are others: born at another time, and consumed before."""
+    shutil.copytree(whole, target)
+    for path in (target / "commitlog").iterdir():
+        base, data = int(path.name), bytearray(path.read_bytes())
+        for record, _ in records_of([path]):
+            at = record.physical_offset - base
+            if record.physical_offset >= offset:
+                BORN.pack_into(data, at + BORN_AT, record.born_timestamp + 1)
+                CONSUMED.pack_into(data, at + CONSUMED_AT, record.reconsume_times + 1)
+        path.write_bytes(bytes(data))
+    return target
 
 
 @pytest.mark.parametrize("grown", [31, 33, 64])
@@ -207,15 +198,14 @@ def test_what_a_broker_wrote_anew_behind_a_cut_is_taken_and_nothing_twice(
     whole = golden("b551-base")
     records = [record for record, _ in records_of(segments_of(whole))]
     middle = Moment(records[45].physical_offset, records[45].physical_offset)
-    first = run(at_moment(whole, tmp_path / "store", middle))
-    cut_at = records[30].physical_offset
+    run(at_moment(whole, tmp_path / "store", middle), tmp_path / "lake")
+    other = born_again(whole, tmp_path / "other", records[30].physical_offset)
     end = records[grown].physical_offset
-    again = at_moment(whole, tmp_path / "again", Moment(end, end))
-    second = run(again, cut_back(first.state, cut_at))
-    kept = [row for row in first.rows if row["physical_offset"] < cut_at]
+    second = run(at_moment(other, tmp_path / "again", Moment(end, end)), tmp_path / "lake")
 
-    expected = {row: count for row, count in truth(whole).items() if row[3] < end}
-    assert told(kept + second.rows) == Counter(expected)
+    expected = {row: count for row, count in truth(other).items() if row[3] < end}
+    assert (second.summary.superseded or {})["from_offset"] == records[30].physical_offset
+    assert told(second.rows) == Counter(expected)
 
 
 @pytest.mark.parametrize("made", ["consumequeue/T1/0", "consumequeue/T1/0/00000000000000000200"])
@@ -231,10 +221,9 @@ def test_a_file_that_is_made_between_two_looks_is_looked_at(golden: Golden, tmp_
             (tmp_path / "not made yet").rename(store / made)
 
     with patch("jobs.store.queue_ends._look_at_all", followed(_look_at_all, make)):
-        whole = run(store)
+        whole = run(store, tmp_path / "lake")
 
-    assert whole.joined.differences == []
-    assert whole.joined.without_queue == {}
+    assert whole.summary.units["differences"] == 0
     assert told(whole.rows) == truth(store)
 
 
@@ -249,23 +238,23 @@ def test_a_unit_that_lies_about_the_end_moves_no_boundary(golden: Golden, tmp_pa
     data[8:12] = (30_000).to_bytes(4, "big")
     (store / "consumequeue/T1/0" / "00000000000000000000").write_bytes(bytes(data[:20]).ljust(200, b"\0"))
 
-    state = run(store).state
+    state = run(store, tmp_path / "lake").state
 
     assert state["boundary"] in {record.end_offset for record in records}
 
 
-def test_a_run_without_anything_new_gives_no_row(golden: Golden) -> None:
+def test_a_run_without_anything_new_gives_no_row(golden: Golden, tmp_path: Path) -> None:
     """Nor does it change what the next one begins with."""
-    first = run(golden("b551-base"))
-    second = run(golden("b551-base"), first.state)
+    first = run(golden("b551-base"), tmp_path)
+    second = run(golden("b551-base"), tmp_path)
 
-    assert second.rows == []
-    assert second.state == first.state
+    assert second.summary.run is None
+    assert (second.rows, second.state) == (first.rows, first.state)
 
 
-def test_units_whose_messages_were_deleted_are_expired(golden: Golden) -> None:
+def test_units_whose_messages_were_deleted_are_expired(golden: Golden, tmp_path: Path) -> None:
     """They have a row all the same: the first run sees what the broker kept."""
-    rows = run(golden("b533-expired"), name="b533-expired").rows
+    rows = run(golden("b533-expired"), tmp_path, "b533-expired").rows
     statuses = Counter(row["status"] for row in rows)
 
     assert statuses == {"matched": 35, "expired": 16}
@@ -277,12 +266,11 @@ def test_messages_deleted_between_two_runs_leave_no_row_twice(golden: Golden, tm
     whole = golden("b551-base")
     records = [record for record, _ in records_of(segments_of(whole))]
     middle = Moment(records[40].physical_offset, records[40].physical_offset)
-    first = run(at_moment(whole, tmp_path / "store", middle))
+    run(at_moment(whole, tmp_path / "store", middle), tmp_path / "lake")
     shrunk = Path(shutil.copytree(whole, tmp_path / "shrunk"))
     (shrunk / "commitlog" / "00000000000000000000").unlink()
-    second = run(shrunk, first.state)
 
-    assert told(first.rows + second.rows) == truth(whole)
+    assert told(run(shrunk, tmp_path / "lake").rows) == truth(whole)
 
 
 def test_a_message_without_unit_has_a_row_that_says_so(golden: Golden, tmp_path: Path) -> None:
@@ -292,7 +280,7 @@ def test_a_message_without_unit_has_a_row_that_says_so(golden: Golden, tmp_path:
     data = bytearray(path.read_bytes())
     data[40:60] = data[20:40]
     path.write_bytes(bytes(data))
-    rows = [row for row in run(store).rows if row["status"] != Status.MATCHED]
+    rows = [row for row in run(store, tmp_path / "lake").rows if row["status"] != Status.MATCHED]
 
     assert [(row["status"], row["queue_offset"], row["mismatch"]) for row in rows] == [
         ("mismatched", 12, ["queue_offset"]),
@@ -308,14 +296,14 @@ def test_a_field_that_its_record_contradicts_is_named(golden: Golden, tmp_path: 
     data = bytearray(path.read_bytes())
     data[48:52] = (77).to_bytes(4, "big")
     path.write_bytes(bytes(data))
-    (row,) = [row for row in run(store).rows if row["status"] != Status.MATCHED]
+    (row,) = [row for row in run(store, tmp_path / "lake").rows if row["status"] != Status.MATCHED]
 
     assert (row["status"], row["size"], row["mismatch"]) == ("mismatched", 77, ["size"])
 
 
-def test_only_chosen_topics_get_rows(golden: Golden) -> None:
+def test_only_chosen_topics_get_rows(golden: Golden, tmp_path: Path) -> None:
     """A selection holds for queues by their own topic."""
-    rows = run(golden("b551-base"), takes=lambda topic: topic == "T1").rows
+    rows = run(golden("b551-base"), tmp_path, topics=["T1"]).rows
 
     assert told(rows) == Counter({row: count for row, count in truth(golden("b551-base")).items() if row[0] == "T1"})
 
@@ -325,7 +313,7 @@ def test_a_topic_that_was_made_again_is_taken_from_its_beginning(golden: Golden,
     whole = golden("b551-base")
     unit = (whole / "consumequeue/T1/0/00000000000000000400").read_bytes()[100:120]
     newest = int(UNIT.unpack(unit)[0])
-    first = run(at_moment(whole, tmp_path / "before", Moment(newest, newest)))
+    first = run(at_moment(whole, tmp_path / "before", Moment(newest, newest)), tmp_path / "lake")
     store = Path(shutil.copytree(whole, tmp_path / "store"))
     for path in (store / "consumequeue/T1/0").iterdir():
         path.unlink()
@@ -334,8 +322,9 @@ def test_a_topic_that_was_made_again_is_taken_from_its_beginning(golden: Golden,
     log = bytearray(segment.read_bytes())
     log[newest % 16384 + 20 : newest % 16384 + 28] = bytes(8)
     segment.write_bytes(bytes(log))
-    second = run(store, first.state)
-    (row,) = [row for row in second.rows if (row["topic"], row["queue_id"]) == ("T1", 0)]
+    second = run(store, tmp_path / "lake")
+    new = [row for row in second.rows if row not in first.rows]
+    (row,) = [row for row in new if (row["topic"], row["queue_id"]) == ("T1", 0)]
 
     assert (row["queue_offset"], row["physical_offset"], row["status"]) == (0, newest, "matched")
     assert [*("consumequeue", "T1", 0), 1] in second.state["queues"]

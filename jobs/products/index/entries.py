@@ -1,0 +1,307 @@
+"""
+Entries of index files as rows of `index_entries`: which files a run continues or begins, and the writing of each.
+
+The first run of a store takes its boundaries from the broker's own files, where there are any: where the log happens to
+begin says nothing about where a file does. Every later run continues the file that the last one left open. The log is
+decoded a second time for the entries, from the page cache, and only for keys: packed keys with their texts would be as
+much to write and to read as the decoding costs.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from tempfile import TemporaryFile
+from typing import IO, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from jobs.lake.lake import Lake
+from jobs.lake.table_file import Action, TableFile
+from jobs.lake.tables import INDEX_ENTRIES
+from jobs.products.index.file_builder import RealFile, hash_file
+from jobs.products.index.key_row import Kept, KeyRow, LogKeys, RowPart, Stretch
+from jobs.products.index.placement import Anchor, Kind, Log, plan_all, plan_lost
+from jobs.products.index.survivors import Placing, Relation, Survivor, completed_end, header_before
+from jobs.products.product import Output
+from jobs.storage.model import Storage
+from jobs.store.ranges import Range
+from jobs.store.store import Store
+from rmq_formats.indexfile.build import FileBuilder, RuleTable
+from rmq_formats.indexfile.columns import SCHEMA, STORED_ENTRY, entry_batch
+from rmq_formats.indexfile.layout import ENTRY, Geometry, IndexHeader
+from rmq_formats.layout import Buffer
+from rmq_formats.release import Rules
+
+ROWS_A_GROUP = 1 << 18  # of a Parquet file: they are sorted in memory
+ROWS_A_FILE = 1 << 21
+
+
+class Opening(NamedTuple):
+    """Where a run continues the index files."""
+
+    geometry: Geometry
+    rules: Rules
+    from_offset: int  # keys of messages before it are in the lake already
+    asked: tuple[int, ...]  # messages whose places in the row must be known
+    files: tuple[RealFile, ...]  # the broker's own, in the first run
+    ordinal: int  # of the open file
+    header: IndexHeader | None  # the open file's, as the last run left it
+
+
+@dataclass(frozen=True, slots=True)
+class EntryWork:
+    """New entries of one index file."""
+
+    ordinal: int
+    geometry: Geometry
+    rules: Rules
+    source: LogKeys
+    parts: tuple[RowPart, ...]
+    previous: IndexHeader | None  # of the file before
+    opened: IndexHeader | None = None  # as the last run left it
+    opened_in: tuple[str, ...] = ()  # the files of `index_entries` that hold its entries so far
+    real: RealFile | None = None  # the broker's own file at this place
+    head: int = 0  # its leading entries that are of messages before the log
+
+
+class EntryRows(NamedTuple):
+    """What one index file has become."""
+
+    ordinal: int
+    name: str | None
+    header: IndexHeader
+    is_complete: bool
+    sha256: str | None
+    actions: tuple[Action, ...]  # the files that were written
+    short: tuple[Range, ...] = ()  # ranges that had fewer keys when they were read once more
+
+
+def plan(
+    opening: Opening,
+    store: Store,
+    counted: Sequence[tuple[Range, Stretch]],
+    opened_in: Callable[[int], Sequence[str]],
+    kept: Sequence[Kept] = (),
+) -> list[EntryWork]:
+    """
+    Return what is to be written, file by file.
+
+    *counted* are the accepted ranges, each with what its collector counted; *opened_in* names the Parquet
+    files that hold entries of an index file; *kept* gives the records of each range whose file is deleted by then.
+    """
+    source = LogKeys(tuple(range_ for range_, _ in counted), opening.rules, opening.from_offset, tuple(kept))
+    stretches = tuple(stretch._replace(file=str(number)) for number, (_, stretch) in enumerate(counted))
+    row = KeyRow(source, stretches, opening.from_offset)
+    maker = _Maker(opening, row, source)
+    if opening.files:
+        return list(maker.anchored(_anchors(opening, store, row)))
+    return list(maker.continued(opened_in))
+
+
+def _anchors(opening: Opening, store: Store, row: KeyRow) -> list[Survivor]:
+    """Return the broker's files that hold what the log says, as far as their ends show."""
+    found = Placing(row, opening.geometry, store).place_all(opening.files)
+    return [survivor for survivor in found if _ends_right(survivor, row)]
+
+
+def _ends_right(survivor: Survivor, row: KeyRow) -> bool:
+    if survivor.relation is Relation.BEFORE_LOG:
+        return True  # nothing contradicts it; its entries come without their keys
+    count = survivor.real.header.entry_count
+    last = row.keys(survivor.end - 1, survivor.end) if survivor.end > 0 else []
+    return bool(count > survivor.head and not survivor.tail and last) and (
+        last[0].physical_offset == survivor.real.header.end_physical_offset
+    )
+
+
+class _Maker:
+    """Turns places in the row into work."""
+
+    def __init__(self, opening: Opening, row: KeyRow, source: LogKeys) -> None:
+        self._opening = opening
+        self._row = row
+        self._source = source
+        self._capacity = opening.geometry.capacity
+
+    def continued(self, opened_in: Callable[[int], Sequence[str]]) -> Iterator[EntryWork]:
+        """Continue the open file, then begin new ones."""
+        opened, ordinal = self._opening.header, self._opening.ordinal
+        room = self._capacity - opened.entry_count if opened else 0
+        end = min(room, len(self._row))
+        if opened and end:
+            work = self._work(ordinal, 0, end, None)
+            yield replace(work, opened=opened, opened_in=tuple(opened_in(ordinal)))
+        ordinal += opened is not None
+        for number, start in enumerate(range(end, len(self._row), self._capacity)):
+            previous = header_before(self._row, start) or opened
+            yield self._work(ordinal + number, start, min(start + self._capacity, len(self._row)), previous)
+
+    def anchored(self, survivors: Sequence[Survivor]) -> Iterator[EntryWork]:
+        """Follow the broker's own files; the newest one is continued to the log's end."""
+        row, capacity = self._row, self._capacity
+        log = Log(len(row), row.records, ends_without_keys=False, is_whole=row.start_offset == 0)
+        anchors = [survivor.anchor(self._opening.geometry) for survivor in survivors]
+        if anchors and not anchors[-1].is_full:
+            end = completed_end(survivors[-1], self._opening.geometry, row)
+            is_full = end - survivors[-1].end + survivors[-1].real.header.entry_count == capacity
+            anchors[-1] = anchors[-1]._replace(end=end, is_full=is_full)
+        planned = plan_lost(log, capacity, anchors) if anchors else plan_all(log, capacity)
+        places = sorted(
+            [(plan.after, 1, plan.start, plan.end, None) for plan in planned if plan.kind is not Kind.OPEN or plan.end]
+            + [(number, 0, *_span(anchor), survivors[number]) for number, anchor in enumerate(anchors)],
+            key=lambda place: (place[0], place[1], place[2]),
+        )
+        for ordinal, (_, _, start, end, survivor) in enumerate(places):
+            previous = survivor.previous if survivor else header_before(row, start)
+            work = self._work(ordinal, max(start, 0), max(end, 0), previous)
+            if survivor:
+                parts = (*survivor.parts(row), *row.parts(survivor.end, end))
+                work = replace(work, parts=parts, real=survivor.real, head=survivor.head)
+            yield work
+
+    def _work(self, ordinal: int, start: int, end: int, previous: IndexHeader | None) -> EntryWork:
+        parts = tuple(self._row.parts(start, end))
+        return EntryWork(ordinal, self._opening.geometry, self._opening.rules, self._source, parts, previous)
+
+
+def _span(anchor: Anchor) -> tuple[int, int]:
+    return anchor.start, anchor.end
+
+
+def write(work: EntryWork, *, output: Output, storage: Storage) -> EntryRows:
+    """Write the new rows of one index file; *storage* is the store's."""
+    return _FileWriter(work, output, storage).run()
+
+
+class _FileWriter:
+    """Builds one index file and writes its new entries as rows."""
+
+    def __init__(self, work: EntryWork, output: Output, storage: Storage) -> None:
+        self._work = work
+        self._output = output
+        self._storage = storage
+        count = (work.opened.entry_count if work.opened else work.head) + sum(part.keys for part in work.parts)
+        self._builder = FileBuilder(work.geometry, RuleTable.of(work.rules), self._store, work.previous)
+        self._pending: list[pa.RecordBatch] = []
+        self._files = ExitStack()
+        # Only a full file is hashed, and a full one is too large to be kept in memory for that.
+        self._is_hashed = count >= work.geometry.capacity
+        self._bytes: IO[bytes] | None = None
+        self._rows: TableFile | None = None  # the Parquet file that is being written
+        self._rows_written = 0  # into it
+        self._actions: list[Action] = []
+
+    def run(self) -> EntryRows:
+        with TemporaryFile() if self._is_hashed else nullcontext() as self._bytes, self._files:
+            return self._run()
+
+    def _run(self) -> EntryRows:
+        work = self._work
+        if work.opened is not None:
+            lake, store_id = self._output.lake, self._output.naming.store_id
+            so_far = entries_in(lake, work.opened_in, work.ordinal, work.opened.entry_count, store_id)
+            self._builder.adopt(so_far, work.opened)
+        elif work.real is not None and work.head:
+            self._add_history(work.real)
+        short = []
+        for part in work.parts:
+            left = part.keys
+            for keys, places, buffer in work.source.decoded(part):
+                left -= len(keys)
+                times = keys["store_timestamp"].astype(np.int64)
+                first = self._builder.header.index_count
+                packed = keys.copy()
+                self._builder.add(packed)
+                self._add(entry_batch(
+                    work.ordinal, first, work.geometry, packed.view(STORED_ENTRY), times, places, buffer
+                ))  # fmt: skip
+            if left:
+                short.append(work.source.ranges[int(part.file)])
+        self._flush()
+        self._close_rows()
+        header = self._builder.finish()
+        is_complete = header.index_count >= work.geometry.index_num
+        digest = self._digest() if is_complete else None
+        name = work.real.name if work.real else None
+        return EntryRows(work.ordinal, name, header, is_complete, digest, tuple(self._actions), tuple(short))
+
+    def _add_history(self, real: RealFile) -> None:
+        """Take the entries of messages that were deleted from the broker's own file."""
+        with self._storage.open(real.location) as file:
+            data = bytearray(file.read(self._work.geometry.entry_position(1), self._work.head * ENTRY.size))
+        entries = np.frombuffer(data, np.uint8)
+        self._builder.adopt(entries, real.header)
+        self._add(entry_batch(self._work.ordinal, 1, self._work.geometry, entries.view(STORED_ENTRY)))
+
+    def _store(self, position: int, block: Buffer) -> None:
+        """Keep the file's parts for its hash."""
+        if self._bytes is not None:
+            self._bytes.seek(position)
+            self._bytes.write(block)
+
+    def _digest(self) -> str | None:
+        if self._bytes is None:
+            return None
+        self._bytes.truncate(self._work.geometry.file_size)
+        self._bytes.flush()
+        descriptor = self._bytes.fileno()
+        return hash_file(lambda position, length: os.pread(descriptor, length, position))
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        self._pending.append(batch)
+        if sum(pending.num_rows for pending in self._pending) >= ROWS_A_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write what is pending as one row group, sorted by hash: a lookup reads few of its pages."""
+        if not self._pending:
+            return
+        table = pa.Table.from_batches(self._pending, SCHEMA).sort_by(
+            [("key_hash", "ascending"), ("entry", "ascending")]
+        )
+        self._pending = []
+        if self._rows is None:
+            first = int(pc.min(table["entry"]).as_py())
+            opened = self._output.file(INDEX_ENTRIES, f"index-{self._work.ordinal:08d}-{first:010d}")
+            self._rows = self._files.enter_context(opened)
+        for batch in table.combine_chunks().to_batches():
+            self._rows.write(batch)
+        self._rows_written += table.num_rows
+        if self._rows_written >= ROWS_A_FILE:
+            self._close_rows()
+
+    def _close_rows(self) -> None:
+        if self._rows is not None:
+            action = self._rows.close()
+            self._actions += [action] if action else []
+            self._rows, self._rows_written = None, 0
+
+
+def entries_in(lake: Lake, names: Sequence[str], ordinal: int, count: int, store_id: str) -> NDArray[np.uint8]:
+    """
+    Return the first *count* entries of a store's index file, from the files of `index_entries` that hold them.
+
+    Such a file may hold rows of several stores.
+    """
+    stored = STORED_ENTRY.names or ()
+    wanted = (pc.field("index_file") == ordinal) & (pc.field("store_id") == store_id)
+    entries = np.zeros(count, STORED_ENTRY)
+    found = np.zeros(count, np.bool_)
+    for name in names:
+        with lake.arrow_file(f"{INDEX_ENTRIES.name}/{name}") as source:
+            for batch in pq.ParquetFile(source).iter_batches(columns=["index_file", "entry", "store_id", *stored]):
+                own = batch.filter(wanted)
+                at = own["entry"].to_numpy() - 1
+                inside = at < count
+                for column in stored:
+                    entries[column][at[inside]] = own[column].to_numpy()[inside]
+                found[at[inside]] = True
+    if not found.all():
+        missing = int(np.argmin(found)) + 1
+        raise OSError(f"index_entries: entry {missing} of index file {ordinal} is not in the lake")
+    return entries.view(np.uint8)

@@ -1,0 +1,166 @@
+"""Messages: one row for each record of the log, and the bytes that are no record in `quarantine`."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+
+from jobs.lake.table_file import Action
+from jobs.lake.tables import MESSAGES, QUARANTINE
+from jobs.products.product import Collector, Finished, Made, NewCollector, Output, Product, Run, State
+from jobs.storage.model import Reader
+from jobs.store.chain import Outcome
+from jobs.store.ranges import Range
+from jobs.store.selection import Selection
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.properties import PropertyParser
+from rmq_formats.release import Rules, release_at
+
+SAMPLE_SIZE = 256
+WRONG_CRC = "body_crc is not that of the body"
+_ROWS_A_BATCH = 1 << 15  # what a batch takes beside its bytes depends on them: tiny messages are many
+
+
+def start(run: Run, state: State | None) -> "StartedMessages":
+    """Begin where the log's new part begins."""
+    del state
+    return StartedMessages(run)
+
+
+PRODUCT = Product("messages", "reading and writing", (MESSAGES, QUARANTINE), start, is_always_made=True)
+
+
+class StartedMessages(NamedTuple):
+    """Messages in a run."""
+
+    run: Run
+
+    @property
+    def from_offset(self) -> int:
+        """Where the log's new part begins."""
+        return self.run.from_offset
+
+    @property
+    def collector(self) -> NewCollector[None]:
+        """What makes the collector of a range."""
+        run = self.run
+        return partial(MessageCollector, run.output, run.releases, run.selection, run.from_offset)
+
+    @staticmethod
+    def finish(outcomes: Sequence[Outcome[Made[None]]], to_offset: int) -> Finished:
+        """Add nothing: the ranges' tasks have written all of it."""
+        del outcomes, to_offset
+        return Finished()
+
+
+class _Damage(NamedTuple):
+    """Bytes that are no message; their first ones, where they are at hand."""
+
+    offset: int
+    size: int
+    reason: str
+    sample: bytes | None = None
+
+
+class MessageCollector(Collector[None]):
+    """Writes the messages of one range, and what is damaged in it."""
+
+    def __init__(self, output: Output, rules: Rules, selection: Selection, from_offset: int, range_: Range) -> None:
+        """Create nothing yet; records before *from_offset* are read for other products."""
+        self._output = output
+        self._rules = rules
+        self._selection = selection
+        self._from_offset = from_offset
+        self._range = range_
+        self._part = f"{range_.start_offset:020d}"
+        self._file = output.file(MESSAGES, self._part, segment=range_.base_offset)
+        self._damaged: list[_Damage] = []
+
+    def add(self, item: Records | Piece) -> None:
+        """Write the rows of some records, or remember some damage."""
+        if isinstance(item, Piece):
+            if item.kind is PieceKind.DAMAGE and item.end > self._from_offset:
+                self._damaged.append(_Damage(item.offset, item.size, item.reason))
+            return
+        for group, parser in _parts(_since(item, self._from_offset), self._rules):
+            batch, bad = message_batch(
+                group, parser, with_body=self._selection.with_body, takes=self._selection.takes_or_all
+            )
+            self._file.write(batch)
+            self._damaged += [_Damage(offset, size, WRONG_CRC, _shown(group, offset, size)) for offset, size in bad]
+
+    def finish(self) -> Made[None]:
+        """Finish both files."""
+        files = {MESSAGES.name: self._file.close(), QUARANTINE.name: self._quarantine()}
+        return Made(None, {table: action for table, action in files.items() if action is not None})
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave no half-written file after an error."""
+        self._file.__exit__(kind, error, trace)
+
+    def _quarantine(self) -> Action | None:
+        range_ = self._range
+        run = self._output.naming.run
+        with self._output.file(
+            QUARANTINE, self._part, segment=range_.base_offset, file=range_.location, run=run
+        ) as file:
+            if self._damaged:
+                file.write_rows(
+                    [
+                        {
+                            "physical_offset": one.offset,
+                            "length": one.size,
+                            "reason": one.reason,
+                            "sample": one.sample,
+                        }
+                        for one in sorted(_sampled(range_, self._damaged))
+                    ]
+                )
+            return file.close()
+
+
+def _since(group: Records, offset: int) -> Records:
+    """Return the records of a group from *offset* on."""
+    first = int(np.searchsorted(group.positions, offset - group.base_offset))
+    return group._replace(positions=group.positions[first:], sizes=group.sizes[first:]) if first else group
+
+
+def _parts(group: Records, rules: Rules) -> Iterator[tuple[Records, PropertyParser]]:
+    """Cut a group where another release wrote on, or where rows become many; yield each part with its parser."""
+    if not group.positions.size:
+        return
+    switches = [rule.since - group.base_offset for rule in rules[1:]]
+    count = group.positions.size
+    cuts = {*range(0, count, _ROWS_A_BATCH), *np.searchsorted(group.positions, switches).tolist(), count}
+    for start, stop in pairwise(sorted(cuts)):
+        part = group._replace(positions=group.positions[start:stop], sizes=group.sizes[start:stop])
+        yield part, release_at(rules, group.base_offset + int(part.positions[0])).property_parser
+
+
+def _shown(group: Records, offset: int, size: int) -> bytes:
+    at = offset - group.base_offset
+    return group.buffer[at : at + min(size, SAMPLE_SIZE)].tobytes()
+
+
+def _sampled(range_: Range, damaged: list[_Damage]) -> Iterator[_Damage]:
+    """Yield each damaged place with its first bytes, where they can be read."""
+    with suppress(FileNotFoundError), range_.open() as file:
+        while damaged:
+            one = damaged.pop()
+            yield one if one.sample is not None else one._replace(sample=_read(file, one, range_.base_offset))
+    yield from damaged
+
+
+def _read(file: Reader, damage: _Damage, base_offset: int) -> bytes | None:
+    try:
+        return bytes(file.read(damage.offset - base_offset, min(damage.size, SAMPLE_SIZE)))
+    except OSError:
+        return None

@@ -1,0 +1,208 @@
+"""
+What a run of `ingest` produces, and the protocol of whoever produces it: messages, queues, index.
+
+    start(run, state) ─► collector(range), in the task of each range ─► finish(outcomes) ─► files, state of the next run
+
+All collectors of a range share one pass over its pieces. A product keeps what its next run must know as JSON in the
+manifest of this one; the files that it writes are nobody's until the run is committed.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+
+import pyarrow as pa
+
+from jobs.lake.lake import Lake
+from jobs.lake.lock import check_shared
+from jobs.lake.table_file import Action, FileNaming, TableFile
+from jobs.lake.tables import Table
+from jobs.products.index.settings import Wanted
+from jobs.store.chain import Outcome
+from jobs.store.ranges import Range
+from jobs.store.selection import Selection
+from jobs.store.store import Store
+from jobs.store.workers import Workers
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece
+from rmq_formats.release import Rules
+
+C = TypeVar("C")
+State = Mapping[str, Any]  # JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a run writes, and under whose name."""
+
+    lake: Lake
+    naming: FileNaming
+    broker: str
+
+    def file(self, table: Table, part: str, **constants: str | int) -> TableFile:
+        """Return a file of this run, not created before it has rows; *constants* are values of columns."""
+        whose = {"broker": self.broker, "store_id": self.naming.store_id}
+        return TableFile(self.lake, table, self.naming.name(part), whose | constants)
+
+    def write(self, table: Table, part: str, batches: Iterable[pa.RecordBatch]) -> Action | None:
+        """Write a file of these rows; None when there are none."""
+        with self.file(table, part) as file:
+            for batch in batches:
+                file.write(batch)
+            return file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the products of a run are started with."""
+
+    workers: Workers
+    store: Store
+    output: Output
+    releases: Rules
+    wanted: Wanted  # what the user said about the store's rules
+    selection: Selection
+    from_offset: int  # where the log's new part begins
+    back_to: int | None = None  # where the broker has cut off its log since the last run
+
+
+class Made(NamedTuple, Generic[C]):
+    """What a collector made of a range: a value of its own, and files that are not committed yet, by table."""
+
+    value: C
+    files: Mapping[str, Action]
+
+
+class Collector(ABC, Generic[C]):
+    """Takes the pieces of one range, in its task."""
+
+    @abstractmethod
+    def add(self, item: Records | Piece) -> None:
+        """Take the next records, or what lies between them; a buffer of records is valid until the next call."""
+
+    @abstractmethod
+    def finish(self) -> Made[C]:
+        """Return what was made of the range."""
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave no file after an error."""
+        return
+
+
+NewCollector = Callable[[Range], Collector[C]]  # travels to tasks
+
+
+class Gap(NamedTuple):
+    """Offsets that the lake will not have, or not in full."""
+
+    start: int
+    end: int
+    why: str
+
+
+@dataclass(slots=True)
+class Finished:
+    """What a product adds once the log is read."""
+
+    files: dict[str, list[Action]] = field(default_factory=dict)  # by table, beyond those of the ranges
+    state: State | None = None  # what its next run must know
+    units: Mapping[str, int] = field(default_factory=dict)  # of the queues, by what the join says of them
+    behind: int = 0  # bytes of the log that the broker has not dispatched yet
+    gaps: Sequence[Gap] = ()
+
+    def add(self, table: Table, *actions: Action | None) -> None:
+        """Add files of a table."""
+        found = [action for action in actions if action is not None]
+        if found:
+            self.files.setdefault(table.name, []).extend(found)
+
+
+class Started(Protocol[C]):
+    """A product in a run that has begun."""
+
+    @property
+    def from_offset(self) -> int:
+        """Where the log must be read from for its sake."""
+        ...
+
+    @property
+    def collector(self) -> NewCollector[C]:
+        """What makes the collector of a range."""
+        ...
+
+    def finish(self, outcomes: Sequence[Outcome[Made[C]]], to_offset: int) -> Finished:
+        """
+        Settle what no range's task could settle; *to_offset* is where the next run goes on.
+
+        Each accepted range comes with what this product's collector made of it, and with the files of all products.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Something that runs produce."""
+
+    name: str  # in `--tables`
+    step: str  # what `finish` does, in words
+    tables: tuple[Table, ...]
+    start: Callable[[Run, State | None], Started[Any]]  # looks at the store before the log is read
+    key: str | None = None  # of its state in manifests; None: it has none
+    is_always_made: bool = False
+    needs_every_topic: bool = False  # so a choice of topics has none of it
+
+
+Collected = tuple[Made[Any], ...]  # of one range: by each product, in their order
+
+
+@dataclass(frozen=True, slots=True)
+class RangePass:
+    """One pass over a range for all products, in a task."""
+
+    output: Output
+    collectors: tuple[NewCollector[Any], ...]
+
+    def __call__(self, range_: Range, pieces: Iterator[Records | Piece]) -> Collected:
+        """Give every piece to every collector; return what each has made of them."""
+        check_shared(self.output.lake, self.output.naming.store_id)
+        with ExitStack() as stack:
+            collectors = [stack.enter_context(collector(range_)) for collector in self.collectors]
+            for item in pieces:
+                for collector in collectors:
+                    collector.add(item)
+            return tuple(collector.finish() for collector in collectors)
+
+    def discard(self, collected: Collected) -> None:
+        """Delete what was written for a range that was not accepted."""
+        for table, action in _files(collected).items():
+            self.output.lake.delete(f"{table}/{action.path}")
+
+
+def of_product(number: int, outcomes: Sequence[Outcome[Collected]]) -> list[Outcome[Made[Any]]]:
+    """Return what product *number* made of each range, beside the files of all products."""
+    return [
+        Outcome(outcome.range, outcome.seen, Made(outcome.payload[number].value, _files(outcome.payload)))
+        for outcome in outcomes
+    ]
+
+
+def files_of(outcomes: Sequence[Outcome[Collected]]) -> dict[str, list[Action]]:
+    """Return the files of all ranges, by table."""
+    files: dict[str, list[Action]] = {}
+    for outcome in outcomes:
+        for table, action in _files(outcome.payload).items():
+            files.setdefault(table, []).append(action)
+    return files
+
+
+def _files(collected: Collected) -> dict[str, Action]:
+    return {table: action for made in collected for table, action in made.files.items()}
