@@ -161,6 +161,19 @@ def test_leftovers_of_an_attempt_are_swept_when_its_number_is_taken(lake: Lake, 
     assert leftovers(Path(lake.location)) == [f"/quarantine/{other.path}"]
 
 
+def test_the_note_of_a_run_that_was_killed_does_not_stop_the_next_where_nothing_is_written_over(
+    lake: Lake, store: KnownStore
+) -> None:
+    """An object store has no locks, only notes; and a file is never created twice."""
+    with patch("jobs.lake.lock.is_local", return_value=False):
+        with pytest.raises(KeyError), held(lake, store.store_id):
+            raise KeyError
+        with held(lake, store.store_id) as was_cut_off:
+            assert was_cut_off
+        with held(lake, store.store_id) as was_cut_off:
+            assert not was_cut_off
+
+
 def test_a_holder_is_named_and_a_dead_one_never_blocks(lake: Lake, store: KnownStore) -> None:
     """The lock ends with the process; the note that it leaves tells the next run to look for leftovers."""
     with held(lake, store.store_id) as was_cut_off:
