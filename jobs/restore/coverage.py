@@ -1,0 +1,44 @@
+"""Which offsets of a log are there: intervals put together, and what is missing between them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from rmq_formats.kernels.integers import Integers
+
+Interval = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Coverage:
+    """Intervals of offsets, in whatever order they come."""
+
+    _starts: list[Integers] = field(default_factory=list)
+    _ends: list[Integers] = field(default_factory=list)
+
+    def add(self, starts: Integers, ends: Integers) -> None:
+        """Add intervals."""
+        self._starts.append(starts)
+        self._ends.append(ends)
+
+    def merged(self) -> tuple[list[Interval], list[Interval]]:
+        """Return the covered intervals, ascending and joined where they touch, and what is covered twice."""
+        if not self._starts:
+            return [], []
+        starts, ends = np.concatenate(self._starts), np.concatenate(self._ends)
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
+        reach = np.maximum.accumulate(ends)
+        overlaps = np.flatnonzero(starts[1:] < reach[:-1]) + 1
+        twice = [(int(starts[at]), int(min(ends[at], reach[at - 1]))) for at in overlaps.tolist()]
+        first = np.concatenate(([0], np.flatnonzero(starts[1:] > reach[:-1]) + 1))
+        last = np.concatenate((first[1:] - 1, [starts.size - 1]))
+        return list(zip(starts[first].tolist(), reach[last].tolist(), strict=True)), twice
+
+
+def missing(covered: Iterable[Interval], start: int, end: int) -> Iterator[Interval]:
+    """Yield what of [start, end) the ascending intervals leave out."""
+    edges = [(start, start), *((max(a, start), min(b, end)) for a, b in covered if b > start and a < end), (end, end)]
+    yield from ((left[1], right[0]) for left, right in pairwise(edges) if right[0] > left[1])

@@ -1,0 +1,246 @@
+"""
+The story of a restore.
+
+Plan the segments from the lake's tables, let one task write each, then have the builders of queues and index files
+read the new log as they would any other, and write the checkpoint and a manifest with every file's hash. A run that was
+killed is continued: a segment that has its name is whole.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jobs.console.exit_codes import ExitCode
+from jobs.lake.lake import Lake
+from jobs.lake.runs import KnownStore, known_stores
+from jobs.products.index.settings import Wanted
+from jobs.rebuild import index as index_builder
+from jobs.restore.coverage import Interval
+from jobs.restore.plan import NothingToRestoreError, Plan, plan_log
+from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
+from jobs.storage.local import LocalStorage
+from jobs.store.workers import Workers
+from jobs.verbs import rebuild_consumequeue as queue_builder
+from rmq_formats.store import Checkpoint, encode_checkpoint
+
+MANIFEST = "MANIFEST.json"
+UNFINISHED = ".restore"
+_PLAN = "plan.json"
+_BLOCK = 16 << 20
+
+
+class NotResumableError(ValueError):
+    """What lies in the directory is of another restore, or of none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a user asked for."""
+
+    lake: Lake
+    out: Path
+    broker: str | None = None
+    start: int = 0
+    until: int | None = None
+    segment_size: int | None = None
+    consume_queue_size: int | None = None
+    wanted: Wanted = Wanted()  # noqa: RUF009 - a tuple
+    with_queues: bool = True
+    with_index: bool = True
+    resume: bool = False
+
+
+@dataclass(slots=True)
+class Summary:
+    """What was made, and what the lake could not give back."""
+
+    lake: str
+    out: str
+    broker: str
+    store_id: str
+    segments: int
+    segment_size: int
+    segment_size_origin: str
+    from_offset: int
+    to_offset: int
+    messages: int
+    resumed: int
+    missing: list[Interval] = field(default_factory=list)
+    assumed: list[Interval] = field(default_factory=list)
+    incomplete: list[int] = field(default_factory=list)
+    twice: list[Interval] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What is missing is a gap; the rest is restored all the same."""
+        found = self.missing or self.incomplete or self.twice
+        return ExitCode.DAMAGE if found else ExitCode.CLEAN
+
+
+def find_store(lake: Lake, broker: str | None) -> KnownStore:
+    """Return the store of a label or an id; where the lake has one store, no name is needed."""
+    found = known_stores(lake)
+    if broker is not None:
+        found = [known for known in found if broker in (known.broker, known.store_id)]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(f"{known.broker} ({known.store_id})" for known in known_stores(lake)) or "none"
+    if not found:
+        raise NothingToRestoreError(f"no store {broker!r} in this lake; it has {names}" if broker else "an empty lake")
+    raise NothingToRestoreError(f"several stores in this lake: give --broker with a name or an id of {names}")
+
+
+def restore(request: Request, workers: Workers) -> Summary:
+    """Write the store of a broker from the lake's rows."""
+    known = find_store(request.lake, request.broker)
+    plan = plan_log(
+        request.lake, known, start=request.start, until=request.until, size=request.segment_size
+    )  # fmt: skip
+    unfinished = request.out / UNFINISHED
+    _claim(request, known, plan)
+    done = {state["base_offset"]: state for state in _finished(unfinished)}
+    todo = [segment for segment in plan.segments if segment.base_offset not in done]
+    works = [
+        SegmentWork(
+            request.lake,
+            known.store_id,
+            segment.base_offset,
+            plan.size.value,
+            str(_segment_path(request.out, segment.base_offset)),
+            plan.end,
+            is_last=segment is plan.segments[-1],
+            files=segment.files,
+        )
+        for segment in todo
+    ]
+    made = workers.map(works, partial(_restore_and_note, folder=str(unfinished)))
+    results = sorted([*made, *(_read(state) for state in done.values())])
+    summary = _summary(request, known, plan, results, resumed=len(done))
+    _build_rest(request, summary, workers)
+    _write_checkpoint(request.out, known)
+    _write_manifest(request.out, summary)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    return summary
+
+
+def _segment_path(out: Path, base_offset: int) -> Path:
+    return out / "commitlog" / f"{base_offset:020d}"
+
+
+def _claim(request: Request, known: KnownStore, plan: Plan) -> None:
+    """Make sure that the directory is empty, or holds the beginning of this very restore."""
+    unfinished = request.out / UNFINISHED
+    described = {
+        "store_id": known.store_id,
+        "end": plan.end,
+        "segment_size": plan.size.value,
+        "segments": [segment.base_offset for segment in plan.segments],
+    }
+    if request.resume and (unfinished / _PLAN).exists():
+        before = json.loads((unfinished / _PLAN).read_bytes())
+        if before != described:
+            reason = "the lake has changed, or other options were given: begin again in an empty directory"
+            raise NotResumableError(f"{request.out}: another restore began here ({reason})")
+        return
+    if request.out.exists() and any(request.out.iterdir()):
+        hint = "; --resume continues a restore that was interrupted" if unfinished.exists() else ""
+        raise NotResumableError(f"{request.out}: the directory is not empty{hint}")
+    LocalStorage().create(str(unfinished / _PLAN), json.dumps(described).encode())
+
+
+def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
+    """Write a segment, and leave beside it what a run that continues must know."""
+    result = restore_segment(work)
+    LocalStorage().create(f"{folder}/{work.base_offset:020d}.json", json.dumps(result._asdict()).encode())
+    return result
+
+
+def _finished(unfinished: Path) -> list[dict[str, Any]]:
+    states = [json.loads(path.read_bytes()) for path in sorted(unfinished.glob("*.json")) if path.name != _PLAN]
+    return [state for state in states if _segment_path(unfinished.parent, state["base_offset"]).exists()]
+
+
+def _read(state: dict[str, Any]) -> RestoredSegment:
+    pairs = {name: tuple(tuple(pair) for pair in state[name]) for name in ("missing", "assumed", "twice")}
+    return RestoredSegment(**{**state, **pairs, "incomplete": tuple(state["incomplete"])})
+
+
+def _summary(
+    request: Request, known: KnownStore, plan: Plan, results: Sequence[RestoredSegment], *, resumed: int
+) -> Summary:
+    return Summary(
+        request.lake.location,
+        str(request.out),
+        known.broker,
+        known.store_id,
+        len(results),
+        plan.size.value,
+        f"{plan.size.origin}: {plan.size.evidence}",
+        plan.segments[0].base_offset,
+        plan.end,
+        sum(result.records for result in results),
+        resumed,
+        missing=[*plan.absent, *(interval for result in results for interval in result.missing)],
+        assumed=[interval for result in results for interval in result.assumed],
+        incomplete=[offset for result in results for offset in result.incomplete],
+        twice=[interval for result in results for interval in result.twice],
+    )
+
+
+def _build_rest(request: Request, summary: Summary, workers: Workers) -> None:
+    """Make queues and index files from the restored log; each folder gets its name when it is whole."""
+    out, unfinished = request.out, request.out / UNFINISHED
+    if request.with_queues and not (out / "consumequeue").exists():
+        folder = unfinished / "queues"
+        shutil.rmtree(folder, ignore_errors=True)
+        asked = queue_builder.Request(
+            str(out), folder, conf=request.wanted.conf, file_size=request.consume_queue_size,
+            release=request.wanted.release,
+        )  # fmt: skip
+        built = queue_builder.rebuild(asked, workers, dict(workers.options))
+        summary.notes += built.notes
+        (folder / MANIFEST).unlink()
+        for name in ("batchconsumequeue", "consumequeue_ext"):
+            if (folder / name).exists():
+                (folder / name).rename(out / name)
+        folder.rename(out / "consumequeue")
+    if request.with_index and not (out / "index").exists():
+        folder = unfinished / "index"
+        shutil.rmtree(folder, ignore_errors=True)
+        index_builder.rebuild(
+            index_builder.Request(str(out), str(folder), request.wanted), workers, dict(workers.options)
+        )
+        (folder / MANIFEST).unlink()
+        folder.rename(out / "index")
+
+
+def _write_checkpoint(out: Path, known: KnownStore) -> None:
+    """Write what a broker that was stopped in order leaves: everything up to the last message is on the disk."""
+    timestamp = known.newest.store_timestamp if known.newest and known.newest.store_timestamp else 0
+    if not (out / "checkpoint").exists():
+        LocalStorage().create(
+            str(out / "checkpoint"), encode_checkpoint(Checkpoint(timestamp, timestamp, timestamp, 0, 0, 0))
+        )
+
+
+def _write_manifest(out: Path, summary: Summary) -> None:
+    """Name every file with its size and hash: the last thing that a restore writes."""
+    listed = [
+        {"path": str(path.relative_to(out)), "size": path.stat().st_size, "sha256": _sha256(path)}
+        for path in sorted(out.rglob("*"))
+        if path.is_file() and UNFINISHED not in path.parts and not path.name.startswith(ATTEMPT)
+    ]
+    described = {name: getattr(summary, name) for name in Summary.__dataclass_fields__}
+    manifest = json.dumps({**described, "files": listed}, indent=1, ensure_ascii=False)
+    LocalStorage().create(str(out / MANIFEST), manifest.encode("utf-8", "replace"))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,162 @@
+"""
+One segment from its rows: a task of its own, in flat memory.
+
+Records go to the offsets that they state, then what the lake keeps of the bytes between them. The file gets its name
+only when all of it is on the disk, so a run that is killed leaves no half segment under a segment's name.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from jobs.lake.lake import Lake
+from jobs.lake.tables import MESSAGES
+from jobs.restore.coverage import Coverage, Interval, missing
+from jobs.storage.local import flush_directory, start_flush
+from rmq_formats.commitlog.assembly import COLUMNS, Assembled, assemble
+from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
+
+ATTEMPT = ".attempt-"
+_ROWS_AT_ONCE = 8192
+_BLOCK = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentWork:
+    """What one segment is made of."""
+
+    lake: Lake
+    store_id: str
+    base_offset: int
+    size: int  # of the file
+    path: str  # the file to make
+    end: int  # the log ends here, or behind this segment
+    is_last: bool
+    files: tuple[str, ...]  # of the table `messages`
+
+
+class RestoredSegment(NamedTuple):
+    """What a segment has become."""
+
+    base_offset: int
+    size: int
+    sha256: str
+    records: int
+    missing: tuple[Interval, ...]  # offsets that no row gives back: zeros in the file
+    assumed: tuple[Interval, ...]  # the end of a full file, as every release since 4.9.1 leaves it
+    incomplete: tuple[int, ...]  # rows that no record can be made of
+    twice: tuple[Interval, ...]
+
+
+@dataclass(slots=True)
+class _Segment:
+    """A file being written."""
+
+    work: SegmentWork
+    descriptor: int
+    coverage: Coverage = field(default_factory=Coverage)
+    records: int = 0
+    incomplete: list[int] = field(default_factory=list)
+    flushing: int = 0
+
+    def add(self, made: Assembled) -> None:
+        """Write records to where they state that they are."""
+        base, limit = self.work.base_offset, self.work.base_offset + self.work.size
+        ends = made.offsets + made.sizes
+        fits = (made.offsets >= base) & (ends <= limit)
+        self.incomplete += [*made.incomplete, *made.offsets[~fits].tolist()]
+        offsets, positions, sizes, ends = made.offsets[fits], made.positions[fits], made.sizes[fits], ends[fits]
+        if not offsets.size:
+            return
+        self.records += offsets.size
+        cuts = np.flatnonzero((offsets[1:] != ends[:-1]) | (positions[1:] != positions[:-1] + sizes[:-1])) + 1
+        first, last = np.concatenate(([0], cuts)), np.concatenate((cuts - 1, [offsets.size - 1]))
+        for start, end in zip(first.tolist(), last.tolist(), strict=True):
+            run = made.buffer[int(positions[start]) : int(positions[end] + sizes[end])]
+            self._write(run.data, int(offsets[start]))
+        self.coverage.add(offsets[first], ends[last])
+
+    def _write(self, data: memoryview, offset: int) -> None:
+        position = offset - self.work.base_offset
+        while data.nbytes:
+            count = os.pwrite(self.descriptor, data, position)
+            data, position = data[count:], position + count
+        if position - self.flushing > _BLOCK:
+            start_flush(self.descriptor, self.flushing, position - self.flushing)
+            self.flushing = position
+
+    def fill_end(self, covered: Sequence[Interval]) -> list[Interval]:
+        """Write the blank that ends a full file, where nothing but its bytes can be missing; return where."""
+        work = self.work
+        limit = work.base_offset + work.size
+        end = covered[-1][1] if covered else work.base_offset
+        if work.is_last or not covered or limit - end < BLANK.size:
+            return []
+        self._write(memoryview(BLANK.pack(limit - end, MAGIC_BLANK)), end)
+        return [(end, limit)]
+
+
+def restore_segment(work: SegmentWork) -> RestoredSegment:
+    """Write one segment of the log, durably and under its name only when it is whole."""
+    target = Path(work.path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    attempt = target.with_name(f"{ATTEMPT}{target.name}-{uuid4()}")
+    descriptor = os.open(attempt, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        os.ftruncate(descriptor, work.size)
+        segment = _Segment(work, descriptor)
+        for batch in _batches(work):
+            segment.add(assemble(batch))
+        covered, twice = segment.coverage.merged()
+        assumed = segment.fill_end(covered)
+        limit = min(work.base_offset + work.size, work.end)
+        lost = tuple(missing([*covered, *assumed], work.base_offset, limit))
+        digest = _digest(descriptor, work.size)
+        os.fsync(descriptor)
+        attempt.rename(target)
+        flush_directory(target.parent)
+    finally:
+        os.close(descriptor)
+        attempt.unlink(missing_ok=True)
+    return RestoredSegment(
+        work.base_offset, work.size, digest, segment.records, lost, tuple(assumed), tuple(sorted(segment.incomplete)),
+        tuple(twice),
+    )  # fmt: skip
+
+
+def _batches(work: SegmentWork) -> Iterator[pa.RecordBatch]:
+    """Yield the segment's rows; a row group whose limits leave it out is not read."""
+    wanted = (pc.field("store_id") == work.store_id) & (pc.field("segment") == work.base_offset)
+    columns = ["store_id", "segment", *COLUMNS]
+    for name in work.files:
+        with work.lake.arrow_file(f"{MESSAGES.name}/{name}") as source:
+            file = pq.ParquetFile(source)
+            groups = [group for group in range(file.num_row_groups) if _may_hold(file, group, work.base_offset)]
+            for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=columns) if groups else ():
+                yield batch.filter(wanted)
+
+
+def _may_hold(file: pq.ParquetFile, group: int, base_offset: int) -> bool:
+    metadata = file.metadata.row_group(group)
+    for number in range(metadata.num_columns):
+        column = metadata.column(number)
+        if column.path_in_schema == "segment":
+            limits = column.statistics
+            return limits is None or not limits.has_min_max or limits.min <= base_offset <= limits.max
+    return True
+
+
+def _digest(descriptor: int, size: int) -> str:
+    digest = hashlib.sha256()
+    for position in range(0, size, _BLOCK):
+        digest.update(os.pread(descriptor, _BLOCK, position))
+    return digest.hexdigest()

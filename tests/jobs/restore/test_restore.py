@@ -1,0 +1,143 @@
+"""The lake gives the log back, byte for byte, and says what it cannot give."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from jobs.ingest.request import Request as Ingest
+from jobs.ingest.run import ingest
+from jobs.lake.lake import Lake
+from jobs.products.index.settings import Wanted
+from jobs.restore.plan import NothingToRestoreError, plan_log
+from jobs.restore.run import MANIFEST, NotResumableError, Request, find_store, restore
+from jobs.store.workers import OneByOne
+from tests.support.lakes import rows_of
+
+RELEASE = "5.3.3"
+
+
+@pytest.fixture(scope="module")
+def base(golden: Callable[[str], Path]) -> Path:
+    """Give a healthy broker's store."""
+    return golden("b533-base")
+
+
+@pytest.fixture(scope="module")
+def lake(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a lake that has all of it; copy it before you change anything."""
+    folder = tmp_path_factory.mktemp("restore") / "lake"
+    ingest(Ingest(str(base), str(folder), release=RELEASE), OneByOne())
+    return folder
+
+
+def request(lake: Path, out: Path, **options: object) -> Request:
+    """Return what a user asks for who wants the log alone."""
+    asked: dict[str, object] = {"with_queues": False, "with_index": False, "wanted": Wanted(release=RELEASE)}
+    return Request(Lake(str(lake)), out, **asked | options)  # type: ignore[arg-type]
+
+
+def log_of(store: Path) -> dict[str, bytes]:
+    """Return a log's files."""
+    return {path.name: path.read_bytes() for path in sorted((store / "commitlog").iterdir())}
+
+
+def test_a_brokers_log_comes_back_from_the_lake_byte_for_byte(base: Path, lake: Path, tmp_path: Path) -> None:
+    """The proof that `ingest` loses nothing: every segment, blanks at the ends of full files included."""
+    summary = restore(request(lake, tmp_path / "out"), OneByOne())
+
+    assert log_of(base) == log_of(tmp_path / "out")
+    assert (0, []) == (summary.exit_code, summary.missing)
+
+
+def test_queues_index_and_checkpoint_follow_from_the_restored_log(base: Path, lake: Path, tmp_path: Path) -> None:
+    """What a broker would make of its log, our builders make of this one, and a manifest names every file."""
+    asked = request(
+        lake, tmp_path / "out", with_queues=True, with_index=True, consume_queue_size=200,
+        wanted=Wanted(100, 20, RELEASE),
+    )  # fmt: skip
+
+    restore(asked, OneByOne())
+
+    index = {path.name: path.read_bytes() for path in (base / "index").iterdir()}
+    queues = {
+        str(path.relative_to(base)): path.read_bytes() for path in (base / "consumequeue").rglob("*") if path.is_file()
+    }
+    out = tmp_path / "out"
+    assert index == {path.name: path.read_bytes() for path in (out / "index").iterdir()}
+    assert queues == {
+        str(path.relative_to(out)): path.read_bytes() for path in (out / "consumequeue").rglob("*") if path.is_file()
+    }
+    named = {file["path"] for file in json.loads((out / MANIFEST).read_bytes())["files"]}
+    assert named == {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} - {MANIFEST}
+
+
+def test_rows_that_are_gone_are_named_and_the_rest_is_restored(lake: Path, tmp_path: Path) -> None:
+    """Somebody deleted messages from the table: their bytes are zeros, the offsets are said, the exit code is 3."""
+    copy = tmp_path / "lake"
+    shutil.copytree(lake, copy)
+    victims = rows_of(copy)[10:13]
+    table = DeltaTable(copy / "messages")
+    table.delete(
+        f"physical_offset >= {victims[0]['physical_offset']} AND physical_offset <= {victims[-1]['physical_offset']}"
+    )
+
+    summary = restore(request(copy, tmp_path / "out"), OneByOne())
+
+    start, end = victims[0]["physical_offset"], victims[-1]["physical_offset"] + victims[-1]["total_size"]
+    assert (3, [(start, end)]) == (summary.exit_code, summary.missing)
+
+
+def test_a_log_ends_where_the_user_says(base: Path, lake: Path, tmp_path: Path) -> None:
+    """A rehearsal of last Tuesday: nothing of later records is written."""
+    rows = rows_of(lake)
+    until = rows[20]["physical_offset"]
+
+    restore(request(lake, tmp_path / "out", until=until), OneByOne())
+
+    whole, cut = b"".join(log_of(base).values()), b"".join(log_of(tmp_path / "out").values())
+    assert whole[:until] == cut[:until]
+    assert not any(cut[until:])
+
+
+def test_an_interrupted_restore_makes_only_what_is_missing(
+    base: Path, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill costs at most the segments that were being written."""
+    monkeypatch.setattr("jobs.restore.run._build_rest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        restore(request(lake, tmp_path / "out"), OneByOne())
+    monkeypatch.undo()
+    first = sorted((tmp_path / "out" / "commitlog").iterdir())[0]
+    first.unlink()
+
+    summary = restore(request(lake, tmp_path / "out", resume=True), OneByOne())
+
+    assert log_of(base) == log_of(tmp_path / "out")
+    assert summary.resumed == summary.segments - 1
+
+
+def test_a_directory_that_is_not_empty_is_refused(lake: Path, tmp_path: Path) -> None:
+    """A store is never written into, and two restores never mix."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").touch()
+
+    with pytest.raises(NotResumableError, match="not empty"):
+        restore(request(lake, tmp_path / "out"), OneByOne())
+
+
+def test_a_file_size_that_cannot_be_is_refused(lake: Path) -> None:
+    """Names of the log's files are multiples of their size."""
+    at = Lake(str(lake))
+
+    with pytest.raises(NothingToRestoreError, match="are not 1000 bytes long"):
+        plan_log(at, find_store(at, None), size=1000)
+
+
+def test_a_broker_that_the_lake_does_not_know_is_refused_by_name(lake: Path) -> None:
+    """The message names the stores that there are."""
+    with pytest.raises(NothingToRestoreError, match=r"no store 'b' in this lake; it has default \("):
+        find_store(Lake(str(lake)), "b")
