@@ -47,6 +47,11 @@ _ALL = (
         help="Write a store's queues anew.",
         again="The store is as it was; begin again with an empty --out DIR.",
     ),
+    Verb(
+        "restore", "jobs.verbs.restore", needs_spark=True,
+        help="Give a store back from the lake, byte for byte.",
+        again="The same command with --resume goes on with the segments that are missing.",
+    ),
     Verb("query", "jobs.verbs.query", needs_spark=False, help="Find messages as mqadmin does, with the broker down."),
     Verb("export", "jobs.verbs.export", needs_spark=True, help="Write messages out, bodies decompressed."),
     Verb(

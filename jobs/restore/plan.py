@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -81,7 +82,7 @@ def _segments_in(lake: Lake, file: StoredFile, store_id: str) -> Iterator[int]:
     with lake.arrow_file(f"{MESSAGES.name}/{file.path}") as source:
         seen: set[int] = set()
         for batch in pq.ParquetFile(source).iter_batches(columns=["store_id", "segment"]):
-            ours = batch.filter(pc.equal(batch.column("store_id"), store_id))
+            ours = batch.filter(pc.equal(batch.column("store_id").cast(pa.string()), store_id))
             seen.update(pc.unique(ours.column("segment")).to_pylist())
     yield from sorted(seen)
 

@@ -82,6 +82,25 @@ class Summary:
         found = self.missing or self.incomplete or self.twice
         return ExitCode.DAMAGE if found else ExitCode.CLEAN
 
+    @property
+    def text(self) -> str:
+        """The summary for people."""
+        lines = [
+            f"{self.lake} → {self.out}",
+            f"  broker {self.broker} ({self.store_id})",
+            f"  {self.messages:,} messages, offsets {self.from_offset:,} to {self.to_offset:,}",
+            f"  {self.segments:,} segments of {self.segment_size:,} bytes ({self.segment_size_origin})",
+        ]
+        if self.resumed:
+            lines.append(f"  {self.resumed:,} of them were whole already")
+        if self.assumed:
+            lines.append(f"  {len(self.assumed):,} ends of full files written as releases from 4.9.1 on leave them")
+        lines += [f"  NOTE {note}" for note in self.notes]
+        lines += [f"  GAP {start} to {end}: the lake has no record of these offsets" for start, end in self.missing]
+        lines += [f"  TWICE {start} to {end}: two rows claim these offsets" for start, end in self.twice]
+        lines += [f"  INCOMPLETE {offset}: no record can be made of this row" for offset in self.incomplete]
+        return "\n".join(lines)
+
 
 def find_store(lake: Lake, broker: str | None) -> KnownStore:
     """Return the store of a label or an id; where the lake has one store, no name is needed."""
@@ -162,8 +181,16 @@ def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
 
 
 def _finished(unfinished: Path) -> list[dict[str, Any]]:
-    states = [json.loads(path.read_bytes()) for path in sorted(unfinished.glob("*.json")) if path.name != _PLAN]
-    return [state for state in states if _segment_path(unfinished.parent, state["base_offset"]).exists()]
+    """Return what is said of the segments that are there; a note on one that somebody deleted goes."""
+    states = []
+    for path in sorted(unfinished.glob("*.json")):
+        if path.name == _PLAN:
+            continue
+        if _segment_path(unfinished.parent, int(path.stem)).exists():
+            states.append(json.loads(path.read_bytes()))
+        else:
+            path.unlink()
+    return states
 
 
 def _read(state: dict[str, Any]) -> RestoredSegment:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from jobs.lake.lake import Lake
+from jobs.lake.snapshot_files import in_schema
 from jobs.lake.tables import MESSAGES
 from jobs.restore.coverage import Coverage, Interval, missing
 from jobs.storage.local import flush_directory, start_flush
@@ -26,6 +27,7 @@ from rmq_formats.commitlog.assembly import COLUMNS, Assembled, assemble
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
 
 ATTEMPT = ".attempt-"
+_SCHEMA = pa.schema([MESSAGES.plain_schema.field(name) for name in ("store_id", "segment", *COLUMNS)])
 _ROWS_AT_ONCE = 8192
 _BLOCK = 16 << 20
 
@@ -135,14 +137,20 @@ def restore_segment(work: SegmentWork) -> RestoredSegment:
 
 def _batches(work: SegmentWork) -> Iterator[pa.RecordBatch]:
     """Yield the segment's rows; a row group whose limits leave it out is not read."""
-    wanted = (pc.field("store_id") == work.store_id) & (pc.field("segment") == work.base_offset)
-    columns = ["store_id", "segment", *COLUMNS]
     for name in work.files:
         with work.lake.arrow_file(f"{MESSAGES.name}/{name}") as source:
             file = pq.ParquetFile(source)
             groups = [group for group in range(file.num_row_groups) if _may_hold(file, group, work.base_offset)]
-            for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=columns) if groups else ():
-                yield batch.filter(wanted)
+            for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=_SCHEMA.names) if groups else ():
+                plain = in_schema(batch, _SCHEMA)  # other engines write text in types of their own
+                yield plain.filter(_wanted(work, plain))
+
+
+def _wanted(work: SegmentWork, batch: pa.RecordBatch) -> pa.Array:
+    """Return which rows these are."""
+    is_ours = pc.equal(batch.column("store_id"), work.store_id)
+    is_here = pc.equal(batch.column("segment"), work.base_offset)
+    return pc.and_(pc.and_(is_ours, is_here), pc.less(batch.column("physical_offset"), work.end))
 
 
 def _may_hold(file: pq.ParquetFile, group: int, base_offset: int) -> bool:

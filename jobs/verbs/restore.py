@@ -1,0 +1,109 @@
+"""`restore`: a broker's store, given back by the lake."""
+
+import json
+from pathlib import Path
+
+import click
+
+from jobs.command.configuration import config_option
+from jobs.command.options import STORED, StoreForm, form_options, json_option, quiet_option
+from jobs.command.times import Place, PlaceType
+from jobs.console.exit_codes import ExitCode
+from jobs.console.log import say
+
+
+@click.command(epilog="\b\nExamples:\n  rmq-lake restore /data/lake --broker broker-a --out /data/restored\n  "
+               "rmq-lake restore LAKE --out DIR --until '2026-11-17 12:00'\n  "
+               "rmq-lake restore LAKE --out DIR --resume")  # fmt: skip
+@click.argument("lake", metavar="LAKE", type=STORED)
+@click.option("--broker", metavar="NAME", help="Which broker's store: its label in the lake, or the store's id.")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="An empty directory, or a new one.",
+)
+@click.option(
+    "--from", "start", type=PlaceType(), metavar="OFFSET|TIME", help="Leave out whole segments that end before it."
+)
+@click.option(
+    "--until", type=PlaceType(), metavar="OFFSET|TIME", help="End the log before the first record from there."
+)
+@click.option(
+    "--segment-size",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="mappedFileSizeCommitLog; by default the distance between the segments that the lake has.",
+)
+@click.option("--no-queues", is_flag=True, help="Make no ConsumeQueue files: a broker makes them itself, slowly.")
+@click.option("--no-index", is_flag=True, help="Make no index files.")
+@click.option("--resume", is_flag=True, help="Continue a restore that was interrupted.")
+@form_options
+@json_option
+@quiet_option
+@config_option
+def command(  # noqa: PLR0913 - one argument an option
+    *,
+    lake: str,
+    broker: str | None,
+    out: Path,
+    start: Place | None,
+    until: Place | None,
+    segment_size: int | None,
+    no_queues: bool,
+    no_index: bool,
+    resume: bool,
+    form: StoreForm,
+    as_json: bool,
+    quiet: bool,
+) -> ExitCode:
+    """
+    Write the store of a broker into DIR, from the lake alone: the log byte for byte, then queues, index, checkpoint.
+
+    A time without a zone is this machine's local time. A new broker starts on DIR.
+    """
+    from jobs.launch.session import begin_session, hadoop_options, spark_session
+
+    begin_session("rmq-lake restore", half=False, warm="jobs.restore.segment")
+    from jobs.lake.lake import Lake
+    from jobs.products.index.settings import UndecidedError, Wanted
+    from jobs.restore.plan import NothingToRestoreError, offset_at
+    from jobs.restore.run import NotResumableError, Request, find_store, restore
+    from jobs.storage.locations import normalise
+    from jobs.store.workers import SparkWorkers
+
+    spark = spark_session("rmq-lake restore")
+    source = Lake(normalise(lake), hadoop_options(spark))
+    try:
+        store_id = find_store(source, broker).store_id
+
+        def resolved(place: Place | None) -> int | None:
+            if place is None or place.timestamp is None:
+                return place.offset if place is not None else None
+            return offset_at(source, store_id, place.timestamp)
+
+        summary = restore(
+            Request(
+                source,
+                out.absolute(),
+                store_id,
+                resolved(start) or 0,
+                resolved(until),
+                segment_size,
+                form.consume_queue_size,
+                Wanted(form.hash_slots, form.index_num, form.release, form.time_zone),
+                with_queues=not no_queues,
+                with_index=not no_index,
+                resume=resume,
+            ),
+            SparkWorkers(spark),
+        )
+    except (NothingToRestoreError, NotResumableError, UndecidedError) as error:
+        raise click.UsageError(str(error)) from error
+    if as_json:
+        described = {name: getattr(summary, name) for name in summary.__dataclass_fields__}
+        click.echo(json.dumps(described, indent=1))
+    elif not quiet:
+        say(summary.text)
+    return summary.exit_code
