@@ -2,24 +2,56 @@
 
 from typing import NamedTuple
 
+from jobs.console.severity import Severity
+
+LOG, QUEUES, INDEX = "log", "queues", "index"
+GAP = "gap"
+DAMAGED_RANGE = "damaged_range"
+UNREADABLE_RANGE = "unreadable_range"
+WRONG_BODY = "wrong_body_crc"
+CUT_SEGMENT = "cut_segment"
+LOST_START = "lost_start"
+LOST_END = "lost_end"
+NOT_INDEXED = "keys_not_indexed"
+DELETED_TOPIC = "deleted_topic"
+
+_GAPS = frozenset({GAP, CUT_SEGMENT, LOST_START, LOST_END})
+
 
 class Finding(NamedTuple):
-    """One thing that is not as the log says."""
+    """One thing that is not as the log says, or that is wrong with the log itself."""
 
-    part: str  # queues, index, log
+    part: str  # log, queues, index
     kind: str  # the class: what scripts branch on
     file: str  # below the store's root
     offset: int | None  # in the file, of the first byte that is wrong
     field: str
-    found: str  # what stands there
-    expected: str  # what should
+    found: str  # what is stored there
+    expected: str  # what should be
     cause: str  # the likely one, in words
     times: int = 1  # how often, from this place on
+    log_offset: int | None = None  # the place in the log that it is about
+    follows: str = ""  # the title of the finding that it is a consequence of
+
+    @property
+    def title(self) -> str:
+        """A short name, unique among the findings that others follow from."""
+        return f"{self.kind} {self.found}" if self.part == LOG else f"{self.kind} {self.file}"
+
+    @property
+    def severity(self) -> Severity:
+        """How serious it is by itself; a consequence is as serious as its cause."""
+        if self.kind == DELETED_TOPIC:
+            return Severity.HEALTHY
+        cause = self.follows.partition(" ")[0] or (self.kind if self.part == LOG else "")
+        if cause:
+            return Severity.GAP if cause in _GAPS else Severity.DAMAGE
+        return Severity.CONTRADICTION
 
     @property
     def text(self) -> str:
         """The finding in one line."""
         place = self.file if self.offset is None else f"{self.file} @{self.offset}"
-        often = f" ({self.times} times)" if self.times > 1 else ""
+        often = f" ({self.times:,} times)" if self.times > 1 else ""
         wanted = f", expected {self.expected}" if self.expected else ""
         return f"{self.kind}: {place} {self.field}: {self.found}{wanted}{often} - {self.cause}"

@@ -102,7 +102,7 @@ CONSUME_QUEUE = Table(
             "status",
             pa.string(),
             "matched; mismatched: see `mismatch`; dangling: points at no record; expired: its record was deleted; "
-            "missing: a record that should have a unit and has none",
+            "missing: a record that should have a unit and has none; deleted: a record of a topic that is deleted",
         ),
         column("mismatch", pa.list_(pa.string()), "fields of the record that the unit contradicts"),
         column("store_timestamp", pa.int64(), "ms, of the record; NULL without one"),
@@ -171,7 +171,7 @@ FINDINGS = Table(
     (
         column("verification", pa.int64(), "number of the store's verification"),
         column("time", TIMESTAMP, "when it ended"),
-        column("part", pa.string(), "queues, index or log"),
+        column("part", pa.string(), "log, queues or index"),
         column("kind", pa.string(), "class of the finding"),
         column("file", pa.string(), "below the store's root"),
         column("offset", pa.int64(), "in the file, of the first byte that is wrong"),

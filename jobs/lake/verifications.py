@@ -26,7 +26,7 @@ def record_findings(lake: Lake, store: Store, broker: str | None, findings: Sequ
         name = FileNaming(store_id or "unknown", number).name("findings")
         with TableFile(lake, FINDINGS, name, whose) as file:
             if findings:
-                file.write_rows([finding._asdict() for finding in findings])
+                file.write_rows([_row(finding) for finding in findings])
             action = file.close()
         try:
             commit(lake, FINDINGS, [action] if action else [], (app, number), {})
@@ -35,3 +35,9 @@ def record_findings(lake: Lake, store: Store, broker: str | None, findings: Sequ
             continue
         return number
     raise OSError(f"{lake.location}: {_ATTEMPTS} other verifications of this store came first")
+
+
+def _row(finding: Finding) -> dict[str, object]:
+    """Return the columns of a finding."""
+    names = {column.name for column in FINDINGS.columns}
+    return {name: value for name, value in finding._asdict().items() if name in names}

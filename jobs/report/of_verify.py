@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
+from jobs.console.severity import worst_of
 from jobs.lake.findings import Finding
 from jobs.report.model import Bars, Facts, Grid, Part, Report
 from jobs.verify.findings import PartReport
@@ -16,8 +17,13 @@ def report_of(store: str, parts: Mapping[str, PartReport]) -> Report:
         classes = Counter(_class_of(finding) for finding in findings)
         shown.append(Bars("Findings by class", "findings", dict(classes.most_common())))
         shown.append(_table(findings))
-    headline = f"{len(findings):,} findings" if findings else "Log, queues and index files agree"
-    return Report("verify", store, "bad" if findings else "good", headline, shown)
+    severity = worst_of(part.severity for part in parts.values())
+    unverified = [name for name, part in parts.items() if part.unverified]
+    headline = f"{severity.value}: {len(findings):,} findings" if findings else "Log, queues and index files agree"
+    if unverified and not findings:
+        headline = f"Nothing wrong seen; not verified: {', '.join(unverified)}"
+    light = "bad" if severity.is_alarm else "attention" if unverified else "good"
+    return Report("verify", store, light, headline, shown)
 
 
 def _notes(part: PartReport) -> dict[str, str]:
@@ -29,6 +35,9 @@ def _class_of(finding: Finding) -> str:
 
 
 def _table(findings: list[Finding]) -> Grid:
-    columns = [name.replace("_", " ") for name in Finding._fields]
-    rows = [["" if value is None else str(value) for value in finding] for finding in findings]
+    columns = ["severity", *(name.replace("_", " ") for name in Finding._fields)]
+    rows = [
+        [finding.severity.value, *("" if value is None else str(value) for value in finding)]
+        for finding in sorted(findings, key=lambda finding: bool(finding.follows))
+    ]
     return Grid("Findings", columns, rows)

@@ -1,17 +1,8 @@
-"""
-`verify`: hold a store's queues and index files against its log.
-
-Nothing is written. What does not fit is a finding: its place, what stands there, what should, and the likely cause;
-what a running broker has not come to yet is a number.
-"""
+"""`verify`: compare a store's queues and index files with its log, and the log with itself. Nothing is written."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from tempfile import gettempdir
-from typing import Any
 
 import click
 
@@ -27,94 +18,17 @@ from jobs.command.options import (
     report_option,
     store_options,
 )
-from jobs.console.exit_codes import ExitCode, worst
-from jobs.lake.findings import Finding
+from jobs.console.exit_codes import ExitCode
 from jobs.products.index.settings import UndecidedError, Wanted
-from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.report.of_verify import report_of
 from jobs.report.output import write_report
-from jobs.storage.local import Care
 from jobs.storage.locations import normalise
-from jobs.store.beside_broker import care_beside, check_room
-from jobs.store.ranges import DEFAULT_RANGE_SIZE
-from jobs.store.retention import begun_again
-from jobs.store.store import Store, list_store
-from jobs.store.workers import Workers
-from jobs.verify.findings import PartReport
-from jobs.verify.index import verify_index
-from jobs.verify.queues import verify_queues
+from jobs.store.beside_broker import care_beside
+from jobs.store.store import list_store
+from jobs.verify.run import Request, Verdict, verify
+from jobs.verify.text import verdict_lines
 
 _SHOWN = 20
-_SHARE_OF_LOG = 0.25  # of the log's size, what packed keys take at most where keys are usual
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a user asked for."""
-
-    store: str
-    commitlog: tuple[str, ...] = ()
-    wanted: Wanted = Wanted()  # noqa: RUF009 - a tuple
-    range_size: int = DEFAULT_RANGE_SIZE
-    scratch: str | None = None
-    care: Care | None = None  # how to read the store
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What all parts found."""
-
-    store: str
-    parts: Mapping[str, PartReport]
-
-    @property
-    def findings(self) -> list[Finding]:
-        """Everything that was found, part by part."""
-        return [finding for part in self.parts.values() for finding in part.findings]
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """A finding outweighs damage in the log, which `ingest` would quarantine."""
-        damaged = any(part.numbers.get("damaged_bytes") for part in self.parts.values())
-        return worst(
-            [
-                ExitCode.MISMATCH if self.findings else ExitCode.CLEAN,
-                ExitCode.DAMAGE if damaged else ExitCode.CLEAN,
-            ]
-        )
-
-    def describe(self) -> dict[str, Any]:
-        """Return the form that scripts read."""
-        return {
-            "store": self.store,
-            "findings": [finding._asdict() for finding in self.findings],
-            "numbers": {name: dict(part.numbers) for name, part in self.parts.items()},
-            "notes": {name: part.notes for name, part in self.parts.items()},
-        }
-
-
-def verify(request: Request, workers: Workers, options: Mapping[str, str]) -> Verdict:
-    """Return what is wrong with a store."""
-    care = request.care.shared_by(workers.width) if request.care else None
-    store = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
-    log_size = sum(segment.size for segment in store.segments)
-    check_room(store.root, request.scratch or gettempdir(), int(log_size * _SHARE_OF_LOG))
-    parts = {"queues": _queues, "index": _index}
-    return Verdict(
-        store.root, {name: begun_again(store, partial(part, request, workers)) for name, part in parts.items()}
-    )
-
-
-def _index(request: Request, workers: Workers, store: Store) -> PartReport:
-    return verify_index(workers, store, request.wanted, request.range_size, request.scratch)
-
-
-def _queues(request: Request, workers: Workers, store: Store) -> PartReport:
-    releases = known_releases(store, request.wanted.release)
-    report = verify_queues(workers, store, queue_rules(store, releases.value, request.wanted.conf), request.range_size)
-    names = ", then ".join(str(release) for _, release in releases.value)
-    report.notes.append(f"queues of release {names} ({releases.origin}: {releases.evidence})")
-    return report
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake verify /data/rocketmq/store\n  "
@@ -155,7 +69,7 @@ def command(  # noqa: PLR0913 - one argument an option
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
-    """Hold the queues and index files of STORE against its log; every difference is a finding."""
+    """Compare the queues and index files of STORE with its log, and the log with itself."""
     from jobs.launch.session import hadoop_options, spark_session
     from jobs.store.workers import SparkWorkers
 
@@ -175,7 +89,7 @@ def command(  # noqa: PLR0913 - one argument an option
     if as_json:
         click.echo(json.dumps(verdict.describe(), indent=1))
     elif not quiet:
-        click.echo(_text(verdict, limit))
+        click.echo("\n".join(verdict_lines(verdict, limit)))
     return verdict.exit_code
 
 
@@ -186,16 +100,3 @@ def _keep(lake: str, broker: str | None, request: Request, verdict: Verdict, opt
 
     store = list_store(request.store, commitlog=request.commitlog, options=options)
     record_findings(Lake(normalise(lake), options), store, broker, verdict.findings)
-
-
-def _text(verdict: Verdict, limit: int) -> str:
-    """Return the findings for people, the first ones only."""
-    findings = verdict.findings
-    lines = [verdict.store, *(f"  {finding.text}" for finding in findings[:limit])]
-    if len(findings) > limit:
-        lines.append(f"  … {len(findings) - limit} more findings (--limit, --json)")
-    for name, part in verdict.parts.items():
-        lines.append(f"  {name}: " + ", ".join(f"{key} {value}" for key, value in part.numbers.items()))
-        lines += [f"  {note}" for note in part.notes]
-    lines.append("  no findings" if not findings else f"  {len(findings)} findings")
-    return "\n".join(lines)

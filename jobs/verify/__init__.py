@@ -1,1 +1,1 @@
-"""What `verify` holds against the log: index and ConsumeQueue files, each explained or named as a finding."""
+"""What `verify` compares: the log with itself, queues and index files with the log; findings have causes."""

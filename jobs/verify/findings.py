@@ -1,10 +1,13 @@
-"""What one part of a verification found: findings, numbers, and notes."""
+"""What one part of a verification found: findings, facts, numbers, and notes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from jobs.lake.findings import Finding
+from jobs.console.severity import Severity, worst_of
+from jobs.lake.findings import INDEX, LOG, QUEUES, Finding
+
+_ORDER = (LOG, QUEUES, INDEX)
 
 
 @dataclass(slots=True)
@@ -12,5 +15,34 @@ class PartReport:
     """What one part found."""
 
     findings: list[Finding] = field(default_factory=list)
-    numbers: Mapping[str, Any] = field(default_factory=dict)  # what was looked at, what is behind
-    notes: list[str] = field(default_factory=list)  # what was assumed, and what could not be looked at
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # what was compared, what is behind
+    notes: list[str] = field(default_factory=list)  # what was assumed, and what could not be compared
+    facts: list[Finding] = field(default_factory=list)  # worth to be known, and nothing to be done
+    unverified: str = ""  # why the part could not be verified
+
+    @property
+    def severity(self) -> Severity:
+        """The worst of what was found."""
+        if self.unverified:
+            return worst_of([Severity.NOT_VERIFIED, *(finding.severity for finding in self.findings)])
+        behind = [Severity.BEHIND] if self.numbers.get("behind") else []
+        return worst_of([*behind, *(finding.severity for finding in self.findings)])
+
+
+class Group(NamedTuple):
+    """One cause, and what follows from it."""
+
+    cause: Finding
+    consequences: tuple[Finding, ...] = ()
+
+
+def grouped(findings: list[Finding]) -> list[Group]:
+    """Return findings under their causes: the log first, then queues, then index files."""
+    following: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if finding.follows:
+            following.setdefault(finding.follows, []).append(finding)
+    causes = sorted(
+        (finding for finding in findings if not finding.follows), key=lambda finding: _ORDER.index(finding.part)
+    )
+    return [Group(cause, tuple(following.get(cause.title, ()))) for cause in causes]

@@ -1,32 +1,34 @@
 """
-A store's index files, held against its log.
+A store's index files, compared with its log.
 
-A file that an undisturbed broker would not have written, but a restart, an expiry or a copy in flight explains, is told
-in a note: it was recomputed as that explanation demands, and is equal. Findings are what nothing explains, what is
-damaged, and what is missing.
+A file that an undisturbed broker would not have written, but that a restart, an expiry or a copy in flight explains, is
+named in a note: it was recomputed as that explanation demands, and is equal. Findings are what nothing explains, what
+is damaged, and what is missing. Entries of messages that the log has lost are consequences of the log's damage.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterator
 
-from jobs.lake.findings import Finding
+from jobs.lake.findings import INDEX, NOT_INDEXED, Finding
 from jobs.products.index.explanation import Explained, Explanation, Verdict, explain
 from jobs.products.index.settings import Settings, Wanted, settle
 from jobs.products.index.survivors import real_files
+from jobs.products.queues.settings import is_closed
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import broker_process
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import ListedLog
-from jobs.store.store import Store, StoredFile
+from jobs.store.store import Store
 from jobs.store.workers import Workers
 from jobs.verify.findings import PartReport
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.compare import Part
 from rmq_formats.store import Checkpoint, FileKind, decode_checkpoint
 
-PART = "index"
 MISSING_FILES = "missing_index_entries"
+LOST_MESSAGES = "entries_of_lost_messages"
+AHEAD_OF_LOG = "ahead_of_log"
 CHECKPOINT_TIME = "checkpoint_index_time"
 STALE_MS = 600_000  # of store time that a running broker's index may lag behind its log
 _ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@key@unique key@<offset>
@@ -57,13 +59,14 @@ def verify_index(
     files = real_files(store)
     notes = list(_notes_on_rocksdb(store))
     if not files:
-        notes.append("there are no index files (messageIndexEnable or indexFileWriteEnable is off, or they are lost)")
-        return PartReport(numbers={"files": 0}, notes=notes)
+        return _without_files(store, notes)
     settings = settle(store, files, wanted)
     with scratch_for(scratch_location, workers.options) as scratch:
         explanation = _explain(workers, store, settings, range_size, scratch)
         findings = [
             *(_finding(explained) for explained in explanation.files if _is_finding(explained)),
+            *_of_lost_messages(explanation, is_closed=is_closed(store)),
+            *_skips(explanation),
             *_gaps(explanation),
             *_behind(explanation, store),
             *_checkpoint_findings(explanation, store),
@@ -76,6 +79,20 @@ def verify_index(
             "keys": len(row), "messages": row.records, "behind": explanation.behind, "damaged_bytes": row.damage,
         }  # fmt: skip
     return PartReport(findings, numbers, notes)
+
+
+def _without_files(store: Store, notes: list[str]) -> PartReport:
+    """Return what it means that there are no index files: the checkpoint knows whether there were full ones."""
+    checkpoint = _checkpoint(store)
+    if notes or checkpoint is None or checkpoint.index_timestamp <= 0:
+        reason = "there are no index files: messageIndexEnable or indexFileWriteEnable is off, or they are lost"
+        return PartReport(numbers={"files": 0}, notes=notes, unverified=reason)
+    finding = Finding(
+        INDEX, MISSING_FILES, "index", None, "files", "none",
+        f"files up to store time {checkpoint.index_timestamp}, which the checkpoint has noted down",
+        "the index files were deleted or lost",
+    )  # fmt: skip
+    return PartReport([finding], {"files": 0}, notes)
 
 
 def _explain(workers: Workers, store: Store, settings: Settings, range_size: int, scratch: Scratch) -> Explanation:
@@ -93,12 +110,12 @@ def _finding(explained: Explained) -> Finding:
     cause = _CAUSES[explained.verdict]
     if not differences:
         return Finding(
-            PART, explained.verdict.name.lower(), f"index/{explained.real.name}", None, "", explained.detail, "", cause
+            INDEX, explained.verdict.name.lower(), f"index/{explained.real.name}", None, "", explained.detail, "", cause
         )
     first = differences[0]
     place = first.part if first.part is Part.HEADER else f"{first.part} {first.number}"
     return Finding(
-        PART,
+        INDEX,
         explained.verdict.name.lower(),
         f"index/{explained.real.name}",
         first.position,
@@ -110,10 +127,55 @@ def _finding(explained: Explained) -> Finding:
     )
 
 
+def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[Finding]:
+    """Yield the files with entries of messages that the log has lost: inside, or at the end of a closed store."""
+    for explained in explanation.files:
+        survivor = explained.survivor
+        if survivor is None or not explained.verdict.is_explained:
+            continue
+        header = explained.real.header
+        file = f"index/{explained.real.name}"
+        if survivor.lost:
+            offset = next(
+                max(start, header.begin_physical_offset)
+                for start, end in explanation.row.lost
+                if end > header.begin_physical_offset
+            )
+            yield Finding(
+                INDEX, LOST_MESSAGES, file, None, "entries", f"{survivor.lost} of messages that are not in the log", "",
+                "the log has lost them; all other entries are right", survivor.lost, offset,
+            )  # fmt: skip
+        if survivor.tail and is_closed:
+            yield Finding(
+                INDEX, AHEAD_OF_LOG, file, None, "entries", f"{survivor.tail} of messages after the log's end", "",
+                "the log lost its end after the broker had shut down in order, or the file is of a newer copy",
+                survivor.tail, header.end_physical_offset,
+            )  # fmt: skip
+
+
+def _skips(explanation: Explanation) -> Iterator[Finding]:
+    """Yield what is in no index file although the files before and after it are right."""
+    for explained in explanation.files:
+        survivor = explained.survivor
+        if survivor is None or not explained.verdict.is_explained:
+            continue
+        for skip in survivor.skips:
+            first, *_ = explanation.row.keys(skip.start, skip.start + 1)
+            last, *_ = explanation.row.keys(skip.start + skip.keys - 1, skip.start + skip.keys)
+            yield Finding(
+                INDEX, NOT_INDEXED, f"index/{explained.real.name}", explanation.geometry.entry_position(skip.entry),
+                f"entry {skip.entry}",
+                f"no entries for {skip.keys} keys of messages at offsets {first.physical_offset} to "
+                f"{last.physical_offset}", "",
+                "messageIndexEnable was false while these messages came; only a full rebuild brings them back, for "
+                "--lost-only keeps this file", skip.keys,
+            )  # fmt: skip
+
+
 def _gaps(explanation: Explanation) -> Iterator[Finding]:
     for name, keys in explanation.gaps:
         yield Finding(
-            PART, MISSING_FILES, f"index/{name}", None, "before this file", f"no entries for {keys} keys", "",
+            INDEX, MISSING_FILES, f"index/{name}", None, "before this file", f"no entries for {keys} keys", "",
             "index files were deleted or lost, or a restart did not index these messages again", keys,
         )  # fmt: skip
 
@@ -131,16 +193,15 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
     if (crashed or running) and last.store_timestamp - first.store_timestamp < STALE_MS:
         return
     yield Finding(
-        PART, MISSING_FILES, f"index/{explanation.files[-1].real.name}", None, "behind the last file",
+        INDEX, MISSING_FILES, f"index/{explanation.files[-1].real.name}", None, "after the last file",
         f"no entries for {behind} keys, from physical offset {first.physical_offset} on", "",
         "a crashed broker deleted its newest index files and did not index all of their messages again", behind,
     )  # fmt: skip
 
 
 def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Finding]:
-    """Hold the checkpoint's index time against the files: it is the end of the newest full one that has a successor."""
-    stored = next((file for file in store.other_files if file.about.kind is FileKind.CHECKPOINT), None)
-    checkpoint = _checkpoint(stored, store) if stored else None
+    """Compare the checkpoint's index time with the files: it is the end of the newest full one that has a successor."""
+    checkpoint = _checkpoint(store)
     if checkpoint is None:
         return
     full = [
@@ -158,28 +219,33 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
         "after a crash the broker would delete index files that are whole"
     )  # fmt: skip
     yield Finding(
-        PART, CHECKPOINT_TIME, "checkpoint", 16, "index_timestamp", str(time), str(full[-1] if full else 0), cause
+        INDEX, CHECKPOINT_TIME, "checkpoint", 16, "index_timestamp", str(time), str(full[-1] if full else 0), cause
     )
 
 
-def _checkpoint(stored: StoredFile, store: Store) -> Checkpoint | None:
+def _checkpoint(store: Store) -> Checkpoint | None:
+    """Return the broker's checkpoint; None where there is none, or a short one."""
+    stored = next((file for file in store.other_files if file.about.kind is FileKind.CHECKPOINT), None)
+    if stored is None:
+        return None
     with store.open(stored) as file:
         try:
             return decode_checkpoint(bytes(file.read(0, stored.size)))
         except FormatError:
-            return None  # a short checkpoint is the log's own problem
+            return None
 
 
 def _notes(explanation: Explanation, settings: Settings) -> Iterator[str]:
     for explained in explanation.files:
-        if explained.verdict.is_explained and explained.detail:
+        is_finding = explained.verdict in {Verdict.SKIPPED, Verdict.LOST_IN_LOG}
+        if explained.verdict.is_explained and explained.detail and not is_finding:
             yield f"index/{explained.real.name}: {explained.verdict}: {explained.detail}"
     yield f"index files of {settings.geometry.value} ({settings.geometry.origin}: {settings.geometry.evidence})"
     yield f"index rules {settings.rules.origin}: {settings.rules.evidence}"
 
 
 def _notes_on_rocksdb(store: Store) -> Iterator[str]:
-    """Say whether an index in RocksDB stands beside the files: its keys tell, the folder is in every newer store."""
+    """Say whether there is an index in RocksDB beside the files: its keys tell, the folder is in every newer store."""
     for file in store.other_files:
         if file.about.path.startswith("rocksdbstore/") and file.size:
             with store.open(file) as reader:

@@ -230,6 +230,17 @@ def has_right_crc(buffer: Bytes, at: int) -> bool:
 
 
 @compiled
+def find_wrong_bodies(buffer: Bytes, positions: Integers, numbers: Integers) -> int:
+    """Put the numbers of the records whose body has another CRC into *numbers*; return how many there are."""
+    count = 0
+    for number in range(positions.size):
+        if not has_right_crc(buffer, positions[number]):
+            numbers[count] = number
+            count += 1
+    return count
+
+
+@compiled
 def is_written(buffer: Bytes, at: int) -> bool:
     """Return whether a checked record is written to its last byte, as `is_settled` does."""
     _, _, _, _, properties, properties_end = record_parts(buffer, at)

@@ -12,7 +12,7 @@ import pytest
 from jobs.lake.findings import Finding
 from jobs.products.index.settings import Wanted
 from jobs.store.workers import OneByOne
-from jobs.verbs.verify import Request, verify
+from jobs.verify.run import Request, verify
 from rmq_formats.consumequeue.layout import UNIT
 from tests.oracle.conftest import Kills
 from tests.oracle.judge import (

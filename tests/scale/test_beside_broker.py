@@ -25,8 +25,8 @@ from jobs.store.beside_broker import DiskWouldFillError, broker_process, care_be
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
-from jobs.verbs.verify import Request as VerifyRequest
-from jobs.verbs.verify import verify
+from jobs.verify.run import Request as VerifyRequest
+from jobs.verify.run import verify
 
 ROOT = Path(__file__).parent.parent.parent
 MIB = 1 << 20

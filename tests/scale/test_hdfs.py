@@ -13,8 +13,8 @@ from jobs.rebuild.index import Request as RebuildRequest
 from jobs.rebuild.index import rebuild
 from jobs.storage import storage_of
 from jobs.store.workers import OneByOne
-from jobs.verbs.verify import Request as VerifyRequest
-from jobs.verbs.verify import verify
+from jobs.verify.run import Request as VerifyRequest
+from jobs.verify.run import verify
 from tests.scale.commands import Run, expected_rows, in_one_application, in_this_process
 from tests.scale.hdfs import Hdfs, hdfs
 from tests.scale.servers import ADDRESS, free_port

@@ -19,8 +19,8 @@ from jobs.lake.runs import HeldByOtherError
 from jobs.rebuild.index import Request as RebuildRequest
 from jobs.rebuild.index import rebuild
 from jobs.store.workers import OneByOne
-from jobs.verbs.verify import Request as VerifyRequest
-from jobs.verbs.verify import verify
+from jobs.verify.run import Request as VerifyRequest
+from jobs.verify.run import verify
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
 from tests.scale.commands import Run, expected_rows, in_this_process, rmq_lake

@@ -34,6 +34,8 @@ class Verdict(StrEnum):
     HISTORY = "history before the first segment"
     AHEAD = "copied while live: ahead of the log"
     GROWING = "written to while it was read"
+    SKIPPED = "keys left out"
+    LOST_IN_LOG = "messages that the log has lost"
     OVERWRITTEN = "two rolls in one millisecond: one file over another"
     OTHER_RULE = "other release's rule"
     TRUNCATED = "truncated"
@@ -57,7 +59,16 @@ class Verdict(StrEnum):
 
 
 _EXPLAINED = frozenset(
-    {Verdict.EQUAL, Verdict.RESTARTED, Verdict.HISTORY, Verdict.AHEAD, Verdict.GROWING, Verdict.OVERWRITTEN}
+    {
+        Verdict.EQUAL,
+        Verdict.RESTARTED,
+        Verdict.HISTORY,
+        Verdict.AHEAD,
+        Verdict.GROWING,
+        Verdict.SKIPPED,
+        Verdict.LOST_IN_LOG,
+        Verdict.OVERWRITTEN,
+    }
 )
 _DAMAGE = frozenset(
     {Verdict.TRUNCATED, Verdict.ZEROED, Verdict.HALF_WRITTEN, Verdict.BIT_DAMAGE, Verdict.HEADER_DAMAGE}
@@ -188,13 +199,22 @@ def _judge(  # noqa: PLR0913 - a file, and what it is held against
     return Explained(survivor.real, verdict, survivor, compared, detail)
 
 
-def _how_equal(survivor: Survivor, compared: Compared) -> tuple[Verdict, Survivor, Compared, str]:
+def _how_equal(  # noqa: PLR0911 - one a verdict
+    survivor: Survivor, compared: Compared
+) -> tuple[Verdict, Survivor, Compared, str]:
+    if survivor.skips:
+        keys = sum(skip.keys for skip in survivor.skips)
+        numbers = ", ".join(str(skip.entry) for skip in survivor.skips)
+        return Verdict.SKIPPED, survivor, compared, f"{keys} keys of the log are left out before entry {numbers}"
+    if survivor.lost:
+        detail = f"{survivor.lost} entries are of messages that the log has lost; the others are equal"
+        return Verdict.LOST_IN_LOG, survivor, compared, detail
     if survivor.head:
         return Verdict.HISTORY, survivor, compared, f"{survivor.head} entries are of messages before the log"
     if survivor.tail:
         return Verdict.AHEAD, survivor, compared, f"{survivor.tail} entries are of messages that the log does not hold"
-    if survivor.seams:
-        numbers = ", ".join(str(seam.entry) for seam in survivor.seams)
+    if survivor.repeats:
+        numbers = ", ".join(str(seam.entry) for seam in survivor.repeats)
         return Verdict.RESTARTED, survivor, compared, f"what was indexed before goes on at entry {numbers} once more"
     if survivor.relation is Relation.RESTARTED:
         offset = survivor.real.header.begin_physical_offset

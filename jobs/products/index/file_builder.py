@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from jobs.products.index.key_row import KEYS_AT_ONCE, KeySource, RowPart, read_keys
+from jobs.products.index.key_row import KEYS_AT_ONCE, OWN, KeySource, RowPart, read_keys
 from jobs.storage import AnyStorage, storage_of
 from jobs.storage.local import flush_directory, start_flush
 from jobs.storage.locations import is_local, join, local_path
@@ -66,15 +66,19 @@ class Recipe:
     @property
     def from_log(self) -> int:
         """How many of them the log proves."""
-        return self.entries - self.head - self.tail
+        return sum(part.keys for part in self.parts if part.file != OWN)
 
 
 def make(recipe: Recipe, write: Write) -> IndexHeader:
     """Build the file and hand its blocks to *write*, the header last."""
     builder = FileBuilder(recipe.geometry, RuleTable.of(recipe.rules), write, recipe.previous)
     _adopt(builder, recipe, 1, recipe.head)
-    for block in read_keys(recipe.source, recipe.parts):
-        builder.add(block)
+    for part in recipe.parts:
+        if part.file == OWN:
+            _adopt(builder, recipe, part.first, part.keys)
+            continue
+        for block in read_keys(recipe.source, [part]):
+            builder.add(block)
     _adopt(builder, recipe, recipe.entries - recipe.tail + 1, recipe.tail)
     return builder.finish(recipe.empty_index_count)
 

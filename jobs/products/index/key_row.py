@@ -11,7 +11,7 @@ Whoever needs the keys of a stretch again takes them from a scratch file, or dec
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 from uuid import uuid4
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from jobs.storage.scratch import Scratch
 from jobs.store.range_reader import RangeReader
-from jobs.store.ranges import Range
+from jobs.store.ranges import Range, holes
 from jobs.store.retention import ListedLog, read_what_stays
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
@@ -58,11 +58,19 @@ class Stretch(NamedTuple):
     last_record: int | None  # physical offset of the last record, with keys or without
     last_keyed: int | None  # of the last one with keys
     places: dict[int, Place]  # of the messages asked about; in this stretch's own numbers
-    damage: int  # bytes that are no record
+    damaged: tuple[tuple[int, int], ...]  # from and to of bytes that are no record
+
+    @property
+    def damage(self) -> int:
+        """How many bytes are no record."""
+        return sum(end - start for start, end in self.damaged)
+
+
+OWN = ""  # in place of a stretch's file: entries that the log does not hold, taken from the index file itself
 
 
 class RowPart(NamedTuple):
-    """Consecutive keys of one stretch."""
+    """Consecutive keys of one stretch; or, of no stretch (`OWN`), consecutive entries of the index file itself."""
 
     file: str
     first: int
@@ -149,6 +157,7 @@ class KeyRow:
     source: KeySource
     stretches: tuple[Stretch, ...]
     start_offset: int  # of the log
+    gaps: tuple[tuple[int, int], ...] = ()  # offsets that no file of the log holds
     _ends: tuple[int, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -168,6 +177,11 @@ class KeyRow:
     def damage(self) -> int:
         """How many bytes of the log are no record and never will be."""
         return sum(stretch.damage for stretch in self.stretches)
+
+    @cached_property
+    def lost(self) -> list[tuple[int, int]]:
+        """From and to of what the log has lost, ascending: its gaps, and its bytes that are no record."""
+        return _merged([*self.gaps, *(range_ for stretch in self.stretches for range_ in stretch.damaged)])
 
     @property
     def ends_without_keys(self) -> bool:
@@ -218,7 +232,18 @@ def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratc
     task = partial(collect_range, rules=rules, scratch=scratch, asked=tuple(sorted(set(asked))))
     outcomes = read_what_stays(workers, log, task, lambda stretch: scratch.delete(stretch.file))
     start = outcomes[0].range.start_offset if outcomes else max((range_.end_offset for range_ in log.ranges), default=0)
-    return KeyRow(ScratchKeys(scratch), tuple(outcome.payload for outcome in outcomes), start)
+    gaps = tuple((first, last) for _, first, last in holes(log.store.segments) if first >= start)
+    return KeyRow(ScratchKeys(scratch), tuple(outcome.payload for outcome in outcomes), start, gaps)
+
+
+def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def collect_range(
@@ -248,7 +273,8 @@ class KeyCollector:
         self._asked = asked
         self._from_offset = from_offset
         self._write = write
-        self._keys = self._records = self._damage = 0
+        self._keys = self._records = 0
+        self._damaged: list[tuple[int, int]] = []
         self._last_record: int | None = None
         self._last_keyed: int | None = None
         self._places: dict[int, Place] = {}
@@ -256,7 +282,8 @@ class KeyCollector:
     def add(self, item: Records | Piece) -> None:
         """Take the next records, or what stands between them."""
         if isinstance(item, Piece):
-            self._damage += item.size if item.kind is PieceKind.DAMAGE else 0
+            if item.kind is PieceKind.DAMAGE:
+                self._damaged.append((item.offset, item.end))
             return
         if not len(item.positions):
             return
@@ -280,7 +307,8 @@ class KeyCollector:
 
     def stretch(self, file: str) -> Stretch:
         """Return what the range was; *file* is where its keys are."""
-        return Stretch(file, self._keys, self._records, self._last_record, self._last_keyed, self._places, self._damage)
+        damaged = tuple(_merged(self._damaged))
+        return Stretch(file, self._keys, self._records, self._last_record, self._last_keyed, self._places, damaged)
 
 
 def _starts(records: Records, wanted: Sequence[int]) -> list[int]:

@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from jobs.products.index.file_builder import RealFile
-from jobs.products.index.key_row import KeyRow, Place, RowPart
+from jobs.products.index.key_row import OWN, KeyRow, Place, RowPart
 from jobs.products.index.placement import Anchor
 from jobs.store.store import Store
 from rmq_formats.indexfile.file import time_diff_s
@@ -22,7 +22,7 @@ from rmq_formats.indexfile.lookup import IndexReader
 
 COMPARED = 64  # entries that are compared to find a file's place
 COMPARED_AGAIN = 8  # entries that are compared to find where a file goes on after a restart
-MOST_SEAMS = 8
+MOST_SEAMS = 64
 
 
 @unique
@@ -37,10 +37,24 @@ class Relation(StrEnum):
 
 
 class Seam(NamedTuple):
-    """A restart inside a file: entries from number *entry* on are keys from number *start* on."""
+    """
+    A place inside a file where the broker went on elsewhere: entries from number *entry* on are keys from *start* on.
+
+    Of messages that the log has lost there are no keys: then the entries are the file's own, and *start* is the number
+    of the first key after them.
+    """
 
     entry: int
     start: int
+    is_lost: bool = False
+
+
+class Skip(NamedTuple):
+    """Keys of the log that a file should have and has not: *keys* from number *start* on, before entry *entry*."""
+
+    entry: int
+    start: int
+    keys: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +71,55 @@ class Survivor:
     seams: tuple[Seam, ...] = ()
 
     @property
-    def end(self) -> int:
-        """The number of the key behind its last one."""
-        last = self.seams[-1] if self.seams else Seam(1, self.start)
-        return last.start + self.real.header.entry_count - last.entry + 1
-
-    def parts(self, row: KeyRow) -> list[RowPart]:
-        """Return the keys that the log has of the file, in the order of its entries."""
+    def _runs(self) -> list[tuple[Seam, int]]:
+        """Its runs of entries, each with the number of the entry after it; head and tail are no part of them."""
         begins = [Seam(self.head + 1, max(self.start, 0)), *self.seams]
         ends = [*(seam.entry for seam in self.seams), self.real.header.entry_count - self.tail + 1]
-        spans = ((seam.start, seam.start + end - seam.entry) for seam, end in zip(begins, ends, strict=True))
-        return [part for start, end in spans for part in row.parts(start, end)]
+        return list(zip(begins, ends, strict=True))
+
+    @property
+    def end(self) -> int:
+        """The number of the key after its last one."""
+        last = self.seams[-1] if self.seams else Seam(1, self.start)
+        return last.start if last.is_lost else last.start + self.real.header.entry_count - last.entry + 1
+
+    @property
+    def lost(self) -> int:
+        """How many entries are of messages that the log has lost."""
+        return sum(end - seam.entry for seam, end in self._runs if seam.is_lost)
+
+    @property
+    def skips(self) -> list[Skip]:
+        """Keys that the broker did not put into the file, between two that it did."""
+        found = []
+        (before, end), *_ = runs = self._runs
+        for seam, stop in runs[1:]:
+            reached = before.start if before.is_lost else before.start + end - before.entry
+            if seam.start > reached:
+                found.append(Skip(seam.entry, reached, seam.start - reached))
+            before, end = seam, stop
+        return found
+
+    @property
+    def repeats(self) -> list[Seam]:
+        """Where keys that it has already begin once more, after a restart."""
+        found = []
+        (before, end), *_ = runs = self._runs
+        for seam, stop in runs[1:]:
+            if not before.is_lost and not seam.is_lost and seam.start < before.start + end - before.entry:
+                found.append(seam)
+            before, end = seam, stop
+        return found
+
+    def parts(self, row: KeyRow) -> list[RowPart]:
+        """Return the keys that the log has of the file, in the order of its entries, and its own where it has none."""
+        found = []
+        for seam, end in self._runs:
+            if seam.is_lost:
+                found.append(RowPart(OWN, seam.entry, end - seam.entry))
+            else:
+                found += row.parts(seam.start, seam.start + end - seam.entry)
+        return found
 
     def anchor(self, geometry: Geometry) -> Anchor:
         """Return its place for planning."""
@@ -108,6 +160,17 @@ def asked_offsets(files: Sequence[RealFile]) -> list[int]:
     return sorted({o for file in files for o in (file.header.begin_physical_offset, file.header.end_physical_offset)})
 
 
+class _Lost(NamedTuple):
+    """Entries of messages that the log has lost, and the number of the first key after them."""
+
+    entry: int
+    entries: int
+    key: int
+
+
+NOTHING_FITS = IndexHeader()
+
+
 class Placing:
     """Finds the place of one file after the other."""
 
@@ -128,17 +191,33 @@ class Placing:
         with self._store.open(real) as file:
             reader = IndexReader(file.read, self._geometry, real.location)
             count = real.header.entry_count
-            head = _first_at_or_behind(reader, count, self._row.start_offset)
+            head = _first_at_or_after(reader, count, self._row.start_offset)
             entries = [reader.entry(number) for number in range(1, min(count, COMPARED) + 1)]
             begins = self._row.place(real.header.begin_physical_offset)
             if count and head == count:
                 return Survivor(real, -count, Relation.BEFORE_LOG, None, head, 0, None)
-            start = -head if head else self._start(entries, begins, before)
+            lost = self._lost(reader, head, count)
+            if lost and lost[0].entry == head + 1 and not head:
+                begins, start = None, lost[0].key
+            else:
+                start = -head if head else self._start(entries, begins, before)
             found = Survivor(real, start, self._relation(start, before), None, head, 0, None if head else begins)
-            found = replace(found, seams=self._seams(reader, found))
-        if not head:
-            found = replace(found, previous=self._previous(found, entries, before))
+            found = replace(found, seams=self._seams(reader, found, lost))
+        if not head and not (found.seams and found.seams[0].entry == 1):
+            found = self._with_previous(found, entries, before)
         return self._with_tail(found)
+
+    def _lost(self, reader: IndexReader, head: int, count: int) -> list["_Lost"]:
+        """Return the entries of messages that the log has lost."""
+        found = []
+        header = reader.header
+        for start, end in self._row.lost:
+            if end <= header.begin_physical_offset or start > header.end_physical_offset:
+                continue
+            first, after = (max(_first_at_or_after(reader, count, offset), head) for offset in (start, end))
+            if first < after:
+                found.append(_Lost(first + 1, after - first, self._row.find(start)))
+        return found
 
     def _start(self, entries: Sequence[IndexEntry], begins: Place | None, before: Survivor | None) -> int:
         """Return the number of the key that the first entry is."""
@@ -164,14 +243,34 @@ class Placing:
             return Relation.CONTINUED
         return Relation.BEHIND_GAP if start > before.end else Relation.RESTARTED
 
-    def _seams(self, reader: IndexReader, found: Survivor) -> tuple[Seam, ...]:
+    def _seams(self, reader: IndexReader, found: Survivor, lost: Sequence["_Lost"]) -> tuple[Seam, ...]:
         """Return where the broker went on elsewhere in the log inside of the file; nothing if that explains nothing."""
         seams: list[Seam] = []
         count, number, start = found.real.header.entry_count, found.head + 1, max(found.start, 0)
+        for gap in [*lost, _Lost(count + 1, 0, len(self._row))]:
+            more = self._seams_until(reader, number, start, gap.entry - 1)
+            if more is None or len(seams) + len(more) > MOST_SEAMS:
+                return ()
+            seams += more
+            if not gap.entries:
+                break
+            seams.append(Seam(gap.entry, gap.key, is_lost=True))
+            number, start = gap.entry + gap.entries, gap.key
+            if number <= count:
+                again = self._find_again(reader, number, count) if start < len(self._row) else None
+                if again is None and start < len(self._row):
+                    return ()
+                start = start if again is None else again
+                seams.append(Seam(number, start))
+        return tuple(seams)
+
+    def _seams_until(self, reader: IndexReader, number: int, start: int, end: int) -> list[Seam] | None:
+        """Return the seams among entries *number* to *end*, of which the first is key *start*; None without a sense."""
+        seams: list[Seam] = []
         while len(seams) < MOST_SEAMS:
-            last = min(count, number - 1 + len(self._row) - start)
+            last = min(end, number - 1 + len(self._row) - start)
             if last < number or self._is_same(reader, last, start + last - number):
-                return tuple(seams)
+                return seams
             right, wrong = number - 1, last
             while wrong - right > 1:
                 middle = (right + wrong) // 2
@@ -179,12 +278,12 @@ class Placing:
                     right = middle
                 else:
                     wrong = middle
-            again = self._find_again(reader, wrong, count) if wrong > number else None
+            again = self._find_again(reader, wrong, end) if wrong > number else None
             if again is None:
-                return ()
+                return None
             seams.append(Seam(wrong, again))
             number, start = wrong, again
-        return ()
+        return None
 
     def _is_same(self, reader: IndexReader, number: int, key: int) -> bool:
         keys = self._row.keys(key, key + 1)
@@ -199,18 +298,34 @@ class Placing:
         best = max(candidates, key=lambda start: self._matching(start, entries), default=first)
         return best if self._matching(best, entries) else None
 
-    def _previous(self, found: Survivor, entries: Sequence[IndexEntry], before: Survivor | None) -> IndexHeader | None:
-        """Return the end that the first entry's seconds were counted from, among those it may have been."""
+    def _with_previous(self, found: Survivor, entries: Sequence[IndexEntry], before: Survivor | None) -> Survivor:
+        """
+        Return the file with the end that its first entry's seconds were counted from, among those it may have been.
+
+        Where the log has lost the message before, that may be none of them: then the first entry is believed.
+        """
         candidates = list(self._may_be_before(found, before))
         keys = self._row.keys(found.start, found.start + 1)
         if not entries or not keys:
-            return candidates[0]
+            return replace(found, previous=candidates[0])
         time = keys[0].store_timestamp
         fits = (
             header for header in candidates
             if time_diff_s(max(header.end_timestamp, 0) if header else 0, time) == entries[0].time_diff_s
         )  # fmt: skip
-        return next(fits, candidates[0])
+        previous = next(fits, NOTHING_FITS)
+        if previous is not NOTHING_FITS:
+            return replace(found, previous=previous)
+        if self._has_lost_before(found.start) and found.start < len(self._row):
+            begins = [Seam(1, found.start, is_lost=True), Seam(2, found.start + 1)]
+            return replace(found, seams=(*begins, *found.seams))
+        return replace(found, previous=candidates[0])
+
+    def _has_lost_before(self, start: int) -> bool:
+        """Return whether the log has lost something between key number *start* and the one before it."""
+        first = self._row.keys(start - 1, start)[0].physical_offset if start > 0 else -1
+        (key,) = self._row.keys(start, start + 1)
+        return any(first < lost < key.physical_offset for lost, _ in self._row.lost)
 
     def _may_be_before(self, found: Survivor, before: Survivor | None) -> Iterator[IndexHeader | None]:
         key_before = header_before(self._row, found.start)
@@ -223,7 +338,7 @@ class Placing:
         yield None
 
     def _with_tail(self, found: Survivor) -> Survivor:
-        missing = found.end - len(self._row)
+        missing = 0 if found.seams and found.seams[-1].is_lost else found.end - len(self._row)
         return replace(found, tail=min(max(missing, 0), found.real.header.entry_count - found.head))
 
 
@@ -249,7 +364,7 @@ def _candidates(begins: Place | None, before: Survivor | None) -> Iterator[int]:
         yield from range(begins.first, begins.first + max(begins.keys, 1))
 
 
-def _first_at_or_behind(reader: IndexReader, count: int, offset: int) -> int:
+def _first_at_or_after(reader: IndexReader, count: int, offset: int) -> int:
     """Return how many of the entries, which ascend, are of messages before *offset*."""
     low, high = 0, count
     while low < high:

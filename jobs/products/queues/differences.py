@@ -1,4 +1,4 @@
-"""What is not as the log says, queue by queue: found by the join, told by `verify`."""
+"""What is not as the log says, queue by queue: found by the join, reported by `verify`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +12,7 @@ class DifferenceKind(StrEnum):
     """The classes; scripts branch on these."""
 
     DANGLING = "dangling_unit"
+    LOST_RECORD = "unit_of_lost_record"
     DAMAGED_RECORD = "unit_of_damaged_record"
     BEHIND_LOG = "unit_behind_log"
     WRONG_SIZE = "wrong_size"
@@ -30,6 +31,7 @@ class DifferenceKind(StrEnum):
     CORRUPT = "corrupt_unit"
     RESTARTED = "queue_restarted"
     DROPPED = "dropped_record"
+    DELETED_TOPIC = "deleted_topic"  # no fault: messages of a topic that was deleted and created again
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Difference:
     field: str = "unit"
     times: int = 1
     shift: int = 0  # by how much the unit's place differs from its queue offset
+    log_offset: int | None = None  # the place in the log that the first of them is about
 
     def joined(self, other: "Difference") -> "Difference | None":
         """Return both as one, if *other* goes on where this ends."""

@@ -27,7 +27,7 @@ from jobs.products.queues.unmatched import Bounds, Remainder, Settled, settle, u
 from jobs.store.chain import Outcome, watermark
 from jobs.store.queue_ends import EVERYTHING, Look, look
 from jobs.store.queue_files import StoredQueue, chunks
-from jobs.store.ranges import DEFAULT_RANGE_SIZE, Range, plan_ranges
+from jobs.store.ranges import DEFAULT_RANGE_SIZE, Range, holes, plan_ranges
 from jobs.store.retention import confirm_gone, gone_ranges
 from jobs.store.store import Store
 from jobs.store.units import units_of
@@ -57,6 +57,8 @@ class Joined:
     differences: list[Difference] = field(default_factory=list)
     without_queue: dict[QueueName, int] = field(default_factory=dict)
     first_without: dict[QueueName, int] = field(default_factory=dict)
+    last_without: dict[QueueName, int] = field(default_factory=dict)
+    beginnings: dict[QueueName, int] = field(default_factory=dict)  # where the messages of a queue begin in the log
     watermarks: dict[QueueName, int] = field(default_factory=dict)
     ends: dict[QueueName, int] = field(default_factory=dict)  # position behind the last unit that means something
     written: list[Action] = field(default_factory=list)  # files of rows
@@ -132,7 +134,8 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     joined = _sum(seen, [*log.before, *matches], log.end)
     # A run takes no unit that is newer than its log; to verify a store is to look at every one.
     limit = seen.dispatched if write is None else joined.dispatched
-    bounds = Bounds(log.start, log.end, limit, is_closed(store), tuple(log.gone))
+    gaps = tuple((start, end) for _, start, end in holes(store.segments))
+    bounds = Bounds(log.start, log.end, limit, is_closed(store), tuple(log.gone), gaps)
     remainders = list(_remainders(seen, matches, log.before, joined, limit))
     parts = [remainders[at : at + _QUEUES_A_TASK] for at in range(0, len(remainders), _QUEUES_A_TASK)]
     open_offsets = [offset for part in workers.map(parts, partial(_unresolved, bounds=bounds)) for offset in part]
@@ -157,6 +160,7 @@ def _sum(seen: Look, matches: Sequence[RangeMatches], log_end: int) -> Joined:
         for name, count in part.without_queue.items():
             joined.without_queue[name] = joined.without_queue.get(name, 0) + count
             joined.first_without.setdefault(name, part.first_without[name])
+            joined.last_without[name] = part.last_without[name]
     return joined
 
 
@@ -259,3 +263,4 @@ def _add(joined: Joined, settled: Settled) -> None:
     joined.ahead += settled.ahead
     joined.misplaced += settled.misplaced
     joined.differences += settled.differences
+    joined.beginnings[settled.queue.name] = settled.beginning

@@ -20,6 +20,7 @@ from jobs.products.queues.join import Joined, Log, finish
 from jobs.products.queues.range_matcher import Matcher, Matching, RangeMatches
 from jobs.products.queues.rows import Status, batches_of
 from jobs.products.queues.settings import queue_rules
+from jobs.products.queues.topics import topic_table
 from jobs.store.chain import Outcome
 from jobs.store.queue_ends import Look, look
 from jobs.store.ranges import Range
@@ -40,7 +41,8 @@ def start(run: Run, state: State | None) -> "StartedQueues":
     from_offset = max(taken_to, run.store.start_offset)
     # Queues may have been deleted since; what was dispatched stays so.
     seen = seen._replace(dispatched=max(seen.dispatched, from_offset))
-    matching = Matching(rules, seen.queues, from_offset, seen.dispatched, with_rows=True, takes=takes)
+    topics = topic_table(run.store)
+    matching = Matching(rules, seen.queues, from_offset, seen.dispatched, with_rows=True, takes=takes, topics=topics)
     boundary = max(_boundary(state), run.store.start_offset)
     return StartedQueues(run, state, seen, matching, taken_to, boundary)
 
@@ -129,9 +131,9 @@ def _match_kept(output: Output, matching: Matching, kept: Iterable[Records]) -> 
     for group in kept:
         matcher.add(group)
     matches, blocks, tags = matcher.finish()
-    matches.left_over, matches.without_queue, matches.first_without = [], {}, {}
+    matches.left_over, matches.without_queue, matches.first_without, matches.last_without = [], {}, {}, {}
     matches.expected = int(matches.counts.sum())
-    there = [block for block in blocks if block.status is not Status.MISSING]
+    there = [block for block in blocks if block.status not in {Status.MISSING, Status.DELETED}]
     return matches, output.write(CONSUME_QUEUE, "gone", batches_of(there, tags))
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.rows import RowBlock, Status
+from jobs.products.queues.topics import TopicTable
 from jobs.store.queue_ends import EVERYTHING
 from jobs.store.queue_files import StoredQueue
 from jobs.store.tag_extensions import stored_tags_codes
@@ -39,6 +40,7 @@ class Matching:
     to_offset: int = EVERYTHING
     with_rows: bool = False
     takes: Callable[[str], bool] | None = None  # chooses topics
+    topics: TopicTable = TopicTable()  # noqa: RUF009 - a tuple; says which topics were deleted
 
 
 class LeftOver(NamedTuple):
@@ -59,6 +61,7 @@ class RangeMatches:
     left_over: list[LeftOver]
     without_queue: dict[QueueName, int]  # how many units belong to queues that have no files
     first_without: dict[QueueName, int]  # physical offset of the first of them
+    last_without: dict[QueueName, int]  # and of the last
     differences: list[Difference]
     expected: int
     taken_to: int | None = None  # where the last record ends that was taken
@@ -88,7 +91,7 @@ class Matcher:
         packed = self.collector.finish()
         numbers = _numbers(self._matching.queues)
         stretches: list[tuple[int, int, int]] = []
-        matches = RangeMatches(*_arrays([]), [], {}, {}, [], int(packed.units.size), self._taken_to)
+        matches = RangeMatches(*_arrays([]), [], {}, {}, {}, [], int(packed.units.size), self._taken_to)
         blocks: list[RowBlock] = []
         for name, place in packed.queues():
             if self._matching.takes is not None and not self._matching.takes(name.topic):
@@ -99,8 +102,10 @@ class Matcher:
             if number is None:
                 matches.without_queue[name] = int(units.size)
                 matches.first_without[name] = int(units["physical_offset"][0])
+                matches.last_without[name] = int(units["physical_offset"][-1])
                 if self._matching.with_rows:
-                    blocks.append(_block(name, units, tags, Status.MISSING))
+                    is_deleted = self._matching.topics.is_deleted(name.topic)
+                    blocks.append(_block(name, units, tags, Status.DELETED if is_deleted else Status.MISSING))
                 continue
             queue = self._matching.queues[number]
             found, differences = match(queue, units) if name.kind is QueueKind.PLAIN else (None, [])

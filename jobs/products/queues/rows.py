@@ -21,6 +21,7 @@ class Status(StrEnum):
     DANGLING = "dangling"
     EXPIRED = "expired"
     MISSING = "missing"
+    DELETED = "deleted"
 
 
 SCHEMA = pa.schema(CONSUME_QUEUE.columns)

@@ -155,8 +155,14 @@ def is_closed(store: Store) -> bool:
 
 
 def has_rocksdb_queues(store: Store) -> bool:
-    """Tell whether the queues are in RocksDB (storeType=defaultRocksDB), which is not read here."""
+    """Return whether the queues are in RocksDB alone, which is not read here: beside files they are a second copy."""
+    return may_have_rocksdb_queues(store) and not store.queue_files
+
+
+def may_have_rocksdb_queues(store: Store) -> bool:
+    """Return whether there are queues in RocksDB, maybe beside others in files."""
     return any(
-        file.about.kind is FileKind.ROCKSDB and file.about.path.startswith("consumequeue/")
+        file.about.path.startswith("consumequeue_rocksdb/")
+        or (file.about.kind is FileKind.ROCKSDB and file.about.path.startswith("consumequeue/"))
         for file in store.other_files
     )

@@ -14,7 +14,7 @@ from jobs.rebuild import index as rebuilding
 from jobs.store.queue_ends import _look_at_all
 from jobs.store.workers import OneByOne, Workers
 from jobs.verbs import rebuild_consumequeue
-from jobs.verbs.verify import Request, Verdict, verify
+from jobs.verify.run import Request, Verdict, verify
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import release_of
 from tests.support.meanwhile import Meanwhile, followed

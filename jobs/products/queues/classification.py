@@ -1,0 +1,156 @@
+"""
+What an unmatched unit, or a record without a unit, is: pure functions of what is stored and what is known.
+
+Nothing is read here. `unmatched` reads what these functions ask for and turns their answers into differences and rows.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+from jobs.products.queues.differences import Difference, DifferenceKind
+from jobs.products.queues.records_at import DAMAGED, GONE, RecordAt
+from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
+from rmq_formats.consumequeue.unit import QueueKind, QueueName
+
+BAD_PLACES = frozenset(
+    {
+        DifferenceKind.DANGLING,
+        DifferenceKind.LOST_RECORD,
+        DifferenceKind.DAMAGED_RECORD,
+        DifferenceKind.BEHIND_LOG,
+        DifferenceKind.FOREIGN,
+        DifferenceKind.HIDDEN_RECORD,
+        DifferenceKind.DUPLICATE,
+        DifferenceKind.CORRUPT,
+        DifferenceKind.BLANK_INSIDE,
+        DifferenceKind.HOLE,
+        DifferenceKind.MISSING_FILE,
+    }
+)
+_SHOWN = 4
+
+
+class OddUnit(NamedTuple):
+    """A unit that is at no record's address."""
+
+    position: int
+    physical_offset: int
+    size: int
+    tags_code: int
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether nothing is stored there."""
+        return not (self.physical_offset or self.size or self.tags_code)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether it is what a broker writes before a queue's first unit."""
+        return (self.physical_offset, self.size, self.tags_code) == (0, PRE_BLANK_SIZE, 0)
+
+    @property
+    def text(self) -> str:
+        """Its fields in words."""
+        return f"offset {self.physical_offset}, size {self.size}, tags code {self.tags_code}"
+
+
+class Answer(NamedTuple):
+    """What a unit is: a difference, or none; and the fields of its record that it contradicts."""
+
+    kind: DifferenceKind | None
+    text: str = ""
+    wrong: tuple[str, ...] = ()
+
+
+def without_meaning(unit: OddUnit, *, has_file: bool) -> Answer | None:
+    """Return what a unit is that leads nowhere; None for one that leads to a place in the log."""
+    if unit.is_zero and has_file:
+        return Answer(DifferenceKind.HOLE, "zeros")
+    if unit.is_zero:
+        return Answer(DifferenceKind.MISSING_FILE, "no file")
+    if unit.is_blank:
+        return Answer(DifferenceKind.BLANK_INSIDE, "a blank")
+    if unit.physical_offset < 0 or unit.size <= 0:
+        return Answer(DifferenceKind.CORRUPT, unit.text)
+    return None
+
+
+def without_record(
+    unit: OddUnit, found: str | None, log_end: int, gaps: Sequence[tuple[int, int]], *, is_closed: bool
+) -> Answer | None:
+    """Return what a unit is whose record was not found; None for one whose record was deleted with its segment."""
+    if found == GONE:
+        return None
+    if unit.physical_offset >= log_end:
+        return Answer(DifferenceKind.BEHIND_LOG if is_closed else None, unit.text)
+    if any(start <= unit.physical_offset < end for start, end in gaps):
+        return Answer(DifferenceKind.LOST_RECORD, unit.text)
+    return Answer(DifferenceKind.DAMAGED_RECORD if found == DAMAGED else DifferenceKind.DANGLING, unit.text)
+
+
+def by_record(unit: OddUnit, queue: QueueName, record: RecordAt) -> Answer:
+    """Return what a unit is whose record has its own unit elsewhere, or none."""
+    if not record.units:
+        return Answer(DifferenceKind.HIDDEN_RECORD, unit.text, ("transaction_type",))
+    own = next((expected for expected in record.units if expected.queue == queue), None)
+    if own is None:
+        other = record.units[0].queue
+        wrong = tuple(name for name in ("topic", "queue_id") if getattr(other, name) != getattr(queue, name))
+        return Answer(DifferenceKind.FOREIGN, f"{unit.text}: a record of {other.topic} {other.queue_id}", wrong)
+    if own.queue_offset != unit.position and queue.kind is QueueKind.PLAIN:
+        text = f"{unit.text}: the record of queue offset {own.queue_offset}"
+        return Answer(DifferenceKind.DUPLICATE, text, ("queue_offset",))
+    return Answer(None)
+
+
+class Place(NamedTuple):
+    """What is known of the place where a record's unit should be."""
+
+    has_file: bool
+    is_in_gap: bool  # no record claims the place
+    is_empty: bool  # zeros are stored there
+
+
+def of_missing(kind: QueueKind, physical_offset: int, beginning: int, place: Place) -> DifferenceKind:
+    """Return why a record has no unit; messages before the *beginning* of the queue are of a deleted topic."""
+    if kind is QueueKind.BATCH:
+        return DifferenceKind.MISSING
+    if physical_offset < beginning:
+        return DifferenceKind.DELETED_TOPIC
+    if not place.has_file:
+        return DifferenceKind.MISSING_FILE
+    return DifferenceKind.MISSING if place.is_in_gap or place.is_empty else DifferenceKind.DROPPED
+
+
+def displaced_runs(displaced: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Yield runs of (position, queue offset) whose positions follow each other."""
+    run: list[tuple[int, int]] = []
+    for place in sorted(displaced):
+        if run and place[0] != run[-1][0] + 1:
+            yield run
+            run = []
+        run.append(place)
+    if run:
+        yield run
+
+
+def of_displaced(queue: QueueName, run: Sequence[tuple[int, int]]) -> Iterator[Difference]:
+    """Yield what a run of displaced units is: exchanged with each other, or shifted."""
+    if sorted(queue_offset for _, queue_offset in run) == [position for position, _ in run]:
+        text = ", ".join(str(queue_offset) for _, queue_offset in run[:_SHOWN])
+        yield Difference(
+            DifferenceKind.OUT_OF_ORDER, queue, run[0][0], f"queue offsets {text}", "ascending", times=len(run)
+        )
+        return
+    for position, queue_offset in run:
+        kind = DifferenceKind.RESTARTED if queue_offset == 0 else DifferenceKind.MISPLACED
+        found, expected = f"the unit of queue offset {queue_offset}", f"of {position}"
+        yield Difference(kind, queue, position, found, expected, shift=position - queue_offset)
+
+
+def follows(shifted: Difference, missing: Collection[int], bad: Collection[int]) -> bool:
+    """Return whether units are out of place only because some before them are lost, or too many."""
+    shift = shifted.shift
+    if shift < 0:
+        return all(shifted.position + number in missing for number in range(-shift))
+    return all(shifted.position - 1 - number in bad for number in range(shift))

@@ -1,0 +1,44 @@
+"""
+Which topics of a log the broker has deleted.
+
+`deleteTopic` removes the topic's entry in `config/topics.json` and its queue folders; its messages stay in the log for
+as long as their segments live, and no broker makes their units again. That is no damage.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from jobs.products.queues.settings import read_config
+from jobs.store.store import Store
+from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
+
+# Topics that brokers of some releases use without an entry in the table.
+_SYSTEM = ("rmq_sys_", "RMQ_SYS_", "%LMQ%", SCHEDULE_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC", "CID_RMQ_SYS_")
+
+
+class TopicTable(NamedTuple):
+    """The topics that the broker knows; None where there is no table, or one that contradicts the queue folders."""
+
+    listed: frozenset[str] | None = None
+    with_queues: frozenset[str] = frozenset()
+
+    def is_deleted(self, topic: str) -> bool:
+        """Return whether the broker has deleted a topic that the log has messages of."""
+        if self.listed is None or topic.startswith(_SYSTEM):
+            return False
+        return topic not in self.listed and topic not in self.with_queues
+
+
+def topic_table(store: Store) -> TopicTable:
+    """Return the broker's table of topics; an old copy of it, which lacks topics that have queues, says nothing."""
+    table = (read_config(store, "topics.json") or {}).get("topicConfigTable")
+    with_queues = frozenset(file.about.topic for file in store.queue_files if file.about.topic)
+    if not isinstance(table, dict) or not table:
+        return TopicTable(None, with_queues)
+    listed = frozenset(table)
+    is_old = any(topic not in listed for topic in _plain(with_queues))
+    return TopicTable(None if is_old else listed, with_queues)
+
+
+def _plain(topics: Iterable[str]) -> Iterable[str]:
+    return (topic for topic in topics if not topic.startswith(_SYSTEM))

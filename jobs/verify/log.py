@@ -1,0 +1,250 @@
+"""
+The log itself: what of it is missing, damaged, unreadable, or has a body that is not what was sent.
+
+`LogWatch` looks at the records on their way to the part that reads the log anyway, so the log is not read once more.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from jobs.lake.findings import CUT_SEGMENT, DAMAGED_RANGE, GAP, LOG, LOST_END, UNREADABLE_RANGE, WRONG_BODY, Finding
+from jobs.store.chain import Outcome, Task
+from jobs.store.ranges import Range, holes
+from jobs.store.store import Segment, Store
+from jobs.store.workers import Workers
+from jobs.verify.findings import PartReport
+from rmq_formats.commitlog import kernels
+from rmq_formats.commitlog.scan import IO_ERROR, Records
+from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.store import name_of_offset
+
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+
+_AHEAD = 1 << 30  # bytes that a store can have lost at its end without a trace of how many
+
+
+class RangeCheck(NamedTuple):
+    """What is wrong with one range of the log."""
+
+    records: int
+    damaged: tuple[Piece, ...]
+    wrong: tuple[tuple[int, int], ...]  # offset and size of records whose body has another CRC
+
+
+class _Checker:
+    """Looks at pieces on their way."""
+
+    def __init__(self) -> None:
+        self._records = 0
+        self._damaged: list[Piece] = []
+        self._wrong: list[tuple[int, int]] = []
+
+    def watch(self, pieces: Iterator[Records | Piece]) -> Iterator[Records | Piece]:
+        for item in pieces:
+            if isinstance(item, Piece):
+                if item.kind is PieceKind.DAMAGE:
+                    self._damaged.append(item)
+            else:
+                self._records += int(item.positions.size)
+                numbers = np.empty(item.positions.size, np.int64)
+                count = kernels.find_wrong_bodies(item.buffer, item.positions, numbers)
+                self._wrong += (
+                    (item.base_offset + int(item.positions[number]), int(item.sizes[number]))
+                    for number in numbers[:count].tolist()
+                )
+            yield item
+
+    def finish(self) -> RangeCheck:
+        return RangeCheck(self._records, tuple(self._damaged), tuple(self._wrong))
+
+
+class _Watched(NamedTuple, Generic[Result]):
+    """What a task made of a range, and how the range is."""
+
+    payload: Result
+    check: RangeCheck
+
+
+def _checked(range_: Range, pieces: Iterator[Records | Piece], *, task: Task[Result]) -> _Watched[Result]:
+    checker = _Checker()
+    payload = task(range_, checker.watch(pieces))
+    return _Watched(payload, checker.finish())
+
+
+def check_range(_range: Range, pieces: Iterator[Records | Piece]) -> None:
+    """Read a range for nobody but the watch."""
+    for _ in pieces:
+        pass
+
+
+class LogWatch:
+    """Workers that check every range of the log that they are given; the first pass over it is the one that counts."""
+
+    def __init__(self, workers: Workers) -> None:
+        """Watch *workers*."""
+        self._workers = workers
+        self.checks: list[RangeCheck] | None = None
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Settings of the file systems that they read and write."""
+        return self._workers.options
+
+    @property
+    def width(self) -> int:
+        """How many tasks run at once."""
+        return self._workers.width
+
+    def ranges(
+        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
+    ) -> list[Outcome[Result]]:
+        """Run *task* on ranges of the log, and check them."""
+        watched = self._workers.ranges(ranges, partial(_checked, task=task), lambda one: discard(one.payload))
+        if self.checks is None:
+            self.checks = [outcome.payload.check for outcome in watched]
+        return [Outcome(outcome.range, outcome.seen, outcome.payload.payload) for outcome in watched]
+
+    def map(self, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:
+        """Run *task* on each item."""
+        return self._workers.map(items, task)
+
+    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Return the segments that the driver sees and those who work do not."""
+        return self._workers.unseen(segments)
+
+
+class LostRanges:
+    """Which offsets of the log hold no record any more, and which finding says so."""
+
+    def __init__(self, findings: Iterable[tuple[int, int, str]]) -> None:
+        """Take (from, to, title)."""
+        self._ranges = sorted(findings)
+        self._starts = [start for start, _, _ in self._ranges]
+
+    def title_at(self, offset: int | None) -> str:
+        """Return the title of the finding that explains why *offset* is lost; "" where it is not."""
+        number = bisect_right(self._starts, offset) - 1 if offset is not None else -1
+        if offset is None or number < 0:
+            return ""
+        _, end, title = self._ranges[number]
+        return title if offset < end else ""
+
+
+class LogFindings(NamedTuple):
+    """The part `log`, and what the other parts' findings may follow from."""
+
+    report: PartReport
+    lost: LostRanges
+
+
+def log_findings(store: Store, checks: Sequence[RangeCheck], log_end: int, ahead: int | None) -> LogFindings:
+    """
+    Return what is wrong with the log.
+
+    *log_end* is where it ends; *ahead* is the offset of the last record that queues or index files of a closed store
+    know behind it, if any.
+    """
+    findings: list[Finding] = []
+    lost: list[tuple[int, int, str]] = []
+    pieces = [piece for check in checks for piece in check.damaged]
+    for before, start, end in holes(store.segments):
+        cut = next((piece for piece in pieces if piece.end == start), None)
+        finding = _gap(before, start, end, store)
+        findings.append(finding)
+        lost.append((cut.offset if cut else start, end, finding.title))
+        pieces = [piece for piece in pieces if piece is not cut]
+    for piece in pieces:
+        finding = _damaged(piece, store)
+        findings.append(finding)
+        lost.append((piece.offset, piece.end, finding.title))
+    findings += (_wrong_body(offset, size, store) for check in checks for offset, size in check.wrong)
+    if ahead is not None:
+        finding = _lost_end(log_end, ahead, store)
+        findings.append(finding)
+        lost.append((log_end, log_end + _AHEAD, finding.title))
+    findings.sort(key=lambda finding: finding.log_offset or 0)
+    numbers = {
+        "segments": len(store.segments),
+        "records": sum(check.records for check in checks),
+        "from_offset": store.start_offset,
+        "to_offset": log_end,
+        "missing_bytes": sum(end - start for _, start, end in holes(store.segments)),
+        "damaged_bytes": sum(piece.size for check in checks for piece in check.damaged),
+        "wrong_bodies": sum(len(check.wrong) for check in checks),
+    }
+    return LogFindings(PartReport(findings, numbers), LostRanges(lost))
+
+
+def _place(offset: int, store: Store) -> tuple[str, int]:
+    """Return the file below the store's root, and the position in it, of an offset of the log."""
+    segment = max(
+        (segment for segment in store.segments if segment.base_offset <= offset),
+        key=lambda segment: segment.base_offset,
+        default=None,
+    )
+    if segment is None:
+        return f"commitlog/{name_of_offset(offset)}", 0
+    return segment.location.removeprefix(f"{store.root}/"), offset - segment.base_offset
+
+
+def _gap(before: Segment, start: int, end: int, store: Store) -> Finding:
+    file = before.location.removeprefix(f"{store.root}/")
+    sizes = {segment.size for segment in store.segments if segment is not before}
+    is_cut = bool(sizes) and before.size < max(sizes)
+    if is_cut:
+        cause = "the file was cut short: a copy that broke off, a full disk, or fsck"
+    else:
+        cause = "a segment is missing: it was deleted, or not copied"
+        file = f"{file.rpartition('/')[0]}/{name_of_offset(start)}"
+    return Finding(
+        LOG, GAP, file, before.size if is_cut else None, "offsets", f"{start} to {end}", "records", cause,
+        log_offset=start,
+    )  # fmt: skip
+
+
+def _damaged(piece: Piece, store: Store) -> Finding:
+    file, position = _place(piece.offset, store)
+    is_unreadable = piece.reason == IO_ERROR
+    cause = (
+        "the disk returns an error for these bytes"
+        if is_unreadable
+        else "these bytes are no record: overwritten, zeroed, or bits changed"
+    )
+    reason = f" ({piece.reason})" if piece.reason else ""
+    return Finding(
+        LOG,
+        UNREADABLE_RANGE if is_unreadable else DAMAGED_RANGE,
+        file,
+        position,
+        "offsets",
+        f"{piece.offset} to {piece.end}",
+        "records",
+        f"{cause}{reason}",
+        log_offset=piece.offset,
+    )
+
+
+def _wrong_body(offset: int, size: int, store: Store) -> Finding:
+    file, position = _place(offset, store)
+    return Finding(
+        LOG, WRONG_BODY, file, position, "body", f"record at {offset}, {size} bytes", "a body of the stored CRC",
+        "the body, or its CRC, changed after the broker wrote it; consumers refuse the message", log_offset=offset,
+    )  # fmt: skip
+
+
+def _lost_end(log_end: int, ahead: int, store: Store) -> Finding:
+    file, position = _place(log_end, store)
+    return Finding(
+        LOG, LOST_END, file, position, "offsets", f"{log_end} to {ahead} or later", "records",
+        "the broker was shut down in order, and its queues or index files lead to records after the log's end: the "
+        "newest segment was cut short, or the last ones are missing",
+        log_offset=log_end,
+    )  # fmt: skip
+
+
+__all__ = ["CUT_SEGMENT", "LogFindings", "LogWatch", "LostRanges", "check_range", "log_findings"]

@@ -1,0 +1,83 @@
+"""What is stored after a queue's last unit: zeros, in a queue that nobody has cut or written over."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from time import sleep
+from typing import NamedTuple
+
+import numpy as np
+
+from jobs.lake.findings import QUEUES, Finding
+from jobs.products.queues.settings import is_closed
+from jobs.store.queue_files import StoredQueue
+from jobs.store.store import Store
+from jobs.store.units import units_of
+from jobs.store.workers import Workers
+from rmq_formats.consumequeue.unit import QueueName
+from rmq_formats.store import name_of_offset
+
+TAIL_NOT_ZERO = "tail_not_zero"
+_TAILS_A_TASK = 64
+_READ_FIRST = 256  # units; after them is a hole in the file, mostly
+_READ_AT_ONCE = 1 << 15
+_LOOKS = 5
+_PAUSE_S = 0.02
+
+
+class _Tail(NamedTuple):
+    name: QueueName
+    position: int  # of the unit
+    byte: int  # in it
+    found: str
+
+
+def tail_findings(workers: Workers, store: Store, queues: Sequence[tuple[StoredQueue, int]]) -> Iterator[Finding]:
+    """Yield the queues, each with its end, that have anything but zeros after it."""
+    parts = [queues[at : at + _TAILS_A_TASK] for at in range(0, len(queues), _TAILS_A_TASK)]
+    looks = 1 if is_closed(store) else _LOOKS
+    by_name = {queue.name: queue for queue, _ in queues}
+    for part in workers.map(parts, partial(_tails, looks=looks)):
+        for tail in part:
+            queue = by_name[tail.name]
+            file = queue.file_at(tail.position)
+            base = file.base_offset if file else 0
+            yield Finding(
+                QUEUES,
+                TAIL_NOT_ZERO,
+                f"{queue.name.path}/{name_of_offset(base)}",
+                tail.position * queue.unit_size - base + tail.byte,
+                "tail",
+                tail.found,
+                "zeros",
+                "a recovery moved the queue's end back and left old units, or something else wrote to the file",
+            )
+
+
+def _tails(queues: Sequence[tuple[StoredQueue, int]], *, looks: int) -> list[_Tail]:
+    return [tail for queue, end in queues if (tail := _tail(queue, end, looks)) is not None]
+
+
+def _tail(queue: StoredQueue, end: int, looks: int) -> _Tail | None:
+    """Return what is not zero after the queue's end; what a broker appends meanwhile is no such thing."""
+    found: _Tail | None = None
+    for look in range(looks):
+        end = max(end, queue.written_end(end)) if looks > 1 else end
+        found = _first_not_zero(queue, end)
+        if found is None:
+            return None
+        if look + 1 < looks:
+            sleep(_PAUSE_S)
+    return found
+
+
+def _first_not_zero(queue: StoredQueue, end: int) -> _Tail | None:
+    position, some = end, _READ_FIRST
+    while (position := queue.next_written(position)) < queue.capacity:
+        data = units_of(queue, position, min(position + some, queue.capacity)).view(np.uint8)
+        if data.any():
+            at = int(np.flatnonzero(data)[0])
+            text = bytes(data[at : at + queue.unit_size]).hex()
+            return _Tail(queue.name, position + at // queue.unit_size, at % queue.unit_size, text)
+        position += some
+        some = min(some * 2, _READ_AT_ONCE)
+    return None

@@ -1,0 +1,135 @@
+"""
+A verification: the log is read and checked, queues and index files are compared with it, findings get their causes.
+
+Nothing is written. A part that cannot be verified is named and does not keep the others from being verified.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from tempfile import gettempdir
+from typing import Any
+
+from jobs.console.exit_codes import ExitCode
+from jobs.console.severity import Severity, worst_of
+from jobs.lake.findings import INDEX, LOG, QUEUES, Finding
+from jobs.products.index.settings import UndecidedError, Wanted, parse_rules
+from jobs.products.queues.settings import known_releases, queue_rules
+from jobs.storage.local import Care
+from jobs.store.beside_broker import check_room
+from jobs.store.ranges import DEFAULT_RANGE_SIZE
+from jobs.store.retention import begun_again
+from jobs.store.store import Store, list_store
+from jobs.store.workers import Workers
+from jobs.verify.findings import Group, PartReport, grouped
+from jobs.verify.index import verify_index
+from jobs.verify.log import LogWatch, LostRanges, log_findings
+from jobs.verify.queues import QueueFindings, compare_queues
+
+_SHARE_OF_LOG = 0.25  # of the log's size, what packed keys take at most where keys are usual
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a user asked for."""
+
+    store: str
+    commitlog: tuple[str, ...] = ()
+    wanted: Wanted = Wanted()  # noqa: RUF009 - a tuple
+    range_size: int = DEFAULT_RANGE_SIZE
+    scratch: str | None = None
+    care: Care | None = None  # how to read the store
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What all parts found."""
+
+    store: str
+    parts: Mapping[str, PartReport]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Everything that was found, the log first."""
+        return [finding for part in self.parts.values() for finding in part.findings]
+
+    @property
+    def groups(self) -> list[Group]:
+        """The same under its causes."""
+        return grouped(self.findings)
+
+    @property
+    def severity(self) -> Severity:
+        """The worst of it."""
+        return worst_of(part.severity for part in self.parts.values())
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What scripts branch on: 4 for a contradiction, 3 for damage or a gap of the log alone."""
+        return self.severity.exit_code
+
+    def describe(self) -> dict[str, Any]:
+        """Return the form that scripts read."""
+        return {
+            "store": self.store,
+            "severity": self.severity.value,
+            "findings": [
+                {**finding._asdict(), "severity": finding.severity.value} for finding in self.findings
+            ],
+            "facts": [finding._asdict() for part in self.parts.values() for finding in part.facts],
+            "parts": {name: part.severity.value for name, part in self.parts.items()},
+            "unverified": {name: part.unverified for name, part in self.parts.items() if part.unverified},
+            "numbers": {name: dict(part.numbers) for name, part in self.parts.items()},
+            "notes": {name: part.notes for name, part in self.parts.items()},
+        }  # fmt: skip
+
+
+def verify(request: Request, workers: Workers, options: Mapping[str, str]) -> Verdict:
+    """Return what is wrong with a store; `UndecidedError` for a release that is none."""
+    if request.wanted.release is not None:
+        parse_rules(request.wanted.release)
+    care = request.care.shared_by(workers.width) if request.care else None
+    store = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
+    log_size = sum(segment.size for segment in store.segments)
+    check_room(store.root, request.scratch or gettempdir(), int(log_size * _SHARE_OF_LOG))
+    read = begun_again(store, partial(_log_and_queues, request, workers))
+    index = begun_again(store, partial(_index, request, workers))
+    known_ahead = [finding.log_offset for finding in index.findings if finding.kind == "ahead_of_log"]
+    ahead = max([offset for offset in (*known_ahead, read.queues.ahead) if offset is not None], default=None)
+    log = log_findings(read.store, read.checks, read.queues.log_end, ahead)
+    parts = {LOG: log.report, QUEUES: read.queues.report, INDEX: index}
+    for part in (read.queues.report, index):
+        part.findings = [_attributed(finding, log.lost) for finding in part.findings]
+    return Verdict(store.root, parts)
+
+
+def _attributed(finding: Finding, lost: LostRanges) -> Finding:
+    """Return a finding with the log's finding that it follows from."""
+    title = lost.title_at(finding.log_offset)
+    return finding._replace(follows=title, cause=f"follows from the log: {title}") if title else finding
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What one pass over the log said."""
+
+    store: Store
+    checks: list[Any]
+    queues: QueueFindings
+
+
+def _log_and_queues(request: Request, workers: Workers, store: Store) -> _Read:
+    watch = LogWatch(workers)
+    releases = known_releases(store, request.wanted.release)
+    rules = queue_rules(store, releases.value, request.wanted.conf)
+    queues = compare_queues(watch, store, rules, request.range_size)
+    names = ", then ".join(str(release) for _, release in releases.value)
+    queues.report.notes.append(f"queues of release {names} ({releases.origin}: {releases.evidence})")
+    return _Read(store, watch.checks or [], queues)
+
+
+def _index(request: Request, workers: Workers, store: Store) -> PartReport:
+    try:
+        return verify_index(workers, store, request.wanted, request.range_size, request.scratch)
+    except UndecidedError as error:
+        return PartReport(unverified=str(error), numbers={"files": len(store.index_files)})

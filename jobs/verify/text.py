@@ -1,0 +1,99 @@
+"""What `verify` prints for people: the verdict, a table of the parts, findings under their causes, what to do."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jobs.console.severity import Severity
+from jobs.lake.findings import INDEX, LOG, QUEUES
+from jobs.verify.advice import advice
+from jobs.verify.findings import Group, PartReport
+from jobs.verify.run import Verdict
+
+_CONSEQUENCES = 3  # shown of each cause
+_HEAD = ("part", "verdict", "compared", "not right")
+
+
+def verdict_lines(verdict: Verdict, limit: int) -> Iterator[str]:
+    """Yield the lines; at most *limit* causes are shown."""
+    yield f"{verdict.store}: {verdict.severity.styled(_headline(verdict))}"
+    yield ""
+    yield from _table([_row(name, part) for name, part in verdict.parts.items()])
+    groups = verdict.groups
+    if groups:
+        yield ""
+    for number, group in enumerate(groups[:limit], 1):
+        yield from _group(number, group)
+    if len(groups) > limit:
+        yield f"  … {len(groups) - limit} more (--limit, --json)"
+    facts = [fact for part in verdict.parts.values() for fact in part.facts]
+    notes = [note for part in verdict.parts.values() for note in part.notes]
+    if facts or notes:
+        yield ""
+    for fact in facts[:limit]:
+        yield f"  {fact.kind}: {fact.file}: {fact.expected} - {fact.cause}"
+    if len(facts) > limit:
+        yield f"  … {len(facts) - limit} more (--limit, --json)"
+    yield from (f"  {note}" for note in notes)
+    steps = advice(verdict.store, verdict.parts, groups)
+    if steps:
+        yield ""
+        yield "WHAT TO DO"
+    for step in steps:
+        yield f"  {step.words}"
+        yield from (f"    {command}" for command in step.commands)
+
+
+def _headline(verdict: Verdict) -> str:
+    word = verdict.severity.value
+    causes, findings = len(verdict.groups), len(verdict.findings)
+    if not findings:
+        return word
+    counted = f"{causes} {'cause' if causes == 1 else 'causes'}"
+    return f"{word}: {counted}" if causes == findings else f"{word}: {counted}, {findings - causes} consequences"
+
+
+def _group(number: int, group: Group) -> Iterator[str]:
+    cause = group.cause
+    yield f"  {number}. {cause.severity.styled()} {cause.text}"
+    for finding in group.consequences[:_CONSEQUENCES]:
+        place = finding.file if finding.offset is None else f"{finding.file} @{finding.offset}"
+        often = f" ({finding.times:,} times)" if finding.times > 1 else ""
+        yield f"       → {finding.kind}: {place}{often}"
+    if len(group.consequences) > _CONSEQUENCES:
+        yield f"       → … {len(group.consequences) - _CONSEQUENCES} more consequences (--json)"
+
+
+def _row(name: str, part: PartReport) -> tuple[str, Severity, str, str]:
+    wrong = sum(not finding.follows for finding in part.findings)
+    consequences = len(part.findings) - wrong
+    texts = [f"{wrong:,} {'finding' if wrong == 1 else 'findings'}"] * bool(wrong)
+    texts += [f"{consequences:,} that follow from the log"] * bool(consequences)
+    texts += [part.unverified] * bool(part.unverified)
+    if behind := part.numbers.get("behind"):
+        texts.append(f"{behind:,} {'keys' if name == INDEX else 'bytes'} behind the log")
+    return name, part.severity, _compared(name, part.numbers), ", ".join(texts) or "-"
+
+
+def _compared(name: str, numbers: Mapping[str, Any]) -> str:
+    if name == LOG:
+        return (
+            f"{numbers['records']:,} records in {numbers['segments']:,} segments, "
+            f"offsets {numbers['from_offset']} to {numbers['to_offset']}"
+        )
+    if name == QUEUES and "expected" in numbers:
+        expected = numbers["expected"] - numbers["of_deleted_topics"]
+        return f"{numbers['matched']:,} of {expected:,} units in {numbers['queues']:,} queues"
+    if name == INDEX and "keys" in numbers:
+        return f"{numbers['keys']:,} keys in {numbers['files']:,} files"
+    return "nothing"
+
+
+def _table(rows: Sequence[tuple[str, Severity, str, str]]) -> Iterator[str]:
+    """Yield the rows under their heads, as wide as they need to be; colours take no room."""
+    plain = [_HEAD, *((name, severity.value, compared, wrong) for name, severity, compared, wrong in rows)]
+    widths = [max(len(row[column]) for row in plain) for column in range(len(_HEAD))]
+    for number, row in enumerate(plain):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        if number:
+            cells[1] = rows[number - 1][1].styled(cells[1])
+        yield f"  {'  '.join(cells)}".rstrip()

@@ -1,0 +1,239 @@
+"""The whole verification: the log is a part, consequences follow from their cause, and it ends with what to do."""
+
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.console.severity import Severity
+from jobs.products.index.settings import UndecidedError, Wanted
+from jobs.store.workers import OneByOne
+from jobs.verify.run import Request, Verdict, verify
+from jobs.verify.text import verdict_lines
+from tests.support.commands import overwrite
+from tests.support.stores import records_of, segments_of
+
+Golden = Callable[[str], Path]
+SEGMENT = 16384
+
+
+@pytest.fixture
+def store(golden: Golden, tmp_path: Path) -> Path:
+    """Copy a healthy store of four segments."""
+    return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+
+
+def verified(store: Path, wanted: Wanted | None = None) -> Verdict:
+    """Verify a store without Spark."""
+    return verify(Request(str(store), wanted=wanted or Wanted()), OneByOne(), {})
+
+
+def segments(store: Path) -> list[Path]:
+    """Return the files of its log."""
+    return sorted((store / "commitlog").iterdir())
+
+
+def text_of(verdict: Verdict) -> str:
+    """Return what people read."""
+    return click.unstyle("\n".join(verdict_lines(verdict, 20)))
+
+
+def the_cause(verdict: Verdict) -> tuple[str, str, str]:
+    """Return part, kind and place of the only cause; everything else must follow from it."""
+    (group,) = verdict.groups
+    assert len(group.consequences) == len(verdict.findings) - 1
+    return group.cause.part, group.cause.kind, group.cause.found
+
+
+def test_a_healthy_store_is_said_to_be_healthy(golden: Golden) -> None:
+    """All three parts, and nothing to do."""
+    verdict = verified(golden("b533-base"))
+
+    assert verdict.severity is Severity.HEALTHY
+    assert verdict.exit_code is ExitCode.CLEAN
+    assert [part.severity for part in verdict.parts.values()] == [Severity.HEALTHY] * 3
+    assert "WHAT TO DO" not in text_of(verdict)
+
+
+def test_a_body_with_a_wrong_crc_is_damage_of_the_log(store: Path) -> None:
+    """`inspect --deep` and `ingest` said 3 while verify said that all was well."""
+    record = next(record for record, _ in records_of(segments_of(store)) if record.body)
+    data = segments(store)[0].read_bytes()
+    place = data.index(record.body, record.physical_offset)
+    overwrite(segments(store)[0], place, bytes([record.body[0] ^ 1]))
+    verdict = verified(store)
+
+    assert the_cause(verdict)[:2] == ("log", "wrong_body_crc")
+    assert verdict.exit_code is ExitCode.DAMAGE
+    assert verdict.parts["log"].numbers["wrong_bodies"] == 1
+
+
+def test_damage_of_the_log_is_the_cause_of_what_queues_and_index_files_say(store: Path) -> None:
+    """One record's magic number is overwritten: its unit and its keys lead nowhere."""
+    records = [record for record, _ in records_of(segments_of(store))]
+    place = records[3].physical_offset
+    overwrite(segments(store)[0], place + 4, b"\0\0\0\0")
+    verdict = verified(store)
+
+    assert the_cause(verdict) == ("log", "damaged_range", f"{place} to {place + records[3].total_size}")
+    assert {finding.part for finding in verdict.findings} == {"log", "queues", "index"}
+    assert verdict.exit_code is ExitCode.DAMAGE
+
+
+def test_index_files_beside_a_missing_segment_are_not_of_another_log(store: Path) -> None:
+    """They were `foreign` and `contradiction`; all their other entries are right."""
+    segments(store)[1].unlink()
+    verdict = verified(store)
+
+    assert the_cause(verdict) == ("log", "gap", f"{SEGMENT} to {2 * SEGMENT}")
+    assert verdict.findings[0].part == "log"
+    assert {finding.kind for finding in verdict.findings} == {"gap", "unit_of_lost_record", "entries_of_lost_messages"}
+    assert verdict.exit_code is ExitCode.DAMAGE
+    assert f"physical_offset >= {SEGMENT}" in text_of(verdict)
+
+
+def test_a_segment_that_is_cut_short_is_a_gap(store: Path) -> None:
+    """The file that is short is named, with where it ends."""
+    os.truncate(segments(store)[1], 9000)
+    verdict = verified(store)
+    finding = verdict.groups[0].cause
+
+    assert the_cause(verdict) == ("log", "gap", f"{SEGMENT + 9000} to {2 * SEGMENT}")
+    assert (finding.file, finding.offset) == (f"commitlog/{SEGMENT:020d}", 9000)
+    assert verdict.exit_code is ExitCode.DAMAGE
+
+
+@pytest.mark.parametrize("size", [None, 5000])
+def test_a_log_that_lost_its_end_is_named_by_what_queues_and_index_files_know(store: Path, size: int | None) -> None:
+    """The broker had shut down in order, so nothing can be newer than the log."""
+    if size is None:
+        segments(store)[-1].unlink()
+    else:
+        os.truncate(segments(store)[-1], size)
+    verdict = verified(store)
+
+    assert the_cause(verdict)[:2] == ("log", "lost_end")
+    assert {finding.part for finding in verdict.findings} == {"log", "queues", "index"}
+    assert verdict.exit_code is ExitCode.DAMAGE
+
+
+def test_a_contradiction_outweighs_the_gap_beside_it(store: Path) -> None:
+    """What does not follow from the log is exit 4."""
+    segments(store)[1].unlink()
+    path = min((store / "index").iterdir())
+    overwrite(path, 40 + 400 + 20, b"\x55")
+    verdict = verified(store)
+
+    assert [group.cause.part for group in verdict.groups] == ["log", "index"]
+    assert verdict.exit_code is ExitCode.MISMATCH
+
+
+def test_one_missing_queue_folder_is_one_line(store: Path) -> None:
+    """Not one for each queue of the topic, nor one for each message; and so for all queues."""
+    shutil.rmtree(store / "consumequeue" / "T1")
+    one = verified(store)
+    shutil.rmtree(store / "consumequeue")
+    every = verified(store)
+
+    assert [(finding.kind, finding.file, finding.times) for finding in one.findings] == [
+        ("missing_queue", "consumequeue/T1", 2)
+    ]
+    assert [(finding.kind, finding.file, finding.times) for finding in every.findings] == [
+        ("missing_queue", "consumequeue", 10)
+    ]
+    assert one.exit_code is every.exit_code is ExitCode.MISMATCH
+
+
+def test_keys_that_were_not_indexed_while_the_index_was_off_are_found(golden: Golden) -> None:
+    """It was called 'restart duplicates after a crash', exit 0; nothing had crashed."""
+    verdict = verified(golden("field-indexoff-533"))
+    (finding,) = verdict.findings
+
+    assert (finding.kind, finding.field, finding.times) == ("keys_not_indexed", "entry 181", 180)
+    assert "at offsets 28740 to 57132" in finding.found
+    assert "messageIndexEnable" in finding.cause
+    assert verdict.exit_code is ExitCode.MISMATCH
+    assert "only a full rebuild brings them back" in text_of(verdict)
+
+
+def test_a_deleted_topic_is_no_damage(golden: Golden) -> None:
+    """It was `missing_queue`, exit 4, every night as long as the segments live."""
+    verdict = verified(golden("field-deleted-498"))
+
+    assert verdict.findings == []
+    assert verdict.exit_code is ExitCode.CLEAN
+    assert [(fact.kind, fact.file, fact.times) for fact in verdict.parts["queues"].facts] == [
+        ("deleted_topic", "consumequeue/Gone/0", 20),
+        ("deleted_topic", "consumequeue/Gone/1", 20),
+    ]
+    assert "70 of 70 units" in text_of(verdict)
+
+
+def test_a_topic_that_the_broker_knows_and_that_has_no_folder_is_damage(golden: Golden, tmp_path: Path) -> None:
+    """A lost folder is no deleted topic."""
+    store = Path(shutil.copytree(golden("field-deleted-498"), tmp_path / "store"))
+    shutil.rmtree(store / "consumequeue" / "Orders")
+    verdict = verified(store)
+
+    assert [(finding.kind, finding.file) for finding in verdict.findings] == [("missing_queue", "consumequeue")]
+
+
+def test_an_old_table_of_topics_does_not_make_a_lost_folder_a_deleted_topic(golden: Golden, tmp_path: Path) -> None:
+    """A table that lacks a topic which has queues says nothing about the others."""
+    store = Path(shutil.copytree(golden("field-deleted-498"), tmp_path / "store"))
+    table = store / "config" / "topics.json"
+    table.write_text(table.read_text().replace('"Orders"', '"Older"'))
+    verdict = verified(store)
+
+    assert {finding.kind for finding in verdict.findings} == {"missing_queue"}
+
+
+def test_a_geometry_that_cannot_be_detected_does_not_end_the_verification(store: Path) -> None:
+    """The other parts are verified, and the one that could not be is named."""
+    for path in sorted((store / "index").iterdir()):
+        data = bytearray(path.read_bytes())
+        data[36:40] = struct.pack(">i", 3)
+        path.write_bytes(data[:811])
+    segments(store)[1].unlink()
+    verdict = verified(store)
+
+    assert verdict.parts["index"].severity is Severity.NOT_VERIFIED
+    assert "--hash-slots" in verdict.parts["index"].unverified
+    assert verdict.parts["log"].severity is Severity.GAP
+    assert verdict.exit_code is ExitCode.DAMAGE
+    assert "The index could not be verified" in text_of(verdict)
+
+
+def test_a_lost_index_folder_is_named_by_the_checkpoint(store: Path) -> None:
+    """There were full files once."""
+    shutil.rmtree(store / "index")
+    verdict = verified(store)
+
+    assert [(finding.part, finding.kind, finding.file) for finding in verdict.findings] == [
+        ("index", "missing_index_entries", "index")
+    ]
+    assert verdict.exit_code is ExitCode.MISMATCH
+
+
+def test_a_release_that_is_none_is_refused(golden: Golden) -> None:
+    """What the user gave is wrong: nothing is verified."""
+    with pytest.raises(UndecidedError, match=r"5\.3\.x"):
+        verified(golden("b533-base"), Wanted(release="5.3.x"))
+
+
+def test_the_summary_is_a_table_for_people(store: Path) -> None:
+    """Parts with verdict and what was compared, then causes, then what to do with commands to paste."""
+    shutil.rmtree(store / "consumequeue" / "T1")
+    lines = text_of(verified(store)).splitlines()
+
+    assert lines[0] == f"{store}: contradiction: 1 cause"
+    assert lines[2].split() == ["part", "verdict", "compared", "not", "right"]
+    assert [line.split()[:2] for line in lines[3:6]] == [
+        ["log", "healthy"], ["queues", "contradiction"], ["index", "healthy"],
+    ]  # fmt: skip
+    assert any("rebuild-consumequeue" in line and "--lost-only --install --dry-run" in line for line in lines)
