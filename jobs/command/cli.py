@@ -23,6 +23,7 @@ import click
 from jobs import __version__
 from jobs.command.configuration import name_variables
 from jobs.command.failures import failures, follows_interrupt, one_line
+from jobs.console import interruption
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import JsonLines, in_json, say
 from jobs.console.program import CONSOLE_SCRIPT, program
@@ -186,6 +187,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
 
 
 def _main(arguments: Sequence[str]) -> ExitCode:
+    interruption.forget()
     settings = _Settings()
     with _terminated_like_interrupted():
         code = _run(arguments, settings)
@@ -277,7 +279,8 @@ def _launched(line: CommandLine) -> list[str]:
 
 def _interrupted(arguments: Sequence[str]) -> ExitCode:
     verb = _verb_of(arguments)
-    say(" ".join(["rmq-lake: interrupted.", *([VERBS[verb].again] if verb else [])]), "error")
+    left = interruption.noted() or (VERBS[verb].again if verb else "")
+    say(f"rmq-lake: interrupted. {left}".rstrip(), "error")
     return ExitCode.INTERRUPTED
 
 

@@ -3,13 +3,17 @@
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 from jobs.launch.errors import SetupError
 from rmq_formats.errors import FormatError
 
 # What Spark says of a Python process that is gone, and what Python says of a file.
 _DEAD_WORKER = "Python worker exited unexpectedly"
+_WORKER = re.compile(r"\(TID \d+\) \((\S+) executor")
+_NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
 _FILE_ERROR = re.compile(r"\w+: \[Errno \d+\] (?P<reason>.+): '(?P<file>.+)'")
 
 
@@ -33,16 +37,54 @@ def follows_interrupt(error: BaseException) -> bool:
 
 def one_line(error: BaseException) -> str:
     """Say what an error says, without what libraries wrap around it."""
+    if _is_lost_connection(error):
+        return _of_lost_jvm()
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     lines = [line for line in str(error).splitlines() if line.strip()]
-    return (_raised_on_a_worker(lines) or _raised_in_the_jvm(lines) or [*lines, type(error).__name__][0]).strip()
+    return (
+        _of_worker_process(lines)
+        or _raised_on_a_worker(lines)
+        or _raised_in_the_jvm(lines)
+        or [*lines, type(error).__name__][0]
+    ).strip()
+
+
+def _is_lost_connection(error: BaseException) -> bool:
+    """Return whether a call to the JVM found nobody there; a data node or a proxy that is away is another matter."""
+    py4j = sys.modules.get("py4j.protocol")
+    if py4j is None:
+        return False
+    if isinstance(error, ConnectionError):
+        return any("py4j" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__))
+    return isinstance(error, py4j.Py4JNetworkError) or "Answer from Java side is empty" in str(error)
+
+
+def _of_lost_jvm() -> str:
+    session = sys.modules.get("jobs.launch.session")
+    how = session.death() if session else None
+    if how is None:
+        return "Spark's JVM does not answer any more; the lines above may say why. The same command continues"
+    memory = "; the system may have had no memory left" if "SIGKILL" in how else ""
+    return f"Spark's JVM has died ({how}{memory}); the lines above are its last. The same command continues"
+
+
+def _of_worker_process(lines: Sequence[str]) -> str | None:
+    """Return how a worker's Python has died, or why it did not start."""
+    if any(_DEAD_WORKER in line for line in lines):
+        return "a worker's process died, killed from outside or for want of memory; the system's log knows more"
+    missing = next((found[1] for line in lines if (found := _NO_PYTHON.search(line))), None)
+    if missing is None:
+        return None
+    return f"worker {_host(lines)}: there is no {missing}, which spark.pyspark.python names or Spark takes by itself"
+
+
+def _host(lines: Sequence[str]) -> str:
+    return next((found[1] for line in lines if (found := _WORKER.search(line))), "of the cluster")
 
 
 def _raised_on_a_worker(lines: Sequence[str]) -> str | None:
     """Return what a task's Python failed with, said as it would have been here, from what Spark makes of it."""
-    if any(_DEAD_WORKER in line for line in lines):
-        return "a worker's process died, killed from outside or for want of memory; the system's log knows more"
     begun = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
     if not begun:
         return None
@@ -52,6 +94,10 @@ def _raised_on_a_worker(lines: Sequence[str]) -> str | None:
     if of_file:
         return f"{of_file['file']}: {of_file['reason']}"
     name, _, text = raised.partition(": ")
+    if name == ModuleNotFoundError.__name__:
+        from jobs.launch.workers_python import remedies
+
+        return f"worker {_host(lines)}: its Python lacks a package ({text}). {remedies()}"
     if name.startswith(FormatError.__module__):
         return text
     return f"{raised} (--traceback shows where)" if raised else None

@@ -15,7 +15,7 @@ class Verb(NamedTuple):
     module: str  # has `command: click.Command`
     needs_spark: bool
     help: str  # one line in the list of verbs
-    again: str = "Nothing was written; the same command begins anew."  # what to do after it was interrupted
+    again: str = "Nothing was written; the same command starts again."  # what to do after it was interrupted
 
     @property
     def exists(self) -> bool:
@@ -34,7 +34,7 @@ _ALL = (
     Verb(
         "ingest", "jobs.verbs.ingest", needs_spark=True,
         help="Bring what is new in a store into Delta tables, once.",
-        again="Nothing is lost or doubled: the same command goes on where the last finished run ended.",
+        again="Nothing is lost or doubled: the same command starts again.",
     ),
     Verb("verify", "jobs.verbs.verify", needs_spark=True, help="Hold log, queues and index files against each other."),
     Verb(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from jobs.console import interruption
 from jobs.ingest.request import Clock, Request, Summary
 from jobs.lake import integrity as wholeness
 from jobs.lake.history import CHOSEN, divergence
@@ -203,6 +204,11 @@ class _Run:
         if unseen:
             raise OSError(f"{unseen[0].location}: the driver sees this file, the executors do not")
         check_room(store.root, self.lake.location, sum(range_.end - range_.start for range_ in ranges))
+        if ranges:
+            interruption.note(
+                f"Nothing is lost or doubled: run {self.known.next_run} is not finished, and the same command reads "
+                f"offsets {ranges[0].start_offset:,} to {ranges[-1].end_offset:,} again."
+            )
         return ranges
 
     def _note_read(self, outcomes: Sequence[Outcome[Collected]]) -> None:
@@ -272,6 +278,9 @@ class _Run:
 
     def _commit(self, manifest: Manifest) -> None:
         prepare(self.lake, manifest)
+        interruption.note(
+            f"Run {manifest.run} is prepared: the same command commits it, without reading the store again."
+        )
         self.summary.run = manifest.run
         self.summary.versions = commit_prepared(self.lake, manifest)
         if self.was_cut_off:

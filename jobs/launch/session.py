@@ -18,11 +18,12 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from jobs.console.log import JsonLines, say
-from jobs.launch import spark
+from jobs.launch import spark, workers_python
 from jobs.launch.class_archive import Recording
 from jobs.storage.hadoop_settings import file_system_settings
 
 _WARM_WORKERS = 4  # at most: a segment of a gigabyte has as many ranges, and a small run has nothing else
+_DEATH_SECONDS = 5  # until a JVM whose connections are closed has ended, on a busy machine
 _JVM_EXIT_SECONDS = 120  # to write 190 MB on a slow disk; a JVM that takes longer is left to itself
 
 # What the JVM says whenever Spark starts it, and cannot be told not to; the second on Java 25.
@@ -127,6 +128,7 @@ def _start(
         spark_options = shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))
     if half:
         spark_options = spark.on_half_the_cores(spark_options)
+    spark.check_master(spark_options)
     s3 = "RMQ_LAKE_S3" in os.environ
     _start_jvm(app_name, spark.submission(spark_options, joins=joins, s3=s3, record=record_classes))
 
@@ -156,6 +158,21 @@ def close(*, succeeded: bool) -> None:
         jvm.recording.keep()
 
 
+def death() -> str | None:
+    """Return how the JVM of this process has died, if it has; a call to it that fails is a moment ahead of its end."""
+    if not _jvms:
+        return None
+    try:
+        code = _jvms[-1].process.wait(_DEATH_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+    if code < 0:
+        return (
+            f"killed by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"killed by signal {-code}"
+        )
+    return f"exit code {code}"
+
+
 def hadoop_options(spark: SparkSession) -> dict[str, str]:
     """Return the session's file system settings (`fs.s3a.…`, `dfs.…`), for clients that are not Hadoop's."""
     return file_system_settings(spark.sparkContext.getConf().getAll())
@@ -176,10 +193,12 @@ def _start_jvm(app_name: str, told: spark.Submission) -> None:
         os.close(writing)
     _jvms.append(_Jvm(gateway.proc, told.recording, told.is_local))
     interrupt = signal.getsignal(signal.SIGINT)
-    SparkContext(appName=app_name, gateway=gateway)
+    context = SparkContext(appName=app_name, gateway=gateway)
     # Spark's own handler talks to the JVM in the middle of whatever is being said to it; the JVM ends with us anyway.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)
+    if not told.is_local:
+        workers_python.check(context)
 
 
 def _say(line: bytes) -> None:

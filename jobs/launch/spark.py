@@ -6,6 +6,7 @@ The driver is this Python process: pyspark starts spark-submit, which starts the
 """
 
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,8 +16,11 @@ from urllib.parse import urlsplit
 from jobs.launch import class_archive, code_archive, jars
 from jobs.launch.arguments import configured, value_of
 from jobs.launch.class_archive import Recording
+from jobs.launch.errors import SetupError
 from jobs.launch.java import find_java_home
 from jobs.launch.places import CONF
+
+_MASTER_SECONDS = 5  # for a connection, where a firewall drops what it does not like
 
 # Four attempts a task: plain local[*] gives one, and a Python worker that is killed would end the run.
 DEFAULT_MASTER = "local[*,4]"
@@ -51,7 +55,7 @@ class Submission(NamedTuple):
 def submission(
     spark_options: Sequence[str], *, joins: bool = False, s3: bool = False, record: bool = True
 ) -> Submission:
-    """Find and fetch what is needed, and return what spark-submit is told: the user's options over ours."""
+    """Find and fetch what is needed, and return spark-submit's arguments: the user's options over ours."""
     java_home = find_java_home()
     spark_home = jars.spark_home()
     sections = ("delta", "s3") if s3 else ("delta",)
@@ -87,6 +91,7 @@ def submission(
 
 def submit_to_cluster(spark_options: Sequence[str], arguments: Sequence[str], *, s3: bool) -> NoReturn:
     """Become the spark-submit that starts the driver somewhere on the cluster."""
+    check_master(spark_options)
     told = submission(spark_options, s3=s3)
     program = str(Path(told.environment["SPARK_HOME"]) / "bin" / "spark-submit")
     main = str(Path(code_archive.__file__).parent.parent / "main.py")
@@ -105,6 +110,24 @@ def on_half_the_cores(spark_options: Sequence[str]) -> Sequence[str]:
 def is_local(spark_options: Sequence[str]) -> bool:
     """Tell whether the driver's process is the whole of Spark."""
     return (_master(spark_options) or DEFAULT_MASTER).startswith("local")
+
+
+def check_master(spark_options: Sequence[str]) -> None:
+    """Refuse a standalone master that does not answer: Spark itself asks for a minute, and says so in a stack trace."""
+    master = _master(spark_options) or ""
+    if not master.startswith("spark://"):
+        return
+    reasons = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            with socket.create_connection((host, int(port)), _MASTER_SECONDS):
+                return
+        except ValueError:
+            reasons.append(f"{address}: HOST:PORT is expected")
+        except OSError as error:
+            reasons.append(f"{address}: {error.strerror or error}")
+    raise SetupError(f"no Spark master answers at {master} ({'; '.join(reasons)})")
 
 
 def _is_loopback(master: str) -> bool:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -161,6 +162,19 @@ def test_workers_with_a_bare_python_and_no_home_get_all_they_need(
     assert expected_rows(store) == raw_rows(tmp_path / "lake")
     assert "rmq-lake: /dev/null/cache cannot be written, using" in cluster.said()
     assert [f"rocketmq-lake-{os.getuid()}"] == [path.name for path in temporary.glob("rocketmq-lake-*")]
+
+
+def test_workers_whose_python_lacks_numpy_end_the_run_with_their_name(
+    cluster: Cluster, store: Path, tmp_path: Path
+) -> None:
+    """Before a byte is read; `ModuleNotFoundError` came after most of a minute, and named nobody."""
+    ended = rmq_lake(*cluster.bare_options, "ingest", str(store), "--lake", str(tmp_path / "lake"))
+
+    assert 1 == ended.code
+    names = WORKERS if can_set_apart() else {gethostname()}
+    assert any(f"rmq-lake: worker {name}: its Python, {cluster.folder / 'bare'}" in ended.err for name in names)
+    assert "--pack-environment" in ended.err
+    assert not (tmp_path / "lake").exists()
 
 
 @pytest.mark.parametrize("number", RANGES)

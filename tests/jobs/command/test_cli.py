@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -13,6 +14,8 @@ import pytest
 from py4j.protocol import Py4JError
 
 from jobs.command import cli
+from jobs.command.failures import one_line
+from jobs.console import interruption
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import in_json
 from jobs.console.verbs import VERBS, Verb
@@ -211,6 +214,83 @@ def test_a_bug_in_a_task_says_how_to_see_more(
     assert "Traceback" in capfd.readouterr().err
 
 
+def test_an_interrupted_command_says_what_it_knows_to_be_left(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
+    """Somebody whose first run was stopped read that it goes on where the last finished one ended."""
+
+    def body() -> ExitCode | None:
+        interruption.note("Offsets 0 to 57,539 are read again.")
+        raise KeyboardInterrupt
+
+    probe(body)
+    assert ExitCode.INTERRUPTED == cli.main(["probe"])
+    probe(raising(KeyboardInterrupt()))
+    assert ExitCode.INTERRUPTED == cli.main(["probe"])
+
+    first, second = filter(None, capsys.readouterr().err.splitlines())
+    assert "rmq-lake: interrupted. Offsets 0 to 57,539 are read again." == first
+    assert "Offsets" not in second
+
+
+def test_a_jvm_that_dies_is_said_to_have_died(
+    probe: Probe, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`[Errno 111] Connection refused` was all that one read."""
+    from py4j.protocol import Py4JNetworkError
+
+    from jobs.launch import session
+
+    with subprocess.Popen(["sleep", "600"]) as jvm:
+        jvm.kill()
+        monkeypatch.setattr(session, "_jvms", [session._Jvm(jvm, None, is_local=True)])  # noqa: SLF001
+        probe(raising(Py4JNetworkError("Answer from Java side is empty")))
+
+        assert ExitCode.FAILED == cli.main(["probe"])
+
+    assert capfd.readouterr().err.startswith("rmq-lake: Spark's JVM has died (killed by SIGKILL; ")
+
+
+def test_a_refused_connection_to_something_else_is_not_called_a_dead_jvm(
+    probe: Probe, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A data node of HDFS may be away, too."""
+    import py4j.protocol  # noqa: F401 - a verb that uses Spark has it
+
+    probe(raising(ConnectionRefusedError(111, "Connection refused", "hdfs://node/store")))
+
+    assert ExitCode.FAILED == cli.main(["probe"])
+    assert "rmq-lake: hdfs://node/store: Connection refused\n" == capfd.readouterr().err
+
+
+_OF_SPARK = (
+    "Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: "
+    "Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.5 executor 0): "
+)
+_RAISED = (
+    "  File \"/opt/spark/python/pyspark/worker.py\", line 1, in main\nModuleNotFoundError: No module named 'numpy'\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            f"{_OF_SPARK}org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n{_RAISED}",
+            "worker 10.0.0.5: its Python lacks a package (No module named 'numpy').",
+        ),
+        (
+            f'{_OF_SPARK}java.io.IOException: Cannot run program "python3.99": error=2, No such file or directory\n',
+            "worker 10.0.0.5: there is no python3.99,",
+        ),
+    ],
+)
+def test_a_worker_without_a_python_that_will_do_is_named(text: str, expected: str) -> None:
+    """With the ways out, and without a traceback."""
+    line = one_line(Py4JError(text))
+
+    assert line.startswith(expected)
+    assert "spark.pyspark.python" in line
+
+
 def test_a_worker_that_dies_is_said_to_have_died(
     probe: Probe,
     spark: "SparkSession",
@@ -356,7 +436,7 @@ def test_what_to_do_after_an_interruption_is_said(probe: Probe, capsys: pytest.C
     cli.main(["probe"])
 
     # The line behind the terminal's `^C` is ended first.
-    assert "\nrmq-lake: interrupted. Nothing was written; the same command begins anew.\n" == capsys.readouterr().err
+    assert "\nrmq-lake: interrupted. Nothing was written; the same command starts again.\n" == capsys.readouterr().err
 
 
 def test_what_fails_on_the_way_out_of_an_interruption_is_none(probe: Probe) -> None:

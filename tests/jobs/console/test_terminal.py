@@ -99,7 +99,10 @@ def test_a_run_that_is_stopped_says_how_to_go_on_and_does(store: Path, tmp_path:
     assert ExitCode.INTERRUPTED == seen.code, seen.text
     assert "\rreading: 0/4 ranges" in seen.text
     assert "\x1b[K" in seen.text
-    assert "rmq-lake: interrupted. Nothing is lost or doubled: the same command goes on" in seen.text
+    assert (
+        "rmq-lake: interrupted. Nothing is lost or doubled: run 1 is not finished, and the same command reads"
+        in seen.text
+    )
     assert "Traceback" not in seen.text
     assert seen.is_gone
     assert (ExitCode.INTERRUPTED, True) == (terminated.code, terminated.is_gone), terminated.text

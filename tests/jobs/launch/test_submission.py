@@ -1,6 +1,7 @@
 """What spark-submit is told, and what a run leaves in the cache for the next."""
 
 import shlex
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -48,6 +49,30 @@ def test_a_run_without_options_is_local_and_retries_tasks() -> None:
     assert ["spark-defaults.conf"] == [Path(path).name for path in values(told, "--properties-file")]
     assert sys.executable == told.environment["PYSPARK_PYTHON"]
     assert "127.0.0.1" == told.environment["SPARK_LOCAL_IP"]
+
+
+def test_no_master_at_the_address_is_one_line_at_once() -> None:
+    """Spark asks three times twenty seconds, and then prints a stack trace."""
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        free = f"spark://127.0.0.1:{asked.getsockname()[1]}"
+
+        with pytest.raises(SetupError, match=rf"^no Spark master answers at {free} \(.*Connection refused\)$"):
+            spark.check_master(["--master", free])
+
+
+def test_one_of_several_masters_is_enough() -> None:
+    """The others wait until it dies."""
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        port = master.getsockname()[1]
+
+        spark.check_master(["--conf", f"spark.master=spark://127.0.0.1:1,127.0.0.1:{port}"])
+
+
+def test_an_address_without_a_port_is_refused() -> None:
+    """`spark://host` is a slip of the hand, not an unreachable machine."""
+    with pytest.raises(SetupError, match="HOST:PORT is expected"):
+        spark.check_master(["--master", "spark://127.0.0.1:port"])
 
 
 @pytest.mark.parametrize("options", [["--master", "local[2]"], ["--conf", "spark.master=local[2]"]])

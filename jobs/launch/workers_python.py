@@ -1,0 +1,58 @@
+"""The Python of a cluster's workers: whether it has what our tasks import, and what to do where it has not."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from pyspark import SparkContext
+
+from jobs.console.program import program
+from jobs.launch.environment_archive import NEEDED
+from jobs.launch.errors import SetupError
+
+_IMPORTED = tuple(name for name in NEEDED if name != "tzdata")  # most machines have zones of their own
+
+
+class Lack(NamedTuple):
+    """What one worker's Python does not have."""
+
+    host: str
+    python: str
+    modules: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"worker {self.host}: its Python, {self.python}, has no {', '.join(self.modules)}. {remedies()}"
+
+
+def remedies() -> str:
+    """Return the two ways to give workers a Python with packages, to be pasted."""
+    return (
+        "Name one that has them, before the verb: --conf spark.pyspark.python=PATH; or bring them:\n"
+        f"  {program()} --pack-environment environment.tar.gz\n"
+        "and then, before the verb:\n"
+        "  --archives environment.tar.gz#environment --conf spark.pyspark.python=./environment/bin/python"
+    )
+
+
+def lacks(context: SparkContext, modules: Sequence[str] = _IMPORTED) -> list[Lack]:
+    """Return what workers lack, by one small task a core; it needs nothing itself."""
+
+    def look(part: Iterable[int]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+        import socket
+        import sys
+        from importlib.util import find_spec
+
+        del part
+        missing = tuple(name for name in modules if find_spec(name) is None)
+        if missing:
+            yield socket.gethostname(), sys.executable, missing
+
+    count = max(context.defaultParallelism, 1)
+    found = context.parallelize(range(count), count).mapPartitions(look).collect()
+    return [Lack(*some) for some in sorted(set(found))]
+
+
+def check(context: SparkContext) -> None:
+    """Refuse to begin where a worker's Python could not do any task: a run would fail a minute later, in its words."""
+    found = lacks(context)
+    if found:
+        raise SetupError(str(found[0]))
