@@ -8,6 +8,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
 
+# The same pages in another language, with the same commands.
+TRANSLATIONS = {
+    ROOT / "README.zh-CN.md": ROOT / "README.md",
+    ROOT / "docs" / "zh-CN" / "runbook.md": ROOT / "docs" / "runbook.md",
+}
+
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"`((?:\./spark-submit\.sh|rmq-lake|python -m) [^`]+)`")
 _CODE = re.compile(r"exit code (\d+)")

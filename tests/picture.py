@@ -1,0 +1,75 @@
+"""A picture of a terminal: `python -m tests.picture` draws what `inspect` prints of a real store of a broker."""
+
+import re
+import tempfile
+from html import escape
+from io import StringIO
+from pathlib import Path
+from unittest.mock import patch
+
+from jobs.command import cli
+from tests.golden import unpack
+
+PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "inspect.svg"
+_COMMAND = "./spark-submit.sh inspect /data/store"
+_COLUMNS, _LINE, _GLYPH = 100, 17, 7.83
+_COLOURS = {"31": "#f47067", "32": "#57ab5a", "33": "#c69026"}
+_STYLED = re.compile(r"\x1b\[([\d;]*)m")
+
+
+class _Terminal(StringIO):
+    """Takes what a command prints, and knows colours."""
+
+    def isatty(self) -> bool:
+        """Return that it is one."""
+        return True
+
+
+def printed() -> str:
+    """Return what the command prints in a terminal, colours included."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = unpack("b551-base", Path(folder))
+        with (
+            patch("sys.stdout", _Terminal()) as terminal,
+            patch.dict("os.environ", RMQ_LAKE_PROGRAM="./spark-submit.sh"),
+        ):
+            cli.main(["inspect", str(store)])
+        return terminal.getvalue().replace(str(store), "/data/store")
+
+
+def drawn(text: str) -> str:
+    """Return the lines as a picture that needs no font but a monospaced one."""
+    lines = [f"$ {_COMMAND}", *(cut(line) for line in text.rstrip().splitlines())]
+    width, height = round(_COLUMNS * _GLYPH + 32), len(lines) * _LINE + 28
+    rows = (
+        f'<text x="16" y="{24 + number * _LINE}" xml:space="preserve">{_coloured(line)}</text>'
+        for number, line in enumerate(lines)
+    )
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"',
+            '  font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, monospace" font-size="13" fill="#adbac7">',
+            f'<rect width="{width}" height="{height}" rx="8" fill="#22272e"/>',
+            *rows,
+            "</svg>\n",
+        ]
+    )
+
+
+def cut(line: str) -> str:
+    """Return a line without what does not fit."""
+    plain = _STYLED.sub("", line)
+    return line if len(plain) <= _COLUMNS else f"{plain[: _COLUMNS - 1]}…"
+
+
+def _coloured(line: str) -> str:
+    parts = _STYLED.split(line)
+    spans = [escape(parts[0])]
+    for code, text in zip(parts[1::2], parts[2::2], strict=True):
+        colour = next((_COLOURS[one] for one in code.split(";") if one in _COLOURS), None)
+        spans.append(f'<tspan fill="{colour}">{escape(text)}</tspan>' if colour and text else escape(text))
+    return "".join(spans)
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(drawn(printed()), encoding="utf-8")
