@@ -5,7 +5,7 @@ PYTHON := .venv/bin/python
 ENVIRONMENT := ./spark-submit.sh --prepare-dev
 VERDICTS := build/verdicts.jsonl
 # Left out of `make test`: what needs more than Python and Java, or minutes.
-SLOW := oracle or cluster or s3 or hdfs or browser or slow
+SLOW := oracle or released or cluster or s3 or hdfs or browser or slow
 
 WRITERS := tests/oracle/test_what_brokers_write.py
 
@@ -21,7 +21,7 @@ COVERED := NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest -q -m "not ($(SLOW) or campai
 LOCK := uv pip compile pyproject.toml --generate-hashes --universal --no-emit-index-url --no-header --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help environment test test-fast test-slow test-campaign test-matrix matrix-writers matrix-others golden test-browser coverage check format bench lock
+.PHONY: help environment test test-fast test-slow test-released test-campaign test-matrix matrix-writers matrix-others golden test-browser coverage check format bench lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test-fast: environment ## Formats as their readable modules have them, and the c
 
 test-slow: environment ## The rest: a real RocketMQ, clusters, S3, HDFS, a browser
 	$(PYTHON) -m pytest -m "($(SLOW)) and not campaign" $(ARGS)
+
+test-released: environment ## Every command, recipe and notebook cell that the pages show, in the environment that users get
+	$(PYTHON) -m pytest -m released $(ARGS)
 
 test-campaign: environment ## What takes a quiet machine and patience: whole commands killed
 	$(PYTHON) -m pytest -m campaign $(ARGS)

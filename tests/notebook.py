@@ -1,18 +1,28 @@
-"""Runs docs/notebook.ipynb as a kernel would; `python -m tests.notebook` writes what it shows into it."""
+"""
+Runs docs/notebook.ipynb in a real Jupyter kernel; `python -m tests.notebook` writes what it shows into it.
 
-import ast
-import contextlib
-import io
+The kernel is that of any Python with ipykernel: `python -m tests.notebook --python FILE --work DIR` prints what each
+cell shows there, as JSON.
+"""
+
+import argparse
 import json
 import os
 import re
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import nbformat
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "notebook.ipynb"
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_SECONDS = 900  # of a cell, on a busy machine
 
 
 def cells() -> list[dict[str, Any]]:
@@ -21,50 +31,72 @@ def cells() -> list[dict[str, Any]]:
     return [cell for cell in document["cells"] if cell["cell_type"] == "code"]
 
 
-def shown(work: Path) -> Iterator[str]:
-    """Run one cell after the other in *work*, and yield what each shows: what it prints, then its last value."""
-    names: dict[str, Any] = {"__name__": "__main__"}
-    os.environ["RMQ_NOTEBOOK"] = str(work)
-    for cell in cells():
-        tree = ast.parse("".join(cell["source"]))
-        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else ast.parse("None").body[0]
-        assert isinstance(last, ast.Expr)
-        with contextlib.redirect_stdout(_Bytes()) as printed:
-            exec(compile(tree, "cell", "exec"), names)  # noqa: S102 - our own notebook
-            value = eval(compile(ast.Expression(last.value), "cell", "eval"), names)  # noqa: S307 - the same
-        told = [printed.text(), *([] if value is None else [f"{value!r}\n"])]
-        yield _settled("".join(told), work)
+def shown(python: str, work: Path, path: str = "") -> list[str]:
+    """
+    Run the notebook with *python*, its files in *work*; return what each cell shows: output, then its last value.
+
+    *path* is where that Python finds more packages.
+    """
+    document = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
+    with tempfile.TemporaryDirectory() as kernels:
+        _describe_kernel(Path(kernels) / "ours", python, {"RMQ_NOTEBOOK": str(work), "TZ": "UTC", "PYTHONPATH": path})
+        manager = AsyncKernelManager(
+            kernel_name="ours", kernel_spec_manager=KernelSpecManager(kernel_dirs=[kernels], ensure_native_kernel=False)
+        )
+        NotebookClient(document, km=manager, timeout=_SECONDS).execute()
+    ran = [cell for cell in document.cells if cell.cell_type == "code"]
+    return [settled("".join(map(_text, cell.outputs)), work) for cell in ran]
 
 
-class _Bytes(io.TextIOWrapper):
-    """Standard output that also takes bytes, as a query writes them."""
-
-    def __init__(self) -> None:
-        super().__init__(io.BytesIO(), encoding="utf-8", write_through=True)
-
-    def text(self) -> str:
-        """Return what was written."""
-        raw = self.buffer
-        assert isinstance(raw, io.BytesIO)
-        return raw.getvalue().decode()
+def _describe_kernel(folder: Path, python: str, environment: Mapping[str, str]) -> None:
+    folder.mkdir()
+    described = {
+        "argv": [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        "display_name": "ours",
+        "language": "python",
+        "env": dict(environment),
+    }
+    (folder / "kernel.json").write_text(json.dumps(described), encoding="utf-8")
 
 
-def _settled(text: str, work: Path) -> str:
+def _text(output: Any) -> str:  # noqa: ANN401 - nbformat's own
+    """Return what an output is as text; what goes to standard error is about this machine."""
+    if output.output_type == "stream":
+        return str(output.text) if output.name == "stdout" else ""
+    return f"{output.data['text/plain']}\n"
+
+
+def settled(text: str, work: Path) -> str:
     """Return what another run would show, too."""
     text = _UUID.sub("00000000-…", text.replace(str(work), "/tmp/notebook"))
     return "\n".join(line.rstrip() for line in text.splitlines()).rstrip()
 
 
-def main() -> None:
-    """Run the notebook, and put what its cells show below them."""
+def write(texts: list[str]) -> None:
+    """Put what its cells show below them."""
     document = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     code = [cell for cell in document["cells"] if cell["cell_type"] == "code"]
-    with tempfile.TemporaryDirectory() as folder:
-        for number, (cell, text) in enumerate(zip(code, shown(Path(folder)), strict=True), 1):
-            lines = [f"{line}\n" for line in text.splitlines()]
-            cell["execution_count"] = number
-            cell["outputs"] = [{"name": "stdout", "output_type": "stream", "text": lines}] if lines else []
+    for number, (cell, text) in enumerate(zip(code, texts, strict=True), 1):
+        lines = [f"{line}\n" for line in text.splitlines()]
+        cell["execution_count"] = number
+        cell["outputs"] = [{"name": "stdout", "output_type": "stream", "text": lines}] if lines else []
     NOTEBOOK.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Run the notebook, and print or write what it shows."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--python", default=sys.executable)
+    options.add_argument("--work", type=Path)
+    options.add_argument("--path", default="", help="PYTHONPATH of the kernel")
+    given = options.parse_args()
+    os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
+    with tempfile.TemporaryDirectory() as folder:
+        texts = shown(given.python, given.work or Path(folder), given.path)
+    if given.work:
+        json.dump(texts, sys.stdout)
+    else:
+        write(texts)
 
 
 if __name__ == "__main__":

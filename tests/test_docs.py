@@ -70,7 +70,9 @@ def test_every_bit_of_the_flag_stands_in_its_table() -> None:
     assert {name: int(bits, 16) for bits, name in rows} == flag_bits()
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+@pytest.mark.parametrize(
+    "page", [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))], ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_links_inside_the_documentation_lead_somewhere(page: Path) -> None:
     """To a heading of the page, or to a file of the repository."""
     text = page.read_text()

@@ -1,15 +1,16 @@
-"""docs/notebook.ipynb runs, and shows what stands below its cells."""
+"""docs/notebook.ipynb runs in a Jupyter kernel, and shows what is below its cells."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.notebook import NOTEBOOK, cells, shown
+from tests.notebook import NOTEBOOK, cells
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+ROOT = Path(__file__).parents[1]
 
 
 def recorded() -> list[str]:
@@ -17,16 +18,17 @@ def recorded() -> list[str]:
     return ["".join(line for output in cell["outputs"] for line in output["text"]).rstrip() for cell in cells()]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_notebook_shows_what_its_cells_give(
-    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the first cell to the last, in one process, on the store of the tour."""
-    del spark
-    monkeypatch.setenv("RMQ_NOTEBOOK", "")
-    monkeypatch.setenv("TZ", "UTC")
+@pytest.mark.spark
+def test_the_notebook_shows_what_its_cells_give_in_a_kernel(tmp_path: Path) -> None:
+    """From the first cell to the last, on the store of the tour. A query's bytes once failed in a kernel alone."""
+    command = [sys.executable, "-m", "tests.notebook", "--python", sys.executable, "--work", str(tmp_path)]
 
-    assert recorded() == list(shown(tmp_path)), "`python -m tests.notebook` writes what it shows anew"
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": "."}, cwd=ROOT
+    )
+
+    assert 0 == done.returncode, done.stderr[-4000:]
+    assert recorded() == json.loads(done.stdout), "`python -m tests.notebook` writes what it shows again"
 
 
 def test_the_notebook_has_what_a_reader_expects() -> None:

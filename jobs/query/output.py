@@ -36,7 +36,9 @@ class Printer:
         if sys.stdout.isatty():
             # mqadmin fills its columns with blanks, which a terminal would wrap; who reads bytes gets them all.
             shown = "".join(f"{line.rstrip()}\n" for line in shown.splitlines())
-        click.echo(shown.encode("utf-8", "replace"), nl=False)
+        # In a notebook standard output takes text alone.
+        takes_bytes = hasattr(sys.stdout, "buffer")
+        click.echo(shown.encode("utf-8", "replace") if takes_bytes else shown, nl=False)
 
     def note(self, sentence: str) -> None:
         """Say something beside the answer, once."""

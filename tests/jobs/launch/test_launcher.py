@@ -12,12 +12,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.golden import unpack
+from tests.support.released import environment_of_a_stranger
 
 ROOT = Path(__file__).parents[3]
 PREPARED = ".venv-requirements-*"
@@ -40,14 +40,6 @@ def checkout(tmp_path: Path) -> Path:
     (root / "requirements.lock").write_text("# nothing\n")
     (root / "requirements-dev.lock").write_text("# nothing, for developers\n")
     return root
-
-
-def environment_of_a_stranger(home: Path, **more: str) -> Mapping[str, str]:
-    """Return what a login shell of a new user has set, and how this machine reaches a package registry."""
-    home.mkdir(exist_ok=True)
-    registry = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_"))}
-    python = str(Path(sys.executable).resolve().parent)
-    return {"HOME": str(home), "PATH": f"{python}:/usr/bin:/bin:/usr/sbin", "LANG": "C.UTF-8", **registry, **more}
 
 
 def launch(

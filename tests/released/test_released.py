@@ -1,0 +1,92 @@
+"""
+Every command, recipe and cell that the documentation shows, in the environment that users get.
+
+The other tests run in the development environment, which has packages that users do not: `export` once needed one of
+them and worked for nobody else.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.documentation import Shown
+from tests.support.recipe_data import make_recipe_data
+from tests.support.recipes import RECIPES
+from tests.support.released import ROOT, Ended, Released, released
+from tests.support.scenes import OURS, World, name_of, prints_what_is_shown, scenes, world_of
+from tests.test_notebook import recorded
+
+pytestmark = [pytest.mark.released, pytest.mark.timeout(3600)]  # of a busy machine: all takes minutes on an idle one
+
+_OF_READERS = ("duckdb", "polars", "pytz", "ipykernel")  # what docs/recipes.md and the notebook say to install
+
+
+@pytest.fixture(scope="session")
+def user(tmp_path_factory: pytest.TempPathFactory) -> Released:
+    """Give somebody who has cloned the repository, and has run it once."""
+    return released(tmp_path_factory.mktemp("released"))
+
+
+@pytest.fixture(scope="session")
+def reader(user: Released) -> Released:
+    """Give the same with what the pages for analysts ask for."""
+    user.add(*_OF_READERS)
+    return user
+
+
+def test_the_environment_has_nothing_of_development(user: Released) -> None:
+    """Else what is shown below would prove nothing."""
+    program = "import importlib.util as u; print([n for n in ('pandas', 'pytest', 'duckdb') if u.find_spec(n)])"
+
+    assert "[]" == user.run([user.python, "-c", program], user.home).out.strip()
+
+
+@pytest.mark.parametrize("scene", scenes(), ids=name_of)
+def test_every_command_of_a_page_runs_as_users_type_it(scene: list[Shown], user: Released, tmp_path: Path) -> None:
+    """Each in a process of its own, in the order of the page, with the exit code and the output that the page shows."""
+    world = world_of(scene, tmp_path)
+    for shown in scene:
+        ended = _run(shown, world, user)
+        assert shown.exit_code == ended.code, f"{shown.page}: {shown.text}\n{ended.out}{ended.err}"
+        assert prints_what_is_shown(shown, ended.out, ended.err), f"{shown}\n{ended.out}{ended.err}"
+
+
+def _run(shown: Shown, world: World, user: Released) -> Ended:
+    words = world.words(shown.text)
+    if words[0] in OURS:
+        return user.run(words, world.folder)
+    if words[0] == "make":
+        # `-n`: that there is such a target, and what it would do; this is one of them.
+        return user.run(["make", "-n", *words[1:]], user.checkout)._replace(out="", err="")
+    if words[:2] == ["python", "-m"]:
+        # Benchmarks need the development environment, and hours; here, that the module is there.
+        program = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({words[2]!r}) is None)"
+        return user.run([user.python, "-c", program], user.checkout)
+    return user.run(["bash", "-c", shown.text], world.folder)
+
+
+def test_every_recipe_runs(reader: Released, tmp_path: Path) -> None:
+    """In one session, with the packages that the page names."""
+    data = make_recipe_data(tmp_path)
+    command: list[str | Path] = [reader.python, "-m", "tests.support.recipes", data]
+
+    ended = reader.run(command, tmp_path, PYTHONPATH=str(reader.added))
+
+    assert 0 == ended.code, ended.err
+    found = json.loads(ended.out.splitlines()[-1])
+    assert [] == [RECIPES[number].text for number, rows in enumerate(found) if not rows]
+
+
+def test_the_notebook_runs_in_a_kernel(reader: Released, tmp_path: Path) -> None:
+    """The kernel's interpreter is the released one; only the client that drives it is the development environment's."""
+    command = [sys.executable, "-m", "tests.notebook", "--python", str(reader.python), "--work", str(tmp_path)]
+    command += ["--path", str(reader.added)]
+    client = reader.environment(PYTHONPATH=str(ROOT))
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=client, timeout=3000)
+
+    assert 0 == done.returncode, done.stderr[-4000:]
+    assert recorded() == json.loads(done.stdout)

@@ -1,0 +1,22 @@
+"""A store and a lake that have an answer for every recipe of docs/recipes.md."""
+
+from pathlib import Path
+
+from tests.support.query_lakes import write_entries, write_messages
+from tests.support.query_stores import RELEASE, Sent, stored, write_store
+
+
+def make_recipe_data(root: Path) -> Path:
+    """Write both into *root*, and return it."""
+    half = Sent(topic="RMQ_SYS_TRANS_HALF_TOPIC", keys=("h",))
+    messages = [
+        Sent(keys=(f"k{n}",), unique_key=f"id{n}", body=b'{"order": 7}', properties=(("region", f"r{n % 2}"),))
+        for n in range(10)
+    ]
+    records = stored([*messages, half])
+    # The queue misses one number in the middle.
+    gap = [record._replace(queue_offset=record.queue_offset + (record.queue_offset > 5)) for record in records]
+    write_store(root / "store", gap)
+    write_messages(root / "lake", root / "store", RELEASE)
+    write_entries(root / "lake", gap, RELEASE)
+    return root

@@ -1,0 +1,52 @@
+"""Runs the recipes of docs/recipes.md; `python -m tests.support.recipes DATA` needs nothing but what users have."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TEXT = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+
+
+class Recipe(NamedTuple):
+    """One block of the page."""
+
+    language: str
+    text: str
+
+    def rows(self, spark: "SparkSession", data: Path) -> int:
+        """Run the recipe as the page has it, but for the two paths; return how many rows it gives."""
+        text = self.text.replace("/data/", f"{data}/")
+        if self.language == "sql":
+            rows: Any = spark.sql(text).collect()
+            return len(rows) + text.startswith("CREATE")
+        names: dict[str, Any] = {"spark": spark}
+        exec(text, names)  # noqa: S102 - our own document
+        result = names["result"]
+        return len(result.collect() if hasattr(result, "collect") else result)
+
+
+RECIPES = [Recipe(*found) for found in re.findall(r"```(sql|python)\n(.*?)```", TEXT, re.DOTALL)]
+
+
+def show_tables(spark: "SparkSession", data: Path) -> None:
+    """Name the tables as the page's first recipes do, for whoever runs one alone."""
+    for name in ("messages", "index_entries"):
+        spark.read.format("delta").load(str(data / "lake" / name)).createOrReplaceTempView(name)
+
+
+def main() -> None:
+    """Run every recipe in a session as a notebook has it, and print how many rows each gives."""
+    from jobs.launch.session import spark_session
+
+    data = Path(sys.argv[1])
+    spark = spark_session("recipes")
+    print(json.dumps([recipe.rows(spark, data) for recipe in RECIPES]))  # noqa: T201 - what the caller reads
+
+
+if __name__ == "__main__":
+    main()

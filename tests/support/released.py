@@ -1,0 +1,122 @@
+"""
+The environment that users get: a clone in an empty home, its `.venv` made by the launcher from requirements.lock.
+
+What pip and the launcher download may come from their own caches; nothing else of this machine's user is used, and
+nothing of the development environment.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from jobs.launch.places import cache
+
+ROOT = Path(__file__).parents[2]
+_SECONDS = 1500  # of a busy machine
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Released(NamedTuple):
+    """A clone, and the home of the user who has it."""
+
+    checkout: Path
+    home: Path
+
+    @property
+    def python(self) -> Path:
+        """The interpreter of its environment."""
+        return self.checkout / ".venv" / "bin" / "python"
+
+    @property
+    def added(self) -> Path:
+        """Packages that pages ask their readers to install beside ours; no other part of the environment sees them."""
+        return self.home / "added"
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Return what the user's shell has set; `rmq-lake` is on the path."""
+        known = environment_of_a_stranger(self.home)
+        return {**known, "PATH": f"{self.python.parent}:{known['PATH']}", **more}
+
+    def run(self, command: Sequence[str | Path], folder: Path, **more: str) -> Ended:
+        """Run a command in *folder*, which has the launcher."""
+        launcher = folder / "spark-submit.sh"
+        if not launcher.exists():
+            launcher.symlink_to(self.checkout / "spark-submit.sh")
+        environment = self.environment(**more)
+        done = subprocess.run(
+            list(map(str, command)),
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=folder,
+            env=environment,
+            timeout=_SECONDS,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    def add(self, *packages: str) -> None:
+        """Install packages, in the versions of the development lock, where only those who ask for them find them."""
+        constraints = self.home / "constraints.txt"
+        lines = (ROOT / "requirements-dev.lock").read_text(encoding="utf-8").splitlines()
+        pinned = [line.rstrip(" \\") for line in lines if "==" in line and not line.startswith((" ", "#"))]
+        constraints.write_text("\n".join(pinned))
+        pip: list[str | Path] = [
+            self.python,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--target",
+            self.added,
+            "--constraint",
+            constraints,
+        ]
+        ended = self.run([*pip, *packages], self.home)
+        if ended.code:
+            raise OSError(ended.err)
+
+
+def environment_of_a_stranger(home: Path, **more: str) -> Mapping[str, str]:
+    """Return what a login shell of a new user has set, and how this machine reaches a package registry."""
+    home.mkdir(exist_ok=True)
+    registry = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_"))}
+    python = str(Path(sys.executable).resolve().parent)
+    return {"HOME": str(home), "PATH": f"{python}:/usr/bin:/bin:/usr/sbin", "LANG": "C.UTF-8", **registry, **more}
+
+
+def released(folder: Path) -> Released:
+    """Clone what is tracked, in the state of this working tree, and let the launcher make the environment."""
+    made = Released(folder / "rocketmq-lake", folder / "home")
+    names = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
+    for name in filter(None, names):
+        if (ROOT / name).is_file():
+            (made.checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, made.checkout / name)
+    _fill_cache(made.home / ".cache" / "rocketmq-lake" / "jars")
+    ended = made.run(["./spark-submit.sh", "--version"], made.checkout, PIP_CACHE_DIR=_pip_cache())
+    if ended.code:
+        raise OSError(ended.err)
+    return made
+
+
+def _fill_cache(jars: Path) -> None:
+    """Bring the JARs that this machine has already, as docs/installing.md says for one without a network."""
+    fetched = cache() / "jars"
+    if fetched.is_dir():
+        shutil.copytree(fetched, jars, ignore=shutil.ignore_patterns(".*"))
+
+
+def _pip_cache() -> str:
+    command = [sys.executable, "-m", "pip", "cache", "dir"]
+    return subprocess.check_output(command, text=True).strip()

@@ -1,0 +1,132 @@
+"""What the documentation shows, as scenes: the commands of a page or a section, on a store that fits what it tells."""
+
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from tests.documentation import PAGES, Shown, commands
+from tests.golden import unpack
+from tests.support.commands import copy_of, overwrite
+
+# What is not run, and why. A pattern that no page needs any more fails a test.
+NOT_RUN = {
+    r"…|\[[A-Z]|\bVERB\b": "three dots, brackets, VERB: the form of a command, not one",
+    r"^rmq-lake \w+$": "names a verb in a sentence",
+    r"spark://|s3a://|hdfs://|--pack-environment": "needs a cluster or a server: tests/scale runs these verbs there",
+    r"spark-submit\.sh demo$": "docs/tutorial.md runs the same tour, in a directory with a name",
+    r"^\.ci/run$": "all tests together, this one among them",
+}
+OURS = ("./spark-submit.sh", "rmq-lake")
+_HAS_A_STORE_FOR_EACH_SECTION = "runbook.md"
+
+
+@dataclass(slots=True)
+class World:
+    """A directory with what the placeholders of a page stand for."""
+
+    folder: Path
+    made: int = 0
+
+    @property
+    def store(self) -> Path:
+        """What STORE stands for."""
+        return self.folder / "STORE"
+
+    def words(self, text: str) -> list[str]:
+        """Return a command's words, with what its placeholders stand for."""
+        words = shlex.split(text, comments=True)
+        return [self._meant(word, before) for before, word in zip(["", *words], words, strict=False)]
+
+    def _meant(self, word: str, before: str) -> str:
+        if word == "DIR" or (word == "FILE" and before == "--out"):
+            self.made += 1
+            return str(self.folder / f"made-{self.made}")
+        known = {"TOPIC": "T1", "KEY": "k1", "ID": "0A010203075F4E0E2F2A63805CCB0001", "OFFSET": "242"}
+        if word == "FILE" or word.endswith("/FILE"):
+            return str(min((self.store / "commitlog").iterdir()))
+        if word in known:
+            return known[word]
+        # Absolute, for the workers of a session that was started in another directory.
+        return re.sub(r"^(STORE|LAKE|NEW2?|QUEUES)(?=/|$)", lambda name: str(self.folder / name[0]), word)
+
+
+def index_lost(store: Path) -> None:
+    """Lose the eighth index file."""
+    sorted((store / "index").iterdir())[7].unlink()
+
+
+def queue_lost(store: Path) -> None:
+    """Lose a queue."""
+    shutil.rmtree(store / "consumequeue" / "T1" / "0")
+
+
+def damaged(store: Path) -> None:
+    """Break the second record's body."""
+    overwrite(store / "commitlog" / f"{0:020d}", 242 + 90, b"\xff")
+
+
+# What has happened to the store that a section is about.
+STORES: dict[tuple[str, str], Callable[[Path], None]] = {
+    ("docs/runbook.md", "Key queries find nothing, or less than they should"): index_lost,
+    ("docs/runbook.md", "Index files are lost or damaged"): index_lost,
+    ("docs/runbook.md", "Queues are lost, or consumers see nothing"): queue_lost,
+    ("docs/runbook.md", "The disk is damaged"): damaged,
+}
+
+
+def all_commands() -> list[Shown]:
+    """Return every command of every page."""
+    return [shown for page in PAGES for shown in commands(page)]
+
+
+def bare(shown: Shown) -> str:
+    """Return a command without its comment."""
+    return shown.text.partition(" #")[0].strip()
+
+
+def reason_not_to_run(shown: Shown) -> str | None:
+    """Return why a command is not run, if it is not."""
+    return next((reason for pattern, reason in NOT_RUN.items() if re.search(pattern, bare(shown))), None)
+
+
+def scenes() -> list[list[Shown]]:
+    """Return the commands that are run: one world a page, or a section where its store has a history of its own."""
+    return [
+        list(scene)
+        for _, scene in groupby(
+            (shown for shown in all_commands() if reason_not_to_run(shown) is None),
+            key=lambda shown: (shown.page, shown.section if shown.page.endswith(_HAS_A_STORE_FOR_EACH_SECTION) else ""),
+        )
+    ]
+
+
+def name_of(scene: list[Shown]) -> str:
+    """Return what a test of a scene is called."""
+    return " · ".join(filter(None, (scene[0].page, scene[0].section)))
+
+
+def world_of(scene: list[Shown], folder: Path) -> World:
+    """Make the directory that a scene begins in."""
+    world = World(folder)
+    (folder / "golden").mkdir()
+    copy_of(unpack("b551-base", folder / "golden"), folder).rename(world.store)
+    shutil.rmtree(folder / "golden")
+    happened = STORES.get((scene[0].page, scene[0].section))
+    if happened:
+        happened(world.store)
+    return world
+
+
+def as_shown(text: str) -> str:
+    """Leave out blanks at ends, and progress, which only a slow machine shows."""
+    lines = [line.rstrip() for line in text.splitlines() if not re.match(r"\w+: \d+/\d+ \w+", line)]
+    return "\n".join(lines).strip()
+
+
+def prints_what_is_shown(shown: Shown, out: str, err: str) -> bool:
+    """Return whether a command printed what its page shows: the data, or all of it."""
+    return shown.prints is None or any(shown.prints.fullmatch(as_shown(text)) for text in (out, out + err))
