@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.golden import unpack
+from tests.golden import unpack, unpack_situation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,3 +46,15 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         return unpack(name, folder)
 
     return store
+
+
+@pytest.fixture(scope="session")
+def situation(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Give what a real broker left in a situation by name: `store/` and more; copy it before you change anything."""
+    folder = tmp_path_factory.mktemp("situations")
+
+    @cache
+    def place(name: str) -> Path:
+        return unpack_situation(name, folder)
+
+    return place

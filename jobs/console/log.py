@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from io import TextIOBase
 from typing import TextIO
 
+from jobs.console.terminal import printable_lines
+
 Field = str | int | float | None
 
 
@@ -49,7 +51,7 @@ def say(message: str, level: str = "info", **fields: Field) -> None:
     if isinstance(sys.stderr, JsonLines):
         sys.stderr.event(message, level, **fields)
     else:
-        sys.stderr.write(f"{message}\n")
+        sys.stderr.write(f"{printable_lines(message)}\n")
         sys.stderr.flush()
 
 

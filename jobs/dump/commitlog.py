@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from jobs.console.terminal import printable
 from jobs.dump.file import DumpFile, open_file
-from jobs.dump.items import Field, Item, Request, layout_fields, printable, time_text
+from jobs.dump.items import Field, Item, Request, layout_fields, time_text
 from jobs.dump.siblings import Siblings, sibling_location, siblings_of
 from jobs.store.record_places import record_places
 from rmq_formats.commitlog.framing import detect_framing, framing_of

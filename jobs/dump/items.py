@@ -57,13 +57,6 @@ def layout_fields(layout: Layout, values: Sequence[int | bytes], offset: int) ->
     ]
 
 
-def printable(text: str) -> str:
-    """Write text so that it stays in one line and does nothing to a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
-
-
 def time_text(timestamp: int) -> str:
     """Write milliseconds as a time in UTC, or as they are where they are no time."""
     try:

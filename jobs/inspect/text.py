@@ -6,7 +6,8 @@ from typing import TypeVar
 import click
 
 from jobs.console.program import program
-from jobs.dump.items import printable, time_text
+from jobs.console.terminal import printable
+from jobs.dump.items import time_text
 from jobs.inspect.log import SegmentReport
 from jobs.inspect.report import Health, StoreReport
 

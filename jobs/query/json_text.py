@@ -1,5 +1,5 @@
 """
-Answers as JSON, one object a line. `docs/query-json.md` says what each name means; `VERSION` changes when one does.
+Answers as JSON, one object a line. `docs/queries.md` says what each name means; `VERSION` changes when one does.
 
 Integers of 64 bits are text: most readers of JSON keep only 53 bits of a number.
 """
@@ -50,6 +50,7 @@ def message_object(message: Message, offsets: OffsetRange | None = None, *, with
         "tags": message.tags,
         "transaction_type": message.transaction.name.lower(),
         "is_compressed": message.is_compressed,
+        "has_right_body_crc": message.has_right_body,
         "properties": dict(message.properties),
         "properties_base64": b64encode(record.properties_raw).decode(),
         "topic_base64": b64encode(record.topic_raw).decode(),
@@ -75,6 +76,6 @@ def reason_object(reason: Reason) -> dict[str, Any]:
     return {"reason": str(reason.kind), "text": reason.text}
 
 
-def line(kind: str, value: Mapping[str, Any]) -> str:
-    """Return one line of the output."""
-    return json.dumps({"version": VERSION, "type": kind, **value}, ensure_ascii=False) + "\n"
+def line(kind: str, value: Mapping[str, Any], *, ascii_only: bool = False) -> str:
+    """Return one line of the output; *ascii_only* where a terminal must not see what texts from a store hold."""
+    return json.dumps({"version": VERSION, "type": kind, **value}, ensure_ascii=ascii_only) + "\n"

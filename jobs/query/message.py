@@ -1,10 +1,11 @@
-"""One message as a query shows it: a record of the log, read with the eyes of its release's client."""
+"""One message as a query shows it: a record of the log, read as the client of its release reads it."""
 
 from collections.abc import Mapping
 from functools import cached_property
 
+from jobs.console.terminal import printable
 from rmq_formats.body import decode_body
-from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.commitlog.record import MessageRecord, has_right_body_crc
 from rmq_formats.errors import FormatError
 from rmq_formats.flags import COMPRESSED, TransactionType, transaction_type
 from rmq_formats.message_id import encode_offset_id
@@ -74,7 +75,35 @@ class Message:
             return None
 
     @property
+    def has_right_body(self) -> bool:
+        """Whether the CRC of the stored body is the one that the record states."""
+        return has_right_body_crc(self.record)
+
+    def shown(self, text: str) -> str:
+        """Return *text*, which comes from the message, as it is printed: here as it is stored."""
+        return text
+
+    @property
     def printed_sys_flag(self) -> int:
         """The flag as the release's mqadmin prints it: newer clients clear the bit when they decompress."""
         sys_flag = self.record.sys_flag
         return sys_flag if self.release.prints_compressed_flag else sys_flag & ~COMPRESSED
+
+
+class TerminalMessage(Message):
+    """A message whose texts can do nothing to the terminal that they are printed on."""
+
+    @cached_property
+    def topic(self) -> str:
+        """The stored topic, escaped."""
+        return printable(self.record.topic)
+
+    @cached_property
+    def properties(self) -> Mapping[str, str]:
+        """The properties, escaped."""
+        stored = parse_properties(self.record.properties_raw, self.release.property_parser)
+        return {printable(name): printable(value) for name, value in stored.items()}
+
+    def shown(self, text: str) -> str:
+        """Return *text* escaped."""
+        return printable(text)

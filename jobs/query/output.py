@@ -12,11 +12,14 @@ import click
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
+from jobs.console.terminal import printable
 from jobs.query import json_text
-from jobs.query.message import Message
+from jobs.query.message import Message, TerminalMessage
 from jobs.query.mqadmin import text
 from jobs.query.source import Answer, Reason
+from rmq_formats.commitlog.record import body_crc
 
+_CRC_MASK = 0xFFFFFFFF
 _TRACKS = "which consumer groups have taken a message only a broker knows: left out"
 
 
@@ -29,16 +32,31 @@ class Printer:
     quiet: bool = False
     bodies: Path | None = None  # the folder that body files are written to
     charset: str | None = None  # that the body is printed in
+    has_damage: bool = False  # whether a message was printed whose body is not what was written
     _said: set[str] = field(default_factory=set)
 
     def out(self, shown: str) -> None:
         """Write to standard output, in UTF-8 whatever the terminal's locale says."""
         if sys.stdout.isatty():
             # mqadmin fills its columns with blanks, which a terminal would wrap; who reads bytes gets them all.
-            shown = "".join(f"{line.rstrip()}\n" for line in shown.splitlines())
+            lines = shown.removesuffix("\n").split("\n")
+            shown = "".join(f"{printable(line.rstrip())}\n" for line in lines)
         # In a notebook standard output takes text alone.
         takes_bytes = hasattr(sys.stdout, "buffer")
         click.echo(shown.encode("utf-8", "replace") if takes_bytes else shown, nl=False)
+
+    def shown(self, message: Message) -> Message:
+        """Return *message* as it is to be printed; a wrong body is said beside it, and changes how the command ends."""
+        if not message.has_right_body:
+            self.has_damage = True
+            record = message.record
+            stored, computed = record.body_crc & _CRC_MASK, body_crc(record.body)
+            say(
+                f"rmq-lake: the body of the message at offset {record.physical_offset} ({message.offset_id}) is "
+                f"damaged: its CRC is {computed:08x}, the record states {stored:08x}; it is shown as it is stored"
+            )
+        is_shown_raw = self.as_json or not sys.stdout.isatty()
+        return message if is_shown_raw else TerminalMessage(message.record, message.release)
 
     def note(self, sentence: str) -> None:
         """Say something beside the answer, once."""
@@ -47,26 +65,29 @@ class Printer:
             say(f"rmq-lake: {sentence}")
 
     def finish(self, answer: Answer, notes: list[str]) -> ExitCode:
-        """Tell what remains to be said of an answer that was printed, and how the command ends."""
+        """Say what is left to say of an answer that was printed, and return how the command ends."""
         for sentence in (*notes, *answer.notes):
             self.note(sentence)
-        return self.empty(answer.reason) if answer.reason else ExitCode.CLEAN
+        if answer.reason:
+            return self.empty(answer.reason)
+        return ExitCode.DAMAGE if self.has_damage else ExitCode.CLEAN
 
     def empty(self, reason: Reason) -> ExitCode:
-        """Tell why there is no answer."""
+        """Say why there is no answer."""
         if self.as_json:
-            self.out(json_text.line("empty", json_text.reason_object(reason)))
+            self.object("empty", json_text.reason_object(reason))
         say(f"rmq-lake: {reason.text}")
         return ExitCode.NOT_FOUND
 
     def object(self, kind: str, value: Mapping[str, Any]) -> None:
         """Print one JSON line."""
-        self.out(json_text.line(kind, value))
+        self.out(json_text.line(kind, value, ascii_only=sys.stdout.isatty()))
 
     def details(self, answer: Answer, *, has_offset_id: bool = True) -> None:
         """Print messages in full."""
-        for number, message in enumerate(answer.messages):
-            path = self._write_body(message, 0 if has_offset_id else number)
+        for number, stored in enumerate(answer.messages):
+            path = self._write_body(stored, 0 if has_offset_id else number)
+            message = self.shown(stored)
             if self.as_json:
                 shown = json_text.message_object(message, answer.offsets, with_body=self.charset is not None)
                 self.object("message", {**shown, **({"body_path": str(path)} if path else {})})
@@ -78,11 +99,11 @@ class Printer:
     def rows(self, answer: Answer, topic: str, key_type: str, key: str, *, has_index_key: bool) -> None:
         """Print messages as queryMsgByKey does: one line each."""
         if self.as_json:
-            for message in answer.messages:
+            for message in map(self.shown, answer.messages):
                 self.object("message", json_text.message_object(message, with_body=self.charset is not None))
         elif answer.messages:
             self.out(text.key_header(has_index_key=has_index_key))
-            for message in answer.messages:
+            for message in map(self.shown, answer.messages):
                 index_key = text.index_key(message, topic, key_type, key) if has_index_key else None
                 self.out(text.key_row(message, index_key))
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 
+from jobs.console.terminal import printable
 from jobs.report.model import Bars, Timeline
 
 _WIDTH = 720
@@ -22,6 +23,11 @@ def number(value: float) -> str:
     return f"{value:,.3g}"
 
 
+def html_text(text: str) -> str:
+    """Return *text*, which may come from a store, as a page shows it: no mark-up, and nothing that is not printable."""
+    return escape(printable(text))
+
+
 def bars(part: Bars) -> str:
     """Return horizontal bars, with a mark where the ideal is."""
     names = list(part.values)
@@ -34,7 +40,7 @@ def bars(part: Bars) -> str:
         top = row * _BAR + 4
         length = max(room * value / highest, 1 if value else 0)
         lines.append(
-            f'<text class="label" x="{_LABEL - 8}" y="{top + 13}" text-anchor="end">{escape(_short(name))}</text>'
+            f'<text class="label" x="{_LABEL - 8}" y="{top + 13}" text-anchor="end">{html_text(_short(name))}</text>'
         )
         lines.append(f'<rect class="s0" x="{_LABEL}" y="{top}" width="{length:.1f}" height="{_BAR - 6}"/>')
         end = _LABEL + length
@@ -78,7 +84,9 @@ def timeline(part: Timeline) -> str:
 
 
 def _legend(names: Sequence[str]) -> str:
-    items = "".join(f'<li><span class="key k{colour}"></span>{escape(name)}</li>' for colour, name in enumerate(names))
+    items = "".join(
+        f'<li><span class="key k{colour}"></span>{html_text(name)}</li>' for colour, name in enumerate(names)
+    )
     return f'<ul class="legend">{items}</ul>'
 
 
@@ -91,7 +99,7 @@ def _when(part: Timeline, slot: int) -> str:
 
 
 def _opening(height: float, title: str) -> str:
-    name = escape(title, quote=True)
+    name = html_text(title)
     return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{name}"><title>{name}</title>'
 
 

@@ -12,15 +12,16 @@ _TOTAL_SIZE, _MAGIC_CODE, _PHYSICAL_OFFSET = (
 )
 
 
-def record_places(log: SegmentBytes) -> Iterator[tuple[int, int]]:
+def record_places(log: SegmentBytes, start: int = 0) -> Iterator[tuple[int, int]]:
     """
     Yield the physical offsets at which each record of a segment begins and ends, up to the first that is no record.
 
-    Found by following the sizes from the segment's first byte: whatever else looks like a record is none.
+    Found by following the sizes from the segment's first byte, or from a known boundary at position *start*: whatever
+    else looks like a record is none.
     """
     header = log.framing.header_size
     window, window_start = b"", 0
-    position = header
+    position = start + header
     while True:
         at = position - window_start
         if not 0 <= at <= len(window) - HEAD.size:

@@ -163,6 +163,9 @@ Examples:
   rmq-lake query by-key -t Orders -k 4711 --store /data/store
   rmq-lake query message -i 7F00000100002A9F00000000000001F4 --lake LAKE
   rmq-lake query mqadmin --store STORE queryMsgByKey -n host:9876 -t Orders -k 4711
+
+\b
+Exit codes: 0 found · 1 failed · 2 usage · 3 found, and a body is damaged · 5 nothing was found, and why
 """
 
 

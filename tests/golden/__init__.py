@@ -7,7 +7,16 @@ from jobs.demo import extract
 FOLDER = Path(__file__).parent
 ARCHIVES = {path.name.removesuffix(".tar.xz"): path for path in sorted(FOLDER.glob("*.tar.xz"))}
 FIELD = tuple(name for name in ARCHIVES if name.startswith("field-"))  # what operators do; geometry of their own
-GOLDEN = tuple(name for name in ARCHIVES if name not in FIELD)
+_FEATURES = frozenset(
+    {
+        "compaction", "configv2", "controller-failover", "cqcombine-rocksonly", "cqdouble", "cqdouble-later",
+        "cqdouble-later-gap", "indexrocks", "lmq-rockscq", "lmq-selective", "rockscq-clean", "rockscq-killed",
+        "rockscq-separate", "tiered", "timerrocks", "timerwheel", "transrocks", "transrocks-killed",
+    }
+)  # fmt: skip
+# Stores of operators' situations and of rarely used features: below `store/` of what is unpacked, see README.md.
+SITUATIONS = tuple(name for name in ARCHIVES if name.startswith("field-") or name.partition("-")[2] in _FEATURES)
+GOLDEN = tuple(name for name in ARCHIVES if name not in SITUATIONS)
 SCENARIO = {name: name.partition("-")[2] if name.startswith("b") else "upgraded" for name in GOLDEN}
 
 
@@ -29,3 +38,10 @@ def unpack(name: str, folder: Path) -> Path:
         return folder / name / "store"
     extract(ARCHIVES[name], folder)
     return folder / name
+
+
+def unpack_situation(name: str, folder: Path) -> Path:
+    """Unpack one of `SITUATIONS` into *folder*; return the directory that holds `store/` and what belongs to it."""
+    place = folder / name
+    extract(ARCHIVES[name], place if name.startswith("field-") else folder)
+    return place

@@ -1,13 +1,14 @@
 """The golden stores themselves: whole, unchanged, and each with a note on where it comes from."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from rmq_formats.release import Release
-from tests.golden import ARCHIVES, FOLDER, GOLDEN, SCENARIO, release_of
+from tests.golden import ARCHIVES, FOLDER, GOLDEN, SCENARIO, SITUATIONS, release_of
 
 StoreOf = Callable[[str], Path]
 
@@ -17,11 +18,32 @@ def _hashes_by_path(lines: Iterable[str]) -> dict[str, str]:
     return {path: digest for digest, path in (line.split(maxsplit=1) for line in lines)}
 
 
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+_HASHED = re.compile(r"[0-9a-f]{64}  \S.*")
+
+
 def test_every_archive_has_the_hash_it_came_with() -> None:
     """A golden store that changed proves nothing."""
     expected = _hashes_by_path((FOLDER / "SHA256SUMS").read_text().splitlines())
 
-    assert expected == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in ARCHIVES.values()}
+    answers = FOLDER.glob("*.json")
+
+    assert expected == {path.name: _digest(path) for path in (*ARCHIVES.values(), *answers)}
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_every_situation_has_a_store(situation: StoreOf, name: str) -> None:
+    """And where it says which files that are, they are these."""
+    place = situation(name)
+    note = place / "PROVENANCE.md"
+    lines = note.read_text().splitlines() if note.exists() else []
+    hashes = _hashes_by_path(line for line in lines if _HASHED.fullmatch(line))
+
+    assert any((place / "store").rglob("0*"))
+    assert hashes == {path: _digest(place / path) for path in hashes}
 
 
 def test_every_scenario_says_why_it_exists() -> None:

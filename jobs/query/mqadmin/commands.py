@@ -129,9 +129,10 @@ def _by_id(line: Line, context: Context) -> ExitCode:
         else:
             answer = _offset_id_only(text, context)
         printer.details(answer)
-        if printer.finish(answer, source.notes) is not ExitCode.CLEAN:
-            return ExitCode.NOT_FOUND  # mqadmin stops at the first failure, too
-    return ExitCode.CLEAN
+        code = printer.finish(answer, source.notes)
+        if code is ExitCode.NOT_FOUND:
+            return code  # mqadmin stops at the first failure, too
+    return ExitCode.DAMAGE if printer.has_damage else ExitCode.CLEAN
 
 
 def _of_topic(answer: Answer, topic: str | None, text: str, release: Release) -> Answer:
@@ -185,6 +186,7 @@ def _print_msg(line: Line, context: Context) -> ExitCode:
         line.options.get("charsetName", "UTF-8"),
         line.options.get("subExpression", "*"),
         line.options.get("printBody", "true").lower() == "true",
+        printer.shown,
     )
     for queue_id in queue_order(topic, broker, source.queue_ids(topic)):
         offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)

@@ -4,7 +4,7 @@ What mqadmin prints of whole queues: printMsg, queryCq and topicStatus.
 printMsg pulls: a pull reads one ConsumeQueue file at most, and one that finds nothing of the wanted tags says so.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from jobs.query.message import Message
@@ -30,6 +30,7 @@ class Printing(NamedTuple):
     charset: str = "UTF-8"
     expression: str = _ALL_TAGS
     prints_body: bool = True
+    shown: Callable[[Message], Message] = lambda message: message  # as it is to be printed
 
 
 def queue_order(topic: str, broker: str, queue_ids: list[int]) -> list[int]:
@@ -61,7 +62,7 @@ def print_queue(  # noqa: PLR0913, PLR0917 - what is printed, and how
     while offset < asked.maximum:
         found, offset = _pull(source, topic, queue_id, offset, offsets, tags)
         for message in found:
-            yield message_line(message, offsets, how)
+            yield message_line(how.shown(message), offsets, how)
         if not found:
             yield f"{queue} no matched msg. status=NO_MATCHED_MSG, offset={offset}{newline}"
     if newline:

@@ -157,7 +157,7 @@ def _detail_lines(message: Message, how: Detail) -> Iterable[tuple[str, object]]
 def body_text(message: Message, charset: str) -> str:
     """Return the body in *charset*; what cannot be decompressed is shown as it is stored."""
     body = message.record.body if message.body is None else message.body
-    return java_text(body) if charset.lower() in ("utf-8", "utf8") else body.decode(charset, "replace")
+    return message.shown(java_text(body) if charset.lower() in ("utf-8", "utf8") else body.decode(charset, "replace"))
 
 
 def _java_null(text: str | None) -> str:

@@ -240,3 +240,96 @@ def test_a_query_imports_neither_spark_nor_the_compiled_scan_nor_arrow(store: st
     loaded = packages_loaded_by("query", "by-key", "-t", "Orders", "-k", "k3", "--store", store, "--quiet")
 
     assert not loaded & {"pyspark", "numba", "numpy", "pyarrow", "deltalake", "py4j"}
+
+
+ESC = "\x1b]0;owned\x07"
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> str:
+    """Write a store whose producer sends what sets a terminal's title, and lines that look like ours."""
+    hostile = Sent(
+        topic="Orders", keys=(f"k{ESC}",), unique_key=f"id{ESC}", tags=f"paid{ESC}\nrmq-lake: all is well",
+        body=f"{ESC}\x9b31mbody\u202e".encode(),
+    )  # fmt: skip
+    return str(write_store(tmp_path / "hostile", stored([hostile]), with_index=False))
+
+
+ASKED = (
+    ("by-offset", "-t", "Orders", "-i", "0", "-o", "0", "--body"),
+    ("message", "-t", "Orders", "-i", f"id{ESC}", "--body"),
+    ("by-key", "-t", "Orders", "-k", f"k{ESC}"),
+    ("by-key", "-t", "Orders", "-k", f"k{ESC}", "--json", "--body"),
+    ("by-offset", "-t", "Orders", "-i", "0", "-o", "0", "--body", "--json"),
+)
+
+
+@pytest.mark.parametrize("asked", [*ASKED, ("mqadmin", "printMsg", "-t", "Orders")], ids=" ".join)
+def test_a_message_cannot_do_anything_to_the_terminal_that_it_is_shown_on(
+    hostile: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...]
+) -> None:
+    """Raw ESC came through from topic, keys, tags and body: a title was set."""
+    verb, *rest = asked
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    cli.main(["query", verb, "--store", hostile, *rest])
+    sys.stdout.flush()
+    captured = capfdbinary.readouterr()
+    shown = captured.out.decode()
+
+    assert "owned" in shown
+    assert all(character.isprintable() for character in shown.replace("\n", ""))
+    assert "\nrmq-lake: all is well" not in shown
+    assert all(character.isprintable() for character in captured.err.decode().replace("\n", ""))
+    if "--json" in asked:
+        assert ESC in json.loads(shown)["keys"][0]
+
+
+def test_what_is_piped_is_byte_for_byte_what_mqadmin_prints(run: Run, hostile: str) -> None:
+    """Scripts compare it."""
+    _, out, _ = run("by-offset", "-t", "Orders", "-i", "0", "-o", "0", "--body", "--store", hostile)
+
+    assert ESC in out
+
+
+@pytest.fixture
+def wrong_body(tmp_path: Path) -> str:
+    """Write a store in which one byte of a body is another."""
+    store = write_store(tmp_path / "wrong", stored([Sent(keys=("k1",), unique_key="id1", tags="paid")] * 20))
+    segment = store / "commitlog" / ("0" * 20)
+    segment.write_bytes(segment.read_bytes().replace(b"hello", b"hellO", 1))
+    return str(store)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("by-offset", "-t", "Orders", "-i", "0", "-o", "0"),
+        ("by-offset", "-t", "Orders", "-i", "0", "-o", "0", "--body"),
+        ("by-key", "-t", "Orders", "-k", "k1"),
+        ("by-unique-key", "-t", "Orders", "-i", "id1", "-a"),
+        ("message", "-t", "Orders", "-i", "id1"),
+        ("mqadmin", "printMsg", "-t", "Orders"),
+        ("mqadmin", "queryMsgByOffset", "-t", "Orders", "-b", "b", "-i", "0", "-o", "0"),
+        ("mqadmin", "queryMsgById", "-t", "Orders", "-i", "id1"),
+    ],
+    ids=" ".join,
+)
+def test_a_body_with_a_wrong_crc_is_not_served_as_good(run: Run, wrong_body: str, asked: tuple[str, ...]) -> None:
+    """It was printed with exit code 0, and nothing said so."""
+    verb, *rest = asked
+    code, out, err = run(verb, "--store", wrong_body, "--release", "5.5.1", *rest)
+
+    assert out
+    assert code == ExitCode.DAMAGE
+    assert "the body of the message at offset 0 " in err
+    assert "is damaged: its CRC is" in err
+
+
+def test_json_says_whether_a_body_is_what_was_written(run: Run, wrong_body: str) -> None:
+    """A script need not compute a CRC."""
+    answers = [
+        json.loads(run("by-offset", "-t", "Orders", "-i", "0", "-o", offset, "--store", wrong_body, "--json")[1])
+        for offset in ("0", "1")
+    ]
+
+    assert [answer["has_right_body_crc"] for answer in answers] == [False, True]

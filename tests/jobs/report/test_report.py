@@ -105,6 +105,14 @@ def test_names_from_a_store_stay_text(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in html
 
 
+def test_names_from_a_store_do_nothing_to_whoever_reads_the_page() -> None:
+    """Control characters and those that turn the direction of writing are shown as their escapes."""
+    shown = page(Report("ingest", "store", "good", "all", (Facts("names", {"topic": "T\x1b[2J\u202e"}),)))
+
+    assert "T\\x1b[2J\\u202e" in shown
+    assert all(character.isprintable() for character in shown.replace("\n", ""))
+
+
 def test_the_page_needs_nothing_but_itself(golden: Golden, tmp_path: Path) -> None:
     """No address is loaded, and every plot has a name for those who cannot see it."""
     html = page(_ingested(golden("b551-base"), tmp_path))
