@@ -118,6 +118,7 @@ SWITCHES: Mapping[str, Mapping[str, Any]] = {
     "half_topic_has_route": {"": False, "5.0.0": True},
     "schedule_topic_has_route": {"": False, "4.7.1": True},
     "unique_key_window_is_recent": {"": False, "5.4.0": True},
+    "time_search_takes_nearest": {"": True, "5.1.1": False},
 }
 
 
@@ -170,6 +171,7 @@ class Release:
     half_topic_has_route: bool
     schedule_topic_has_route: bool
     unique_key_window_is_recent: bool
+    time_search_takes_nearest: bool
 
     @classmethod
     def of(cls, version: str) -> "Release":

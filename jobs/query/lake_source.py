@@ -8,7 +8,7 @@ from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, LakeTables, one_of, 
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import MAX_TIME, MIN_TIME, Coverage, Occurrence, Reason, ReasonKind
-from jobs.query.store_keys import has_key, says, times_indexed
+from jobs.query.store_keys import entries_under, has_key, says, times_indexed
 from rmq_formats.commitlog.record import Host
 from rmq_formats.commitlog.row import parse_host, record_of_row
 from rmq_formats.consumequeue.unit import QueueRules, Unit, expected_units
@@ -101,6 +101,19 @@ class LakeSource:
             self._say("the lake has no table index_entries: every message's keys are looked at")
         return self._messages(f"array_has(keys, {text(key)})", *of_topic)
 
+    def key_hits(self, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+        """Yield the message of every index entry under the hash of a key, newest first, other keys' among them."""
+        if self._through_log or not self._tables.has_index_entries:
+            yield from self.find(KeyKind.KEY, topic, key, begin, end)
+            return
+        key_hash = index_key_hash(key_text(topic, key))
+        places = self._tables.rows(
+            f"SELECT DISTINCT store_id, physical_offset FROM {INDEX_ENTRIES} "  # noqa: S608 - texts are quoted
+            f"WHERE {self._where(f'key_hash = {key_hash}', *_window(begin, end))} ORDER BY physical_offset DESC"
+        )
+        for message in self._at_places([(place["store_id"], place["physical_offset"]) for place in places]):
+            yield from [message] * entries_under(message, key_hash)
+
     def _indexed(self, topic: str, key: str, window: Sequence[str]) -> Iterator[Message]:
         key_hash = index_key_hash(key_text(topic, key))
         conditions = (f"key_hash = {key_hash}", f"topic = {text(topic)}", f"key = {text(key)}", *window)
@@ -133,7 +146,7 @@ class LakeSource:
         return next(iter(own or found), None)
 
     def place(self, physical_offset: int) -> Reason:
-        """Say what stands at an offset where no message begins."""
+        """Say what is at an offset where no message begins."""
         before = self._tables.rows(
             f"SELECT physical_offset, total_size, offset_msg_id FROM {MESSAGES} "  # noqa: S608 - numbers alone
             f"WHERE {self._where(f'physical_offset < {physical_offset}')} ORDER BY physical_offset DESC LIMIT 1"
@@ -147,7 +160,7 @@ class LakeSource:
             sentence = f"offset {physical_offset} points inside the record at {begin}, {before[0]['offset_msg_id']}"
             return Reason(ReasonKind.INSIDE_RECORD, sentence)
         if physical_offset >= covered.end_offset:
-            sentence = f"offset {physical_offset} is behind what the lake has, up to {covered.end_offset}"
+            sentence = f"offset {physical_offset} is after what the lake has, up to {covered.end_offset}"
             return Reason(ReasonKind.BEHIND_LOG, sentence)
         return Reason(ReasonKind.NO_RECORD, f"no message begins at offset {physical_offset}")
 
@@ -190,6 +203,11 @@ class LakeSource:
         del topic, queue_id, queue_offset
         return MAX_TIME
 
+    def searched_by_time(self, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> OffsetRange:
+        """Return all of the queue: a lake has no queue files."""
+        del topic, queue_id, time
+        return offsets
+
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues that have messages."""
         condition = self._where(f"topic = {text(topic)}", _WITH_UNIT)
@@ -202,6 +220,19 @@ class LakeSource:
         """Name every topic that has messages."""
         rows = self._tables.rows(f"SELECT DISTINCT topic FROM {MESSAGES} WHERE {self._where()}")  # noqa: S608 - quoted
         return frozenset(row["topic"] for row in rows)
+
+    def has_topic(self, topic: str) -> bool:
+        """Return whether *topic* has messages."""
+        return topic in self.topics()
+
+    def stored_of(self, topic: str) -> tuple[Message, Message] | None:
+        """Return the first and the last message of *topic*."""
+        ends = [
+            next(self._messages(f"topic = {text(topic)}", rest=f"ORDER BY physical_offset {order} LIMIT 1"), None)
+            for order in ("ASC", "DESC")
+        ]
+        first, last = ends
+        return (first, last) if first and last else None
 
     def hosts(self) -> list[Host]:
         """Return every store host."""

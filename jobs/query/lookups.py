@@ -2,7 +2,8 @@
 mqadmin's queries, on any source.
 
 A broker answers with the newest hits up to a limit, sorted by their place in the log; the client then drops what was
-only a collision of hashes. Here the real keys are compared first, so that a collision takes nobody's place.
+only a collision of hashes. Here the real keys are compared first, so that a collision takes nobody's place; what a
+client prints where hashes collide, only `by_key_as_client` gives.
 """
 
 from itertools import islice
@@ -10,8 +11,9 @@ from typing import NamedTuple
 
 from jobs.query import reasons
 from jobs.query.message import Message
-from jobs.query.source import MAX_TIME, MIN_TIME, Answer, Source
+from jobs.query.source import MAX_TIME, MIN_TIME, Answer, Reason, ReasonKind, Source
 from rmq_formats.commitlog.record import Host
+from rmq_formats.consumequeue.unit import LMQ_PREFIX
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.message_id import OffsetId, decode_offset_id
@@ -45,6 +47,34 @@ def by_key(  # noqa: PLR0913 - the options of the query
     if limit is not None and next(found, None) is not None:
         answer.notes.append(f"only the newest {limit} are shown, as a broker would; -m 0 shows all")
     return answer
+
+
+def by_key_as_client(source: Source, topic: str, key: str, window: Window, limit: int) -> Answer:
+    """
+    Find what mqadmin of the release prints of *topic* under *key*, collisions of hashes included.
+
+    The broker gives the newest *limit* entries under the hash, a message as often as several of its keys have this
+    hash; of these the client keeps those that have the key, and up to 4.9.2 it does not look at their topic.
+    """
+    newest = list(islice(source.key_hits(topic, key, *window), limit))
+    kept = [message for message in _in_log_order(newest) if _is_kept(message, topic, key)]
+    if kept:
+        return Answer(kept)
+    if newest:
+        found = by_key(source, topic, key, window=window, limit=limit)
+        if found.messages:
+            text = (
+                f"the broker's newest {limit} hits are of other keys with the same hash, and the client drops them; "
+                f"query by-key -t {topic} -k {key} finds it"
+            )
+            return Answer(reason=Reason(ReasonKind.MQADMIN_CANNOT, text))
+    return Answer(reason=reasons.no_key(source, topic, key, KeyKind.KEY, *window))
+
+
+def _is_kept(message: Message, topic: str, key: str) -> bool:
+    release = message.release
+    is_of_topic = message.topic == topic or (release.by_key_exempts_lmq and topic.startswith(LMQ_PREFIX))
+    return key in message.keys and (is_of_topic or not release.by_key_matches_topic)
 
 
 def by_unique_key(

@@ -48,7 +48,9 @@ def open_store(asked: Asked, progress: Progress) -> Iterator[tuple[Source, str |
     with StoreReader(store, geometry) as reader:
         given = asked.known_release()
         release, note = (given, None) if given else guess_release(reader)
-        source = StoreSource(reader, release, through_log=asked.through_log, progress=progress)
+        source = StoreSource(
+            reader, release, through_log=asked.through_log, progress=progress, delay_levels=conf.delay_level
+        )
         if note:
             source.notes.append(note)
         yield source, asked.broker or conf.broker_name or broker_name(reader.topic_config)

@@ -42,7 +42,7 @@ def no_key(source: Source, topic: str, key: str, kind: KeyKind, begin: int, end:
         kinds = {occurrence.kind for occurrence in here}
         only, sentence = next(told for kind, told in _ONLY.items() if kind in kinds)  # not whichever was read first
         return Reason(only, f"{key!r} {sentence} ({_places(here)})")
-    if topic not in source.topics():
+    if not source.has_topic(topic):
         return _unknown_topic_of(source, topic, key, seen)
     waiting = next((one for one in seen if one.message.properties.get(REAL_TOPIC) == topic), None)
     if waiting:
@@ -63,7 +63,7 @@ def _same_kind(seen: list[Occurrence], key: str, begin: int, end: int) -> Reason
     if all(one.is_shadowed for one in seen):
         message = seen[0].message
         text = (
-            f"{key} is a message's own id, but its batch's id {message.unique_key} stands behind it in the properties "
+            f"{key} is a message's own id, but its batch's id {message.unique_key} comes after it in the properties "
             f"and wins: no index has it; query by-id -i {message.offset_id} finds the message"
         )
         return Reason(ReasonKind.SHADOWED, text)
@@ -97,7 +97,7 @@ def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
 
 
 def _is_rolled_back(source: Source, half: Message) -> bool:
-    """Tell whether an op message ends a half message: neither commit nor rollback leaves it open."""
+    """Return whether an op message ends a half message: neither commit nor rollback leaves it open."""
     ops = source.queue_offsets(OP_TOPIC, half.record.queue_id)
     if ops is None:
         return False
@@ -136,9 +136,17 @@ def covered(coverage: Coverage) -> str:
 
 
 def unknown_topic(source: Source, topic: str) -> Reason:
-    """Explain that a topic was never seen, and which names are like it."""
+    """Explain that a topic was deleted, or never seen, and which names are like it."""
     from difflib import get_close_matches
 
+    stored = source.stored_of(topic)
+    if stored is not None:
+        first, last = stored
+        text = (
+            f"the topic {topic} was deleted: the broker has neither its queues nor its configuration. Messages of it "
+            f"are still in the log, from {_place(first)} to {_place(last)}; --through-log answers from them"
+        )
+        return Reason(ReasonKind.TOPIC_DELETED, text)
     near = get_close_matches(topic, sorted(source.topics()), n=3)
     hint = f"; did you mean {_names(near)}?" if near else ""
     return Reason(ReasonKind.TOPIC_UNKNOWN, f"no topic {topic} was ever seen there{hint}")
@@ -178,18 +186,19 @@ def other_broker(named: OffsetId, known: Iterable[Host]) -> Reason:
 
 
 def is_offset_reading(reason: Reason | None) -> bool:
-    """Tell whether an id was certainly an offset id of this broker."""
+    """Return whether an id was certainly an offset id of this broker."""
     others = (ReasonKind.OTHER_BROKER, ReasonKind.WRONG_KIND_OF_ID)
     return reason is not None and reason.kind not in others
 
 
 def no_offset(source: Source, topic: str, queue_id: int, queue_offset: int, offsets: OffsetRange | None) -> Reason:
     """Explain why a queue has no message of that number."""
-    if topic not in source.topics():
+    if not source.has_topic(topic):
         return unknown_topic(source, topic)
     if offsets is None:
         ids = ", ".join(map(str, source.queue_ids(topic))) or "none"
-        return Reason(ReasonKind.QUEUE_UNKNOWN, f"{topic} has no queue {queue_id}; its queues: {ids}")
+        text = f"{topic} has no queue {queue_id}; its queues: {ids}"
+        return Reason(ReasonKind.QUEUE_UNKNOWN, f"{text}{_where_else(source, topic, queue_id)}")
     queue = f"queue {queue_id} of {topic} holds offsets {offsets.minimum} to {offsets.maximum - 1}"
     if queue_offset >= offsets.maximum:
         return Reason(ReasonKind.OFFSET_ABOVE_MAX, f"offset {queue_offset} is not there yet: {queue}")
@@ -199,6 +208,14 @@ def no_offset(source: Source, topic: str, queue_id: int, queue_offset: int, offs
         f"the ConsumeQueue unit {queue_offset} of queue {queue_id} points at no message; --through-log searches the log"
     )
     return Reason(ReasonKind.UNIT_DANGLES, text)
+
+
+def _where_else(source: Source, topic: str, queue_id: int) -> str:
+    """Say that the log has messages of a queue that has no files, if the newest message of its topic shows it."""
+    stored = source.stored_of(topic)
+    if stored is None or all(message.record.queue_id != queue_id for message in stored):
+        return ""
+    return "; the log has messages of it, its files are lost: --through-log answers from the log"
 
 
 def _time(milliseconds: int) -> str:

@@ -21,6 +21,7 @@ class ReasonKind(StrEnum):
     """Why an answer is empty. The values are part of the JSON that users script against."""
 
     TOPIC_UNKNOWN = "topic_unknown"
+    TOPIC_DELETED = "topic_deleted"
     NO_ROUTE = "no_route"
     OTHER_TOPIC = "other_topic"
     ONLY_IN_KEYS = "only_in_keys"
@@ -107,6 +108,18 @@ class Source(Protocol):
         """Name every topic that is known."""
         ...
 
+    def has_topic(self, topic: str) -> bool:
+        """Return whether *topic* has queues, or is in the broker's own table."""
+        ...
+
+    def stored_of(self, topic: str) -> tuple[Message, Message] | None:
+        """Return the first and the last message of *topic*, whether or not the broker still has the topic."""
+        ...
+
+    def key_hits(self, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+        """Yield the message of every index entry under the hash of a key, newest first, other keys' among them."""
+        ...
+
     def run_of_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:
         """Yield the messages of a queue by their numbers from *begin* to before *end*, None for one that is lost."""
         ...
@@ -117,6 +130,10 @@ class Source(Protocol):
 
     def pull_end(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Return the queue offset that one pull from *queue_offset* does not go beyond."""
+        ...
+
+    def searched_by_time(self, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> OffsetRange:
+        """Return the part of a queue that brokers up to 5.1.0 search for a store time: one file."""
         ...
 
     def queue_ids(self, topic: str) -> list[int]:
@@ -136,5 +153,5 @@ class Source(Protocol):
         ...
 
     def place(self, physical_offset: int) -> Reason:
-        """Say what stands at an offset where no message begins."""
+        """Say what is at an offset where no message begins."""
         ...

@@ -55,6 +55,8 @@ class StoreKeys:
                     for hop in file.hits(text, begin, end):
                         offset = hop.entry.physical_offset
                         message = self._store.at(offset)
+                        if message is None and self._store.reader.is_left_over(offset):
+                            self._say_left_over(offset)
                         # Only hashes were compared: the message itself has the last word.
                         if message and has_key(message, kind, topic, key):
                             if self._stands_for(text, message, seen[offset]):
@@ -65,9 +67,33 @@ class StoreKeys:
             except CorruptData as damage:
                 self._store.say(f"damaged index file: {damage}")
 
+    def _say_left_over(self, offset: int) -> None:
+        self._store.say(
+            f"an index entry points at offset {offset}, whose message was taken back when another replica became the "
+            f"master ({self._store.reader.takeover_text})"
+        )
+
+    def key_hits(self, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+        """Yield the message of every index entry under the hash of a key, newest first, other keys' among them."""
+        if self._why_not_index(KeyKind.KEY) is not None:
+            yield from self.find(KeyKind.KEY, topic, key, begin, end)
+            return
+        text = key_text(topic, key)
+        for file in self._store.reader.index_readers():
+            try:
+                if file.matches_time(begin, end):
+                    for hop in file.hits(text, begin, end):
+                        message = self._store.at(hop.entry.physical_offset)
+                        if message:
+                            yield message
+                if file.header.begin_timestamp < begin:
+                    return
+            except CorruptData as damage:
+                self._store.say(f"damaged index file: {damage}")
+
     def _stands_for(self, text: str, message: Message, number: int) -> bool:
         """
-        Tell whether a message's entry of this *number* stands for *text* itself.
+        Return whether a message's entry of this *number* stands for *text* itself.
 
         Two keys of one message may collide, too; and a broker that starts after a crash may index a message again.
         """
@@ -135,6 +161,11 @@ def times_indexed(message: Message, kind: KeyKind, topic: str, key: str) -> int:
     if kind is KeyKind.TAG and not message.release.indexes_tags:
         return 1
     return index_keys(message.record, message.release).count(_hashed_text(kind, topic, key))
+
+
+def entries_under(message: Message, key_hash: int) -> int:
+    """Return how many entries a broker's index has for a message under a hash, whichever keys they are of."""
+    return sum(index_key_hash(key) == key_hash for key in index_keys(message.record, message.release))
 
 
 def has_shadowed_key(message: Message, text: str) -> bool:

@@ -1,15 +1,16 @@
-"""Messages of a store by their place in a queue: through ConsumeQueue files, through the log where these are lost."""
+"""Messages of a store by their place in a queue: through ConsumeQueue files, or the log where these are not there."""
 
-from jobs.query.log_search import holding, of_queue
+from itertools import zip_longest
+
+from jobs.query.log_queues import LogQueues
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import MAX_TIME
 from jobs.query.store_view import StoreView
-from jobs.store.queue_files import StoredQueue
-from rmq_formats.commitlog.record import MessageRecord
+from jobs.store.queue_files import QueueFile, StoredQueue
 from rmq_formats.consumequeue.unit import BatchUnit, Unit
-from rmq_formats.flags import TransactionType, transaction_type
 
+_DISPATCH_MS = 5000  # a queue file is written no later than so long after the record that follows it is stored
 _MAX_QUEUES = 1 << 16  # more than any broker has of a topic
 
 
@@ -19,6 +20,7 @@ class StoreQueues:
     def __init__(self, store: StoreView) -> None:
         """Look into a store's files."""
         self._store = store
+        self._log = LogQueues(store)
         self._ranges: dict[tuple[str, int], OffsetRange | None] = {}
 
     def offsets(self, topic: str, queue_id: int) -> OffsetRange | None:
@@ -30,7 +32,14 @@ class StoreQueues:
         return self._ranges[name]
 
     def _offsets(self, queue: StoredQueue) -> OffsetRange:
-        first, end = self._store.reader.unit_range(queue)
+        reader = self._store.reader
+        first, end = reader.unit_range(queue)
+        left_over = queue.written_end() - end
+        if left_over:
+            self._store.say(
+                f"{left_over} units at the end of queue {queue.name.queue_id} of {queue.name.topic} are not answered: another "
+                f"replica became the master ({reader.takeover_text}), and their messages were taken back"
+            )
         if not queue.is_batch:
             return OffsetRange(first, end)
         oldest, newest = queue.unit(first), queue.unit(end - 1)
@@ -39,35 +48,24 @@ class StoreQueues:
         return OffsetRange(0, 0)
 
     def _offsets_in_log(self, topic: str, queue_id: int) -> OffsetRange | None:
-        if not self._is_lost(topic):
-            return None
-        numbers = [
-            message.record.queue_offset
-            for message in self._store.search(holding(topic))
-            if message.record.queue_id == queue_id and message.topic == topic and _has_unit(message.record)
-        ]
-        return OffsetRange(min(numbers), max(numbers) + 1) if numbers else None
+        queue = self._log.of(topic).get(queue_id) if self._is_lost(topic) else None
+        return queue.offsets if queue else None
 
     def message(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
         """Return a queue's message by its number."""
         queue = self._queue(topic, queue_id)
         if queue is None:
-            return self._message_in_log(topic, queue_id, queue_offset)
+            return self._log.message(topic, queue_id, queue_offset) if self._is_lost(topic) else None
         index = self._unit_holding(queue, queue_offset) if queue.is_batch else queue_offset
         unit = queue.unit(index) if index >= 0 else None
         return self._store.at(unit.physical_offset) if unit else None
 
-    def _message_in_log(self, topic: str, queue_id: int, queue_offset: int) -> Message | None:
-        if self._is_lost(topic):
-            for message in self._store.search(of_queue(queue_id, queue_offset)):
-                if message.topic == topic and _has_unit(message.record):
-                    return message
-        return None
-
     def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
-        """Return a queue's ConsumeQueue unit; None in a BatchConsumeQueue, and where the file is lost."""
+        """Return a queue's ConsumeQueue unit; None in a BatchConsumeQueue."""
         queue = self._queue(topic, queue_id)
-        unit = queue.unit(queue_offset) if queue and queue_offset >= 0 else None
+        if queue is None:
+            return self._log.unit(topic, queue_id, queue_offset) if self._is_lost(topic) else None
+        unit = queue.unit(queue_offset) if queue_offset >= 0 else None
         return unit if isinstance(unit, Unit) else None
 
     def pull_end(self, topic: str, queue_id: int, queue_offset: int) -> int:
@@ -78,11 +76,49 @@ class StoreQueues:
         ends = (file.end // queue.unit_size for file in queue.files)
         return next((end for end in ends if end > queue_offset), MAX_TIME)
 
+    def searched_by_time(self, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> OffsetRange:
+        """
+        Return the part of a queue that brokers up to 5.1.0 search for a store time.
+
+        MappedFileQueue#getMappedFileByTime takes the first file that was modified then or later, else the last one.
+        """
+        queue = self._queue(topic, queue_id)
+        if queue is None or queue.is_batch:
+            return offsets
+        part = offsets
+        for file, following in zip_longest(queue.files, queue.files[1:]):
+            first = file.base_offset // queue.unit_size
+            part = OffsetRange(
+                max(first, offsets.minimum), max(min(first + file.size // queue.unit_size, offsets.maximum), first)
+            )
+            if following is None or self._modified(queue, file, following) >= time:
+                break
+        return part
+
+    def _modified(self, queue: StoredQueue, file: QueueFile, following: QueueFile) -> int:
+        """Return when the broker last wrote to a file; a copy's own time says nothing, its last unit's does."""
+        boundary = following.base_offset // queue.unit_size
+        newest, next_one = (self._stored(queue, number) for number in (boundary - 1, boundary))
+        listed = self._store.reader.store.queue_files
+        modified = next(other.modified_ms for other in listed if other.location == file.location)
+        is_original = next_one is not None and modified <= next_one + _DISPATCH_MS
+        return modified if newest is None or is_original else newest
+
+    def _stored(self, queue: StoredQueue, number: int) -> int | None:
+        unit = queue.unit(number) if number >= 0 else None
+        message = self._store.at(unit.physical_offset) if unit else None
+        return message.record.store_timestamp if message else None
+
     def ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues: those that the broker counts, and those that have files."""
+        """Return the ids of a topic's queues: those that the broker counts, and those that have messages."""
         configured = self._store.reader.topic_config.get(topic, {}).get("writeQueueNums")
         counted = range(configured) if isinstance(configured, int) and 0 < configured <= _MAX_QUEUES else ()
-        return sorted({*counted, *(queue_id for name, queue_id in self._store.reader.queues if name == topic)})
+        in_files = (queue_id for name, queue_id in self._store.reader.queues if name == topic)
+        return sorted({*counted, *in_files, *(self._log.of(topic) if self._is_lost(topic) else ())})
+
+    def has_messages(self, topic: str) -> bool:
+        """Return whether the log has messages in queues of *topic*, where the log stands in for queue files."""
+        return self._is_lost(topic) and len(self._log.of(topic)) > 0
 
     def _unit_holding(self, queue: StoredQueue, queue_offset: int) -> int:
         low, high = self._store.reader.unit_range(queue)
@@ -100,16 +136,19 @@ class StoreQueues:
         return None if self._store.through_log else self._store.reader.queues.get((topic, queue_id))
 
     def _is_lost(self, topic: str) -> bool:
-        """Tell whether the log must be asked: no file of any of the topic's queues is there."""
+        """Return whether the log must be asked: no file of any of the topic's queues is there."""
+        reader = self._store.reader
         if self._store.through_log:
             return True
-        if any(name == topic for name, _ in self._store.reader.queues):
+        if any(name == topic for name, _ in reader.queues):
             return False
-        is_known = topic in self._store.reader.topic_config or not self._store.reader.queues
+        if reader.has_queues_in_rocksdb:
+            self._store.say(
+                "the store keeps queues in RocksDB: ids, limits and units are those of the log; "
+                "a queue that has no message there is not known"
+            )
+            return True
+        is_known = topic in reader.topic_config or not reader.queues or not reader.has_topic_config
         if is_known:
             self._store.say(f"the store has no ConsumeQueue files of {topic}: the log itself is searched")
         return is_known
-
-
-def _has_unit(record: MessageRecord) -> bool:
-    return transaction_type(record.sys_flag) not in {TransactionType.PREPARED, TransactionType.ROLLBACK}

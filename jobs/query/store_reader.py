@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from jobs.storage.model import Reader
+from jobs.store.epochs import Leftovers, read_epochs
 from jobs.store.index_files import geometry_of_index
 from jobs.store.queue_files import StoredQueue, stored_queues
 from jobs.store.record_places import record_places
@@ -20,9 +21,11 @@ from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import Framing, SegmentBytes
 from rmq_formats.config_json import decode_config
+from rmq_formats.epochs import Epoch
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.store import StoreFile, is_rocksdb_name
 
 _OPEN_FILES = 64  # more are closed again, all at once
 _SMALL_READ = 4096  # most records are read with one call
@@ -61,7 +64,7 @@ class StoreReader:
         return self._open[location]
 
     def segment_for(self, physical_offset: int) -> Segment | None:
-        """Return the segment that holds *physical_offset*; None before, behind and between them."""
+        """Return the segment that holds *physical_offset*; None before, after and between them."""
         place = bisect_right(self._bases, physical_offset) - 1
         if place < 0:
             return None
@@ -78,7 +81,7 @@ class StoreReader:
     def read_record(self, physical_offset: int) -> MessageRecord | None:
         """Return the record that begins at *physical_offset*, if one does."""
         segment = self.segment_for(physical_offset)
-        if segment is None:
+        if segment is None or self.leftovers.has(segment, physical_offset):
             return None
         file = self.file(segment.location)
         position = physical_offset - segment.base_offset
@@ -127,8 +130,31 @@ class StoreReader:
                 wanted = position + distance
 
     def _places(self, segment: Segment) -> Iterator[tuple[int, int]]:
+        return record_places(self._bytes(segment))
+
+    def _bytes(self, segment: Segment) -> SegmentBytes:
         read = self.file(segment.location).read
-        return record_places(SegmentBytes(read, segment.readable, segment.base_offset, self.framing(segment)))
+        return SegmentBytes(read, segment.readable, segment.base_offset, self.framing(segment))
+
+    @cached_property
+    def leftovers(self) -> Leftovers:
+        """What is left over of masters that other replicas have replaced."""
+        return Leftovers(self.epochs, self._bytes)
+
+    @cached_property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """The epochs of a broker in controller mode; none of any other."""
+        return read_epochs(self.store, lambda file: bytes(self.file(file.location).read(0, file.size)))
+
+    @property
+    def takeover_text(self) -> str:
+        """The newest change of the master, in words."""
+        return f"epoch {self.epochs[-1].number} begins at offset {self.epochs[-1].start_offset}"
+
+    def is_left_over(self, physical_offset: int) -> bool:
+        """Return whether what begins at *physical_offset* is left over from a master that was replaced."""
+        segment = self.segment_for(physical_offset)
+        return segment is not None and self.leftovers.has(segment, physical_offset)
 
     @cached_property
     def index_geometry(self) -> Geometry | None:
@@ -159,7 +185,7 @@ class StoreReader:
 
     def unit_range(self, queue: StoredQueue) -> tuple[int, int]:
         """Return the number of a queue's first unit that points into the log, and the one after its last."""
-        end = queue.written_end()
+        end = self._end_in_log(queue, queue.written_end())
         start = self.store.start_offset
         # As ConsumeQueue#correctMinOffset does, units of deleted segments are left out: offsets ascend in a queue.
         low, high = queue.start, end
@@ -171,6 +197,24 @@ class StoreReader:
             else:
                 low = middle + 1
         return low, end
+
+    def _end_in_log(self, queue: StoredQueue, end: int) -> int:
+        """Return where the units begin at a queue's end that point at what is left over from another master's time."""
+        unit = queue.unit(end - 1) if end else None
+        while unit is not None and self.is_left_over(unit.physical_offset):
+            end -= 1
+            unit = queue.unit(end - 1) if end else None
+        return end
+
+    @property
+    def has_queues_in_rocksdb(self) -> bool:
+        """Whether the broker keeps some or all of its queues in RocksDB."""
+        return any(_is_rocksdb_of_queues(file.about) for file in self.store.other_files)
+
+    @property
+    def has_topic_config(self) -> bool:
+        """Whether the broker's table of topics is there."""
+        return bool(self.topic_config)
 
     @cached_property
     def topic_config(self) -> Mapping[str, Mapping[str, Any]]:
@@ -187,6 +231,11 @@ class StoreReader:
 
 
 _PHYSICAL_OFFSET = [field.name for field in HEAD.fields].index("physical_offset")
+
+
+def _is_rocksdb_of_queues(about: StoreFile) -> bool:
+    folder, _, name = about.path.partition("/")
+    return folder in {"consumequeue", "consumequeue_rocksdb"} and is_rocksdb_name(name)
 
 
 def _base_offset(file: StoredFile) -> int:

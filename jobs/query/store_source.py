@@ -13,7 +13,7 @@ from jobs.query.store_reader import StoreReader
 from jobs.query.store_view import StoreView
 from jobs.store.ranges import newest_written
 from rmq_formats.commitlog.record import Host, MessageRecord
-from rmq_formats.consumequeue.unit import Unit
+from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, Unit
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.release import Release
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
@@ -31,11 +31,14 @@ class StoreSource:
         *,
         through_log: bool = False,
         progress: Progress = silent,
+        delay_levels: str | None = None,
     ) -> None:
         """Answer from *reader*'s files; *through_log*: as if index and queue files were lost."""
         self.reader = reader
         self.release = release
-        self._view = StoreView(reader, release, through_log, progress)
+        self._view = StoreView(
+            reader, release, through_log, progress, delay_levels=delay_levels or DEFAULT_DELAY_LEVELS
+        )
         self.notes = self._view.notes
         self._keys = StoreKeys(self._view)
         self._queues = StoreQueues(self._view)
@@ -43,6 +46,10 @@ class StoreSource:
     def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
         return self._keys.find(kind, topic, key, begin, end)
+
+    def key_hits(self, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+        """Yield the message of every index entry under the hash of a key, newest first, other keys' among them."""
+        return self._keys.key_hits(topic, key, begin, end)
 
     def occurrences(self, text: str) -> Iterator[Occurrence]:
         """Yield messages that have *text* as a key of any kind, under any topic; to explain an empty answer."""
@@ -63,7 +70,7 @@ class StoreSource:
         return self._view.at(physical_offset)
 
     def place(self, physical_offset: int) -> Reason:
-        """Say what stands at an offset where no message begins."""
+        """Say what is at an offset where no message begins."""
         store = self.reader.store
         if physical_offset < store.start_offset:
             text = f"offset {physical_offset} is deleted: the log begins at {store.start_offset}"
@@ -80,7 +87,7 @@ class StoreSource:
             text = f"offset {physical_offset} points inside the record at {begin}{named}"
             return Reason(ReasonKind.INSIDE_RECORD, text)
         if segment.base_offset == newest_written(store):
-            text = f"offset {physical_offset} is behind the last record, which ends at {end}"
+            text = f"offset {physical_offset} is after the last record, which ends at {end}"
             return Reason(ReasonKind.BEHIND_LOG, text)
         text = f"no record begins at offset {physical_offset}: the records of {segment.location} end at {end}"
         return Reason(ReasonKind.NO_RECORD, text)
@@ -105,20 +112,37 @@ class StoreSource:
         """Return the queue offset that one pull from *queue_offset* does not go beyond."""
         return self._queues.pull_end(topic, queue_id, queue_offset)
 
+    def searched_by_time(self, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> OffsetRange:
+        """Return the part of a queue that brokers up to 5.1.0 search for a store time: one file."""
+        return self._queues.searched_by_time(topic, queue_id, offsets, time)
+
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues."""
         return self._queues.ids(topic)
 
     def topics(self) -> frozenset[str]:
-        """Name every topic that has queue files, or that the broker's own table has."""
+        """Name every topic that has queue files, or that the broker's own table has; else those of the log."""
         return self._topics
 
     @cached_property
     def _topics(self) -> frozenset[str]:
         known = {topic for topic, _ in self.reader.queues} | set(self.reader.topic_config)
-        if known or not self._log_is_searched:
+        is_complete = bool(known) and not self._view.through_log and not self.reader.has_queues_in_rocksdb
+        if is_complete or not self._log_is_searched:
             return frozenset(known)
-        return frozenset(message.topic for message in self._view.search(holding("")))
+        return frozenset(known) | {message.topic for message in self._view.search(holding(""))}
+
+    def has_topic(self, topic: str) -> bool:
+        """Return whether *topic* has queues, or is in the broker's own table."""
+        is_known = topic in self.reader.topic_config or any(name == topic for name, _ in self.reader.queues)
+        return is_known or self._queues.has_messages(topic)
+
+    def stored_of(self, topic: str) -> tuple[Message, Message] | None:
+        """Return the first and the last message of *topic* in the log; None without one, or in too long a log."""
+        if not self._log_is_searched:
+            return None
+        stored = [message for message in self._view.search(holding(topic)) if message.topic == topic]
+        return (stored[0], stored[-1]) if stored else None
 
     def hosts(self) -> list[Host]:
         """Return the store hosts of the first record of the first and the last segment."""

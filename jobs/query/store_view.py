@@ -1,12 +1,19 @@
 """What every question to a store is asked with."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from jobs.query.log_search import Progress, Sieve, search, silent
 from jobs.query.message import Message
 from jobs.query.store_reader import StoreReader
+from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueRules
 from rmq_formats.release import Release
+
+
+def _is_batch(topic: Mapping[str, Any]) -> bool:
+    attributes = topic.get("attributes")
+    return isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +25,13 @@ class StoreView:
     through_log: bool = False  # as if index and queue files were lost
     progress: Progress = silent
     notes: list[str] = field(default_factory=list)  # what the user should know beside the answers
+    delay_levels: str = DEFAULT_DELAY_LEVELS
+
+    @property
+    def rules(self) -> QueueRules:
+        """What decides about units beside the records."""
+        batch_topics = frozenset(name for name, about in self.reader.topic_config.items() if _is_batch(about))
+        return QueueRules(((0, self.release),), self.delay_levels, batch_topics)
 
     def say(self, note: str) -> None:
         """Note something, once."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from tests.oracle.process import Answer, DriverProcess
 from tests.oracle.releases import version_of
@@ -30,11 +30,15 @@ _OLD: Final = 100 * 3600
 _ATTEMPTS: Final = 5
 
 
+Line: TypeAlias = tuple[str, ...]
+"""What mqadmin is given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A line that mqadmin was given, and what it said."""
 
-    arguments: tuple[str, ...]
+    arguments: Line
     printed: Printed
 
 
@@ -119,7 +123,7 @@ class Stage:
         """Name the copy of the store that was made when mqadmin was asked."""
         return self._scratch / "snapshot"
 
-    def ask(self, broker: RealBroker, lines: Iterable[tuple[str, ...]]) -> None:
+    def ask(self, broker: RealBroker, lines: Iterable[Line]) -> None:
         """Copy the store as it stands, the broker running, and give mqadmin *lines* before anything more is stored."""
         questions = list(lines)
         self.listened_on = broker.driver.listens_on

@@ -38,7 +38,7 @@ def test_our_answers_are_those_of_mqadmin(  # noqa: PLR0913, PLR0917 - fixtures
         sys.stdout.flush()
         ours = capfdbinary.readouterr().out.decode()
         theirs = asked.printed.stdout.replace(_BODIES, f"{tmp_path}/")
-        if _comparable(ours) != _comparable(theirs) or code != (0 if theirs else 5):
+        if comparable(ours) != comparable(theirs) or code != (0 if theirs else 5):
             differing.append((asked.arguments, code, theirs, ours))
 
     assert len(stage.asked) > len("queries")
@@ -46,7 +46,7 @@ def test_our_answers_are_those_of_mqadmin(  # noqa: PLR0913, PLR0917 - fixtures
     verdict(release, "mqadmin's answers", f"{len(stage.asked)} lines equal")
 
 
-def _comparable(printed: str) -> str:
+def comparable(printed: str) -> str:
     """Leave out what only a broker knows: who took a message, messages a second."""
     return _SPEED.sub("Topic Put TPS: 0.0", printed.replace(_CONSUMERS, ""))
 

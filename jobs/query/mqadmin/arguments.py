@@ -6,6 +6,7 @@ Letters change: `-c` of queryMsgByKey does not exist at first, then is the large
 
 from collections.abc import Mapping, Sequence
 from getopt import GetoptError, gnu_getopt
+from pathlib import PurePath
 from typing import NamedTuple
 
 from rmq_formats.errors import UnsupportedFormat
@@ -23,7 +24,7 @@ class Letter(NamedTuple):
     has_value: bool = True
 
     def is_known_to(self, version: Version) -> bool:
-        """Tell whether a release has the option."""
+        """Return whether a release has the option."""
         after = not self.since or Version.parse(self.since) <= version
         return after and (not self.until or version < Version.parse(self.until))
 
@@ -90,6 +91,8 @@ COMMANDS: Mapping[str, tuple[Letter, ...]] = {
     ),
     "topicStatus": (_TOPIC, _CLUSTER),
 }
+_SHELLS = frozenset({"sh", "bash"})
+_PROGRAMS = frozenset({"mqadmin", "mqadmin.cmd"})
 _SINCE = {"queryCq": "4.1.0"}  # not in 4.0.0
 
 
@@ -113,7 +116,7 @@ class Line(NamedTuple):
 
 def parse(arguments: Sequence[str], release: Release) -> Line:
     """Read a line as the mqadmin of *release* does; `UnsupportedFormat` says what it would not take."""
-    words = list(arguments[1:] if arguments[:1] == ["mqadmin"] else arguments)
+    words = _without_program(arguments)
     name = words.pop(0) if words else ""
     if name not in COMMANDS or not _has(release, name):
         known = ", ".join(command for command in COMMANDS if _has(release, command))
@@ -121,6 +124,16 @@ def parse(arguments: Sequence[str], release: Release) -> Line:
         raise UnsupportedFormat(reason)
     letters = [letter for letter in (*COMMANDS[name], *_ALWAYS) if letter.is_known_to(release.version)]
     return Line(name, _options(name, words, letters, release))
+
+
+def _without_program(arguments: Sequence[str]) -> list[str]:
+    """Return the words of a pasted line after the program: `mqadmin`, `sh mqadmin`, `bin/mqadmin`, a path to it."""
+    words = list(arguments)
+    if words and PurePath(words[0]).name in _SHELLS:
+        words.pop(0)
+    if words and PurePath(words[0].replace("\\", "/")).name in _PROGRAMS:
+        words.pop(0)
+    return words
 
 
 def _has(release: Release, command: str) -> bool:

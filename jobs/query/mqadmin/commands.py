@@ -26,6 +26,7 @@ from jobs.query.mqadmin.text import (
     topic_status_header,
     topic_status_row,
 )
+from jobs.query.mqadmin.time_search import offset_at
 from jobs.query.output import Printer
 from jobs.query.source import MAX_TIME, Answer, Reason, ReasonKind, Source
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, SCHEDULE_TOPIC
@@ -68,14 +69,13 @@ def _by_key(line: Line, context: Context) -> ExitCode:
     if key_type not in _KEY_KINDS:
         context.printer.out("index type error, just support K for keys or T for tags")
         return ExitCode.USAGE
-    answer = lookups.by_key(
-        source,
-        topic,
-        key,
-        kind=_KEY_KINDS[key_type],
-        window=Window(line.integer("beginTimestamp", 0), line.integer("endTimestamp", MAX_TIME)),
-        limit=max(min(line.integer("maxNum", KEY_LIMIT), KEY_LIMIT), 0),
-    )
+    window = Window(line.integer("beginTimestamp", 0), line.integer("endTimestamp", MAX_TIME))
+    limit = max(min(line.integer("maxNum", KEY_LIMIT), KEY_LIMIT), 0)
+    kind = _KEY_KINDS[key_type]
+    if kind is KeyKind.KEY:
+        answer = lookups.by_key_as_client(source, topic, key, window, limit)
+    else:
+        answer = lookups.by_key(source, topic, key, kind=kind, window=window, limit=limit)
     answer = _with_route(answer, topic, context, f"query by-key -t {topic} -k {key}")
     context.printer.rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
     return context.printer.finish(answer, source.notes)
@@ -179,7 +179,7 @@ def _by_offset(line: Line, context: Context) -> ExitCode:
 def _print_msg(line: Line, context: Context) -> ExitCode:
     source, printer = context.source, context.printer
     topic, broker = line.options["topic"], context.broker or "broker"
-    if topic not in source.topics():
+    if not source.has_topic(topic):
         return printer.empty(reasons.unknown_topic(source, topic))
     how = Printing(
         broker,
@@ -198,25 +198,14 @@ def _print_msg(line: Line, context: Context) -> ExitCode:
 
 def _asked_offsets(line: Line, context: Context, topic: str, queue_id: int, offsets: OffsetRange) -> OffsetRange:
     """Return the part of a queue that is asked for, by store time."""
-    begin, end = line.options.get("beginTimestamp"), line.options.get("endTimestamp")
-    return OffsetRange(
-        _offset_at(context, topic, queue_id, offsets, begin) if begin else offsets.minimum,
-        _offset_at(context, topic, queue_id, offsets, end) if end else offsets.maximum,
-    )
 
+    def limit(name: str, otherwise: int) -> int:
+        text = line.options.get(name)
+        if not text:
+            return otherwise
+        return offset_at(context.source, topic, queue_id, offsets, _milliseconds(text, context))
 
-def _offset_at(context: Context, topic: str, queue_id: int, offsets: OffsetRange, text: str) -> int:
-    """Return the offset of the first message of a queue that was stored then or later."""
-    time = _milliseconds(text, context)
-    low, high = offsets
-    while low < high:
-        middle = (low + high) // 2
-        message = context.source.in_queue(topic, queue_id, middle)
-        if message and message.record.store_timestamp < time:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return OffsetRange(limit("beginTimestamp", offsets.minimum), limit("endTimestamp", offsets.maximum))
 
 
 def _milliseconds(text: str, context: Context) -> int:
@@ -264,7 +253,7 @@ def _query_cq(line: Line, context: Context) -> ExitCode:
 def _topic_status(line: Line, context: Context) -> ExitCode:
     source, printer = context.source, context.printer
     topic = line.options["topic"]
-    if topic not in source.topics():
+    if not source.has_topic(topic):
         return printer.empty(reasons.unknown_topic(source, topic))
     if not printer.as_json:
         printer.out(topic_status_header())

@@ -1,0 +1,184 @@
+"""Queries in stores of operators' situations: what the broker itself answered, or true words."""
+
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.command import cli
+from jobs.console.exit_codes import ExitCode
+from jobs.query.mqadmin.arguments import parse
+from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.release import Release
+from tests.golden import FOLDER
+from tests.support.query_stores import Sent, stored, write_store
+
+Place = Callable[[str], Path]
+Ask = Callable[..., tuple[int, str, str]]
+
+ROCKSDB = json.loads((FOLDER / "field-rocksonly-550.admin.json").read_text())
+
+
+@pytest.fixture
+def ask(capfdbinary: pytest.CaptureFixture[bytes]) -> Ask:
+    """Answer an mqadmin line from a store."""
+
+    def answer(store: Path, line: str, *options: str) -> tuple[int, str, str]:
+        capfdbinary.readouterr()
+        place = ["--store", str(store), "--time-zone", "UTC", "--broker", "b0", *options]
+        code = cli.main(["query", "mqadmin", *place, *shlex.split(line)])
+        sys.stdout.flush()
+        captured = capfdbinary.readouterr()
+        return code, captured.out.decode(), captured.err.decode()
+
+    return answer
+
+
+@pytest.mark.parametrize("line", ROCKSDB)
+def test_queues_in_rocksdb_are_answered_from_the_log_as_the_real_mqadmin_did(
+    situation: Place, tmp_path: Path, ask: Ask, line: str
+) -> None:
+    """`topicStatus` printed a header without rows, `printMsg` nothing, `queryCq` no units, all with exit code 0."""
+    store = situation("field-rocksonly-550") / "store"
+    code, out, err = ask(store, line, "--release", "5.5.0", "--bodies", str(tmp_path))
+
+    expected = (
+        ROCKSDB[line]["stdout"].replace("/tmp/rocketmq/msgbodys/", f"{tmp_path}/").replace("WARN: No Consumer", "")
+    )
+    assert out == expected
+    assert code == ExitCode.CLEAN
+    assert ("RocksDB" in err) == (line.split(maxsplit=1)[0] != "queryMsgByKey")
+
+
+@pytest.mark.parametrize(
+    "name", ["b551-rockscq-clean", "b551-rockscq-killed", "b551-rockscq-separate", "b540-cqcombine-rocksonly"]
+)
+def test_limits_and_units_of_queues_without_files_are_those_that_the_broker_gave(
+    situation: Place, ask: Ask, name: str
+) -> None:
+    """Every queue that has a message; of the others the log knows nothing, and a line says so."""
+    place = situation(name)
+    expected = json.loads((place / "EXPECT.json").read_text())
+    answers = expected["beforeStop"]
+    for queue, broker in answers["queues"].items():
+        topic, _, queue_id = queue.rpartition("/")
+        if not broker["units"] or topic.startswith(("RMQ_SYS_TRANS", "rmq_sys", "SCHEDULE_TOPIC", "RMQ_SYS_ROCKSDB")):
+            continue  # a stop and a start themselves write to these
+        code, out, err = ask(
+            place / "store", f"queryCq -t {shlex.quote(topic)} -q {queue_id} -i {broker['min']} -c 1000"
+        )
+
+        assert code == ExitCode.CLEAN, (queue, err)
+        assert f"max: {broker['max']}, min: {broker['min']}\n" in out, queue
+        assert out.count("physicOffset=") == len(broker["units"]), queue
+        for number, offset, size, code_ in broker["units"]:
+            assert (
+                f"idx: {number}\nConsumeQueueData{{physicOffset={offset}, physicSize={size}, tagsCode={code_}," in out
+            )
+
+
+def test_a_topic_that_was_deleted_is_called_deleted(situation: Place, ask: Ask) -> None:
+    """It said 'never seen there', although the log has its messages."""
+    store = situation("field-deleted-498") / "store"
+
+    for line in ("topicStatus -t Gone", "printMsg -t Gone", "queryMsgByOffset -t Gone -b b0 -i 0 -o 0"):
+        code, out, err = ask(store, line)
+
+        assert (code, out) == (ExitCode.NOT_FOUND, "")
+        assert "the topic Gone was deleted" in err
+        assert "never seen" not in err
+    code, out, _ = ask(store, "topicStatus -t Gone", "--through-log")
+    assert code == ExitCode.CLEAN
+    assert len(out.splitlines()) > 1
+    assert "was ever seen" in ask(store, "topicStatus -t Goner")[2]
+
+
+def test_messages_that_a_promotion_took_back_are_not_answered(situation: Place, ask: Ask) -> None:
+    """Two units at the end of a queue point at stale records: the broker gives 41 and 36 for the ends."""
+    place = situation("b551-controller-failover")
+    broker = json.loads((place / "EXPECT.json").read_text())["oldMasterAfterReturn"]["queues"]
+    store = place / "store"
+
+    rows = {
+        (row[1], row[2], row[3]) for row in map(str.split, ask(store, "topicStatus -t Orders")[1].splitlines()[1:3])
+    }
+    assert rows == {(name[-1], str(queue["min"]), str(queue["max"])) for name, queue in broker.items()}
+    for number in (36, 37):
+        code, out, err = ask(store, f"queryMsgByOffset -t Orders -b b0 -i 1 -o {number}")
+        assert (code, out) == (ExitCode.NOT_FOUND, "")
+        assert "taken back" in err
+    assert ask(store, "queryMsgByOffset -t Orders -b b0 -i 1 -o 35")[0] == ExitCode.CLEAN
+
+
+def test_an_offset_after_the_end_of_a_log_that_was_cut_back_names_no_message(situation: Place, ask: Ask) -> None:
+    """The stale bytes there are a complete record that states its own offset."""
+    place = situation("b551-controller-failover")
+    taken_back = json.loads((place / "EXPECT.json").read_text())["unreplicated"]
+    store = place / "store"
+
+    assert taken_back
+    for message in taken_back:
+        # Where such a message was, one of the new master may be now.
+        _, out, _ = ask(store, f"queryMsgById -t Orders -i {message['offset-message-id']}", "--any-host")
+        assert message["message-id"] not in out
+        code, out, _ = ask(store, f"queryMsgByUniqueKey -t Orders -i {message['message-id']}")
+        assert (code, out) == (ExitCode.NOT_FOUND, "")
+
+
+@pytest.fixture
+def colliding(tmp_path: Path) -> Path:
+    """Write a store whose keys, and topics, have the same hash: `AaAa`, `BBBB`, `AaBB`."""
+    messages = [
+        *(Sent(keys=("AaAa", "BBBB"), unique_key=f"both{n}") for n in range(5)),
+        *(Sent(keys=("AaAa",), unique_key=f"one{n}") for n in range(7)),
+        *(Sent(keys=("BBBB",), unique_key=f"other{n}") for n in range(4)),
+        *(Sent(topic="OrdersAa", keys=("AaAa",), unique_key=f"a{n}") for n in range(3)),
+        *(Sent(topic="OrdersBB", keys=("AaAa",), unique_key=f"b{n}") for n in range(6)),
+    ]
+    return write_store(tmp_path / "store", stored(messages), release=Release.of("4.9.2"), geometry=Geometry(50, 300))
+
+
+@pytest.mark.parametrize(
+    ("release", "topic", "rows"),
+    [("4.9.2", "Orders", 17), ("5.5.1", "Orders", 17), ("4.9.2", "OrdersAa", 9), ("4.9.3", "OrdersAa", 3)],
+)
+def test_colliding_keys_are_answered_as_the_client_of_the_release_answers_them(
+    ask: Ask, colliding: Path, release: str, topic: str, rows: int
+) -> None:
+    """A message whose two keys collide comes twice, and up to 4.9.2 messages of a topic that collides come, too."""
+    options = ("--release", release, "--hash-slots", "50", "--index-num", "300")
+    code, out, _ = ask(colliding, f"queryMsgByKey -t {topic} -k AaAa", *options)
+
+    assert code == ExitCode.CLEAN
+    assert len(out.splitlines()) - 1 == rows
+
+
+def test_a_query_of_our_own_gives_each_message_once(ask: Ask, colliding: Path, capfdbinary: Any) -> None:  # noqa: ANN401
+    """Only mqadmin's lines are answered with what a client makes of collisions."""
+    del ask
+    place = ["--store", str(colliding), "--release", "4.9.2", "--hash-slots", "50", "--index-num", "300"]
+    cli.main(["query", "by-key", "-t", "Orders", "-k", "AaAa", *place])
+    sys.stdout.flush()
+
+    assert len(capfdbinary.readouterr().out.splitlines()) - 1 == 12
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mqadmin topicStatus -t T",
+        "sh mqadmin topicStatus -t T",
+        "bin/mqadmin topicStatus -t T",
+        "sh bin/mqadmin topicStatus -t T",
+        "bash ./mqadmin topicStatus -t T",
+        "/opt/rocketmq/bin/mqadmin topicStatus -t T",
+        r"'bin\mqadmin.cmd' topicStatus -t T",
+    ],
+)
+def test_a_line_is_taken_as_it_was_pasted(line: str) -> None:
+    """However the program was started."""
+    assert parse(shlex.split(line), Release.of("5.5.1")).command == "topicStatus"
