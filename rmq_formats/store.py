@@ -5,6 +5,7 @@ A broker's store is a directory of a fixed shape: the name of a file says what i
 is. Nothing here touches a disk: names and bytes in, meaning out.
 """
 
+import re
 from enum import StrEnum, unique
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -40,6 +41,7 @@ class FileKind(StrEnum):
     COMPACTION = "compaction file"
     TIMER = "timer file"
     TIERED = "tiered storage file"
+    CONTROLLER = "controller mode file"  # who the replica is, and which master wrote from which offset on
     UNKNOWN = "unknown file"
 
 
@@ -65,12 +67,21 @@ _ROOT_FILES = {
     "abort.bak": FileKind.ABORT_BACKUP,
     "lock": FileKind.LOCK,
     "timerwheel": FileKind.TIMER,
+    "brokerIdentity": FileKind.CONTROLLER,
+    "brokerIdentity-temp": FileKind.CONTROLLER,
+    "epochFileCheckpoint": FileKind.CONTROLLER,
+    "epochFileCheckpoint.bak": FileKind.CONTROLLER,
 }
+_WHEEL_SNAPSHOT = "timerwheel."  # and a position in the timer log
+_TIER_CLUSTER = re.compile(r"[0-9a-f]{8}_.+")  # a tier's own root: the first digits of a hash, and the cluster
+_TIER_SEGMENT = re.compile(r"[0-9a-f]{8}[0-9]{20}")
 _NAMED_FOLDERS = {
     "compaction": FileKind.COMPACTION,
     "rocksdbstore": FileKind.ROCKSDB,  # 5.4.0+: in every store, and no sign of a RocksDB index
+    "consumequeue_rocksdb": FileKind.ROCKSDB,  # useSeparateStorePathForRocksdbCQ
     "timerlog": FileKind.TIMER,
     "tieredStore": FileKind.TIERED,
+    "tiered_index_file": FileKind.TIERED,
 }
 _DLEDGER_PREFIX = "dledger-"
 _TIMER_STATE = ("timercheck", "timermetrics")
@@ -87,7 +98,8 @@ def classify(path: str) -> StoreFile:
     """
     *folders, name = PurePosixPath(path).parts or ("",)
     if not folders:
-        return StoreFile(path, _ROOT_FILES.get(name, FileKind.UNKNOWN))
+        is_wheel = name.startswith(_WHEEL_SNAPSHOT) and _is_decimal(name.removeprefix(_WHEEL_SNAPSHOT))
+        return StoreFile(path, FileKind.TIMER if is_wheel else _ROOT_FILES.get(name, FileKind.UNKNOWN))
     root, *inner = folders
     queue = _QUEUE_FOLDERS.get(root)
     base_offset = offset_of_name(name)
@@ -109,7 +121,8 @@ def _kind(root: str, inner: list[str], name: str) -> FileKind:
     if root.startswith(_DLEDGER_PREFIX):
         is_log = inner == ["data"] and offset_of_name(name) is not None
         return FileKind.DLEDGER_LOG if is_log else FileKind.DLEDGER_STATE
-    return _NAMED_FOLDERS.get(root, FileKind.UNKNOWN)
+    is_of_tier = _TIER_CLUSTER.fullmatch(root) and _TIER_SEGMENT.fullmatch(name)
+    return FileKind.TIERED if is_of_tier else _NAMED_FOLDERS.get(root, FileKind.UNKNOWN)
 
 
 def _config_kind(inner: list[str], name: str) -> FileKind:

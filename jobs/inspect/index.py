@@ -67,7 +67,7 @@ class IndexReport:
     @property
     def last_offset(self) -> int | None:
         """The physical offset of the newest message that the index names."""
-        return self.files[-1].end_physical_offset if self.files and self.files[-1].entries else None
+        return max((file.end_physical_offset for file in self.files if file.entries), default=None)
 
 
 def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> IndexReport:
@@ -104,15 +104,17 @@ def _check_sizes(report: IndexReport, problems: Problems) -> None:
     sizes = Counter(file.size for file in report.files)
     for file in report.files:
         usual = max(sizes, key=lambda size: (sizes[size], size))
-        if file.size != usual:
-            problems.warn(file.file, f"{file.size} bytes long, the others {usual}")
+        if file.size < usual:
+            problems.damage(file.file, f"cut short: {file.size} bytes long, the others {usual}")
+        elif file.size > usual:
+            problems.note(file.file, f"{file.size} bytes long, the others {usual}")
         geometry = report.geometry
         if geometry is not None and file.index_count > geometry.index_num:
             problems.damage(file.file, f"index_count {file.index_count} where {geometry.index_num} fit", 36)
 
 
 def _shares_a_slot(reader: Reader, header: IndexHeader, geometry: Geometry) -> bool:
-    """Tell whether one of the first entries follows another in its slot."""
+    """Return whether one of the first entries follows another in its slot."""
     entries = _entries(reader, 1, min(header.entry_count, geometry.capacity, _ENTRIES_LOOKED_AT), geometry)
     return any(entry.prev_entry > 0 for entry in entries)
 
@@ -129,7 +131,7 @@ def _tagged_records(
     newest = min(header.entry_count, geometry.capacity)
     first = max(newest - _NEWEST_LOOKED_AT, 1)
     groups = groupby(_entries(reader, first, newest - first + 1, geometry), key=attrgetter("physical_offset"))
-    # The keys of the first and the last message may stand in part outside of what was read.
+    # The keys of the first and the last message may be in part outside of what was read.
     for offset, entries in [(offset, {entry.key_hash for entry in group}) for offset, group in groups][1:-1]:
         record = find_record(store, offset)
         if record is not None:

@@ -2,25 +2,28 @@
 The log: its segments, how each begins and ends, and where its newest record ends.
 
 A segment that others follow is sealed if a blank near its end names the bytes left. Where the newest one ends is found
-by a walk from the newest record that a queue or an index file names, as only bytes behind that are new to everybody.
+by a walk from the newest record that a queue or an index file names, as only bytes after that are new to everybody.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jobs.dump.file import DumpFile
 from jobs.inspect.problems import Problems
 from jobs.inspect.segment_walk import Stretch, walk
 from jobs.store.ranges import holes, newest_written
+from jobs.store.record_places import record_places
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import ENDS, Framing, PieceKind, SegmentBytes
+from rmq_formats.epochs import Epoch
 from rmq_formats.errors import FormatError
 from rmq_formats.store import name_of_offset
 
 _NEAR_END = 64 << 10
+_SAMPLED = 64 << 10  # bytes at the beginning of a segment, whose records are looked at
 _FAR_FROM_END = 8 << 20  # a blank is shorter than the largest record that a broker takes by default
 
 Progress = Callable[[int], None]
@@ -34,7 +37,7 @@ class SegmentReport:
     base_offset: int
     size: int
     framing: Framing = Framing.PLAIN
-    end: str = "unknown"  # sealed, open, damaged; "made ahead of need" for zeros behind the newest segment
+    end: str = "unknown"  # sealed, open, damaged; "made ahead of need" for zeros after the newest segment
     end_offset: int | None = None  # where its records end
     first_store_timestamp: int | None = None
     last_store_timestamp: int | None = None
@@ -50,7 +53,8 @@ class LogReport:
     end_offset: int | None = None
     first_store_timestamp: int | None = None
     last_store_timestamp: int | None = None
-    waiting_bytes: int = 0  # a record that is not whole yet
+    waiting_bytes: int = 0  # a record that is not complete yet
+    left_over_bytes: int = 0  # records after the end of the log, from before it was cut back
     records: int | None = None
     topics: dict[str, int] = field(default_factory=dict)  # records by topic, where the log was walked
 
@@ -59,19 +63,21 @@ class LogInspector:
     """
     Looks at the segments of a store.
 
-    *known_records* are physical offsets of records that queues and index files name; *see* is told every record that is
-    met, *progress* the bytes that a walk has passed.
+    *known_records* are physical offsets of records that queues and index files name; *see* is given every record that
+    is met, *progress* the bytes that a walk has passed. *epochs* are those of a broker in controller mode.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what is known of a store before its log is looked at
         self,
         store: Store,
         problems: Problems,
         known_records: Iterable[int],
         see: Callable[[MessageRecord], None],
         progress: Progress,
+        epochs: Sequence[Epoch] = (),
     ) -> None:
         """Look at nothing yet."""
+        self._epochs = epochs
         self._store = store
         self._problems = problems
         self._known_records = sorted(known_records, reverse=True)
@@ -119,7 +125,7 @@ class LogInspector:
 
     def _look_at_head(self, log: SegmentBytes, report: SegmentReport, *, is_walked: bool) -> None:
         if log.size == 0:
-            self._problems.warn(report.file, "is empty")
+            self._problems.note(report.file, "is empty")
         elif log.stated_end(0) is None:
             try:
                 record = log.record_at(0)
@@ -128,10 +134,15 @@ class LogInspector:
                     self._problems.damage(report.file, f"no record at its start: {error.reason}", log.base_offset)
             else:
                 report.first_store_timestamp = record.store_timestamp
-                self._see(record)
+                for sampled in _sample(log):
+                    self._see(sampled)
 
     def _newest_known_record(self, log: SegmentBytes) -> int:
         """Return the position of the newest record of this segment that a queue or index file names, else 0."""
+        takeovers = [epoch.start_offset - log.base_offset for epoch in self._epochs[1:]]
+        takeover = max((position for position in takeovers if 0 <= position < log.size), default=None)
+        if takeover is not None:  # queues and index may name what a promotion took back
+            return takeover
         for offset in self._known_records:
             position = offset - log.base_offset - log.framing.header_size
             if 0 <= position < log.size:
@@ -148,7 +159,7 @@ class LogInspector:
             if end is not None:
                 report.end, report.end_offset = "sealed", log.base_offset + end
                 return
-        self._problems.warn(report.file, "no blank near its end names the bytes left; --deep walks it")
+        self._problems.note(report.file, "no blank near its end names the bytes left; --deep walks it")
 
     def _walk(
         self, log: SegmentBytes, report: SegmentReport, start: int, next_written: Callable[[int], int], *, final: bool
@@ -157,13 +168,13 @@ class LogInspector:
         records = 0
         for stretch in walk(log, start, final=final, next_written=next_written):
             records += stretch.records
-            self._note(stretch, report)
+            self._note(stretch, report, log)
             report.end = str(ENDS[stretch.piece.kind])
             self._progress(stretch.piece.size)
         if start == 0:
             report.records = records
 
-    def _note(self, stretch: Stretch, report: SegmentReport) -> None:
+    def _note(self, stretch: Stretch, report: SegmentReport, log: SegmentBytes) -> None:
         piece = stretch.piece
         if piece.kind is PieceKind.RECORD:
             report.end_offset = piece.end
@@ -176,19 +187,26 @@ class LogInspector:
         elif piece.kind is PieceKind.DAMAGE:
             self._problems.damage(report.file, f"{piece.size} bytes are no record: {piece.reason}", piece.offset)
         elif piece.kind is PieceKind.WAITING:
-            self._report.waiting_bytes = piece.size
+            left_over = log.find_record(piece.offset - log.base_offset, None)
+            if left_over is None:
+                self._report.waiting_bytes = piece.size
+            else:  # a complete record that the walk does not believe: the log was cut back, and continued before it
+                *_, (_, end) = record_places(log, left_over)
+                self._report.left_over_bytes = end - piece.offset
 
     def _check_names(self) -> None:
         segments = self._store.segments
         sizes = Counter(segment.size for segment in segments)
         usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
         for segment in segments:
-            if segment.size != usual:
-                text = f"{segment.size} bytes long, the others {usual}: a broker would not load this log"
-                self._problems.warn(segment.location, text)
+            text = f"{segment.size} bytes long, the others {usual}: a broker would not load this log"
+            if segment is segments[-1] and 0 < segment.size < usual:
+                self._problems.damage(segment.location, f"cut short: {text}")
+            elif segment.size != usual:
+                self._problems.note(segment.location, text)
         for segment, start, end in holes(segments):
             text = f"the log lacks {end - start} bytes: no segment {name_of_offset(start)}"
-            self._problems.damage(segment.location, text, start)
+            self._problems.gap(segment.location, text, start)
 
     def _sum_up(self) -> None:
         report = self._report
@@ -202,6 +220,18 @@ class LogInspector:
         if None not in counts:
             report.records = sum(count or 0 for count in counts)
             report.topics = dict(self._topics.most_common())
+
+
+def _sample(log: SegmentBytes) -> Iterator[MessageRecord]:
+    """Yield the records in the first bytes of a segment."""
+    for begin, end in record_places(log):
+        position = begin - log.framing.header_size - log.base_offset
+        if end - log.base_offset > _SAMPLED:
+            return
+        try:
+            yield log.record_at(position)
+        except FormatError:
+            return
 
 
 def find_record(store: Store, physical_offset: int) -> MessageRecord | None:

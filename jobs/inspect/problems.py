@@ -2,18 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum, unique
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from jobs.console.severity import Severity, worst_of
 from rmq_formats.errors import FormatError
-
-
-@unique
-class Severity(StrEnum):
-    """How bad it is."""
-
-    DAMAGE = "damage"  # bytes are lost or contradict themselves
-    WARNING = "warning"  # worth a look; nothing is lost for it
 
 
 class Problem(NamedTuple):
@@ -29,24 +21,40 @@ class Problem(NamedTuple):
         place = "" if self.offset is None else f" at offset {self.offset}"
         return f"{self.file}: {self.text}{place}"
 
+    def as_values(self) -> dict[str, Any]:
+        """Return what JSON says."""
+        return self._asdict() | {"severity": str(self.severity)}
+
 
 class Problems(list[Problem]):
     """What was found so far."""
 
+    @property
+    def severity(self) -> Severity:
+        """The worst of all; without a problem a store is still not verified."""
+        return worst_of((Severity.NOT_VERIFIED, *(problem.severity for problem in self)))
+
     def damage(self, file: str, text: str, offset: int | None = None) -> None:
-        """Note a loss."""
+        """Note bytes that cannot be what was written."""
         self.append(Problem(Severity.DAMAGE, file, text, offset))
 
-    def warn(self, file: str, text: str, offset: int | None = None) -> None:
-        """Note an oddity."""
-        self.append(Problem(Severity.WARNING, file, text, offset))
+    def gap(self, file: str, text: str, offset: int | None = None) -> None:
+        """Note bytes, units or entries that are not there."""
+        self.append(Problem(Severity.GAP, file, text, offset))
+
+    def note(self, file: str, text: str, offset: int | None = None) -> None:
+        """Note what is worth a look; nothing is lost for it."""
+        self.append(Problem(Severity.NOT_VERIFIED, file, text, offset))
 
     @contextmanager
     def noted(self, file: str) -> Iterator[None]:
-        """Note what keeps the block from reading *file*, and go on behind it."""
+        """Note what keeps the block from reading *file*, and continue after it."""
         try:
             yield
         except FormatError as error:
             self.damage(file, error.reason, error.offset)
+        except PermissionError as error:
+            text = f"no access: {error.strerror or error}"
+            self.append(Problem(Severity.NOT_ACCESSIBLE, file, text))
         except OSError as error:
             self.damage(file, f"cannot be read: {error.strerror or error}")

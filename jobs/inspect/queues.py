@@ -4,14 +4,14 @@ The queues: how many messages each can reach, and which records its ends name.
 A queue's files are filled from the front, and the newest one ends in zeros: a search by halves finds its last unit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from jobs.inspect.problems import Problems
 from jobs.store.queue_files import StoredQueue, stored_queues
 from jobs.store.store import Store
-from rmq_formats.consumequeue.unit import QueueKind, Unit
+from rmq_formats.consumequeue.unit import QueueKind, QueueName, Unit
 from rmq_formats.store import FileKind
 
 
@@ -28,6 +28,7 @@ class QueueReport:
     next_unit: int = 0  # number of the unit that the broker writes next
     first_physical_offset: int | None = None
     last_physical_offset: int | None = None
+    left_over: int = 0  # units at the end whose messages a promotion took back; not among the others
 
     @property
     def units(self) -> int:
@@ -42,6 +43,7 @@ class QueuesReport:
     queues: list[QueueReport] = field(default_factory=list)
     ext_files: int = 0
     in_rocksdb: bool = False
+    deleted_topics: set[str] = field(default_factory=set)  # whose messages the log still has
 
     @property
     def topics(self) -> set[str]:
@@ -59,7 +61,8 @@ class QueuesReport:
 def inspect_queues(store: Store, problems: Problems) -> QueuesReport:
     """Look at the ends of every queue."""
     queues = stored_queues(store)
-    others = [file for file in store.other_files if file.about.path.startswith("consumequeue/")]
+    folders = ("consumequeue/", "consumequeue_rocksdb/")
+    others = [file for file in store.other_files if file.about.path.startswith(folders)]
     report = QueuesReport(
         ext_files=len(store.queue_files) - sum(len(queue.files) for queue in queues),
         in_rocksdb=any(file.about.kind is FileKind.ROCKSDB for file in others),
@@ -82,12 +85,15 @@ def inspect_queues(store: Store, problems: Problems) -> QueuesReport:
 def _check_files(queue: StoredQueue, problems: Problems) -> None:
     for file in queue.files:
         if file.size % queue.unit_size:
-            problems.warn(file.location, f"{file.size} bytes are no whole number of units of {queue.unit_size}")
+            problems.note(file.location, f"{file.size} bytes are no whole number of units of {queue.unit_size}")
         if file.base_offset % queue.unit_size:
-            problems.warn(file.location, f"its name is no multiple of a unit's {queue.unit_size} bytes")
+            problems.note(file.location, f"its name is no multiple of a unit's {queue.unit_size} bytes")
     for before, after in pairwise(queue.files):
         if before.end != after.base_offset:
-            problems.damage(after.location, f"the file before it ends at {before.end}")
+            problems.gap(after.location, f"the file before it ends at {before.end}")
+    usual, newest = max(file.size for file in queue.files), queue.files[-1]
+    if 0 < newest.size < usual:
+        problems.damage(newest.location, f"cut short: {newest.size} bytes long, the others {usual}")
 
 
 def _find_ends(report: QueueReport, queue: StoredQueue) -> None:
@@ -95,6 +101,19 @@ def _find_ends(report: QueueReport, queue: StoredQueue) -> None:
     report.first_physical_offset = _first_real(queue)
     last = queue.unit(report.next_unit - 1) if report.units else None
     report.last_physical_offset = last.physical_offset if last else None
+
+
+def drop_left_over(report: QueuesReport, store: Store, is_left_over: Callable[[int], bool]) -> int:
+    """Take the units from the ends of queues that point at what is left over in the log; return how many they were."""
+    queues = {queue.name: queue for queue in stored_queues(store)}
+    for found in report.queues:
+        queue = queues[QueueName(found.kind, found.topic, found.queue_id)]
+        while found.last_physical_offset is not None and is_left_over(found.last_physical_offset):
+            found.next_unit -= 1
+            found.left_over += 1
+            last = queue.unit(found.next_unit - 1) if found.units else None
+            found.last_physical_offset = last.physical_offset if last else None
+    return sum(found.left_over for found in report.queues)
 
 
 def _first_real(queue: StoredQueue) -> int | None:

@@ -1,26 +1,17 @@
-"""The whole of what `inspect` found, as values, and what it comes to."""
+"""All of what `inspect` found, as values, and what it comes to."""
 
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum, unique
 from shlex import quote
 from typing import Any
 
+from jobs.console.severity import Severity
 from jobs.console.verbs import VERBS
 from jobs.inspect.index import IndexReport
 from jobs.inspect.log import LogReport
-from jobs.inspect.problems import Problems, Severity
+from jobs.inspect.problems import Problems
 from jobs.inspect.queues import QueuesReport
 from jobs.inspect.state import StateReport
 from rmq_formats.detection import Era
-
-
-@unique
-class Health(StrEnum):
-    """What a store is like, in one word."""
-
-    GOOD = "good"
-    LOOK = "worth a look"
-    DAMAGED = "damaged"
 
 
 @dataclass(slots=True)
@@ -37,12 +28,9 @@ class StoreReport:
     deep: bool = False
 
     @property
-    def health(self) -> Health:
-        """The worst that was found."""
-        severities = {problem.severity for problem in self.problems}
-        if Severity.DAMAGE in severities:
-            return Health.DAMAGED
-        return Health.LOOK if severities else Health.GOOD
+    def health(self) -> Severity:
+        """The worst that was found; heads and tails never say more than that nothing wrong was seen."""
+        return self.problems.severity
 
     def next_steps(self) -> list[tuple[str, str]]:
         """Say what to run next, and why; only what this installation has."""
@@ -61,7 +49,7 @@ class StoreReport:
                 steps.append((f"rebuild-index {store} --out DIR", "there is no index"))
             if not self.queues.queues and not self.queues.in_rocksdb:
                 steps.append((f"rebuild-consumequeue {store} --out DIR", "there are no queues"))
-            steps.append((f"verify {store}", "hold log, queues and index against each other"))
+            steps.append((f"verify {store}", "compare log, queues and index with each other"))
             steps.append((f"ingest {store} --lake LAKE", "bring the messages into tables"))
         return [(command, why) for command, why in steps if command.split()[0] in VERBS]
 
@@ -69,10 +57,14 @@ class StoreReport:
         """Return what JSON says."""
         return {
             "store": self.store,
-            "health": self.health,
+            "health": str(self.health),
             "state": asdict(self.state),
             "log": asdict(self.log),
-            "queues": asdict(self.queues) | {"units": sum(queue.units for queue in self.queues.queues)},
+            "queues": asdict(self.queues)
+            | {
+                "units": sum(queue.units for queue in self.queues.queues),
+                "deleted_topics": sorted(self.queues.deleted_topics),
+            },
             "index": asdict(self.index),
             "releases": [
                 {
@@ -84,6 +76,6 @@ class StoreReport:
                 }
                 for era in self.eras
             ],
-            "problems": [problem._asdict() for problem in self.problems],
+            "problems": [problem.as_values() for problem in self.problems],
             "next": [{"run": command, "why": why} for command, why in self.next_steps()],
         }

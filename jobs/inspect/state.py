@@ -1,15 +1,21 @@
 """The broker's own state: whether it runs, whether it was closed, and how far it had flushed."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from jobs.inspect.inventory import FolderReport, take_inventory
 from jobs.inspect.marks import MarkCollector
 from jobs.inspect.problems import Problems
 from jobs.store.beside_broker import broker_process
+from jobs.store.epochs import read_epochs
 from jobs.store.store import Store
+from rmq_formats.config_json import decode_config
 from rmq_formats.detection import abort_mark, checkpoint_mark, file_marks
+from rmq_formats.epochs import Epoch
 from rmq_formats.store import CHECKPOINT_SIZE, FileKind, decode_checkpoint, offset_of_name
 
-_ABORT_READ = 64
+_SMALL = 256
+_LARGEST_CONFIG = 64 << 20
 
 
 @dataclass(slots=True)
@@ -21,12 +27,16 @@ class StateReport:
     abort: str | None = None  # its content, where it exists
     checkpoint: dict[str, int] | None = None
     unknown_files: int = 0
+    replica: str | None = None  # in controller mode: cluster, broker and the replica's number
+    epochs: tuple[Epoch, ...] = ()  # in controller mode: who was master from which offset on
+    folders: list[FolderReport] = field(default_factory=list)
     log_folders: tuple[str, ...] = ()  # that hold files named like segments, and that nobody named
 
 
 def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> StateReport:
     """Read checkpoint and abort, and ask for the lock."""
-    report = StateReport()
+    report = StateReport(folders=take_inventory(store))
+    report.epochs = read_epochs(store, lambda file: _read(store, file.location, file.size))
     with problems.noted(store.root):
         report.process = broker_process(store.root)
     for mark in file_marks(file.about for file in (*store.other_files, *store.queue_files)):
@@ -34,23 +44,36 @@ def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> Sta
     for file in store.other_files:
         if file.about.kind is FileKind.ABORT:
             with problems.noted(file.location):
-                content = _read(store, file.location, _ABORT_READ)
+                content = _read(store, file.location, _SMALL)
                 report.abort = content.decode("latin-1")
                 marks.add(abort_mark(content))
+        elif file.about.path == "brokerIdentity":
+            with problems.noted(file.location):
+                report.replica = _read(store, file.location, _SMALL).decode("utf-8", "replace")
         elif file.about.kind is FileKind.CHECKPOINT:
             with problems.noted(file.location):
                 checkpoint = decode_checkpoint(_read(store, file.location, CHECKPOINT_SIZE))
                 report.checkpoint = checkpoint._asdict()
                 marks.add(checkpoint_mark(checkpoint))
             if file.size != CHECKPOINT_SIZE:
-                problems.warn(file.location, f"{file.size} bytes instead of {CHECKPOINT_SIZE}")
+                problems.note(file.location, f"{file.size} bytes instead of {CHECKPOINT_SIZE}")
     if report.process is not None:
         report.broker = f"running: process {report.process} holds the lock"
     elif report.abort is not None:
         report.broker = "not closed: it crashed, or this is a copy of a running one"
-        problems.warn(store.root, "abort is there, and no broker holds the lock")
+        problems.note(store.root, "abort is there, and no broker holds the lock")
     _see_unknown(store, report, problems)
     return report
+
+
+def topics_of(store: Store, problems: Problems) -> Mapping[str, object] | None:
+    """Return the topics of the broker's `config/topics.json`; None where there is no such file, or it is unreadable."""
+    for file in store.other_files:
+        if file.about.path == "config/topics.json" and file.size <= _LARGEST_CONFIG:
+            with problems.noted(file.location):
+                topics = decode_config(_read(store, file.location, file.size)).get("topicConfigTable")
+                return topics if isinstance(topics, dict) else None
+    return None
 
 
 def _read(store: Store, location: str, length: int) -> bytes:
@@ -69,7 +92,7 @@ def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
     }
     report.log_folders = tuple(sorted(folders))
     for folder in report.log_folders:
-        problems.warn(folder, "files named like segments: part of the log? --commitlog names its folders")
+        problems.note(folder, "files named like segments: part of the log? --commitlog names its folders")
     for file in unknown:
         if file.about.path.startswith(("commitlog/", "index/", "consumequeue/")):
-            problems.warn(file.location, "no name that a broker gives: it does not read this")
+            problems.note(file.location, "no name that a broker gives: it does not read this")

@@ -3,15 +3,14 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import TypeVar
 
-import click
-
 from jobs.console.program import program
+from jobs.console.severity import Severity
 from jobs.console.terminal import printable
 from jobs.dump.items import time_text
 from jobs.inspect.log import SegmentReport
-from jobs.inspect.report import Health, StoreReport
+from jobs.inspect.report import StoreReport
+from rmq_formats.store import FileKind
 
-_LIGHT = {Health.GOOD: "green", Health.LOOK: "yellow", Health.DAMAGED: "red"}
 _SHOWN = 6  # lines of a list, before its middle is left out
 _REASONS = 4
 _Thing = TypeVar("_Thing")
@@ -19,16 +18,46 @@ _Thing = TypeVar("_Thing")
 
 def dashboard(report: StoreReport) -> str:
     """Return the text for people."""
-    light = click.style("●", fg=_LIGHT[report.health])
-    lines = [f"{light} {report.health}  {printable(report.store)}", _line("BROKER", report.state.broker)]
+    lines = [f"{report.health.styled('●')} {_verdict(report)}  {printable(report.store)}"]
+    lines.append(_line("BROKER", report.state.broker))
+    lines += _replica(report)
     lines += _log(report)
     lines += _queues(report)
     lines += _index(report)
     lines += _checkpoint(report)
     lines += _releases(report)
+    lines += _others(report)
     lines += _problems(report)
     lines += _next(report)
     return "\n".join(lines)
+
+
+def _verdict(report: StoreReport) -> str:
+    if report.health is not Severity.NOT_VERIFIED:
+        return str(report.health)
+    return "worth a look; not verified" if report.problems else "nothing wrong seen; not verified"
+
+
+def _replica(report: StoreReport) -> Iterator[str]:
+    if report.state.replica is None:
+        return
+    epochs = ", ".join(f"{epoch.number} from offset {epoch.start_offset:,}" for epoch in report.state.epochs)
+    yield _line("CONTROLLER", f"replica {printable(report.state.replica)}, epochs: {epochs or 'not known'}")
+
+
+_SHOWN_ABOVE = frozenset(
+    map(str, (FileKind.COMMITLOG, FileKind.DLEDGER_LOG, FileKind.CONSUME_QUEUE, FileKind.INDEX, FileKind.CHECKPOINT))
+)
+
+
+def _others(report: StoreReport) -> Iterator[str]:
+    """Name the folders whose files no other line is about."""
+    title = "ALSO"
+    for folder in report.state.folders:
+        if folder.kind not in _SHOWN_ABOVE:
+            files = f"{folder.files:,} file{'' if folder.files == 1 else 's'}, {folder.bytes:,} bytes"
+            yield _line(title, f"{printable(folder.folder) or 'root'}: {folder.kind}, {files}")
+            title = ""
 
 
 def _line(title: str, text: str) -> str:
@@ -45,7 +74,9 @@ def _log(report: StoreReport) -> Iterator[str]:
     yield _line("LOG", f"{_count(log.segments, 'segment')}, offsets {log.start_offset:,} to {end}{records}")
     yield _line("", f"stored {_span(log.first_store_timestamp, log.last_store_timestamp)}")
     if log.waiting_bytes:
-        yield _line("", f"{log.waiting_bytes:,} bytes at the end are not a whole record yet: being written")
+        yield _line("", f"{log.waiting_bytes:,} bytes at the end are not a complete record yet: being written")
+    if log.left_over_bytes:
+        yield _line("", f"{log.left_over_bytes:,} bytes after the end are left over from before the log was cut back")
     for segment in _shortened(log.segments):
         yield _line("", segment if isinstance(segment, str) else _segment(segment, report.store))
     for topic, records_of_topic in list(log.topics.items())[:_SHOWN]:
@@ -60,8 +91,8 @@ def _segment(segment: SegmentReport, store: str) -> str:
 
 def _queues(report: StoreReport) -> Iterator[str]:
     queues = report.queues
-    if queues.in_rocksdb:
-        yield _line("QUEUES", "in RocksDB (storeType=defaultRocksDB): recognised, not read")
+    if queues.in_rocksdb and not queues.queues:
+        yield _line("QUEUES", "in RocksDB: recognised, not read")
         return
     units = sum(queue.units for queue in queues.queues)
     yield _line(
@@ -70,6 +101,11 @@ def _queues(report: StoreReport) -> Iterator[str]:
         if queues.queues
         else "none",
     )
+    if queues.in_rocksdb:
+        yield _line("", "and in RocksDB beside these files (double write): recognised, not read")
+    if queues.deleted_topics:
+        names = ", ".join(map(printable, sorted(queues.deleted_topics)[:_SHOWN]))
+        yield _line("", f"deleted topics whose messages are still in the log: {names}")
     largest = sorted(queues.queues, key=lambda queue: -queue.units)
     for queue in largest[:3]:
         numbers = f"{queue.first_unit:,} to {queue.next_unit:,}"
@@ -114,10 +150,13 @@ def _releases(report: StoreReport) -> Iterator[str]:
 
 
 def _problems(report: StoreReport) -> Iterator[str]:
-    ordered = sorted(report.problems, key=lambda problem: problem.severity != "damage")
+    ordered = sorted(report.problems, key=lambda problem: -problem.severity.rank)
     for problem in _shortened(ordered):
-        text = problem if isinstance(problem, str) else f"{problem.severity.upper():<11}{printable(str(problem))}"
-        yield f"  {text}"
+        if isinstance(problem, str):
+            yield f"  {problem}"
+            continue
+        word = "LOOK" if problem.severity is Severity.NOT_VERIFIED else str(problem.severity).upper()
+        yield f"  {problem.severity.styled(f'{word:<11}')}{printable(str(problem))}"
 
 
 def _next(report: StoreReport) -> Iterator[str]:

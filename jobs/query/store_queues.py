@@ -37,7 +37,7 @@ class StoreQueues:
         left_over = queue.written_end() - end
         if left_over:
             self._store.say(
-                f"{left_over} units at the end of queue {queue.name.queue_id} of {queue.name.topic} are not answered: another "
+                f"{left_over} units at the end of {queue.name.topic}/{queue.name.queue_id} are not answered: another "
                 f"replica became the master ({reader.takeover_text}), and their messages were taken back"
             )
         if not queue.is_batch:

@@ -9,18 +9,21 @@ import click
 
 from jobs.command.configuration import config_option
 from jobs.command.options import StorePlace, json_option, quiet_option, store_options
-from jobs.console.exit_codes import ExitCode
+from jobs.console.exit_codes import ExitCode, worst
 from jobs.console.log import say
+from jobs.inspect.dispatch import SampledQueues, compare_index
 from jobs.inspect.index import inspect_index
+from jobs.inspect.left_over import note_left_over
 from jobs.inspect.log import LogInspector
 from jobs.inspect.marks import MarkCollector
 from jobs.inspect.problems import Problems
 from jobs.inspect.queues import inspect_queues
-from jobs.inspect.report import Health, StoreReport
-from jobs.inspect.state import inspect_state
+from jobs.inspect.report import StoreReport
+from jobs.inspect.state import inspect_state, topics_of
 from jobs.inspect.text import dashboard
 from jobs.launch.arguments import file_system_options
 from jobs.store.store import list_store
+from rmq_formats.commitlog.record import MessageRecord
 
 _EPILOG = """\
 \b
@@ -30,7 +33,7 @@ Examples:
   rmq-lake inspect --broker-conf broker.conf /data/rocketmq/store
 
 \b
-Exit codes: 0 nothing is damaged · 1 there is no store, or it cannot be read · 2 usage · 3 something is damaged
+Exit codes: 0 nothing wrong was seen; not verified · 1 there is no store, or no access · 2 usage · 3 damage or a gap
 """
 _MIB = 1 << 20
 
@@ -49,19 +52,29 @@ def command(*, place: StorePlace, deep: bool, as_json: bool, quiet: bool) -> Exi
     """
     report = inspect_store(place.store, place.log_directories(place.conf()), deep=deep, progress=_Progress(quiet=quiet))
     click.echo(json.dumps(report.as_values(), indent=1) if as_json else dashboard(report))
-    return ExitCode.DAMAGE if report.health is Health.DAMAGED else ExitCode.CLEAN
+    return worst(problem.severity.exit_code for problem in report.problems)
 
 
 def inspect_store(root: str, commitlog: Sequence[str], *, deep: bool, progress: "_Progress") -> StoreReport:
     """Look at a store, part by part."""
     store = list_store(root, commitlog=commitlog, options=file_system_options())
-    problems, marks = Problems(), MarkCollector()
+    problems, marks, sampled = Problems(), MarkCollector(), SampledQueues()
+
+    def see(record: MessageRecord) -> None:
+        marks.see(record)
+        sampled.see(record)
+
     state = inspect_state(store, marks, problems)
     queues = inspect_queues(store, problems)
     index = inspect_index(store, marks, problems)
     known = [*queues.known_records(), *(() if index.last_offset is None else (index.last_offset,))]
     progress.total = sum(segment.size for segment in store.segments) if deep else 0
-    log = LogInspector(store, problems, known, marks.see, progress.passed).inspect(deep=deep)
+    log = LogInspector(store, problems, known, see, progress.passed, state.epochs).inspect(deep=deep)
+    if len(state.epochs) > 1:
+        note_left_over(store, state, queues, index, log, problems)
+    sampled.compare(queues, topics_of(store, problems), problems)
+    is_closed = state.process is None and state.abort is None
+    compare_index(store, index, problems, log.end_offset if is_closed else None)
     return StoreReport(store.root, log, queues, index, state, marks.eras(), problems, deep=deep)
 
 

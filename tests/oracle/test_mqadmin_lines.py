@@ -1,6 +1,7 @@
 """Random mqadmin lines: a live broker's answers and ours are the same text."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,13 @@ _SEED = 20
 _BODIES = "/tmp/rocketmq/msgbodys/"
 
 
-def _modest_and_many() -> list[object]:
+def _modest_and_many() -> Sequence[object]:
     few = [
         pytest.param(version, 25, id=f"{version}-25", marks=[pytest.mark.oracle, pytest.mark.slow])
         for version in _LINES
         if version in _IN_EVERY_RUN
     ]
-    return few + [pytest.param(version, 80, id=f"{version}-80", marks=pytest.mark.campaign) for version in _LINES]
+    return [*few, *(pytest.param(version, 80, id=f"{version}-80", marks=pytest.mark.campaign) for version in _LINES)]
 
 
 @pytest.mark.parametrize(("version", "count"), _modest_and_many())

@@ -1,7 +1,9 @@
 """`inspect`: what a store holds, whether it is well, who wrote it, what to run next."""
 
 import fcntl
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -15,7 +17,7 @@ from jobs.storage.local import Care, LocalReader
 from jobs.storage.model import Storage
 from rmq_formats.release import Release
 from rmq_formats.store import FileKind, classify
-from tests.golden import GOLDEN, golden_stores, release_of
+from tests.golden import GOLDEN, SITUATIONS, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, a_segment
 from tests.rmq_formats.stores import is_dledger, names, newest_segment, segment_files, stored_records
 from tests.support.commands import Outcome, Run, copy_of, overwrite, runner, state_of
@@ -137,7 +139,7 @@ def test_the_dashboard_fits_on_a_screen(store: Path, run: Run) -> None:
     outcome = run("inspect", store)
     lines = outcome.out.splitlines()
 
-    assert lines[0] == f"● good  {store}"
+    assert lines[0] == f"● nothing wrong seen; not verified  {store}"
     assert len(lines) < 40
     titles = [line.split()[0] for line in lines[1:] if line.startswith("  ") and not line.startswith("   ")]
     assert titles == ["BROKER", "LOG", "QUEUES", "INDEX", "CHECKPOINT", "RELEASE", "NEXT"]
@@ -177,7 +179,7 @@ def test_a_damaged_head_of_a_segment_is_found_without_a_walk(store: Path, run: R
     outcome = inspected(run, store)
 
     assert outcome.code is ExitCode.DAMAGE
-    assert outcome.document["health"] == "damaged"
+    assert outcome.document["health"] == "damage"
     assert problems(outcome) == [("damage", "00000000000000016384", 16384)]
     assert outcome.document["next"][0]["run"].startswith("dump --from 16384 --limit 3 ")
 
@@ -205,7 +207,7 @@ def test_a_missing_segment_is_a_hole_in_the_log(store: Path, run: Run) -> None:
     """The offsets of the names tell."""
     (store / "commitlog" / "00000000000000016384").unlink()
 
-    assert problems(inspected(run, store)) == [("damage", "0" * 20, 16384)]
+    assert ("gap", "0" * 20, 16384) in problems(inspected(run, store))
 
 
 def test_a_segment_of_odd_length_is_named(store: Path, run: Run) -> None:
@@ -215,7 +217,8 @@ def test_a_segment_of_odd_length_is_named(store: Path, run: Run) -> None:
 
     outcome = inspected(run, store)
 
-    assert ("warning", path.name, None) in problems(outcome)
+    assert outcome.code is ExitCode.DAMAGE
+    assert ("damage", path.name, None) in problems(outcome)
     assert "10001 bytes long, the others 16384" in outcome.out
 
 
@@ -225,7 +228,7 @@ def test_a_segment_that_nothing_seals_is_named(store: Path, run: Run) -> None:
     raw = path.read_bytes()
     path.write_bytes(raw[:8192] + bytes(8192))
 
-    assert problems(inspected(run, store)) == [("warning", path.name, None)]
+    assert problems(inspected(run, store)) == [("not verified", path.name, None)]
     assert inspected(run, store, "--deep").code is ExitCode.DAMAGE
 
 
@@ -239,23 +242,23 @@ def test_an_unfinished_record_waits(store: Path, run: Run) -> None:
 
     assert outcome.code is ExitCode.CLEAN
     assert outcome.document["log"]["waiting_bytes"] == 16384 - position
-    assert "are not a whole record yet" in run("inspect", store).out
+    assert "are not a complete record yet" in run("inspect", store).out
 
 
 @pytest.mark.parametrize(
     ("path", "raw", "severity"),
     [
-        ("consumequeue/T1/0/00000000000000000400", bytes(199), "warning"),
-        ("consumequeue/T1/0/00000000000000000407", bytes(200), "warning"),
-        ("consumequeue/T1/0/00000000000000001000", bytes(200), "damage"),
+        ("consumequeue/T1/0/00000000000000000400", bytes(199), "damage"),
+        ("consumequeue/T1/0/00000000000000000407", bytes(200), "not verified"),
+        ("consumequeue/T1/0/00000000000000001000", bytes(200), "gap"),
         ("index/20301120074236725", bytes(7), "damage"),
-        ("index/20301120074236725", bytes(100), "warning"),
+        ("index/20301120074236725", bytes(100), "damage"),
         ("index/20301120074236725", bytes(36) + b"\0\0\1\0" + bytes(800), "damage"),
-        ("index/notes.txt", b"", "warning"),
-        ("commitlog/old", b"", "warning"),
-        ("commitlog/00000000000000065536", b"", "warning"),
+        ("index/notes.txt", b"", "not verified"),
+        ("commitlog/old", b"", "not verified"),
+        ("commitlog/00000000000000065536", b"", "not verified"),
         ("checkpoint", bytes(7), "damage"),
-        ("checkpoint", bytes(100), "warning"),
+        ("checkpoint", bytes(100), "not verified"),
     ],
 )
 def test_odd_files_are_named(store: Path, run: Run, path: str, raw: bytes, severity: str) -> None:
@@ -351,7 +354,7 @@ def test_a_crashed_store_says_so(golden: StoreOf, run: Run) -> None:
     document = inspected(run, golden("b533-crash-before")).document
 
     assert document["state"]["broker"].startswith("not closed")
-    assert document["health"] == "worth a look"
+    assert document["health"] == "not verified"
 
 
 def test_a_store_that_left_only_a_backup_of_abort_was_closed(golden: StoreOf, run: Run) -> None:
@@ -458,3 +461,127 @@ def test_a_sector_that_cannot_be_read_is_damage_and_the_rest_is_walked(
 def test_every_kind_of_store_is_inspected_without_damage(golden: StoreOf, name: str, run: Run) -> None:
     """Whatever befell a broker, its own bytes are no damage."""
     assert inspected(run, golden(name), "--deep").code is ExitCode.CLEAN
+
+
+# --- what names, heads and ends tell of queues and index
+
+
+def files_of_index(store: Path) -> list[Path]:
+    """Return the index files, oldest first."""
+    return sorted((store / "index").iterdir())
+
+
+@pytest.mark.parametrize("lost", [(0,), (0, 1), (3,), (5, 6), (-1,), (-2, -1)], ids=str)
+def test_missing_index_files_are_a_gap(store: Path, run: Run, lost: tuple[int, ...]) -> None:
+    """Two were missing and the light was green; their headers form a chain, and a hole in it shows."""
+    files = files_of_index(store)
+    missing = {files[number] for number in lost}
+    for path in missing:
+        path.unlink()
+
+    outcome = inspected(run, store)
+
+    assert outcome.code is ExitCode.DAMAGE
+    assert outcome.document["health"] == "gap"
+    assert [problem[0] for problem in problems(outcome)] == ["gap"]
+    assert "no index file has the keys of messages from offset" in outcome.document["problems"][0]["text"]
+
+
+@pytest.mark.parametrize("name", golden_stores("base"))
+@pytest.mark.parametrize("queue", ["T1/0", "T1/1", "T3/0"])
+def test_a_deleted_folder_of_a_queue_is_a_gap(golden: StoreOf, tmp_path: Path, run: Run, name: str, queue: str) -> None:
+    """The light was green: the log has messages of this queue, and its topic still exists."""
+    store = copy_of(golden(name), tmp_path)
+    if not (store / "consumequeue" / queue).exists():
+        pytest.skip("this broker stored nothing there")
+    shutil.rmtree(store / "consumequeue" / queue)
+
+    outcome = inspected(run, store)
+
+    assert outcome.code is ExitCode.DAMAGE
+    assert [(problem["severity"], problem["file"]) for problem in outcome.document["problems"]] == [
+        ("gap", f"consumequeue/{queue}")
+    ]
+
+
+@pytest.mark.parametrize("lost", [0, -1])
+def test_a_missing_file_at_an_end_of_a_queue_is_a_gap(store: Path, run: Run, lost: int) -> None:
+    """The files that are left are contiguous: only the messages tell that there were more."""
+    sorted((store / "consumequeue" / "T1" / "0").iterdir())[lost].unlink()
+
+    outcome = inspected(run, store)
+
+    assert outcome.code is ExitCode.DAMAGE
+    assert ("gap", "consumequeue/T1/0") in [(one["severity"], one["file"]) for one in outcome.document["problems"]]
+
+
+def test_a_deleted_topic_is_no_gap(situation: StoreOf, run: Run) -> None:
+    """Its messages are in the log, its queues and configuration are not: that is what deleteTopic leaves."""
+    outcome = inspected(run, situation("field-deleted-498") / "store")
+
+    assert outcome.code is ExitCode.CLEAN
+    assert outcome.document["problems"] == []
+    assert outcome.document["queues"]["deleted_topics"] == ["Gone"]
+
+
+def test_a_file_without_access_is_an_error_and_no_damage(
+    store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says nothing about the store."""
+    bad = "00000000000000016384"
+
+    def storage_of(location: str, options: Any) -> Any:  # noqa: ANN401 - those of the real one
+        if location.endswith(f"commitlog/{bad}"):
+            raise PermissionError(13, "Permission denied", location)
+        return storage.storage_of(location, options)
+
+    monkeypatch.setattr(inspection_log, "storage_of", storage_of)
+    outcome = inspected(run, store)
+
+    assert outcome.code is ExitCode.FAILED
+    assert ("not accessible", bad, None) in problems(outcome)
+
+
+@pytest.mark.parametrize("options", [(), ("--deep",)])
+def test_the_end_of_a_log_that_was_cut_back_is_that_of_its_broker(
+    situation: StoreOf, run: Run, options: tuple[str, ...]
+) -> None:
+    """It said 25,365 and 38 units, and `--deep` 'being written'; the broker itself says 23,251 and 36."""
+    place = situation("b551-controller-failover")
+    broker = json.loads((place / "EXPECT.json").read_text())["oldMasterAfterReturn"]
+
+    outcome = inspected(run, place / "store", *options)
+    queues = {f"{queue['topic']}/{queue['queue_id']}": queue for queue in outcome.document["queues"]["queues"]}
+
+    assert outcome.code is ExitCode.CLEAN
+    assert outcome.document["log"]["end_offset"] == broker["maxPhyOffset"]
+    assert outcome.document["log"]["left_over_bytes"] == 2114
+    assert outcome.document["log"]["waiting_bytes"] == 0
+    assert {name: queue["next_unit"] for name, queue in queues.items()} == {
+        name: queue["max"] for name, queue in broker["queues"].items()
+    }
+    assert queues["Orders/1"]["left_over"] == 2
+    assert outcome.document["state"]["replica"] == "DefaultCluster#b0#1"
+    assert "2,114 bytes after the end are left over" in run("inspect", place / "store").out
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_every_file_of_a_store_is_named(situation: StoreOf, run: Run, name: str) -> None:
+    """Each folder a broker made is on the screen with what it is; none is unknown, and healthy stores have no gap."""
+    store = situation(name) / "store"
+
+    document = inspected(run, store).document
+    folders = document["state"]["folders"]
+
+    assert [folder for folder in folders if folder["kind"] == str(FileKind.UNKNOWN)] == []
+    assert sum(folder["files"] for folder in folders) == sum(path.is_file() for path in store.rglob("*"))
+    assert document["health"] == "not verified"
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_no_healthy_store_has_a_gap(golden: StoreOf, run: Run, name: str) -> None:
+    """Whatever befell its broker: crashes, clocks that jump, retention, copies of a running one."""
+    outcome = inspected(run, golden(name))
+
+    assert outcome.code is ExitCode.CLEAN
+    assert outcome.document["health"] == "not verified"

@@ -200,14 +200,14 @@ def test_an_offset_id_given_as_a_unique_key_is_told(opened: Opened) -> None:
     [
         (SEGMENT_SIZE - 1, ReasonKind.SEGMENT_DELETED, f"the log begins at {SEGMENT_SIZE}"),
         (SEGMENT_SIZE + 5, ReasonKind.INSIDE_RECORD, f"inside the record at {SEGMENT_SIZE}"),
-        (SEGMENT_SIZE + 3000, ReasonKind.BEHIND_LOG, "behind the last record"),
+        (SEGMENT_SIZE + 3000, ReasonKind.BEHIND_LOG, "after the last record"),
         (9 * SEGMENT_SIZE, ReasonKind.BEHIND_LOG, f"ends at {2 * SEGMENT_SIZE}"),
     ],
 )
 def test_an_offset_id_that_points_at_no_record_says_where_it_points(
     opened: Opened, offset: int, kind: ReasonKind, named: str
 ) -> None:
-    """Into a deleted segment, into a record, behind the last one."""
+    """Into a deleted segment, into a record, after the last one."""
     source = opened([Sent(keys=("1",))], start=SEGMENT_SIZE)
 
     _is(lookups.by_offset_id(source, encode_offset_id(BROKER, offset)), kind, named)

@@ -1,0 +1,160 @@
+"""
+Whether records that were looked at have their units and index entries, as far as names, heads and ends tell.
+
+Some records of each segment are enough to miss a queue's folder, or the first and last files of a queue. Index files
+form a chain: where one ends and the next begins tells which messages no file has. What lies inside a file only `verify`
+compares.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice, pairwise
+from typing import NamedTuple
+
+from jobs.inspect.index import IndexFileReport, IndexReport
+from jobs.inspect.problems import Problems
+from jobs.inspect.queues import QueueReport, QueuesReport
+from jobs.storage import storage_of
+from jobs.store.store import Segment, Store
+from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.commitlog.segment import SegmentBytes
+from rmq_formats.consumequeue.unit import QueueKind
+from rmq_formats.errors import FormatError
+from rmq_formats.flags import TransactionType, transaction_type
+from rmq_formats.indexfile.keys import index_keys
+from rmq_formats.release import OLDEST
+
+_LOOKED_AT = 500  # records after an index file's end, until one has a key
+_WITHOUT_UNIT = frozenset({TransactionType.PREPARED, TransactionType.ROLLBACK})
+
+
+class Place(NamedTuple):
+    """A record's place in its queue, and in the log."""
+
+    queue_offset: int
+    physical_offset: int
+
+
+class SampledQueues:
+    """The places of records that were looked at, the first and the last of each queue."""
+
+    def __init__(self) -> None:
+        """Know of no record yet."""
+        self._ends: dict[tuple[str, int], tuple[Place, Place]] = {}
+
+    def see(self, record: MessageRecord) -> None:
+        """Take note of a record."""
+        if transaction_type(record.sys_flag) in _WITHOUT_UNIT:
+            return
+        place = Place(record.queue_offset, record.physical_offset)
+        first, last = self._ends.get((record.topic, record.queue_id), (place, place))
+        self._ends[record.topic, record.queue_id] = (
+            min(first, place, key=_physical_offset),
+            max(last, place, key=_physical_offset),
+        )
+
+    def compare(self, queues: QueuesReport, topics: Mapping[str, object] | None, problems: Problems) -> None:
+        """Note which queues lack a folder or their first or last units; *topics* are those that the broker has."""
+        if queues.in_rocksdb:
+            return
+        known = {(queue.topic, queue.queue_id): queue for queue in queues.queues}
+        dispatched = max((queue.last_physical_offset or 0 for queue in queues.queues), default=0)
+        for (topic, queue_id), ends in sorted(self._ends.items()):
+            if topics is not None and topic not in topics and topic not in queues.topics:
+                queues.deleted_topics.add(topic)
+                continue
+            places = [place for place in ends if place.physical_offset <= dispatched]
+            if places:
+                _compare_queue(f"consumequeue/{topic}/{queue_id}", known.get((topic, queue_id)), places, problems)
+
+
+def _physical_offset(place: Place) -> int:
+    return place.physical_offset
+
+
+def _compare_queue(name: str, queue: QueueReport | None, places: list[Place], problems: Problems) -> None:
+    if queue is None:
+        text = "the queue has no folder, and the log has messages of it"
+        problems.gap(name, text, places[0].physical_offset)
+        return
+    if queue.kind is not QueueKind.PLAIN:
+        return
+    for place in places:
+        if not queue.first_unit <= place.queue_offset < queue.next_unit:
+            text = (
+                f"unit {place.queue_offset} is missing: the files have {queue.first_unit} to {queue.next_unit - 1}, "
+                "and the log has its message"
+            )
+            problems.gap(name, text, place.physical_offset)
+            return
+
+
+def compare_index(store: Store, index: IndexReport, problems: Problems, end: int | None) -> None:
+    """Note the messages between and before the index files, and after them up to *end* where it is given."""
+    files = sorted((file for file in index.files if file.entries), key=_begin)
+    if not files:
+        return
+    first, last = files[0], files[-1]
+    found = _next_keyed(store, store.start_offset, first.begin_physical_offset)
+    if found is not None:
+        _note_gap(problems, first, found, f"up to offset {first.begin_physical_offset}, where the first one begins")
+    for before, after in pairwise(files):
+        found = _after(store, before, after.begin_physical_offset)
+        if found is not None:
+            _note_gap(problems, before, found, f"up to offset {after.begin_physical_offset}, where the next one begins")
+    found = None if end is None else _after(store, last, end)
+    if found is not None:
+        _note_gap(problems, last, found, "to the end of the log")
+
+
+def _begin(file: IndexFileReport) -> int:
+    return file.begin_physical_offset
+
+
+def _note_gap(problems: Problems, file: IndexFileReport, start: int, until: str) -> None:
+    text = f"no index file has the keys of messages from offset {start} {until}: a file is missing, or index was off"
+    problems.gap(file.file, text, start)
+
+
+def _after(store: Store, file: IndexFileReport, limit: int) -> int | None:
+    """Return the first message with a key after a file's last one, before *limit*."""
+    if limit <= file.end_physical_offset:
+        return None
+    records = _records(store, file.end_physical_offset)
+    if next(records, None) is None:  # the file's last message is not there any more
+        return None
+    return _first_keyed(records, limit)
+
+
+def _next_keyed(store: Store, start: int, limit: int) -> int | None:
+    return _first_keyed(_records(store, start), limit) if start < limit else None
+
+
+def _first_keyed(records: Iterator[MessageRecord], limit: int) -> int | None:
+    for record in islice(records, _LOOKED_AT):
+        if record.physical_offset >= limit:
+            return None
+        if index_keys(record, OLDEST):
+            return record.physical_offset
+    return None
+
+
+def _records(store: Store, start: int) -> Iterator[MessageRecord]:
+    """Yield the records from the one at the physical offset *start* on, segment after segment."""
+    for segment in store.segments:
+        if segment.base_offset + segment.readable > start:
+            yield from _records_of(store, segment, start - segment.base_offset)
+
+
+def _records_of(store: Store, segment: Segment, position: int) -> Iterator[MessageRecord]:
+    try:
+        with storage_of(segment.location, store.options).open(segment.location) as reader:
+            framing = framing_of(reader.read, segment.readable, segment.base_offset)
+            log = SegmentBytes(reader.read, segment.readable, segment.base_offset, framing)
+            at = position - framing.header_size if position > 0 else 0  # an offset is that of the record itself
+            while True:
+                record = log.record_at(at)
+                yield record
+                at = record.end_offset - segment.base_offset
+    except (FormatError, OSError):
+        return

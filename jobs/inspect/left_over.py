@@ -1,0 +1,54 @@
+"""What a promotion left in a replica that came back: units and index entries of messages that were taken back."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from jobs.inspect.index import IndexReport
+from jobs.inspect.log import LogReport
+from jobs.inspect.problems import Problems
+from jobs.inspect.queues import QueuesReport, drop_left_over
+from jobs.inspect.state import StateReport
+from jobs.storage import storage_of
+from jobs.store.epochs import Leftovers
+from jobs.store.store import Segment, Store
+from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.segment import SegmentBytes
+
+
+def note_left_over(  # noqa: PLR0913, PLR0917 - the parts of a report
+    store: Store,
+    state: StateReport,
+    queues: QueuesReport,
+    index: IndexReport,
+    log: LogReport,
+    problems: Problems,
+) -> None:
+    """Count what the log's end leaves without a message; all of it is what a broker itself leaves, and no damage."""
+    epoch = state.epochs[-1]
+    since = f"epoch {epoch.number} begins at offset {epoch.start_offset}"
+    with ExitStack() as stack, problems.noted(store.root):
+        units = drop_left_over(queues, store, _is_left_over(store, state, stack))
+        if units:
+            text = f"{units} units at the ends of queues are of messages that a promotion took back: {since}"
+            problems.note(store.root, text)
+    if log.end_offset is not None and index.last_offset is not None and index.last_offset >= log.end_offset:
+        text = (
+            f"index files name messages up to offset {index.last_offset}, after the end of the log at "
+            f"{log.end_offset}, and may lack those that the new master stored ({since})"
+        )
+        problems.note(store.root, text)
+
+
+def _is_left_over(store: Store, state: StateReport, stack: ExitStack) -> Callable[[int], bool]:
+    def segment_bytes(segment: Segment) -> SegmentBytes:
+        reader = stack.enter_context(storage_of(segment.location, store.options).open(segment.location))
+        framing = framing_of(reader.read, segment.readable, segment.base_offset)
+        return SegmentBytes(reader.read, segment.readable, segment.base_offset, framing)
+
+    leftovers = Leftovers(state.epochs, segment_bytes)
+
+    def is_left_over(offset: int) -> bool:
+        segment = next((one for one in store.segments if 0 <= offset - one.base_offset < one.readable), None)
+        return segment is not None and leftovers.has(segment, offset)
+
+    return is_left_over
