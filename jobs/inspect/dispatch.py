@@ -13,7 +13,6 @@ from typing import NamedTuple
 from jobs.inspect.index import IndexFileReport, IndexReport
 from jobs.inspect.problems import Problems
 from jobs.inspect.queues import QueueReport, QueuesReport
-from jobs.storage import storage_of
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord
@@ -148,7 +147,7 @@ def _records(store: Store, start: int) -> Iterator[MessageRecord]:
 
 def _records_of(store: Store, segment: Segment, position: int) -> Iterator[MessageRecord]:
     try:
-        with storage_of(segment.location, store.options).open(segment.location) as reader:
+        with store.open(segment) as reader:
             framing = framing_of(reader.read, segment.readable, segment.base_offset)
             log = SegmentBytes(reader.read, segment.readable, segment.base_offset, framing)
             at = position - framing.header_size if position > 0 else 0  # an offset is that of the record itself

@@ -8,7 +8,6 @@ from jobs.inspect.log import LogReport
 from jobs.inspect.problems import Problems
 from jobs.inspect.queues import QueuesReport, drop_left_over
 from jobs.inspect.state import StateReport
-from jobs.storage import storage_of
 from jobs.store.epochs import Leftovers
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
@@ -41,7 +40,7 @@ def note_left_over(  # noqa: PLR0913, PLR0917 - the parts of a report
 
 def _is_left_over(store: Store, state: StateReport, stack: ExitStack) -> Callable[[int], bool]:
     def segment_bytes(segment: Segment) -> SegmentBytes:
-        reader = stack.enter_context(storage_of(segment.location, store.options).open(segment.location))
+        reader = stack.enter_context(store.open(segment))
         framing = framing_of(reader.read, segment.readable, segment.base_offset)
         return SegmentBytes(reader.read, segment.readable, segment.base_offset, framing)
 

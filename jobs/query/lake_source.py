@@ -8,6 +8,7 @@ from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, LakeTables, one_of, 
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import MAX_TIME, MIN_TIME, Coverage, Occurrence, Reason, ReasonKind
+from jobs.query.static_topics import StaticQueue
 from jobs.query.store_keys import entries_under, has_key, says, times_indexed
 from rmq_formats.commitlog.record import Host
 from rmq_formats.commitlog.row import parse_host, record_of_row
@@ -233,6 +234,11 @@ class LakeSource:
         ]
         first, last = ends
         return (first, last) if first and last else None
+
+    def static_queues(self, topic: str) -> list[StaticQueue]:
+        """Return none: a lake has no broker's tables."""
+        del topic
+        return []
 
     def hosts(self) -> list[Host]:
         """Return every store host."""

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
+from jobs.query.static_topics import StaticQueue
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.unit import Unit
 from rmq_formats.indexfile.keys import KeyKind
@@ -138,6 +139,10 @@ class Source(Protocol):
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues."""
+        ...
+
+    def static_queues(self, topic: str) -> list[StaticQueue]:
+        """Return the queues of a static topic as the broker's own table has them; none of any other."""
         ...
 
     def hosts(self) -> list[Host]:

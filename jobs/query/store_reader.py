@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cached_property
 from typing import Any, Self
 
+from jobs.query.static_topics import MAPPING_FILE, StaticQueue, static_queues
 from jobs.storage.model import Reader
 from jobs.store.epochs import Leftovers, read_epochs
 from jobs.store.index_files import geometry_of_index
@@ -29,6 +30,7 @@ from rmq_formats.store import StoreFile, is_rocksdb_name
 
 _OPEN_FILES = 64  # more are closed again, all at once
 _SMALL_READ = 4096  # most records are read with one call
+_LARGEST_CONFIG = 64 << 20
 
 
 class StoreReader:
@@ -219,15 +221,23 @@ class StoreReader:
     @cached_property
     def topic_config(self) -> Mapping[str, Mapping[str, Any]]:
         """What the broker's `config/topics.json` says of each topic; empty where it is missing or unreadable."""
-        file = next((file for file in self.store.other_files if file.about.path == "config/topics.json"), None)
-        if file is None:
-            return {}
-        try:
-            table = decode_config(bytes(self.file(file.location).read(0, file.size))).get("topicConfigTable")
-        except FormatError:
-            return {}
+        table = self._config("config/topics.json").get("topicConfigTable")
         known = table if isinstance(table, dict) else {}
         return {name: about for name, about in known.items() if isinstance(about, dict)}
+
+    def static_queues(self, topic: str) -> list[StaticQueue]:
+        """Return the queues of a static topic; none of any other."""
+        return static_queues(self._config(MAPPING_FILE), topic)
+
+    def _config(self, path: str) -> Mapping[str, Any]:
+        """Return what a configuration file of the broker says; empty where it is missing or unreadable."""
+        file = next((file for file in self.store.other_files if file.about.path == path), None)
+        if file is None or file.size > _LARGEST_CONFIG:
+            return {}
+        try:
+            return decode_config(bytes(self.file(file.location).read(0, file.size)))
+        except FormatError:
+            return {}
 
 
 _PHYSICAL_OFFSET = [field.name for field in HEAD.fields].index("physical_offset")

@@ -7,6 +7,7 @@ from jobs.query.log_search import Progress, holding, silent
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import Coverage, Occurrence, Reason, ReasonKind
+from jobs.query.static_topics import StaticQueue
 from jobs.query.store_keys import StoreKeys
 from jobs.query.store_queues import StoreQueues
 from jobs.query.store_reader import StoreReader
@@ -143,6 +144,10 @@ class StoreSource:
             return None
         stored = [message for message in self._view.search(holding(topic)) if message.topic == topic]
         return (stored[0], stored[-1]) if stored else None
+
+    def static_queues(self, topic: str) -> list[StaticQueue]:
+        """Return the queues of a static topic as the broker's own table has them; none of any other."""
+        return self.reader.static_queues(topic)
 
     def hosts(self) -> list[Host]:
         """Return the store hosts of the first record of the first and the last segment."""

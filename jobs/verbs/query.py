@@ -16,6 +16,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.query import lookups, reasons
 from jobs.query.log_search import Progress, silent
 from jobs.query.lookups import KEY_LIMIT, Window
+from jobs.query.mqadmin.charsets import decode_as_java
 from jobs.query.output import Printer
 from jobs.query.source import MAX_TIME, MIN_TIME, Source
 from rmq_formats.errors import UnsupportedFormat
@@ -29,7 +30,7 @@ _PROGRESS_SECONDS = 5.0
 
 
 class Place(NamedTuple):
-    """Where to look, and with which eyes: what every query's options say."""
+    """Where to look, and how to print: what every query's options say."""
 
     store: str | None = None
     lake: str | None = None
@@ -55,8 +56,8 @@ class Place(NamedTuple):
         if (self.hash_slots is None) != (self.index_num is None):
             raise click.UsageError("--hash-slots and --index-num belong together")
         try:
-            "".encode(self.charset)
-        except LookupError as error:
+            decode_as_java(b"\xff", self.charset)
+        except UnsupportedFormat as error:
             raise click.BadParameter(str(error), param_hint="--charset") from error
         self.known_release()
 
@@ -304,7 +305,7 @@ def mqadmin_line(place: Place, arguments: tuple[str, ...]) -> ExitCode:
     Answer an mqadmin line as it is, with the option letters of the store's release.
 
     The commands: queryMsgByKey, queryMsgById, queryMsgByUniqueKey, queryMsgByOffset, printMsg, queryCq, topicStatus.
-    Options of this tool stand before the line; -n and the cluster are taken and not used.
+    Options of this tool come before the line; -n and the cluster are taken and not used.
     """
     from jobs.query.mqadmin import commands as mqadmin
 

@@ -6,7 +6,7 @@ which of our own queries gives it.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ from jobs.query.mqadmin.text import (
 from jobs.query.mqadmin.time_search import offset_at
 from jobs.query.output import Printer
 from jobs.query.source import MAX_TIME, Answer, Reason, ReasonKind, Source
+from jobs.query.static_topics import LOGICAL_BROKER
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
@@ -250,6 +251,33 @@ def _query_cq(line: Line, context: Context) -> ExitCode:
     return printer.finish(Answer(), source.notes)
 
 
+class _StatusRow(NamedTuple):
+    """One queue, as topicStatus shows it; rows are sorted by these fields."""
+
+    broker: str
+    queue_id: int
+    offsets: OffsetRange
+    stored: int  # ms, of the newest message; 0 without one
+
+
+def _status_rows(topic: str, context: Context) -> Iterator[_StatusRow]:
+    """Yield the queues of the broker, and of a static topic its own, which are made of them."""
+    source, broker = context.source, context.broker or "broker"
+    rows: dict[int, _StatusRow] = {}
+    for queue_id in source.queue_ids(topic):
+        offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)
+        newest = source.in_queue(topic, queue_id, offsets.maximum - 1) if offsets.maximum > 0 else None
+        rows[queue_id] = _StatusRow(broker, queue_id, offsets, newest.record.store_timestamp if newest else 0)
+    yield from rows.values()
+    for queue in source.static_queues(topic):
+        ends = [rows.get(part.queue_id) for part in (queue.first, queue.last) if part.broker == broker]
+        if None in ends or len(ends) < len((queue.first, queue.last)):
+            context.printer.note(f"queue {queue.queue_id} of {topic} is in part on another broker: left out")
+            continue
+        first, last = (row for row in ends if row is not None)
+        yield _StatusRow(LOGICAL_BROKER, queue.queue_id, queue.offsets(first.offsets, last.offsets), last.stored)
+
+
 def _topic_status(line: Line, context: Context) -> ExitCode:
     source, printer = context.source, context.printer
     topic = line.options["topic"]
@@ -257,16 +285,14 @@ def _topic_status(line: Line, context: Context) -> ExitCode:
         return printer.empty(reasons.unknown_topic(source, topic))
     if not printer.as_json:
         printer.out(topic_status_header())
-    for queue_id in source.queue_ids(topic):
-        offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)
-        newest = source.in_queue(topic, queue_id, offsets.maximum - 1) if offsets.maximum > 0 else None
-        stored = newest.record.store_timestamp if newest else 0
+    for row in sorted(_status_rows(topic, context)):
         if printer.as_json:
-            shown = {"min_offset": str(offsets.minimum), "max_offset": str(offsets.maximum), "updated": str(stored)}
-            printer.object("queue", {"topic": topic, "queue_id": queue_id, **shown})
+            limits = {"min_offset": str(row.offsets.minimum), "max_offset": str(row.offsets.maximum)}
+            queue = {"topic": topic, "broker": row.broker, "queue_id": row.queue_id}
+            printer.object("queue", {**queue, **limits, "updated": str(row.stored)})
         else:
-            updated = time_text(stored, printer.zone) if stored > 0 else ""
-            printer.out(topic_status_row(context.broker or "broker", queue_id, offsets, updated))
+            updated = time_text(row.stored, printer.zone) if row.stored > 0 else ""
+            printer.out(topic_status_row(row.broker, row.queue_id, row.offsets, updated))
     if source.release.prints_put_tps and not printer.as_json:
         printer.out("\nTopic Put TPS: 0.0\n")  # nobody puts into a store that lies still
     return printer.finish(Answer(), source.notes)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobs.query.message import Message
+from jobs.query.mqadmin.charsets import decode_as_java
 from jobs.query.mqadmin.java_map import map_text
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
-from rmq_formats.hashing import java_text
 from rmq_formats.release import Release
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -157,7 +157,7 @@ def _detail_lines(message: Message, how: Detail) -> Iterable[tuple[str, object]]
 def body_text(message: Message, charset: str) -> str:
     """Return the body in *charset*; what cannot be decompressed is shown as it is stored."""
     body = message.record.body if message.body is None else message.body
-    return message.shown(java_text(body) if charset.lower() in ("utf-8", "utf8") else body.decode(charset, "replace"))
+    return message.shown(decode_as_java(body, charset))
 
 
 def _java_null(text: str | None) -> str:

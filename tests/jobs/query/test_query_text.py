@@ -6,9 +6,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 
+from jobs.query.mqadmin.charsets import decode_as_java
 from jobs.query.mqadmin.java_map import map_text
 from jobs.query.mqadmin.text import host_text, pad, time_text
 from rmq_formats.commitlog.record import Host
+from rmq_formats.errors import UnsupportedFormat
 from tests.rmq_formats.strategies import HOSTS, I64
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -81,3 +83,29 @@ def test_widths_count_utf_16_units() -> None:
     """A character beyond the first plane is two for Java."""
     assert "ключ  " == pad("ключ", 6)
     assert "🔑  " == pad("🔑", 4)
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"\xd5\xfd\xce\xc4 a", "\u6b63\u6587 a"),
+        (b"\xa9\xaa\xab\xac\xad\xae\xaf\xb0\xb1\xb2", "\u2506\ue069\ue127\ue1e5\u8f88"),
+        (b"\xf9\xfa\xfb\xfc\xfd\xfe\xff", "\ue2eb\ue3a9\ue467\ufffd"),
+        (b"\x80\x81\xff\x81\x30\x81", "\ufffd\ufffd\ufffd0\ufffd"),
+    ],
+)
+def test_gbk_is_decoded_as_java_decodes_it(raw: bytes, text: str) -> None:
+    """What mqadmin of 4.5.2 printed of a body of all bytes: users' characters, and bytes that are none."""
+    assert decode_as_java(raw, "GBK") == text
+
+
+@pytest.mark.parametrize("charset", ["undefined", "punycode", "idna", "base64", "no-such"])
+def test_what_is_no_charset_of_texts_is_refused(charset: str) -> None:
+    """Python knows codecs of these names."""
+    with pytest.raises(UnsupportedFormat, match="no charset"):
+        decode_as_java(b"\xff", charset)
+
+
+def test_utf_16_without_a_mark_begins_with_the_high_byte() -> None:
+    """As Java reads it."""
+    assert decode_as_java("\u6b63".encode("utf-16-be"), "UTF-16") == "\u6b63"

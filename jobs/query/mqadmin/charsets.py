@@ -1,0 +1,63 @@
+"""
+Bytes as Java decodes them, where Python's codec of the same name differs.
+
+GBK: two bytes of the zones for users' own characters are characters of a private area in Java; and a pair that is none
+takes one byte with it, but two where the second can begin nothing.
+"""
+
+import codecs
+from collections.abc import Iterator
+
+from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.hashing import java_text
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_LEADS = range(0x81, 0xFF)
+_TRAILS = range(0x40, 0xFF)
+_ASCII = 0x80
+
+
+def decode_as_java(data: bytes, charset: str) -> str:
+    """Return what `new String(data, charset)` gives; `UnsupportedFormat` for what is no charset of texts."""
+    try:
+        name = codecs.lookup(charset).name
+        if name == "utf-8":
+            return java_text(data)
+        if name == "gbk":
+            return "".join(_gbk(data))
+        if name == "utf-16" and not data.startswith((codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE)):
+            name = "utf-16-be"
+        return data.decode(name, "replace")
+    except (LookupError, UnicodeError) as error:
+        reason = f"{charset!r} is no charset that a body can be read in"
+        raise UnsupportedFormat(reason) from error
+
+
+def _gbk(data: bytes) -> Iterator[str]:
+    at = 0
+    while at < len(data):
+        pair = data[at : at + 2]
+        if pair[0] < _ASCII:
+            yield chr(pair[0])
+            at += 1
+            continue
+        character = _of_pair(pair)
+        yield character or _REPLACEMENT
+        begins_nothing = len(pair) > 1 and pair[0] in _LEADS and pair[1] >= _ASCII and pair[1] not in _LEADS
+        at += 2 if character or begins_nothing else 1
+
+
+def _of_pair(pair: bytes) -> str | None:
+    if len(pair) < 2 or pair[0] not in _LEADS or pair[1] not in _TRAILS:  # noqa: PLR2004 - a pair
+        return None
+    try:
+        return pair.decode("gbk")
+    except UnicodeDecodeError:
+        return pair.decode("gb18030") if _is_of_users(*pair) else None
+
+
+def _is_of_users(lead: int, trail: int) -> bool:
+    """Return whether a pair is in one of the zones that users fill with characters of their own."""
+    if 0xA1 <= lead <= 0xA7:  # noqa: PLR2004 - as GBK has it
+        return trail <= 0xA0 and trail != 0x7F  # noqa: PLR2004
+    return trail >= 0xA1 and (0xAA <= lead <= 0xAF or 0xF8 <= lead <= 0xFE)  # noqa: PLR2004
