@@ -39,7 +39,7 @@ BORROWED = {
 # JVM before it imports.
 LIGHT = (
     *("jobs.command.cli", "jobs.console.verbs", "jobs.command.options", "jobs.launch"),
-    *("jobs.verbs.query", "jobs.verbs.inspect", "jobs.verbs.dump", "jobs.verbs.ingest"),
+    *("jobs.verbs.query", "jobs.verbs.inspect", "jobs.verbs.dump", "jobs.verbs.ingest", "jobs.ingest.look"),
 )
 
 

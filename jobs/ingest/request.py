@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobs.console.exit_codes import ExitCode
-from jobs.products.index.settings import Wanted
-from jobs.products.product import Product
-from jobs.products.registry import NAMES
+from jobs.products.registry import NAMES, Product
 from jobs.storage.local import Care
 from jobs.store.ranges import DEFAULT_RANGE_SIZE
 from jobs.store.selection import Selection
 from rmq_formats.broker_conf import BrokerConf
+
+if TYPE_CHECKING:
+    from jobs.products.index.settings import Wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,10 @@ class Request:
     care: Care | None = None  # how to read the store
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> "Wanted":
         """What was said about the store's rules."""
+        from jobs.products.index.settings import Wanted  # who only looks does not wait for a compiler
+
         return Wanted(self.hash_slots, self.index_num, self.release, None, self.conf)
 
     def wants(self, product: Product) -> bool:

@@ -39,7 +39,6 @@ from jobs.launch.session import spark_session
 from jobs.products.product import (
     Collected,
     Output,
-    Product,
     RangePass,
     Run,
     Started,
@@ -47,7 +46,7 @@ from jobs.products.product import (
     of_product,
 )
 from jobs.products.queues.settings import known_releases
-from jobs.products.registry import PRODUCTS
+from jobs.products.registry import PRODUCTS, Product
 from jobs.storage.locations import normalise
 from jobs.store.beside_broker import check_room
 from jobs.store.chain import Outcome, watermark
@@ -135,8 +134,8 @@ class _Run:
         """Commit what an earlier run prepared, once every table that this run writes holds what runs brought."""
         self.summary.store_id = self.known.store_id
         leftover = unfinished(self.lake, self.known)
-        written = {table.name for product in products for table in product.tables}
-        spared = {table.name for product in PRODUCTS for table in product.tables} - written
+        written = {table for product in products for table in product.tables}
+        spared = {table for product in PRODUCTS for table in product.tables} - written
         tables = wholeness.newest_runs(self.lake, self.known, is_done=leftover is None, spared=spared)
         self.state = {**(self.known.newest.state if self.known.newest else {}), wholeness.STATE: tables}
         if self.request.dry_run:

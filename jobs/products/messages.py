@@ -11,7 +11,7 @@ import numpy as np
 
 from jobs.lake.table_file import Action
 from jobs.lake.tables import MESSAGES, QUARANTINE
-from jobs.products.product import Collector, Finished, Made, NewCollector, Output, Product, Run, State
+from jobs.products.product import Collector, Finished, Made, NewCollector, Output, Run, State
 from jobs.storage.model import Reader
 from jobs.store.chain import Outcome
 from jobs.store.ranges import Range
@@ -31,9 +31,6 @@ def start(run: Run, state: State | None) -> "StartedMessages":
     """Begin where the log's new part begins."""
     del state
     return StartedMessages(run)
-
-
-PRODUCT = Product("messages", "reading and writing", (MESSAGES, QUARANTINE), start, is_always_made=True)
 
 
 class StartedMessages(NamedTuple):

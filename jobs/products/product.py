@@ -148,19 +148,6 @@ class Started(Protocol[C]):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
-    """Something that runs produce."""
-
-    name: str  # in `--tables`
-    step: str  # what `finish` does, in words
-    tables: tuple[Table, ...]
-    start: Callable[[Run, State | None], Started[Any]]  # looks at the store before the log is read
-    key: str | None = None  # of its state in manifests; None: it has none
-    is_always_made: bool = False
-    needs_every_topic: bool = False  # so a choice of topics has none of it
-
-
 Collected = tuple[Made[Any], ...]  # of one range: by each product, in their order
 
 

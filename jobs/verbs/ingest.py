@@ -1,6 +1,7 @@
 """`ingest`: bring what is new in a store into the lake, exactly once. The story of a run is in `jobs.ingest.run`."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,14 +19,15 @@ from jobs.command.options import (
 )
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
+from jobs.ingest.look import nothing_new
+from jobs.ingest.request import Request, Summary
+from jobs.products.registry import NAMES
 from jobs.store.beside_broker import care_beside
 from jobs.store.selection import Selection
 
 
 def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Refuse a table that there is none of."""
-    from jobs.products.registry import NAMES
-
     unknown = set(value.split(",")) - NAMES if value else set()
     if unknown:
         raise click.BadParameter(f"no table {min(unknown)!r}; there are {', '.join(sorted(NAMES))}", ctx, parameter)
@@ -97,20 +99,8 @@ def command(  # noqa: PLR0913 - one argument an option
     quiet: bool,
 ) -> ExitCode:
     """Bring what is new in STORE into the Delta tables of LAKE, every message exactly once."""
-    from jobs.launch.session import begin_session, hadoop_options, spark_session
-
     conf = place.conf()
     care = care_beside(place.store, max_rate)
-    begin_session("rmq-lake ingest", half=care is not None, warm="jobs.products.registry")
-
-    # Beside the start of a JVM, Python imports what the run needs.
-    from jobs.ingest.request import Request
-    from jobs.ingest.run import ingest
-    from jobs.lake.identity import AmbiguousBrokerError
-    from jobs.lake.lake import Lake
-    from jobs.lake.runs import HeldByOtherError
-    from jobs.products.registry import NAMES
-
     request = Request(
         store=place.store,
         lake=lake,
@@ -126,24 +116,44 @@ def command(  # noqa: PLR0913 - one argument an option
         dry_run=dry_run,
         care=care,
     )
-    try:
-        summary = ingest(request)
-    except AmbiguousBrokerError as error:
-        raise click.UsageError(str(error)) from error
-    except HeldByOtherError as error:
-        say(f"rmq-lake: {place.store}: {error}")
+    seen = nothing_new(request)
+    done = (seen, {}) if seen is not None else _run(request)
+    if done is None:
         return ExitCode.HELD
+    summary, options = done
     if metrics is not None:
         from jobs.report.metrics import write_metrics
 
         write_metrics(metrics, summary)
     if report is not None:
+        from jobs.lake.lake import Lake
         from jobs.report.of_ingest import report_of
         from jobs.report.output import write_report
 
-        write_report(report, report_of(summary, Lake(summary.lake, hadoop_options(spark_session("rmq-lake ingest")))))
+        write_report(report, report_of(summary, Lake(summary.lake, options)))
     if as_json:
         click.echo(json.dumps(asdict(summary), indent=1))
     elif not quiet:
         click.echo(summary.text)
     return summary.exit_code
+
+
+def _run(request: Request) -> tuple[Summary, Mapping[str, str]] | None:
+    """Do a run, and return what it did and the session's settings of file systems; None when another run is at work."""
+    from jobs.launch.session import begin_session, hadoop_options, spark_session
+
+    begin_session("rmq-lake ingest", half=request.care is not None, warm="jobs.products.loaded")
+
+    # Beside the start of a JVM, Python imports what the run needs.
+    from jobs.ingest.run import ingest
+    from jobs.lake.identity import AmbiguousBrokerError
+    from jobs.lake.runs import HeldByOtherError
+    from jobs.products import loaded  # noqa: F401
+
+    try:
+        return ingest(request), hadoop_options(spark_session("rmq-lake ingest"))
+    except AmbiguousBrokerError as error:
+        raise click.UsageError(str(error)) from error
+    except HeldByOtherError as error:
+        say(f"rmq-lake: {request.store}: {error}")
+        return None

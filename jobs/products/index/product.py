@@ -22,7 +22,7 @@ from jobs.products.index.eras import SWITCHES, rules_of_files
 from jobs.products.index.key_row import Kept, KeyCollector, Stretch
 from jobs.products.index.settings import ASSUMED, Known, UndecidedError, settle_geometry
 from jobs.products.index.survivors import asked_offsets, real_files, refusal
-from jobs.products.product import Collector, Finished, Gap, Made, NewCollector, Output, Product, Run, State
+from jobs.products.product import Collector, Finished, Gap, Made, NewCollector, Output, Run, State
 from jobs.store.chain import Outcome
 from jobs.store.ranges import Range
 from rmq_formats.commitlog.scan import Records
@@ -47,12 +47,6 @@ def start(run: Run, state: State | None) -> "StartedIndex":
     header = IndexHeader(*state["header"]) if state["header"] else None
     rules = _continued(known, run.releases, start)
     return StartedIndex(run, geometry, Opening(geometry.value, rules, start, (), (), state["file"], header))
-
-
-# An index file holds the keys of all topics.
-PRODUCT = Product(
-    "index", "making index entries", (INDEX_ENTRIES, INDEX_FILES), start, key="index", needs_every_topic=True
-)
 
 
 def _first(run: Run) -> "StartedIndex":

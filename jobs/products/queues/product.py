@@ -15,7 +15,7 @@ from typing import Any
 from jobs.lake.log_rows import message_files, records
 from jobs.lake.table_file import Action
 from jobs.lake.tables import CONSUME_QUEUE
-from jobs.products.product import Collector, Finished, Made, NewCollector, Output, Product, Run, State
+from jobs.products.product import Collector, Finished, Made, NewCollector, Output, Run, State
 from jobs.products.queues.join import Joined, Log, finish
 from jobs.products.queues.range_matcher import Matcher, Matching, RangeMatches
 from jobs.products.queues.rows import Status, batches_of
@@ -45,9 +45,6 @@ def start(run: Run, state: State | None) -> "StartedQueues":
     matching = Matching(rules, seen.queues, from_offset, seen.dispatched, with_rows=True, takes=takes, topics=topics)
     boundary = max(_boundary(state), run.store.start_offset)
     return StartedQueues(run, state, seen, matching, taken_to, boundary)
-
-
-PRODUCT = Product("consume_queue", "joining queues", (CONSUME_QUEUE,), start, key="queues")
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,8 @@ def test_a_session_that_has_begun_is_the_one_that_is_asked_for(
         assert go_on.wait(60)
 
     monkeypatch.setattr(session, "_start", start)
-    session.begin_session("tests", half=True, warm="jobs.products.registry")
-    session.begin_session("tests", half=True, warm="jobs.products.registry")
+    session.begin_session("tests", half=True, warm="jobs.products.loaded")
+    session.begin_session("tests", half=True, warm="jobs.products.loaded")
     threading.Timer(0.1, go_on.set).start()
 
     with ThreadPoolExecutor(1) as other:
@@ -71,7 +71,7 @@ def test_what_kept_a_session_from_starting_is_raised_where_it_is_asked_for(monke
         raise SetupError(f"no Java, {half}")
 
     monkeypatch.setattr(session, "_start", start)
-    session.begin_session("tests", half=False, warm="jobs.products.registry")
+    session.begin_session("tests", half=False, warm="jobs.products.loaded")
 
     with pytest.raises(SetupError, match="no Java, False"):
         session.spark_session("tests")

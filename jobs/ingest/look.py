@@ -1,0 +1,221 @@
+"""
+A look before a run: whether there is surely nothing to do. It writes nothing, and needs neither a JVM nor a compiler.
+
+The newest manifest of the store says where the log ended. If those bytes are still there and still lead to that place,
+if nothing is written after it, if queues and index were taken up to it by the same choice, and if every table has the
+runs that it should have, a run would do nothing. Whatever is not certain is the run's to find out, errors included.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from time import monotonic
+from typing import Any, NamedTuple
+
+from jobs.ingest.request import Request, Summary
+from jobs.lake.lake import Lake
+from jobs.products.registry import PRODUCTS
+from jobs.storage.locations import is_local, normalise
+from jobs.store.store import Segment, Store, list_store
+from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from rmq_formats.commitlog.segment import Framing, SegmentEnd
+from rmq_formats.errors import FormatError
+from rmq_formats.release import Release, rules_of
+from rmq_formats.store import FileKind
+
+_MANIFESTS, _LOCKS, _RUNS = "_manifests", "_locks", "runs"
+_ID_LENGTH = 36  # of a store's id, with which the name of a manifest begins
+_ZEROS = 4096  # bytes after the last record that must be unwritten
+_LARGEST_MESSAGE = 16 << 20
+_LONGEST_WALK = 64 << 20
+_QUEUE_KINDS = {FileKind.CONSUME_QUEUE: "consumequeue", FileKind.BATCH_CONSUME_QUEUE: "batchconsumequeue"}
+
+
+class _Fingerprint(NamedTuple):
+    offset: int
+    size: int
+    sha256: str
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+
+class _Doubt(Exception):
+    """The run must find out."""
+
+
+def nothing_new(request: Request) -> Summary | None:
+    """Return what a run would say that finds nothing to do; None where it may find something, or fail."""
+    began = monotonic()
+    try:
+        summary = _look(request)
+    except (_Doubt, OSError, FormatError, ValueError, KeyError, TypeError):
+        return None
+    summary.seconds = {"looking": round(monotonic() - began, 3)}
+    return summary
+
+
+def _require(holds: object) -> None:
+    if not holds:
+        raise _Doubt
+
+
+def _look(request: Request) -> Summary:
+    root, location = normalise(request.store), normalise(request.lake)
+    # The settings of other file systems are the session's to find.
+    _require(not request.dry_run and all(map(is_local, (root, location, *request.commitlog))))
+    if request.release is not None:
+        parts = (part.partition("@") for part in request.release.split(","))
+        rules_of(*((int(offset or 0), Release.of(name)) for name, _, offset in parts))
+    lake = Lake(location)
+    store = list_store(request.store, commitlog=request.commitlog, care=request.care)
+    manifest = _only([one for one in _manifests(lake) if _has_fingerprints(store, one)])
+    is_open = _check_end(store, manifest["to_offset"])
+    _check_products(store, request, manifest)
+    _check_chain(store, manifest)
+    _check_lake(lake, request, manifest)
+    summary = Summary(store.root, lake.location, manifest["broker"], manifest["store_id"])
+    summary.from_offset = summary.to_offset = manifest["to_offset"]
+    if any(product.key == "queues" for product in PRODUCTS if request.wants(product)):
+        summary.units = {"matched": 0, "expired": 0, "differences": 0}
+        summary.behind = max(manifest["to_offset"] - manifest["state"]["queues"]["dispatched"], 0)
+        if _fingerprints(store, manifest)[-1].end < manifest["to_offset"]:  # read again for the queues
+            summary.segment_ends = {SegmentEnd.SEALED.value: 1}
+    if is_open:
+        summary.segment_ends[SegmentEnd.OPEN.value] = 1
+    return summary
+
+
+def _only(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    _require(len(found) == 1)
+    return found[0]
+
+
+def _manifests(lake: Lake) -> Iterator[dict[str, Any]]:
+    """Yield the newest manifest of each store."""
+    newest: dict[str, tuple[int, list[str]]] = {}
+    for info in lake.list_files(_MANIFESTS):
+        _require(not info.name.startswith("."))  # being created, or left by a run that was killed
+        store_id, run = info.name[:_ID_LENGTH], int(info.name[_ID_LENGTH + 1 :].partition("-")[0])
+        number, names = newest.get(store_id, (0, []))
+        if run >= number:
+            newest[store_id] = run, [*(names if run == number else []), info.name]
+    for run, names in newest.values():
+        _require(len(names) == 1)  # of two, one has lost
+        with lake.open(f"{_MANIFESTS}/{names[0]}") as file:
+            manifest = json.loads(bytes(file.read(0, file.size)))
+        _require(manifest["version"] == 1 and manifest["run"] == run)
+        yield manifest
+
+
+def _has_fingerprints(store: Store, manifest: dict[str, Any]) -> bool:
+    """Return whether this is the store, and its log as it was; `_Doubt` where only some of the bytes are the same."""
+    there = _fingerprints(store, manifest)
+    same = [one for one in there if _holds(store, one)]
+    if not same:
+        return False
+    _require(same == there)
+    return True
+
+
+def _fingerprints(store: Store, manifest: dict[str, Any]) -> list[_Fingerprint]:
+    """Return the fingerprints of what retention has not deleted, ascending."""
+    found = sorted(_Fingerprint(*one) for one in manifest["fingerprints"])
+    return [one for one in found if one.offset >= store.start_offset]
+
+
+def _holds(store: Store, one: _Fingerprint) -> bool:
+    segment = _segment_at(store, one.offset)
+    return segment is not None and sha256(_read(store, segment, one.offset, one.size)).hexdigest() == one.sha256
+
+
+def _segment_at(store: Store, offset: int) -> Segment | None:
+    return next((one for one in store.segments if one.base_offset <= offset < one.base_offset + one.readable), None)
+
+
+def _read(store: Store, segment: Segment, offset: int, size: int) -> bytes:
+    with store.open(segment) as file:
+        return bytes(file.read(offset - segment.base_offset, size))
+
+
+def _check_chain(store: Store, manifest: dict[str, Any]) -> None:
+    """
+    Walk from a known boundary to the last record, and to the end of what is known.
+
+    Recovery may have moved the write position back and left the old bytes after it.
+    """
+    same, to_offset = _fingerprints(store, manifest), manifest["to_offset"]
+    last = same[-1]
+    segment = _segment_at(store, last.offset)
+    if segment is None:
+        raise _Doubt
+    with store.open(segment) as file:
+        _require(framing_of(file.read, segment.readable, segment.base_offset) is Framing.PLAIN)
+    known = [one.end for one in same if segment.base_offset < one.end <= last.offset - _LARGEST_MESSAGE]
+    start = known[-1] if known else segment.base_offset
+    _require(last.end - start <= _LONGEST_WALK)
+    data = _read(store, segment, start, last.end + BLANK.size - start)
+    at = 0
+    for goal in (last.offset - start, last.end - start):
+        while at < goal:
+            size, magic = BLANK.struct.unpack_from(data, at)
+            _require(magic in {MAGIC_V1, MAGIC_V2} and size > 0)
+            at += size
+        _require(at == goal)
+    if last.end < to_offset:  # then the end of its file followed
+        _require(BLANK.unpack(data, at) == (to_offset - last.end, MAGIC_BLANK))
+        _require(to_offset == segment.base_offset + segment.readable)
+
+
+def _check_end(store: Store, to_offset: int) -> bool:
+    """Return whether there is room for the next record; `_Doubt` where something may be written."""
+    _require(store.start_offset <= to_offset <= store.end_offset)
+    after = [one for one in store.segments if one.base_offset + one.readable > to_offset]
+    for segment in after:
+        _require(not any(_read(store, segment, max(to_offset, segment.base_offset), _ZEROS)))
+    return bool(after)
+
+
+def _check_lake(lake: Lake, request: Request, manifest: dict[str, Any]) -> None:
+    """Doubt where a run was cut off, is at work, or is not done; and where a table lacks a run, or has too many."""
+    store_id, run = manifest["store_id"], manifest["run"]
+    notes = [info.size for info in lake.list_files(_LOCKS) if info.name == store_id]
+    _require(notes == [0])
+    _require(_transactions(lake, _RUNS, store_id, f"{store_id}/done") == [run, run])
+    own = {*manifest["tables"], *(("messages", "consume_queue") if manifest.get("superseded") else ())}
+    before = manifest["state"]["tables"]
+    for table in (table for product in PRODUCTS if request.wants(product) for table in product.tables):
+        expected = run if table in own else before.get(table, 0)
+        _require(_transactions(lake, table, store_id) == [expected])
+
+
+def _transactions(lake: Lake, table: str, *applications: str) -> list[int]:
+    """Return the newest transaction of each application on a table; 0 where there is none."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    snapshot = None
+    try:
+        with suppress(TableNotFoundError):
+            snapshot = DeltaTable(lake.locate(table))
+    except DeltaError as error:
+        raise _Doubt from error
+    return [(snapshot.transaction_version(name) or 0) if snapshot else 0 for name in applications]
+
+
+def _check_products(store: Store, request: Request, manifest: dict[str, Any]) -> None:
+    """Doubt where the choice is another one, or a product has not taken all of the log, or has got new queues."""
+    state, selection = manifest["state"], request.selection
+    *_, last = _fingerprints(store, manifest)
+    _require(json.loads(json.dumps(selection.describe())) == manifest["selection"])
+    for product in PRODUCTS:
+        if product.key is not None and request.wants(product):
+            _require(state[product.key][product.reached] >= last.end)  # after it comes no more than a file's end
+            if product.key == "queues":
+                known = {(kind, topic, queue_id) for kind, topic, queue_id, _ in state[product.key]["queues"]}
+                abouts = (file.about for file in store.queue_files if file.about.kind in _QUEUE_KINDS)
+                there = {(_QUEUE_KINDS[about.kind], about.topic, about.queue_id) for about in abouts}
+                _require(all(queue in known for queue in there if selection.takes(queue[1] or "")))

@@ -1,0 +1,8 @@
+"""Every product's module, imported: by workers that warm up, and by a driver beside a JVM that starts."""
+
+from importlib import import_module
+
+from jobs.products.registry import PRODUCTS
+
+for _product in PRODUCTS:
+    import_module(_product.module)

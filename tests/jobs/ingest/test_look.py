@@ -1,0 +1,229 @@
+"""A look before a run: it may say that there is nothing to do only where a run would find nothing, and never else."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from deltalake import DeltaTable
+
+from jobs.command.cli import main
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest.look import nothing_new
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.lake.lake import Lake
+from jobs.lake.lock import held
+from jobs.lake.runs import known_stores
+from jobs.store.selection import Selection
+from jobs.store.workers import OneByOne
+from tests.golden import release_of
+from tests.support.broker import SEGMENT_SIZE, Broker, some_records
+from tests.support.stores import segments_of
+
+Golden = Callable[[str], Path]
+Change = Callable[["Taken"], None]
+
+
+class Taken:
+    """A store that a running broker writes, all of it in a lake."""
+
+    def __init__(self, folder: Path) -> None:
+        """Write it and take it."""
+        self.broker = Broker(folder / "store", dispatches=True)
+        self.placed = self.broker.append(some_records(120))
+        self.lake = folder / "lake"
+        self.request = Request(str(self.broker.root), str(self.lake), broker="b")
+        self.run()
+
+    def run(self) -> dict[str, Any]:
+        """Do a run."""
+        return said(ingest(self.request, OneByOne()))
+
+
+def said(summary: object) -> dict[str, Any]:
+    """Return a summary without its times."""
+    values: dict[str, Any] = asdict(summary)  # type: ignore[call-overload]
+    return {name: value for name, value in values.items() if name != "seconds"}
+
+
+@pytest.fixture
+def taken(tmp_path: Path) -> Taken:
+    """Give a store that is in a lake."""
+    return Taken(tmp_path)
+
+
+def test_where_nothing_is_new_the_look_says_what_a_run_says(taken: Taken) -> None:
+    """Word for word, so that reports and figures are the same."""
+    seen = nothing_new(taken.request)
+
+    assert seen is not None
+    assert said(seen) == taken.run()
+
+
+@pytest.mark.parametrize("name", ["b420-base", "b498-multipath", "b533-expired", "b551-types"])
+def test_a_look_at_a_real_store_says_what_a_run_says(golden: Golden, tmp_path: Path, name: str) -> None:
+    """Stores that were closed in order, with all their files."""
+    commitlog = [str(path) for path in sorted(golden(name).glob("commitlog-*"))]
+    request = Request(str(golden(name)), str(tmp_path), broker=name, commitlog=commitlog, release=release_of(name))
+    ingest(request, OneByOne())
+    seen = nothing_new(request)
+
+    assert seen is not None
+    assert said(seen) == said(ingest(request, OneByOne()))
+
+
+def test_a_sealed_log_without_a_next_file_has_nothing_new(taken: Taken) -> None:
+    """The log ends with its file."""
+    taken.broker.seal()
+    taken.run()
+    seen = nothing_new(taken.request)
+
+    assert seen is not None
+    assert said(seen) == taken.run()
+
+
+def test_a_file_made_ahead_is_nothing_new(taken: Taken) -> None:
+    """A broker makes the next file before it needs it."""
+    end = (taken.broker.offset // SEGMENT_SIZE + 1) * SEGMENT_SIZE
+    (taken.broker.root / "commitlog" / f"{end:020d}").write_bytes(bytes(SEGMENT_SIZE))
+
+    assert nothing_new(taken.request) is not None
+
+
+def _append(taken: Taken) -> None:
+    taken.broker.append(some_records(1, seed=2))
+
+
+def _half_a_record(taken: Taken) -> None:
+    taken.broker.append(some_records(1, seed=2), cut_at=40)
+
+
+def _roll(taken: Taken) -> None:
+    taken.broker.seal()
+    taken.broker.append(some_records(1, seed=2))
+
+
+def _seal(taken: Taken) -> None:
+    taken.broker.seal()
+
+
+def _write_over(taken: Taken) -> None:
+    """Crash, recover in the middle, and write records there; what was the end still has its bytes."""
+    taken.broker.truncate(taken.placed[100].physical_offset)
+    taken.broker.append(some_records(3, seed=3))
+
+
+def _cut_back(taken: Taken) -> None:
+    taken.broker.truncate(taken.placed[10].physical_offset)
+
+
+def _flip_a_bit(taken: Taken) -> None:
+    path = segments_of(taken.broker.root)[-1]
+    data = bytearray(path.read_bytes())
+    data[30] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def _add_a_queue(taken: Taken) -> None:
+    folder = taken.broker.root / "consumequeue" / "Other" / "0"
+    folder.mkdir(parents=True)
+    (folder / "00000000000000000000").write_bytes(bytes(2000))
+
+
+def _be_killed(taken: Taken) -> None:
+    lake = Lake(str(taken.lake))
+    with pytest.raises(KeyError), held(lake, known_stores(lake)[0].store_id):
+        raise KeyError
+
+
+def _lose_the_lock(taken: Taken) -> None:
+    shutil.rmtree(taken.lake / "_locks")
+
+
+def _leave_a_manifest(taken: Taken) -> None:
+    (path,) = (taken.lake / "_manifests").iterdir()
+    shutil.copy(path, path.with_name(path.name.replace("-1-", "-2-")))
+
+
+def _lose_a_table(taken: Taken) -> None:
+    shutil.rmtree(taken.lake / "index_files")
+
+
+def _put_a_table_back(taken: Taken) -> None:
+    shutil.rmtree(taken.lake / "messages")
+    DeltaTable.create(str(taken.lake / "messages"), DeltaTable(taken.lake / "quarantine").schema() if (
+        taken.lake / "quarantine" / "_delta_log").exists() else DeltaTable(taken.lake / "runs").schema())  # fmt: skip
+
+
+def _lose_the_runs(taken: Taken) -> None:
+    shutil.rmtree(taken.lake / "runs")
+
+
+CHANGES = (
+    _append, _half_a_record, _roll, _seal, _write_over, _cut_back, _flip_a_bit, _add_a_queue,
+    _be_killed, _lose_the_lock, _leave_a_manifest, _lose_a_table, _put_a_table_back, _lose_the_runs,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=[change.__name__.strip("_") for change in CHANGES])
+def test_whatever_changed_is_left_to_a_run(taken: Taken, change: Change) -> None:
+    """A look decides nothing that is not certain; errors are the run's to say, too."""
+    change(taken)
+
+    assert nothing_new(taken.request) is None
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"dry_run": True},
+        {"release": "no release"},
+        {"selection": Selection(topics=("Orders",))},
+        {"selection": Selection(with_body=False)},
+        {"store": "/no/such/store"},
+        {"store": "s3a://bucket/store"},
+        {"lake": "/no/such/lake"},
+    ],
+    ids=str,
+)
+def test_whoever_asks_for_something_else_gets_a_run(taken: Taken, asked: dict[str, Any]) -> None:
+    """Another choice, another place, or a question that only a run answers."""
+    assert nothing_new(replace(taken.request, **asked)) is None
+
+
+def test_a_table_that_is_asked_for_the_first_time_is_left_to_a_run(tmp_path: Path) -> None:
+    """The run before was told to leave it out."""
+    broker = Broker(tmp_path / "store", dispatches=True)
+    broker.append(some_records(10))
+    request = Request(str(broker.root), str(tmp_path / "lake"), tables=frozenset({"messages"}))
+    ingest(request, OneByOne())
+
+    assert nothing_new(request) is not None
+    assert nothing_new(replace(request, tables=frozenset({"index"}))) is None
+
+
+def test_units_that_the_dispatcher_still_owes_are_left_to_a_run(tmp_path: Path) -> None:
+    """Messages come before their units."""
+    broker = Broker(tmp_path / "store", dispatches=True)
+    broker.append(some_records(10))
+    shutil.rmtree(tmp_path / "store" / "consumequeue")
+    request = Request(str(broker.root), str(tmp_path / "lake"))
+    ingest(request, OneByOne())
+
+    assert nothing_new(request) is None
+
+
+def test_a_command_that_finds_nothing_new_starts_no_session(taken: Taken, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not even to write its figures and its report."""
+    extra = ["--metrics", str(taken.lake / "figures"), "--report", str(taken.lake / "report.html")]
+    with patch("jobs.launch.session.begin_session", side_effect=AssertionError("a session")):
+        code = main(["ingest", str(taken.broker.root), "--lake", str(taken.lake), "--broker", "b", *extra])
+
+    assert code is ExitCode.CLEAN
+    assert f"nothing new since offset {taken.broker.offset}" in capsys.readouterr().out
+    assert "rmq_lake_ingest_exit_code" in (taken.lake / "figures").read_text()
+    assert (taken.lake / "report.html").exists()
