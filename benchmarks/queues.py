@@ -20,12 +20,12 @@ from benchmarks.broker import RELEASE, hashes_below, rebuilt_by_broker
 from benchmarks.measuring import Measured, measured, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.products.queues.settings import known_releases, queue_rules
+from jobs.rebuild.queue_run import Request, rebuild
 from jobs.storage.local import LocalReader
 from jobs.store.queue_ends import look
 from jobs.store.queue_files import stored_queues
 from jobs.store.store import Store, list_store
 from jobs.store.workers import OneByOne, SparkWorkers, Workers
-from jobs.verbs.rebuild_consumequeue import Request, rebuild
 from jobs.verify.queues import verify_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.layout import UNIT

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from jobs.console.exit_codes import ExitCode
 from jobs.products.index.explanation import Explained, Verdict, explain
-from jobs.products.index.file_builder import BuiltFile, RealFile, Recipe, build_file, check_built
+from jobs.products.index.file_builder import BuiltFile, RealFile, Recipe, build_file, check_built, hash_file
 from jobs.products.index.file_names import names_between
 from jobs.products.index.key_row import KeyRow, collect_keys
-from jobs.products.index.placement import Kind, Log, Planned, plan_all, plan_lost
+from jobs.products.index.placement import LOST, Kind, Log, Planned, plan_all, plan_lost
 from jobs.products.index.settings import Settings, Wanted, settle
 from jobs.products.index.survivors import Survivor, completed_end, header_before, real_files
 from jobs.storage import storage_of
@@ -74,6 +74,8 @@ class Result:
     files: list[dict[str, Any]] = field(default_factory=list)
     survivors: list[dict[str, Any]] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
+    gaps: tuple[tuple[int, int], ...] = ()  # offsets that no file of the log holds
+    left_out: list[str] = field(default_factory=list)  # keys that no index file gets, in words
 
     @property
     def contradictions(self) -> list[dict[str, Any]]:
@@ -85,7 +87,7 @@ class Result:
         """A survivor that contradicts weighs more than damage."""
         if self.contradictions:
             return ExitCode.MISMATCH
-        return ExitCode.DAMAGE if self.damaged_bytes or self.replaced else ExitCode.CLEAN
+        return ExitCode.DAMAGE if self.damaged_bytes or self.replaced or self.gaps or self.left_out else ExitCode.CLEAN
 
     def describe(self) -> dict[str, Any]:
         """Return the manifest."""
@@ -96,6 +98,8 @@ class Result:
             "messages": self.records,
             "keys": self.row_keys,
             "damaged_bytes": self.damaged_bytes,
+            "gaps": [list(gap) for gap in self.gaps],
+            "left_out": self.left_out,
             "files": self.files,
             "survivors": self.survivors,
             "replaced": self.replaced,
@@ -115,6 +119,7 @@ def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Resu
             store.root, request.out, settings, request.lost_only, len(plan.row), plan.row.records, plan.row.damage,
             survivors=[_describe_survivor(explained) for explained in plan.explained],
             replaced=sorted(name for build in plan.builds for name in build.replaces),
+            gaps=plan.row.gaps, left_out=list(_left_out(plan)),
         )  # fmt: skip
         if result.contradictions:
             return result
@@ -123,7 +128,12 @@ def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Resu
     check = partial(check_built, directory=directory, options=options)
     with ThreadPoolExecutor(CHECKERS) as checkers:
         list(checkers.map(check, built))
-    result.files = [_describe_file(build, file, plan.explained) for build, file in zip(plan.builds, built, strict=True)]
+        compared = [] if request.lost_only else files
+        same = list(checkers.map(partial(_same_in_store, files=compared, store=store), built))
+    result.files = [
+        _describe_file(build, file, plan.explained, own=own, same=sum(isinstance(one, RealFile) for one in same))
+        for build, file, own in zip(plan.builds, built, same, strict=True)
+    ]
     manifest = json.dumps(result.describe(), indent=1).encode()
     storage_of(directory, options).create(join(directory, MANIFEST), manifest)
     return result
@@ -198,7 +208,11 @@ def lost_files(  # noqa: PLR0913 - what there is
         builds.append(maker.complete(kept[-1]))
         end = completed_end(kept[-1], geometry, row)
         anchors[-1] = anchors[-1]._replace(end=end, is_full=builds[-1].kind is Kind.FULL)
-    planned = plan_lost(_log(row), geometry.capacity, anchors)
+    lost = [row.find(start) for start, _ in row.lost]
+    planned = [
+        plan._replace(doubt=LOST) if any(plan.start <= key <= plan.end for key in lost) else plan
+        for plan in plan_lost(_log(row), geometry.capacity, anchors)
+    ]
     builds += _named(planned, [survivor.real.name for survivor in kept], damaged, settings, maker)
     return sorted(builds, key=lambda build: build.name)
 
@@ -264,10 +278,51 @@ class _Maker:
         )
 
 
-def _describe_file(build: ToBuild, file: BuiltFile, explained: Sequence[Explained]) -> dict[str, Any]:
-    equal = sum(entry.verdict is Verdict.EQUAL for entry in explained)
-    proven = bool(equal) and not build.doubt and build.kind is not Kind.SUPPLEMENT
-    proof = f"{equal} survivors recomputed and equal" if equal else "no survivor was compared"
+def _left_out(plan: _Plan) -> Iterator[str]:
+    """Yield keys that a kept file lacks in its middle, in words."""
+    for explained in plan.explained:
+        survivor = explained.survivor
+        if explained.verdict is Verdict.SKIPPED and survivor is not None:
+            keys = sum(skip.keys for skip in survivor.skips)
+            yield f"{keys} keys inside {explained.real.name}: only a full rebuild brings them back"
+
+
+def _same_in_store(built: BuiltFile, files: Sequence[RealFile], store: Store) -> RealFile | bool:
+    """
+    Return the store's own file with the same bytes; else whether it has one that begins with the same message.
+
+    A broker names a file by its clock, so names may differ by milliseconds.
+    """
+    header = built.header
+    same_beginning = [
+        file
+        for file in files
+        if (file.header.begin_timestamp, file.header.begin_physical_offset)
+        == (header.begin_timestamp, header.begin_physical_offset)
+    ]
+    for real in same_beginning:
+        with store.open(real) as file:
+            if real.size == built.size and hash_file(file.read) == built.sha256:
+                return real
+    return bool(same_beginning)
+
+
+def _describe_file(
+    build: ToBuild,
+    file: BuiltFile,
+    explained: Sequence[Explained],
+    *,
+    own: RealFile | bool,
+    same: int,
+) -> dict[str, Any]:
+    equal = sum(entry.verdict is Verdict.EQUAL for entry in explained) or same
+    proven, proof = False, build.doubt or "no file of the store was compared"
+    if isinstance(own, RealFile):
+        proven, proof = True, f"the store's own file {own.name} is the same, byte for byte"
+    elif own:
+        proof = "the store's own file that begins with this message differs"
+    elif equal and not build.doubt:
+        proven, proof = build.kind is not Kind.SUPPLEMENT, f"{equal} files of the store recomputed and equal"
     return {
         "name": file.name,
         "kind": build.kind,
@@ -278,7 +333,7 @@ def _describe_file(build: ToBuild, file: BuiltFile, explained: Sequence[Explaine
         "keys": build.recipe.entries,
         "ranges": len(build.recipe.parts),
         "proven": proven,
-        "proof": build.doubt or proof,
+        "proof": proof,
     }
 
 

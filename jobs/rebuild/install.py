@@ -41,7 +41,7 @@ REPLACED = ".replaced-"
 _RENAMEAT2 = {"x86_64": 316, "aarch64": 276}
 _EXCHANGE = 2
 _HERE = -100  # AT_FDCWD
-_SPARE = 64 << 20  # bytes that are left free
+SPARE = 64 << 20  # bytes that are left free
 
 
 class RefusedError(Exception):
@@ -96,7 +96,7 @@ def plan_installation(store: str, out: str, *, advance_checkpoint: bool = False)
     stray = sorted(set(new) & set(kept))
     if stray:
         raise RefusedError(f"{', '.join(stray)}: to be kept and to be replaced")
-    owner = _owner(index if index.is_dir() else root, [index / name for name in present])
+    owner = owner_of(index if index.is_dir() else root, [index / name for name in present])
     if os.geteuid() not in {0, owner.user}:
         raise RefusedError(f"files must belong to user {owner.user}; run as that user, or as root")
     headers = {name: _header(source / name) for name in new} | {name: _header(index / name) for name in kept}
@@ -112,7 +112,7 @@ def plan_installation(store: str, out: str, *, advance_checkpoint: bool = False)
         )
     needed = sum((source / name).stat().st_size for name in new)
     free = shutil.disk_usage(index.parent).free
-    if needed + _SPARE > free:
+    if needed + SPARE > free:
         raise RefusedError(f"{index.parent}: {needed} bytes needed, {free} free")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     return Installation(
@@ -144,7 +144,8 @@ def _kept(manifest: dict[str, Any], present: Sequence[str]) -> list[str]:
     return [name for name in present if name not in replaced]
 
 
-def _owner(directory: Path, files: Sequence[Path]) -> Owner:
+def owner_of(directory: Path, files: Sequence[Path]) -> Owner:
+    """Return who new files shall belong to: whoever the others do."""
     status = directory.stat()
     mode = status.st_mode & 0o7777
     return Owner(status.st_uid, status.st_gid, mode, files[-1].stat().st_mode & 0o777 if files else mode & 0o666)
@@ -215,7 +216,7 @@ def install(plan: Installation, step: Callable[[str], object] = lambda name: nam
     step("name the directory")
     staging.rename(plan.aside)  # from here on nobody sweeps it away: after the exchange it holds the old set
     step("exchange")
-    _exchange(plan.aside, plan.index)
+    exchange(plan.aside, plan.index)
     flush_directory(plan.index.parent)
     step("tidy up")
     for name in plan.kept:
@@ -251,7 +252,7 @@ def _replace_checkpoint(plan: Installation, checkpoint: Checkpoint) -> None:
     flush_directory(plan.store)
 
 
-def _exchange(new: Path, old: Path) -> None:
+def exchange(new: Path, old: Path) -> None:
     """Let two directories change places: at once where the system can, else one after the other."""
     if not old.exists():
         new.rename(old)

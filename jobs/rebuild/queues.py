@@ -41,6 +41,7 @@ class Recipe:
     groups: int
     directory: str
     scratch: Scratch
+    lost: tuple[tuple[int, int], ...] = ()  # ranges of the log that hold no record any more
 
 
 class RangeUnits(NamedTuple):
@@ -48,7 +49,7 @@ class RangeUnits(NamedTuple):
 
     units: UnitFile
     records: int
-    damaged: int  # bytes that are no record
+    damaged: tuple[tuple[int, int], ...]  # from and to of bytes that are no record
 
 
 class BuiltFile(NamedTuple):
@@ -70,6 +71,8 @@ class BuiltQueue:
     units: int
     misplaced: int
     skipped: int
+    blanks: int = 0  # in place of units of records that the log has lost
+    last_physical_offset: int = 0
 
     def describe(self) -> dict[str, Any]:
         """Return the queue's entry in the manifest."""
@@ -81,6 +84,7 @@ class BuiltQueue:
             "units": self.units,
             "misplaced": self.misplaced,
             "skipped": self.skipped,
+            "blanks": self.blanks,
             "files": [file._asdict() for file in self.files],
         }
 
@@ -88,14 +92,16 @@ class BuiltQueue:
 def collect(recipe: Recipe, _range: Range, pieces: Iterator[Records | Piece]) -> RangeUnits:
     """Write the units of one range to a scratch file."""
     collector = UnitCollector(recipe.rules)
-    records = damaged = 0
+    records = 0
+    damaged: list[tuple[int, int]] = []
     for item in pieces:
         if isinstance(item, Piece):
-            damaged += item.size if item.kind is PieceKind.DAMAGE else 0
+            if item.kind is PieceKind.DAMAGE:
+                damaged.append((item.offset, item.end))
         else:
             records += len(item.positions)
             collector.add(item)
-    return RangeUnits(write_units(recipe.scratch, collector.finish(), recipe.groups), records, damaged)
+    return RangeUnits(write_units(recipe.scratch, collector.finish(), recipe.groups), records, tuple(damaged))
 
 
 def discard(recipe: Recipe, units: RangeUnits) -> None:
@@ -128,7 +134,7 @@ class _Queue:
         self._directory = Path(recipe.directory)
         self._is_safe = name.is_safe
         size = recipe.file_sizes[name.kind]
-        self._builder = QueueBuilder(name.kind, size, recipe.rules.releases)
+        self._builder = QueueBuilder(name.kind, size, recipe.rules.releases, recipe.lost)
         self._files = _Files(attempt, folder_of(name), size)
         self._extension: ExtBuilder | None = None
         self._extension_files: _Files | None = None
@@ -137,11 +143,13 @@ class _Queue:
             self._extension_files = _Files(attempt, extension_folder_of(name), recipe.ext_file_size)
         self._first: int | None = None
         self._units = 0
+        self._last = 0
 
     def append(self, units: Units) -> None:
         if self._first is None:
             self._first = int(units["queue_offset"][0])
         self._units += units.size
+        self._last = int(units["physical_offset"][-1])
         if not self._is_safe:
             return
         if self._extension is not None and self._extension_files is not None:
@@ -156,8 +164,16 @@ class _Queue:
         files = self._files.finish(self._directory, range(start, self._builder.files_end, self._builder.file_size))
         if self._extension_files is not None:
             files += self._extension_files.finish(self._directory)
+        builder = self._builder
         return BuiltQueue(
-            self._name, files, self._first or 0, self._units, self._builder.misplaced, self._builder.skipped
+            self._name,
+            files,
+            self._first or 0,
+            self._units,
+            builder.misplaced,
+            builder.skipped,
+            builder.blanks,
+            self._last,
         )
 
 

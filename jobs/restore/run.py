@@ -20,12 +20,12 @@ from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_stores
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import index as index_builder
+from jobs.rebuild import queue_run as queue_builder
 from jobs.restore.coverage import Interval
 from jobs.restore.plan import NothingToRestoreError, Plan, plan_log
 from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.local import LocalStorage
 from jobs.store.workers import Workers
-from jobs.verbs import rebuild_consumequeue as queue_builder
 from rmq_formats.store import Checkpoint, encode_checkpoint
 
 MANIFEST = "MANIFEST.json"

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.arrays import dtype_of
+from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.compiled import compiled
 from rmq_formats.consumequeue.ext import offset_of_number
 from rmq_formats.consumequeue.layout import (
@@ -82,11 +83,24 @@ class QueueBytes(NamedTuple):
 class QueueBuilder:
     """One queue that begins empty: takes its units in the order of the log, gives the bytes that they add."""
 
-    def __init__(self, kind: QueueKind, file_size: int, releases: Sequence[tuple[int, Release]]) -> None:
-        """Make files of *file_size* bytes; *releases* as in `QueueRules`."""
+    def __init__(
+        self,
+        kind: QueueKind,
+        file_size: int,
+        releases: Sequence[tuple[int, Release]],
+        lost: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """
+        Make files of *file_size* bytes; *releases* as in `QueueRules`.
+
+        *lost* are the ranges of the log, ascending, that hold no record any more. The units of their records are left
+        out as blanks, so that every later unit is stored at the queue offset that its record states.
+        """
         self.kind = kind
         self.file_size = file_size
         self.start: int | None = None  # of the first file
+        self.blanks = 0  # units that are left out for records that the log has lost
+        self._lost = np.array(lost, np.int64).reshape(-1, 2)
         self._releases = releases
         self._state = np.array([0, 0, -1, -1, 0, 0, 0], np.int64)
 
@@ -121,8 +135,34 @@ class QueueBuilder:
             yield from self._begin(max(logical_offset(int(units["queue_offset"][0])), 0))
         cuts = np.searchsorted(units["physical_offset"], [since for since, _ in self._releases[1:]]).tolist()
         for (_, release), at, stop in zip(self._releases, [0, *cuts], [*cuts, units.size], strict=True):
-            if at < stop:
-                yield from self._append_by(release, units[at:stop])
+            for some in self._between_losses(units[at:stop]):
+                yield from self._leave_out(some)
+                yield from self._append_by(release, some)
+
+    def _between_losses(self, units: NDArray[np.void]) -> Iterator[NDArray[np.void]]:
+        """Cut *units* where the log has lost something between two of them."""
+        if not units.size:
+            return
+        losses = np.searchsorted(self._lost[:, 0], units["physical_offset"])
+        cuts = (np.flatnonzero(np.diff(losses)) + 1).tolist()
+        for start, stop in zip([0, *cuts], [*cuts, units.size], strict=True):
+            yield units[start:stop]
+
+    def _leave_out(self, units: NDArray[np.void]) -> Iterator[QueueBytes]:
+        """Yield blanks up to the first of *units*, as many as the log can have lost since the last unit, at most."""
+        last, first = int(self._state[_LAST_OFFSET]), int(units["physical_offset"][0])
+        since = self._lost[(self._lost[:, 0] > last) & (self._lost[:, 0] < first)]
+        most = int((since[:, 1] - since[:, 0]).sum()) // MIN_RECORD_SIZE
+        end = self.end
+        missing = (logical_offset(int(units["queue_offset"][0])) - end) // UNIT.size
+        if not 0 < missing <= most:
+            return
+        blanks = np.zeros(missing, UNITS[QueueKind.PLAIN])
+        blanks["size"] = PRE_BLANK_SIZE
+        self.blanks += missing
+        self._state[_END] += blanks.nbytes
+        self._state[_FILES_END] = max(self.files_end, -(-self.end // self.file_size) * self.file_size)
+        yield QueueBytes(end, blanks.view(np.uint8))
 
     def _begin(self, expected: int) -> Iterator[QueueBytes]:
         self.start = expected // self.file_size * self.file_size

@@ -57,6 +57,7 @@ class Log(NamedTuple):
 
 
 RESTART = "a restart may have cut the file elsewhere"
+LOST = "the log has lost messages of this file"
 HISTORY = "the log begins inside this file's history"
 NOT_KNOWN_BEFORE = "the end of the file before it is not known, so its first entry's seconds are assumed"
 

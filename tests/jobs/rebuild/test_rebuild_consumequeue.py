@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
+from jobs.rebuild.queue_run import MANIFEST, Request, rebuild
 from jobs.store.workers import OneByOne, SparkWorkers
-from jobs.verbs.rebuild_consumequeue import MANIFEST, Request, command, rebuild
+from jobs.verbs.rebuild_consumequeue import command
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import GOLDEN, golden_stores, release_of
 from tests.rmq_formats.builders import a_record, a_segment

@@ -11,8 +11,8 @@ from jobs.console.exit_codes import ExitCode
 from jobs.products.index.settings import Wanted
 from jobs.rebuild.dry_run import DryRun, dry_run_of_index, dry_run_of_queues
 from jobs.rebuild.index import Request
-from jobs.verbs.rebuild_consumequeue import Request as QueueRequest
-from jobs.verbs.rebuild_consumequeue import look
+from jobs.rebuild.queue_run import Request as QueueRequest
+from jobs.rebuild.queue_run import look
 from tests.support.commands import runner, state_of
 
 StoreOf = Callable[[str], Path]

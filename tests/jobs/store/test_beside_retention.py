@@ -11,9 +11,9 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from jobs.products.queues.differences import DifferenceKind
 from jobs.rebuild import index as rebuilding
+from jobs.rebuild import queue_run as rebuild_consumequeue
 from jobs.store.queue_ends import _look_at_all
 from jobs.store.workers import OneByOne, Workers
-from jobs.verbs import rebuild_consumequeue
 from jobs.verify.run import Request, Verdict, verify
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import release_of

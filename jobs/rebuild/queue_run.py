@@ -1,0 +1,239 @@
+"""
+A store's queues, written again from its log: all of them, or what is lost among the others.
+
+The story: list the store, learn its geometry and rules, collect the units of every range, let one task write each group
+of queues, check every file from this side, keep the store's own files where they are right, and say in MANIFEST.json
+what was made, by which rules, what was proven, and what the log could not tell.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jobs.console.exit_codes import ExitCode
+from jobs.products.queues.settings import QueueSettings, has_rocksdb_queues, settle_queues
+from jobs.products.queues.topics import topic_table
+from jobs.rebuild.lost_queues import LostQueues, select_lost
+from jobs.rebuild.queues import ATTEMPT, BuiltQueue, Recipe, build_group, collect, discard
+from jobs.storage.local import Care, LocalStorage, flush_directory
+from jobs.storage.scratch import scratch_beside
+from jobs.store.ranges import DEFAULT_RANGE_SIZE, holes, plan_ranges
+from jobs.store.retention import ListedLog, read_what_stays
+from jobs.store.store import Store, list_store
+from jobs.store.workers import Workers
+from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.consumequeue.unit import QueueKind
+
+MANIFEST = "MANIFEST.json"
+_GROUPS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a user asked for."""
+
+    store: str
+    out: Path
+    commitlog: Sequence[str] = ()
+    conf: BrokerConf = field(default_factory=BrokerConf)
+    file_size: int | None = None
+    release: str | None = None
+    range_size: int = DEFAULT_RANGE_SIZE
+    groups: int = _GROUPS
+    care: Care | None = None  # how to read the store
+    lost_only: bool = False
+
+
+@dataclass(slots=True)
+class Summary:
+    """What was made."""
+
+    store: str
+    out: str
+    release: str
+    release_origin: str
+    file_size: int
+    from_offset: int
+    records: int = 0
+    units: int = 0
+    queues: int = 0
+    files: int = 0
+    damaged_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)  # offsets that no file of the log holds
+    blanks: int = 0  # in place of units of records that the log has lost
+    lost_only: bool = False
+    kept: int = 0  # files of the store that are right
+    replaced: list[str] = field(default_factory=list)
+    contradictions: list[str] = field(default_factory=list)
+    proof: str = ""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The queues are made in spite of a damaged log, and not where files of the store contradict it."""
+        if self.contradictions:
+            return ExitCode.MISMATCH
+        return ExitCode.DAMAGE if self.damaged_bytes or self.gaps or self.replaced else ExitCode.CLEAN
+
+
+def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Summary:
+    """Write the queues and the manifest into the output directory."""
+    store, settings = look(request, options, request.care.shared_by(workers.width) if request.care else None)
+    out = request.out.absolute()  # a relative path is one of ours, not of the tasks
+    out.mkdir(parents=True, exist_ok=True)
+    with scratch_beside(str(out), {}) as scratch:
+        recipe = Recipe(
+            settings.rules, dict(settings.file_sizes), settings.ext_file_size, request.groups, str(out), scratch
+        )
+        log = ListedLog(store, plan_ranges(store, store.start_offset, request.range_size))
+        outcomes = read_what_stays(workers, log, partial(collect, recipe), partial(discard, recipe))
+        files = [outcome.payload.units for outcome in outcomes]
+        start = outcomes[0].range.start_offset if outcomes else store.end_offset
+        gaps = [(first, last) for _, first, last in holes(store.segments) if first >= start]
+        damaged = [range_ for outcome in outcomes for range_ in outcome.payload.damaged]
+        recipe = replace(recipe, lost=tuple(sorted([*gaps, *damaged])))
+        groups = [group for group in range(request.groups) if any(file.sections[group].units for file in files)]
+        built = workers.map(groups, partial(build_group, recipe=recipe, ranges=files))
+    queues = sorted((queue for group in built for queue in group), key=lambda queue: queue.name)
+    summary = Summary(
+        store.root,
+        str(request.out),
+        settings.release,
+        settings.release_origin,
+        recipe.file_sizes[QueueKind.PLAIN],
+        start,
+        sum(outcome.payload.records for outcome in outcomes),
+        sum(queue.units for queue in queues),
+        len(queues),
+        sum(len(queue.files) for queue in queues),
+        sum(end - first for first, end in damaged),
+        gaps=gaps,
+        blanks=sum(queue.blanks for queue in queues),
+    )
+    summary.notes = list(_notes(store, recipe, queues, summary))
+    _check(request.out, queues)
+    if request.lost_only:
+        lost = select_lost(workers, store, settings, queues, request.out)
+        _take(summary, lost)
+        queues = lost.queues
+    else:
+        topics = topic_table(store)
+        deleted = [queue for queue in queues if topics.is_deleted(queue.name.topic)]
+        if deleted:
+            summary.notes.append(f"{len(deleted)} queues are of topics that were deleted ({_named(deleted)})")
+    if not summary.contradictions:
+        _write_manifest(request.out, recipe, queues, summary)
+    return summary
+
+
+def _take(summary: Summary, lost: LostQueues) -> None:
+    """Say what was selected."""
+    summary.lost_only = True
+    summary.queues = len(lost.queues)
+    summary.files = sum(len(queue.files) for queue in lost.queues)
+    summary.kept, summary.replaced = len(lost.kept), lost.replaced
+    summary.contradictions, summary.proof = lost.contradictions, lost.proof
+
+
+def look(request: Request, options: dict[str, str], care: Care | None) -> tuple[Store, QueueSettings]:
+    """Return what there is and what to build by; `UndecidedError` for what has to be given."""
+    store = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
+    return store, settle_queues(store, request.conf, request.release, request.file_size)
+
+
+def _notes(store: Store, recipe: Recipe, queues: Sequence[BuiltQueue], summary: Summary) -> Iterator[str]:
+    """Yield what the log could not tell, and what differs from a healthy log."""
+    beginning = [queue for queue in queues if queue.first_queue_offset > 0 and queue.name.kind is QueueKind.PLAIN]
+    if beginning:
+        yield (
+            f"{len(beginning)} queues begin after queue offset 0: the units before are of deleted messages, and are "
+            f"blanks back to the start of the first file ({_named(beginning)})"
+        )
+    skipped = [queue for queue in queues if queue.skipped]
+    if skipped:
+        yield (
+            f"{sum(queue.skipped for queue in skipped)} records got no unit, as a broker drops them: their queue "
+            f"offset is below the queue's end ({_named(skipped)})"
+        )
+    misplaced = [queue for queue in queues if queue.misplaced]
+    if misplaced:
+        yield (
+            f"{sum(queue.misplaced for queue in misplaced)} units are not where their queue offset says, as a "
+            f"broker appends them ({_named(misplaced)})"
+        )
+    refused = [queue for queue in queues if not queue.files]
+    if refused:
+        yield f"{len(refused)} queues are not written: no folder can have their topic's name ({_named(refused)})"
+    if recipe.ext_file_size is not None:
+        yield "ConsumeQueueExt units are made without filter bitmaps, which no log holds"
+    if has_rocksdb_queues(store):
+        yield "this store's own queues are in RocksDB (storeType=defaultRocksDB); these are those of storeType=default"
+    left_out = [queue for queue in queues if queue.blanks]
+    if left_out:
+        yield (
+            f"{summary.blanks} units are blanks, for the log has lost their records: every later unit is at its own "
+            f"queue offset, and consumers skip the blanks ({_named(left_out)})"
+        )
+    last = max((end for _, end in summary.gaps), default=0)
+    short = [queue for queue in queues if summary.gaps and queue.last_physical_offset < last]
+    if short:
+        yield (
+            f"{len(short)} queues have no message after the last gap: where they ended is not known, and consumers may "
+            f"be ahead of them ({_named(short)})"
+        )
+    if summary.damaged_bytes:
+        yield f"{summary.damaged_bytes} bytes of the log are damaged: units of the records lost there are missing"
+
+
+def _named(queues: Sequence[BuiltQueue]) -> str:
+    shown = ", ".join(f"{queue.name.topic!r} {queue.name.queue_id}" for queue in queues[:3])
+    return shown if len(queues) <= 3 else f"{shown}, …"  # noqa: PLR2004 - enough to find one
+
+
+def _check(out: Path, queues: Sequence[BuiltQueue]) -> None:
+    """See every file from here, too."""
+    for queue in queues:
+        for file in queue.files:
+            size = (out / file.path).stat().st_size
+            if size != file.size:
+                raise OSError(f"{out / file.path}: {size} bytes, {file.size} were written")
+
+
+def _write_manifest(out: Path, recipe: Recipe, queues: Sequence[BuiltQueue], summary: Summary) -> None:
+    manifest: dict[str, Any] = {
+        "store": summary.store,
+        "release": summary.release,
+        "release_origin": summary.release_origin,
+        "file_size": {kind.value: size for kind, size in recipe.file_sizes.items()},
+        "ext_file_size": recipe.ext_file_size,
+        "delay_levels": recipe.rules.delay_levels,
+        "batch_topics": sorted(recipe.rules.batch_topics),
+        "from_offset": summary.from_offset,
+        "records": summary.records,
+        "units": summary.units,
+        "notes": summary.notes,
+        "gaps": summary.gaps,
+        "blanks": summary.blanks,
+        "lost_only": summary.lost_only,
+        "replaced": summary.replaced,
+        "proof": summary.proof,
+        "belongs": {
+            "*": "consumequeue",
+            "batchconsumequeue": "batchconsumequeue",
+            "consumequeue_ext": "consumequeue_ext",
+        },
+        "sha256_is_of": "the first `written` bytes of a file; zeros follow",
+        "queues": [queue.describe() for queue in queues],
+    }
+    LocalStorage().create(
+        str(out / MANIFEST), json.dumps(manifest, indent=1, ensure_ascii=False).encode("utf-8", "replace")
+    )
+    flush_directory(out)
+
+
+def is_unused(path: Path) -> bool:
+    """Return whether nothing is there that the queues could be mixed up with; a killed run's attempts are litter."""
+    return not path.exists() or all(child.name.startswith((ATTEMPT, ".scratch-")) for child in path.iterdir())

@@ -1,0 +1,116 @@
+"""Rebuilt queues are put into a stopped broker's store: all or nothing, and what was replaced stays beside it."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.rebuild import queue_run
+from jobs.rebuild.install import RefusedError
+from jobs.rebuild.queue_install import install_queues, plan_queue_installation
+from jobs.store.workers import OneByOne
+from jobs.verify.run import Request as VerifyRequest
+from jobs.verify.run import verify
+from tests.support.commands import state_of
+
+Golden = Callable[[str], Path]
+
+
+class KilledError(Exception):
+    """The process ended here."""
+
+
+@pytest.fixture
+def store(golden: Golden, tmp_path: Path) -> Path:
+    """Copy a healthy store."""
+    return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return every file of the queues."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def rebuilt(store: Path, out: Path, *, lost_only: bool = True) -> queue_run.Summary:
+    """Rebuild the queues without Spark."""
+    request = queue_run.Request(str(store), out, file_size=200, release="5.3.3", lost_only=lost_only)
+    return queue_run.rebuild(request, OneByOne(), {})
+
+
+def test_lost_queues_are_put_back_and_verify_is_clean(store: Path, tmp_path: Path) -> None:
+    """The broker's own bytes; the zeroed file is set aside."""
+    queues = store / "consumequeue"
+    before = contents(queues)
+    shutil.rmtree(queues / "T2")
+    zeroed = sorted((queues / "T1" / "1").iterdir())[1]
+    zeroed.write_bytes(bytes(200))
+    rebuilt(store, tmp_path / "out")
+    plan = plan_queue_installation(str(store), tmp_path / "out")
+    lines = list(plan.describe())
+    install_queues(plan)
+
+    assert contents(queues) == before
+    aside = [path for path in store.iterdir() if path.name.startswith("consumequeue.replaced-")]
+    assert [contents(path) for path in aside] == [{str(zeroed.relative_to(queues)): bytes(200)}]
+    assert f"new: consumequeue/{zeroed.relative_to(queues)}" in lines
+    assert verify(VerifyRequest(str(store)), OneByOne(), {}).exit_code is ExitCode.CLEAN
+
+
+def test_a_full_set_replaces_all_queues(store: Path, tmp_path: Path) -> None:
+    """Where all folders are lost, there is nothing to set aside."""
+    queues = store / "consumequeue"
+    before = contents(queues)
+    shutil.rmtree(queues)
+    rebuilt(store, tmp_path / "out", lost_only=False)
+    install_queues(plan_queue_installation(str(store), tmp_path / "out"))
+
+    assert contents(queues) == before
+    assert not [path for path in store.iterdir() if "replaced" in path.name]
+
+
+def test_a_kill_at_any_step_leaves_one_complete_set(store: Path, tmp_path: Path) -> None:
+    """The old one, or the new one; the same installation can be done again."""
+    queues = store / "consumequeue"
+    healthy = contents(queues)
+    shutil.rmtree(queues / "T2")
+    damaged = contents(queues)
+    rebuilt(store, tmp_path / "out")
+    steps: list[str] = []
+    install_queues(
+        plan_queue_installation(str(Path(shutil.copytree(store, tmp_path / "count"))), tmp_path / "out"), steps.append
+    )
+    for number in range(len(steps)):
+        copy = Path(shutil.copytree(store, tmp_path / f"copy-{number}"))
+        seen: list[str] = []
+
+        def stop(step: str, seen: list[str] = seen, number: int = number) -> None:
+            if len(seen) == number:
+                raise KilledError(step)
+            seen.append(step)
+
+        with pytest.raises(KilledError):
+            install_queues(plan_queue_installation(str(copy), tmp_path / "out"), stop)
+        assert contents(copy / "consumequeue") in (damaged, healthy)
+        install_queues(plan_queue_installation(str(copy), tmp_path / "out"))
+        assert contents(copy / "consumequeue") == healthy
+
+
+def test_a_file_that_is_not_what_the_manifest_names_is_not_installed(store: Path, tmp_path: Path) -> None:
+    """The store is as it was."""
+    shutil.rmtree(store / "consumequeue" / "T2")
+    rebuilt(store, tmp_path / "out")
+    path = next(path for path in (tmp_path / "out" / "T2").rglob("*") if path.is_file())
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    before = state_of(store / "consumequeue")
+
+    with pytest.raises(OSError, match="not the file that the manifest names"):
+        install_queues(plan_queue_installation(str(store), tmp_path / "out"))
+    assert state_of(store / "consumequeue") == before
+
+
+def test_a_folder_without_a_manifest_is_refused(store: Path, tmp_path: Path) -> None:
+    """A rebuild that did not end."""
+    with pytest.raises(RefusedError, match="no complete rebuild"):
+        plan_queue_installation(str(store), tmp_path)

@@ -1,0 +1,192 @@
+"""Rebuilds over a log that has lost something: the gap is named, and what is left is at its own place."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.products.index.settings import Wanted
+from jobs.rebuild import index, queue_run
+from jobs.store.workers import OneByOne
+from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE, UNIT
+from rmq_formats.consumequeue.unit import decode_unit
+
+Golden = Callable[[str], Path]
+SEGMENT = 16384
+GAP = (SEGMENT, 2 * SEGMENT)
+
+
+@pytest.fixture
+def store(golden: Golden, tmp_path: Path) -> Path:
+    """Copy a store of four segments."""
+    return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+
+
+def lose_segment(store: Path) -> None:
+    """Delete the second segment."""
+    sorted((store / "commitlog").iterdir())[1].unlink()
+
+
+def rebuilt_queues(store: Path, out: Path, *, lost_only: bool = False) -> queue_run.Summary:
+    """Rebuild the queues without Spark."""
+    request = queue_run.Request(str(store), out, release="5.3.3", lost_only=lost_only)
+    return queue_run.rebuild(request, OneByOne(), {})
+
+
+def rebuilt_index(store: Path, out: Path, *, lost_only: bool = False) -> index.Result:
+    """Rebuild the index without Spark."""
+    return index.rebuild(index.Request(str(store), str(out), Wanted(), lost_only=lost_only), OneByOne(), {})
+
+
+def units(folder: Path) -> list[tuple[int, int, int]]:
+    """Return the units of a queue's files, zeros at the end apart."""
+    data = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+    stored = [decode_unit(data[at : at + UNIT.size]) for at in range(0, len(data), UNIT.size)]
+    while stored and not any(stored[-1]):
+        stored.pop()
+    return [(unit.physical_offset, unit.size, unit.tags_code) for unit in stored]
+
+
+def test_units_after_a_gap_of_the_log_keep_their_queue_offsets(store: Path, tmp_path: Path) -> None:
+    """They shifted by one and more, so that consumers would have read other messages than theirs."""
+    lose_segment(store)
+    summary = rebuilt_queues(store, tmp_path / "out")
+
+    for queue in sorted((store / "consumequeue").glob("*/*")):
+        broker = units(queue)
+        ours = tmp_path / "out" / queue.relative_to(store / "consumequeue")
+        kept = [unit if not GAP[0] <= unit[0] < GAP[1] else (0, PRE_BLANK_SIZE, 0) for unit in broker]
+        while kept and kept[-1] == (0, PRE_BLANK_SIZE, 0):
+            kept.pop()  # nothing tells that there was a unit
+        assert (units(ours) if ours.exists() else []) == kept
+    assert summary.gaps == [GAP]
+    assert summary.exit_code is ExitCode.DAMAGE
+    assert any("blanks" in note for note in summary.notes)
+
+
+def test_a_damaged_record_leaves_a_blank(store: Path, tmp_path: Path) -> None:
+    """As a gap between segments does."""
+    before = units(store / "consumequeue" / "T1" / "0")
+    segment = min((store / "commitlog").iterdir())
+    data = bytearray(segment.read_bytes())
+    data[before[3][0] + 4 : before[3][0] + 8] = bytes(4)
+    segment.write_bytes(data)
+    summary = rebuilt_queues(store, tmp_path / "out")
+
+    assert units(tmp_path / "out" / "T1" / "0") == [*before[:3], (0, PRE_BLANK_SIZE, 0), *before[4:]]
+    assert (summary.blanks, summary.exit_code) == (1, ExitCode.DAMAGE)
+
+
+def test_a_full_index_over_a_gap_names_the_gap(store: Path, tmp_path: Path) -> None:
+    """It was exit 0, and nothing said that keys are missing."""
+    lose_segment(store)
+    result = rebuilt_index(store, tmp_path / "out")
+
+    assert result.gaps == (GAP,)
+    assert result.exit_code is ExitCode.DAMAGE
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["missing", "cut"])
+def test_lost_index_files_come_back_beside_a_lost_segment(store: Path, tmp_path: Path, *, is_cut: bool) -> None:
+    """It refused: 'not what any known release leaves'. Files of before and after the gap are proven."""
+    names = sorted(path.name for path in (store / "index").iterdir())
+    lost = [names[1], names[-2]]
+    real = [(store / "index" / name).read_bytes() for name in lost]
+    for name in lost:
+        (store / "index" / name).unlink()
+    if is_cut:
+        os.truncate(sorted((store / "commitlog").iterdir())[1], 9000)
+    else:
+        lose_segment(store)
+    result = rebuilt_index(store, tmp_path / "out", lost_only=True)
+
+    assert result.contradictions == []
+    assert result.exit_code is ExitCode.DAMAGE
+    made = [path.read_bytes() for path in sorted((tmp_path / "out").iterdir()) if path.name != index.MANIFEST]
+    assert made == real  # a broker names files by its clock
+    assert all(file["proven"] for file in result.files)
+
+
+def test_an_index_file_that_the_gap_has_keys_of_is_built_of_what_is_left(store: Path, tmp_path: Path) -> None:
+    """And is said not to be proven, for messages of it are lost."""
+    lose_segment(store)
+    lost = [
+        path
+        for path in sorted((store / "index").iterdir())
+        if int.from_bytes(path.read_bytes()[16:24]) < GAP[0] <= int.from_bytes(path.read_bytes()[24:32])
+    ]
+    lost[0].unlink()
+    result = rebuilt_index(store, tmp_path / "out", lost_only=True)
+
+    assert [(file["proven"], file["proof"]) for file in result.files] == [
+        (False, "the log has lost messages of this file")
+    ]
+
+
+def test_keys_inside_a_kept_file_are_said_to_be_left_out(golden: Golden, tmp_path: Path) -> None:
+    """Only a full rebuild brings them back, and it does."""
+    store = golden("field-indexoff-533")
+    lost_only = rebuilt_index(store, tmp_path / "lost", lost_only=True)
+    everything = rebuilt_index(store, tmp_path / "all")
+
+    assert ["180 keys" in text for text in lost_only.left_out] == [True]
+    assert lost_only.exit_code is ExitCode.DAMAGE
+    assert (everything.row_keys, sum(file["keys"] for file in everything.files)) == (540, 540)
+
+
+def test_a_full_rebuild_says_what_it_proved(golden: Golden, tmp_path: Path) -> None:
+    """It said that no survivor was compared, where all thirteen were there and the same."""
+    result = rebuilt_index(golden("b533-base"), tmp_path / "out")
+
+    assert len(result.files) == 13
+    assert all(file["proven"] and "is the same, byte for byte" in file["proof"] for file in result.files)
+
+
+def test_lost_queue_files_come_back_and_the_others_stay(store: Path, tmp_path: Path) -> None:
+    """A folder that was deleted, a file that was, one that was zeroed: the broker's own bytes again."""
+    folder = store / "consumequeue"
+    lost = [
+        *sorted((folder / "T2").rglob("0*0")),
+        min((folder / "T1" / "0").iterdir()),
+        sorted((folder / "T1" / "1").iterdir())[1],
+    ]
+    real = {str(path.relative_to(folder)): path.read_bytes() for path in lost}
+    shutil.rmtree(folder / "T2")
+    lost[-2].unlink()
+    lost[-1].write_bytes(bytes(200))
+    summary = rebuilt_queues(store, tmp_path / "out", lost_only=True)
+
+    out = tmp_path / "out"
+    made = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    del made[queue_run.MANIFEST]
+    assert made == real
+    assert summary.replaced == [str(lost[-1].relative_to(folder))]
+    assert "byte for byte" in summary.proof
+    assert summary.exit_code is ExitCode.DAMAGE
+
+
+def test_nothing_is_made_where_no_queue_file_is_lost(golden: Golden, tmp_path: Path) -> None:
+    """Nor are the queues of a deleted topic."""
+    for name in ("b533-base", "field-deleted-498"):
+        summary = rebuilt_queues(golden(name), tmp_path / name, lost_only=True)
+
+        assert (summary.files, summary.exit_code) == (0, ExitCode.CLEAN)
+        assert [path.name for path in (tmp_path / name).iterdir()] == [queue_run.MANIFEST]
+
+
+def test_a_queue_file_of_another_log_stops_everything(store: Path, tmp_path: Path) -> None:
+    """Whose it is, a person has to find out first."""
+    path = store / "consumequeue" / "T1" / "0" / f"{200:020d}"
+    data = bytearray(path.read_bytes())
+    for at in range(0, len(data), UNIT.size):
+        data[at : at + UNIT.size] = UNIT.pack(30_001 + at, 300, 7)
+    path.write_bytes(data)
+    shutil.rmtree(store / "consumequeue" / "T2")
+    summary = rebuilt_queues(store, tmp_path / "out", lost_only=True)
+
+    assert summary.contradictions == ["T1/0/00000000000000000200"]
+    assert summary.exit_code is ExitCode.MISMATCH
+    assert not any((tmp_path / "out").iterdir())
