@@ -31,6 +31,7 @@ from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.s3 import delta_location, delta_options
 
+STATISTICS = "delta.dataSkippingStatsColumns"
 LAYOUT = "layout"  # the transaction that serialises commits which remove files
 _ATTEMPTS = 20  # of other stores' commits that may come between; each is another snapshot
 CONFIGURATION = {
@@ -77,7 +78,7 @@ def ensure_table(lake: Lake, table: Table) -> DeltaTable:
             mode="ignore",
             name=table.name,
             description=f"One row is {table.row}.",
-            configuration=CONFIGURATION,
+            configuration={**CONFIGURATION, STATISTICS: _statistics_of(table)},
             storage_options=options,
             raise_if_key_not_exists=False,
         )
@@ -92,7 +93,16 @@ def _with_new_columns(snapshot: DeltaTable, table: Table) -> DeltaTable:
         with suppress(CommitFailedError):  # another process does it at this moment
             snapshot.alter.add_columns(new)
         snapshot.update_incremental()
+    if STATISTICS not in snapshot.metadata().configuration:
+        with suppress(CommitFailedError):  # the same
+            snapshot.alter.set_table_properties({STATISTICS: _statistics_of(table)})
+        snapshot.update_incremental()
     return snapshot
+
+
+def _statistics_of(table: Table) -> str:
+    """Name the columns that Delta's log has limits of: of any other, `deltalake` would take them for NULL."""
+    return ",".join(table.limited)
 
 
 def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of

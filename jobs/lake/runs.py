@@ -35,6 +35,7 @@ from jobs.lake.tables import (
     CONSUME_QUEUE,
     INDEX_ENTRIES,
     INDEX_FILES,
+    LOG_PIECES,
     MESSAGES,
     QUARANTINE,
     RUNS,
@@ -333,7 +334,7 @@ def thinned(fingerprints: Iterable[Fingerprint]) -> tuple[Fingerprint, ...]:
 
 def lake_tables() -> tuple[Table, ...]:
     """Return the tables that runs commit to, in the order of commits."""
-    return (MESSAGES, QUARANTINE, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES)
+    return (MESSAGES, QUARANTINE, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, LOG_PIECES)
 
 
 def _done(store_id: str) -> str:

@@ -21,9 +21,9 @@ from jobs.lake.commit import Rewrite, TransactionTakenError, commit, committed_t
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import batches, files
 from jobs.lake.table_file import Action, FileNaming, TableFile
-from jobs.lake.tables import CONSUME_QUEUE, MESSAGES, SUPERSEDED_MESSAGES, Table
+from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, SUPERSEDED_MESSAGES, Table
 
-REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name)
+REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
 
 
 class Superseded(NamedTuple):

@@ -183,7 +183,7 @@ def writer_settings(table: Table, rows: int, as_is: Container[str] = ()) -> dict
     return {
         "compression": dict.fromkeys(compressed, CODEC),
         "compression_level": dict.fromkeys(compressed, COMPRESSION_LEVEL),
-        "write_statistics": ["broker", "store_id", *table.statistics],
+        "write_statistics": list(table.limited),
         "store_schema": False,
         "use_dictionary": list(_repeated(table)),
         "column_encoding": {name: "DELTA_BINARY_PACKED" for name in _ASCENDING if name in table.schema.names},
@@ -229,7 +229,7 @@ def statistics(metadata: pq.FileMetaData, table: Table) -> dict[str, Any]:
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     columns = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
-    for name in ("broker", "store_id", *table.statistics):
+    for name in table.limited:
         found = [metadata.row_group(group).column(columns[name]).statistics for group in range(metadata.num_row_groups)]
         if any(item is None or not item.has_null_count for item in found):
             continue

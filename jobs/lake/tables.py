@@ -41,6 +41,11 @@ class Table:
         """Travel to tasks as declared: what `deltalake` made of it cannot."""
         return {declared.name: getattr(self, declared.name) for declared in fields(self)}
 
+    @property
+    def limited(self) -> tuple[str, ...]:
+        """Names of the columns whose limits are in files and in Delta's log."""
+        return (*(field.name for field in _WHOSE), *self.statistics)
+
     @cached_property
     def schema(self) -> pa.Schema:
         """Arrow's schema of the table's files."""
@@ -163,6 +168,28 @@ QUARANTINE = Table(
         column("run", pa.int64(), "number of the store's run that found them"),
     ),
     statistics=("physical_offset", "run"),
+)
+
+LOG_PIECES = Table(
+    "log_pieces",
+    "some bytes of the log that no message gives back: with them the lake restores it",
+    (
+        column("segment", pa.int64(), "physical offset of the first byte of the file"),
+        column("physical_offset", pa.int64(), "of the first byte"),
+        column("length", pa.int64(), "bytes of the log that the row speaks of"),
+        column(
+            "kind",
+            pa.string(),
+            "file: how long it is and where it lay; end: the end of a full file; damage; entries: of DLedger, "
+            "numbered one after the other; entry header: one that its number does not give back",
+        ),
+        column("bytes", pa.binary(), "as stored, where they are not zero; at most 1 MiB a row"),
+        column("path", pa.string(), "of a file: its last folders and its name"),
+        column("entry_index", pa.int64(), "number of the first entry"),
+        column("entry_term", pa.int64(), "term of the entries"),
+        column("run", pa.int64(), "number of the store's run that read them"),
+    ),
+    statistics=("segment", "physical_offset"),
 )
 
 FINDINGS = Table(

@@ -1,4 +1,8 @@
-"""Messages: one row for each record of the log, and the bytes that are no record in `quarantine`."""
+"""
+Messages: one row for each record of the log.
+
+Bytes that are no record are named in `quarantine`, and kept in `log_pieces` so that the log can be restored.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -10,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jobs.lake.table_file import Action
-from jobs.lake.tables import MESSAGES, QUARANTINE
+from jobs.lake.tables import LOG_PIECES, MESSAGES, QUARANTINE
+from jobs.products.log_pieces import PieceCollector
 from jobs.products.product import Collector, Finished, Made, NewCollector, Output, Run, State
 from jobs.storage.model import Reader
 from jobs.store.chain import Outcome
@@ -78,9 +83,11 @@ class MessageCollector(Collector[None]):
         self._part = f"{range_.start_offset:020d}"
         self._file = output.file(MESSAGES, self._part, segment=range_.base_offset)
         self._damaged: list[_Damage] = []
+        self._pieces = PieceCollector(range_, from_offset, with_damage=selection.with_damage)
 
     def add(self, item: Records | Piece) -> None:
         """Write the rows of some records, or remember some damage."""
+        self._pieces.add(item)
         if isinstance(item, Piece):
             if item.kind is PieceKind.DAMAGE and item.end > self._from_offset:
                 self._damaged.append(_Damage(item.offset, item.size, item.reason))
@@ -90,11 +97,17 @@ class MessageCollector(Collector[None]):
                 group, parser, with_body=self._selection.with_body, takes=self._selection.takes_or_all
             )
             self._file.write(batch)
-            self._damaged += [_Damage(offset, size, WRONG_CRC, _shown(group, offset, size)) for offset, size in bad]
+            for offset, size in bad:
+                self._damaged.append(_Damage(offset, size, WRONG_CRC, _shown(group, offset, size)))
+                self._pieces.damage(offset, size)
 
     def finish(self) -> Made[None]:
-        """Finish both files."""
-        files = {MESSAGES.name: self._file.close(), QUARANTINE.name: self._quarantine()}
+        """Finish the files."""
+        files = {
+            MESSAGES.name: self._file.close(),
+            QUARANTINE.name: self._quarantine(),
+            LOG_PIECES.name: self._log_pieces(),
+        }
         return Made(None, {table: action for table, action in files.items() if action is not None})
 
     def __exit__(
@@ -121,6 +134,13 @@ class MessageCollector(Collector[None]):
                         for one in sorted(_sampled(range_, self._damaged))
                     ]
                 )
+            return file.close()
+
+    def _log_pieces(self) -> Action | None:
+        run = self._output.naming.run
+        with self._output.file(LOG_PIECES, self._part, segment=self._range.base_offset, run=run) as file:
+            for rows in self._pieces.row_groups():
+                file.write_rows(rows)
             return file.close()
 
 

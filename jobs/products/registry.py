@@ -33,7 +33,11 @@ class Product:
 
 PRODUCTS = (
     Product(
-        "messages", "jobs.products.messages", "reading and writing", ("messages", "quarantine"), is_always_made=True
+        "messages",
+        "jobs.products.messages",
+        "reading and writing",
+        ("messages", "quarantine", "log_pieces"),
+        is_always_made=True,
     ),
     Product(
         "consume_queue",

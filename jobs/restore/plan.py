@@ -1,21 +1,22 @@
 """What a restore makes: which segments, of which rows, and how long each file is."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from jobs.lake.commit import chosen, open_table
+from jobs.lake.commit import chosen, open_table, rows
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.snapshot_files import StoredFile, files
-from jobs.lake.tables import MESSAGES
+from jobs.lake.tables import LOG_PIECES, MESSAGES
 from jobs.products.index.settings import ASSUMED, DETECTED, GIVEN, Known
+from jobs.products.log_pieces import FILE
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
 
 
@@ -28,6 +29,7 @@ class PlannedSegment(NamedTuple):
 
     base_offset: int
     files: tuple[str, ...]
+    path: str  # below the store's root
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Plan:
     segments: tuple[PlannedSegment, ...]
     size: Known[int]  # of each file
     end: int  # where the log ends
+    pieces: tuple[str, ...]  # files of the table `log_pieces`
 
     @property
     def absent(self) -> list[tuple[int, int]]:
@@ -61,11 +64,34 @@ def plan_log(
     bases = sorted(base for base in found if base < end)
     if not bases:
         raise NothingToRestoreError(f"the lake has no message of store {known.store_id} before offset {end}")
-    length = _file_size(bases, size)
+    noted = _noted_files(lake, known.store_id)
+    length = _file_size(bases, size, {row["length"] for row in noted.values()})
     kept = [base for base in bases if base + length.value > start]
     if not kept:
         raise NothingToRestoreError(f"the lake's rows of store {known.store_id} end before offset {start}")
-    return Plan(tuple(PlannedSegment(base, _names(found[base])) for base in kept), length, end)
+    segments = [PlannedSegment(base, _names(found[base]), _path(base, noted)) for base in kept]
+    return Plan(tuple(segments), length, end, _piece_files(lake, known.store_id))
+
+
+def _noted_files(lake: Lake, store_id: str) -> dict[int, dict[str, Any]]:
+    """Return what the lake notes of the log's files; nothing of those that earlier versions have read."""
+    wanted = (pc.field("store_id") == store_id) & (pc.field("kind") == FILE)
+    columns = ["physical_offset", "length", "path"]
+    return {row["physical_offset"]: row for row in rows(lake, LOG_PIECES.name, columns, wanted)}
+
+
+def _piece_files(lake: Lake, store_id: str) -> tuple[str, ...]:
+    snapshot = open_table(lake, LOG_PIECES.name)
+    return _names([file for file in files(snapshot) if file.may_hold(store_id)]) if snapshot is not None else ()
+
+
+def _path(base_offset: int, noted: Mapping[int, Mapping[str, Any]]) -> str:
+    """Return where a file lies below a store: where it lay, if that is known and harmless."""
+    name = f"{base_offset:020d}"
+    path = noted[base_offset]["path"] if base_offset in noted else None
+    parts = (path or "").split("/")
+    is_harmless = parts[-1] == name and all(part not in {"", ".", ".."} for part in parts)
+    return "/".join(parts) if is_harmless else f"commitlog/{name}"
 
 
 def _names(some: Sequence[StoredFile]) -> tuple[str, ...]:
@@ -87,8 +113,11 @@ def _segments_in(lake: Lake, file: StoredFile, store_id: str) -> Iterator[int]:
     yield from sorted(seen)
 
 
-def _file_size(bases: Sequence[int], given: int | None) -> Known[int]:
-    """Return how long the log's files are: their names are multiples of it."""
+def _file_size(bases: Sequence[int], given: int | None, noted: Collection[int]) -> Known[int]:
+    """Return how long the log's files are: as the lake notes, else by their names, which are multiples of it."""
+    if given is None and len(noted) == 1:
+        (size,) = noted
+        return Known(size, DETECTED, "the lake notes how long the files were")
     if given is not None:
         odd = next((base for base in bases if (base - bases[0]) % given), None)
         if odd is not None:

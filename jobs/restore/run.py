@@ -9,7 +9,7 @@ killed is continued: a segment that has its name is whole.
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -123,7 +123,8 @@ def restore(request: Request, workers: Workers) -> Summary:
     )  # fmt: skip
     unfinished = request.out / UNFINISHED
     _claim(request, known, plan)
-    done = {state["base_offset"]: state for state in _finished(unfinished)}
+    paths = {segment.base_offset: request.out / segment.path for segment in plan.segments}
+    done = {state["base_offset"]: state for state in _finished(unfinished, paths)}
     todo = [segment for segment in plan.segments if segment.base_offset not in done]
     works = [
         SegmentWork(
@@ -131,10 +132,11 @@ def restore(request: Request, workers: Workers) -> Summary:
             known.store_id,
             segment.base_offset,
             plan.size.value,
-            str(_segment_path(request.out, segment.base_offset)),
+            str(request.out / segment.path),
             plan.end,
             is_last=segment is plan.segments[-1],
             files=segment.files,
+            pieces=plan.pieces,
         )
         for segment in todo
     ]
@@ -146,10 +148,6 @@ def restore(request: Request, workers: Workers) -> Summary:
     _write_manifest(request.out, summary)
     shutil.rmtree(unfinished, ignore_errors=True)
     return summary
-
-
-def _segment_path(out: Path, base_offset: int) -> Path:
-    return out / "commitlog" / f"{base_offset:020d}"
 
 
 def _claim(request: Request, known: KnownStore, plan: Plan) -> None:
@@ -180,13 +178,13 @@ def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
     return result
 
 
-def _finished(unfinished: Path) -> list[dict[str, Any]]:
+def _finished(unfinished: Path, paths: Mapping[int, Path]) -> list[dict[str, Any]]:
     """Return what is said of the segments that are there; a note on one that somebody deleted goes."""
     states = []
     for path in sorted(unfinished.glob("*.json")):
         if path.name == _PLAN:
             continue
-        if _segment_path(unfinished.parent, int(path.stem)).exists():
+        if paths[int(path.stem)].exists():
             states.append(json.loads(path.read_bytes()))
         else:
             path.unlink()

@@ -7,10 +7,11 @@ only when all of it is on the disk, so a run that is killed leaves no half segme
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from mmap import mmap
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -20,11 +21,13 @@ import pyarrow.parquet as pq
 
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import in_schema
-from jobs.lake.tables import MESSAGES
+from jobs.lake.tables import LOG_PIECES, MESSAGES
+from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, entry_headers
 from jobs.restore.coverage import Coverage, Interval, missing
 from jobs.storage.local import flush_directory, start_flush
 from rmq_formats.commitlog.assembly import COLUMNS, Assembled, assemble
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
+from rmq_formats.kernels.integers import Bytes, Integers, Sizes
 
 ATTEMPT = ".attempt-"
 _SCHEMA = pa.schema([MESSAGES.plain_schema.field(name) for name in ("store_id", "segment", *COLUMNS)])
@@ -44,6 +47,7 @@ class SegmentWork:
     end: int  # the log ends here, or behind this segment
     is_last: bool
     files: tuple[str, ...]  # of the table `messages`
+    pieces: tuple[str, ...] = ()  # of the table `log_pieces`
 
 
 class RestoredSegment(NamedTuple):
@@ -54,7 +58,7 @@ class RestoredSegment(NamedTuple):
     sha256: str
     records: int
     missing: tuple[Interval, ...]  # offsets that no row gives back: zeros in the file
-    assumed: tuple[Interval, ...]  # the end of a full file, as every release since 4.9.1 leaves it
+    assumed: tuple[Interval, ...]  # the end of a full file that the lake does not keep, as releases from 4.9.1 leave it
     incomplete: tuple[int, ...]  # rows that no record can be made of
     twice: tuple[Interval, ...]
 
@@ -96,6 +100,43 @@ class _Segment:
             start_flush(self.descriptor, self.flushing, position - self.flushing)
             self.flushing = position
 
+    def add_pieces(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write what the lake keeps of the bytes between records; what it does not keep of them is zero."""
+        base, limit = self.work.base_offset, min(self.work.base_offset + self.work.size, self.work.end)
+        known = [row for row in rows if row["kind"] in {END, DAMAGE, HEADER} and row["bytes"] is None]
+        starts = np.array([max(row["physical_offset"], base) for row in known], np.int64)
+        ends = np.array([min(row["physical_offset"] + row["length"], limit) for row in known], np.int64)
+        self.coverage.add(starts[ends > starts], ends[ends > starts])
+        for row in rows:
+            data, offset = row["bytes"], row["physical_offset"]
+            if data is not None and base <= offset and offset + len(data) <= limit:
+                self._write(memoryview(data), offset)
+
+    def add_entries(self, rows: Sequence[Mapping[str, Any]], places: Sequence[tuple[Integers, Sizes]]) -> None:
+        """Write the headers of DLedger's entries before the records that are there."""
+        if not rows or not places:
+            return
+        offsets, sizes = (np.concatenate(column) for column in zip(*places, strict=True))
+        order = np.argsort(offsets, kind="stable")
+        offsets, sizes = offsets[order], sizes[order]
+        for row in rows:
+            start, end = row["physical_offset"], row["physical_offset"] + row["length"]
+            some = slice(*np.searchsorted(offsets, [start, end]).tolist())
+            headers = entry_headers(offsets[some], sizes[some], row["entry_index"], row["entry_term"])
+            at = offsets[some] - ENTRY_HEADER_SIZE
+            self._scatter(np.frombuffer(headers, np.uint8).reshape(-1, ENTRY_HEADER_SIZE), at - self.work.base_offset)
+            self.coverage.add(at, offsets[some])
+
+    def _scatter(self, items: Bytes, positions: Integers) -> None:
+        """Write items of one size to their positions."""
+        os.posix_fallocate(self.descriptor, 0, self.work.size)  # a page without a block would be a signal, not an error
+        with mmap(self.descriptor, self.work.size) as mapped:
+            target = np.frombuffer(mapped, np.uint8)
+            for first in range(0, positions.size, _ROWS_AT_ONCE):
+                some = slice(first, first + _ROWS_AT_ONCE)
+                target[positions[some, None] + np.arange(items.shape[1])] = items[some]
+            del target
+
     def fill_end(self, covered: Sequence[Interval]) -> list[Interval]:
         """Write the blank that ends a full file, where nothing but its bytes can be missing; return where."""
         work = self.work
@@ -116,8 +157,15 @@ def restore_segment(work: SegmentWork) -> RestoredSegment:
     try:
         os.ftruncate(descriptor, work.size)
         segment = _Segment(work, descriptor)
+        pieces = list(_pieces(work))
+        places: list[tuple[Integers, Sizes]] | None = [] if any(row["kind"] == ENTRIES for row in pieces) else None
         for batch in _batches(work):
-            segment.add(assemble(batch))
+            made = assemble(batch)
+            segment.add(made)
+            if places is not None:
+                places.append((made.offsets, made.sizes))
+        segment.add_pieces(pieces)
+        segment.add_entries([row for row in pieces if row["kind"] == ENTRIES], places or [])
         covered, twice = segment.coverage.merged()
         assumed = segment.fill_end(covered)
         limit = min(work.base_offset + work.size, work.end)
@@ -144,6 +192,15 @@ def _batches(work: SegmentWork) -> Iterator[pa.RecordBatch]:
             for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=_SCHEMA.names) if groups else ():
                 plain = in_schema(batch, _SCHEMA)  # other engines write text in types of their own
                 yield plain.filter(_wanted(work, plain))
+
+
+def _pieces(work: SegmentWork) -> Iterator[Mapping[str, Any]]:
+    """Yield what the lake keeps of the segment beside messages."""
+    for name in work.pieces:
+        with work.lake.arrow_file(f"{LOG_PIECES.name}/{name}") as source:
+            for batch in pq.ParquetFile(source).iter_batches():
+                plain = in_schema(batch, LOG_PIECES.plain_schema)
+                yield from plain.filter(_wanted(work, plain)).to_pylist()
 
 
 def _wanted(work: SegmentWork, batch: pa.RecordBatch) -> pa.Array:

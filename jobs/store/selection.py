@@ -8,14 +8,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Topics by glob patterns, and whether bodies are kept."""
+    """Topics by glob patterns, and whether bodies and damaged bytes are kept."""
 
     topics: tuple[str, ...] = ()
     exclude_topics: tuple[str, ...] = ()
     with_body: bool = True
+    with_damage: bool = True
 
     def takes(self, topic: str) -> bool:
-        """Tell whether messages of *topic* are wanted."""
+        """Return whether messages of *topic* are wanted."""
         wanted = not self.topics or any(fnmatchcase(topic, pattern) for pattern in self.topics)
         return wanted and not any(fnmatchcase(topic, pattern) for pattern in self.exclude_topics)
 

@@ -50,6 +50,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--topics", multiple=True, metavar="GLOB", help="Only messages of these topics; may be repeated.")
 @click.option("--exclude-topics", multiple=True, metavar="GLOB", help="No messages of these topics; may be repeated.")
 @click.option("--no-body", is_flag=True, help="Leave bodies out.")
+@click.option("--no-damage", is_flag=True, help="Keep no damaged bytes but their sample: `restore` then lacks them.")
 @click.option(
     "--settle",
     type=click.IntRange(min=0),
@@ -86,6 +87,7 @@ def command(  # noqa: PLR0913 - one argument an option
     topics: tuple[str, ...],
     exclude_topics: tuple[str, ...],
     no_body: bool,
+    no_damage: bool,
     settle: int,
     tables: str | None,
     hash_slots: int | None,
@@ -106,7 +108,7 @@ def command(  # noqa: PLR0913 - one argument an option
         lake=lake,
         broker=broker or conf.broker_name,
         commitlog=place.log_directories(conf),
-        selection=Selection(topics, exclude_topics, with_body=not no_body),
+        selection=Selection(topics, exclude_topics, with_body=not no_body, with_damage=not no_damage),
         release=release,
         hash_slots=hash_slots,
         index_num=index_num,

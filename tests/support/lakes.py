@@ -20,6 +20,7 @@ TABLES = (
     "consume_queue",
     "index_entries",
     "index_files",
+    "log_pieces",
     "superseded_messages",
     "runs",
 )

@@ -15,6 +15,7 @@ from jobs.products.index.settings import Wanted
 from jobs.restore.plan import NothingToRestoreError, plan_log
 from jobs.restore.run import MANIFEST, NotResumableError, Request, find_store, restore
 from jobs.store.workers import OneByOne
+from tests.golden import GOLDEN, release_of
 from tests.support.lakes import rows_of
 
 RELEASE = "5.3.3"
@@ -51,6 +52,35 @@ def test_a_brokers_log_comes_back_from_the_lake_byte_for_byte(base: Path, lake: 
 
     assert log_of(base) == log_of(tmp_path / "out")
     assert (0, []) == (summary.exit_code, summary.missing)
+
+
+QUICK = {"b420-base", "b498-dledger", "b498-dledger-upgraded", "b498-multipath", "b498-transient", "b533-expired"}
+STORES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in GOLDEN]
+
+
+def whole_log(store: Path) -> dict[str, bytes]:
+    """Return the files of a log wherever a broker keeps them, by folder and name."""
+    names = [path for path in store.rglob("0*") if path.is_file() and {"commitlog", "data"} & set(path.parent.parts)]
+    names += [path for path in store.glob("commitlog-?/0*") if path.is_file()]
+    return {str(path.relative_to(store)): path.read_bytes() for path in sorted(set(names))}
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_every_brokers_log_comes_back_with_its_stale_bytes_and_entries(
+    name: str, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Ends of files are full of stale bytes, DLedger's entries have numbers: the lake keeps what nothing else gives."""
+    store = golden(name)
+    paths = [str(path) for path in sorted(store.glob("commitlog-?"))]
+    ingest(Ingest(str(store), str(tmp_path / "lake"), commitlog=paths, release=release_of(name)), OneByOne())
+
+    summary = restore(request(tmp_path / "lake", tmp_path / "out"), OneByOne())
+
+    end = summary.to_offset
+    expected = {path: data[: max(end - int(path[-20:]), 0)] for path, data in whole_log(store).items()}
+    found = {path: data[: max(end - int(path[-20:]), 0)] for path, data in whole_log(tmp_path / "out").items()}
+    assert {path: data for path, data in expected.items() if data} == found
+    assert (0, [], []) == (summary.exit_code, summary.missing, summary.assumed)
 
 
 def test_queues_index_and_checkpoint_follow_from_the_restored_log(base: Path, lake: Path, tmp_path: Path) -> None:

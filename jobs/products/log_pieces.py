@@ -1,0 +1,188 @@
+"""
+What a range of the log holds beside messages, so that the lake gives every byte back.
+
+Kept are: how long a file is and where it lies, the end of a full file with what stale bytes follow it, damaged bytes,
+and the numbers of DLedger's entries. Entries follow each other: a run of them is one row. Zeros are not kept.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jobs.storage.model import Reader
+from jobs.store.ranges import Range
+from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.layout import DLEDGER_ENTRY, DLEDGER_MAGIC
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Framing, Piece, PieceKind
+from rmq_formats.kernels.integers import Integers
+
+FILE, END, DAMAGE, ENTRIES, HEADER = "file", "end", "damage", "entries", "entry header"
+ROW_SIZE = 1 << 20  # most bytes of a row
+_GROUP_SIZE = 4 << 20
+_ROWS_AT_ONCE = 4096
+_BLOCK = 4096
+ENTRY_HEADER_SIZE = DLEDGER_ENTRY.size
+_FIELDS = np.dtype(
+    [
+        ("magic", ">i4"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8"), ("pos", ">i8"), ("channel", ">i4"),
+        ("chain_crc", ">i4"), ("body_crc", ">i4"), ("body_length", ">i4"),
+    ]
+)  # fmt: skip
+
+
+class _Entries(NamedTuple):
+    """Entries of one term, numbered one after the other."""
+
+    first: int  # physical offset of the first header
+    end: int
+    number: int  # of the first one
+    term: int
+    entries: int
+
+
+class PieceCollector:
+    """Notes what the pieces of one range leave to be kept; little of it, but for damage and stale bytes."""
+
+    def __init__(self, range_: Range, from_offset: int, *, with_damage: bool) -> None:
+        """Note nothing yet; what ends before *from_offset* was kept by an earlier run."""
+        self._range = range_
+        self._from_offset = from_offset
+        self._with_damage = with_damage
+        self._framing: Framing | None = None
+        self._kept: list[tuple[str, int, int]] = []  # kind, offset, size
+        self._entries: list[_Entries] = []
+
+    def add(self, item: Records | Piece) -> None:
+        """Note what *item* leaves."""
+        if isinstance(item, Piece):
+            if item.kind is PieceKind.BLANK and item.end > self._from_offset:
+                self._kept.append((END, item.offset, item.size))
+            elif item.kind is PieceKind.DAMAGE:
+                self.damage(item.offset, item.size)
+            return
+        if item.positions.size and self._is_framed():
+            self._note_entries(item)
+
+    def damage(self, offset: int, size: int) -> None:
+        """Note bytes that are no message."""
+        if self._with_damage and offset + size > self._from_offset:
+            self._kept.append((DAMAGE, offset, size))
+
+    def row_groups(self) -> Iterator[list[dict[str, Any]]]:
+        """Yield the rows, some at a time."""
+        group: list[dict[str, Any]] = []
+        size = 0
+        for row in self._rows():
+            group.append(row)
+            size += len(row["bytes"] or b"")
+            if size >= _GROUP_SIZE or len(group) >= _ROWS_AT_ONCE:
+                yield group
+                group, size = [], 0
+        if group:
+            yield group
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows, their bytes read once more; what is deleted by now is left out."""
+        range_ = self._range
+        if range_.start == 0 and range_.base_offset >= self._from_offset:
+            yield _row(FILE, range_.base_offset, range_.segment_size, path=_path_below(range_.location))
+        for run in self._entries:
+            yield _row(ENTRIES, run.first, run.end - run.first, entry_index=run.number, entry_term=run.term)
+        with suppress(OSError), range_.open() as file:
+            for kind, offset, size in sorted(self._kept, key=lambda kept: kept[1:]):
+                yield from self._bytes(file, kind, offset, size)
+
+    def _bytes(self, file: Reader, kind: str, offset: int, size: int) -> Iterator[dict[str, Any]]:
+        """Yield the bytes of a piece that are not zero, and one row at least: what the lake knows, it can give back."""
+        yield _row(kind, offset, size)
+        position, end = offset - self._range.base_offset, offset - self._range.base_offset + size
+        while position < end:
+            start = file.next_written(position) // _BLOCK * _BLOCK
+            position = max(position, start)
+            if position >= end:
+                return
+            data = bytes(file.read(position, min(ROW_SIZE, end - position)))
+            if not data:
+                return
+            if any(data):
+                kept = data.rstrip(b"\0")
+                yield _row(kind, self._range.base_offset + position, len(kept), kept)
+            position += len(data)
+
+    def _is_framed(self) -> bool:
+        """Return whether the range's records are in DLedger's entries."""
+        if self._framing is None:
+            range_ = self._range
+            with range_.open() as file:
+                self._framing = framing_of(file.read, range_.segment_size, range_.base_offset)
+        return self._framing is Framing.DLEDGER
+
+    def _note_entries(self, group: Records) -> None:
+        starts = group.positions - ENTRY_HEADER_SIZE
+        raw = np.lib.stride_tricks.sliding_window_view(group.buffer, ENTRY_HEADER_SIZE)[starts]
+        headers = np.ascontiguousarray(raw).view(_FIELDS)[:, 0]
+        offsets, ends = starts + group.base_offset, group.positions + group.base_offset + group.sizes
+        new = offsets >= self._from_offset
+        usual = _is_usual(headers, offsets, group.sizes) & new
+        for at in np.flatnonzero(~usual & new).tolist():
+            self._kept.append((HEADER, int(offsets[at]), ENTRY_HEADER_SIZE))
+        offsets, ends, headers = offsets[usual], ends[usual], headers[usual]
+        if not offsets.size:
+            return
+        index, term = headers["index"].astype(np.int64), headers["term"].astype(np.int64)
+        breaks = (offsets[1:] != ends[:-1]) | (index[1:] != index[:-1] + 1) | (term[1:] != term[:-1])
+        cuts = np.flatnonzero(breaks) + 1
+        first, last = np.concatenate(([0], cuts)), np.concatenate((cuts - 1, [offsets.size - 1]))
+        for start, end in zip(first.tolist(), last.tolist(), strict=True):
+            self._append(
+                _Entries(int(offsets[start]), int(ends[end]), int(index[start]), int(term[start]), end - start + 1)
+            )
+
+    def _append(self, run: _Entries) -> None:
+        """Add entries, to the run before where they continue it."""
+        last = self._entries[-1] if self._entries else None
+        if last and (last.end, last.term, last.number + last.entries) == (run.first, run.term, run.number):
+            self._entries[-1] = last._replace(end=run.end, entries=last.entries + run.entries)
+        else:
+            self._entries.append(run)
+
+
+def _is_usual(headers: Any, offsets: Integers, sizes: Any) -> Any:  # noqa: ANN401 - structured arrays
+    """Return which headers follow from their index and term alone."""
+    return (
+        (headers["magic"] == DLEDGER_MAGIC)
+        & (headers["size"] == sizes + ENTRY_HEADER_SIZE)
+        & (headers["pos"] == offsets)
+        & (headers["channel"] == 0)
+        & (headers["chain_crc"] == 0)
+        & (headers["body_crc"] == 0)
+        & (headers["body_length"] == sizes)
+    )
+
+
+def entry_headers(offsets: Integers, sizes: Any, index: int, term: int) -> bytes:  # noqa: ANN401 - of any width
+    """Return the headers of entries that follow each other from *index* on; records have these offsets and sizes."""
+    headers = np.zeros(offsets.size, _FIELDS)
+    headers["magic"] = DLEDGER_MAGIC
+    headers["size"] = sizes + ENTRY_HEADER_SIZE
+    headers["index"] = index + np.arange(offsets.size)
+    headers["term"] = term
+    headers["pos"] = offsets - ENTRY_HEADER_SIZE
+    headers["body_length"] = sizes
+    return headers.tobytes()
+
+
+def _row(kind: str, offset: int, size: int, data: bytes | None = None, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+    empty = {"path": None, "entry_index": None, "entry_term": None}
+    return {"kind": kind, "physical_offset": offset, "length": size, "bytes": data, **empty, **more}
+
+
+def _path_below(location: str) -> str:
+    """Return the last folders of a segment's path: `commitlog/…`, `dledger-n0/data/…`."""
+    parts = location.split("/")
+    is_data = len(parts) > 2 and parts[-2] == "data"  # noqa: PLR2004 - a folder, `data`, a file
+    return os.path.join(*parts[-3:] if is_data else parts[-2:])  # noqa: PTH118 - no path of this machine
