@@ -65,7 +65,7 @@ class Tour:
 
     @property
     def rebuilt(self) -> Path:
-        """Where the lost index file is written anew."""
+        """Where the lost index file is rebuilt."""
         return self.folder / "index"
 
     @property
@@ -89,10 +89,12 @@ class Tour:
         yield Step("query", f"Where is {KEY}? mqadmin's answer, without a broker.", (*query, "--store", store))
         yield Step("lose", "Now an index file gets lost, as after a kill -9.", act=self._lose)
         yield Step("miss", f"A broker would find less of {KEY} now, and say nothing.", (*query, "--store", store))
-        yield Step("rebuild", "The file is written anew from the log, and put in its place.", (*rebuild, "--install"))
+        yield Step("rebuild", "The file is rebuilt from the log, and put in its place.", (*rebuild, "--install"))
         yield Step("compare", "Is it the file that the broker wrote?", act=self._compare)
         yield Step("find", f"And {KEY} is found again.", (*query, "--store", store))
-        yield Step("lake", "From the tables, too, when the broker's files are long gone.", (*query, "--lake", lake))
+        yield Step(
+            "lake", "From the tables, too, long after the broker has deleted its files.", (*query, "--lake", lake)
+        )
 
     def _lose(self) -> str:
         lost = sorted((self.store / "index").iterdir())[LOST]

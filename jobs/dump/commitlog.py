@@ -98,7 +98,7 @@ def _end_item(segment: SegmentBytes, position: int, end: SegmentEnd, records: in
 
 
 def _segment(file: DumpFile) -> SegmentBytes:
-    """Return the segment; where its name is no offset, its first record says where it stands."""
+    """Return the segment; where its name is no offset, its first record says where it is."""
     base_offset = offset_of_name(file.name)
     if base_offset is None:
         base_offset = _offset_of_first_record(file, detect_framing(file.read(0, BLANK.size)).header_size)

@@ -19,7 +19,7 @@ _HASH_BITS = 31
 
 
 class _Shape(NamedTuple):
-    """How units of one size are read and told."""
+    """How units of one size are read and shown."""
 
     layout: Layout
     decode: Callable[[bytes], Unit | BatchUnit]
@@ -152,7 +152,7 @@ def _ext_item(unit: ExtUnit, position: int, request: Request) -> Item:
 
 
 def _ext_end(file: DumpFile, position: int) -> Iterator[Item]:
-    """Say what stands behind the last unit: an end mark, zeros, or something else."""
+    """Say what is after the last unit: an end mark, zeros, or something else."""
     rest = file.read(position, 2)
     if rest == EXT_END_MARK:
         yield Item(position, file.size - position, "end mark", "the file is full", {})

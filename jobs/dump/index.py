@@ -34,9 +34,9 @@ def _geometry(file: DumpFile, request: Request) -> Geometry:
     if request.hash_slots and request.index_num:
         return Geometry(request.hash_slots, request.index_num)
     index_bytes = IndexBytes(file.size, file.read)
-    told = stated_geometry([index_bytes], request.hash_slots, request.index_num)
-    if told is not None:
-        return told.geometry
+    stated = stated_geometry([index_bytes], request.hash_slots, request.index_num)
+    if stated is not None:
+        return stated.geometry
     found = find_geometries(index_bytes)
     if len(found) != 1:
         beside = _geometry_beside(file, request)
@@ -125,7 +125,7 @@ def _entries(file: DumpFile, reader: IndexReader, request: Request) -> Iterator[
     if position < end:
         zeros = _end_of_zeros(file, position, end, 1)
         if zeros < end:
-            text = f"{end - zeros} bytes behind the last entry that the header counts"
+            text = f"{end - zeros} bytes after the last entry that the header counts"
             yield Item(position, end - position, "damage", text, {"reason": text}, is_damage=True)
         else:
             yield Item(position, end - position, "free", f"room for {(end - position) // ENTRY.size} entries", {})

@@ -8,7 +8,7 @@ from rmq_formats.layout import Layout
 
 
 class Field(NamedTuple):
-    """One field of an item and where it stands."""
+    """One field of an item and where it is."""
 
     offset: int
     name: str
@@ -50,7 +50,7 @@ class Request(NamedTuple):
 
 
 def layout_fields(layout: Layout, values: Sequence[int | bytes], offset: int) -> list[Field]:
-    """Say what stands in each field of a layout that begins at *offset*."""
+    """Say what is in each field of a layout that begins at *offset*."""
     return [
         Field(offset + row.offset, row.name, value.hex() if isinstance(value, bytes) else str(value))
         for row, value in zip(layout.rows(), values, strict=True)

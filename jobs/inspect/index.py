@@ -92,11 +92,11 @@ def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> Ind
 
 
 def _take_geometry(report: IndexReport, store: Store) -> None:
-    told = geometry_of_index(store)
-    if told is not None:
-        report.hash_slots, report.index_num = told.geometry
-        shown = f"as {told.files} full file{'s show' if told.files > 1 else ' shows'}"
-        is_default = told.geometry == DEFAULT_GEOMETRY
+    stated = geometry_of_index(store)
+    if stated is not None:
+        report.hash_slots, report.index_num = stated.geometry
+        shown = f"as {stated.files} full file{'s show' if stated.files > 1 else ' shows'}"
+        is_default = stated.geometry == DEFAULT_GEOMETRY
         report.geometry_origin = "the default: the files have its size" if is_default else shown
 
 

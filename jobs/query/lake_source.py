@@ -222,6 +222,11 @@ class LakeSource:
         rows = self._tables.rows(f"SELECT DISTINCT topic FROM {MESSAGES} WHERE {self._where()}")  # noqa: S608 - quoted
         return frozenset(row["topic"] for row in rows)
 
+    @property
+    def knows_topics(self) -> bool:
+        """Whether every topic is known: those that have a message in the lake are."""
+        return True
+
     def has_topic(self, topic: str) -> bool:
         """Return whether *topic* has messages."""
         return topic in self.topics()

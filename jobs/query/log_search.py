@@ -1,7 +1,7 @@
 """
 Search the log itself, where index or queue files are missing or not to be trusted.
 
-A search looks at raw bytes first: a record is decoded only when the text in question stands in it somewhere. Small logs
+A search looks at raw bytes first: a record is decoded only when the text in question is in it somewhere. Small logs
 are walked by the scalar layer; the compiled scan, whose import takes longer than most answers, is for large ones.
 """
 
@@ -45,7 +45,7 @@ class Sieve(Protocol):
 
 
 def holding(text: str) -> Sieve:
-    """Return the sieve that keeps records in which *text* stands."""
+    """Return the sieve that keeps records that *text* is in."""
     needle = text.encode("utf-8", "replace")
     if not needle or "\N{REPLACEMENT CHARACTER}" in text:
         return _every  # the stored bytes were malformed: they cannot be looked for

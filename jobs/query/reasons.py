@@ -40,7 +40,7 @@ def no_key(source: Source, topic: str, key: str, kind: KeyKind, begin: int, end:
         return _same_kind(same_kind, key, begin, end)
     if here:
         kinds = {occurrence.kind for occurrence in here}
-        only, sentence = next(told for kind, told in _ONLY.items() if kind in kinds)  # not whichever was read first
+        only, sentence = next(words for kind, words in _ONLY.items() if kind in kinds)  # not whichever was read first
         return Reason(only, f"{key!r} {sentence} ({_places(here)})")
     if not source.has_topic(topic):
         return _unknown_topic_of(source, topic, key, seen)
@@ -140,7 +140,7 @@ def unknown_topic(source: Source, topic: str) -> Reason:
     from difflib import get_close_matches
 
     stored = source.stored_of(topic)
-    if stored is not None:
+    if stored is not None and source.knows_topics:
         first, last = stored
         text = (
             f"the topic {topic} was deleted: the broker has neither its queues nor its configuration. Messages of it "
@@ -149,6 +149,9 @@ def unknown_topic(source: Source, topic: str) -> Reason:
         return Reason(ReasonKind.TOPIC_DELETED, text)
     near = get_close_matches(topic, sorted(source.topics()), n=3)
     hint = f"; did you mean {_names(near)}?" if near else ""
+    if not source.knows_topics:
+        text = f"no message of {topic} is in the log, and the broker's table of topics is in RocksDB, which is not read"
+        return Reason(ReasonKind.TOPIC_UNKNOWN, f"{text}: whether there is such a topic is not known{hint}")
     return Reason(ReasonKind.TOPIC_UNKNOWN, f"no topic {topic} was ever seen there{hint}")
 
 

@@ -70,7 +70,7 @@ class Occurrence(NamedTuple):
     message: Message
     kind: KeyKind
     is_indexed: bool
-    is_shadowed: bool = False  # by a second UNIQ_KEY behind it: a batch's own, which wins
+    is_shadowed: bool = False  # by a second UNIQ_KEY after it: a batch's own, which wins
 
 
 @dataclass(slots=True)
@@ -107,6 +107,11 @@ class Source(Protocol):
 
     def topics(self) -> frozenset[str]:
         """Name every topic that is known."""
+        ...
+
+    @property
+    def knows_topics(self) -> bool:
+        """Whether every topic is known, those without a message among them."""
         ...
 
     def has_topic(self, topic: str) -> bool:

@@ -93,7 +93,7 @@ class StoreKeys:
 
     def _stands_for(self, text: str, message: Message, number: int) -> bool:
         """
-        Return whether a message's entry of this *number* stands for *text* itself.
+        Return whether a message's entry of this *number* is that of *text* itself.
 
         Two keys of one message may collide, too; and a broker that starts after a crash may index a message again.
         """
@@ -144,13 +144,13 @@ class StoreKeys:
 
 
 def has_key(message: Message, kind: KeyKind, topic: str, key: str) -> bool:
-    """Tell whether a message is what a client keeps of a broker's answer; a rollback is indexed by no broker."""
+    """Return whether a message is what a client keeps of a broker's answer; a rollback is indexed by no broker."""
     is_indexed = message.transaction is not TransactionType.ROLLBACK
     return is_indexed and message.topic == topic and says(message, kind, key)
 
 
 def says(message: Message, kind: KeyKind, key: str) -> bool:
-    """Tell whether a message has *key* as a key of that kind."""
+    """Return whether a message has *key* as a key of that kind."""
     if kind is KeyKind.UNIQUE:
         return message.unique_key == key
     return message.tags == key if kind is KeyKind.TAG else key in message.keys
@@ -169,7 +169,7 @@ def entries_under(message: Message, key_hash: int) -> int:
 
 
 def has_shadowed_key(message: Message, text: str) -> bool:
-    """Tell whether *text* is a message's own id which its batch's follows and hides (5.0.0 to 5.3.3)."""
+    """Return whether *text* is a message's own id which its batch's follows and hides (5.0.0 to 5.3.3)."""
     if message.unique_key == text:
         return False
     items = property_items(java_text(message.record.properties_raw), message.release.property_parser)

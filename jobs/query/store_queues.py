@@ -117,7 +117,7 @@ class StoreQueues:
         return sorted({*counted, *in_files, *(self._log.of(topic) if self._is_lost(topic) else ())})
 
     def has_messages(self, topic: str) -> bool:
-        """Return whether the log has messages in queues of *topic*, where the log stands in for queue files."""
+        """Return whether the log has messages in queues of *topic*, where the log is asked in place of queue files."""
         return self._is_lost(topic) and len(self._log.of(topic)) > 0
 
     def _unit_holding(self, queue: StoredQueue, queue_offset: int) -> int:

@@ -37,7 +37,7 @@ class StoreReader:
     """A store's files, opened when they are first read; a context manager that closes them."""
 
     def __init__(self, store: Store, geometry: Geometry | None = None) -> None:
-        """Read *store*'s files; *geometry* is that of its index files where it cannot be told from them."""
+        """Read *store*'s files; *geometry* is that of its index files where they do not show it."""
         self.store = store
         self._geometry = geometry
         self._stack = ExitStack()
@@ -74,7 +74,7 @@ class StoreReader:
         return segment if physical_offset < segment.base_offset + segment.readable else None
 
     def framing(self, segment: Segment) -> Framing:
-        """Tell what stands before each record of a segment."""
+        """Return what is before each record of a segment: nothing, or an entry header."""
         if segment.location not in self._framings:
             file = self.file(segment.location)
             self._framings[segment.location] = framing_of(file.read, segment.readable, segment.base_offset)
@@ -164,8 +164,8 @@ class StoreReader:
         files = self.store.index_files
         if self._geometry or not files:
             return self._geometry
-        told = geometry_of_index(self.store)
-        return told.geometry if told and {file.size for file in files} == {told.geometry.file_size} else None
+        stated = geometry_of_index(self.store)
+        return stated.geometry if stated and {file.size for file in files} == {stated.geometry.file_size} else None
 
     def index_readers(self) -> list[IndexReader]:
         """Return the index files, newest first; none where their geometry is unknown."""
@@ -208,7 +208,7 @@ class StoreReader:
             unit = queue.unit(end - 1) if end else None
         return end
 
-    @property
+    @cached_property
     def has_queues_in_rocksdb(self) -> bool:
         """Whether the broker keeps some or all of its queues in RocksDB."""
         return any(_is_rocksdb_of_queues(file.about) for file in self.store.other_files)

@@ -133,6 +133,11 @@ class StoreSource:
             return frozenset(known)
         return frozenset(known) | {message.topic for message in self._view.search(holding(""))}
 
+    @property
+    def knows_topics(self) -> bool:
+        """Whether the broker's table of topics is there: in RocksDB it is not read."""
+        return self.reader.has_topic_config or not self.reader.has_queues_in_rocksdb
+
     def has_topic(self, topic: str) -> bool:
         """Return whether *topic* has queues, or is in the broker's own table."""
         is_known = topic in self.reader.topic_config or any(name == topic for name, _ in self.reader.queues)

@@ -111,7 +111,9 @@ def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
         tuple(commitlog),
     )
     if not (store.segments or store.queue_files or store.index_files or _looks_like_store(store)):
-        reason = "no RocketMQ store: no commitlog, consumequeue, index or checkpoint in it"
+        is_tier = any(file.about.kind is FileKind.TIERED for file in files)
+        what = "the tier of a tiered store, which is not read" if is_tier else "no RocketMQ store"
+        reason = f"{what}: no commitlog, consumequeue, index or checkpoint in it"
         raise NotAStore(reason, None, root)
     return store
 

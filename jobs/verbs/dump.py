@@ -41,7 +41,9 @@ Exit codes: 0 clean · 1 a file cannot be read · 2 usage · 3 something in a fi
 )
 @click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of an index file.")
 @click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of an index file.")
-@click.option("--as", "named", type=click.Choice(tuple(NAMES)), help="What the files are, where that cannot be told.")
+@click.option(
+    "--as", "named", type=click.Choice(tuple(NAMES)), help="What the files are, where neither place nor bytes show it."
+)
 @json_option
 @config_option
 def command(  # noqa: PLR0913 - one argument an option
@@ -57,7 +59,7 @@ def command(  # noqa: PLR0913 - one argument an option
     as_json: bool,
 ) -> ExitCode:
     """
-    Print what stands in single files of a store, each line with its offset, and how each file ends.
+    Print what is in single files of a store, each line with its offset, and how each file ends.
 
     A file is recognised by its place in a store, or by its first bytes. Offsets are physical in a log (its file's name
     is the offset of the first byte), else positions in the file.

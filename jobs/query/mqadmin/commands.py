@@ -137,7 +137,7 @@ def _by_id(line: Line, context: Context) -> ExitCode:
 
 
 def _of_topic(answer: Answer, topic: str | None, text: str, release: Release) -> Answer:
-    """Return the answer of a broker that holds an offset id's message against the topic, or does not."""
+    """Return the answer of a broker that compares the topic of an offset id's message, or does not."""
     stored = next((_sent_to(message) for message in answer.messages), topic)
     if not release.by_id_matches_topic or not topic or stored == topic or topic.startswith(LMQ_PREFIX):
         return answer
@@ -181,7 +181,7 @@ def _print_msg(line: Line, context: Context) -> ExitCode:
     source, printer = context.source, context.printer
     topic, broker = line.options["topic"], context.broker or "broker"
     if not source.has_topic(topic):
-        return printer.empty(reasons.unknown_topic(source, topic))
+        return printer.finish(Answer(reason=reasons.unknown_topic(source, topic)), source.notes)
     how = Printing(
         broker,
         line.options.get("charsetName", "UTF-8"),
@@ -228,7 +228,8 @@ def _query_cq(line: Line, context: Context) -> ExitCode:
     first, count = line.integer("index"), line.integer("count", _DEFAULT_UNITS)
     offsets = source.queue_offsets(topic, queue_id)
     if offsets is None:
-        return printer.empty(reasons.no_offset(source, topic, queue_id, first, offsets))
+        reason = reasons.no_offset(source, topic, queue_id, first, offsets)
+        return printer.finish(Answer(reason=reason), source.notes)
     if not source.release.prints_queue_units:
         printer.out(queue_header(OffsetRange(0, 0)))
         printer.note(
@@ -239,7 +240,8 @@ def _query_cq(line: Line, context: Context) -> ExitCode:
     end = min(first + count, offsets.maximum, source.pull_end(topic, queue_id, first))
     units = [(index, source.unit(topic, queue_id, index)) for index in range(first, end)]
     if not units:
-        return printer.empty(reasons.no_offset(source, topic, queue_id, first, offsets))
+        reason = reasons.no_offset(source, topic, queue_id, first, offsets)
+        return printer.finish(Answer(reason=reason), source.notes)
     if not printer.as_json:
         printer.out(queue_header(offsets))
     for index, unit in units:
@@ -282,7 +284,7 @@ def _topic_status(line: Line, context: Context) -> ExitCode:
     source, printer = context.source, context.printer
     topic = line.options["topic"]
     if not source.has_topic(topic):
-        return printer.empty(reasons.unknown_topic(source, topic))
+        return printer.finish(Answer(reason=reasons.unknown_topic(source, topic)), source.notes)
     if not printer.as_json:
         printer.out(topic_status_header())
     for row in sorted(_status_rows(topic, context)):
@@ -294,7 +296,7 @@ def _topic_status(line: Line, context: Context) -> ExitCode:
             updated = time_text(row.stored, printer.zone) if row.stored > 0 else ""
             printer.out(topic_status_row(row.broker, row.queue_id, row.offsets, updated))
     if source.release.prints_put_tps and not printer.as_json:
-        printer.out("\nTopic Put TPS: 0.0\n")  # nobody puts into a store that lies still
+        printer.out("\nTopic Put TPS: 0.0\n")  # nobody puts into a store at rest
     return printer.finish(Answer(), source.notes)
 
 

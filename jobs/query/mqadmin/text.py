@@ -126,7 +126,7 @@ def detail(message: Message, how: Detail) -> str:
 
 
 def has_route(topic: str, release: Release) -> bool:
-    """Tell whether clients are told who has *topic*; a broker tells of its own topics since 4.7.1 and 5.0.0 only."""
+    """Return whether clients learn who has *topic*: of a broker's own topics since 4.7.1 and 5.0.0 only."""
     if topic == SCHEDULE_TOPIC:
         return release.schedule_topic_has_route
     return topic != HALF_TOPIC or release.half_topic_has_route

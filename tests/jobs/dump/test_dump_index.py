@@ -101,7 +101,7 @@ def test_a_slot_that_points_nowhere_and_bytes_behind_the_end_are_damage(
 
     assert code is ExitCode.DAMAGE
     assert "slot 0 → entry 99  POINTS NOWHERE" in text
-    assert "1 bytes behind the last entry" in text
+    assert "1 bytes after the last entry" in text
 
 
 def test_what_is_asked_for_is_printed_from_an_offset_on(teaching: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -587,3 +587,11 @@ def test_no_healthy_store_has_a_gap(golden: StoreOf, run: Run, name: str) -> Non
 
     assert outcome.code is ExitCode.CLEAN
     assert outcome.document["health"] == "not verified"
+
+
+def test_a_tier_is_named_and_not_called_something_else(situation: StoreOf, run: Run) -> None:
+    """It said 'no RocketMQ store' of a folder full of segments, queues and index files."""
+    outcome = run("inspect", situation("b550-tiered") / "tiered")
+
+    assert outcome.code is ExitCode.FAILED
+    assert "the tier of a tiered store, which is not read" in outcome.err

@@ -81,6 +81,15 @@ def test_limits_and_units_of_queues_without_files_are_those_that_the_broker_gave
             )
 
 
+@pytest.mark.parametrize("line", ["topicStatus -t Empty", "printMsg -t Empty", "queryCq -t Empty -q 0 -i 0"])
+def test_what_only_rocksdb_knows_is_said_to_be_unknown(situation: Place, ask: Ask, line: str) -> None:
+    """A topic without a message may be there: 'never seen' would be more than the log can tell."""
+    code, out, err = ask(situation("field-rocksonly-550") / "store", line)
+
+    assert (code, out) == (ExitCode.NOT_FOUND, "")
+    assert "whether there is such a topic is not known" in err
+
+
 def test_a_topic_that_was_deleted_is_called_deleted(situation: Place, ask: Ask) -> None:
     """It said 'never seen there', although the log has its messages."""
     store = situation("field-deleted-498") / "store"
