@@ -50,7 +50,7 @@ def dump(file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
     is_final = _is_followed(file, siblings)
     position, last, records, damaged = _start(segment, request.start), None, 0, 0
     for piece in islice(_pieces(segment, position, is_final=is_final), request.limit):
-        last = piece if siblings is None else _judged(segment, piece)
+        last = _explained(segment, piece) if siblings is None else _judged(segment, _explained(segment, piece))
         item = _item(segment, last, request)
         yield item
         records += last.kind is PieceKind.RECORD
@@ -62,6 +62,18 @@ def dump(file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
         yield Item(segment.base_offset + position, 0, "damage", cut, {"reason": cut}, is_damage=True)
     end = SegmentEnd.DAMAGED if cut else SegmentEnd.OPEN if last is None else ENDS[last.kind]
     yield _end_item(segment, position, end, records, damaged)
+
+
+def _explained(segment: SegmentBytes, piece: Piece) -> Piece:
+    """Return a piece that waits with why, where complete records follow in it that the walk does not believe."""
+    if piece.kind is not PieceKind.WAITING:
+        return piece
+    older = segment.find_record(piece.offset - segment.base_offset, None)
+    if older is None:
+        return piece
+    *_, (_, end) = record_places(segment, older)
+    reason = f"{end - piece.offset} bytes are left over from before the log was cut back: older records are in them"
+    return piece._replace(reason=reason)
 
 
 def _judged(segment: SegmentBytes, piece: Piece) -> Piece:

@@ -224,12 +224,10 @@ class LogInspector:
 
 def _sample(log: SegmentBytes) -> Iterator[MessageRecord]:
     """Yield the records in the first bytes of a segment."""
-    for begin, end in record_places(log):
-        position = begin - log.framing.header_size - log.base_offset
-        if end - log.base_offset > _SAMPLED:
-            return
+    beginning = log._replace(size=min(log.size, _SAMPLED))
+    for begin, _ in record_places(beginning):
         try:
-            yield log.record_at(position)
+            yield log.record_at(begin - log.framing.header_size - log.base_offset)
         except FormatError:
             return
 

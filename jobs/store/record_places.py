@@ -26,7 +26,7 @@ def record_places(log: SegmentBytes, start: int = 0) -> Iterator[tuple[int, int]
         at = position - window_start
         if not 0 <= at <= len(window) - HEAD.size:
             window_start, at = position, 0
-            window = bytes(log.read(window_start, _WINDOW))
+            window = bytes(log.read(window_start, min(_WINDOW, log.size - window_start)))
         try:
             head = HEAD.unpack(window, at)
         except FormatError:

@@ -424,3 +424,15 @@ def test_text_of_a_producer_cannot_break_a_line(tmp_path: Path, run: Run) -> Non
     assert "\x1b" not in outcome.out
     assert r"a\nb/0" in outcome.out
     assert json.loads(run("dump", "--json", path).out.splitlines()[0])["topic"] == "a\nb"
+
+
+def test_what_is_left_over_after_a_log_that_was_cut_back_is_named(situation: StoreOf, run: Run) -> None:
+    """A replica that came back after a failover: no damage, and nothing that is being written."""
+    segment = situation("b551-controller-failover") / "store" / "commitlog" / ("0" * 20)
+
+    outcome = run("dump", "--json", segment)
+    waiting = outcome.lines[-2]
+
+    assert outcome.code is ExitCode.CLEAN
+    assert (waiting["kind"], waiting["offset"]) == ("waiting", 23251)
+    assert "2114 bytes are left over from before the log was cut back" in waiting["reason"]
