@@ -189,13 +189,19 @@ def main(arguments: Sequence[str]) -> ExitCode:
 def _main(arguments: Sequence[str]) -> ExitCode:
     interruption.forget()
     settings = _Settings()
+    is_ours = not _has_session()  # else it is a notebook's, which goes on with it
     with _terminated_like_interrupted():
         code = _run(arguments, settings)
-    if "jobs.launch.session" in sys.modules:
+    if is_ours and _has_session():
         sys.modules["jobs.launch.session"].close(
             succeeded=code is not ExitCode.FAILED and code is not ExitCode.INTERRUPTED
         )
     return code
+
+
+def _has_session() -> bool:
+    session = sys.modules.get("jobs.launch.session")
+    return session is not None and bool(session.is_started())
 
 
 def _wants_json_lines(arguments: Sequence[str]) -> bool:

@@ -23,6 +23,7 @@ from jobs.launch.class_archive import Recording
 from jobs.storage.hadoop_settings import file_system_settings
 
 _WARM_WORKERS = 4  # at most: a segment of a gigabyte has as many ranges, and a small run has nothing else
+_JVM_FLAGS = "SPARK_SUBMIT_OPTS"
 _DEATH_SECONDS = 5  # until a JVM whose connections are closed has ended, on a busy machine
 _JVM_EXIT_SECONDS = 120  # to write 190 MB on a slow disk; a JVM that takes longer is left to itself
 
@@ -158,6 +159,11 @@ def close(*, succeeded: bool) -> None:
         jvm.recording.keep()
 
 
+def is_started() -> bool:
+    """Return whether this process has a session, or one that is starting."""
+    return bool(_jvms or _starting)
+
+
 def death() -> str | None:
     """Return how the JVM of this process has died, if it has; a call to it that fails is a moment ahead of its end."""
     if not _jvms:
@@ -179,6 +185,7 @@ def hadoop_options(spark: SparkSession) -> dict[str, str]:
 
 
 def _start_jvm(app_name: str, told: spark.Submission) -> None:
+    given = os.environ.get(_JVM_FLAGS)
     os.environ.update(told.environment)
     os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*told.arguments, "pyspark-shell"])
     # They log a traceback of each call that Ctrl-C cuts short, and SQL that fails; the exception arrives all the same.
@@ -191,6 +198,10 @@ def _start_jvm(app_name: str, told: spark.Submission) -> None:
         gateway = launch_gateway(popen_kwargs={"stderr": writing})  # type: ignore[no-untyped-call]
     finally:
         os.close(writing)
+        # Ours are for this JVM alone: the next one of this process would take them for the user's.
+        os.environ.pop(_JVM_FLAGS)
+        if given is not None:
+            os.environ[_JVM_FLAGS] = given
     _jvms.append(_Jvm(gateway.proc, told.recording, told.is_local))
     interrupt = signal.getsignal(signal.SIGINT)
     context = SparkContext(appName=app_name, gateway=gateway)

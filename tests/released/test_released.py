@@ -89,4 +89,4 @@ def test_the_notebook_runs_in_a_kernel(reader: Released, tmp_path: Path) -> None
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=client, timeout=3000)
 
     assert 0 == done.returncode, done.stderr[-4000:]
-    assert recorded() == json.loads(done.stdout)
+    assert recorded() == json.loads(done.stdout.splitlines()[-1])

@@ -231,6 +231,23 @@ def test_an_interrupted_command_says_what_it_knows_to_be_left(probe: Probe, caps
     assert "Offsets" not in second
 
 
+@pytest.mark.parametrize("was_there", [True, False])
+def test_a_session_that_was_there_before_a_command_is_left_alone(
+    probe: Probe, monkeypatch: pytest.MonkeyPatch, *, was_there: bool
+) -> None:
+    """A notebook that called `main` lost its own session in the middle."""
+    from jobs.launch import session
+
+    closed = []
+    started = iter([was_there, True])
+    monkeypatch.setattr(session, "is_started", lambda: next(started))
+    monkeypatch.setattr(session, "close", lambda *, succeeded: closed.append(succeeded))
+    probe(lambda: None)
+
+    assert ExitCode.CLEAN == cli.main(["probe"])
+    assert ([] if was_there else [True]) == closed
+
+
 def test_a_jvm_that_dies_is_said_to_have_died(
     probe: Probe, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,30 @@ def test_what_the_jvm_always_says_is_left_out_and_nothing_else(capfd: pytest.Cap
     assert "12:00 ERROR DAGScheduler: no space\n" == capfd.readouterr().err
 
 
+@pytest.mark.parametrize("given", [None, "-Xmx1g"])
+def test_flags_of_one_jvm_are_not_those_of_the_next(
+    given: str | None, monkeypatch: pytest.MonkeyPatch, _no_jvm_yet: None
+) -> None:
+    """A notebook's second session began with the flags of the first, which leave an archive: its JVM refused to start."""
+    flags: list[str] = []
+
+    def launch(**_: object) -> None:
+        flags.append(os.environ["SPARK_SUBMIT_OPTS"])
+        raise SetupError("enough is known")
+
+    monkeypatch.setattr(session, "launch_gateway", launch)
+    if given is None:
+        monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
+    else:
+        monkeypatch.setenv("SPARK_SUBMIT_OPTS", given)
+    for _ in range(2):
+        with pytest.raises(SetupError):
+            session.spark_session("tests", spark_options=["--master", "local[1]"], record_classes=False)
+
+    assert flags[0] == flags[1]
+    assert given == os.environ.get("SPARK_SUBMIT_OPTS")
+
+
 @pytest.fixture
 def _no_jvm_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_jvms", [])
