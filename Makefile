@@ -78,5 +78,5 @@ bench: environment ## Benchmarks, results as JSON and plots; SCALE=small takes m
 	$(PYTHON) -m benchmarks --scale $(or $(SCALE),full) $(ARGS)
 
 lock: ## Resolve both lock files anew from pyproject.toml (needs uv)
-	$(LOCK) --extra rocksdb --output-file requirements.lock
-	$(LOCK) --extra rocksdb --extra lineage --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	$(LOCK) --extra spark --extra rocksdb --output-file requirements.lock
+	$(LOCK) --extra spark --extra rocksdb --extra lineage --group dev --constraint requirements.lock --output-file requirements-dev.lock

@@ -45,6 +45,7 @@ def test_every_dependency_is_locked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     for lock, wanted in (
         ("requirements.lock", project["project"]["dependencies"]),
+        ("requirements.lock", project["project"]["optional-dependencies"]["spark"]),
         ("requirements-dev.lock", project["dependency-groups"]["dev"]),
     ):
         versions = locked(lock)

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -29,7 +29,7 @@ from jobs.console.log import JsonLines, in_json, say
 from jobs.console.program import CONSOLE_SCRIPT, program
 from jobs.console.verbs import VERBS
 from jobs.launch.arguments import CommandLine, divide, names_s3, value_of
-from jobs.launch.errors import SetupError
+from jobs.launch.errors import NO_SPARK, SetupError
 
 _EPILOG = """\
 \b
@@ -74,7 +74,12 @@ class _Verbs(click.Group):
         del ctx
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(VERBS[cmd_name].module).command
+        try:
+            command: click.Command = import_module(VERBS[cmd_name].module).command
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in {"pyspark", "py4j", "delta"}:
+                raise
+            raise SetupError(NO_SPARK) from error
         name_variables(command, cmd_name)
         return command
 
@@ -104,7 +109,8 @@ def _print_versions(ctx: click.Context, _parameter: click.Parameter, asked: bool
     click.echo(f"rocketmq-lake {__version__}")
     click.echo(f"python {python_version()}")
     for name in ("pyspark", "delta-spark", "deltalake", "pyarrow", "numba", "numpy"):
-        click.echo(f"{name} {metadata.version(name)}")
+        with suppress(metadata.PackageNotFoundError):  # Spark is an extra of the wheel
+            click.echo(f"{name} {metadata.version(name)}")
     click.echo(f"java {_java()}")
     ctx.exit()
 

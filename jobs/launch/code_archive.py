@@ -17,7 +17,7 @@ from pathlib import Path
 from jobs.launch.code_unpacker import PAYLOAD
 from jobs.launch.places import cache
 
-_PACKAGES = ("jobs", "rmq_formats")
+_PACKAGES = (__name__.partition(".")[0], "rmq_formats")  # a wheel has another name for ours
 _DOOR = 'from rocketmq_lake_shipped import code_unpacker\n\ncode_unpacker.enter(__name__, __loader__, "{digest}")\n'
 _TIME = (1980, 1, 1, 0, 0, 0)  # the same code is the same ZIP
 

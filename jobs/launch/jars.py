@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs.launch.errors import SetupError
+from jobs.launch.errors import NO_SPARK, SetupError
 from jobs.launch.places import CONF, cache
 
 
@@ -36,7 +36,7 @@ def spark_home() -> Path:
     """Return the directory of the Spark that pip installed."""
     found = find_spec("pyspark")
     if found is None or found.origin is None:
-        raise SetupError("pyspark is not installed; `pip install rocketmq-lake` brings it")
+        raise SetupError(NO_SPARK)
     return Path(found.origin).parent
 
 

@@ -274,7 +274,7 @@ def test_a_stranger_needs_the_network_once(tmp_path: Path) -> None:
 def test_the_wheel_carries_its_configuration(tmp_path: Path) -> None:
     """`pip install` gives the same tool as a clone, without the launcher's script."""
     root = copy_of_the_repository(tmp_path)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, root)
     pip = [
         sys.executable,
@@ -289,7 +289,9 @@ def test_the_wheel_carries_its_configuration(tmp_path: Path) -> None:
     ]
     subprocess.run(pip, check=True, timeout=300)
 
-    program = "import json, os; from jobs.launch.places import CONF; print(json.dumps(sorted(os.listdir(CONF))))"
+    program = (
+        "import json, os; from rocketmq_lake.launch.places import CONF; print(json.dumps(sorted(os.listdir(CONF))))"
+    )
     answer = subprocess.check_output([sys.executable, "-c", program], cwd=tmp_path / "site", text=True)
 
     expected = ["ivysettings.xml", "jars.lock", "job.toml", "log4j2.properties", "spark-defaults.conf"]

@@ -5,6 +5,7 @@ Slow: an environment takes a minute, and packages come from a registry (or pip's
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -57,9 +58,64 @@ def test_the_archives_hold_what_a_run_needs_and_nothing_of_the_tests(built: Path
     with tarfile.open(source) as archive:
         kept = {name.partition("/")[2] for name in archive.getnames()}
 
-    assert {"jobs/_conf/jars.lock", "jobs/demo/store.tar.xz", "jobs/report/page.css", "jobs/command/cli.py"} <= packed
+    assert {
+        f"rocketmq_lake/{name}" for name in ("_conf/jars.lock", "demo/store.tar.xz", "report/page.css", "main.py")
+    } <= packed
     assert {"spark-submit.sh", "requirements.lock", "conf/jars.lock", "pyproject.toml", "LICENSE"} <= kept
+    assert {"rmq_formats", "rocketmq_lake"} == {name.partition("/")[0] for name in packed if ".dist-info" not in name}
     assert not [name for name in packed | kept if name.startswith(("tests/", "benchmarks/"))]
+
+
+def test_no_module_of_the_wheel_names_the_package_that_only_a_checkout_has(built: Path) -> None:
+    """`jobs` may be there, and be somebody else's."""
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        texts = {name: archive.read(name).decode() for name in archive.namelist() if name.endswith(".py")}
+
+    assert [] == [name for name, text in texts.items() if re.search(r"(from|import) jobs\b|[\"']jobs\.[a-z]", text)]
+
+
+def test_the_same_source_gives_the_same_wheel_and_the_source_archive_gives_it_too(built: Path, tmp_path: Path) -> None:
+    """Whoever builds it can compare hashes."""
+    (wheel,), (source,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    extract(source, tmp_path)
+    (root,) = tmp_path.glob("rocketmq_lake-*")
+    command: list[str | Path] = [built.parent / "builder" / "bin" / "python", "-m", "hatchling", "build", "-t", "wheel"]
+
+    subprocess.run([*command, "-d", tmp_path / "again"], cwd=root, check=True, capture_output=True)
+
+    (again,) = (tmp_path / "again").glob("*.whl")
+    assert wheel.read_bytes() == again.read_bytes()
+
+
+def test_a_registry_takes_both_archives(built: Path) -> None:
+    """Metadata, licence and the description as it is shown there."""
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.iterdir())]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+
+
+def test_inspect_needs_neither_spark_nor_java(built: Path, tmp_path: Path) -> None:
+    """And a verb that needs Spark says in one line what is missing."""
+    (wheel,) = built.glob("*.whl")
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    subprocess.run([environment / "bin" / "pip", "install", "--quiet", wheel], check=True)
+    nothing = {"HOME": str(tmp_path), "PATH": "/nowhere", "LANG": "C.UTF-8"}
+    store = unpack("b533-base", tmp_path)
+
+    def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+        command = [environment / "bin" / "rmq-lake", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=nothing)
+
+    inspected, ingested = run("inspect", store), run("verify", store)
+
+    assert 0 == inspected.returncode, inspected.stderr
+    assert 1 == ingested.returncode
+    assert ingested.stderr.startswith("rmq-lake: pyspark is not installed here: `pip install 'rocketmq-lake[spark]'`")
+    assert 1 == len(ingested.stderr.splitlines())
 
 
 @pytest.mark.spark

@@ -33,11 +33,10 @@ def test_what_the_jvm_always_says_is_left_out_and_nothing_else(capfd: pytest.Cap
     assert "12:00 ERROR DAGScheduler: no space\n" == capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("_no_jvm_yet")
 @pytest.mark.parametrize("given", [None, "-Xmx1g"])
-def test_flags_of_one_jvm_are_not_those_of_the_next(
-    given: str | None, monkeypatch: pytest.MonkeyPatch, _no_jvm_yet: None
-) -> None:
-    """A notebook's second session began with the flags of the first, which leave an archive: its JVM refused to start."""
+def test_flags_of_one_jvm_are_not_those_of_the_next(given: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook's second session had the flags of the first, which leave an archive: its JVM refused to start."""
     flags: list[str] = []
 
     def launch(**_: object) -> None:
