@@ -18,6 +18,8 @@ TIME_DIGITS = 17  # names of index files: yyyyMMddHHmmssSSS, the broker's local 
 COMMITLOG_FOLDER = "commitlog"
 CONSUME_QUEUE_FOLDER = "consumequeue"
 INDEX_FOLDER = "index"
+ROCKSDB_QUEUE_FOLDER = "consumequeue_rocksdb"  # useSeparateStorePathForRocksdbCQ; else they lie in `consumequeue`
+ROCKSDB_STORE_FOLDER = "rocksdbstore"
 
 
 @unique
@@ -77,8 +79,8 @@ _TIER_CLUSTER = re.compile(r"[0-9a-f]{8}_.+")  # a tier's own root: the first di
 _TIER_SEGMENT = re.compile(r"[0-9a-f]{8}[0-9]{20}")
 _NAMED_FOLDERS = {
     "compaction": FileKind.COMPACTION,
-    "rocksdbstore": FileKind.ROCKSDB,  # 5.4.0+: in every store, and no sign of a RocksDB index
-    "consumequeue_rocksdb": FileKind.ROCKSDB,  # useSeparateStorePathForRocksdbCQ
+    ROCKSDB_QUEUE_FOLDER: FileKind.ROCKSDB,
+    ROCKSDB_STORE_FOLDER: FileKind.ROCKSDB,  # 5.4.0+: in every store, and no sign of a RocksDB index
     "timerlog": FileKind.TIMER,
     "tieredStore": FileKind.TIERED,
     "tiered_index_file": FileKind.TIERED,
@@ -115,7 +117,7 @@ def _kind(root: str, inner: list[str], name: str) -> FileKind:
     if root == INDEX_FOLDER and not inner and is_index_name(name):
         return FileKind.INDEX
     if root == CONSUME_QUEUE_FOLDER and not inner and is_rocksdb_name(name):
-        return FileKind.ROCKSDB  # storeType=defaultRocksDB
+        return FileKind.ROCKSDB  # storeType=defaultRocksDB, or double write
     if root == "config":
         return _config_kind(inner, name)
     if root.startswith(_DLEDGER_PREFIX):

@@ -24,6 +24,14 @@ SCALAR = {
         *(".consumequeue", ".consumequeue.bounds", ".consumequeue.ext", ".consumequeue.layout", ".consumequeue.queue"),
         *(".consumequeue.unit", ".indexfile", ".indexfile.chains", ".indexfile.file", ".indexfile.geometry"),
         *(".indexfile.keys", ".indexfile.layout", ".indexfile.lookup"),
+        *(
+            ".rocksdb",
+            ".rocksdb.index",
+            ".rocksdb.layout",
+            ".rocksdb.queues",
+            ".rocksdb.timer",
+            ".rocksdb.transactions",
+        ),
     )
 }
 COMPILERS = {"llvmlite", "numba", "numpy", "pyarrow"}

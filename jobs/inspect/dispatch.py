@@ -54,8 +54,8 @@ class SampledQueues:
 
     def compare(self, queues: QueuesReport, topics: Mapping[str, object] | None, problems: Problems) -> None:
         """Note which queues lack a folder or their first or last units; *topics* are those that the broker has."""
-        if queues.in_rocksdb:
-            return
+        if queues.in_rocksdb and not queues.queues:
+            return  # after a kill: units were in memory
         known = {(queue.topic, queue.queue_id): queue for queue in queues.queues}
         dispatched = max((queue.last_physical_offset or 0 for queue in queues.queues), default=0)
         for (topic, queue_id), ends in sorted(self._ends.items()):

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from jobs.inspect.problems import Problems
-from jobs.store.queue_files import StoredQueue, stored_queues
+from jobs.store.features import features_of
+from jobs.store.queue_files import StoredQueue, queues_of_files, stored_queues
 from jobs.store.store import Store
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, Unit
-from rmq_formats.store import FileKind
+from rmq_formats.errors import FormatError, UnsupportedFormat
 
 
 @dataclass(slots=True)
@@ -43,6 +44,7 @@ class QueuesReport:
     queues: list[QueueReport] = field(default_factory=list)
     ext_files: int = 0
     in_rocksdb: bool = False
+    units_in_rocksdb: int = 0  # of queues that have no files
     deleted_topics: set[str] = field(default_factory=set)  # whose messages the log still has
 
     @property
@@ -60,26 +62,40 @@ class QueuesReport:
 
 def inspect_queues(store: Store, problems: Problems) -> QueuesReport:
     """Look at the ends of every queue."""
-    queues = stored_queues(store)
-    folders = ("consumequeue/", "consumequeue_rocksdb/")
-    others = [file for file in store.other_files if file.about.path.startswith(folders)]
+    database = features_of(store).queue_database
+    queues, error = _readable(store)
+    if isinstance(error, UnsupportedFormat):
+        problems.note(f"{store.root}/{database}", error.reason)
+    elif error is not None:
+        problems.damage(f"{store.root}/{database}", error.reason)
+    in_files = sum(len(queue.files) for queue in queues if not queue.in_rocksdb)
     report = QueuesReport(
-        ext_files=len(store.queue_files) - sum(len(queue.files) for queue in queues),
-        in_rocksdb=any(file.about.kind is FileKind.ROCKSDB for file in others),
+        ext_files=len(store.queue_files) - in_files,
+        in_rocksdb=database is not None,
+        units_in_rocksdb=sum(queue.capacity - queue.start for queue in queues if queue.in_rocksdb),
     )
     for queue in queues:
         found = QueueReport(
             queue.name.kind,
             queue.name.topic,
             queue.name.queue_id,
-            len(queue.files),
-            sum(file.size for file in queue.files),
+            0 if queue.in_rocksdb else len(queue.files),
+            0 if queue.in_rocksdb else sum(file.size for file in queue.files),
         )
         report.queues.append(found)
-        _check_files(queue, problems)
+        if not queue.in_rocksdb:
+            _check_files(queue, problems)
         with problems.noted(queue.files[0].location):
             _find_ends(found, queue)
     return report
+
+
+def _readable(store: Store) -> tuple[list[StoredQueue], FormatError | None]:
+    """Return the queues that can be read, and why those in RocksDB cannot."""
+    try:
+        return stored_queues(store), None
+    except FormatError as error:
+        return queues_of_files(store.queue_files, store), error
 
 
 def _check_files(queue: StoredQueue, problems: Problems) -> None:
@@ -105,7 +121,7 @@ def _find_ends(report: QueueReport, queue: StoredQueue) -> None:
 
 def drop_left_over(report: QueuesReport, store: Store, is_left_over: Callable[[int], bool]) -> int:
     """Take the units from the ends of queues that point at what is left over in the log; return how many they were."""
-    queues = {queue.name: queue for queue in stored_queues(store)}
+    queues = {queue.name: queue for queue in _readable(store)[0]}
     for found in report.queues:
         queue = queues[QueueName(found.kind, found.topic, found.queue_id)]
         while found.last_physical_offset is not None and is_left_over(found.last_physical_offset):

@@ -142,9 +142,9 @@ class StoreQueues:
             return True
         if any(name == topic for name, _ in reader.queues):
             return False
-        if reader.has_queues_in_rocksdb:
+        if reader.why_not_in_rocksdb is not None:
             self._store.say(
-                "the store keeps queues in RocksDB: ids, limits and units are those of the log; "
+                f"{reader.why_not_in_rocksdb}: ids, limits and units are those of the log; "
                 "a queue that has no message there is not known"
             )
             return True

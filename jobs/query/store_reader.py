@@ -13,9 +13,11 @@ from typing import Any, Self
 from jobs.query.static_topics import MAPPING_FILE, StaticQueue, static_queues
 from jobs.storage.model import Reader
 from jobs.store.epochs import Leftovers, read_epochs
+from jobs.store.features import features_of
 from jobs.store.index_files import geometry_of_index
-from jobs.store.queue_files import StoredQueue, stored_queues
+from jobs.store.queue_files import StoredQueue, queues_of_files, stored_queues
 from jobs.store.record_places import record_places
+from jobs.store.rocksdb_topics import rocksdb_topics
 from jobs.store.store import Segment, Store, StoredFile
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
@@ -26,7 +28,6 @@ from rmq_formats.epochs import Epoch
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.indexfile.lookup import IndexReader
-from rmq_formats.store import StoreFile, is_rocksdb_name
 
 _OPEN_FILES = 64  # more are closed again, all at once
 _SMALL_READ = 4096  # most records are read with one call
@@ -182,7 +183,7 @@ class StoreReader:
     @cached_property
     def queues(self) -> Mapping[tuple[str, int], StoredQueue]:
         """Every queue that has files, by topic and queue id; a BatchConsumeQueue where there are both kinds."""
-        plain_first = sorted(stored_queues(self.store, self), key=lambda queue: queue.is_batch)
+        plain_first = sorted(self._stored_queues[0], key=lambda queue: queue.is_batch)
         return {(queue.name.topic, queue.name.queue_id): queue for queue in plain_first}
 
     def unit_range(self, queue: StoredQueue) -> tuple[int, int]:
@@ -209,9 +210,20 @@ class StoreReader:
         return end
 
     @cached_property
-    def has_queues_in_rocksdb(self) -> bool:
-        """Whether the broker keeps some or all of its queues in RocksDB."""
-        return any(_is_rocksdb_of_queues(file.about) for file in self.store.other_files)
+    def _stored_queues(self) -> tuple[list[StoredQueue], str | None]:
+        """The queues, and why those that RocksDB has are not among them."""
+        try:
+            queues = stored_queues(self.store, self)
+        except FormatError as error:
+            return queues_of_files(self.store.queue_files, self.store, self), str(error)
+        if not queues and features_of(self.store).queue_database is not None:
+            return queues, "RocksDB holds no unit of any queue, as after a kill"
+        return queues, None
+
+    @property
+    def why_not_in_rocksdb(self) -> str | None:
+        """Why queues that the broker keeps in RocksDB are not known; None where they are, or there are none."""
+        return self._stored_queues[1]
 
     @property
     def has_topic_config(self) -> bool:
@@ -220,10 +232,10 @@ class StoreReader:
 
     @cached_property
     def topic_config(self) -> Mapping[str, Mapping[str, Any]]:
-        """What the broker's `config/topics.json` says of each topic; empty where it is missing or unreadable."""
-        table = self._config("config/topics.json").get("topicConfigTable")
-        known = table if isinstance(table, dict) else {}
-        return {name: about for name, about in known.items() if isinstance(about, dict)}
+        """What the broker's `config/topics.json`, or RocksDB, says of each topic; empty where neither can be read."""
+        table = self._config("config/topics.json").get("topicConfigTable") or rocksdb_topics(self.store)
+        known = table if isinstance(table, Mapping) else {}
+        return {name: about for name, about in known.items() if isinstance(about, Mapping)}
 
     def static_queues(self, topic: str) -> list[StaticQueue]:
         """Return the queues of a static topic; none of any other."""
@@ -241,11 +253,6 @@ class StoreReader:
 
 
 _PHYSICAL_OFFSET = [field.name for field in HEAD.fields].index("physical_offset")
-
-
-def _is_rocksdb_of_queues(about: StoreFile) -> bool:
-    folder, _, name = about.path.partition("/")
-    return folder in {"consumequeue", "consumequeue_rocksdb"} and is_rocksdb_name(name)
 
 
 def _base_offset(file: StoredFile) -> int:

@@ -128,7 +128,7 @@ class StoreSource:
     @cached_property
     def _topics(self) -> frozenset[str]:
         known = {topic for topic, _ in self.reader.queues} | set(self.reader.topic_config)
-        is_complete = bool(known) and not self._view.through_log and not self.reader.has_queues_in_rocksdb
+        is_complete = bool(known) and not self._view.through_log and self.reader.why_not_in_rocksdb is None
         if is_complete or not self._log_is_searched:
             return frozenset(known)
         return frozenset(known) | {message.topic for message in self._view.search(holding(""))}
@@ -136,7 +136,7 @@ class StoreSource:
     @property
     def knows_topics(self) -> bool:
         """Whether the broker's table of topics is there: in RocksDB it is not read."""
-        return self.reader.has_topic_config or not self.reader.has_queues_in_rocksdb
+        return self.reader.has_topic_config or self.reader.why_not_in_rocksdb is None
 
     def has_topic(self, topic: str) -> bool:
         """Return whether *topic* has queues, or is in the broker's own table."""

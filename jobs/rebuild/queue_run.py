@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from jobs.console.exit_codes import ExitCode
-from jobs.products.queues.settings import QueueSettings, has_rocksdb_queues, settle_queues
+from jobs.products.queues.settings import QueueSettings, settle_queues
 from jobs.products.queues.topics import topic_table
 from jobs.rebuild.lost_queues import LostQueues, select_lost
 from jobs.rebuild.queues import ATTEMPT, BuiltQueue, Recipe, build_group, collect, discard
 from jobs.storage.local import Care, LocalStorage, flush_directory
 from jobs.storage.scratch import scratch_beside
+from jobs.store.features import QueueStorage, features_of
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, holes, plan_ranges
 from jobs.store.retention import ListedLog, read_what_stays
 from jobs.store.store import Store, list_store
@@ -169,7 +170,7 @@ def _notes(store: Store, recipe: Recipe, queues: Sequence[BuiltQueue], summary: 
         yield f"{len(refused)} queues are not written: no folder can have their topic's name ({_named(refused)})"
     if recipe.ext_file_size is not None:
         yield "ConsumeQueueExt units are made without filter bitmaps, which no log holds"
-    if has_rocksdb_queues(store):
+    if features_of(store).queues is QueueStorage.ROCKSDB:
         yield "this store's own queues are in RocksDB (storeType=defaultRocksDB); these are those of storeType=default"
     left_out = [queue for queue in queues if queue.blanks]
     if left_out:

@@ -6,14 +6,16 @@ compiled code; `jobs.store.units` gives the same units as arrays.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from socket import gethostname
 from typing import NamedTuple, Protocol
 
 from jobs.storage import AnyStorage
 from jobs.storage.model import Reader
-from jobs.store.store import Store
+from jobs.store.features import every_queue_file
+from jobs.store.store import Store, StoredFile
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.consumequeue.unit import (
     BatchUnit,
@@ -27,6 +29,7 @@ from rmq_formats.store import FileKind, StoreFile
 
 KINDS = {FileKind.CONSUME_QUEUE: QueueKind.PLAIN, FileKind.BATCH_CONSUME_QUEUE: QueueKind.BATCH}
 DELETED = 0xFF  # every byte of a unit whose file the broker deleted after we listed it
+_NOT_SEEN = "units copied from RocksDB by the driver are not to be seen on"
 _FIRST_LOOK = 25  # units; a queue that has none or few new ones costs half a kilobyte
 _LARGEST_LOOK = 1 << 16
 
@@ -60,6 +63,7 @@ class StoredQueue:
     files: tuple[QueueFile, ...]
     storage: Opener = field(default_factory=AnyStorage, repr=False, compare=False)
     extension: tuple[QueueFile, ...] = ()
+    in_rocksdb: bool = False  # then the file is our own copy of its rows
 
     @property
     def is_batch(self) -> bool:
@@ -96,7 +100,9 @@ class StoredQueue:
         try:
             with self.storage.open(file.location) as reader:
                 return reader.read(position, size)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if self.in_rocksdb:
+                raise OSError(f"{file.location}: {_NOT_SEEN} {gethostname()}") from error
             return bytes([DELETED]) * size
 
     def unit(self, position: int) -> Unit | BatchUnit | None:
@@ -207,10 +213,20 @@ _WRITTEN = {kind: _written_fields(kind) for kind in QueueKind}
 
 
 def stored_queues(store: Store, opener: Opener | None = None) -> list[StoredQueue]:
-    """Return the queues that have files, sorted by name; *opener* opens their files, else the store's own storage."""
+    """
+    Return the queues that have units in files or in RocksDB, sorted by name.
+
+    *opener* opens their files, else the store's own storage. `FormatError` where a database cannot be read.
+    """
+    return queues_of_files(every_queue_file(store), store, opener)
+
+
+def queues_of_files(queue_files: Iterable[StoredFile], store: Store, opener: Opener | None = None) -> list[StoredQueue]:
+    """Return the queues that *queue_files* are of, sorted by name; files that are not the store's are of RocksDB."""
+    listed = {stored.location for stored in store.queue_files}
     files: dict[QueueName, list[QueueFile]] = {}
     extensions: dict[tuple[str, int], list[QueueFile]] = {}
-    for stored in store.queue_files:
+    for stored in queue_files:
         about = stored.about
         file = QueueFile(stored.location, about.base_offset or 0, stored.size)
         if about.kind in KINDS:
@@ -223,6 +239,7 @@ def stored_queues(store: Store, opener: Opener | None = None) -> list[StoredQueu
             tuple(sorted(files[name], key=lambda file: file.base_offset)),
             opener or store.storage,
             tuple(sorted(extensions.get((name.topic, name.queue_id), ()), key=lambda file: file.base_offset)),
+            files[name][0].location not in listed,
         )
         for name in sorted(files)
     ]

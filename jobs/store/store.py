@@ -124,9 +124,12 @@ def list_again(store: Store) -> Store:
 
 
 def with_queues_of_now(store: Store) -> Store:
-    """Return the store with the queue files that are there by now."""
-    queue_files = (file for file in _files(store.root, store.storage) if file.about.kind in _QUEUE_KINDS)
-    return replace(store, queue_files=tuple(queue_files))
+    """Return the store with the queues that are there by now, in files and in RocksDB."""
+    files = [file for file in _files(store.root, store.storage) if file.about.kind in {*_QUEUE_KINDS, FileKind.ROCKSDB}]
+    others = [file for file in store.other_files if file.about.kind is not FileKind.ROCKSDB]
+    others += [file for file in files if file.about.kind is FileKind.ROCKSDB]
+    queue_files = tuple(file for file in files if file.about.kind in _QUEUE_KINDS)
+    return replace(store, queue_files=queue_files, other_files=tuple(others))
 
 
 def read_broker_conf(path: str | os.PathLike[str] | None) -> BrokerConf:

@@ -5,7 +5,7 @@ The join tells which units and records do not fit. This module adds what only th
 what is stored after the last unit), what the broker's configuration says about the queues, and the words.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -15,24 +15,27 @@ from jobs.products.queues.join import Joined, join
 from jobs.products.queues.settings import (
     consumer_offsets,
     delay_offsets,
-    has_rocksdb_queues,
     is_closed,
-    may_have_rocksdb_queues,
 )
 from jobs.products.queues.topics import TopicTable, topic_table
 from jobs.store.chain import watermark
+from jobs.store.features import every_queue_file, features_of
 from jobs.store.queue_files import QueueFile, StoredQueue, plain_file_size
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import confirm_gone
 from jobs.store.store import Store
 from jobs.store.workers import Workers
+from jobs.verify.double_write import DoubleWrite, compare_double_write, unwritten_light_queues
 from jobs.verify.findings import PartReport
 from jobs.verify.log import check_range
 from jobs.verify.queue_progress import progress_findings
 from jobs.verify.queue_tails import tail_findings
-from rmq_formats.consumequeue.unit import QueueKind, QueueRules
+from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
+from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.store import FileKind, name_of_offset
 
+DOUBLE_WRITE = "double_write_differs"
+QUEUE_DATABASE = "unreadable_database"
 WRONG_FILE_SIZE = "wrong_file_size"
 WRONG_FILE_NAME = "wrong_file_name"
 UNEXPECTED_FILE = "unexpected_file"
@@ -86,9 +89,10 @@ def compare_queues(
     workers: Workers, store: Store, rules: QueueRules, range_size: int = DEFAULT_RANGE_SIZE
 ) -> QueueFindings:
     """Compare the queues of a store with its log, which is read once."""
-    if has_rocksdb_queues(store):
-        reason = "the queues are in RocksDB (storeType=defaultRocksDB)"
-        return QueueFindings(PartReport(unverified=reason), _read_log(workers, store, range_size))
+    try:
+        every_queue_file(store)
+    except FormatError as error:
+        return QueueFindings(_unreadable(error), _read_log(workers, store, range_size))
     # Before the queues are looked at: a consumer may go on meanwhile.
     progress = [*consumer_offsets(store)]
     delays = [*delay_offsets(store)]
@@ -99,11 +103,10 @@ def compare_queues(
     size = plain_file_size(store)
     units = [_finding(queues[difference.queue], difference, size) for difference in joined.differences]
     tails = tail_findings(workers, store, [(queue, joined.ends[name]) for name, queue in queues.items()])
-    missing = list(_missing_queues(joined, topic_table(store)))
-    notes = list(_notes(joined))
-    if missing and may_have_rocksdb_queues(store):
-        notes.append(f"{len(missing)} queues have no files; their units may be in RocksDB, which was not read")
-        missing = []
+    double = compare_double_write(store, queues)
+    left_out = frozenset(unwritten_light_queues(double, joined.without_queue))
+    missing = list(_missing_queues(joined, topic_table(store), left_out))
+    notes = list(_notes(store, joined, double, left_out))
     deleted = [finding for finding in (*missing, *units) if finding.kind == DELETED_TOPIC]
     report = PartReport(
         [
@@ -111,6 +114,7 @@ def compare_queues(
             *_missing_folders([finding for finding in missing if finding.kind != DELETED_TOPIC], joined),
             *(finding for finding in units if finding.file not in wrong_sizes and finding.kind != DELETED_TOPIC),
             *tails,
+            *_double_write_findings(double),
             *progress_findings(progress, delays, queues, joined),
         ],
         {**_numbers(joined), "of_deleted_topics": sum(finding.times for finding in deleted)},
@@ -118,6 +122,16 @@ def compare_queues(
         deleted,
     )
     return QueueFindings(report, joined.log_end, _ahead(joined))
+
+
+def _unreadable(error: FormatError) -> PartReport:
+    """Return what is said of queues in a database that cannot be read."""
+    if isinstance(error, UnsupportedFormat):
+        return PartReport(unverified=str(error))
+    cause = "the database is damaged; a broker that starts now may refuse to load it, or lack these queues"
+    file = error.file or ""
+    finding = Finding(QUEUES, QUEUE_DATABASE, file, error.offset, "database", error.reason, "one that opens", cause)
+    return PartReport([finding])
 
 
 def _read_log(workers: Workers, store: Store, range_size: int) -> int:
@@ -155,11 +169,37 @@ def _ahead(joined: Joined) -> int | None:
     return max(offsets, default=None)
 
 
-def _notes(joined: Joined) -> Iterator[str]:
+def _notes(store: Store, joined: Joined, double: DoubleWrite | None, left_out: Collection[QueueName]) -> Iterator[str]:
     if joined.behind:
         yield f"{joined.behind:,} bytes of the log had no units yet when the queues were looked at"
     if joined.ahead:
         yield f"{joined.ahead:,} units are newer than the log: it was copied before them"
+    if not joined.queues and not is_closed(store) and features_of(store).queue_database is not None:
+        yield (
+            "RocksDB holds no queue unit: they were in memory when the broker was killed; nothing is lost, "
+            "the next start makes every unit from the log"
+        )
+    if double is not None:
+        yield double.sentence()
+    if left_out:
+        units = sum(joined.without_queue[name] for name in left_out)
+        yield (
+            f"{units} units of {len(left_out)} light queues are in no queue: selective double write leaves them out; "
+            "the broker answers that these queues are empty; their messages are in the log (INNER_MULTI_DISPATCH)"
+        )
+
+
+def _double_write_findings(double: DoubleWrite | None) -> Iterator[Finding]:
+    if double is None:
+        return
+    if double.different:
+        cause = "one of the two was overwritten; the log says which: files are compared with it here"
+        found = f"{double.different} units"
+        yield Finding(QUEUES, DOUBLE_WRITE, "consumequeue", None, "unit", found, "those of the files", cause)
+    for name, units in sorted(double.without_files.items()):
+        cause = "the queue's folder was deleted; with double write files are what the broker reads"
+        expected = f"{units} units, which RocksDB has"
+        yield Finding(QUEUES, DifferenceKind.MISSING_QUEUE.value, name.path, None, "files", "none", expected, cause)
 
 
 def _finding(queue: StoredQueue, difference: Difference, file_size: int) -> Finding:
@@ -182,9 +222,11 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int) -> Find
     )
 
 
-def _missing_queues(joined: Joined, topics: TopicTable) -> Iterator[Finding]:
+def _missing_queues(joined: Joined, topics: TopicTable, left_out: Collection[QueueName]) -> Iterator[Finding]:
     """Yield the queues that have records and no folder."""
     for name, count in sorted(joined.without_queue.items()):
+        if name in left_out:
+            continue
         first = joined.first_without[name]
         is_deleted = topics.is_deleted(name.topic) or joined.last_without[name] < _beginning(name.topic, joined)
         yield Finding(
@@ -232,6 +274,7 @@ def _folder(path: str, queues: Sequence[Finding]) -> Finding:
 
 
 def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Finding]:
+    queues = [queue for queue in queues if not queue.in_rocksdb]
     sizes: dict[QueueKind, dict[int, int]] = {}
     for queue in queues:
         counts = sizes.setdefault(queue.name.kind, {})

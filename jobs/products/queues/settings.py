@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from jobs.products.index.eras import eras_of_log
 from jobs.products.index.settings import ASSUMED, DETECTED, GIVEN, Known, parse_rules
 from jobs.store.queue_files import file_sizes, plain_file_size
+from jobs.store.rocksdb_topics import rocksdb_topics
 from jobs.store.store import Store, StoredFile
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.config_json import decode_config
@@ -22,6 +23,8 @@ _SWITCHES = (
     "multi_dispatch",
     "multi_dispatch_excludes_topics",
 )
+TOPICS_FILE = "topics.json"
+TOPIC_TABLE = "topicConfigTable"
 _LARGEST_CONFIG = 64 << 20
 _DEFAULT_EXT_FILE_SIZE = 48 << 20
 _QUEUE_TYPES = ("+queue.type", "queue.type")  # with the sign while a change is on its way
@@ -73,8 +76,11 @@ def settle_queues(
 
 
 def read_config(store: Store, name: str) -> dict[str, Any] | None:
-    """Return what the store's `config/<name>` holds; None when there is no such file, or it cannot be read."""
+    """Return what the store's `config/<name>` holds, or RocksDB in its place; None when there is neither."""
     file = next((file for file in store.other_files if file.about.path == f"config/{name}"), None)
+    if file is None and name == TOPICS_FILE:
+        table = rocksdb_topics(store)
+        return {TOPIC_TABLE: dict(table)} if table else None
     if file is None or file.size > _LARGEST_CONFIG:
         return None
     try:
@@ -152,17 +158,3 @@ def delay_offsets(store: Store) -> Iterator[tuple[int, int]]:
 def is_closed(store: Store) -> bool:
     """Tell whether a broker shut this store down in order: then everything in the log was dispatched."""
     return all(file.about.kind is not FileKind.ABORT for file in store.other_files)
-
-
-def has_rocksdb_queues(store: Store) -> bool:
-    """Return whether the queues are in RocksDB alone, which is not read here: beside files they are a second copy."""
-    return may_have_rocksdb_queues(store) and not store.queue_files
-
-
-def may_have_rocksdb_queues(store: Store) -> bool:
-    """Return whether there are queues in RocksDB, maybe beside others in files."""
-    return any(
-        file.about.path.startswith("consumequeue_rocksdb/")
-        or (file.about.kind is FileKind.ROCKSDB and file.about.path.startswith("consumequeue/"))
-        for file in store.other_files
-    )

@@ -59,7 +59,7 @@ def _units(store: Path) -> list[tuple[str, int, int, int, int, int]]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] != "rockscq"])
+@pytest.mark.parametrize("name", GOLDEN)
 def test_every_unit_of_a_real_store_is_a_row_once(name: str, golden: Golden, tmp_path: Path) -> None:
     """The table holds the units of the queue files; only missing ones, which no file holds, come on top."""
     store = golden(name)

@@ -39,7 +39,7 @@ def ask(capfdbinary: pytest.CaptureFixture[bytes]) -> Ask:
 
 
 @pytest.mark.parametrize("line", ROCKSDB)
-def test_queues_in_rocksdb_are_answered_from_the_log_as_the_real_mqadmin_did(
+def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(
     situation: Place, tmp_path: Path, ask: Ask, line: str
 ) -> None:
     """`topicStatus` printed a header without rows, `printMsg` nothing, `queryCq` no units, all with exit code 0."""
@@ -51,7 +51,7 @@ def test_queues_in_rocksdb_are_answered_from_the_log_as_the_real_mqadmin_did(
     )
     assert out == expected
     assert code == ExitCode.CLEAN
-    assert ("RocksDB" in err) == (line.split(maxsplit=1)[0] != "queryMsgByKey")
+    assert "RocksDB" not in err
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def verified(root: Path, name: str = "b551-base", range_size: int = 1 << 30) -> 
     return verify_queues(OneByOne(), store, rules, range_size)
 
 
-@pytest.mark.parametrize("name", [name for name in GOLDEN if name != "b551-rockscq"])
+@pytest.mark.parametrize("name", GOLDEN)
 def test_nothing_is_said_of_what_a_real_broker_wrote(golden: Golden, name: str) -> None:
     """Whatever the release and whatever happened: crashes, expiry, copies of a live store."""
     report = verified(golden(name), name)
@@ -57,14 +57,6 @@ def test_what_was_not_dispatched_yet_is_a_number(golden: Golden, name: str) -> N
 def test_units_of_deleted_messages_are_a_number(golden: Golden, name: str) -> None:
     """Log and queues expire file by file, each by itself."""
     assert verified(golden(name), name).numbers["expired"] == 16
-
-
-def test_queues_in_rocksdb_are_named_and_left_alone(golden: Golden) -> None:
-    """No finding where nothing was looked at."""
-    report = verified(golden("b551-rockscq"))
-
-    assert report.findings == []
-    assert "RocksDB" in report.unverified
 
 
 class Store:

@@ -1,0 +1,78 @@
+"""
+Where a broker keeps what: which of its queues, transactions, index and timer messages are files, which are in RocksDB.
+
+A store does not record its settings, but its folders show them. That RocksDB's files lie in `consumequeue/` says
+neither that there are no queue files nor that RocksDB is what the broker reads: with double write both are there, and
+files are read unless `combineCQPreferCQType` says otherwise.
+"""
+
+from enum import StrEnum, unique
+from typing import NamedTuple
+
+from jobs.store.store import Store, StoredFile
+from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER, FileKind
+
+_CURRENT = "CURRENT"  # the file that makes a folder a database
+
+
+@unique
+class QueueStorage(StrEnum):
+    """Where the queues of a store are."""
+
+    NONE = "no queues"
+    FILES = "files"
+    ROCKSDB = "RocksDB"
+    BOTH = "files and RocksDB"
+
+
+class Features(NamedTuple):
+    """What a store's folders show of its broker's settings."""
+
+    queues: QueueStorage
+    queue_database: str | None  # its folder, below the root
+    other_database: str | None  # of index, timer and transactions: 5.4.0+, often without a row
+
+    @property
+    def setting(self) -> str | None:
+        """The broker's settings that make such queues, in its own words; None for plain files."""
+        separate = " useSeparateStorePathForRocksdbCQ=true" if self.queue_database == ROCKSDB_QUEUE_FOLDER else ""
+        if self.queues is QueueStorage.ROCKSDB:
+            return f"storeType=defaultRocksDB{separate}"
+        return f"rocksdbCQDoubleWriteEnable=true{separate}" if self.queues is QueueStorage.BOTH else None
+
+
+def features_of(store: Store) -> Features:
+    """Return what a store's folders show."""
+    database = rocksdb_queue_folder(store)
+    has_files = any(file.about.kind is not FileKind.CONSUME_QUEUE_EXT for file in store.queue_files)
+    if database is None:
+        queues = QueueStorage.FILES if has_files else QueueStorage.NONE
+    else:
+        queues = QueueStorage.BOTH if has_files else QueueStorage.ROCKSDB
+    return Features(queues, database, _database(store, ROCKSDB_STORE_FOLDER))
+
+
+def rocksdb_queue_folder(store: Store) -> str | None:
+    """Return the folder of the database that holds queues; of two, the one that was asked for by a switch."""
+    return _database(store, ROCKSDB_QUEUE_FOLDER) or _database(store, CONSUME_QUEUE_FOLDER)
+
+
+def every_queue_file(store: Store) -> tuple[StoredFile, ...]:
+    """
+    Return the files of all queues, with those that are in RocksDB alone as files of our own.
+
+    A queue that has files is read from them, as a broker with double write does. `FormatError` where the database is
+    not to be read.
+    """
+    if rocksdb_queue_folder(store) is None:
+        return store.queue_files
+    from jobs.store.rocksdb_queues import rocksdb_queues  # who reads files alone does not wait for numpy
+
+    stored = rocksdb_queues(store)
+    names = {(file.about.topic, file.about.queue_id) for file in store.queue_files}
+    alone = (file for file in stored.files if (file.about.topic, file.about.queue_id) not in names) if stored else ()
+    return (*store.queue_files, *alone)
+
+
+def _database(store: Store, folder: str) -> str | None:
+    return folder if any(file.about.path == f"{folder}/{_CURRENT}" for file in store.other_files) else None

@@ -1,0 +1,168 @@
+"""
+A RocksDB folder of a store, read as of one moment and never where it lies.
+
+Even a reader writes beside the database (its options, a log). So a folder is made elsewhere: links to the table files,
+which never change, and copies of what the broker may still write: the manifest, and the write-ahead log, whose rows
+belong to the database. Logs are copied before the manifest that names their tables: what is missing then is newer, not
+lost. A table that the broker merges away meanwhile makes the attempt fail; the next one takes what is there by then.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
+
+from jobs.storage.locations import is_local, join, local_path
+from jobs.storage.model import Storage
+from rmq_formats.errors import CorruptData, UnsupportedFormat
+from rmq_formats.store import is_rocksdb_name
+
+if TYPE_CHECKING:
+    from rocksdict import Options, Rdict
+
+INSTALL = "pip install 'rocketmq-lake[rocksdb]'"
+_ATTEMPTS = 3
+_AT_ONCE = 1 << 16  # rows
+_TABLE = ".sst"
+_LOG = ".log"
+_BLOCK = 1 << 23
+_OWN_LOGS = ("LOG", "LOCK")  # of the process that writes, of no use to a reader
+
+
+class Rows(NamedTuple):
+    """Some rows of a family that follow each other."""
+
+    keys: Sequence[bytes]
+    values: Sequence[bytes]
+
+
+class Database:
+    """An open database."""
+
+    def __init__(self, families: Mapping[str, "Rdict"], location: str) -> None:
+        """Take what was opened, family by family; *location* is named in what goes wrong."""
+        self._families = families
+        self._location = location
+
+    @property
+    def families(self) -> Sequence[str]:
+        """The names of the column families."""
+        return tuple(self._families)
+
+    def rows(self, family: str, at_once: int = _AT_ONCE) -> Iterator[Rows]:
+        """Yield the rows of a family in the order of their keys, some at a time; none of a family that is not there."""
+        found = self._families.get(family)
+        if found is None:
+            return
+        items = iter(found.items())
+        last: bytes | None = None
+        while some := list(islice(items, at_once)):
+            keys, values = zip(*some, strict=True)
+            last = keys[-1]
+            yield Rows(keys, values)
+        self._check_end(found, last)
+
+    def _check_end(self, family: "Rdict", last: bytes | None) -> None:
+        """Raise `CorruptData` where rows ended because the next one could not be read: items then just end."""
+        cursor = family.iter()
+        try:
+            if last is None:
+                cursor.seek_to_first()
+            else:
+                cursor.seek(last)
+                cursor.next()
+            cursor.status()
+        except Exception as error:  # rocksdict raises nothing more specific
+            raise CorruptData(_sentence(error), None, self._location) from error
+
+    def items(self, family: str) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows of a family one by one: for the small ones."""
+        for rows in self.rows(family):
+            yield from zip(rows.keys, rows.values, strict=True)
+
+
+@contextmanager
+def open_database(location: str, storage: Storage) -> Iterator[Database]:
+    """
+    Open the database in the folder at *location* for reading.
+
+    `UnsupportedFormat` where rocksdict is not installed, `CorruptData` where the folder is no database or a broken one.
+    """
+    try:
+        import rocksdict
+    except ImportError as error:
+        reason = f"a RocksDB database; to read it: {INSTALL}"
+        raise UnsupportedFormat(reason, None, location) from error
+    with TemporaryDirectory(prefix="rmq-lake-rocksdb-") as folder:
+        opened = _opened(location, storage, Path(folder))
+        try:
+            names = rocksdict.Rdict.list_cf(opened.path(), _raw())
+            yield Database({name: opened.get_column_family(name) for name in names}, location)
+        finally:
+            opened.close()
+
+
+def _opened(location: str, storage: Storage, folder: Path) -> "Rdict":
+    import rocksdict
+
+    attempt = 0
+    while True:
+        copy = folder / str(attempt)
+        copy.mkdir()
+        try:
+            _copy(location, storage, copy)
+            families = {name: _raw() for name in rocksdict.Rdict.list_cf(str(copy), _raw())}
+            read_only = rocksdict.AccessType.read_only(error_if_log_file_exist=False)
+            return rocksdict.Rdict(str(copy), _raw(), families, read_only)
+        except Exception as error:  # rocksdict raises nothing more specific
+            attempt += 1
+            if attempt == _ATTEMPTS:
+                raise CorruptData(_sentence(error, copy), None, location) from error
+
+
+def _raw() -> "Options":
+    from rocksdict import BlockBasedOptions, Options
+
+    tables = BlockBasedOptions()
+    tables.disable_cache()  # rows are read once; blocks of another copy of the same table would answer for this one
+    options = Options(raw_mode=True)
+    options.set_block_based_table_factory(tables)
+    return options
+
+
+def _copy(location: str, storage: Storage, copy: Path) -> None:
+    names = [name for name in _names(location, storage) if is_rocksdb_name(name) and name not in _OWN_LOGS]
+    tables = [name for name in names if name.endswith(_TABLE)]
+    others = [name for name in names if not name.endswith(_TABLE)]
+    for name in sorted(others, key=lambda name: not name.endswith(_LOG)):
+        with storage.open(join(location, name)) as reader:
+            (copy / name).write_bytes(reader.read(0, reader.size))
+    # Those that came while the others were copied are listed by the manifest, perhaps.
+    tables += [name for name in _names(location, storage) if name.endswith(_TABLE) and name not in tables]
+    for name in tables:
+        if is_local(location):
+            (copy / name).symlink_to(Path(local_path(location), name))
+        else:
+            _fetch(join(location, name), storage, copy / name)
+
+
+def _names(location: str, storage: Storage) -> list[str]:
+    """Return the names of the files that are in the folder itself; beside them may be a hundred thousand queues."""
+    if is_local(location):
+        return sorted(entry.name for entry in os.scandir(local_path(location)) if entry.is_file())
+    return [info.name for info in storage.list_files(location) if "/" not in info.name]
+
+
+def _fetch(location: str, storage: Storage, target: Path) -> None:
+    with storage.open(location) as reader, target.open("wb") as file:
+        for at in range(0, reader.size, _BLOCK):
+            file.write(reader.read(at, min(_BLOCK, reader.size - at)))
+
+
+def _sentence(error: Exception, copy: Path | None = None) -> str:
+    """Return the first line of what RocksDB says, without the folder that we made."""
+    text = str(error) or type(error).__name__
+    return " ".join(text.replace(f"{copy}/", "").split("  The file ")[0].split())

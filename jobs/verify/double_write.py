@@ -1,0 +1,150 @@
+"""
+Queues that a broker writes twice: what RocksDB and the files beside it have in common, and which side lacks what.
+
+Files are what such a broker reads; whoever wants to switch to RocksDB must know that it has every unit. RocksDB begins
+in the middle of the log when it was switched on late, which no start fills up, and ends early when it was switched off
+for a while, which the next start with both makes good. Where the two say different things, the log is right.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from jobs.store.features import QueueStorage, features_of
+from jobs.store.queue_files import StoredQueue, chunks, queues_of_files
+from jobs.store.rocksdb_queues import rocksdb_queues
+from jobs.store.store import Store
+from jobs.store.units import units_of
+from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
+
+_AT_ONCE = 1 << 16  # units
+_LITE_PREFIX = f"{LMQ_PREFIX}$"  # %LMQ%$parent$child: queues of LITE topics
+_NEVER = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class DoubleWrite:
+    """Both kinds of queues, compared unit by unit."""
+
+    files: int = 0  # units, without those of expired records
+    rocksdb: int = 0
+    first: int = 0  # units that RocksDB lacks before its first one of the queue
+    first_end: int = 0  # physical offset: the newest of those is before it
+    last: int = 0  # units that RocksDB lacks after its last one
+    last_start: int = _NEVER  # physical offset of the oldest of those
+    without_files: dict[QueueName, int] = field(default_factory=dict)  # units of queues that RocksDB alone has
+    different: int = 0
+    queues: list[QueueName] = field(default_factory=list)  # of which RocksDB has no unit at all
+    is_selective: bool = False
+
+    @property
+    def lacks(self) -> int:
+        """How many units of the files RocksDB does not have."""
+        return self.first + self.last
+
+    def sentence(self) -> str:
+        """Say in one line whether switching is safe."""
+        both = f"double write: files hold {self.files} units, RocksDB {self.rocksdb}"
+        if self.different:
+            return f"{both}; {self.different} differ: do not switch, the log is right (see the findings)"
+        if self.is_selective:
+            return f"{both}: only LITE topics are written twice (rocksdbCQSelectiveDoubleWriteEnable); do not switch"
+        parts = []
+        if self.first:
+            parts.append(f"RocksDB lacks {_units(self.first)} before offset {self.first_end}, which no start makes")
+        if self.last:
+            parts.append(f"RocksDB lacks {_units(self.last)} from offset {self.last_start} on, which a start makes")
+        if self.without_files:
+            lost = sum(self.without_files.values())
+            parts.append(f"files lack {_units(lost)} that RocksDB has (see the findings)")
+        if not parts:
+            return f"{both}, the same: switching to RocksDB is safe"
+        return f"{both}; {'; '.join(parts)}: {self._advice()}"
+
+    def _advice(self) -> str:
+        if self.first:
+            return f"do not switch before the log begins at {self.first_end} or later"
+        return "do not switch before a start with both" if self.last else "switching to RocksDB is safe"
+
+
+def compare_double_write(store: Store, file_queues: Mapping[QueueName, StoredQueue]) -> DoubleWrite | None:
+    """Return how both kinds compare; None where a store does not have both."""
+    if features_of(store).queues is not QueueStorage.BOTH:
+        return None
+    stored = rocksdb_queues(store)
+    if stored is None:
+        return None
+    result = DoubleWrite()
+    copies = {queue.name: queue for queue in queues_of_files(stored.files, store)}
+    plain = {
+        name: queue for name, queue in file_queues.items() if name.kind is QueueKind.PLAIN and not queue.in_rocksdb
+    }
+    for name, queue in plain.items():
+        _compare(result, queue, copies.get(name), store.start_offset)
+    result.is_selective = bool(result.queues) and _holds_lite_only(copies)
+    result.rocksdb = sum(copy.capacity - copy.start for copy in copies.values())
+    result.without_files = {
+        name: copy.capacity - copy.start for name, copy in copies.items() if _should_be_file(name, plain)
+    }
+    return result
+
+
+def _units(count: int) -> str:
+    return f"{count} unit" if count == 1 else f"{count} units"
+
+
+def _should_be_file(name: QueueName, plain: Mapping[QueueName, StoredQueue]) -> bool:
+    return name not in plain and not name.topic.startswith(LMQ_PREFIX)
+
+
+def _holds_lite_only(copies: Mapping[QueueName, StoredQueue]) -> bool:
+    lite = {name.topic.removeprefix(_LITE_PREFIX).partition("$")[0] for name in copies if _is_lite(name)}
+    return bool(lite) and all(_is_lite(name) or name.topic in lite for name in copies)
+
+
+def _is_lite(name: QueueName) -> bool:
+    return name.topic.startswith(_LITE_PREFIX)
+
+
+def _compare(result: DoubleWrite, queue: StoredQueue, copy: StoredQueue | None, log_start: int) -> None:
+    start, end = _live(queue, log_start)
+    result.files += end - start
+    if copy is None or copy.capacity == copy.start:
+        if end > start:
+            result.queues.append(queue.name)
+            _add_last(result, queue, start, end)
+        return
+    first, last = copy.start, copy.capacity
+    if start < first:
+        result.first += min(first, end) - start
+        newest = units_of(queue, min(first, end) - 1, min(first, end))[0]
+        result.first_end = max(result.first_end, int(newest["physical_offset"]) + int(newest["size"]))
+    _add_last(result, queue, max(last, start), end)
+    for low, high in chunks(max(start, first), min(end, last), _AT_ONCE):
+        result.different += int(np.count_nonzero(units_of(queue, low, high) != units_of(copy, low, high)))
+
+
+def _add_last(result: DoubleWrite, queue: StoredQueue, start: int, end: int) -> None:
+    if start < end:
+        result.last += end - start
+        result.last_start = min(result.last_start, int(units_of(queue, start, start + 1)["physical_offset"][0]))
+
+
+def _live(queue: StoredQueue, log_start: int) -> tuple[int, int]:
+    """Return the positions of a queue's units whose records are in the log; of both kinds the others may be deleted."""
+    end = queue.written_end()
+    low, high = queue.start, end
+    while low < high:
+        middle = (low + high) // 2
+        if int(units_of(queue, middle, middle + 1)["physical_offset"][0]) < log_start:
+            low = middle + 1
+        else:
+            high = middle
+    return low, end
+
+
+def unwritten_light_queues(report: DoubleWrite | None, missing: Mapping[QueueName, int]) -> Iterator[QueueName]:
+    """Yield the queues without units that selective double write is known to leave out: the broker says 0, too."""
+    if report is not None and report.is_selective:
+        yield from (name for name in missing if name.topic.startswith(LMQ_PREFIX) and not _is_lite(name))

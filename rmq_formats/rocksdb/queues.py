@@ -1,0 +1,113 @@
+"""
+Queues in RocksDB: a row for each unit, and rows of the first and last unit of each queue.
+
+A unit's key begins as its queue's others do and ends in its number, so the rows of one queue follow each other in the
+order of the queue. Rows of `min` are written when somebody asks for a queue's first unit: that they are missing, old,
+or (0, 0) is normal. Units go to disk at a flush or a clean stop: after a kill there may be none at all.
+"""
+
+from typing import NamedTuple
+
+from rmq_formats.consumequeue.unit import Unit
+from rmq_formats.errors import CorruptData
+from rmq_formats.layout import Buffer
+from rmq_formats.rocksdb.layout import BOUND_VALUE, DISPATCHED_VALUE, UNIT_VALUE
+
+UNIT_FAMILY = "default"
+BOUND_FAMILY = "offset"
+CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
+
+SEPARATOR = b"\x01"
+_NUMBER_SIZE = 8
+_MIN, _MAX = b"min", b"max"
+
+
+class QueuePrefix(NamedTuple):
+    """What the keys of a queue's units begin with."""
+
+    topic: str
+    queue_id: int
+
+    @property
+    def encoded(self) -> bytes:
+        """The bytes before a unit's number."""
+        return _head(self.topic) + self.queue_id.to_bytes(4, "big", signed=True) + SEPARATOR
+
+
+class QueueUnit(NamedTuple):
+    """One unit: what a queue file's unit says, its number, and the store time that files do not hold."""
+
+    queue: QueuePrefix
+    queue_offset: int
+    unit: Unit
+    store_timestamp: int
+
+
+class QueueBound(NamedTuple):
+    """The first or the last unit of a queue, as the broker noted it."""
+
+    queue: QueuePrefix
+    is_max: bool
+    physical_offset: int
+    queue_offset: int
+
+
+def encode_unit_key(queue: QueuePrefix, queue_offset: int) -> bytes:
+    """Return the key of a unit's row."""
+    return queue.encoded + queue_offset.to_bytes(_NUMBER_SIZE, "big", signed=True)
+
+
+def decode_prefix(prefix: bytes) -> QueuePrefix:
+    """Return the queue that a unit's key without its number names."""
+    topic, rest = _split_topic(prefix)
+    if len(rest) != 4 + len(SEPARATOR) or not rest.endswith(SEPARATOR):
+        reason = f"{prefix.hex()} begins no key of a unit"
+        raise CorruptData(reason)
+    return QueuePrefix(topic, int.from_bytes(rest[:4], "big", signed=True))
+
+
+def decode_unit_row(key: bytes, value: Buffer) -> QueueUnit:
+    """Return the unit that a row holds."""
+    queue = decode_prefix(key[:-_NUMBER_SIZE])
+    physical_offset, size, tags_code, store_timestamp = map(int, UNIT_VALUE.unpack(value))
+    number = int.from_bytes(key[-_NUMBER_SIZE:], "big", signed=True)
+    return QueueUnit(queue, number, Unit(physical_offset, size, tags_code), store_timestamp)
+
+
+def encode_bound_key(queue: QueuePrefix, *, is_max: bool) -> bytes:
+    """Return the key of the row of a queue's first or last unit."""
+    return _head(queue.topic) + (_MAX if is_max else _MIN) + SEPARATOR + queue.queue_id.to_bytes(4, "big", signed=True)
+
+
+def decode_bound_row(key: bytes, value: Buffer) -> QueueBound | int:
+    """Return a queue's first or last unit; of the checkpoint's row, where the last dispatched record ends."""
+    topic, rest = _split_topic(key)
+    kind, separator, queue_id = rest[:3], rest[3:4], rest[4:]
+    if kind not in {_MIN, _MAX} or separator != SEPARATOR or len(queue_id) != 4:  # noqa: PLR2004 - an i32
+        reason = f"{key.hex()} is no key of a queue's first or last unit"
+        raise CorruptData(reason)
+    if topic == CHECKPOINT_TOPIC and len(value) == DISPATCHED_VALUE.size:
+        (dispatched_end,) = map(int, DISPATCHED_VALUE.unpack(value))
+        return dispatched_end
+    physical_offset, queue_offset = map(int, BOUND_VALUE.unpack(value))
+    queue = QueuePrefix(topic, int.from_bytes(queue_id, "big", signed=True))
+    return QueueBound(queue, kind == _MAX, physical_offset, queue_offset)
+
+
+def _head(topic: str) -> bytes:
+    encoded = topic.encode()
+    return len(encoded).to_bytes(4, "big", signed=True) + SEPARATOR + encoded + SEPARATOR
+
+
+def _split_topic(key: bytes) -> tuple[str, bytes]:
+    """Return the topic that a key begins with, and what follows its separator."""
+    size = int.from_bytes(key[:4], "big", signed=True)
+    end = 4 + len(SEPARATOR) + size
+    if size < 0 or key[4:5] != SEPARATOR or key[end : end + 1] != SEPARATOR:
+        reason = f"{key.hex()} is no key that begins with a topic"
+        raise CorruptData(reason)
+    try:
+        return key[5:end].decode(), key[end + 1 :]
+    except UnicodeDecodeError as error:
+        reason = f"{key.hex()}: the topic is no UTF-8"
+        raise CorruptData(reason) from error

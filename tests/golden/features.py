@@ -1,0 +1,33 @@
+"""Stores of brokers of 5.x with switches that 4.x has not, each beside what the broker itself answered."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.golden import unpack_situation
+
+FEATURES = (
+    *("b533-cqdouble", "b540-cqcombine-rocksonly", "b551-configv2", "b551-cqdouble", "b551-cqdouble-later"),
+    *("b551-cqdouble-later-gap", "b551-indexrocks", "b551-lmq-rockscq", "b551-lmq-selective", "b551-rockscq-clean"),
+    *("b551-rockscq-killed", "b551-rockscq-separate", "b551-timerrocks", "b551-transrocks", "b551-transrocks-killed"),
+)
+
+
+class FeatureStore(NamedTuple):
+    """One store as the broker left it, and the broker's own answers."""
+
+    root: Path
+    expected: dict[str, Any]
+
+    @property
+    def before_stop(self) -> dict[str, Any]:
+        """What the broker answered just before its end."""
+        runs = self.expected.get("runs")
+        answers: dict[str, Any] = runs[-1] if runs else self.expected["beforeStop"]
+        return answers
+
+
+def unpack_feature(name: str, folder: Path) -> FeatureStore:
+    """Unpack a store into *folder*; it is a copy of the caller's own."""
+    place = unpack_situation(name, folder)
+    return FeatureStore(place / "store", json.loads((place / "EXPECT.json").read_text()))

@@ -1,0 +1,240 @@
+"""Databases of a broker, read as of one moment, without a byte written beside them."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.storage import AnyStorage
+from jobs.store import rocksdb
+from jobs.store.features import Features, QueueStorage, every_queue_file, features_of
+from jobs.store.queue_files import StoredQueue, stored_queues
+from jobs.store.rocksdb import open_database
+from jobs.store.rocksdb_queues import rocksdb_queues
+from jobs.store.store import list_store, with_queues_of_now
+from jobs.store.units import units_of as stored_units
+from rmq_formats.errors import CorruptData, FormatError, UnsupportedFormat
+from rmq_formats.rocksdb.queues import UNIT_FAMILY
+from tests.golden.features import FEATURES, unpack_feature
+from tests.support.stores import tree_state
+
+_SEPARATE = "consumequeue_rocksdb"
+_EXPECTED = {
+    "b533-cqdouble": (QueueStorage.BOTH, "consumequeue", None),
+    "b540-cqcombine-rocksonly": (QueueStorage.ROCKSDB, "consumequeue", "rocksdbstore"),
+    "b551-configv2": (QueueStorage.FILES, None, "rocksdbstore"),
+    "b551-cqdouble": (QueueStorage.BOTH, "consumequeue", "rocksdbstore"),
+    "b551-lmq-selective": (QueueStorage.BOTH, "consumequeue", "rocksdbstore"),
+    "b551-rockscq-clean": (QueueStorage.ROCKSDB, "consumequeue", "rocksdbstore"),
+    "b551-rockscq-killed": (QueueStorage.ROCKSDB, "consumequeue", "rocksdbstore"),
+    "b551-rockscq-separate": (QueueStorage.ROCKSDB, _SEPARATE, "rocksdbstore"),
+    "b551-transrocks": (QueueStorage.FILES, None, "rocksdbstore"),
+}
+
+# What the broker answered last before it wrote what is on the disk: the last of four runs came after the copy.
+_RUN = {"b551-cqdouble-later-gap": 2}
+# A clean stop of 5.5.1 checks transactions once more: half messages come again after the broker was asked.
+_AFTER_THE_ANSWER = {"RMQ_SYS_TRANS_HALF_TOPIC/0"}
+
+
+def units_of(queue: StoredQueue) -> list[list[int]]:
+    """Return a queue's units as the broker's answers have them."""
+    units = stored_units(queue, queue.start, queue.written_end())
+    return [[queue.start + number, *map(int, unit)] for number, unit in enumerate(units.tolist())]
+
+
+@pytest.mark.parametrize("name", sorted(_EXPECTED))
+def test_folders_show_where_the_queues_are(name: str, tmp_path: Path) -> None:
+    """RocksDB's files in `consumequeue/` do not mean that there are no others."""
+    store = list_store(str(unpack_feature(name, tmp_path).root))
+
+    assert features_of(store) == Features(*_EXPECTED[name])
+
+
+def test_the_setting_is_named_as_the_broker_has_it() -> None:
+    """What an operator looks for in a configuration."""
+    assert Features(QueueStorage.ROCKSDB, "consumequeue", None).setting == "storeType=defaultRocksDB"
+    assert Features(QueueStorage.BOTH, "consumequeue", None).setting == "rocksdbCQDoubleWriteEnable=true"
+    assert (
+        Features(QueueStorage.ROCKSDB, _SEPARATE, None).setting
+        == "storeType=defaultRocksDB useSeparateStorePathForRocksdbCQ=true"
+    )
+    assert Features(QueueStorage.FILES, None, None).setting is None
+
+
+@pytest.mark.parametrize("name", [name for name in FEATURES if not name.endswith("rockscq-killed")])
+def test_every_queue_has_the_units_that_the_broker_answered(name: str, tmp_path: Path) -> None:
+    """From files or from RocksDB: number, place, size and tags code of each."""
+    unpacked = unpack_feature(name, tmp_path)
+    runs = unpacked.expected.get("runs")
+    answers = runs[_RUN[name]] if runs else unpacked.before_stop
+    queues = {
+        f"{queue.name.topic}/{queue.name.queue_id}": queue for queue in stored_queues(list_store(str(unpacked.root)))
+    }
+
+    assert queues.keys() == answers["queues"].keys()
+    for queue, expected in answers["queues"].items():
+        found = units_of(queues[queue])
+        assert found == expected["units"] or (
+            queue in _AFTER_THE_ANSWER and found[: expected["max"]] == expected["units"]
+        )
+
+
+@pytest.mark.parametrize("name", ["b533-cqdouble", "b551-cqdouble", "b551-cqdouble-later"])
+def test_with_double_write_files_are_what_is_read(name: str, tmp_path: Path) -> None:
+    """As the broker does, unless it is told otherwise."""
+    store = list_store(str(unpack_feature(name, tmp_path).root))
+
+    assert every_queue_file(store) == store.queue_files
+    assert not any(queue.in_rocksdb for queue in stored_queues(store))
+
+
+def test_queues_that_rocksdb_alone_has_are_added_to_the_files(tmp_path: Path) -> None:
+    """LITE topics beside plain ones."""
+    queues = stored_queues(list_store(str(unpack_feature("b551-lmq-selective", tmp_path).root)))
+
+    assert {queue.name.topic: queue.in_rocksdb for queue in queues} == {
+        "%LMQ%$Lite$a": True,
+        "%LMQ%$Lite$b": True,
+        "Lite": False,
+        "Orders": False,
+    }
+
+
+def test_a_killed_broker_leaves_a_valid_database_without_rows(tmp_path: Path) -> None:
+    """Neither damage nor a lost queue: units were in memory."""
+    stored = rocksdb_queues(list_store(str(unpack_feature("b551-rockscq-killed", tmp_path).root)))
+
+    assert stored is not None
+    assert stored.files == ()
+    assert stored.dispatched_end is None
+
+
+def test_a_clean_stop_says_how_far_the_log_was_dispatched(tmp_path: Path) -> None:
+    """To its end."""
+    unpacked = unpack_feature("b551-rockscq-separate", tmp_path)
+    stored = rocksdb_queues(list_store(str(unpacked.root)))
+
+    assert stored is not None
+    assert stored.dispatched_end == unpacked.before_stop["maxPhyOffset"]
+    assert {f"{topic}/{queue_id}": bound.queue_offset + 1 for (topic, queue_id), bound in stored.bounds.items()} == {
+        name: queue["max"] for name, queue in unpacked.before_stop["queues"].items()
+    }
+
+
+def test_reading_writes_nothing_into_the_store(tmp_path: Path) -> None:
+    """Not even what a reader of RocksDB keeps for itself."""
+    root = unpack_feature("b551-rockscq-clean", tmp_path).root
+    before = tree_state(root)
+    rocksdb_queues(list_store(str(root)))
+
+    assert tree_state(root) == before
+
+
+def test_a_second_question_is_answered_from_memory_until_the_files_change(tmp_path: Path) -> None:
+    """A broker that runs flushes more units meanwhile."""
+    root = unpack_feature("b551-rockscq-killed", tmp_path / "before").root
+    later = unpack_feature("b551-rockscq-separate", tmp_path / "after").root
+    store = list_store(str(root))
+    first = rocksdb_queues(store)
+
+    assert rocksdb_queues(store) is first
+    shutil.rmtree(root / "consumequeue")
+    shutil.copytree(later / _SEPARATE, root / "consumequeue")
+    now = rocksdb_queues(with_queues_of_now(store))
+    assert now is not None
+    assert len(now.files) == 10
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_queue_is_one_file_however_its_rows_are_cut(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is bounded by the rows that are read at once."""
+    root = unpack_feature("b551-lmq-rockscq", tmp_path).root
+    monkeypatch.setattr(rocksdb.Database.rows, "__defaults__", (size,))
+    queues = stored_queues(list_store(str(root)))
+
+    assert len(queues) == 10
+    assert sum(queue.capacity - queue.start for queue in queues) == 200
+
+
+def test_a_damaged_table_is_a_sentence_with_the_folder(tmp_path: Path) -> None:
+    """RocksDB checks its own blocks."""
+    root = unpack_feature("b551-rockscq-clean", tmp_path).root
+    table = max((root / "consumequeue").glob("*.sst"), key=lambda path: path.stat().st_size)
+    content = bytearray(table.read_bytes())
+    content[100] ^= 0xFF
+    table.write_bytes(content)
+
+    with pytest.raises(CorruptData, match="checksum mismatch") as raised:
+        rocksdb_queues(list_store(str(root)))
+    assert str(raised.value).startswith(f"{root}/consumequeue: ")
+
+
+@pytest.mark.parametrize("lost", ["MANIFEST-*", "*.sst"])
+def test_a_lost_file_is_a_sentence_with_its_name_and_no_path_of_ours(lost: str, tmp_path: Path) -> None:
+    """Whoever reads it looks for the file in the store."""
+    root = unpack_feature("b551-rockscq-clean", tmp_path).root
+    for path in (root / "consumequeue").glob(lost):
+        path.unlink()
+
+    with pytest.raises(CorruptData, match=r"No such file or directory") as raised:
+        rocksdb_queues(list_store(str(root)))
+    assert "rmq-lake-rocksdb" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_without_rocksdict_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an extra of the package."""
+    root = unpack_feature("b551-rockscq-clean", tmp_path).root
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+
+    with pytest.raises(UnsupportedFormat, match=r"pip install 'rocketmq-lake\[rocksdb\]'") as raised:
+        rocksdb_queues(list_store(str(root)))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_table_that_is_merged_away_meanwhile_is_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that runs deletes files while we link them."""
+    folder = unpack_feature("b551-rockscq-clean", tmp_path).root / "consumequeue"
+    copy, calls = rocksdb._copy, []  # noqa: SLF001
+
+    def interrupted(location: str, storage: AnyStorage, target: Path) -> None:
+        copy(location, storage, target)
+        calls.append(target)
+        if len(calls) < 3:
+            next(target.glob("*.sst")).unlink()
+
+    monkeypatch.setattr(rocksdb, "_copy", interrupted)
+    with open_database(str(folder), AnyStorage()) as database:
+        rows = sum(len(rows.keys) for rows in database.rows(UNIT_FAMILY))
+    assert rows == 149
+    assert len(calls) == 3
+
+
+def test_a_database_elsewhere_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object store gives no links."""
+    folder = unpack_feature("b551-rockscq-separate", tmp_path).root / _SEPARATE
+    monkeypatch.setattr(rocksdb, "is_local", lambda _: False)
+    with open_database(str(folder), AnyStorage()) as database:
+        assert set(database.families) == {"default", "offset"}
+        assert len(list(database.items("none"))) == 0
+        assert len(list(database.items(UNIT_FAMILY))) == 138
+
+
+def test_no_folder_of_ours_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither after a success nor after a failure."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    folder = unpack_feature("b551-rockscq-separate", tmp_path).root / _SEPARATE
+    with open_database(str(folder), AnyStorage()):
+        pass
+    with pytest.raises(FormatError), open_database(str(tmp_path), AnyStorage()):
+        pass
+
+    assert list((tmp_path / "tmp").iterdir()) == []

@@ -1,0 +1,137 @@
+"""Queues in RocksDB, alone and beside files, compared with the log and with each other."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jobs.products.queues.settings import known_releases, queue_rules
+from jobs.store import queue_files
+from jobs.store.store import list_store
+from jobs.store.workers import OneByOne
+from jobs.verify.findings import PartReport
+from jobs.verify.queues import verify_queues
+from rmq_formats.broker_conf import BrokerConf
+from tests.golden.features import unpack_feature
+
+_QUEUES = "queues of RocksDBConsumeQueueStore"
+
+
+def verified(root: Path) -> PartReport:
+    """Verify the queues of a store of a 5.x broker."""
+    store = list_store(str(root))
+    return verify_queues(OneByOne(), store, queue_rules(store, known_releases(store, "5.5.1").value, BrokerConf()))
+
+
+@pytest.mark.parametrize(
+    ("name", "units"),
+    [
+        ("b540-cqcombine-rocksonly", 138),
+        ("b551-lmq-rockscq", 200),
+        ("b551-rockscq-clean", 149),
+        ("b551-rockscq-separate", 138),
+    ],
+)
+def test_a_healthy_store_has_every_unit_in_rocksdb(name: str, units: int, tmp_path: Path) -> None:
+    """Each is at its number and says what its record says."""
+    report = verified(unpack_feature(name, tmp_path).root)
+
+    assert report.findings == []
+    assert report.notes == []
+    assert report.numbers["matched"] == report.numbers["expected"] == units
+
+
+def test_after_a_kill_the_whole_log_is_still_to_be_dispatched(tmp_path: Path) -> None:
+    """No queue is missing, none was deleted."""
+    unpacked = unpack_feature("b551-rockscq-killed", tmp_path)
+    report = verified(unpacked.root)
+
+    assert report.findings == []
+    assert report.numbers["behind"] == unpacked.before_stop["maxPhyOffset"]
+    assert any("the next start makes every unit" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("name", ["b533-cqdouble", "b551-cqdouble"])
+def test_double_write_of_equal_sides_may_be_switched(name: str, tmp_path: Path) -> None:
+    """The broker said the same of both."""
+    report = verified(unpack_feature(name, tmp_path).root)
+
+    assert report.findings == []
+    assert [note.rpartition(": ")[2] for note in report.notes] == ["switching to RocksDB is safe"]
+
+
+def test_double_write_that_was_switched_on_late_lacks_the_first_units(tmp_path: Path) -> None:
+    """The broker's own answer from RocksDB begins later than that from files."""
+    unpacked = unpack_feature("b551-cqdouble-later", tmp_path)
+    answers = unpacked.before_stop
+    units = {kind: sum(len(queue["units"]) for queue in answers[kind].values()) for kind in ("queues", _QUEUES)}
+    (note,) = verified(unpacked.root).notes
+
+    assert units == {"queues": 126, _QUEUES: 125}
+    assert note == (
+        "double write: files hold 126 units, RocksDB 125; RocksDB lacks 1 unit before offset 317, which no start makes"
+        ": do not switch before the log begins at 317 or later"
+    )
+
+
+def test_double_write_that_was_off_for_a_while_lacks_the_last_units(tmp_path: Path) -> None:
+    """A start with both makes them: the broker's last run answered the same from either."""
+    unpacked = unpack_feature("b551-cqdouble-later-gap", tmp_path)
+    report = verified(unpacked.root)
+    before, last = unpacked.expected["runs"][1:3]
+    added = sum(queue["max"] - before["queues"][name]["max"] for name, queue in last["queues"].items())
+
+    assert report.findings == []
+    assert (
+        f"RocksDB lacks {added} units from offset {before['maxPhyOffset']} on, which a start makes" in report.notes[0]
+    )
+
+
+def test_units_that_differ_between_files_and_rocksdb_are_a_finding(tmp_path: Path) -> None:
+    """The one that disagrees with the log is named besides."""
+    root = unpack_feature("b551-cqdouble", tmp_path).root
+    file = root / "consumequeue" / "Orders" / "0" / ("0" * 20)
+    content = bytearray(file.read_bytes())
+    content[19] ^= 1
+    file.write_bytes(content)
+    report = verified(root)
+
+    assert [finding.kind for finding in report.findings] == ["wrong_tags_code", "double_write_differs"]
+    assert report.findings[1].found == "1 units"
+    assert "do not switch" in report.notes[0]
+
+
+def test_a_queue_that_only_rocksdb_has_is_missing_for_a_broker_that_reads_files(tmp_path: Path) -> None:
+    """Its folder was deleted; the broker's other copy still has the units."""
+    unpacked = unpack_feature("b551-cqdouble", tmp_path)
+    shutil.rmtree(unpacked.root / "consumequeue" / "Orders" / "0")
+    report = verified(unpacked.root)
+    units = len(unpacked.before_stop["queues"]["Orders/0"]["units"])
+
+    assert [(finding.kind, finding.file) for finding in report.findings] == [("missing_queue", "consumequeue/Orders/0")]
+    assert report.findings[0].expected == f"{units} units, which RocksDB has"
+    assert f"files lack {units} units that RocksDB has" in report.notes[0]
+
+
+def test_light_queues_that_selective_double_write_leaves_out_are_no_damage(tmp_path: Path) -> None:
+    """The broker itself answers that they are empty."""
+    unpacked = unpack_feature("b551-lmq-selective", tmp_path)
+    report = verified(unpacked.root)
+
+    assert report.findings == []
+    assert report.numbers["expected"] - report.numbers["matched"] == 80
+    assert report.notes[0].endswith("(rocksdbCQSelectiveDoubleWriteEnable); do not switch")
+    assert report.notes[1].startswith("80 units of 5 light queues are in no queue")
+
+
+def test_a_copy_that_an_executor_does_not_see_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue file that is deleted meanwhile is retention; our own copy cannot be."""
+    store = list_store(str(unpack_feature("b551-rockscq-clean", tmp_path).root))
+    queue = queue_files.stored_queues(store)[0]
+    monkeypatch.setattr(queue_files, "gethostname", lambda: "elsewhere")
+    lost = queue_files.StoredQueue(
+        queue.name, (queue.files[0]._replace(location=str(tmp_path / "none")),), in_rocksdb=True
+    )
+
+    with pytest.raises(OSError, match=r"not to be seen on elsewhere"):
+        lost.read(0, 1)

@@ -1,0 +1,218 @@
+"""Rows that brokers of 5.x keep in RocksDB, as real ones wrote them."""
+
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.consumequeue.unit import Unit
+from rmq_formats.errors import CorruptData, NeedMoreData
+from rmq_formats.indexfile.keys import KeyKind, typed_index_keys
+from rmq_formats.properties import UNIQ_KEY, parse_properties
+from rmq_formats.release import Release
+from rmq_formats.rocksdb.index import LAST_OFFSET_KEY, LAST_TIME_KEY, IndexRow, decode_index_row
+from rmq_formats.rocksdb.queues import (
+    CHECKPOINT_TOPIC,
+    QueueBound,
+    QueuePrefix,
+    QueueUnit,
+    decode_bound_row,
+    decode_prefix,
+    decode_unit_row,
+    encode_bound_key,
+    encode_unit_key,
+)
+from rmq_formats.rocksdb.timer import DELIVERED_KEY, SCANNED_KEY, decode_progress, decode_timer_row
+from rmq_formats.rocksdb.transactions import LAST_OFFSET_KEY as LAST_HALF_KEY
+from rmq_formats.rocksdb.transactions import OP_TOPIC, TRANS_OFFSET, PendingTransaction, decode_transaction_row
+from tests.golden.features import FeatureStore, unpack_feature
+from tests.support.stores import records_of, segments_of
+
+_RELEASE = Release.of("5.5.1")
+
+# Of a queue `Tx` of 5.5.1: its second unit, and the row of its last one.
+_UNIT = (
+    "00000002015478010000000001" + "0000000000000001",
+    "000000000000819300000164" + "0000000000000058000001a1fe972bb2",
+)
+_MAX = ("00000002015478016d61780100000000", "0000000000008193" + "0000000000000001")
+
+
+def rows_of(store: FeatureStore, family: str) -> dict[bytes, bytes]:
+    """Return what the broker said that it keeps."""
+    rows = store.before_stop["rocksdbstore"][family]
+    return {bytes.fromhex(key): bytes.fromhex(value) for key, value in rows}
+
+
+def messages_of(store: FeatureStore) -> dict[int, tuple[MessageRecord, dict[str, str]]]:
+    """Return the records of a store's log by their offsets, with their properties."""
+    return {
+        record.physical_offset: (record, parse_properties(record.properties_raw, _RELEASE.property_parser))
+        for record, _ in records_of(segments_of(store.root))
+    }
+
+
+def test_a_units_row_is_a_unit_of_a_file_and_the_store_time() -> None:
+    """And its key can be written again."""
+    key, value = map(bytes.fromhex, _UNIT)
+    queue = QueuePrefix("Tx", 0)
+
+    assert decode_unit_row(key, value) == QueueUnit(queue, 1, Unit(0x8193, 356, 88), 0x1A1FE972BB2)
+    assert encode_unit_key(queue, 1) == key
+    assert decode_prefix(queue.encoded) == queue
+
+
+@pytest.mark.parametrize("topic", ["", "T\x01x", "Тема", "%LMQ%$Lite$a"])
+def test_a_topic_may_hold_anything_for_its_length_is_known(topic: str) -> None:
+    """Also the separator."""
+    queue = QueuePrefix(topic, 1 << 20)
+
+    assert decode_prefix(queue.encoded) == queue
+    assert decode_bound_row(encode_bound_key(queue, is_max=False), bytes(16)) == QueueBound(queue, False, 0, 0)  # noqa: FBT003
+
+
+def test_a_row_of_max_names_the_last_unit() -> None:
+    """Not the number of the next message."""
+    key, value = map(bytes.fromhex, _MAX)
+
+    assert decode_bound_row(key, value) == QueueBound(QueuePrefix("Tx", 0), True, 0x8193, 1)  # noqa: FBT003
+    assert encode_bound_key(QueuePrefix("Tx", 0), is_max=True) == key
+
+
+def test_the_checkpoints_row_says_how_far_the_log_was_dispatched() -> None:
+    """It looks like the last unit of a queue, with half of the value."""
+    key = encode_bound_key(QueuePrefix(CHECKPOINT_TOPIC, 0), is_max=True)
+
+    assert decode_bound_row(key, (52145).to_bytes(8, "big")) == 52145
+    assert isinstance(decode_bound_row(key, bytes(16)), QueueBound)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"",
+        b"\xff\xff\xff\xff\x01",
+        bytes.fromhex("00000002025478010000000001"),
+        bytes.fromhex("00000002015478020000000001"),
+        bytes.fromhex("00000003015478010000000001"),
+        bytes.fromhex("000000020154ff010000000001"),
+        bytes.fromhex("00000002015478010000000002"),
+        bytes.fromhex("000000020154780100000000"),
+        bytes.fromhex("000000020154780100000000000001"),
+    ],
+)
+def test_a_key_of_other_bytes_is_no_queues(key: bytes) -> None:
+    """A length, separators, a number: all of it."""
+    with pytest.raises(CorruptData):
+        decode_prefix(key)
+
+
+@pytest.mark.parametrize("end", ["6d69640100000000", "6d61780200000000", "6d617801000000", "6d6178010000000000"])
+def test_a_row_that_is_neither_min_nor_max_is_no_bound(end: str) -> None:
+    """What a later release may add is not read as something else."""
+    with pytest.raises(CorruptData):
+        decode_bound_row(bytes.fromhex("0000000201547801" + end), bytes(16))
+
+
+def test_a_value_that_is_too_short_is_said_to_be() -> None:
+    """Of any kind of row."""
+    key, value = map(bytes.fromhex, _UNIT)
+    with pytest.raises(NeedMoreData):
+        decode_unit_row(key, value[:-1])
+
+
+def test_every_index_row_is_a_key_of_the_message_it_names(tmp_path: Path) -> None:
+    """All keys, tags and unique keys of all messages, a key that a message has twice once."""
+    store = unpack_feature("b551-indexrocks", tmp_path)
+    rows = rows_of(store, "default")
+    messages = messages_of(store)
+    progress = {name: decode_progress(rows.pop(name)) for name in (LAST_OFFSET_KEY, LAST_TIME_KEY)}
+    found = [decode_index_row(*row) for row in rows.items()]
+    expected = {
+        (key.kind, key.topic, key.key, record.physical_offset)
+        for record, _ in messages.values()
+        for key in typed_index_keys(record, _RELEASE)
+    }
+
+    assert {(row.kind, row.topic, row.key, row.physical_offset) for row in found} == expected
+    assert len(found) == len(expected)
+    for row in found:
+        record, properties = messages[row.physical_offset]
+        assert row.store_timestamp == record.store_timestamp
+        assert row.hour_ms == record.store_timestamp // 3_600_000 * 3_600_000
+        assert row.unique_key == properties[UNIQ_KEY]
+    newest = max(messages)
+    assert progress == {LAST_OFFSET_KEY: newest, LAST_TIME_KEY: messages[newest][0].store_timestamp}
+
+
+def test_a_key_with_the_separator_is_split_from_both_ends() -> None:
+    """Nothing is escaped."""
+    key = bytes(8) + b"@T@K@a@b@U1@" + (7).to_bytes(8, "big")
+
+    assert decode_index_row(key, (5).to_bytes(8, "big")) == IndexRow(0, "T", KeyKind.KEY, "a@b", "U1", 7, 5)
+
+
+@pytest.mark.parametrize("text", [b"", b"@", b"T@K@a@U1@", b"@T@K@a@U1", b"@T@X@a@U1@", b"@T@K@a@", b"@T@U@@"])
+def test_other_bytes_are_no_index_row(text: bytes) -> None:
+    """Rather than a row with a wrong key."""
+    with pytest.raises(CorruptData):
+        decode_index_row(bytes(8) + text + bytes(8), bytes(8))
+
+
+def test_pending_transactions_are_the_half_messages_that_no_op_message_names(tmp_path: Path) -> None:
+    """What the rows say can be read from the log alone."""
+    store = unpack_feature("b551-transrocks", tmp_path)
+    rows = rows_of(store, "trans")
+    messages = messages_of(store)
+    last = decode_progress(rows.pop(LAST_HALF_KEY))
+    ended = {int(properties[TRANS_OFFSET]) for record, properties in messages.values() if record.topic == OP_TOPIC}
+    halves = {offset: properties for offset, (record, properties) in messages.items() if "TRANS_HALF" in record.topic}
+    pending = [decode_transaction_row(*row) for row in rows.items()]
+
+    assert {one.physical_offset for one in pending} == halves.keys() - ended - {
+        offset for offset, (record, _) in messages.items() if record.topic == OP_TOPIC
+    }
+    assert last == max(one.physical_offset for one in pending)
+    for one in pending:
+        assert one.topic == halves[one.physical_offset]["REAL_TOPIC"]
+        assert one.transaction_id == halves[one.physical_offset][UNIQ_KEY]
+        assert one.size == messages[one.physical_offset][0].total_size
+        assert one.check_times == 0
+
+
+def test_a_transactions_topic_may_hold_the_separator() -> None:
+    """Its id does not."""
+    row = decode_transaction_row(bytes(8) + b"@a@b@id", bytes(8))
+
+    assert row == PendingTransaction(0, "a@b", "id", 0, 0)
+
+
+@pytest.mark.parametrize("key", [b"", bytes(8) + b"@only", bytes(8) + b"xa@id"])
+def test_other_bytes_are_no_transaction(key: bytes) -> None:
+    """Two separators, at least."""
+    with pytest.raises(CorruptData):
+        decode_transaction_row(key, bytes(8))
+
+
+def test_a_timers_row_leads_to_the_record_that_waits(tmp_path: Path) -> None:
+    """Under its unique key, at its time rounded down, which is the time that the producer asked for."""
+    store = unpack_feature("b551-timerrocks", tmp_path)
+    rows = rows_of(store, "timer")
+    messages = messages_of(store)
+    delivered, scanned = (decode_progress(rows.pop(name)) for name in (DELIVERED_KEY, SCANNED_KEY))
+    waiting = [decode_timer_row(*row) for row in rows.items()]
+
+    assert len(waiting) == 26
+    assert sum(row.delivery_ms >= delivered for row in waiting) == 21
+    assert scanned == sum(record.topic == "rmq_sys_wheel_timer" for record, _ in messages.values())
+    for row in waiting:
+        record, properties = messages[row.physical_offset]
+        assert (record.topic, record.total_size) == ("rmq_sys_wheel_timer", row.size)
+        assert properties[UNIQ_KEY] == row.unique_key
+        assert int(properties["TIMER_OUT_MS"]) // 1000 * 1000 == row.delivery_ms
+
+
+def test_a_time_alone_is_no_timers_key() -> None:
+    """A message has a unique key."""
+    with pytest.raises(CorruptData):
+        decode_timer_row(bytes(8), bytes(12))
