@@ -135,7 +135,7 @@ class StoreSource:
 
     @property
     def knows_topics(self) -> bool:
-        """Whether the broker's table of topics is there: in RocksDB it is not read."""
+        """Whether the broker's table of topics is there, or no queue is unknown."""
         return self.reader.has_topic_config or self.reader.why_not_in_rocksdb is None
 
     def has_topic(self, topic: str) -> bool:
