@@ -1,8 +1,9 @@
 """
-Progress of long work on standard error: one live line in a terminal, one plain line per interval elsewhere.
+Progress of long work on standard error.
 
-Nothing is shown in the first two seconds. What is done is asked for by a thread, of Spark's own status: the work itself
-is not slowed and knows nothing of it.
+In a terminal it is one live line, from the first moment on; elsewhere a plain line every ten seconds. Whoever works in
+this process says itself how far it is (`Progress`); of work elsewhere a thread asks (`shown`), so that it is not
+slowed. How long it still takes is computed from bytes, where bytes are counted.
 """
 
 import os
@@ -11,48 +12,51 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import NamedTuple, TextIO
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import click
-from pyspark.sql import SparkSession
 
 from jobs.console.log import say
 
-QUIET_SECONDS = 2.0
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _LIVE_INTERVAL = 0.25
 _PLAIN_INTERVAL = 10.0
 _MIB = 1 << 20
+_FEW = 10 * _MIB  # bytes: fewer have a decimal
+BYTES = "bytes"
+
+_announced: set[str] = set()
 
 
 class Work(NamedTuple):
     """What takes long, and how it is measured."""
 
     label: str
-    total: int
-    bytes: int = 0  # in all
-    unit: str = "ranges"
+    total: int = 0  # 0: not known
+    unit: str = BYTES
+    tasks: int = 0  # that Spark divides it into, where that is not the total
 
 
-class _Display:
+class Progress:
     """One line, rewritten or written again."""
 
-    def __init__(self, work: Work, stream: TextIO) -> None:
-        self._work = work
-        self._stream = stream
-        self._live = stream.isatty() and os.environ.get("TERM") != "dumb"
+    def __init__(self, work: Work, stream: TextIO | None = None) -> None:
+        """Show at once in a terminal what begins."""
+        self.work = work
+        self._stream = stream or sys.stderr
+        self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._quiet = _is_quiet()
         self._began = monotonic()
-        self._next = self._began + (QUIET_SECONDS if self._live else _PLAIN_INTERVAL)
+        self._next = self._began + (0 if self._live else _PLAIN_INTERVAL)
         self._shown = False
+        self.show(0)
 
-    @property
-    def interval(self) -> float:
-        """Seconds between two looks."""
-        return _LIVE_INTERVAL
-
-    def show(self, done: int, messages: int) -> None:
+    def show(self, done: int, messages: int = 0) -> None:
         """Show how far the work is, if it is time to."""
         now = monotonic()
-        if now < self._next:
+        if self._quiet or now < self._next:
             return
         self._next = now + (_LIVE_INTERVAL if self._live else _PLAIN_INTERVAL)
         text = self.line(done, messages, now - self._began)
@@ -61,19 +65,25 @@ class _Display:
             self._stream.flush()
         else:
             seconds = round(now - self._began, 3)
-            say(text, done=done, total=self._work.total, unit=self._work.unit, messages=messages, seconds=seconds)
+            say(text, done=done, total=self.work.total, unit=self.work.unit, messages=messages, seconds=seconds)
         self._shown = True
 
     def line(self, done: int, messages: int, seconds: float) -> str:
         """Return how much is done, the speed, and what is left."""
-        work = self._work
-        parts = [f"{work.label}: {done}/{work.total} {work.unit}"]
+        work = self.work
+        if not work.total and not done:
+            return f"{work.label} …"
+        if work.unit == BYTES:
+            of_total = f" of {_mib(work.total)}" if work.total else ""
+            parts = [f"{work.label}: {_mib(done)}{of_total} MiB"]
+        else:
+            parts = [f"{work.label}: {done} of {work.total} {work.unit}"]
         if messages:
             parts.append(f"{messages:,} messages")
-        if work.bytes and done and seconds > 0:
-            parts.append(f"{work.bytes * done / max(work.total, 1) / seconds / _MIB:.0f} MB/s")
+        if work.unit == BYTES and done and seconds > 0:
+            parts.append(f"{_mib(done / seconds)} MiB/s")
         if 0 < done < work.total:
-            parts.append(f"about {seconds / done * (work.total - done):.0f} s left")
+            parts.append(f"about {seconds / done * (work.total - done):,.0f} s left")
         return " · ".join(parts)
 
     def close(self) -> None:
@@ -83,14 +93,19 @@ class _Display:
             self._stream.flush()
 
 
+def _mib(size: float) -> str:
+    return f"{size / _MIB:,.{1 if size < _FEW else 0}f}"
+
+
 def _is_quiet() -> bool:
     command = click.get_current_context(silent=True)
     return command is not None and bool(command.params.get("quiet"))
 
 
-def announce(message: str) -> None:
-    """Say what is about to take long, unless the command was told to be quiet."""
-    if not _is_quiet():
+def announce_once(message: str) -> None:
+    """Say what is about to take long, once a process, unless the command was asked to be quiet."""
+    if message not in _announced and not _is_quiet():
+        _announced.add(message)
         say(message)
 
 
@@ -99,17 +114,17 @@ def _none() -> int:
 
 
 @contextmanager
-def shown(work: Work, done: Callable[[], int], messages: Callable[[], int] = _none) -> Iterator[None]:
-    """Show the progress of the block, how much of its *work* is *done*, unless the command was told to be quiet."""
+def shown(work: Work, done: Callable[[], int] = _none, messages: Callable[[], int] = _none) -> Iterator[None]:
+    """Show the progress of the block, how much of its *work* is *done*, unless the command was asked to be quiet."""
     if _is_quiet():
         yield
         return
-    display = _Display(work, sys.stderr)
+    progress = Progress(work)
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(display.interval):
-            display.show(done(), messages())
+        while not over.wait(_LIVE_INTERVAL):
+            progress.show(done(), messages())
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -118,26 +133,29 @@ def shown(work: Work, done: Callable[[], int], messages: Callable[[], int] = _no
     finally:
         over.set()
         watcher.join()
-        display.close()
+        progress.close()
 
 
 @contextmanager
-def of_spark_job(spark: SparkSession, work: Work, messages: Callable[[], int] = _none) -> Iterator[None]:
-    """Show the progress of the Spark jobs that the block starts; each range, or other unit, is a task."""
+def of_spark_job(
+    spark: "SparkSession", work: Work, done: Callable[[], int] = _none, messages: Callable[[], int] = _none
+) -> Iterator[None]:
+    """Show the progress of the Spark jobs that the block starts: what is *done*, or at least what ended tasks did."""
     context = spark.sparkContext
     group = f"rmq-lake {work.label} {id(object())}"
     context.setJobGroup(group, work.label, interruptOnCancel=True)
     tracker = context.statusTracker()
+    tasks = work.tasks or work.total
 
-    def done() -> int:
-        finished = 0
+    def so_far() -> int:
+        ended = 0
         for job in tracker.getJobIdsForGroup(group):
             info = tracker.getJobInfo(job)
             stages = [tracker.getStageInfo(stage) for stage in info.stageIds] if info else []
-            finished += sum(stage.numCompletedTasks for stage in stages if stage)
-        return min(finished, work.total)
+            ended += sum(stage.numCompletedTasks for stage in stages if stage)
+        return max(min(ended, tasks) * work.total // max(tasks, 1), min(done(), work.total))
 
-    with shown(work, done, messages):
+    with shown(work, so_far, messages):
         yield
     # Not after an error: whoever interrupts a call to the JVM shall not wait for another one.
     context.setJobGroup("rmq-lake", "")

@@ -18,6 +18,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from jobs.console.log import JsonLines, say
+from jobs.console.progress import Work, shown
 from jobs.launch import spark, workers_python
 from jobs.launch.class_archive import Recording
 from jobs.storage.hadoop_settings import file_system_settings
@@ -102,9 +103,12 @@ def spark_session(
     compute, not only schedule; *half* leaves the other half of this machine's cores alone, unless the user has said
     which master to use. A driver that spark-submit itself started has its JVM already.
     """
-    if _starting:
-        return _made_active(_starting.pop().result())
-    _start(app_name, joins=joins, spark_options=spark_options, record_classes=record_classes, half=half)
+    if _jvms and not _starting:
+        return SparkSession.builder.appName(app_name).getOrCreate()
+    with shown(Work("rmq-lake: starting Spark")):
+        if _starting:
+            return _made_active(_starting.pop().result())
+        _start(app_name, joins=joins, spark_options=spark_options, record_classes=record_classes, half=half)
     return SparkSession.builder.appName(app_name).getOrCreate()
 
 

@@ -7,6 +7,7 @@ end: where one ends, the next must begin. One that does not is thrown away and r
 one that the piece before it covers is dropped. Any cut gives the same records.
 """
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
@@ -14,9 +15,10 @@ from typing import Generic, NamedTuple, TypeVar
 from pyspark import Accumulator, TaskContext
 from pyspark.sql import SparkSession
 
-from jobs.console.progress import Work, announce, of_spark_job
+from jobs.console.progress import Work, announce_once, of_spark_job
 from jobs.store.range_reader import RangeReader, Seen
 from jobs.store.ranges import Range
+from jobs.store.tally import Tally
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.compiled import IS_FIRST_USE
@@ -48,10 +50,14 @@ def run_ranges(
     """
     size = sum(range_.end - range_.start for range_ in ranges)
     if IS_FIRST_USE and (spark.sparkContext.master or "").startswith("local"):
-        announce("rmq-lake: compiling what reads the log, once …")
+        announce_once("rmq-lake: compiling what reads the log, once …")
     records = spark.sparkContext.accumulator(0)
-    with of_spark_job(spark, Work(label, len(ranges), size), lambda: records.value):
-        return chained(ranges, lambda some: _run(spark, some, task, records), discard)
+    with Tally.of(len(ranges)) as tally:
+        work = Work(label, size, tasks=len(ranges))
+        with of_spark_job(spark, work, lambda: tally.sums()[0], lambda: max(records.value, tally.sums()[1])):
+            return chained(
+                ranges, lambda some: _run(spark, some, task, records, tally if some is ranges else None), discard
+            )
 
 
 def chained(
@@ -99,16 +105,21 @@ def _boundary(accepted: Sequence[Outcome[T]], range_: Range) -> int:
     return accepted[-1].seen.next if same_segment else range_.start_offset
 
 
-def _run(spark: SparkSession, ranges: Sequence[Range], task: Task[T], records: Accumulator[int]) -> list[Outcome[T]]:
+def _run(
+    spark: SparkSession, ranges: Sequence[Range], task: Task[T], records: Accumulator[int], tally: Tally | None
+) -> list[Outcome[T]]:
     if not ranges:
         return []
 
-    def work(part: Iterable[Range]) -> Iterator[Outcome[T] | FormatError | OSError]:
-        for range_ in part:
+    def work(part: Iterable[tuple[int, Range]]) -> Iterator[Outcome[T] | FormatError | OSError]:
+        for number, range_ in part:
             try:
-                outcome = run_range(range_, task)
-                records.add(outcome.seen.records)
-                yield outcome
+                reader = RangeReader(range_)
+                pieces = reader.pieces() if tally is None else tally.noted(number, range_, reader.pieces())
+                payload = task(range_, pieces)
+                records.add(reader.seen.records)
+                yield Outcome(range_, reader.seen, payload)
+                spare_collector()
             except (FormatError, OSError) as error:
                 context = TaskContext.get()
                 if context is not None and context.attemptNumber() == 0:
@@ -116,11 +127,26 @@ def _run(spark: SparkSession, ranges: Sequence[Range], task: Task[T], records: A
                 yield error  # as it is: a failed job would wrap it in pages of traces
 
     outcomes: list[Outcome[T]] = []
-    for result in spark.sparkContext.parallelize(ranges, len(ranges)).mapPartitions(work).collect():
+    for result in spark.sparkContext.parallelize(list(enumerate(ranges)), len(ranges)).mapPartitions(work).collect():
         if isinstance(result, FormatError | OSError):
             raise result
         outcomes.append(result)
     return outcomes
+
+
+_spared: list[bool] = []  # one, once this worker has done a task
+
+
+def spare_collector() -> None:
+    """
+    Have Python's collector pass over what is here after a worker's first task: modules and compiled code.
+
+    Spark collects after each task, and went through 180,000 objects that nobody ever lets go of.
+    """
+    if not _spared:
+        _spared.append(True)
+        gc.collect()
+        gc.freeze()
 
 
 def run_range(range_: Range, task: Task[T]) -> Outcome[T]:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from jobs.console.progress import Work, of_spark_job
 from jobs.launch.session import await_workers, hadoop_options
-from jobs.store.chain import Outcome, Task, chained, run_range, run_ranges
+from jobs.store.chain import Outcome, Task, chained, run_range, run_ranges, spare_collector
 from jobs.store.executor_view import seen_by_executors, unseen
 from jobs.store.ranges import Range
 from jobs.store.store import Segment
@@ -38,8 +38,8 @@ class Workers(Protocol):
         """Run *task* on ranges of the log, and give those that chain."""
         ...
 
-    def map(self, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:
-        """Run *task* on each item."""
+    def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
+        """Run *task* on each item; *label* says what that does."""
         ...
 
     def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
@@ -60,8 +60,9 @@ class OneByOne:
         """Run *task* on one range after the other."""
         return chained(ranges, lambda some: [run_range(range_, task) for range_ in some], discard)
 
-    def map(self, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:
+    def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
         """Run *task* on one item after the other."""
+        del label
         return [task(item) for item in items]
 
     def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
@@ -93,7 +94,7 @@ class SparkWorkers:
         await_workers()
         return run_ranges(self.spark, ranges, task, discard)
 
-    def map(self, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:
+    def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
         """Run *task* on items side by side."""
         if not items:
             return []
@@ -102,6 +103,7 @@ class SparkWorkers:
             for item in part:
                 try:
                     yield task(item)
+                    spare_collector()
                 except (FormatError, OSError) as error:
                     context = TaskContext.get()
                     if context is not None and context.attemptNumber() == 0:
@@ -109,7 +111,7 @@ class SparkWorkers:
                     yield error
 
         results: list[Result] = []
-        with of_spark_job(self.spark, Work("working", len(items), unit="parts")):
+        with of_spark_job(self.spark, Work(label, len(items), "parts")):
             outcomes = self.spark.sparkContext.parallelize(items, len(items)).mapPartitions(work).collect()
         for result in outcomes:
             if isinstance(result, FormatError | OSError):

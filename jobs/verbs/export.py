@@ -200,7 +200,7 @@ def _write(
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.parts-", dir=out.parent.absolute()) as folder:
         written = frame.mapInArrow(PartWriter(Path(folder), kind, release), PART_COLUMNS)
-        with of_spark_job(spark, Work("exporting", written.rdd.getNumPartitions(), unit="parts")):
+        with of_spark_job(spark, Work("exporting", written.rdd.getNumPartitions(), "parts")):
             rows = written.collect()
         parts = sorted(Part(row.number, row.name, row.messages) for row in rows)
         return sum(part.messages for part in parts), merge(parts, Path(folder), kind, out)

@@ -1,9 +1,8 @@
 """`query`: find messages as mqadmin does, with the broker down: in a store or in a lake, without a JVM."""
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -13,8 +12,10 @@ import click
 from jobs.command.configuration import config_option
 from jobs.command.options import STORED, WRITTEN, PathListType, ZoneType, bundled, json_option, quiet_option
 from jobs.console.exit_codes import ExitCode
+from jobs.console.progress import Progress as ProgressLine
+from jobs.console.progress import Work
 from jobs.query import lookups, reasons
-from jobs.query.log_search import Progress, silent
+from jobs.query.log_search import silent
 from jobs.query.lookups import KEY_LIMIT, Window
 from jobs.query.mqadmin.charsets import decode_as_java
 from jobs.query.output import Printer
@@ -25,8 +26,6 @@ from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release
 
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
-_MEBIBYTE = 1 << 20
-_PROGRESS_SECONDS = 5.0
 
 
 class Place(NamedTuple):
@@ -128,34 +127,24 @@ def _opened(place: Place) -> Iterator[tuple[Source, str | None]]:
         return
     from jobs.query.open_store import open_store
 
-    with open_store(place, _progress(place)) as opened:
+    searched = _Searched()
+    with closing(searched), open_store(place, silent if place.quiet else searched) as opened:
         yield opened
 
 
-def _progress(place: Place) -> Progress:
-    return silent if place.quiet else _ProgressLine()
-
-
-class _ProgressLine:
-    """One line on standard error every few seconds; on a terminal one that moves."""
+class _Searched:
+    """The progress of a search through the log."""
 
     def __init__(self) -> None:
-        self._started = self._shown = time.monotonic()
+        self._line: ProgressLine | None = None
 
     def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        is_terminal = sys.stderr.isatty()
-        if now - self._shown < (0.2 if is_terminal else _PROGRESS_SECONDS):
-            return
-        self._shown = now
-        rate = done / (now - self._started)
-        text = (
-            f"searched {done // _MEBIBYTE} of {total // _MEBIBYTE} MiB of the log, {rate / 1e6:.0f} MB/s, "
-            f"{(total - done) / rate:.0f} s left"
-        )
-        click.echo(f"\r{text}\033[K" if is_terminal else text, err=True, nl=not is_terminal)
-        if is_terminal and done >= total:
-            click.echo(err=True)
+        self._line = self._line or ProgressLine(Work("searching the log", total))
+        self._line.show(done)
+
+    def close(self) -> None:
+        if self._line is not None:
+            self._line.close()
 
 
 _EPILOG = """\

@@ -109,9 +109,9 @@ class LogWatch:
             self.checks = [outcome.payload.check for outcome in watched]
         return [Outcome(outcome.range, outcome.seen, outcome.payload.payload) for outcome in watched]
 
-    def map(self, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:
+    def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
         """Run *task* on each item."""
-        return self._workers.map(items, task)
+        return self._workers.map(items, task, label)
 
     def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
         """Return the segments that the driver sees and those who work do not."""

@@ -1,12 +1,13 @@
 """What is said while something takes long."""
 
 import time
+from io import StringIO
 
 import click
 import pytest
 
 from jobs.console import progress
-from jobs.console.progress import Work, announce, shown
+from jobs.console.progress import Work, announce_once, shown
 
 
 @pytest.fixture(autouse=True)
@@ -17,8 +18,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def work(done: int = 3) -> None:
-    """Take a while, with *done* of four parts done."""
-    with shown(Work("reading", 4, 8 << 20), lambda: done):
+    """Take a while, with *done* of eight MiB done."""
+    with shown(Work("reading", 8 << 20), lambda: done << 20):
         time.sleep(0.2)
 
 
@@ -27,24 +28,24 @@ def test_progress_says_how_much_is_done_how_fast_and_what_is_left(capsys: pytest
     work()
 
     lines = capsys.readouterr().err.splitlines()
-    assert all(line.startswith("reading: 3/4 ranges · ") for line in lines)
-    assert all(" MB/s · about " in line and line.endswith(" s left") for line in lines)
+    assert all(line.startswith("reading: 3.0 of 8.0 MiB · ") for line in lines)
+    assert all(" MiB/s · about " in line and line.endswith(" s left") for line in lines)
     assert lines
 
 
 def test_messages_are_counted_where_somebody_counts_them(capsys: pytest.CaptureFixture[str]) -> None:
     """Of Spark's ranges each one that is done tells how many it had."""
-    with shown(Work("reading", 4, 8 << 20), lambda: 1, lambda: 1234567):
+    with shown(Work("reading", 4, "parts"), lambda: 1, lambda: 1234567):
         time.sleep(0.2)
 
-    assert "reading: 1/4 ranges · 1,234,567 messages · " in capsys.readouterr().err.splitlines()[0]
+    assert "reading: 1 of 4 parts · 1,234,567 messages · " in capsys.readouterr().err.splitlines()[0]
 
 
 def test_nothing_is_said_of_a_speed_that_is_not_known_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    """`0 MB/s` would be wrong as long as the first part is at work."""
+    """`0 MiB/s` would be wrong as long as the first part is at work."""
     work(done=0)
 
-    assert {"reading: 0/4 ranges"} == set(capsys.readouterr().err.splitlines())
+    assert {"reading: 0.0 of 8.0 MiB"} == set(capsys.readouterr().err.splitlines())
 
 
 def test_a_quiet_command_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,7 +53,25 @@ def test_a_quiet_command_shows_no_progress(capsys: pytest.CaptureFixture[str]) -
     ctx = click.Context(click.Command("ingest"))
     ctx.params["quiet"] = True
     with ctx:
-        announce("compiling, once …")
+        announce_once("compiling, once …")
         work()
 
     assert "" == capsys.readouterr().err
+
+
+def test_what_is_made_once_is_announced_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """A verb that reads the log three times compiles it once."""
+    for _ in range(3):
+        announce_once("compiling for this test, once …")
+
+    assert ["compiling for this test, once …"] == capsys.readouterr().err.splitlines()
+
+
+def test_a_terminal_sees_at_once_what_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after two seconds: a start without a word looks like a hang."""
+    terminal = StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    progress.Progress(Work("starting Spark"), terminal)
+
+    assert "starting Spark …" in terminal.getvalue()

@@ -146,7 +146,7 @@ def _terminated(*arguments: str) -> Seen:
         text = ""
         for line in process.stderr:
             text += line
-            if "ranges" in line:
+            if " MiB" in line:
                 process.send_signal(signal.SIGTERM)
     return Seen(process.returncode, text, process.pid)
 

@@ -335,8 +335,9 @@ class Reshuffled:
         done = {range_: self._worker.ranges([range_], task, discard)[0] for range_ in [*order, *order[:2]]}
         return [done[range_] for range_ in ranges]
 
-    def map(self, items: Sequence[Item], task: Callable[[Item], T]) -> list[T]:
+    def map(self, items: Sequence[Item], task: Callable[[Item], T], label: str = "") -> list[T]:
         """Run items in any order, each twice."""
+        del label
         order = list(range(len(items))) * 2
         self._chance.shuffle(order)
         done = {number: task(items[number]) for number in order}
