@@ -30,8 +30,9 @@ from jobs.lake.runs import (
     sweep,
     thinned,
     unfinished,
+    written_tables,
 )
-from jobs.lake.superseded import Superseded
+from jobs.lake.superseded import Superseded, refuse_vectors
 from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE
 from jobs.lake.upkeep import keep_up
@@ -71,6 +72,7 @@ def ingest(request: Request, workers: Workers | None = None) -> Summary:
 
 def _ingest(request: Request, workers: Workers, clock: Clock) -> Summary:
     lake = Lake(normalise(request.lake), workers.options)
+    wholeness.refuse_unsupported(lake, written_tables())
     clock.lap("session")
     care = request.care.shared_by(workers.width) if request.care else None
     store = list_store(request.store, commitlog=request.commitlog, options=lake.options, care=care)
@@ -108,6 +110,8 @@ class _Run:
         products = [product for product in PRODUCTS if self.request.wants(product)]
         self._finish_earlier(products)
         superseded = divergence(self.lake, self.known, self.store)
+        if superseded is not None:
+            refuse_vectors(self.lake, superseded)
         self._begin_at(superseded)
         started = self._start(products, superseded)
         ranges = self._plan(min(one.from_offset for one in started))

@@ -6,14 +6,16 @@ run is there already, and the commit is made on that very snapshot: if another p
 between, Delta refuses ours. So a commit may be repeated as often as anybody likes, and counts once.
 
 Commits that take files away carry a second transaction, `layout`, which counts them: `deltalake` lets two commits
-remove the same file, and what both had put in its place would be there twice.
+remove the same file, and what both had put in its place would be there twice. Another engine does not count: when its
+commit comes between, the files must still be there, each with the deletion vector that it was read through.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -23,16 +25,22 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
+from jobs.lake.delta_log import write_commit
+from jobs.lake.features import refuse_features
 from jobs.lake.lake import Lake
+from jobs.lake.snapshot_files import Selection, select
 from jobs.lake.table_file import STATISTICS_LENGTH, Action
 from jobs.lake.tables import Table
+from jobs.lake.vectors import Vector, vectors
 from jobs.storage import arrow_filesystem
 from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.s3 import delta_location, delta_options
 
 STATISTICS = "delta.dataSkippingStatsColumns"
+NO_VECTORS = "files with deletion vectors can be replaced on local file systems alone"
 LAYOUT = "layout"  # the transaction that serialises commits which remove files
+_FEW = 32  # files that are looked for one by one
 _ATTEMPTS = 20  # of other stores' commits that may come between; each is another snapshot
 CONFIGURATION = {
     "delta.dataSkippingStringPrefixLength": str(STATISTICS_LENGTH),
@@ -51,6 +59,7 @@ class Rewrite(NamedTuple):
 
     removed: tuple[str, ...]
     added: tuple[Action, ...]
+    vectors: Mapping[str, Vector] = MappingProxyType({})  # of those removed files that have one
 
 
 def open_table(lake: Lake, name: str) -> DeltaTable | None:
@@ -126,15 +135,35 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
     def attempt() -> int:
         snapshot = ensure_table(lake, table)
         newest = snapshot.transaction_version(app)
-        if newest is not None and newest >= number:
+        if newest is None or newest < number:
+            refuse_features(lake, snapshot, table)
+            refuse_lost_files(lake, table.name, added)
+        else:
             # An answer that got lost looks like a conflict to whoever repeats the request: it may have been ours.
             if newest == number and added and {action.path for action in added} <= paths(snapshot):
                 return snapshot.version()
             raise TransactionTakenError(f"{table.name} has run {newest} of {app}")
         change = rewrite(snapshot) if rewrite else Rewrite((), ())
-        return _write(snapshot, table, added, change, (transaction,), metadata, data_change=True)
+        return _write(lake, snapshot, table, added, change, (transaction,), metadata, data_change=True)
 
     return _retried(attempt)
+
+
+def refuse_lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> None:
+    """Raise `FileNotFoundError` when files that a commit would name were deleted since they were written."""
+    known = {info.name for info in lake.list_files(table)} if len(actions) > _FEW else set()
+    for action in actions:
+        if action.path not in known and not _exists(lake, f"{table}/{action.path}"):
+            reason = "deleted before its commit; did another engine VACUUM with a retention shorter than a run?"
+            raise FileNotFoundError(f"{lake.locate(table, action.path)}: {reason}")
+
+
+def _exists(lake: Lake, path: str) -> bool:
+    try:
+        with lake.open(path):
+            return True
+    except FileNotFoundError:
+        return False
 
 
 def commit_layout(lake: Lake, table: Table, rewrite: Callable[[DeltaTable], Rewrite]) -> Rewrite | None:
@@ -146,14 +175,15 @@ def commit_layout(lake: Lake, table: Table, rewrite: Callable[[DeltaTable], Rewr
     snapshot = open_table(lake, table.name)
     if snapshot is None:
         return None
+    refuse_features(lake, snapshot, table)
     change = rewrite(snapshot)
     if not change.removed:
         return None
     try:
-        _write(snapshot, table, (), change, (), {"layout": "compacted"}, data_change=False)
+        _write(lake, snapshot, table, (), change, (), {"layout": "compacted"}, data_change=False)
     except CommitFailedError as error:
         now = open_table(lake, table.name)  # see `commit`: it may have been ours
-        if now is None or not {action.path for action in change.added} <= paths(now):
+        if now is None or not change.added or not {action.path for action in change.added} <= paths(now):
             raise TransactionTakenError(f"{table.name} is being rewritten by another process") from error
     return change
 
@@ -165,10 +195,11 @@ def refuse_layouts(lake: Lake, table: Table) -> None:
         return
     fence = LAYOUT, (snapshot.transaction_version(LAYOUT) or 0) + 1
     with suppress(CommitFailedError):  # another process was faster, with the same effect
-        _write(snapshot, table, (), Rewrite((), ()), (fence,), {"layout": "unchanged"}, data_change=False)
+        _write(lake, snapshot, table, (), Rewrite((), ()), (fence,), {"layout": "unchanged"}, data_change=False)
 
 
 def _write(  # noqa: PLR0913, PLR0917
+    lake: Lake,
     snapshot: DeltaTable,
     table: Table,
     added: Iterable[Action],
@@ -179,29 +210,95 @@ def _write(  # noqa: PLR0913, PLR0917
     data_change: bool,
 ) -> int:
     """Write one commit on *snapshot*, durably; return the version that the table then has."""
-    now = int(time.time() * 1000)
-    actions: list[AddAction | RemoveAction] = [
-        AddAction(a.path, a.size, {}, a.modification_time, data_change, a.stats) for a in (*added, *change.added)
-    ]
-    actions += [RemoveAction(path, data_change, now, partition_values={}) for path in change.removed]
-    if change.removed:
-        transactions = (*transactions, (LAYOUT, (snapshot.transaction_version(LAYOUT) or 0) + 1))
-    before = snapshot.version()
+    new = _Commit(table, (*added, *change.added), change, transactions, metadata, data_change)
     _flush(snapshot.table_uri)
-    snapshot.create_write_transaction(
-        actions,
-        "append",
-        table.delta_schema,
-        commit_properties=CommitProperties(
-            custom_metadata=dict(metadata),
-            app_transactions=[Transaction(app, number) for app, number in transactions],
-            max_commit_retries=_ATTEMPTS,
-        ),
-    )
+    if not change.removed:  # `deltalake` puts it after commits of others that leave protocol and metadata as they are
+        return _write_once(lake, snapshot, new, attempts=_ATTEMPTS)
+    layout = snapshot.transaction_version(LAYOUT) or 0
+    new = new._replace(transactions=(*transactions, (LAYOUT, layout + 1)))
+    for _ in range(_ATTEMPTS):
+        before = snapshot.version()
+        try:
+            return _write_once(lake, snapshot, new, attempts=0)
+        except CommitFailedError:
+            snapshot.update_incremental()
+            if snapshot.version() == before or not _is_possible(lake, snapshot, new):
+                raise
+    raise CommitFailedError(f"{table.name}: {_ATTEMPTS} commits of others came first")
+
+
+class _Commit(NamedTuple):
+    """What a commit says."""
+
+    table: Table
+    added: tuple[Action, ...]
+    change: Rewrite
+    transactions: tuple[tuple[str, int], ...]
+    metadata: Mapping[str, str]
+    data_change: bool
+
+
+def _is_possible(lake: Lake, snapshot: DeltaTable, new: _Commit) -> bool:
+    """Return whether a commit that removes files may follow on a newer snapshot than the one it was made for."""
+    refuse_features(lake, snapshot, new.table)
+    if any((snapshot.transaction_version(app) or 0) >= number for app, number in new.transactions):
+        return False
+    removed = set(new.change.removed)
+    found = {path: vector.identity for path, vector in vectors(lake, snapshot).items() if path in removed}
+    return removed <= paths(snapshot) and found == {p: vector.identity for p, vector in new.change.vectors.items()}
+
+
+def _write_once(lake: Lake, snapshot: DeltaTable, new: _Commit, attempts: int) -> int:
+    """Write a commit; after commits that come between only where *attempts* let `deltalake` judge them."""
+    before = snapshot.version()
+    if new.change.vectors:
+        _write_removing_vectors(lake, snapshot, new)
+    else:
+        now = int(time.time() * 1000)
+        snapshot.create_write_transaction(
+            [
+                *(AddAction(a.path, a.size, {}, a.modification_time, new.data_change, a.stats) for a in new.added),
+                *(RemoveAction(path, new.data_change, now, partition_values={}) for path in new.change.removed),
+            ],
+            "append",
+            new.table.delta_schema,
+            commit_properties=CommitProperties(
+                custom_metadata=dict(new.metadata),
+                app_transactions=[Transaction(app, number) for app, number in new.transactions],
+                max_commit_retries=attempts,
+            ),
+        )
     snapshot.update_incremental()
     version: int = snapshot.version()
     _flush(snapshot.table_uri, range(before + 1, version + 1))
     return version
+
+
+def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: _Commit) -> None:
+    """Write a commit that removes files with their vectors: `deltalake` would remove nothing by their paths alone."""
+    if not is_local(lake.location):
+        raise OSError(f"{snapshot.table_uri}: {NO_VECTORS}")
+    now = int(time.time() * 1000)
+    operation = {"timestamp": now, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
+    described = {path: {"deletionVector": dict(vector.descriptor)} for path, vector in new.change.vectors.items()}
+    actions: list[dict[str, Any]] = [{"commitInfo": {**operation, "isBlindAppend": False, **new.metadata}}]
+    actions += [{"txn": {"appId": app, "version": number, "lastUpdated": now}} for app, number in new.transactions]
+    actions += [
+        {
+            "add": {
+                "path": file.path,
+                "partitionValues": {},
+                "size": file.size,
+                "modificationTime": file.modification_time,
+                "dataChange": new.data_change,
+                "stats": file.stats,
+            }
+        }
+        for file in new.added
+    ]
+    removed = {"deletionTimestamp": now, "dataChange": new.data_change, "partitionValues": {}}
+    actions += [{"remove": {"path": path, **removed, **described.get(path, {})}} for path in new.change.removed]
+    write_commit(lake, snapshot, actions)
 
 
 def _flush(uri: str, versions: Iterable[int] = ()) -> None:
@@ -246,9 +343,11 @@ def chosen(
     snapshot: DeltaTable,
     columns: list[str] | None = None,
     where: pc.Expression | None = None,
+    *,
+    deleted: bool = False,
 ) -> pa.Table:
     """
-    Return the rows of a snapshot that *where* takes.
+    Return the rows of a snapshot that *where* takes; or those *deleted* ones that its files still hold.
 
     Arrow reads the files itself: the file system that `deltalake` would give it is Python, and one of Arrow's threads
     that is still in it when the interpreter ends takes the whole process down.
@@ -258,6 +357,10 @@ def chosen(
         filesystem: fs.FileSystem = fs.SubTreeFileSystem(local_path(uri), fs.LocalFileSystem())
     else:
         filesystem = fs.SubTreeFileSystem(uri.split("://", 1)[1], arrow_filesystem(uri, lake.options))
+    if snapshot.protocol().reader_features:  # `deltalake` makes no data set of a table that has any
+        return select(snapshot, filesystem, Selection(columns, where, vectors(lake, snapshot), deleted))
+    if deleted:
+        return pa.table({"physical_offset": []})
     return snapshot.to_pyarrow_dataset(filesystem=filesystem).to_table(columns=columns, filter=where)
 
 

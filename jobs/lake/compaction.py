@@ -6,19 +6,22 @@ log, so that the minimum and maximum of offsets and times keep telling files apa
 that it changes no data. What it replaced stays on disk for readers of older versions, until the vacuum.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from jobs.lake.commit import Rewrite, TransactionTakenError, commit_layout, open_table
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import StoredFile, batches, files
+from jobs.lake.snapshot_files import StoredFile, batches, files, with_their_columns, written_again
 from jobs.lake.table_file import MERGED, Action, FileNaming, TableFile
 from jobs.lake.tables import Table
+from jobs.lake.vectors import Vector, has_vectors, is_vector_file, vectors
+from jobs.storage.locations import is_local
 
 SMALL = 32 << 20  # bytes: a file below may be merged
 LARGE = 128 << 20  # bytes that a merged file is filled up to
@@ -26,7 +29,7 @@ MANY = 16  # small files that a run lets lie
 RETENTION_HOURS = 24 * 7
 _GROUP_ROWS = 1 << 20
 
-Merge = Callable[[Sequence["Group"]], list[Action]]
+Merge = Callable[[Sequence["Group"]], list[Action | None]]
 
 
 class Group(NamedTuple):
@@ -36,6 +39,7 @@ class Group(NamedTuple):
     table: Table
     paths: tuple[str, ...]
     name: str
+    vectors: Mapping[str, Vector]  # of the files that have one
 
 
 class Saved(NamedTuple):
@@ -64,28 +68,40 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
     For the run *of* a store, only the store's, by files that bear the run's name. Files whose names begin with one of
     *spared* are left alone.
     """
-    done: list[tuple[Sequence[StoredFile], Action]] = []
+    done: list[tuple[Sequence[StoredFile], Action | None]] = []
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:
-        chosen = _chosen(snapshot, tuple(spared), of.store_id if of else "", many)
-        groups = [Group(lake, table, tuple(file.path for file in some), _name(of)) for some in chosen]
+        deleted = vectors(lake, snapshot)
+        left = (*spared, *(() if is_local(lake.location) else deleted))  # see `commit.NO_VECTORS`
+        chosen = _chosen(snapshot, left, of.store_id if of else "", many)
+        rows = with_their_columns(snapshot, table)
+        groups = [_group(some, Group(lake, rows, (), _name(of), deleted)) for some in chosen]
         actions = (merge or _merge_here)(groups)
         done.extend(zip(chosen, actions, strict=True))
-        return Rewrite(tuple(path for group in groups for path in group.paths), tuple(actions))
+        removed = tuple(path for group in groups for path in group.paths)
+        gone = {path: vector for group in groups for path, vector in group.vectors.items()}
+        return Rewrite(removed, tuple(action for action in actions if action is not None), gone)
 
     try:
         commit_layout(lake, table, rewrite)
     except TransactionTakenError:  # another process rewrote files: ours are not needed
         for _, action in done:
-            lake.delete(f"{table.name}/{action.path}")
+            if action is not None:
+                lake.delete(f"{table.name}/{action.path}")
         return Saved(table.name)
+    written = [action for _, action in done if action is not None]
     return Saved(
         table.name,
         sum(len(some) for some, _ in done),
-        len(done),
+        len(written),
         sum(file.size for some, _ in done for file in some),
-        sum(action.size for _, action in done),
+        sum(action.size for action in written),
     )
+
+
+def _group(files: Sequence[StoredFile], like: Group) -> Group:
+    paths = tuple(file.path for file in files)
+    return like._replace(paths=paths, vectors={path: like.vectors[path] for path in paths if path in like.vectors})
 
 
 def foresee(lake: Lake, table: Table, spared: Iterable[str] = ()) -> Saved:
@@ -108,7 +124,7 @@ def _name(of: FileNaming | None) -> str:
     return of.name(MERGED) if of else f"compacted-{uuid4()}.parquet"
 
 
-def _merge_here(groups: Sequence[Group]) -> list[Action]:
+def _merge_here(groups: Sequence[Group]) -> list[Action | None]:
     return [merge_group(group) for group in groups]
 
 
@@ -143,25 +159,26 @@ class _MergedFile(TableFile):
     group_size = 64 << 20
 
 
-def merge_group(group: Group) -> Action:
-    """Write one file with the rows of several."""
-    with _MergedFile(group.lake, group.table, group.name, {}) as file:
-        for batch in _sorted(group) if group.table.sorted_by else _rows(group):
-            file.write(batch)
-        action = file.close()
-    if action is None:
-        raise OSError(f"{group.lake.locate(group.table.name)}: files without a row: {', '.join(group.paths)}")
-    return action
+def merge_group(group: Group) -> Action | None:
+    """Write one file with the rows of several; None when another engine has deleted all of them."""
+
+    def write(table: Table) -> Action | None:
+        with _MergedFile(group.lake, table, group.name, {}) as file:
+            for batch in _sorted(group, table) if table.sorted_by else _rows(group, table):
+                file.write(batch)
+            return file.close()
+
+    return written_again(group.table, write)
 
 
-def _rows(group: Group) -> Iterator[pa.RecordBatch]:
+def _rows(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
     for path in group.paths:
-        yield from batches(group.lake, group.table, path)
+        yield from batches(group.lake, table, path, group.vectors.get(path))
 
 
-def _sorted(group: Group) -> Iterator[pa.RecordBatch]:
+def _sorted(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
     """Yield all rows in the order of the table's column, in row groups that narrow rows fill."""
-    whole = pa.Table.from_batches(list(_rows(group)), group.table.schema).sort_by(group.table.sorted_by)
+    whole = pa.Table.from_batches(list(_rows(group, table)), table.schema).sort_by(table.sorted_by)
     yield from whole.combine_chunks().to_batches(max_chunksize=_GROUP_ROWS)
 
 
@@ -170,9 +187,25 @@ def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
     Delete files that no version of the last days names, and those that no commit ever named.
 
     Only when no run of the lake is prepared and not done: its files are named by its manifest alone. Delta's log
-    forgets what it removed when that is old enough to be deleted, so the folder is listed.
+    forgets what it removed when that is old enough to be deleted, so the folder is listed. `deltalake` would take the
+    vectors of another engine for such files: they are left to that engine's VACUUM.
     """
     snapshot = open_table(lake, table.name)
     if snapshot is None:
         return 0
-    return len(snapshot.vacuum(RETENTION_HOURS, dry_run=dry_run, full=True))
+    hours = _retention(snapshot)
+    if not has_vectors(snapshot):
+        return len(snapshot.vacuum(hours, dry_run=dry_run, full=True))
+    names = [name for name in snapshot.vacuum(hours, dry_run=True, full=True) if not is_vector_file(name)]
+    for name in () if dry_run else names:
+        lake.delete(f"{table.name}/{name}")
+    return len(names)
+
+
+def _retention(snapshot: DeltaTable) -> int | None:
+    """Return how many hours a deleted file is kept: ours, or None for what another engine demands of the table."""
+    try:
+        snapshot.vacuum(RETENTION_HOURS, dry_run=True)
+    except DeltaError:  # the table demands more
+        return None
+    return RETENTION_HOURS

@@ -17,7 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from deltalake import DeltaTable
 
 from jobs.lake.commit import chosen, open_table, rows
 from jobs.lake.identity import compare, segment_at
@@ -110,12 +112,17 @@ def first_difference(lake: Lake, known: KnownStore, store: Store, agreed: int = 
     """
     end = known.newest.to_offset if known.newest else 0
     doubtful: int | None = None  # the first of the records before this one that differ in one field each
+    unknown: int | None = None  # the boundary of the first record before this one that the log alone has
     for group in _groups(store, max(agreed, store.start_offset), end):
         for offset, fields in _compared(lake, known, group, end):
-            if fields > 1 or (fields and doubtful is not None):
-                return _boundary(offset if doubtful is None else doubtful, group)
-            doubtful = offset if fields else None
-    return None
+            if fields is None:
+                unknown = _boundary(offset, group) if unknown is None else unknown
+            elif fields > 1 or (fields and doubtful is not None):
+                return _boundary(offset if doubtful is None else doubtful, group) if unknown is None else unknown
+            else:
+                doubtful = offset if fields else None
+                unknown = unknown if fields else None  # the same log goes on: another engine has deleted the row
+    return unknown
 
 
 def _groups(store: Store, start: int, end: int) -> Iterator[_Group]:
@@ -139,19 +146,19 @@ def _groups(store: Store, start: int, end: int) -> Iterator[_Group]:
                     return
 
 
-def _compared(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterator[tuple[int, int]]:
+def _compared(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterator[tuple[int, int | None]]:
     """
     Yield each place of a group that log or lake have a record at, and in how many fields they differ.
 
-    A record that is in one of them alone differs in all. One field alone may have rotted: nothing covers the fields of
-    a record but the body.
+    One that the lake alone has differs in all fields; for one that the log alone has it is None: the row may have been
+    deleted. One field alone may have rotted: nothing covers the fields of a record but the body.
     """
     offset = ds.field("physical_offset")
     here = (ds.field("store_id") == known.store_id) & (offset >= group.start) & (offset < min(group.end, end))
     snapshot = open_table(lake, MESSAGES.name)
     if snapshot is None:
         return
-    kept = chosen(lake, snapshot, list(_COMPARED), here).sort_by("physical_offset")
+    kept = _as_read(lake, snapshot, here)
     of_lake = _values(kept, "physical_offset")
     of_log = _values(group.records, "physical_offset")
     of_log = of_log[of_log < end]
@@ -159,10 +166,23 @@ def _compared(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterato
     unequal = np.zeros(both.size, np.int64)
     for name in _COMPARED:
         unequal += _values(group.records, name)[in_log] != _values(kept, name)[in_lake]
+    compared: dict[int, int | None] = dict(zip(both.tolist(), unequal.tolist(), strict=True))
     gone = set(np.delete(of_lake, in_lake).tolist()) - group.damaged
     new = [at for at in np.delete(of_log, in_log).tolist() if at >= _chosen_until(known)]
-    alone = {*gone, *(_not_in_quarantine(lake, known, new) if new else ())}
-    yield from sorted([*zip(both.tolist(), unequal.tolist(), strict=True), *((at, len(_COMPARED)) for at in alone)])
+    compared |= dict.fromkeys(_not_in_quarantine(lake, known, new) if new else ())
+    compared |= dict.fromkeys(gone, len(_COMPARED))
+    yield from sorted(compared.items())
+
+
+def _as_read(lake: Lake, snapshot: DeltaTable, where: pc.Expression) -> pa.Table:
+    """Return rows as they were read from the log: also those that another engine has deleted, while files hold them."""
+    kept = chosen(lake, snapshot, list(_COMPARED), where)
+    deleted = chosen(lake, snapshot, list(_COMPARED), where, deleted=True)
+    if deleted.num_rows:
+        offsets, first = np.unique(_values(deleted, "physical_offset"), return_index=True)
+        alone = first[~np.isin(offsets, _values(kept, "physical_offset"))]
+        kept = pa.concat_tables([kept, deleted.take(alone)])
+    return kept.sort_by("physical_offset")
 
 
 def _chosen_until(known: KnownStore) -> int:

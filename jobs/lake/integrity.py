@@ -6,15 +6,24 @@ before anything is read or written: a new empty one in its place would hide that
 taken already would let a commit pass for one that was made.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from jobs.lake.commit import committed_transaction, open_table
+from jobs.lake.features import refuse_features
 from jobs.lake.lake import Lake
 from jobs.lake.runs import HeldByOtherError, KnownStore, Manifest, known_stores, lake_tables
 from jobs.lake.superseded import REWRITTEN
 from jobs.lake.tables import RUNS, Table
 
 STATE = "tables"  # in a manifest's state: the newest run of each table before this one
+
+
+def refuse_unsupported(lake: Lake, tables: Iterable[Table]) -> None:
+    """Raise `UnsupportedTableError` when another engine has given one of these tables what we do not write."""
+    for table in tables:
+        snapshot = open_table(lake, table.name)
+        if snapshot is not None:
+            refuse_features(lake, snapshot, table)
 
 
 def newest_runs(lake: Lake, store: KnownStore, *, is_done: bool, spared: Collection[str] = ()) -> dict[str, int]:

@@ -11,41 +11,50 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from jobs.lake.commit import open_table
+from jobs.lake.commit import chosen, open_table
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import files
 from jobs.lake.tables import MESSAGES
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
 from rmq_formats.commitlog.scan import Records
 
 _AT_ONCE = 4096  # rows
+_WINDOW = 1 << 17  # rows without bodies
 _GROUP_SIZE = 16 << 20  # bytes of the log: rows may stand far from each other
 _COLUMNS = [field.name for field in MESSAGES.schema if field.name != "body"]
 
 
-def message_files(lake: Lake, store_id: str, start: int, end: int) -> list[str]:
-    """Name the committed files that may hold rows of [start, end), in the order of the log."""
+def committed_records(lake: Lake, store_id: str, start: int, end: int) -> Iterator[Records]:
+    """
+    Yield the records of a store's log that begin in [start, end), as far as `messages` has them, in the log's order.
+
+    Files overlap, and their rows are in any order, when another engine has written them.
+    """
     snapshot = open_table(lake, MESSAGES.name)
-    found = [
-        (file.low("physical_offset", start), file.path)
-        for file in (files(snapshot) if snapshot is not None else ())
-        if file.may_hold(store_id)
-        and file.low("physical_offset", start) < end
-        and file.high("physical_offset", start) >= start
-    ]
-    return [path for _, path in sorted(found)]
+    if snapshot is None:
+        return
+    known = chosen(lake, snapshot, ["physical_offset"], _wanted(store_id, start, end))
+    offsets = np.sort(known.column("physical_offset").to_numpy())
+    for part in np.split(offsets, range(_WINDOW, offsets.size, _WINDOW)):
+        if part.size:
+            here = _wanted(store_id, int(part[0]), int(part[-1]) + 1)
+            rows = chosen(lake, snapshot, _COLUMNS, here).sort_by("physical_offset")
+            for first in range(0, rows.num_rows, _AT_ONCE):
+                yield from _groups(rows.slice(first, _AT_ONCE).to_pylist())
 
 
 def records(start: int, end: int, *, lake: Lake, names: Sequence[str], store_id: str) -> Iterator[Records]:
-    """Yield the records of a store's log that begin in [start, end), as far as these files of `messages` hold them."""
-    offset = pc.field("physical_offset")
-    wanted = (pc.field("store_id") == store_id) & (offset >= start) & (offset < end)
+    """Yield the records of a store's log that begin in [start, end), from files that the run at work has written."""
+    wanted = _wanted(store_id, start, end)
     for name in names:
         with lake.arrow_file(f"{MESSAGES.name}/{name}") as source:
             for batch in pq.ParquetFile(source).iter_batches(_AT_ONCE, columns=_COLUMNS):
-                rows = batch.filter(wanted).sort_by("physical_offset").to_pylist()
-                yield from _groups(rows)
+                yield from _groups(batch.filter(wanted).to_pylist())
+
+
+def _wanted(store_id: str, start: int, end: int) -> pc.Expression:
+    offset = pc.field("physical_offset")
+    return (pc.field("store_id") == store_id) & (offset >= start) & (offset < end)
 
 
 def _groups(rows: Sequence[Mapping[str, Any]]) -> Iterator[Records]:

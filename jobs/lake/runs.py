@@ -26,6 +26,7 @@ from jobs.lake.commit import (
     open_table,
     paths,
     refuse_layouts,
+    refuse_lost_files,
     rows,
 )
 from jobs.lake.lake import Lake
@@ -187,6 +188,8 @@ def register(lake: Lake, broker: str, fingerprints: Iterable[Fingerprint], regis
 
 def prepare(lake: Lake, manifest: Manifest) -> None:
     """Decide that *manifest* will be committed; `HeldByOtherError` when another run of this number was faster."""
+    for table, actions in manifest.tables.items():
+        refuse_lost_files(lake, table, actions)
     name = f"{MANIFESTS}/{manifest.store_id}-{manifest.run}-{uuid4()}.json"
     lake.create(name, manifest.to_json())
     try:
@@ -292,10 +295,11 @@ def forget(lake: Lake, manifest: Manifest, kept: int) -> None:
 
 
 def _delete_halves(lake: Lake, folder: str) -> list[str]:
-    """Delete the commits that nobody finished: `deltalake` writes them under a name with '#' first."""
+    """Delete commits that nobody finished: `deltalake` gives them a name with '#' first, we one with `.attempt-`."""
     log = f"{folder}/_delta_log"
     before = time.time() * 1000 - _DEAD_AFTER_MS
-    found = [info.name for info in lake.list_files(log) if "#" in info.name and info.modified_ms < before]
+    files = [info for info in lake.list_files(log) if "#" in info.name or ".json.attempt-" in info.name]
+    found = [info.name for info in files if info.modified_ms < before]
     return _delete_files(lake, log, found)
 
 

@@ -1,15 +1,22 @@
 """Files of a lake's tables read back: which ones a snapshot has, what Delta's log says of them, and their rows."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from pyarrow import fs
 
 from jobs.lake.lake import Lake
 from jobs.lake.plain import plain_rows
 from jobs.lake.tables import Table
+from jobs.lake.vectors import Vector
+
+Result = TypeVar("Result")
 
 
 class StoredFile(NamedTuple):
@@ -48,18 +55,102 @@ def _under(prefix: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
 
 
-def batches(lake: Lake, table: Table, name: str) -> Iterator[pa.RecordBatch]:
-    """Yield a file's rows in the table's schema; a column that the table got later is NULL in older files."""
+def batches(lake: Lake, table: Table, name: str, vector: Vector | None = None) -> Iterator[pa.RecordBatch]:
+    """
+    Yield a file's rows in the table's schema; a column that the table got later is NULL in older files.
+
+    Rows that *vector* marks as deleted are left out.
+    """
+    start = 0
     with lake.arrow_file(f"{table.name}/{name}") as source:
         for batch in pq.ParquetFile(source).iter_batches():
-            yield in_schema(batch, table.schema)
+            yield in_schema(batch if vector is None else vector.of_batch(batch, start), table.schema)
+            start += batch.num_rows
+
+
+class Selection(NamedTuple):
+    """Which rows and columns of a snapshot are wanted."""
+
+    columns: list[str] | None
+    where: pc.Expression | None
+    vectors: Mapping[str, Vector]
+    deleted: bool = False  # those that are deleted, as far as files still hold them
+
+    def needed(self, schema: pa.Schema) -> list[str] | None:
+        """Return the columns that must be read: Arrow does not say which ones an expression names."""
+        if self.columns is None:
+            return None
+        asked = str(self.where) if self.where is not None else ""
+        return [name for name in schema.names if name in self.columns or name in asked]
+
+
+def select(snapshot: DeltaTable, filesystem: fs.FileSystem, selection: Selection) -> pa.Table:
+    """Return rows of a snapshot, read through the vectors of its files; statistics leave few files to open."""
+    schema = pa.schema(snapshot.schema())
+    layout = ds.ParquetFileFormat()
+    fragments = [
+        layout.make_fragment(file.path, filesystem, partition_expression=_bounds(file, schema))
+        for file in files(snapshot)
+    ]
+    dataset = ds.FileSystemDataset(fragments, schema, layout, filesystem)
+    found = list(dataset.get_fragments(selection.where))
+    whole = [fragment for fragment in found if fragment.path not in selection.vectors and not selection.deleted]
+    tables = [ds.FileSystemDataset(whole, schema, layout, filesystem).to_table(selection.columns, selection.where)]
+    needed = selection.needed(schema)
+    for fragment in found:
+        vector = selection.vectors.get(fragment.path)
+        if vector is not None:
+            rows = fragment.to_table(schema, needed)
+            rows = rows.filter(pa.array(vector.padded(rows.num_rows) != selection.deleted))
+            rows = rows if selection.where is None else rows.filter(selection.where)
+            tables.append(rows.select(selection.columns or schema.names))
+    return pa.concat_tables(tables)
+
+
+def _bounds(file: StoredFile, schema: pa.Schema) -> pc.Expression:
+    """Return what a file's statistics say of its integers."""
+    known = pc.scalar(True)  # noqa: FBT003 - the value
+    for name, lowest in file.lowest.items():
+        highest = file.highest.get(name)
+        if name in schema.names and pa.types.is_integer(schema.field(name).type) and None not in {lowest, highest}:
+            column = ds.field(name)
+            known &= ((column >= lowest) & (column <= highest)) | column.is_null()
+    return known
+
+
+def with_their_columns(snapshot: DeltaTable, table: Table) -> Table:
+    """Return *table* with the columns that another engine added to it: whoever writes rows again keeps their values."""
+    known = set(table.schema.names)
+    theirs = [field for field in pa.schema(snapshot.schema()) if field.name not in known]
+    return replace(table, columns=(*table.columns, *(pa.field(field.name, field.type) for field in theirs)))
+
+
+class LackingError(Exception):
+    """Rows of another engine have NULL in columns that every row of ours has."""
+
+    def __init__(self, columns: frozenset[str]) -> None:
+        super().__init__(columns)
+        self.columns = columns
+
+
+def written_again(table: Table, write: Callable[[Table], Result]) -> Result:
+    """Return what *write* makes of rows of files; where rows lack required columns, of a table that requires less."""
+    try:
+        return write(table)
+    except LackingError as error:
+        return written_again(replace(table, may_lack=table.may_lack | error.columns), write)
 
 
 def in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return *batch* with the columns of *schema*."""
+    """Return *batch* with the columns of *schema*; `LackingError` when required ones have NULL."""
     there = set(batch.schema.names)
     columns = [
         batch.column(field.name).cast(field.type) if field.name in there else pa.nulls(batch.num_rows, field.type)
         for field in schema
     ]
+    lacking = {
+        field.name for field, values in zip(schema, columns, strict=True) if not field.nullable and values.null_count
+    }
+    if lacking:
+        raise LackingError(frozenset(lacking))
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -11,17 +11,21 @@ files may hold the same rows.
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from jobs.lake.commit import Rewrite, TransactionTakenError, commit, committed_transaction, open_table
+from jobs.lake.commit import NO_VECTORS, Rewrite, TransactionTakenError, commit, committed_transaction, open_table
+from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import batches, files
+from jobs.lake.snapshot_files import batches, files, with_their_columns, written_again
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, SUPERSEDED_MESSAGES, Table
+from jobs.lake.vectors import vectors
+from jobs.storage.locations import is_local
 
 REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
 
@@ -36,11 +40,24 @@ class Superseded(NamedTuple):
     why: str = ""
 
     def of_table(self, rows: pa.RecordBatch) -> pa.Array:
-        """Tell which rows these are."""
-        return pc.and_(
+        """Return which rows these are; a row without store or offset is another engine's."""
+        found = pc.and_(
             pc.equal(rows.column("store_id"), self.store_id),
             pc.greater_equal(rows.column("physical_offset"), self.from_offset),
         )
+        return pc.fill_null(found, False)  # noqa: FBT003 - the value
+
+
+def refuse_vectors(lake: Lake, superseded: Superseded) -> None:
+    """Raise `UnsupportedTableError` where rows would have to be taken out of files that cannot be replaced there."""
+    for name in () if is_local(lake.location) else REWRITTEN:
+        snapshot = open_table(lake, name)
+        if snapshot is not None and not vectors(lake, snapshot).keys().isdisjoint(_touched(snapshot, superseded)):
+            location = lake.locate(name)
+            raise UnsupportedTableError(
+                f"{location}: {NO_VECTORS}, and the log holds other records from {superseded.from_offset} on; nothing "
+                f"was written. Run in Spark SQL: REORG TABLE delta.`{location}` APPLY (PURGE)"
+            )
 
 
 def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], note: Mapping[str, str]) -> None:
@@ -53,13 +70,23 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
         return  # they are gone from there: they were copied before
     naming = FileNaming(superseded.store_id, superseded.run)
     constants = {"superseded_by_run": superseded.run}
-    with TableFile(lake, SUPERSEDED_MESSAGES, naming.name("superseded"), constants) as file:
-        for path in _touched(snapshot, superseded):
-            for batch in batches(lake, MESSAGES, path):
-                file.write(batch.filter(superseded.of_table(batch)))
-        action = file.close()
+    touched = _touched(snapshot, superseded)
+    deleted = vectors(lake, snapshot)
+    rows = with_their_columns(snapshot, MESSAGES)
+    theirs = rows.columns[len(MESSAGES.columns) :]
+    moved = replace(SUPERSEDED_MESSAGES, columns=(*SUPERSEDED_MESSAGES.columns, *theirs))
+    name = naming.name("superseded")
+
+    def write(rows: Table) -> Action | None:
+        with TableFile(lake, replace(moved, may_lack=rows.may_lack), name, constants) as file:
+            for path in touched:
+                for batch in batches(lake, rows, path, deleted.get(path)):
+                    file.write(batch.filter(superseded.of_table(batch)))
+            return file.close()
+
+    action = written_again(rows, write)
     with suppress(TransactionTakenError):
-        commit(lake, SUPERSEDED_MESSAGES, [action] if action else [], transaction, note)
+        commit(lake, moved, [action] if action else [], transaction, note)
 
 
 def rewritten(
@@ -71,16 +98,21 @@ def rewritten(
     naming = FileNaming(*transaction)
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:
-        removed: list[str] = []
         added: list[Action] = []
-        for path in _touched(snapshot, superseded):
-            with TableFile(lake, table, naming.name("kept"), {}) as file:
-                for batch in batches(lake, table, path):
-                    file.write(batch.filter(pc.invert(superseded.of_table(batch))))
-                action = file.close()
-            removed.append(path)
+        removed = tuple(_touched(snapshot, superseded))
+        deleted = vectors(lake, snapshot)
+        theirs = with_their_columns(snapshot, table)
+        for path in removed:
+
+            def write(rows: Table, path: str = path, name: str = naming.name("kept")) -> Action | None:
+                with TableFile(lake, rows, name, {}) as file:
+                    for batch in batches(lake, rows, path, deleted.get(path)):
+                        file.write(batch.filter(pc.invert(superseded.of_table(batch))))
+                    return file.close()
+
+            action = written_again(theirs, write)
             added += [action] if action else []
-        return Rewrite(tuple(removed), tuple(added))
+        return Rewrite(removed, tuple(added), {path: deleted[path] for path in removed if path in deleted})
 
     return rewrite
 

@@ -36,6 +36,7 @@ class Table:
     statistics: tuple[str, ...] = ()  # columns whose minimum and maximum go into the Delta log
     bloom_filters: tuple[str, ...] = ()
     sorted_by: str | None = None  # inside a file; files of the others are in the order of the log
+    may_lack: frozenset[str] = frozenset()  # required columns that are NULL in rows of another engine
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel to tasks as declared: what `deltalake` made of it cannot."""
@@ -49,7 +50,10 @@ class Table:
     @cached_property
     def schema(self) -> pa.Schema:
         """Arrow's schema of the table's files."""
-        return pa.schema((*_WHOSE, *self.columns))
+        fields = (*_WHOSE, *self.columns)
+        return pa.schema(
+            [field.with_nullable(nullable=True) if field.name in self.may_lack else field for field in fields]
+        )
 
     @cached_property
     def delta_schema(self) -> "Schema":

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from jobs.lake.commit import chosen, open_table, rows
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import LOG_PIECES, MESSAGES
+from jobs.lake.vectors import Vector, vectors
 from jobs.products.index.settings import ASSUMED, DETECTED, GIVEN, Known
 from jobs.products.log_pieces import FILE
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
@@ -40,6 +42,7 @@ class Plan:
     size: Known[int]  # of each file
     end: int  # where the log ends
     pieces: tuple[str, ...]  # files of the table `log_pieces`
+    vectors: Mapping[str, Vector]  # of the files that another engine has deleted rows of
 
     @property
     def absent(self) -> list[tuple[int, int]]:
@@ -70,7 +73,9 @@ def plan_log(
     if not kept:
         raise NothingToRestoreError(f"the lake's rows of store {known.store_id} end before offset {start}")
     segments = [PlannedSegment(base, _names(found[base]), _path(base, noted)) for base in kept]
-    return Plan(tuple(segments), length, end, _piece_files(lake, known.store_id))
+    pieces = open_table(lake, LOG_PIECES.name)
+    deleted = {name: vector for table in (snapshot, pieces) if table for name, vector in vectors(lake, table).items()}
+    return Plan(tuple(segments), length, end, _piece_files(pieces, known.store_id), deleted)
 
 
 def _noted_files(lake: Lake, store_id: str) -> dict[int, dict[str, Any]]:
@@ -80,8 +85,7 @@ def _noted_files(lake: Lake, store_id: str) -> dict[int, dict[str, Any]]:
     return {row["physical_offset"]: row for row in rows(lake, LOG_PIECES.name, columns, wanted)}
 
 
-def _piece_files(lake: Lake, store_id: str) -> tuple[str, ...]:
-    snapshot = open_table(lake, LOG_PIECES.name)
+def _piece_files(snapshot: DeltaTable | None, store_id: str) -> tuple[str, ...]:
     return _names([file for file in files(snapshot) if file.may_hold(store_id)]) if snapshot is not None else ()
 
 

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import in_schema
 from jobs.lake.tables import LOG_PIECES, MESSAGES
+from jobs.lake.vectors import Vector
 from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, entry_headers
 from jobs.restore.coverage import Coverage, Interval, missing
 from jobs.storage.local import flush_directory, start_flush
@@ -48,6 +49,7 @@ class SegmentWork:
     is_last: bool
     files: tuple[str, ...]  # of the table `messages`
     pieces: tuple[str, ...] = ()  # of the table `log_pieces`
+    vectors: Mapping[str, Vector] = field(default_factory=dict)  # of those that another engine has deleted rows of
 
 
 class RestoredSegment(NamedTuple):
@@ -186,20 +188,29 @@ def restore_segment(work: SegmentWork) -> RestoredSegment:
 def _batches(work: SegmentWork) -> Iterator[pa.RecordBatch]:
     """Yield the segment's rows; a row group whose limits leave it out is not read."""
     for name in work.files:
+        vector = work.vectors.get(name)
         with work.lake.arrow_file(f"{MESSAGES.name}/{name}") as source:
             file = pq.ParquetFile(source)
-            groups = [group for group in range(file.num_row_groups) if _may_hold(file, group, work.base_offset)]
-            for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=groups, columns=_SCHEMA.names) if groups else ():
-                plain = in_schema(batch, _SCHEMA)  # other engines write text in types of their own
-                yield plain.filter(_wanted(work, plain))
+            start = 0  # the place of a row group's first row in the file
+            for group in range(file.num_row_groups):
+                here, start = start, start + file.metadata.row_group(group).num_rows
+                if not _may_hold(file, group, work.base_offset):
+                    continue
+                for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=_SCHEMA.names):
+                    kept = batch if vector is None else vector.of_batch(batch, here)
+                    here += batch.num_rows
+                    plain = in_schema(kept, _SCHEMA)  # other engines write text in types of their own
+                    yield plain.filter(_wanted(work, plain))
 
 
 def _pieces(work: SegmentWork) -> Iterator[Mapping[str, Any]]:
     """Yield what the lake keeps of the segment beside messages."""
     for name in work.pieces:
         with work.lake.arrow_file(f"{LOG_PIECES.name}/{name}") as source:
+            vector, start = work.vectors.get(name), 0
             for batch in pq.ParquetFile(source).iter_batches():
-                plain = in_schema(batch, LOG_PIECES.plain_schema)
+                plain = in_schema(batch if vector is None else vector.of_batch(batch, start), LOG_PIECES.plain_schema)
+                start += batch.num_rows
                 yield from plain.filter(_wanted(work, plain)).to_pylist()
 
 

@@ -11,7 +11,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.lake.commit import open_table
 from jobs.lake.compaction import Group, Saved, compact, foresee, merge_group, vacuum
-from jobs.lake.integrity import newest_runs
+from jobs.lake.integrity import newest_runs, refuse_unsupported
 from jobs.lake.lake import Lake
 from jobs.lake.runs import commit_prepared, known_stores, unfinished, written_tables
 from jobs.lake.table_file import Action
@@ -38,6 +38,7 @@ def optimize(location: str, workers: Workers | None = None, *, dry_run: bool = F
     if open_table(lake, RUNS.name) is None:
         reason = "no lake: it has no table `runs`"
         raise NotALake(reason, None, lake.location)
+    refuse_unsupported(lake, written_tables())
     if dry_run:
         newest = newest_rows(lake)
         return [foresee(lake, table, newest if table is RUNS else ()) for table in written_tables()]
@@ -47,7 +48,7 @@ def optimize(location: str, workers: Workers | None = None, *, dry_run: bool = F
             newest_runs(lake, store, is_done=False)
             commit_prepared(lake, leftover)
 
-    def merge(groups: Sequence[Group]) -> list[Action]:
+    def merge(groups: Sequence[Group]) -> list[Action | None]:
         return workers.map(groups, merge_group)
 
     saved = []

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from jobs.lake.log_rows import message_files, records
+from jobs.lake.log_rows import committed_records
 from jobs.lake.table_file import Action
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.product import Collector, Finished, Made, NewCollector, Output, Run, State
@@ -87,9 +87,8 @@ class StartedQueues:
         store_id = output.naming.store_id
         found = []
         for first, end in log.deleted(self.taken_to, min(self.run.from_offset, self.seen.dispatched)):
-            names = message_files(output.lake, store_id, first, end)
             matching = replace(self.matching, from_offset=first, to_offset=end)
-            kept = records(first, end, lake=output.lake, names=names, store_id=store_id)
+            kept = committed_records(output.lake, store_id, first, end)
             matches, action = _match_kept(output, matching, kept)
             finished.add(CONSUME_QUEUE, action)
             found.append(matches)

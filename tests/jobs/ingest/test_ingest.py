@@ -86,7 +86,7 @@ def test_a_second_reader_that_is_not_spark_reads_the_same(
         found = [
             row
             for lake in golden_lakes.iterdir()
-            for row in connection.execute(f"SELECT {columns} FROM delta_scan('{lake}/messages')").fetchall()  # noqa: S608
+            for row in connection.execute(f"SELECT {columns} FROM delta_scan('{lake}/messages')").fetchall()
         ]
     expected = [tuple(row[name] for name in columns.split(", ")) for name in GOLDEN for row in rows[name]]
 

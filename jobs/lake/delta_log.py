@@ -1,0 +1,138 @@
+"""
+Delta's log where `deltalake` says too little: which vector each file has, and a commit that takes such a file away.
+
+A deletion vector marks rows of a file as deleted without writing the file again. `deltalake` reads vectors, but does
+not show how the log describes them, and its commits remove a file by its path alone. To Delta a file is its path *and*
+its vector: such a commit removes nothing, and the rows of the file are there twice. Delta's PROTOCOL.md has it under
+"Deletion Vectors", "Action Reconciliation" and "Checkpoints".
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from jobs.lake.lake import Lake
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
+_FROM_CHECKPOINT = (("add", "path"), ("add", "deletionVector"), ("sidecar", "path"))
+
+Descriptor = Mapping[str, Any]  # of a vector, as an `add` holds it: where its bytes are, and how many rows it deletes
+Descriptors = dict[tuple[str, str], Descriptor]  # by path of the file and identity of its vector
+
+
+def descriptors(lake: Lake, snapshot: DeltaTable) -> dict[str, Descriptor]:
+    """Return the vector of each file of a snapshot that has one, as Delta's log describes it."""
+    log = _folder(snapshot)
+    names = [info.name for info in lake.list_files(log)]
+    found: Descriptors = {}
+    start = 0
+    for name in _newest_checkpoint(names, snapshot.version()):
+        _replay(_checkpoint_actions(lake, f"{log}/{name}"), found)
+        start = int(name[:20]) + 1
+    commits = {int(match[1]): name for name in names if (match := _COMMIT.fullmatch(name))}
+    for version in range(start, snapshot.version() + 1):
+        if version not in commits:
+            raise FileNotFoundError(f"{lake.locate(log)}: the commit of version {version} is missing")
+        _replay(_lines(lake, f"{log}/{commits[version]}"), found)
+    return {path: vector for (path, _), vector in found.items()}
+
+
+def version_before(lake: Lake, snapshot: DeltaTable, feature: str) -> int | None:
+    """Return the last version of a table before it got a feature; None when its log does not go back so far."""
+    log = _folder(snapshot)
+    names = sorted(info.name for info in lake.list_files(log) if _COMMIT.fullmatch(info.name))
+    found, had = None, None
+    for name in names:
+        for action in _lines(lake, f"{log}/{name}"):
+            protocol = action.get("protocol")
+            if protocol:
+                has = feature in (*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ()))
+                found = int(name[:20]) - 1 if has and had is False else found
+                had = has
+    return found
+
+
+def _folder(snapshot: DeltaTable) -> str:
+    """Return where the log of a table is, below the lake."""
+    return f"{snapshot.table_uri.rstrip('/').rpartition('/')[2]}/_delta_log"
+
+
+def identity_of(vector: Descriptor | None) -> str:
+    """Return what tells a vector from another one of the same file, as PROTOCOL.md forms it; empty without a vector."""
+    if vector is None:
+        return ""
+    offset = vector.get("offset")
+    return f"{vector['storageType']}{vector['pathOrInlineDv']}" + ("" if offset is None else f"@{offset}")
+
+
+def _newest_checkpoint(names: Iterable[str], version: int) -> list[str]:
+    """Return the files of the newest complete checkpoint that is not newer than *version*."""
+    found: dict[tuple[int, str], list[str]] = {}
+    for name in names:
+        match = _CHECKPOINT.fullmatch(name)
+        if match and int(match[1]) <= version:
+            found.setdefault((int(match[1]), match[3] or name), []).append(name)
+    complete = [(which, files) for which, files in found.items() if which[1] in files or len(files) == int(which[1])]
+    return sorted(max(complete)[1]) if complete else []
+
+
+def _checkpoint_actions(lake: Lake, path: str) -> Iterator[Mapping[str, Any]]:
+    """Yield what a checkpoint says of files, that in its sidecars included."""
+    for action in _lines(lake, path) if path.endswith(".json") else _parquet_actions(lake, path):
+        yield action
+        sidecar = action.get("sidecar")
+        if sidecar:
+            name = sidecar["path"].rpartition("/")[2]
+            yield from _parquet_actions(lake, f"{path.rpartition('/')[0]}/_sidecars/{name}")
+
+
+def _parquet_actions(lake: Lake, path: str) -> Iterator[Mapping[str, Any]]:
+    with lake.arrow_file(path) as source:
+        file = pq.ParquetFile(source)
+        schema = file.schema_arrow
+        columns = [
+            f"{action}.{name}"
+            for action, name in _FROM_CHECKPOINT
+            if action in schema.names and schema.field(action).type.get_field_index(name) >= 0
+        ]
+        for batch in file.iter_batches(columns=columns):
+            yield from batch.to_pylist()
+
+
+def _lines(lake: Lake, path: str) -> Iterator[Mapping[str, Any]]:
+    with lake.open(path) as file:
+        for line in bytes(file.read(0, file.size)).splitlines():
+            if line.strip():
+                yield json.loads(line)
+
+
+def _replay(actions: Iterable[Mapping[str, Any]], found: Descriptors) -> None:
+    """Apply what a commit adds and removes; the order inside of a commit means nothing."""
+    added: Descriptors = {}
+    for action in actions:
+        for kind in ("add", "remove"):
+            file = action.get(kind)
+            vector = file.get("deletionVector") if file else None
+            if file and vector and vector.get("storageType"):
+                key = file["path"], identity_of(vector)
+                if kind == "add":
+                    added[key] = vector
+                else:
+                    found.pop(key, None)
+    found.update(added)
+
+
+def write_commit(lake: Lake, snapshot: DeltaTable, actions: Iterable[Mapping[str, Any]]) -> None:
+    """Write the commit after *snapshot*; `CommitFailedError` when another one came first."""
+    version = snapshot.version() + 1
+    data = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
+    try:
+        lake.create(f"{_folder(snapshot)}/{version:020d}.json", data)
+    except FileExistsError as error:
+        raise CommitFailedError(f"version {version} was committed by another process") from error

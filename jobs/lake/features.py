@@ -1,0 +1,109 @@
+"""
+What another engine has made of our tables, and what we do about it: kept, or refused before anything is written.
+
+Delta's features are promises that every writer of a table gives. Some of them cost us nothing, some we keep
+(`jobs.lake.vectors`), and the others we refuse by name, with the statements that take them back. This is asked at the
+start of a command, and again of each snapshot that a commit is made on. docs/guarantees.md has the table.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from deltalake import DeltaTable
+
+from jobs.lake.delta_log import version_before
+from jobs.lake.lake import Lake
+from jobs.lake.tables import Table
+
+KEPT = frozenset(
+    {
+        "appendOnly",  # every table of version 2 has it; what counts is the property
+        "changeDataFeed",  # readers derive changes from whole files: no commit of ours changes a part of one
+        "checkConstraints",  # what counts is a constraint
+        "deletionVectors",
+        "generatedColumns",  # what counts is a column's expression
+        "invariants",  # every table of version 2 has it; what counts is a column's expression
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+_DROPPED = ("rowTracking", "domainMetadata", "inCommitTimestamp")  # in this order, and nothing else stays behind
+_CONSTRAINT = "delta.constraints."
+_EXPRESSIONS = {
+    "delta.invariants": "an invariant",
+    "delta.generationExpression": "a generated column",
+    "delta.identity.start": "an identity column",
+    "CURRENT_DEFAULT": "a column default",
+}
+
+
+class UnsupportedTableError(OSError):
+    """Another engine uses what we do not write."""
+
+
+class Refusal(NamedTuple):
+    """What a table has that we do not write, and the statements that take it back."""
+
+    what: str
+    statements: tuple[str, ...] = ()
+
+
+def refuse_features(lake: Lake, snapshot: DeltaTable, table: Table) -> None:
+    """Raise `UnsupportedTableError` when a table has what we do not write."""
+    found = list(_refusals(lake, snapshot, table))
+    if not found:
+        return
+    location = lake.locate(table.name)
+    statements = dict.fromkeys(line.format(table=f"delta.`{location}`") for one in found for line in one.statements)
+    what = ", ".join(one.what for one in found)
+    raise UnsupportedTableError(
+        f"{location}: another engine has given this table what rmq-lake does not write: {what}; nothing was written. "
+        f"To take it back, run in Spark SQL: {'; '.join(statements)}"
+    )
+
+
+def _refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[Refusal]:
+    protocol = snapshot.protocol()
+    used = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    configuration = snapshot.metadata().configuration
+    for name, value in sorted(configuration.items()):
+        if name.startswith(_CONSTRAINT):
+            constraint = name.removeprefix(_CONSTRAINT)
+            drop = f"ALTER TABLE {{table}} DROP CONSTRAINT `{constraint}`"
+            yield Refusal(f"the constraint {constraint} CHECK ({value})", (drop,))
+    if (configuration.get("delta.appendOnly") or "").lower() == "true":
+        yield Refusal("delta.appendOnly", ("ALTER TABLE {table} SET TBLPROPERTIES ('delta.appendOnly' = 'false')",))
+    if (configuration.get("delta.columnMapping.mode") or "none").lower() != "none" and "columnMapping" not in used:
+        used.add("columnMapping")  # a protocol of version 5 names no features
+    refused = sorted(used - KEPT)
+    columns = list(_columns(snapshot, table))
+    if not columns and set(refused) <= set(_DROPPED):
+        for feature in (one for one in _DROPPED if one in refused):
+            yield Refusal(f"the feature {feature}", (f"ALTER TABLE {{table}} DROP FEATURE {feature}",))
+    else:
+        what = [*(f"the feature {feature}" for feature in refused), *columns]
+        yield Refusal(", ".join(what), _restore(lake, snapshot, refused))
+
+
+def _restore(lake: Lake, snapshot: DeltaTable, features: Iterable[str]) -> tuple[str, ...]:
+    """Return the statements that put a table back to its last version without some features: nothing else drops all."""
+    versions = [version_before(lake, snapshot, feature) for feature in features]
+    known = [version for version in versions if version is not None]
+    version = str(min(known)) if known else "<a version before, from DESCRIBE HISTORY>"
+    allow = "SET spark.databricks.delta.restore.protocolDowngradeAllowed = true"
+    return allow, f"RESTORE TABLE {{table}} TO VERSION AS OF {version}"
+
+
+def _columns(snapshot: DeltaTable, table: Table) -> Iterator[str]:
+    """Yield what is wrong with a table's columns."""
+    if snapshot.metadata().partition_columns:
+        yield "partitions by " + ", ".join(snapshot.metadata().partition_columns)
+    ours = {field.name: field for field in table.delta_schema.fields}
+    for field in snapshot.schema().fields:
+        known = ours.get(field.name)
+        if known is not None and known.type != field.type:
+            yield f"another type of the column {field.name}"
+        if not field.nullable:
+            yield f"NOT NULL for the column {field.name}"
+        yield from (f"{what}: {field.name}" for key, what in _EXPRESSIONS.items() if key in field.metadata)

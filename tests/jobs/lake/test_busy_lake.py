@@ -1,0 +1,82 @@
+"""A lake that is large, or that everybody works on at once."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.lake.commit import commit
+from jobs.lake.lake import Lake
+from jobs.lake.runs import known_stores
+from jobs.lake.table_file import FileNaming, TableFile
+from jobs.lake.tables import QUARANTINE
+from jobs.store.workers import OneByOne
+from jobs.verbs.optimize import optimize
+from tests.support.broker import Broker, some_records
+from tests.support.lakes import leftovers, rows_of
+
+RUNS = 8
+FILES = 10_000
+
+
+def test_two_stores_into_one_lake_beside_optimize_and_a_vacuum(tmp_path: Path) -> None:
+    """Nobody waits for anybody: every message of both stores is there once, and nothing is left over."""
+    lake = tmp_path / "lake"
+    brokers = {name: Broker(tmp_path / name) for name in ("a", "b")}
+    for name, broker in brokers.items():
+        broker.append(some_records(5, seed=ord(name)))
+        ingest(Request(str(broker.root), str(lake), broker=name), OneByOne())
+
+    def fill(name: str) -> list[int]:
+        found = []
+        for number in range(RUNS):
+            found += [record.physical_offset for record in brokers[name].append(some_records(4, seed=number))]
+            ingest(Request(str(brokers[name].root), str(lake), broker=name), OneByOne())
+        return found
+
+    def keep_in_shape() -> None:
+        for _ in range(RUNS // 2):
+            optimize(str(lake), OneByOne())
+            DeltaTable(lake / "messages").vacuum(168, dry_run=False, full=True)
+
+    with ThreadPoolExecutor(3) as pool:
+        filled = {name: pool.submit(fill, name) for name in brokers}
+        pool.submit(keep_in_shape).result()
+        new = {name: future.result() for name, future in filled.items()}
+
+    rows = rows_of(lake)
+    for name in brokers:
+        offsets = [row["physical_offset"] for row in rows if row["broker"] == name]
+        assert offsets[5:] == new[name]
+    assert leftovers(lake) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # on a busy machine
+def test_a_lake_of_ten_thousand_files(tmp_path: Path) -> None:
+    """Runs go on, `optimize` makes a few of them, and every row is there once."""
+    lake = Lake(str(tmp_path / "lake"))
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(5))
+    ingest(Request(str(broker.root), lake.location, broker="b"), OneByOne())
+    (known,) = known_stores(lake)
+    row = {"segment": 0, "file": "f", "length": 1, "reason": "r", "sample": b""}
+    actions = []
+    for offset in range(FILES):
+        whose = {"broker": "b", "store_id": known.store_id, "run": 0}
+        name = FileNaming(known.store_id, 0).name(f"{offset:020d}")
+        with TableFile(lake, QUARANTINE, name, whose) as file:
+            file.write_rows([{**row, "physical_offset": offset}])
+            actions += [action for action in [file.close()] if action is not None]
+    commit(lake, QUARANTINE, actions, ("many", 1), {})
+
+    broker.append(some_records(5, seed=2))
+    assert ingest(Request(str(broker.root), lake.location, broker="b"), OneByOne()).messages == 5
+    saved = {table.table: table for table in optimize(lake.location, OneByOne())}
+
+    assert (saved["quarantine"].merged, saved["quarantine"].written) == (FILES, 1)
+    assert [found["physical_offset"] for found in rows_of(tmp_path / "lake", "quarantine")] == list(range(FILES))
+    assert len(rows_of(tmp_path / "lake")) == 10

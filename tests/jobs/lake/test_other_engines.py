@@ -1,0 +1,375 @@
+"""Other engines write to the lake, too: Spark beside our runs and merges. docs/guarantees.md has the table."""
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.ingest import run as runs
+from jobs.lake.commit import chosen, open_table
+from jobs.lake.compaction import Group, compact, merge_group
+from jobs.lake.features import UnsupportedTableError
+from jobs.lake.lake import Lake
+from jobs.lake.runs import Manifest, known_stores, prepare, unfinished
+from jobs.lake.table_file import Action
+from jobs.lake.tables import MESSAGES
+from jobs.query.lake_tables import LakeTables
+from jobs.store.workers import OneByOne
+from jobs.verbs.optimize import optimize
+from tests.jobs.lake.test_runs import a_manifest
+from tests.support.broker import some_records
+from tests.support.commands import state_of
+from tests.support.lakes import rows_of
+from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, WITH_VECTORS, SharedLake
+
+THIRD = "physical_offset % 3 = 0"
+OTHERS = "physical_offset % 3 != 0"
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> SharedLake:
+    """Return a lake after three runs."""
+    return SharedLake(spark, tmp_path)
+
+
+def settings(lake: SharedLake) -> Lake:
+    """Return the lake as our own functions take it."""
+    return Lake(str(lake.path))
+
+
+@pytest.mark.parametrize("before", [(), (WITH_VECTORS,)], ids=["files", "vectors"])
+def test_deleted_rows_stay_deleted_and_the_others_are_there_once(lake: SharedLake, before: Sequence[str]) -> None:
+    """DELETE, with and without deletion vectors, then runs and `optimize`: doubled rows, and deleted ones came back."""
+    left = lake.offsets(OTHERS)
+    lake.sql(*before, f"DELETE FROM {{messages}} WHERE {THIRD}")
+
+    new = lake.grow(7)
+    lake.run()
+    assert lake.offsets() == [*left, *new]
+    optimize(str(lake.path), OneByOne())
+    assert lake.offsets() == [*left, *new]
+    assert lake.files() == 1
+    lake.sql(f"DELETE FROM {{messages}} WHERE physical_offset = {new[0]}")
+    last = lake.grow(3)
+    lake.run()
+    optimize(str(lake.path), OneByOne())
+
+    assert lake.offsets() == [*left, *new[1:], *last]
+    assert lake.seen_by_spark() == lake.offsets()
+
+
+def test_a_file_whose_rows_are_all_deleted_is_merged_away(lake: SharedLake) -> None:
+    """A merge of nothing but deleted rows writes no file."""
+    lake.sql(WITH_VECTORS, "DELETE FROM {messages} WHERE physical_offset >= 0 AND queue_id >= 0")
+    assert lake.offsets() == []
+
+    optimize(str(lake.path), OneByOne())
+
+    assert (lake.offsets(), lake.files()) == ([], 0)
+    new = lake.grow(4)
+    lake.run()
+    assert lake.offsets() == new
+
+
+def test_readers_of_ours_leave_out_deleted_rows(lake: SharedLake) -> None:
+    """`query --lake` and whatever else reads a table's rows reads them through the vectors; history sees both."""
+    left = lake.offsets(OTHERS)
+    all_rows = lake.offsets()
+    lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
+    snapshot = open_table(settings(lake), "messages")
+    assert snapshot is not None
+
+    queried = LakeTables(str(lake.path), {}).rows("SELECT physical_offset FROM messages ORDER BY physical_offset")
+    read = chosen(settings(lake), snapshot, ["physical_offset"])
+    gone = chosen(settings(lake), snapshot, ["physical_offset"], deleted=True)
+
+    assert [row["physical_offset"] for row in queried] == left
+    assert sorted(read.column("physical_offset").to_pylist()) == left
+    assert sorted(gone.column("physical_offset").to_pylist()) == sorted({*all_rows} - {*left})
+
+
+def test_a_log_written_anew_takes_its_rows_out_of_files_with_vectors(lake: SharedLake) -> None:
+    """The rows that the broker took back are moved, deleted ones stay deleted, and what is new is there once."""
+    offsets = lake.offsets()
+    cut = offsets[20]
+    lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD} AND physical_offset < {cut}")
+    lake.sql(f"DELETE FROM {{messages}} WHERE physical_offset = {offsets[25]}")
+    left = lake.offsets(f"physical_offset < {cut}")
+    lake.broker.truncate(cut)
+    new = [record.physical_offset for record in lake.broker.append(some_records(12, seed=77))]
+
+    summary = lake.run()
+
+    assert summary.superseded is not None
+    assert summary.superseded["from_offset"] == cut
+    assert lake.offsets() == lake.seen_by_spark() == [*left, *new]
+    assert lake.offsets(table="superseded_messages") == [*offsets[20:25], *offsets[26:]]
+
+
+def test_rows_that_another_engine_deleted_are_no_other_history(lake: SharedLake) -> None:
+    """Before the place where the log was written anew, the log has records that the lake has not: they stay deleted."""
+    offsets = lake.offsets()
+    cut = offsets[25]
+    lake.sql(f"DELETE FROM {{messages}} WHERE physical_offset IN ({offsets[3]}, {offsets[21]}, {offsets[22]})")
+    left = lake.offsets(f"physical_offset < {cut}")
+    lake.broker.truncate(cut)
+    new = [record.physical_offset for record in lake.broker.append(some_records(12, seed=77))]
+
+    summary = lake.run()
+
+    assert summary.superseded is not None
+    assert summary.superseded["from_offset"] == cut
+    assert lake.offsets() == [*left, *new]
+
+
+def test_a_column_of_another_engine_keeps_its_values(lake: SharedLake) -> None:
+    """`ALTER … ADD COLUMNS`, filled by UPDATE: `optimize` and superseding made NULL of it; files of ours hold NULL."""
+    lake.sql("ALTER TABLE {messages} ADD COLUMNS (note STRING, place STRUCT<row: INT>)")
+    lake.sql("UPDATE {messages} SET note = concat('n', physical_offset), place = struct(queue_id)")
+    notes, places = lake.values("note"), lake.values("place['row']")
+    new = lake.grow(5)
+    lake.run()
+    optimize(str(lake.path), OneByOne())
+
+    assert lake.values("note") == {**notes, **dict.fromkeys(new)}
+    assert lake.values("place['row']") == {**places, **dict.fromkeys(new)}
+    cut = lake.offsets()[15]
+    lake.broker.truncate(cut)
+    lake.broker.append(some_records(3, seed=78))
+    assert lake.run().superseded is not None
+
+    kept = {offset: note for offset, note in notes.items() if offset < cut}
+    moved = {offset: note for offset, note in {**notes, **dict.fromkeys(new)}.items() if offset >= cut}
+    assert {offset: note for offset, note in lake.values("note").items() if offset < cut} == kept
+    assert lake.values("note", "superseded_messages") == moved
+
+
+def test_rows_of_another_engine_without_our_columns_survive_a_merge(lake: SharedLake) -> None:
+    """INSERT by another engine leaves NULL in columns that every row of ours has."""
+    lake.sql("INSERT INTO {messages} (physical_offset, topic) VALUES (-1, 'theirs')")
+    offsets = lake.offsets()
+
+    optimize(str(lake.path), OneByOne())
+
+    assert lake.offsets() == offsets
+    assert lake.values("topic")[-1] == "theirs"
+
+
+HARMLESS = {
+    "update": ("UPDATE {messages} SET tags = 'x' WHERE " + THIRD,),
+    "update through vectors": (WITH_VECTORS, "UPDATE {messages} SET tags = 'x' WHERE " + THIRD),
+    "merge": (
+        "MERGE INTO {messages} AS t USING (SELECT physical_offset AS at FROM {messages} WHERE " + THIRD + ") AS s "
+        "ON t.physical_offset = s.at WHEN MATCHED THEN UPDATE SET tags = 'x'",
+    ),
+    "optimize": ("OPTIMIZE {messages}",),
+    "zorder": ("OPTIMIZE {messages} ZORDER BY (topic, queue_id)",),
+    "change data feed": (
+        "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')",
+        "UPDATE {messages} SET tags = 'x' WHERE " + THIRD,
+    ),
+    "vacuum with short retention": (
+        "OPTIMIZE {messages}",
+        NO_SHORT_RETENTION_CHECK,
+        "VACUUM {messages} RETAIN 0 HOURS",
+    ),
+    "restore": ("DELETE FROM {messages} WHERE " + THIRD, "RESTORE TABLE {messages} TO VERSION AS OF 3"),
+    "purge": (WITH_VECTORS, "DELETE FROM {messages} WHERE false", "REORG TABLE {messages} APPLY (PURGE)"),
+    "v2 checkpoints": ("ALTER TABLE {messages} SET TBLPROPERTIES ('delta.checkpointPolicy' = 'v2')",),
+    "a longer retention": (
+        "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 30 days')",
+    ),
+}
+
+
+@pytest.mark.parametrize("statements", HARMLESS.values(), ids=HARMLESS)
+def test_statements_that_leave_every_row(lake: SharedLake, statements: Sequence[str]) -> None:
+    """Before and after it, runs and `optimize` go on: every row once."""
+    offsets = lake.offsets()
+
+    lake.sql(*statements)
+    assert lake.offsets() == offsets
+    tags = lake.values("tags")
+    new = lake.grow(5)
+    lake.run()
+    assert lake.offsets() == [*offsets, *new]
+    optimize(str(lake.path), OneByOne())
+
+    assert lake.offsets() == [*offsets, *new]
+    assert {offset: tag for offset, tag in lake.values("tags").items() if offset in tags} == tags
+    cut = lake.grow(3)
+    lake.run()
+    assert lake.offsets() == [*offsets, *new, *cut]
+
+
+def test_what_restore_takes_out_is_deleted(lake: SharedLake) -> None:
+    """RESTORE to a version before a run: a deletion like any other; later runs bring what is new."""
+    first = lake.offsets()[:10]
+    lake.sql("RESTORE TABLE {messages} TO VERSION AS OF 1")
+    assert lake.offsets() == first
+
+    new = lake.grow(4)
+    lake.run()
+    optimize(str(lake.path), OneByOne())
+
+    assert lake.offsets() == [*first, *new]
+
+
+def test_a_clone_is_a_table_of_its_own(lake: SharedLake, tmp_path: Path) -> None:
+    """SHALLOW CLONE reads our files from elsewhere; its rows and ours change apart."""
+    offsets = lake.offsets()
+    lake.sql(f"CREATE TABLE delta.`{tmp_path}/clone/messages` SHALLOW CLONE {{messages}}")
+    lake.sql(f"DELETE FROM delta.`{tmp_path}/clone/messages` WHERE {THIRD}")
+
+    new = lake.grow(4)
+    lake.run()
+    optimize(str(lake.path), OneByOne())
+
+    assert lake.offsets() == [*offsets, *new]
+    rows = lake._spark.sql(f"SELECT physical_offset FROM delta.`{tmp_path}/clone/messages`").collect()  # noqa: SLF001
+    assert sorted(row.physical_offset for row in rows) == [at for at in offsets if at % 3]
+
+
+REFUSED = {
+    "column mapping, rename": (
+        "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+        "ALTER TABLE {messages} RENAME COLUMN topic TO subject",
+    ),
+    "column mapping, drop": (
+        "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+        "ALTER TABLE {messages} DROP COLUMN tags",
+    ),
+    "rowTracking": ("ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')",),
+    "inCommitTimestamp": ("ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')",),
+    "delta.appendOnly": ("ALTER TABLE {messages} SET TBLPROPERTIES ('delta.appendOnly' = 'true')",),
+    "the constraint few CHECK (queue_id < 100)": ("ALTER TABLE {messages} ADD CONSTRAINT few CHECK (queue_id < 100)",),
+    "clustering": ("ALTER TABLE {messages} CLUSTER BY (topic)",),
+    "typeWidening": (
+        "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')",
+        "ALTER TABLE {messages} CHANGE COLUMN queue_id TYPE BIGINT",
+    ),
+    "a column default": (
+        "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')",
+        "ALTER TABLE {messages} ALTER COLUMN topic SET DEFAULT 'x'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_we_do_not_write_is_refused_before_anything_is_written(lake: SharedLake, name: str) -> None:
+    """The message names feature, table and statements; after these the refused run is an ordinary one."""
+    offsets = lake.offsets()
+    lake.sql(*REFUSED[name])
+    files = state_of(lake.path)
+    new = lake.grow(5)
+
+    with pytest.raises(UnsupportedTableError):
+        optimize(str(lake.path), OneByOne())
+    with pytest.raises(UnsupportedTableError) as refused:
+        lake.run()
+    assert files == state_of(lake.path)
+    message = str(refused.value)
+    assert message.startswith(f"{lake.path}/messages: ")
+    assert re.sub(r"column mapping.*", "columnMapping", name) in message
+    lake.sql(*message.partition("run in Spark SQL: ")[2].split("; "))
+
+    assert lake.run().messages == 5
+    optimize(str(lake.path), OneByOne())
+    assert lake.offsets() == [*offsets, *new]
+
+
+def test_a_run_that_was_prepared_before_goes_on_once_the_feature_is_gone(lake: SharedLake) -> None:
+    """Between preparing and committing another engine comes: nothing is written until it has taken that back."""
+    (store,) = known_stores(settings(lake))
+    prepare(settings(lake), a_manifest(settings(lake), store, store.next_run))
+    lake.sql(*REFUSED["rowTracking"])
+    lake.grow(5)
+    with pytest.raises(UnsupportedTableError) as refused:
+        lake.run()
+    lake.sql(*str(refused.value).partition("run in Spark SQL: ")[2].split("; "))
+
+    summary = lake.run()
+
+    assert (summary.recovered, summary.messages) == (store.next_run, 5)
+    assert unfinished(settings(lake), known_stores(settings(lake))[0]) is None
+    assert len(rows_of(lake.path, "quarantine")) == 1
+
+
+BETWEEN = {
+    "delete": f"DELETE FROM {{messages}} WHERE {THIRD}",
+    "optimize": "OPTIMIZE {messages}",
+    "update": f"UPDATE {{messages}} SET tags = 'x' WHERE {THIRD}",
+}
+
+
+@pytest.mark.parametrize("with_vectors", [False, True], ids=["files", "vectors"])
+@pytest.mark.parametrize("statement", BETWEEN.values(), ids=BETWEEN)
+def test_a_merge_that_another_engine_overtakes_is_given_up(
+    lake: SharedLake, statement: str, *, with_vectors: bool
+) -> None:
+    """`deltalake` lets two commits remove one file: what both had put in its place was there twice."""
+    lake.sql(*([WITH_VECTORS] if with_vectors else []))
+
+    def merge(groups: Sequence[Group]) -> list[Action | None]:
+        merged = [merge_group(group) for group in groups]
+        lake.sql(statement)
+        return merged
+
+    expected = lake.offsets(OTHERS) if "DELETE" in statement else lake.offsets()
+
+    assert compact(settings(lake), MESSAGES, merge=merge).merged == 0
+    assert lake.offsets() == expected
+
+
+def test_a_merge_goes_on_after_a_commit_that_only_adds(lake: SharedLake) -> None:
+    """Its files are all there, as they were read: the merge is committed after the other commit."""
+    lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
+    expected = lake.offsets()
+
+    def merge(groups: Sequence[Group]) -> list[Action | None]:
+        merged = [merge_group(group) for group in groups]
+        lake.sql("INSERT INTO {messages} (physical_offset, topic) VALUES (-1, 'theirs')")
+        return merged
+
+    assert compact(settings(lake), MESSAGES, merge=merge).merged == 3
+    assert lake.offsets() == [-1, *expected]
+
+
+def test_the_vacuum_leaves_the_vectors_that_a_table_needs(lake: SharedLake) -> None:
+    """`deltalake` takes old files of vectors for files that nobody names."""
+    left = lake.offsets(OTHERS)
+    lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
+    obsolete = lake.path / "messages" / "nobody-names-this.parquet"
+    obsolete.write_bytes(b"PAR1")
+    for path in (lake.path / "messages").glob("*.*"):
+        os.utime(path, (time.time() - 8 * 86400,) * 2)
+    vectors = sorted((lake.path / "messages").glob("deletion_vector_*.bin"))
+    assert vectors
+
+    optimize(str(lake.path), OneByOne())
+
+    assert not obsolete.exists()
+    assert sorted((lake.path / "messages").glob("deletion_vector_*.bin")) == vectors
+    assert lake.offsets() == left
+
+
+def test_a_vacuum_beside_a_run_stops_the_run_and_the_next_one_brings_everything(lake: SharedLake) -> None:
+    """Files that no commit names yet are obsolete to a VACUUM without retention: no commit names them afterwards."""
+    offsets = lake.offsets()
+    new = lake.grow(5)
+
+    def prepare_late(where: Lake, manifest: Manifest) -> None:
+        lake.sql(NO_SHORT_RETENTION_CHECK, "VACUUM {messages} RETAIN 0 HOURS")
+        prepare(where, manifest)
+
+    with patch.object(runs, "prepare", prepare_late), pytest.raises(FileNotFoundError, match="another engine VACUUM"):
+        lake.run()
+    assert lake.offsets() == offsets
+
+    assert lake.run().messages == 5
+    assert lake.offsets() == [*offsets, *new]

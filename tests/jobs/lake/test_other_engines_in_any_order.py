@@ -1,0 +1,261 @@
+"""Statements of Spark's SQL, runs and merges of ours, in any order and inside each other: 0 lost, 0 twice, 0 back."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from pyspark.sql import SparkSession
+
+from jobs.ingest import run as runs
+from jobs.lake import upkeep
+from jobs.lake.compaction import Group, merge_group
+from jobs.lake.lake import Lake
+from jobs.lake.plain import plain_rows
+from jobs.lake.runs import Manifest, prepare
+from jobs.lake.table_file import Action
+from jobs.store.workers import OneByOne
+from jobs.verbs import optimize as optimizing
+from tests.support.broker import some_records
+from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, SharedLake
+
+STEPS = 10
+DRAWS = 500
+FEW = 2  # of them, in `make test-slow`
+
+Row = tuple[str | None, str | None]  # what a message has in `tags` and in the column of the other engine
+
+
+class State(NamedTuple):
+    """What the table of messages holds."""
+
+    rows: dict[int, Row]
+    has_note: bool
+
+
+class Story:
+    """One drawn order of statements and runs, and what must be in the lake after each."""
+
+    def __init__(self, spark: SparkSession, root: Path, seed: int) -> None:
+        """Begin with a lake of two runs."""
+        self._random = Random(seed)
+        self.lake = SharedLake(spark, root, runs=(12, 8))
+        self.state = State(dict.fromkeys(self.lake.offsets(), ("TagA", None)), has_note=False)
+        self.superseded: list[int] = []
+        self._log = sorted(self.state.rows)
+        self._restorable: dict[int, State] = {}
+        self.done: list[str] = []
+
+    def tell(self, steps: int) -> None:
+        """Do some steps, and look at the lake after each."""
+        for _ in range(steps):
+            self._random.choice((self.run, self.run, self.optimize, self.log_anew, self.statement, self.statement))()
+            self.check()
+
+    def check(self) -> None:
+        """Compare the lake with what must be in it."""
+        columns = "physical_offset, tags" + (", note" if self.state.has_note else "")
+        found = sorted((r["physical_offset"], (r["tags"], r.get("note"))) for r in self._rows("messages", columns))
+        assert sorted(self.state.rows.items()) == found, self.done
+        if self.superseded:
+            moved = sorted(row["physical_offset"] for row in self._rows("superseded_messages", "physical_offset"))
+            assert sorted(self.superseded) == moved, self.done
+        self._restorable[DeltaTable(self.lake.path / "messages").version()] = self.state
+
+    def _rows(self, name: str, columns: str) -> list[dict[str, Any]]:
+        table = DeltaTable(self.lake.path / name)
+        return plain_rows(QueryBuilder().register("t", table).execute(f"SELECT {columns} FROM t").read_all())
+
+    def run(self) -> None:
+        """Run after the log has grown."""
+        self.done.append("run")
+        new = self.lake.grow(self._random.randrange(1, 9))
+        with self._perhaps_overtaken():
+            self.lake.run()
+        self._add(new)
+
+    def log_anew(self) -> None:
+        """Cut off the log after a message that the lake still has, write other records, and run."""
+        live = [at for at in self._log[:-1] if at in self.state.rows]
+        if not live:
+            return
+        before = self._random.choice(live[-8:])
+        cut = self._log[self._log.index(before) + 1]
+        self.done.append(f"log anew from {cut}")
+        old_end = self.lake.broker.offset
+        self.lake.broker.truncate(cut)
+        new: list[int] = []
+        while self.lake.broker.offset <= old_end + 1000:
+            some = self.lake.broker.append(some_records(5, seed=self._random.randrange(1 << 30)))
+            new += [record.physical_offset for record in some]
+        with self._perhaps_overtaken(may_delete_before=before):
+            self.lake.run()
+        self.superseded += [at for at in self.state.rows if at >= cut]
+        self.state = self.state._replace(rows={at: row for at, row in self.state.rows.items() if at < cut})
+        self._log = [at for at in self._log if at < cut]
+        self._restorable.clear()
+        self._add(new)
+
+    def optimize(self) -> None:
+        """Merge all small files."""
+        self.done.append("optimize")
+        with self._perhaps_overtaken():
+            optimizing.optimize(str(self.lake.path), OneByOne())
+
+    def statement(self) -> None:
+        """Execute one statement of the other engine."""
+        self._random.choice(
+            (
+                *(self.delete, self.delete, self.update, self.merge, self.vectors, self.add_column, self.restore),
+                *(self.spark_optimize, self.purge, self.vacuum, self.change_data_feed),
+            )
+        )()
+
+    def delete(self) -> None:
+        """Delete some rows."""
+        self._delete(self._some())
+
+    def _delete(self, some: list[int]) -> None:
+        self.done.append(f"delete {some}")
+        self.lake.sql(f"DELETE FROM {{messages}} WHERE physical_offset IN ({_listed(some)})")
+        self.state = self.state._replace(rows={at: row for at, row in self.state.rows.items() if at not in some})
+
+    def update(self) -> None:
+        """Change some rows."""
+        some, value = self._some(), f"u{len(self.done)}"
+        column = "note" if self.state.has_note and self._random.random() < 0.5 else "tags"
+        self.done.append(f"update {column} of {some}")
+        self.lake.sql(f"UPDATE {{messages}} SET {column} = '{value}' WHERE physical_offset IN ({_listed(some)})")
+        self._change(some, column, value)
+
+    def merge(self) -> None:
+        """Change some rows and delete others in one statement."""
+        changed, value = self._some(), f"m{len(self.done)}"
+        deleted = [at for at in self._some() if at not in changed]
+        self.done.append(f"merge: change {changed}, delete {deleted}")
+        self.lake.sql(
+            "MERGE INTO {messages} AS t USING (SELECT explode(array("
+            + ", ".join(f"{at}L" for at in [*changed, *deleted, -1])
+            + ")) AS at) AS s ON t.physical_offset = s.at "
+            f"WHEN MATCHED AND s.at IN ({_listed(deleted)}) THEN DELETE WHEN MATCHED THEN UPDATE SET tags = '{value}'"
+        )
+        self._change(changed, "tags", value)
+        self.state = self.state._replace(rows={at: row for at, row in self.state.rows.items() if at not in deleted})
+
+    def _change(self, some: list[int], column: str, value: str) -> None:
+        changed = {
+            at: (value, row[1]) if column == "tags" else (row[0], value)
+            for at, row in self.state.rows.items()
+            if at in some
+        }
+        self.state = self.state._replace(rows=self.state.rows | changed)
+
+    def vectors(self) -> None:
+        """Begin or end to delete through vectors."""
+        value = self._random.choice(("true", "false"))
+        self.done.append(f"vectors {value}")
+        self.lake.sql(f"ALTER TABLE {{messages}} SET TBLPROPERTIES ('delta.enableDeletionVectors' = '{value}')")
+
+    def change_data_feed(self) -> None:
+        """Begin or end to keep changes."""
+        value = self._random.choice(("true", "false"))
+        self.done.append(f"change data feed {value}")
+        self.lake.sql(f"ALTER TABLE {{messages}} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = '{value}')")
+
+    def add_column(self) -> None:
+        """Add a column of the other engine's own."""
+        if not self.state.has_note:
+            self.done.append("add column")
+            self.lake.sql("ALTER TABLE {messages} ADD COLUMNS (note STRING)")
+            self.state = self.state._replace(has_note=True)
+
+    def spark_optimize(self) -> None:
+        """Have the other engine merge files."""
+        order = self._random.choice(("", " ZORDER BY (topic, queue_id)"))
+        self.done.append(f"their optimize{order}")
+        self.lake.sql("OPTIMIZE {messages}" + order)
+
+    def purge(self) -> None:
+        """Have the other engine write files with vectors again."""
+        self.done.append("purge")
+        self.lake.sql("REORG TABLE {messages} APPLY (PURGE)")
+
+    def vacuum(self) -> None:
+        """Delete what no version but the newest needs."""
+        self.done.append("vacuum")
+        self.lake.sql(NO_SHORT_RETENTION_CHECK, "VACUUM {messages} RETAIN 0 HOURS")
+        self._restorable.clear()
+
+    def restore(self) -> None:
+        """Go back to an older version."""
+        if self._restorable:
+            version, state = self._random.choice(sorted(self._restorable.items(), key=lambda item: item[0]))
+            self.done.append(f"restore {version}")
+            self.lake.sql(f"RESTORE TABLE {{messages}} TO VERSION AS OF {version}")
+            self.state = state
+
+    @contextmanager
+    def _perhaps_overtaken(self, may_delete_before: int | None = None) -> Iterator[None]:
+        """Have the other engine come, now and then, when our files are written and nothing is committed."""
+        if self._random.random() < 0.6:
+            yield
+            return
+        between = self._random.choice((self.delete, self.update, self.spark_optimize, self.vectors))
+        if may_delete_before is not None:  # what comes after the cut is moved as it was read
+            some = [at for at in self._some() if at < may_delete_before]
+            between = lambda: self._delete(some)  # noqa: E731 - the same kind of thing as the others
+        with (
+            patch.object(runs, "prepare", _after(between, self.done, prepare)),
+            patch.object(optimizing, "merge_group", _after(between, self.done, merge_group)),
+        ):
+            yield
+
+    def _some(self) -> list[int]:
+        rows = sorted(self.state.rows)
+        return sorted(self._random.sample(rows, min(len(rows), self._random.randrange(1, 6))))
+
+    def _add(self, new: list[int]) -> None:
+        self._log += new
+        self.state = self.state._replace(rows=self.state.rows | dict.fromkeys(new, ("TagA", None)))
+
+
+def _after(statement: Callable[[], None], done: list[str], ours: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what does *ours*, after the other engine's statement the first time."""
+    left = [statement]
+
+    def both(*arguments: Lake | Manifest | Group) -> Action | None:
+        while left:
+            done.append("meanwhile:")
+            left.pop()()
+        return ours(*arguments)  # type: ignore[no-any-return]
+
+    return both
+
+
+def _listed(offsets: list[int]) -> str:
+    return ", ".join(map(str, offsets or [-1]))
+
+
+def _is_told(spark: SparkSession, root: Path, seed: int) -> None:
+    with patch.object(upkeep, "MANY", 2):  # runs merge as well
+        story = Story(spark, root, seed)
+        story.tell(STEPS)
+    assert sorted(story.state.rows) == story.lake.seen_by_spark(), story.done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(FEW))
+def test_every_row_is_there_once_in_any_order(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """A few of the orders; the campaign has all."""
+    _is_told(spark, tmp_path, seed)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(FEW, DRAWS))
+def test_every_row_is_there_once_in_every_drawn_order(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """`make test-campaign`; docs/guarantees.md says how many were run."""
+    _is_told(spark, tmp_path, seed)

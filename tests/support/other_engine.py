@@ -1,0 +1,76 @@
+"""Spark with Delta as another engine that writes to a lake, and what it sees of the lake's messages."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deltalake import DeltaTable, QueryBuilder
+
+from jobs.ingest.request import Request, Summary
+from jobs.ingest.run import ingest
+from jobs.lake.plain import plain_rows
+from jobs.store.workers import OneByOne
+from tests.support.broker import Broker, some_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WITH_VECTORS = "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+NO_SHORT_RETENTION_CHECK = "SET spark.databricks.delta.retentionDurationCheck.enabled = false"
+
+
+class SharedLake:
+    """A lake that our runs fill from one broker's store, and that Spark's SQL writes to as well."""
+
+    def __init__(self, spark: "SparkSession", root: Path, runs: Sequence[int] = (10, 10, 10)) -> None:
+        """Make a lake by so many runs of so many messages."""
+        self._spark = spark
+        spark.conf.set("spark.databricks.delta.snapshotPartitions", "1")  # 50 tasks for each look at a log else
+        self.root = root
+        self.path = root / "lake"
+        self.broker = Broker(root / "store")
+        self.runs = 0
+        for count in runs:
+            self.grow(count)
+            self.run()
+
+    def grow(self, count: int) -> list[int]:
+        """Have the broker append messages; return their offsets."""
+        records = self.broker.append(some_records(count, seed=self.broker.offset))
+        return [record.physical_offset for record in records]
+
+    def run(self) -> Summary:
+        """Bring what is new into the lake."""
+        return ingest(Request(str(self.broker.root), str(self.path), broker="b"), OneByOne())
+
+    def name(self, table: str = "messages") -> str:
+        """Return how Spark's SQL calls a table of the lake."""
+        return f"delta.`{self.path}/{table}`"
+
+    def sql(self, *statements: str) -> None:
+        """Run statements of Spark's SQL; `{messages}` is the table of messages."""
+        for statement in statements:
+            self._spark.sql(statement.replace("{messages}", self.name())).collect()
+
+    def seen_by_spark(self) -> list[int]:
+        """Return the offsets of the messages as Spark sees them."""
+        rows = self._spark.sql(f"SELECT physical_offset FROM {self.name()}").collect()
+        return sorted(row.physical_offset for row in rows)
+
+    def offsets(self, where: str = "true", table: str = "messages") -> list[int]:
+        """Return the offsets of a table's rows as `deltalake` sees them, which is far quicker."""
+        return sorted(row["physical_offset"] for row in self._rows("physical_offset", where, table))
+
+    def values(self, column: str, table: str = "messages") -> dict[int, object]:
+        """Return a column of a table by the row's offset."""
+        found = self._rows(f"physical_offset, {column} AS value", "true", table)
+        return {row["physical_offset"]: row["value"] for row in found}
+
+    def _rows(self, columns: str, where: str, table: str) -> list[dict[str, Any]]:
+        snapshot = DeltaTable(self.path / table)
+        query = f"SELECT {columns} FROM t WHERE {where}"
+        return plain_rows(QueryBuilder().register("t", snapshot).execute(query).read_all())
+
+    def files(self, table: str = "messages") -> int:
+        """Return of how many files a table's newest version is made."""
+        return len(DeltaTable(self.path / table).file_uris())
