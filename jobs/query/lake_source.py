@@ -227,6 +227,13 @@ class LakeSource:
         """Whether every topic is known: those that have a message in the lake are."""
         return True
 
+    @property
+    def lacks(self) -> str | None:
+        """Say that runs found damage, whose messages are in the table `quarantine` and no rows of `messages`."""
+        count = self._tables.quarantined(self._where())
+        places = f"{count} damaged place{'' if count == 1 else 's'}"
+        return f"the lake's table quarantine has {places}, whose messages are not answered" if count else None
+
     def has_topic(self, topic: str) -> bool:
         """Return whether *topic* has messages."""
         return topic in self.topics()

@@ -19,6 +19,7 @@ from rmq_formats.errors import NotAStore
 
 MESSAGES = "messages"
 INDEX_ENTRIES = "index_entries"
+QUARANTINE = "quarantine"
 
 
 class LakeTables:
@@ -51,11 +52,25 @@ class LakeTables:
     @cached_property
     def has_index_entries(self) -> bool:
         """Whether keys can be looked up by their hash."""
+        return self._registered(INDEX_ENTRIES)
+
+    @cached_property
+    def _has_quarantine(self) -> bool:
+        return self._registered(QUARANTINE)
+
+    def _registered(self, name: str) -> bool:
+        """Make a table known to SQL; return whether the lake has it."""
         try:
-            self._builder.register(INDEX_ENTRIES, self._table(INDEX_ENTRIES))
+            self._builder.register(name, self._table(name))
         except NotAStore:
             return False
         return True
+
+    def quarantined(self, condition: str) -> int:
+        """Return how many damaged places the lake's runs have found; 0 where it has no such table."""
+        if not self._has_quarantine:
+            return 0
+        return int(self.rows(f"SELECT count(*) AS places FROM {QUARANTINE} WHERE {condition}")[0]["places"])  # noqa: S608 - quoted
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """Run a query and return its rows."""

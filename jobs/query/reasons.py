@@ -114,7 +114,8 @@ def _nowhere(source: Source, key: str, kind: KeyKind) -> Reason:
     if kind is KeyKind.UNIQUE and _is_offset_id(source, key):
         text = f"{key} is an offset id of this broker, no producer's id: by-id finds it"
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
-    return Reason(ReasonKind.NOT_ON_DISK, f"no message there has the key {key!r}; {covered(source.coverage())}")
+    lacks = f"; {source.lacks}" if source.lacks else ""
+    return Reason(ReasonKind.NOT_ON_DISK, f"no message there has the key {key!r}; {covered(source.coverage())}{lacks}")
 
 
 def _is_offset_id(source: Source, text: str) -> bool:
@@ -203,10 +204,13 @@ def no_offset(source: Source, topic: str, queue_id: int, queue_offset: int, offs
         text = f"{topic} has no queue {queue_id}; its queues: {ids}"
         return Reason(ReasonKind.QUEUE_UNKNOWN, f"{text}{_where_else(source, topic, queue_id)}")
     queue = f"queue {queue_id} of {topic} holds offsets {offsets.minimum} to {offsets.maximum - 1}"
+    lacks = f"; {source.lacks}" if source.lacks else ""
     if queue_offset >= offsets.maximum:
-        return Reason(ReasonKind.OFFSET_ABOVE_MAX, f"offset {queue_offset} is not there yet: {queue}")
+        return Reason(ReasonKind.OFFSET_ABOVE_MAX, f"offset {queue_offset} is not there yet: {queue}{lacks}")
     if queue_offset < offsets.minimum:
-        return Reason(ReasonKind.OFFSET_BELOW_MIN, f"offset {queue_offset} is not there any more: {queue}")
+        return Reason(ReasonKind.OFFSET_BELOW_MIN, f"offset {queue_offset} is not there any more: {queue}{lacks}")
+    if lacks:
+        return Reason(ReasonKind.UNIT_DANGLES, f"there is no message {queue_offset} in the queue: {queue}{lacks}")
     text = (
         f"the ConsumeQueue unit {queue_offset} of queue {queue_id} points at no message; --through-log searches the log"
     )

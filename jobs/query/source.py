@@ -114,6 +114,11 @@ class Source(Protocol):
         """Whether every topic is known, those without a message among them."""
         ...
 
+    @property
+    def lacks(self) -> str | None:
+        """What the broker had and this source may lack, in words; None where that is nothing."""
+        ...
+
     def has_topic(self, topic: str) -> bool:
         """Return whether *topic* has queues, or is in the broker's own table."""
         ...

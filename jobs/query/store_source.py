@@ -138,6 +138,11 @@ class StoreSource:
         """Whether the broker's table of topics is there, or no queue is unknown."""
         return self.reader.has_topic_config or self.reader.why_not_in_rocksdb is None
 
+    @property
+    def lacks(self) -> str | None:
+        """Return None: damage in the log itself is seen where it is read."""
+        return None
+
     def has_topic(self, topic: str) -> bool:
         """Return whether *topic* has queues, or is in the broker's own table."""
         is_known = topic in self.reader.topic_config or any(name == topic for name, _ in self.reader.queues)

@@ -17,7 +17,7 @@ SHOWN = {
     "inspect": "● nothing wrong seen; not verified",
     "ingest": "65 messages, offsets 0 to 57539",
     "again": "nothing new since offset 57539",
-    "verify": "no findings",
+    "verify": ": healthy",
     "query": "0A010203075F4E0E2F2A6380678E0019",
     "lose": "moved 20261120074239491",
     "miss": "0A010203075F4E0E2F2A638067B3001C",

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
 from jobs.query import lookups
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import LakeTables
@@ -18,6 +20,7 @@ from jobs.query.source import ReasonKind
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
 from jobs.store.store import list_store
+from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import Host, MessageRecord, encode_record
 from rmq_formats.errors import NotAStore
 from rmq_formats.indexfile.keys import KeyKind
@@ -168,3 +171,17 @@ def test_a_query_of_a_lake_imports_neither_spark_nor_the_compiled_scan_nor_panda
     loaded = packages_loaded_by("query", "by-key", "-t", "Orders", "-k", "k1", "--lake", tmp_path / "lake")
 
     assert not loaded & {"pyspark", "numba", "pandas", "py4j"}
+
+
+def test_a_message_that_the_lake_has_in_quarantine_is_not_called_deleted(tmp_path: Path) -> None:
+    """Its body was damaged: 'not there any more' sent people to the broker's retention."""
+    store = write_store(tmp_path / "store", stored([Sent(keys=("k1",))] * 5))
+    segment = store / "commitlog" / ("0" * 20)
+    segment.write_bytes(segment.read_bytes().replace(b"hello", b"hellO", 1))
+    ingest(Request(str(store), str(tmp_path / "lake"), broker="b0", release="5.5.1"), OneByOne())
+    source = LakeSource(LakeTables(str(tmp_path / "lake"), {}), "b0", RELEASE)
+
+    for answer in (lookups.by_offset(source, "Orders", 0, 0), lookups.by_key(source, "Orders", "k2")):
+        assert answer.reason is not None
+        assert "the lake's table quarantine has 1 damaged place" in answer.reason.text
+    assert lookups.by_offset(source, "Orders", 0, 1).messages
