@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -82,9 +83,24 @@ def test_limits_and_units_of_queues_without_files_are_those_that_the_broker_gave
 
 
 @pytest.mark.parametrize("line", ["topicStatus -t Empty", "printMsg -t Empty", "queryCq -t Empty -q 0 -i 0"])
-def test_what_only_rocksdb_knows_is_said_to_be_unknown(situation: Place, ask: Ask, line: str) -> None:
-    """A topic without a message may be there: 'never seen' would be more than the log can tell."""
+def test_a_topic_that_the_table_in_rocksdb_lacks_was_never_there(situation: Place, ask: Ask, line: str) -> None:
+    """The broker's table of topics is read where it is."""
     code, out, err = ask(situation("field-rocksonly-550") / "store", line)
+
+    assert (code, out) == (ExitCode.NOT_FOUND, "")
+    assert "no topic Empty was ever seen there" in err
+
+
+@pytest.mark.parametrize("line", ["topicStatus -t Empty", "printMsg -t Empty", "queryCq -t Empty -q 0 -i 0"])
+def test_what_a_damaged_database_alone_knows_is_said_to_be_unknown(
+    situation: Place, tmp_path: Path, ask: Ask, line: str
+) -> None:
+    """A topic without a message may be there: 'never seen' would be more than the log can tell."""
+    store = tmp_path / "store"
+    shutil.copytree(situation("field-rocksonly-550") / "store", store)
+    for folder in ("consumequeue", "config/topics"):
+        next((store / folder).glob("MANIFEST-*")).unlink()
+    code, out, err = ask(store, line)
 
     assert (code, out) == (ExitCode.NOT_FOUND, "")
     assert "whether there is such a topic is not known" in err
