@@ -18,7 +18,7 @@ from rmq_formats.flags import (
 
 MAX_BODY_SIZE = 1 << 28  # far above what a broker takes (4 MiB by default): a small body may claim to be huge
 
-_PART = 1 << 20
+_PART = 1 << 16  # Arrow allocates what it is asked for: large parts cost more than they save
 
 _STREAMED = {CompressionType.LZ4: "lz4", CompressionType.ZSTD: "zstd"}
 _KNOWN_TYPES = frozenset(CompressionType)
@@ -61,7 +61,7 @@ def _read_stream(body: bytes, codec: str, limit: int) -> bytes:
     try:
         stream: Any = pa.CompressedInputStream(pa.BufferReader(body), codec)
         data = bytearray()
-        while part := stream.read(min(_PART, limit + 1 - len(data))):  # it allocates what it is asked for
+        while part := stream.read(min(_PART, limit + 1 - len(data))):
             data += part
     except (OSError, pa.ArrowException) as error:
         reason = f"body is no {codec} stream: {error}"

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from io import StringIO
 from itertools import takewhile
 from pathlib import Path
 from time import monotonic
@@ -23,6 +24,7 @@ import click
 from jobs import __version__
 from jobs.command.configuration import name_variables
 from jobs.command.failures import failures, follows_interrupt, one_line
+from jobs.command.places import OUTPUT_FILE
 from jobs.console import interruption
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import JsonLines, in_json, say
@@ -159,7 +161,7 @@ class _Settings:
 )
 @click.option(
     "--pack-environment",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OUTPUT_FILE,
     metavar="FILE",
     is_eager=True,
     expose_value=False,
@@ -248,7 +250,9 @@ def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
         if isinstance(sys.stderr, JsonLines):
             say(error.format_message(), "error")
         else:
-            error.show()
+            shown = StringIO()
+            error.show(shown)
+            say(shown.getvalue().rstrip())
         return ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
         return _interrupted(arguments)

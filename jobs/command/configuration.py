@@ -24,12 +24,15 @@ from jobs.command.options import (
     report_option,
     store_options,
 )
+from jobs.command.places import PathListType
 from jobs.console.exit_codes import ExitCode
+from jobs.console.secrets import masked
 from jobs.console.verbs import VERBS
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 _CONFIG_FILE = f"{__name__}.file"  # that was read, in click's context
+_MOST = 1 << 20  # bytes of a configuration file
 
 
 def _read_config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> None:
@@ -40,11 +43,17 @@ def _read_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
     import tomllib
 
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"{path}: {error}", ctx=ctx, param_hint="--config") from error
+        with path.open("rb") as file:
+            raw = file.read(_MOST + 1)
+        if len(raw) > _MOST:
+            raise _bad_file(f"{path}: larger than {_MOST} bytes: no configuration", ctx)
+        values = tomllib.loads(raw.decode())
+    except RecursionError as error:
+        raise _bad_file(f"{path}: arrays or tables within each other, too deep", ctx) from error
+    except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
+        raise _bad_file(f"{path}: {error}", ctx) from error
     except OSError as error:
-        raise click.BadParameter(f"{path}: {error.strerror}", ctx=ctx, param_hint="--config") from error
+        raise _bad_file(f"{path}: {error.strerror}", ctx) from error
     ctx.meta[_CONFIG_FILE] = path
     ctx.default_map = {**(ctx.default_map or {}), **_defaults(values, path, ctx)}
 
@@ -56,10 +65,13 @@ def _defaults(values: dict[str, Any], path: Path, ctx: click.Context) -> dict[st
     Keys before the first table hold for every verb that has the option; a table [VERB] (or [query.by-key]) for one.
     """
     command = _verbs(ctx)
-    own: Any = values
-    for name in command:
-        own = own.get(name, {})
-    known = {key_of(parameter): parameter.name for parameter in settings_of(ctx.command)}
+    own = values
+    for number, name in enumerate(command, 1):
+        table = own.get(name, {})
+        if not isinstance(table, dict):
+            raise _bad_file(f"{path}: {'.'.join(command[:number])} is a table, not {_shown(table)}", ctx)
+        own = table
+    known = {key_of(parameter): parameter for parameter in settings_of(ctx.command)}
     for key in own:
         if key not in known and not isinstance(own[key], dict):
             raise _unknown_key(f"{'.'.join(command)}.{key}", known, path, ctx)
@@ -67,9 +79,36 @@ def _defaults(values: dict[str, Any], path: Path, ctx: click.Context) -> dict[st
     for key in shared:
         if key not in known and key not in _shared_keys():
             raise _unknown_key(key, {*known, *_shared_keys()}, path, ctx)
-    for key in values.keys() - shared.keys() - VERBS.keys():
+    for key in sorted(values.keys() - shared.keys() - VERBS.keys()):
         raise _unknown_key(f"[{key}]", VERBS, path, ctx)
-    return {known[key]: value for key, value in {**shared, **own}.items() if key in known}
+    return {
+        str(known[key].name): _value(f"{path}: {key}", value, known[key], ctx)
+        for key, value in {**shared, **own}.items()
+        if key in known
+    }
+
+
+def _value(place: str, value: object, parameter: click.Parameter, ctx: click.Context) -> object:
+    """Return a value as the command line would have it: a text, which the type of the option reads, or a switch."""
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        if not isinstance(value, bool):
+            raise _bad_file(f"{place} is true or false, not {_shown(value)}", ctx)
+        return value
+    takes_many = parameter.multiple or parameter.nargs != 1 or isinstance(parameter.type, PathListType)
+    if isinstance(value, list) and takes_many and all(isinstance(element, str | int | float) for element in value):
+        return [str(element) for element in value]
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise _bad_file(f"{place} is one {parameter.type.name}, not {_shown(value)}", ctx)
+    return [str(value)] if takes_many and not isinstance(parameter.type, PathListType) else str(value)
+
+
+def _shown(value: object) -> str:
+    names = {bool: "true or false", dict: "a table", list: "a list"}
+    return names.get(type(value)) or f"{str(value)[:40]!r}"
+
+
+def _bad_file(text: str, ctx: click.Context) -> click.BadParameter:
+    return click.BadParameter(text, ctx=ctx, param_hint="--config")
 
 
 def _verbs(ctx: click.Context) -> list[str]:
@@ -84,7 +123,7 @@ def key_of(parameter: click.Parameter) -> str:
 
 def _unknown_key(key: str, known: Iterable[str], path: Path, ctx: click.Context) -> click.BadParameter:
     hint = _meant(key.rpartition(".")[2].strip("[]"), known)
-    return click.BadParameter(f"{path}: unknown key {key}{hint}", ctx=ctx, param_hint="--config")
+    return _bad_file(f"{path}: unknown key {key}{hint}", ctx)
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
@@ -100,13 +139,13 @@ def config_option(command: _Command) -> _Command:
     @wraps(command)
     def shown_or_run(*arguments: object, show_config: bool, **values: object) -> object:
         if show_config:
-            click.echo(_effective(click.get_current_context(), as_json=bool(values.get("as_json"))))
+            click.echo(masked(_effective(click.get_current_context(), as_json=bool(values.get("as_json")))))
             return ExitCode.CLEAN
         return command(*arguments, **values)
 
     config = click.option(
         "--config",
-        type=click.Path(path_type=Path),
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
         is_eager=True,
         expose_value=False,

@@ -10,7 +10,6 @@ the environment, the environment over the file. `--show-config` prints what came
     def command(place: StorePlace, …) -> ExitCode: …
 """
 
-import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -19,7 +18,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from jobs.storage.locations import is_local, refusal
+from jobs.command.places import OUTPUT_DIRECTORY, STORED, PathListType
+from jobs.query.charset import check_charset
 from jobs.store.store import log_directories, read_broker_conf
 from rmq_formats.broker_conf import BrokerConf
 
@@ -65,66 +65,29 @@ class ZoneType(click.ParamType[ZoneInfo]):
             return value
         try:
             return ZoneInfo(str(value))
-        except (ZoneInfoNotFoundError, ValueError):
-            self.fail(f"no time zone is named {value!r} (example: Asia/Shanghai)", param, ctx)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            self.fail(f"no time zone is named {str(value)[:40]!r} (example: Asia/Shanghai)", param, ctx)
 
 
-class LocationType(click.ParamType[str]):
-    """A path or a URI; one that no part of the program can reach is refused before anything is started."""
+class CharsetType(click.ParamType[str]):
+    """A charset that any bytes can be shown in."""
 
-    name = "location"
-
-    def __init__(self, *, to_write: bool) -> None:
-        """*to_write*: what is there is ours, not a store."""
-        self._to_write = to_write
+    name = "charset"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return it as it is."""
-        reason = refusal(str(value), to_write=self._to_write)
-        if reason is not None:
-            self.fail(reason, param, ctx)
+        """Return its name, or say that there is none of that name, or that it is none for bytes as they come."""
+        try:
+            check_charset(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
         return str(value)
-
-
-STORED = LocationType(to_write=False)
-WRITTEN = LocationType(to_write=True)
-
-
-class LocalFileType(click.Path):
-    """A file of this machine that will be written."""
-
-    def __init__(self) -> None:
-        super().__init__(dir_okay=False, path_type=Path)
-
-    def convert(
-        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
-    ) -> str | bytes | os.PathLike[str]:
-        """Return the path; a URI would be taken for one."""
-        if not is_local(str(value)):
-            self.fail(f"{value}: name a file of this machine", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-class PathListType(click.ParamType[tuple[str, ...]]):
-    """Paths or URIs, separated by commas as in a broker's own configuration."""
-
-    name = "path[,path]"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Return the paths in the order given."""
-        if isinstance(value, tuple | list):
-            return tuple(str(path) for path in value)
-        paths = tuple(path.strip() for path in str(value).split(","))
-        if not all(paths):
-            self.fail(f"{value!r} holds an empty path", param, ctx)
-        return tuple(STORED.convert(path, param, ctx) for path in paths)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, nothing else there.")
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and no summary on standard error.")
 report_option = click.option(
     "--report",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OUTPUT_DIRECTORY,
     metavar="DIR",
     help="Write report.json and report.html into DIR.",
 )

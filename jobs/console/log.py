@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from io import TextIOBase
 from typing import TextIO
 
+from jobs.console.secrets import masked
 from jobs.console.terminal import printable_lines
 
 Field = str | int | float | None
@@ -38,7 +39,7 @@ class JsonLines(TextIOBase):
     def event(self, message: str, level: str = "info", **fields: Field) -> None:
         """Write one object."""
         head = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": level, "verb": self._verb}
-        self._stream.write(json.dumps({**head, "message": message, **fields}, ensure_ascii=False) + "\n")
+        self._stream.write(json.dumps({**head, "message": masked(message), **fields}, ensure_ascii=False) + "\n")
         self._stream.flush()
 
     def flush(self) -> None:
@@ -51,7 +52,7 @@ def say(message: str, level: str = "info", **fields: Field) -> None:
     if isinstance(sys.stderr, JsonLines):
         sys.stderr.event(message, level, **fields)
     else:
-        sys.stderr.write(f"{printable_lines(message)}\n")
+        sys.stderr.write(f"{printable_lines(masked(message))}\n")
         sys.stderr.flush()
 
 

@@ -34,6 +34,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from jobs.export.items import table_rows, times_of
 from jobs.lake.tables import MESSAGES
 from jobs.query.release_hint import guess_release
 from jobs.query.store_reader import StoreReader
@@ -52,8 +53,6 @@ NAME = "rocketmq"
 
 _WHOLE = 1 << 62
 _MAX = (1 << 63) - 1
-# A broker's clock may have been set back a little while it wrote a segment.
-_CLOCK_SLACK_MS = 3_600_000
 _FAILFAST, _PERMISSIVE = "FAILFAST", "PERMISSIVE"
 
 
@@ -229,22 +228,11 @@ def _with_topics(wanted: Wanted, topics: list[Any]) -> Wanted:
 def _ranges(reader: StoreReader, store: Store, wanted: Wanted) -> Iterator[Range]:
     """Yield one range for each segment that may hold a wanted message."""
     ranges = plan_ranges(store, range_size=_WHOLE)
-    first_records = [reader.read_record(_first_record_at(reader, range_)) for range_ in ranges]
-    times = [record.store_timestamp if record else None for record in first_records]
-    for number, range_ in enumerate(ranges):
+    for range_, (begin, end) in zip(ranges, times_of(reader, ranges), strict=True):
         if range_.end_offset <= wanted.from_offset or range_.start_offset >= wanted.to_offset:
             continue
-        begins, follows = times[number], times[number + 1] if number + 1 < len(times) else None
-        if follows is not None and follows + _CLOCK_SLACK_MS < wanted.from_time:
-            continue
-        if begins is not None and begins - _CLOCK_SLACK_MS >= wanted.to_time:
-            continue
-        yield range_
-
-
-def _first_record_at(reader: StoreReader, range_: Range) -> int:
-    segment = reader.segment_for(range_.base_offset)
-    return range_.base_offset + (reader.framing(segment).header_size if segment else 0)
+        if (end is None or end >= wanted.from_time) and (begin is None or begin < wanted.to_time):
+            yield range_
 
 
 def _parts(reader: StoreReader, range_: Range, wanted: Wanted) -> Iterator[Range]:
@@ -269,11 +257,4 @@ def _rows(batch: pa.RecordBatch, range_: Range, wanted: Wanted) -> Iterator[pa.R
         )
     if not batch.num_rows:
         return
-    constants = {"broker": wanted.broker, "store_id": None, "segment": range_.base_offset}
-    columns = [
-        pa.repeat(pa.scalar(constants[field.name], field.type), batch.num_rows)
-        if field.name in constants
-        else batch.column(field.name).cast(field.type)
-        for field in MESSAGES.plain_schema
-    ]
-    yield pa.RecordBatch.from_arrays(columns, schema=MESSAGES.plain_schema)
+    yield table_rows(batch, range_.base_offset, wanted.broker)

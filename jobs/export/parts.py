@@ -1,31 +1,39 @@
 """
 Files of messages, written by the tasks themselves: rows stay in Arrow and never pass through the JVM as values.
 
-A task writes one part and returns its name and how many messages it holds. A part of an attempt that failed is never
-named, and goes with the folder that the parts lie in.
+A task writes one part and returns its name and what it holds. A part of an attempt that failed is never named, and is
+deleted with the folder that the parts lie in.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum, unique
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import TaskContext
+from numpy.typing import NDArray
 
+from jobs.export.bodies import BUDGET, DEFAULT_LIMIT, Body, Place, Undecoded, slices
+from jobs.export.items import Item
 from jobs.lake.tables import MESSAGES
 from jobs.query import json_text
 from jobs.query.message import Message
-from rmq_formats.body import decode_body
+from jobs.storage.space import room_for
 from rmq_formats.commitlog.row import record_of_row
-from rmq_formats.errors import FormatError
+from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.release import Release
 
 BODY_TEXT = "body_text"
-STORED_BODY = "stored_body"
-PART_COLUMNS = "number int, name string, messages bigint"
+BODY_ERROR = "body_error"
+SCHEMA = MESSAGES.plain_schema.append(pa.field(BODY_TEXT, pa.string())).append(pa.field(BODY_ERROR, pa.string()))
+_GROUP_ROWS = 1 << 16
+_NAMED = 20  # damaged places of a part that are named; all are counted
+_LONG = 1 << 20
+_CHUNK = 4 << 20
 
 
 @unique
@@ -37,125 +45,172 @@ class Format(StrEnum):
 
 
 class Part(NamedTuple):
-    """One file that a task has written."""
+    """One file that a task has written; without messages there is no file."""
 
     number: int
     name: str
     messages: int
+    undecoded: Undecoded
+    damaged_bytes: int  # of the log, which are left out
+    damaged: tuple[Place, ...]  # the first of them
 
 
-def with_decoded_body(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Make `body` what its producer sent, and add it as text where it is one, and as it is stored."""
-    for batch in batches:
-        stored = batch.column("body")
-        flags = batch.column("sys_flag").to_pylist()
-        bodies = [_decoded(body, flag) for body, flag in zip(stored.to_pylist(), flags, strict=True)]
-        place = batch.schema.get_field_index("body")
-        decoded = batch.set_column(place, "body", pa.array(bodies, pa.binary()))
-        decoded = decoded.append_column(BODY_TEXT, pa.array(map(_text, bodies), pa.string()))
-        yield decoded.append_column(STORED_BODY, stored)
+@dataclass(frozen=True, slots=True)
+class PartTask:
+    """Writes the rows of an item into one part."""
 
+    folder: Path
+    kind: Format
+    release: Release  # says how properties are read
+    limit: int = DEFAULT_LIMIT  # bytes of a body
+    chosen: Callable[[int], NDArray[np.int64]] | None = None  # the numbers of an item's wanted rows; None for all
 
-def _decoded(body: bytes | None, sys_flag: int) -> bytes | None:
-    """Return the body decompressed; one that cannot be is left as it is stored."""
-    try:
-        return None if body is None else decode_body(body, sys_flag)
-    except FormatError:
-        return body
-
-
-def _text(body: bytes | None) -> str | None:
-    try:
-        return None if body is None else body.decode()
-    except UnicodeDecodeError:
-        return None
-
-
-class PartWriter:
-    """Writes the rows of a partition into one part."""
-
-    def __init__(self, folder: Path, kind: Format, release: Release) -> None:
-        """Write below *folder*; *release* says how properties are read."""
-        self._folder = folder
-        self._kind = kind
-        self._release = release
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write all rows; yield the part, if there are any."""
-        context = TaskContext.get()
-        number = context.partitionId() if context else 0
+    def __call__(self, numbered: tuple[int, Item]) -> Part:
+        """Write the part of an item."""
+        number, item = numbered
         name = f"{number:08d}-{uuid4()}"
-        write = self._write_parquet if self._kind is Format.PARQUET else self._write_ndjson
-        messages = write(self._folder / name, batches)
-        if messages:
-            yield pa.RecordBatch.from_pylist(
-                [Part(number, name, messages)._asdict()],
-                pa.schema({"number": pa.int32(), "name": pa.string(), "messages": pa.int64()}),
-            )
-
-    def _write_ndjson(self, path: Path, batches: Iterator[pa.RecordBatch]) -> int:
-        messages = 0
-        with path.open("x", encoding="utf-8") as file:
-            for batch in batches:
-                for row in batch.to_pylist():
-                    file.write(json_text.line("message", self._object(row)))
+        damage: list[Piece] = []
+        rows = _without_damage(item.read(), damage)
+        if self.chosen is not None:
+            rows = _chosen(rows, self.chosen(number))
+        undecoded, messages = Undecoded(), 0
+        path = self.folder / name
+        with room_for(str(path)), _part(self.kind, path, self.release) as file:
+            for batch, bodies in (part for whole in rows for part in slices(whole, self.limit)):
+                file.write(batch, bodies)
+                undecoded.note(batch, bodies)
                 messages += batch.num_rows
-        return messages
+        places = tuple(Place(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED])
+        return Part(number, name, messages, undecoded, sum(piece.size for piece in damage), places)
 
-    def _object(self, row: dict[str, Any]) -> dict[str, Any]:
+
+def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows, and put aside what is damaged."""
+    for item in items:
+        if not isinstance(item, Piece):
+            yield item
+        elif item.kind is PieceKind.DAMAGE:
+            damage.append(item)
+
+
+def _chosen(batches: Iterator[pa.RecordBatch], numbers: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows with the given numbers, which are in order."""
+    start = 0
+    for batch in batches if numbers.size else ():
+        first, last = np.searchsorted(numbers, (start, start + batch.num_rows))
+        if first < last:
+            yield batch.take(pa.array(numbers[first:last] - start))
+        start += batch.num_rows
+        if start > numbers[-1]:
+            return
+
+
+class _LinesPart:
+    """A part of NDJSON."""
+
+    def __init__(self, path: Path, release: Release) -> None:
+        self._path = path
+        self._release = release
+        self._file: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def write(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
+        if self._file is None:
+            self._file = self._path.open("x", encoding="utf-8")
+        for number, body in enumerate(bodies):
+            row = batch.slice(number, 1).to_pylist()[0]
+            value = self._object(row, body)
+            if len(body.data or b"") < _LONG:
+                self._file.write(json_text.line("message", value))
+            else:
+                self._file.writelines(json_text.pieces("message", value))
+
+    def _object(self, row: dict[str, Any], body: Body) -> dict[str, Any]:
         message = Message(record_of_row({**row, "body": row["body"] or b""}), self._release)
-        return {"broker": row["broker"], **json_text.message_object(message, with_body=True)}
+        message.body = None if body.error is not None else body.data or b""
+        shown = json_text.message_object(message, with_body=True)
+        return {"broker": row["broker"], **shown, "body_error": body.error}
 
-    def _write_parquet(self, path: Path, batches: Iterator[pa.RecordBatch]) -> int:
-        messages = 0
-        writer: pq.ParquetWriter | None = None
-        for decoded in with_decoded_body(batches):
-            batch = decoded.drop_columns([STORED_BODY])
-            writer = writer or pq.ParquetWriter(path, batch.schema, compression="zstd")
-            writer.write_batch(batch)
-            messages += batch.num_rows
-        if writer:
-            writer.close()
-        return messages
+    def __exit__(self, *_error: object) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
-def merge(parts: list[Part], folder: Path, kind: Format, out: Path) -> int:
-    """Make one file of all parts, in their order, and return its size; a part goes as soon as it is copied."""
+class _ParquetPart:
+    """A part of Parquet."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer: pq.ParquetWriter | None = None
+        self._held: list[pa.RecordBatch] = []  # of the next row group
+
+    def __enter__(self) -> Self:
+        return self
+
+    def write(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
+        columns = {
+            "body": pa.array([body.data for body in bodies], pa.binary()),
+            BODY_TEXT: pa.array([body.text for body in bodies], pa.string()),
+            BODY_ERROR: pa.array([body.error for body in bodies], pa.string()),
+        }
+        self._held.append(
+            pa.RecordBatch.from_arrays(
+                [columns[name] if name in columns else batch.column(name).cast(SCHEMA.field(name).type)
+                 for name in SCHEMA.names], schema=SCHEMA,
+            )
+        )  # fmt: skip
+        if sum(held.nbytes for held in self._held) >= BUDGET or sum(map(len, self._held)) >= _GROUP_ROWS:
+            self._write_held()
+
+    def _write_held(self) -> None:
+        if self._held:
+            self._writer = self._writer or pq.ParquetWriter(self._path, SCHEMA, compression="zstd")
+            self._writer.write_table(pa.Table.from_batches(self._held))
+            self._held = []
+
+    def __exit__(self, *error: object) -> None:
+        if not any(error):
+            self._write_held()
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _part(kind: Format, path: Path, release: Release) -> _LinesPart | _ParquetPart:
+    return _ParquetPart(path) if kind is Format.PARQUET else _LinesPart(path, release)
+
+
+def merge(parts: Sequence[Part], folder: Path, kind: Format, out: Path) -> int:
+    """Make one file of all parts, in their order, and return its size; a part is deleted as soon as it is copied."""
     attempt = out.with_name(f".{out.name}.attempt-{uuid4()}")
+    files = [folder / part.name for part in parts if part.messages]
+    size = sum(path.stat().st_size for path in files)
     try:
-        if kind is Format.PARQUET:
-            _merge_parquet(parts, folder, attempt)
-        else:
-            _merge_text(parts, folder, attempt)
-        attempt.replace(out)
+        with room_for(str(out), size):
+            if kind is Format.PARQUET:
+                _merge_parquet(files, attempt)
+            else:
+                _merge_text(files, attempt)
+            attempt.replace(out)
     finally:
         attempt.unlink(missing_ok=True)
     return out.stat().st_size
 
 
-def _merge_text(parts: list[Part], folder: Path, attempt: Path) -> None:
+def _merge_text(files: Sequence[Path], attempt: Path) -> None:
     with attempt.open("xb") as whole:
-        for part in parts:
-            with (folder / part.name).open("rb") as file:
+        for path in files:
+            with path.open("rb") as file:
                 while chunk := file.read(_CHUNK):
                     whole.write(chunk)
-            (folder / part.name).unlink()
+            path.unlink()
 
 
-def _merge_parquet(parts: list[Part], folder: Path, attempt: Path) -> None:
-    writer: pq.ParquetWriter | None = None
-    for part in parts:
-        with pq.ParquetFile(folder / part.name) as file:
-            for group in range(file.num_row_groups):
-                rows = file.read_row_group(group)
-                writer = writer or pq.ParquetWriter(attempt, rows.schema, compression="zstd")
-                writer.write_table(rows)
-        (folder / part.name).unlink()
-    if writer is None:
-        schema = MESSAGES.plain_schema.append(pa.field(BODY_TEXT, pa.string()))
-        pq.write_table(schema.empty_table(), attempt)
-    else:
-        writer.close()
-
-
-_CHUNK = 4 << 20
+def _merge_parquet(files: Sequence[Path], attempt: Path) -> None:
+    with pq.ParquetWriter(attempt, SCHEMA, compression="zstd") as writer:
+        for path in files:
+            with pq.ParquetFile(path) as file:
+                for group in range(file.num_row_groups):
+                    writer.write_table(file.read_row_group(group))
+            path.unlink()

@@ -1,6 +1,6 @@
 """Files of a lake's tables read back: which ones a snapshot has, what Delta's log says of them, and their rows."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,6 +17,9 @@ from jobs.lake.tables import Table
 from jobs.lake.vectors import Vector
 
 Result = TypeVar("Result")
+
+_BATCH_SIZE = 16 << 20  # bytes, as a file states them: a body that repeats itself may be far larger in memory
+_BATCH_ROWS = 1 << 16
 
 
 class StoredFile(NamedTuple):
@@ -55,17 +58,26 @@ def _under(prefix: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
 
 
-def batches(lake: Lake, table: Table, name: str, vector: Vector | None = None) -> Iterator[pa.RecordBatch]:
+def batches(
+    lake: Lake, table: Table, name: str, vector: Vector | None = None, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
     """
-    Yield a file's rows in the table's schema; a column that the table got later is NULL in older files.
+    Yield a file's rows, a few MiB at once, in the table's schema, or some of its columns in its order.
 
-    Rows that *vector* marks as deleted are left out.
+    A column that the table got later is NULL in older files. Rows that *vector* marks as deleted are left out.
     """
+    schema = table.schema if columns is None else pa.schema([table.schema.field(name) for name in columns])
     start = 0
     with lake.arrow_file(f"{table.name}/{name}") as source:
-        for batch in pq.ParquetFile(source).iter_batches():
-            yield in_schema(batch if vector is None else vector.of_batch(batch, start), table.schema)
-            start += batch.num_rows
+        file = pq.ParquetFile(source)
+        stored = [name for name in schema.names if name in file.schema_arrow.names]
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            row_size = group.total_byte_size // max(group.num_rows, 1) + 1
+            rows = min(max(_BATCH_SIZE // row_size, 1), _BATCH_ROWS)
+            for batch in file.iter_batches(rows, row_groups=[number], columns=stored):
+                yield in_schema(batch if vector is None else vector.of_batch(batch, start), schema)
+                start += batch.num_rows
 
 
 class Selection(NamedTuple):

@@ -23,6 +23,7 @@ from jobs.lake.tables import Table
 from jobs.storage import arrow_filesystem
 from jobs.storage.local import start_flush
 from jobs.storage.locations import is_local, local_path
+from jobs.storage.space import room_for
 
 CODEC, COMPRESSION_LEVEL = "zstd", 1
 _BODY = "body"
@@ -111,10 +112,11 @@ class TableFile:
             return
         group = pa.concat_batches(self._held) if len(self._held) > 1 else self._held[0]
         self._held, self._held_size = [], 0
-        if self._writer is None:
-            self._writer = self._open(group)
-        self._writer.write_batch(group)
-        self._start_flush()
+        with room_for(self._location, group.nbytes):
+            if self._writer is None:
+                self._writer = self._open(group)
+            self._writer.write_batch(group)
+            self._start_flush()
 
     def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         if field.name in self._constants:
@@ -146,13 +148,14 @@ class TableFile:
         self._write_held()
         if self._writer is None:
             return None
-        self._writer.close()
-        metadata = self._writer.writer.metadata if hasattr(self._writer.writer, "metadata") else None
-        self._sink.flush()
-        size = self._sink.tell()
-        if is_local(self._location):
-            os.fsync(self._sink.fileno())
-        self._sink.close()
+        with room_for(self._location):
+            self._writer.close()
+            metadata = self._writer.writer.metadata if hasattr(self._writer.writer, "metadata") else None
+            self._sink.flush()
+            size = self._sink.tell()
+            if is_local(self._location):
+                os.fsync(self._sink.fileno())
+            self._sink.close()
         metadata = metadata or pq.read_metadata(self._lake.arrow_file(self._path))
         stats = statistics(metadata, self._table)
         return Action(self._name, size, int(time.time() * 1000), json.dumps(stats), metadata.num_rows)

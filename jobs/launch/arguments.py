@@ -1,6 +1,7 @@
 """Divide a command line: spark-submit's options stand before the verb, everything else is ours."""
 
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 import click
 
+from jobs.console.secrets import is_secret
 from jobs.storage.hadoop_settings import file_system_settings
 
 # Spark 4.2, SparkSubmitOptionParser. Those that only make sense where spark-submit runs a JAR are left out.
@@ -94,8 +96,38 @@ def configured(key: str, spark_options: Sequence[str]) -> str | None:
 def file_system_options() -> dict[str, str]:
     """Return the file system settings (`fs.s3a.…`) of the command line's Spark options, for verbs without a session."""
     spark_options = shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))
-    told = (value.partition("=") for name, value in pairwise(spark_options) if name in {"--conf", "-c"})
-    return file_system_settings((name, value) for name, _, value in told)
+    properties = value_of("--properties-file", spark_options)
+    given = properties_of(Path(properties)) if properties is not None else {}
+    for name, value in pairwise(spark_options):
+        if name in {"--conf", "-c"}:
+            setting, _, text = value.partition("=")
+            given[setting] = text
+    return file_system_settings(given.items())
+
+
+def properties_of(path: Path) -> dict[str, str]:
+    """Return the settings of a file as `--properties-file` takes it: name and value, blanks or `=` between them."""
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    pairs = (re.split(r"\s*[=:]\s*|\s+", line, maxsplit=1) for line in lines if line and line[0] not in "#!")
+    return {pair[0]: pair[1] for pair in pairs if len(pair) > 1}
+
+
+def without_secrets(spark_options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return Spark's options without secrets, and these: other users of the machine see a process's arguments."""
+    public: list[str] = []
+    secret: dict[str, str] = {}
+    words = iter(spark_options)
+    for word in words:
+        if word not in {"--conf", "-c"}:
+            public.append(word)
+            continue
+        given = next(words)
+        setting, _, value = given.partition("=")
+        if is_secret(setting):
+            secret[setting] = value
+        else:
+            public += [word, given]
+    return public, secret
 
 
 def names_s3(line: CommandLine, environment: Mapping[str, str]) -> bool:

@@ -7,19 +7,21 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
 from typing import NamedTuple
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from jobs.console.log import JsonLines, say
 from jobs.console.progress import Work, shown
+from jobs.console.secrets import masked
 from jobs.launch import spark, workers_python
+from jobs.launch.arguments import without_secrets
 from jobs.launch.class_archive import Recording
 from jobs.storage.hadoop_settings import file_system_settings
 
@@ -135,7 +137,8 @@ def _start(
         spark_options = spark.on_half_the_cores(spark_options)
     spark.check_master(spark_options)
     s3 = "RMQ_LAKE_S3" in os.environ
-    _start_jvm(app_name, spark.submission(spark_options, joins=joins, s3=s3, record=record_classes))
+    public, secret = without_secrets(spark_options)
+    _start_jvm(app_name, spark.submission(public, joins=joins, s3=s3, record=record_classes), secret)
 
 
 def close(*, succeeded: bool) -> None:
@@ -188,7 +191,7 @@ def hadoop_options(spark: SparkSession) -> dict[str, str]:
     return file_system_settings(spark.sparkContext.getConf().getAll())
 
 
-def _start_jvm(app_name: str, told: spark.Submission) -> None:
+def _start_jvm(app_name: str, told: spark.Submission, secret: Mapping[str, str]) -> None:
     given = os.environ.get(_JVM_FLAGS)
     os.environ.update(told.environment)
     os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*told.arguments, "pyspark-shell"])
@@ -208,7 +211,8 @@ def _start_jvm(app_name: str, told: spark.Submission) -> None:
             os.environ[_JVM_FLAGS] = given
     _jvms.append(_Jvm(gateway.proc, told.recording, told.is_local))
     interrupt = signal.getsignal(signal.SIGINT)
-    context = SparkContext(appName=app_name, gateway=gateway)
+    settings = SparkConf(loadDefaults=False).setAll([*secret.items()])
+    context = SparkContext(appName=app_name, gateway=gateway, conf=settings)
     # Spark's own handler talks to the JVM in the middle of whatever is being said to it; the JVM ends with us anyway.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)
@@ -217,6 +221,7 @@ def _start_jvm(app_name: str, told: spark.Submission) -> None:
 
 
 def _say(line: bytes) -> None:
+    line = masked(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
     if isinstance(sys.stderr, JsonLines):
         sys.stderr.event(line.decode("utf-8", "replace").rstrip(), source="jvm")
     else:

@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
 from jobs.launch import class_archive, code_archive, jars
-from jobs.launch.arguments import configured, value_of
+from jobs.launch.arguments import configured, properties_of, value_of
 from jobs.launch.class_archive import Recording
 from jobs.launch.errors import SetupError
 from jobs.launch.java import find_java_home
@@ -140,8 +140,7 @@ def _master(spark_options: Sequence[str]) -> str | None:
     given = value_of("--master", spark_options) or configured("spark.master", spark_options)
     properties = value_of("--properties-file", spark_options)
     if given is None and properties is not None:
-        lines = (line.replace("=", " ", 1).split() for line in Path(properties).read_text().splitlines())
-        given = next((words[1] for words in lines if words[:1] == ["spark.master"] and words[1:]), None)
+        given = properties_of(Path(properties)).get("spark.master")
     return given
 
 

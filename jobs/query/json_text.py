@@ -6,7 +6,7 @@ Integers of 64 bits are text: most readers of JSON keep only 53 bits of a number
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC
 from typing import Any
 
@@ -79,3 +79,12 @@ def reason_object(reason: Reason) -> dict[str, Any]:
 def line(kind: str, value: Mapping[str, Any], *, ascii_only: bool = False) -> str:
     """Return one line of the output; *ascii_only* where a terminal must not see what texts from a store hold."""
     return json.dumps({"version": VERSION, "type": kind, **value}, ensure_ascii=ascii_only) + "\n"
+
+
+def pieces(kind: str, value: Mapping[str, Any]) -> Iterator[str]:
+    """Yield one line of the output field by field: a large body is in memory once, not as often as it is wrapped."""
+    yield "{"
+    for number, (name, field) in enumerate({"version": VERSION, "type": kind, **value}.items()):
+        yield f"{', ' if number else ''}{json.dumps(name)}: "
+        yield json.dumps(field, ensure_ascii=False)
+    yield "}\n"

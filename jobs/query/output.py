@@ -1,9 +1,11 @@
 """Where answers go: messages to standard output as text or JSON, everything else to standard error."""
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import tzinfo
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +22,8 @@ from jobs.query.source import Answer, Reason
 from rmq_formats.commitlog.record import body_crc
 
 _CRC_MASK = 0xFFFFFFFF
+_LONGEST_NAME = 240  # bytes of a body's file, before a number
+_NEW_OR_EMPTY = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 _TRACKS = "which consumer groups have taken a message only a broker knows: left out"
 
 
@@ -34,6 +38,7 @@ class Printer:
     charset: str | None = None  # that the body is printed in
     has_damage: bool = False  # whether a message was printed whose body is not what was written
     _said: set[str] = field(default_factory=set)
+    _named: dict[str, list[int]] = field(default_factory=dict)  # name of a body's file → offsets of the messages
 
     def out(self, shown: str) -> None:
         """Write to standard output, in UTF-8 whatever the terminal's locale says."""
@@ -85,8 +90,8 @@ class Printer:
 
     def details(self, answer: Answer, *, has_offset_id: bool = True) -> None:
         """Print messages in full."""
-        for number, stored in enumerate(answer.messages):
-            path = self._write_body(stored, 0 if has_offset_id else number)
+        for stored in answer.messages:
+            path = self._write_body(stored)
             message = self.shown(stored)
             if self.as_json:
                 shown = json_text.message_object(message, answer.offsets, with_body=self.charset is not None)
@@ -107,12 +112,23 @@ class Printer:
                 index_key = text.index_key(message, topic, key_type, key) if has_index_key else None
                 self.out(text.key_row(message, index_key))
 
-    def _write_body(self, message: Message, number: int) -> Path | None:
+    def _write_body(self, message: Message) -> Path | None:
         if self.bodies is None:
             return None
         self.bodies.mkdir(parents=True, exist_ok=True)
-        # An id may be any text: it must not lead out of the folder.
-        name = quote(message.message_id, safe="").replace(".", "%2E")
-        path = self.bodies / (f"{name}_{number}" if number else name)
-        path.write_bytes(message.record.body if message.body is None else message.body)
+        path = self.bodies / self._body_name(message)
+        with os.fdopen(os.open(path, _NEW_OR_EMPTY, 0o666), "wb") as file:
+            file.write(message.record.body if message.body is None else message.body)
         return path
+
+    def _body_name(self, message: Message) -> str:
+        """Return a name that this command gives to no other message: several may have one id."""
+        # An id may be any text: it must not lead out of the folder, and a name has at most 255 bytes.
+        name = quote(message.message_id, safe="").replace(".", "%2E")
+        if len(name) > _LONGEST_NAME:
+            name = f"{name[: _LONGEST_NAME - 65]}-{sha256(name.encode()).hexdigest()}"
+        same = self._named.setdefault(name, [])
+        if message.record.physical_offset not in same:
+            same.append(message.record.physical_offset)
+        number = same.index(message.record.physical_offset)
+        return f"{name}_{number}" if number else name

@@ -23,7 +23,7 @@ from jobs.products.index.settings import Settings, Wanted, settle
 from jobs.products.index.survivors import Survivor, completed_end, header_before, real_files
 from jobs.storage import storage_of
 from jobs.storage.local import Care
-from jobs.storage.locations import is_local, join, local_path, normalise
+from jobs.storage.locations import join, normalise
 from jobs.storage.scratch import PREFIX, Scratch, scratch_beside
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import ListedLog
@@ -356,8 +356,3 @@ def is_unused(out: str, options: dict[str, str]) -> bool:
     except FileNotFoundError:
         return True
     return all(file.name.startswith((PREFIX, ".")) for file in files)
-
-
-def is_inside(out: str, store: str) -> bool:
-    """Tell whether the output directory lies in the store."""
-    return is_local(out) and is_local(store) and f"{local_path(out)}/".startswith(f"{local_path(store)}/")

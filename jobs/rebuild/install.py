@@ -4,6 +4,9 @@ Put rebuilt index files into a stopped broker's store.
 The new set is made beside the old one and the two directories change places in one step, so whoever kills this process
 leaves either set whole. The broker's own lock is held meanwhile: it cannot start. What was replaced stays beside the
 store under a name of its own.
+
+A store belongs to its broker's user, who may change anything in it at any moment. So root acts as that user wherever it
+touches the store, and the new set is made and exchanged through open directories: what is installed is what was made.
 """
 
 import ctypes
@@ -15,7 +18,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +27,7 @@ from uuid import uuid4
 
 from jobs.products.index.file_builder import hash_file
 from jobs.rebuild.index import MANIFEST
-from jobs.storage.local import flush_directory
+from jobs.rebuild.owner import Owner, acting_as, acting_as_before
 from jobs.storage.locations import is_local, local_path
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
@@ -40,21 +43,11 @@ ATTEMPT = ".attempt-"
 REPLACED = ".replaced-"
 _RENAMEAT2 = {"x86_64": 316, "aarch64": 276}
 _EXCHANGE = 2
-_HERE = -100  # AT_FDCWD
 SPARE = 64 << 20  # bytes that are left free
 
 
 class RefusedError(Exception):
     """Why nothing was touched."""
-
-
-class Owner(NamedTuple):
-    """Who files in the index directory belong to, and who may use them."""
-
-    user: int
-    group: int
-    directory_mode: int
-    file_mode: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +76,42 @@ class Installation:
             yield f"checkpoint: index time {self.checkpoint.index_timestamp}, the old one in {_backup(self).name}"
 
 
+class Rebuilt(NamedTuple):
+    """What a rebuild has left in its directory."""
+
+    source: Path
+    manifest: dict[str, Any]
+    headers: dict[str, IndexHeader]
+    size: int
+
+
 def plan_installation(store: str, out: str, *, advance_checkpoint: bool = False) -> Installation:
     """Look at everything and return what would be done; `RefusedError` when it must not be."""
     if not is_local(out):
         raise RefusedError("files are installed from a directory on this machine")
     root, source = Path(local_path(store)), Path(local_path(out))
     manifest = _manifest(source)
+    paths = [source / file["name"] for file in manifest["files"]]
+    size = sum(path.stat().st_size for path in paths)
+    rebuilt = Rebuilt(source, manifest, {path.name: _header(path) for path in paths}, size)
+    user, group = user_of(root)
+    if os.geteuid() not in {0, user}:
+        raise RefusedError(f"files must belong to user {user}; run as that user, or as root")
+    with acting_as(user, group):
+        return _planned(root, rebuilt, advance_checkpoint=advance_checkpoint)
+
+
+def _planned(root: Path, rebuilt: Rebuilt, *, advance_checkpoint: bool) -> Installation:
+    """Return what would be done, as the store's owner sees the store."""
     index = (root / INDEX_FOLDER).resolve()
     present = sorted(path.name for path in index.iterdir() if is_index_name(path.name)) if index.is_dir() else []
-    new = {file["name"]: file["sha256"] for file in manifest["files"]}
-    kept = _kept(manifest, present)
+    new = {file["name"]: file["sha256"] for file in rebuilt.manifest["files"]}
+    kept = _kept(rebuilt.manifest, present)
     stray = sorted(set(new) & set(kept))
     if stray:
         raise RefusedError(f"{', '.join(stray)}: to be kept and to be replaced")
     owner = owner_of(index if index.is_dir() else root, [index / name for name in present])
-    if os.geteuid() not in {0, owner.user}:
-        raise RefusedError(f"files must belong to user {owner.user}; run as that user, or as root")
-    headers = {name: _header(source / name) for name in new} | {name: _header(index / name) for name in kept}
+    headers = rebuilt.headers | {name: _header(index / name) for name in kept}
     deleted = _deleted_at_start(root, headers)
     checkpoint = None
     if deleted and advance_checkpoint:
@@ -110,18 +122,29 @@ def plan_installation(store: str, out: str, *, advance_checkpoint: bool = False)
             f"the broker did not stop cleanly: at its next start it would delete {', '.join(deleted)}. "
             "Give --advance-checkpoint, or start and stop the broker first"
         )
-    needed = sum((source / name).stat().st_size for name in new)
     free = shutil.disk_usage(index.parent).free
-    if needed + SPARE > free:
-        raise RefusedError(f"{index.parent}: {needed} bytes needed, {free} free")
+    if rebuilt.size + SPARE > free:
+        raise RefusedError(f"{index.parent}: {rebuilt.size} bytes needed, {free} free")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     return Installation(
-        root, source, index, new, tuple(kept),
+        root, rebuilt.source, index, new, tuple(kept),
         tuple(name for name in present if name not in kept),
         owner,
         index.with_name(f"{index.name}{REPLACED}{stamp}-{uuid4().hex[:8]}"),
-        deleted, checkpoint, needed,
+        deleted, checkpoint, rebuilt.size,
     )  # fmt: skip
+
+
+def user_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
+    """Return the user and the group of a directory of the store, or of the store where there is none."""
+    whole = root.stat()
+    directory = root / name
+    part = directory.stat() if directory.is_dir() else whole
+    if whole.st_uid not in {0, part.st_uid}:
+        raise RefusedError(
+            f"the store belongs to user {whole.st_uid}, its index directory to user {part.st_uid}: make them one user's"
+        )
+    return part.st_uid, part.st_gid
 
 
 def _manifest(source: Path) -> dict[str, Any]:
@@ -180,11 +203,14 @@ def broker_kept_out(store: str) -> Iterator[None]:
     """Hold the broker's own lock; `RefusedError` when the broker holds it."""
     if not is_local(store):
         raise RefusedError("files are installed into a store on this machine")
-    lock = Path(local_path(store)) / "lock"
+    root = Path(local_path(store))
+    lock = root / "lock"
     if not lock.exists():
         yield  # before 4.2.0, or a copy: there is nothing to hold
         return
-    with lock.open("r+b") as file:
+    with acting_as(*user_of(root)):
+        descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "r+b") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
         except OSError as error:
@@ -196,76 +222,132 @@ def broker_kept_out(store: str) -> Iterator[None]:
 
 def install(plan: Installation, step: Callable[[str], object] = lambda name: name) -> None:
     """Do what was planned; *step* is told before each step, none of which leaves less than a whole set."""
-    for leftover in plan.index.parent.glob(f"{plan.index.name}{ATTEMPT}*"):
-        shutil.rmtree(leftover)
-    staging = plan.index.with_name(f"{plan.index.name}{ATTEMPT}{uuid4()}")
-    step("make the directory")
-    staging.mkdir(mode=0o700)
-    for name, digest in plan.new.items():
-        step(f"copy {name}")
-        _copy(plan.source / name, staging / name, digest, plan.owner)
-    for name in plan.kept:
-        step(f"keep {name}")
-        os.link(plan.index / name, staging / name)
-    os.chown(staging, plan.owner.user, plan.owner.group)
-    staging.chmod(plan.owner.directory_mode)
-    flush_directory(staging)
-    if plan.checkpoint is not None:
-        step("advance the checkpoint")
-        _replace_checkpoint(plan, plan.checkpoint)
-    step("name the directory")
-    staging.rename(plan.aside)  # from here on nobody sweeps it away: after the exchange it holds the old set
-    step("exchange")
-    exchange(plan.aside, plan.index)
-    flush_directory(plan.index.parent)
-    step("tidy up")
-    for name in plan.kept:
-        (plan.aside / name).unlink()
-    if plan.aside.exists() and not any(plan.aside.iterdir()):
-        plan.aside.rmdir()
-    flush_directory(plan.index.parent)
+    with acting_as(plan.owner.user, plan.owner.group), ExitStack() as stack:
+        parent = _opened(stack, plan.index.parent)
+        for leftover in _names_in(parent):
+            if leftover.startswith(f"{plan.index.name}{ATTEMPT}"):
+                shutil.rmtree(leftover, dir_fd=parent)
+        staging = f"{plan.index.name}{ATTEMPT}{uuid4()}"
+        step("make the directory")
+        os.mkdir(staging, 0o700, dir_fd=parent)
+        made = _opened(stack, staging, parent)
+        for name, digest in plan.new.items():
+            step(f"copy {name}")
+            _copy(plan.source / name, name, made, digest, plan.owner)
+        old = _opened(stack, plan.index.name, parent) if plan.kept else -1
+        for name in plan.kept:
+            step(f"keep {name}")
+            os.link(name, name, src_dir_fd=old, dst_dir_fd=made, follow_symlinks=False)
+        _give(made, plan.owner.group, plan.owner.directory_mode)
+        os.fsync(made)
+        if plan.checkpoint is not None:
+            step("advance the checkpoint")
+            _replace_checkpoint(plan, plan.checkpoint, _opened(stack, plan.store))
+        step("name the directory")
+        # From here on nobody sweeps it away: after the exchange it holds the old set.
+        os.rename(staging, plan.aside.name, src_dir_fd=parent, dst_dir_fd=parent)
+        step("exchange")
+        _check_is(made, plan.aside, parent)
+        _exchange(plan.aside.name, plan.index.name, parent)
+        _check_is(made, plan.index, parent)
+        os.fsync(parent)
+        step("tidy up")
+        _tidy_up(plan, parent)
+        os.fsync(parent)
 
 
-def _copy(source: Path, target: Path, digest: str, owner: Owner) -> None:
-    shutil.copyfile(source, target)
-    with target.open("r+b") as file:
-        found = hash_file(lambda position, length: os.pread(file.fileno(), length, position))
-        os.fsync(file.fileno())
-    if found != digest:
-        raise OSError(f"{source}: sha256 {found}, the manifest says {digest}")
-    os.chown(target, owner.user, owner.group)
-    target.chmod(owner.file_mode)
+def _opened(stack: ExitStack, directory: str | Path, parent: int | None = None) -> int:
+    """Open a directory, which is no link."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    stack.callback(os.close, descriptor)
+    return descriptor
 
 
-def _replace_checkpoint(plan: Installation, checkpoint: Checkpoint) -> None:
-    path = plan.store / "checkpoint"
-    attempt = plan.store / f"checkpoint{ATTEMPT}{uuid4()}"
-    attempt.write_bytes(encode_checkpoint(checkpoint))
-    if path.exists():
-        status = path.stat()
-        os.chown(attempt, status.st_uid, status.st_gid)
-        attempt.chmod(status.st_mode & 0o7777)
-        os.link(path, _backup(plan))
-    with attempt.open("rb") as file:
-        os.fsync(file.fileno())
-    attempt.replace(path)
-    flush_directory(plan.store)
+def _names_in(directory: int) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in entries]
+
+
+def _check_is(made: int, place: Path, parent: int) -> None:
+    """Raise where another directory is at *place* than the one that was made."""
+    found, expected = os.stat(place.name, dir_fd=parent, follow_symlinks=False), os.fstat(made)
+    if (found.st_dev, found.st_ino) != (expected.st_dev, expected.st_ino):
+        raise OSError(f"{place}: not the directory that was made: somebody else changes the store meanwhile")
+
+
+def _tidy_up(plan: Installation, parent: int) -> None:
+    """Delete what stays in the store under its old name, too, and the directory if nothing else is in it."""
+    try:
+        with ExitStack() as stack:
+            aside = _opened(stack, plan.aside.name, parent)
+            for name in plan.kept:
+                os.unlink(name, dir_fd=aside)
+            is_empty = not _names_in(aside)
+    except FileNotFoundError:  # there was no index directory
+        return
+    if is_empty:
+        os.rmdir(plan.aside.name, dir_fd=parent)
+
+
+def _copy(source: Path, name: str, folder: int, digest: str, owner: Owner) -> None:
+    with acting_as_before():
+        stored = source.open("rb")
+    descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+    with stored, os.fdopen(descriptor, "r+b") as file:
+        shutil.copyfileobj(stored, file)
+        file.flush()
+        found = hash_file(lambda position, length: os.pread(descriptor, length, position))
+        if found != digest:
+            raise OSError(f"{source}: sha256 {found}, the manifest says {digest}")
+        _give(descriptor, owner.group, owner.file_mode)
+        os.fsync(descriptor)
+
+
+def _give(descriptor: int, group: int, mode: int) -> None:
+    """Give an open file its group and mode; its user is whom this process acts as."""
+    if os.fstat(descriptor).st_gid != group:
+        os.fchown(descriptor, -1, group)
+    os.fchmod(descriptor, mode)
+
+
+def _replace_checkpoint(plan: Installation, checkpoint: Checkpoint, root: int) -> None:
+    attempt = f"checkpoint{ATTEMPT}{uuid4()}"
+    descriptor = os.open(attempt, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=root)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(encode_checkpoint(checkpoint))
+        file.flush()
+        try:
+            status = os.stat("checkpoint", dir_fd=root, follow_symlinks=False)
+        except FileNotFoundError:
+            pass
+        else:
+            _give(descriptor, status.st_gid, status.st_mode & 0o7777)
+            os.link("checkpoint", _backup(plan).name, src_dir_fd=root, dst_dir_fd=root, follow_symlinks=False)
+        os.fsync(descriptor)
+    os.replace(attempt, "checkpoint", src_dir_fd=root, dst_dir_fd=root)
+    os.fsync(root)
 
 
 def exchange(new: Path, old: Path) -> None:
+    """Let two directories change places, beside each other."""
+    with ExitStack() as stack:
+        _exchange(new.name, old.name, _opened(stack, old.parent))
+
+
+def _exchange(new: str, old: str, parent: int) -> None:
     """Let two directories change places: at once where the system can, else one after the other."""
-    if not old.exists():
-        new.rename(old)
+    try:
+        os.stat(old, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        os.rename(new, old, src_dir_fd=parent, dst_dir_fd=parent)
         return
     number = _RENAMEAT2.get(platform.machine()) if sys.platform.startswith("linux") else None
     if number is not None:
         renameat2 = ctypes.CDLL(None, use_errno=True).syscall
-        paths = (os.fsencode(new), os.fsencode(old))
-        if renameat2(number, _HERE, paths[0], _HERE, paths[1], _EXCHANGE) == 0:
+        if renameat2(number, parent, os.fsencode(new), parent, os.fsencode(old), _EXCHANGE) == 0:
             return
         if ctypes.get_errno() not in {errno.EINVAL, errno.ENOSYS}:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(old))
-    between = new.with_name(f"{new.name}-new")
-    new.rename(between)
-    old.rename(new)
-    between.rename(old)
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), old)
+    between = f"{new}-new"
+    for source, target in ((new, between), (old, new), (between, old)):
+        os.rename(source, target, src_dir_fd=parent, dst_dir_fd=parent)

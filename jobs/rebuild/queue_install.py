@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from jobs.rebuild.install import ATTEMPT, REPLACED, SPARE, Owner, RefusedError, exchange, owner_of
+from jobs.rebuild.install import ATTEMPT, REPLACED, SPARE, RefusedError, exchange, owner_of, user_of
+from jobs.rebuild.owner import Owner, acting_as, acting_as_before
 from jobs.rebuild.queue_run import MANIFEST
 from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
@@ -68,6 +69,9 @@ def plan_queue_installation(store: str, out: Path) -> QueueInstallation:
         raise RefusedError("files are installed into a store on this machine")
     root = Path(local_path(store))
     manifest = _manifest(out)
+    user, group = user_of(root, _PLAIN)
+    if os.geteuid() not in {0, user}:
+        raise RefusedError(f"files must belong to user {user}; run as that user, or as root")
     new: dict[str, dict[str, NewFile]] = {}
     for queue in manifest["queues"]:
         for file in queue["files"]:
@@ -77,9 +81,10 @@ def plan_queue_installation(store: str, out: Path) -> QueueInstallation:
                 out / file["path"], file["size"], file["written"], file["sha256"]
             )
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    plans = tuple(
-        _plan_root(root, name, files, stamp, lost_only=manifest["lost_only"]) for name, files in sorted(new.items())
-    )
+    with acting_as(user, group):
+        plans = tuple(
+            _plan_root(root, name, files, stamp, lost_only=manifest["lost_only"]) for name, files in sorted(new.items())
+        )
     needed = sum(file.size for plan in plans for file in plan.new.values())
     free = shutil.disk_usage(root).free
     if needed + SPARE > free:
@@ -93,7 +98,7 @@ def _plan_root(root: Path, name: str, new: dict[str, NewFile], stamp: str, *, lo
     kept = tuple(path for path in present if path not in new) if lost_only else ()
     owner = owner_of(folder if folder.is_dir() else root, [folder / path for path in present])
     if os.geteuid() not in {0, owner.user}:
-        raise RefusedError(f"files must belong to user {owner.user}; run as that user, or as root")
+        raise RefusedError(f"{folder}: belongs to user {owner.user}, and {root / _PLAIN} does not")
     aside = folder.with_name(f"{folder.name}{REPLACED}{stamp}-{uuid4().hex[:8]}")
     return RootPlan(folder, new, kept, tuple(path for path in present if path not in set(kept)), owner, aside)
 
@@ -109,7 +114,9 @@ def _manifest(source: Path) -> dict[str, Any]:
 def install_queues(plan: QueueInstallation, step: Callable[[str], object] = lambda name: name) -> None:
     """Do what was planned; *step* is told before each step, none of which leaves less than a complete set."""
     for root in plan.roots:
-        _install_root(root, step)
+        # The owner may change anything in the store meanwhile: whoever acts as the owner can do no more than that.
+        with acting_as(root.owner.user, root.owner.group):
+            _install_root(root, step)
 
 
 def _install_root(plan: RootPlan, step: Callable[[str], object]) -> None:
@@ -150,8 +157,11 @@ def _make_parents(staging: Path, path: str, owner: Owner) -> Path:
 
 
 def _copy(file: NewFile, target: Path, owner: Owner) -> None:
-    shutil.copyfile(file.source, target)
-    with target.open("r+b") as copy:
+    with acting_as_before():
+        stored = file.source.open("rb")
+    with stored, target.open("x+b") as copy:
+        shutil.copyfileobj(stored, copy)
+        copy.seek(0)
         found = sha256(copy.read(file.written)).hexdigest()
         rest = copy.read()
         os.fsync(copy.fileno())

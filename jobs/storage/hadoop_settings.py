@@ -1,8 +1,15 @@
-"""What Hadoop's clients know of file systems: from their files where HADOOP_CONF_DIR names them, and from Spark."""
+"""
+What clients know of file systems, under Hadoop's names: from Spark, from Hadoop's files, from Amazon's environment.
+
+Spark's settings win over the files that HADOOP_CONF_DIR names, these over the environment.
+"""
 
 import os
 from collections.abc import Iterable
 from pathlib import Path
+
+from jobs.console.secrets import is_secret, remember
+from jobs.storage.aws import over, settings_of_environment
 
 _FILES = ("core-site.xml", "hdfs-site.xml")
 _PREFIX = "spark.hadoop."
@@ -10,10 +17,13 @@ OF_FILE_SYSTEMS = ("fs.", "dfs.")
 
 
 def file_system_settings(spark_settings: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the settings of file systems (`fs.s3a.…`, `dfs.…`); what Spark is told wins."""
-    told = ((name.removeprefix(_PREFIX), value) for name, value in spark_settings if name.startswith(_PREFIX))
-    settings = [*_from_files(), *told]
-    return {name: value for name, value in settings if name.startswith(OF_FILE_SYSTEMS)}
+    """Return the settings of file systems (`fs.s3a.…`, `dfs.…`); no secret among them is printed from now on."""
+    given = {name.removeprefix(_PREFIX): value for name, value in spark_settings if name.startswith(_PREFIX)}
+    settings = over(over(settings_of_environment(), dict(_from_files())), given)
+    for name, value in settings.items():
+        if is_secret(name):
+            remember(value)
+    return {name: value for name, value in settings.items() if name.startswith(OF_FILE_SYSTEMS)}
 
 
 def _from_files() -> Iterable[tuple[str, str]]:

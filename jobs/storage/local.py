@@ -20,6 +20,7 @@ from typing import NamedTuple, Self
 from jobs.storage.locations import local_path
 from jobs.storage.model import FileInfo, Reader, Storage
 from jobs.storage.priority import step_back
+from jobs.storage.space import room_for
 
 _BURST_SECONDS = 0.5  # of unused time that may be made up for
 _PAGE = 4096
@@ -174,17 +175,18 @@ class LocalStorage(Storage):
     def create(self, location: str, data: bytes) -> None:
         """Write a new file through a temporary name, flush it and its directory."""
         path = Path(local_path(location))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        attempt = path.with_name(f".{path.name}.attempt-{os.getpid()}")
-        try:
-            with attempt.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(attempt, path)  # fails when the name is taken, unlike rename
-        finally:
-            attempt.unlink(missing_ok=True)
-        flush_directory(path.parent)
+        with room_for(location, len(data)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            attempt = path.with_name(f".{path.name}.attempt-{os.getpid()}")
+            try:
+                with attempt.open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.link(attempt, path)  # fails when the name is taken, unlike rename
+            finally:
+                attempt.unlink(missing_ok=True)
+            flush_directory(path.parent)
 
     def delete(self, location: str) -> None:
         """Remove a file, if it is there."""

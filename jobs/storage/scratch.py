@@ -19,6 +19,7 @@ from uuid import uuid4
 from jobs.storage import storage_of
 from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Reader
+from jobs.storage.space import room_for
 
 PREFIX = ".scratch-"
 _NOT_SHARED = "no shared directory?"
@@ -38,7 +39,7 @@ class Scratch:
         """Open a new file for writing; nothing is flushed to disk, for nobody reads it after a crash."""
         location = join(self.location, name)
         if is_local(location):
-            with self._open_new(location) as file:
+            with room_for(location), self._open_new(location) as file:
                 yield file
             return
         buffer = BytesIO()

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from jobs.command.configuration import config_option
-from jobs.command.options import STORED, json_option
+from jobs.command.options import json_option
+from jobs.command.places import STORED
 from jobs.console.exit_codes import ExitCode, worst
 from jobs.console.log import say
 from jobs.dump.file import DumpFile, open_file

@@ -8,15 +8,8 @@ from pathlib import Path
 import click
 
 from jobs.command.configuration import config_option
-from jobs.command.options import (
-    WRITTEN,
-    StorePlace,
-    json_option,
-    max_rate_option,
-    quiet_option,
-    report_option,
-    store_options,
-)
+from jobs.command.options import StorePlace, json_option, max_rate_option, quiet_option, report_option, store_options
+from jobs.command.places import OUTPUT_FILE, WRITTEN
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.ingest.look import nothing_new
@@ -70,7 +63,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--dry-run", is_flag=True, help="Say what would be read; write nothing.")
 @click.option(
     "--metrics",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OUTPUT_FILE,
     metavar="FILE",
     help="Write the run's figures as a Prometheus text file.",
 )

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import click
 
 from jobs.command.configuration import config_option
-from jobs.command.options import WRITTEN, json_option, quiet_option
+from jobs.command.options import json_option, quiet_option
+from jobs.command.places import WRITTEN
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.lake.commit import open_table

@@ -10,14 +10,14 @@ from zoneinfo import ZoneInfo
 import click
 
 from jobs.command.configuration import config_option
-from jobs.command.options import STORED, WRITTEN, PathListType, ZoneType, bundled, json_option, quiet_option
+from jobs.command.options import CharsetType, ZoneType, bundled, json_option, quiet_option
+from jobs.command.places import OUTPUT_DIRECTORY, STORED, WRITTEN, PathListType
 from jobs.console.exit_codes import ExitCode
 from jobs.console.progress import Progress as ProgressLine
 from jobs.console.progress import Work
 from jobs.query import lookups, reasons
 from jobs.query.log_search import silent
 from jobs.query.lookups import KEY_LIMIT, Window
-from jobs.query.mqadmin.charsets import decode_as_java
 from jobs.query.output import Printer
 from jobs.query.source import MAX_TIME, MIN_TIME, Source
 from rmq_formats.errors import UnsupportedFormat
@@ -54,10 +54,6 @@ class Place(NamedTuple):
             raise click.UsageError("give --store STORE or --lake LAKE, one of them")
         if (self.hash_slots is None) != (self.index_num is None):
             raise click.UsageError("--hash-slots and --index-num belong together")
-        try:
-            decode_as_java(b"\xff", self.charset)
-        except UnsupportedFormat as error:
-            raise click.BadParameter(str(error), param_hint="--charset") from error
         self.known_release()
 
     @property
@@ -105,10 +101,12 @@ _place_options = bundled(
     json_option,
     quiet_option,
     click.option("--body", is_flag=True, help="Print the body, decompressed."),
-    click.option("--charset", default="UTF-8", metavar="NAME", help="The body's charset.", show_default=True),
+    click.option(
+        "--charset", type=CharsetType(), default="UTF-8", metavar="NAME", help="The body's charset.", show_default=True
+    ),
     click.option(
         "--bodies",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=OUTPUT_DIRECTORY,
         metavar="DIR",
         help="Write each body into a file of DIR, decompressed.",
     ),

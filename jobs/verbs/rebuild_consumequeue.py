@@ -9,7 +9,6 @@ import click
 from jobs.command.configuration import config_option
 from jobs.command.dry_run import say_dry_run
 from jobs.command.options import (
-    WRITTEN,
     StoreForm,
     StorePlace,
     form_options,
@@ -18,6 +17,7 @@ from jobs.command.options import (
     quiet_option,
     store_options,
 )
+from jobs.command.places import WRITTEN
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.products.index.settings import UndecidedError
@@ -69,7 +69,7 @@ def command(  # noqa: PLR0913 - one argument an option
 ) -> ExitCode:
     """Write the queues of STORE again from its log: DIR/<topic>/<queue id>/<20 digits>, byte for byte a broker's."""
     root = place.store
-    target = _output(out, root)
+    target = _output(out)
     from jobs.launch.session import hadoop_options, spark_session
     from jobs.store.workers import SparkWorkers
 
@@ -108,15 +108,13 @@ def command(  # noqa: PLR0913 - one argument an option
     return summary.exit_code
 
 
-def _output(out: str, root: str) -> Path:
+def _output(out: str) -> Path:
     """Return the directory to write into; a usage error for one that must not be."""
     if not is_local(out):
         raise click.UsageError(f"--out {out}: queues are written front to back, into a directory of this machine")
     target = Path(local_path(out))
     if not is_unused(target):
         raise click.UsageError(f"--out {out}: the directory is not empty")
-    if is_local(root) and target.is_relative_to(local_path(root)):
-        raise click.UsageError(f"--out {out}: nothing is written inside a store")
     return target
 
 

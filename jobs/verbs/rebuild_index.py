@@ -8,7 +8,6 @@ import click
 from jobs.command.configuration import config_option
 from jobs.command.dry_run import say_dry_run
 from jobs.command.options import (
-    WRITTEN,
     StoreForm,
     StorePlace,
     form_options,
@@ -18,11 +17,12 @@ from jobs.command.options import (
     report_option,
     store_options,
 )
+from jobs.command.places import WRITTEN
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.products.index.settings import UndecidedError, Wanted
 from jobs.rebuild.dry_run import dry_run_of_index
-from jobs.rebuild.index import MANIFEST, Request, Result, is_inside, is_unused, rebuild
+from jobs.rebuild.index import MANIFEST, Request, Result, is_unused, rebuild
 from jobs.rebuild.install import RefusedError, broker_kept_out, install, plan_installation
 from jobs.report.of_rebuild_index import report_of
 from jobs.report.output import write_report
@@ -76,8 +76,6 @@ def command(  # noqa: PLR0913 - one argument an option
     from jobs.store.workers import SparkWorkers
 
     root = place.store
-    if is_inside(out, root):
-        raise click.UsageError(f"--out {out}: nothing is written inside a store")
     if advance_checkpoint and not wants_install:
         raise click.UsageError("--advance-checkpoint belongs to --install")
     only_says = dry_run and not wants_install

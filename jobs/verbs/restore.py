@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 
 from jobs.command.configuration import config_option
-from jobs.command.options import STORED, StoreForm, form_options, json_option, quiet_option
+from jobs.command.options import StoreForm, form_options, json_option, quiet_option
+from jobs.command.places import NEW_STORE, STORED
 from jobs.command.times import Place, PlaceType
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
@@ -20,7 +21,7 @@ from jobs.console.log import say
 @click.option(
     "--out",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=NEW_STORE,
     metavar="DIR",
     help="An empty directory, or a new one.",
 )

@@ -8,7 +8,6 @@ import click
 
 from jobs.command.configuration import config_option
 from jobs.command.options import (
-    WRITTEN,
     StoreForm,
     StorePlace,
     form_options,
@@ -18,6 +17,7 @@ from jobs.command.options import (
     report_option,
     store_options,
 )
+from jobs.command.places import WRITTEN
 from jobs.console.exit_codes import ExitCode
 from jobs.products.index.settings import UndecidedError, Wanted
 from jobs.report.of_verify import report_of

@@ -9,6 +9,7 @@ from getopt import GetoptError, gnu_getopt
 from pathlib import PurePath
 from typing import NamedTuple
 
+from jobs.query.charset import check_charset
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Release, Version
 
@@ -112,6 +113,18 @@ class Line(NamedTuple):
         except ValueError as error:
             reason = f"{self.command}: {text!r} is no number for {name}"
             raise UnsupportedFormat(reason) from error
+
+    def charset(self, name: str, default: str | None) -> str | None:
+        """Return a charset that the line gives."""
+        text = self.options.get(name)
+        if text is None:
+            return default
+        try:
+            check_charset(text)
+        except ValueError as error:
+            reason = f"{self.command}: {error}"
+            raise UnsupportedFormat(reason) from error
+        return text
 
 
 def parse(arguments: Sequence[str], release: Release) -> Line:

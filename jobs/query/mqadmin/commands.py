@@ -121,7 +121,7 @@ def _say_if_window_missed(answer: Answer, line: Line, context: Context) -> None:
 
 def _by_id(line: Line, context: Context) -> ExitCode:
     source, printer = context.source, context.printer
-    printer.charset = line.options.get("bodyFormat", printer.charset)
+    printer.charset = line.charset("bodyFormat", printer.charset)
     for text in filter(None, (part.strip() for part in line.options["msgId"].split(","))):
         if source.release.by_id_takes_unique_key:
             topic = line.options.get("topic")
@@ -168,7 +168,7 @@ def _offset_id_only(text: str, context: Context) -> Answer:
 
 def _by_offset(line: Line, context: Context) -> ExitCode:
     printer, source = context.printer, context.source
-    printer.charset = line.options.get("bodyFormat", printer.charset)
+    printer.charset = line.charset("bodyFormat", printer.charset)
     named = line.options["brokerName"]
     if context.broker is not None and named != context.broker:
         return printer.empty(reasons.other_name(context.broker, named))
@@ -184,7 +184,7 @@ def _print_msg(line: Line, context: Context) -> ExitCode:
         return printer.finish(Answer(reason=reasons.unknown_topic(source, topic)), source.notes)
     how = Printing(
         broker,
-        line.options.get("charsetName", "UTF-8"),
+        line.charset("charsetName", "UTF-8") or "UTF-8",
         line.options.get("subExpression", "*"),
         line.options.get("printBody", "true").lower() == "true",
         printer.shown,

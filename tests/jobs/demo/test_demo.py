@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
-from jobs.demo import Tour, TourError, command, run, unpack
+from jobs.demo import Tour, TourError, command, extract, run, unpack
 
 # What each step must show. A step that is gone, or shows something else, fails here.
 SHOWN = {
@@ -75,3 +76,19 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
 
     assert result.exit_code == ExitCode.USAGE
     assert "is not empty" in result.output
+
+
+@pytest.mark.parametrize("name", ["../outside", "/tmp/rocketmq-lake-outside", "store/../../outside"])
+def test_an_archive_with_a_path_that_leads_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
+    """Nothing of it is unpacked."""
+    archive = tmp_path / "store.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.addfile(tarfile.TarInfo("store/first"))
+        tar.addfile(tarfile.TarInfo(name))
+    folder = tmp_path / "deep" / "folder"
+    folder.mkdir(parents=True)
+
+    with pytest.raises(TourError, match="not a file below"):
+        extract(archive, folder)
+    assert not list(folder.iterdir())
+    assert not Path(name).exists()

@@ -1,6 +1,8 @@
 """`export` writes the messages that a condition chooses, the same from a store and from its lake."""
 
 import json
+import os
+import subprocess
 import sys
 import zlib
 from base64 import b64decode
@@ -121,3 +123,22 @@ def test_a_lake_that_is_none_is_named(tmp_path: Path) -> None:
     """Spark would speak of a path of its own making."""
     with pytest.raises(FileNotFoundError, match="no lake: it has no table messages"):
         command.main(["--lake", str(tmp_path), "--out", str(tmp_path / "out")], standalone_mode=False)
+
+
+def test_export_runs_where_pandas_is_not_installed(places: dict[str, Path], tmp_path: Path) -> None:
+    """Users' environment has none; every export failed there, with whatever options."""
+    blocked = tmp_path / "blocked" / "pandas"
+    blocked.mkdir(parents=True)
+    (blocked / "__init__.py").write_text("raise ImportError('pandas is not installed')\n")
+    program = "import sys\nfrom jobs.command import cli\nsys.exit(cli.main(sys.argv[1:]))\n"
+    environment = {**os.environ, "PYTHONPATH": f"{blocked.parent}{os.pathsep}{Path.cwd()}"}
+    options = ["--where", "body_text RLIKE 'order.: 1$' AND topic = 'Bills'", "--quiet"]
+    for place, kind in (("--store", "parquet"), ("--lake", "ndjson")):
+        out = tmp_path / kind
+        command_line = ["export", place, str(places[place]), "--format", kind, "--out", str(out), *options]
+        finished = subprocess.run(
+            [sys.executable, "-c", program, *command_line], env=environment, capture_output=True, text=True, check=False
+        )
+        assert (0, "") == (finished.returncode, finished.stdout), finished.stderr
+    assert [["k1"]] == pq.read_table(tmp_path / "parquet").column("keys").to_pylist()
+    assert ["k1"] == json.loads((tmp_path / "ndjson").read_text())["keys"]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -322,3 +323,124 @@ def test_without_an_exchange_by_the_system_directories_move_one_after_the_other(
     install(planned(store))
 
     assert list(index_of(store).values()) == list(index_of(golden(STORE)).values())
+
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def theirs(golden: StoreOf) -> Iterator[Path]:
+    """Copy a store that belongs to another user, who may do with it whatever a window leaves time for."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can install for another user")
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # the other user reaches it
+        copy = folder / "store"
+        shutil.copytree(golden(STORE), copy)
+        (copy / "lock").write_text("lock")
+        for path in (copy, *copy.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+        victim = folder / "victim"
+        victim.mkdir(0o700)
+        (victim / "private").write_text("root's own")
+        yield copy
+
+
+def _outcome_of_attack(store: Path, before: str, attack: Callable[[], None]) -> OSError | None:
+    """Install, and let the store's owner change it right before a step."""
+    plan = planned(store)
+
+    def step(name: str) -> None:
+        if name.startswith(before):
+            assert os.geteuid() == NOBODY
+            attack()
+
+    try:
+        install(plan, step)
+    except OSError as error:
+        return error
+    return None
+
+
+def _victim(store: Path) -> list[tuple[str, int, int, bytes]]:
+    victim = store.parent / "victim"
+    stats = [(path, path.lstat()) for path in (victim, *victim.iterdir())]
+    return [(path.name, it.st_uid, it.st_mode, path.read_bytes() if path.is_file() else b"") for path, it in stats]
+
+
+def _staging(store: Path) -> Path:
+    [staging] = store.glob("index.attempt-*")
+    return staging
+
+
+@pytest.mark.parametrize("before", ["copy", "keep", "advance", "name the directory"])
+def test_what_root_installs_does_not_leave_the_store_through_a_link_of_its_owner(theirs: Path, before: str) -> None:
+    """With a window of 300 ms, a directory of root's changed its owner."""
+    lose(theirs, *LOST)
+    untouched = _victim(theirs)
+
+    def attack() -> None:
+        staging = _staging(theirs)
+        if not staging.is_symlink():
+            staging.rename(theirs / "moved")
+            staging.symlink_to(theirs.parent / "victim")
+
+    error = _outcome_of_attack(theirs, before, attack)
+
+    assert untouched == _victim(theirs)
+    assert error is not None or before == "advance"  # a step that this installation does not have
+    assert (theirs / "index").is_symlink() is False
+    assert NOBODY == (theirs / "index").lstat().st_uid
+
+
+def test_a_link_in_the_place_of_the_new_set_is_not_installed(theirs: Path) -> None:
+    """It was, with exit code 0, in 9 of 15 attempts: a broker would have followed it."""
+    lose(theirs, *LOST)
+    before, untouched = index_of(theirs), _victim(theirs)
+
+    def attack() -> None:
+        [aside] = theirs.glob("index.replaced-*")
+        aside.rename(theirs / "moved")
+        aside.symlink_to(theirs.parent / "victim")
+
+    error = _outcome_of_attack(theirs, "exchange", attack)
+
+    assert "not the directory that was made" in str(error)
+    assert before == index_of(theirs)
+    assert untouched == _victim(theirs)
+
+
+def test_a_link_in_the_place_of_the_old_set_is_not_followed(theirs: Path) -> None:
+    """What is tidied up after the exchange is not what the link leads to."""
+    lose(theirs, *LOST)
+    untouched = _victim(theirs)
+
+    def attack() -> None:
+        (theirs / "index").rename(theirs / "moved")
+        (theirs / "index").symlink_to(theirs.parent / "victim")
+
+    error = _outcome_of_attack(theirs, "exchange", attack)
+
+    assert error is not None
+    assert untouched == _victim(theirs)
+
+
+def test_root_installs_into_the_store_of_another_user(golden: StoreOf, theirs: Path) -> None:
+    """Nobody attacks: every file is back, and the other user's."""
+    lose(theirs, *LOST)
+    install(planned(theirs))
+
+    assert [*index_of(golden(STORE)).values()] == [*index_of(theirs).values()]
+    assert {(NOBODY, NOBODY)} == {(it.st_uid, it.st_gid) for it in map(Path.stat, (theirs / "index").iterdir())}
+    assert os.geteuid() == os.getegid() == 0
+
+
+def test_a_store_whose_index_directory_is_another_users_is_refused(theirs: Path) -> None:
+    """A link to a directory of somebody else would have root act as that user."""
+    lose(theirs, *LOST)
+    (theirs / "index").rename(theirs / "moved")
+    (theirs / "index").symlink_to(theirs.parent / "victim")
+
+    with pytest.raises(RefusedError, match="belongs to user"):
+        planned(theirs, lost_only=False)

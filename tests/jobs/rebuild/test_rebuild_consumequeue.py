@@ -163,4 +163,4 @@ def test_an_output_that_is_in_use_is_refused(golden: Golden, tmp_path: Path) -> 
 
     assert (used.exit_code, inside.exit_code) == (ExitCode.USAGE, ExitCode.USAGE)
     assert "not empty" in used.output
-    assert "inside a store" in inside.output
+    assert "written into a store" in inside.output

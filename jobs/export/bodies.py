@@ -1,0 +1,96 @@
+"""
+Bodies of messages, decompressed within a budget: a kilobyte of log may hold a body of gigabytes.
+
+A body larger than the limit stays as it is stored, and a reason says so; a batch is cut into slices that hold a budget
+of decompressed bytes, if not a single body.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
+
+import pyarrow as pa
+
+from rmq_formats.body import decode_body
+from rmq_formats.errors import FormatError
+
+DEFAULT_LIMIT = 16 << 20  # four times what a broker takes by default, before compression
+BUDGET = 16 << 20
+
+
+NEEDED = ("broker", "physical_offset", "sys_flag", "body_length", "body")  # columns of who decompresses and notes
+_NAMED = 20
+
+
+class Body(NamedTuple):
+    """A body as its producer sent it; as it is stored, with the reason, where it cannot be decompressed."""
+
+    data: bytes | None
+    error: str | None
+
+    @property
+    def text(self) -> str | None:
+        """The body as text; None where it is none."""
+        if self.data is None or self.error is not None:
+            return None
+        try:
+            return self.data.decode()
+        except UnicodeDecodeError:
+            return None
+
+
+def decoded(stored: bytes | None, sys_flag: int, limit: int) -> Body:
+    """Return a body decompressed, if it is not larger than *limit* then."""
+    if stored is None:
+        return Body(None, None)
+    try:
+        return Body(decode_body(stored, sys_flag, limit), None)
+    except FormatError as error:
+        return Body(stored, str(error))
+
+
+def slices(batch: pa.RecordBatch, limit: int, budget: int = BUDGET) -> Iterator[tuple[pa.RecordBatch, list[Body]]]:
+    """Yield the rows of *batch* with their bodies, so many at once that the bodies fit into *budget*."""
+    stored, flags = batch.column("body"), batch.column("sys_flag")
+    start, size, bodies = 0, 0, list[Body]()
+    for number in range(batch.num_rows):
+        body = decoded(stored[number].as_py(), flags[number].as_py(), limit)
+        bodies.append(body)
+        size += len(body.data or b"")
+        if size >= budget:
+            yield batch.slice(start, len(bodies)), bodies
+            start, size, bodies = number + 1, 0, []
+    if bodies:
+        yield batch.slice(start, len(bodies)), bodies
+
+
+class Place(NamedTuple):
+    """Something of a log that is left out, or is not as its producer sent it."""
+
+    broker: str | None
+    offset: int
+    size: int  # as it is stored
+    reason: str
+
+
+@dataclass
+class Undecoded:
+    """Bodies that are left as they are stored: how many, and the first of them."""
+
+    count: int = 0
+    places: list[Place] = field(default_factory=list)
+
+    def note(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
+        """Note those of some rows."""
+        failed = [row for row, body in enumerate(bodies) if body.error is not None]
+        self.count += len(failed)
+        for row in failed[: _NAMED - len(self.places)]:
+            broker, offset, size = (
+                batch.column(name)[row].as_py() for name in ("broker", "physical_offset", "body_length")
+            )
+            self.places.append(Place(broker, offset, size, bodies[row].error or ""))
+
+    def add(self, other: Self) -> None:
+        """Add what another task noted."""
+        self.count += other.count
+        self.places += other.places[: _NAMED - len(self.places)]

@@ -1,0 +1,140 @@
+"""Export: plan what to read, let a condition choose, have tasks write parts, make them one file."""
+
+import errno
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from jobs.export.bodies import DEFAULT_LIMIT, Place, Undecoded
+from jobs.export.items import STORE_TIME, Bounds, Item, LakeItem, LogItem, times_of
+from jobs.export.parts import Format, Part, PartTask, merge
+from jobs.lake.commit import open_table
+from jobs.lake.lake import Lake
+from jobs.lake.snapshot_files import StoredFile, files
+from jobs.lake.tables import MESSAGES
+from jobs.lake.vectors import vectors
+from jobs.query.release_hint import guess_release
+from jobs.query.store_reader import StoreReader
+from jobs.storage.locations import normalise
+from jobs.store.ranges import holes, plan_ranges
+from jobs.store.store import list_store
+from jobs.store.workers import Workers
+from rmq_formats.release import NEWEST, Release
+
+_WHOLE = 1 << 62  # one range a segment: no range has to find its first record
+_LABEL = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What messages are exported from: a store, or a lake."""
+
+    store: str | None = None
+    lake: str | None = None
+    commitlog: tuple[str, ...] = ()
+    broker: str | None = None  # whose messages of a lake; the label of a store's
+    release: Release | None = None
+    topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What is written."""
+
+    out: Path
+    kind: Format = Format.NDJSON
+    limit: int = DEFAULT_LIMIT  # bytes of a body
+
+
+class Planned(NamedTuple):
+    """What is read, and where the log has no file."""
+
+    items: list[Item]
+    gaps: list[Place]
+
+
+class Summary(NamedTuple):
+    """What an export wrote, and what it left out."""
+
+    messages: int
+    bytes: int
+    undecoded: Undecoded
+    damaged_bytes: int
+    damaged: list[Place]
+    gaps: list[Place]
+
+
+# Writes the numbers of the chosen rows of items below a folder.
+Choose = Callable[[Sequence[Item], Path, int], None]
+
+
+def plan(source: Source, options: Mapping[str, str]) -> Planned:
+    """Return what has to be read."""
+    if source.lake is not None:
+        return Planned(_lake_items(source, Lake(normalise(source.lake), options)), [])
+    store = list_store(source.store or "", commitlog=source.commitlog, options=options)
+    label = source.broker or _LABEL
+    ranges = plan_ranges(store, range_size=_WHOLE)
+    with StoreReader(store) as reader:
+        release = source.release or guess_release(reader)[0]
+        times = times_of(reader, ranges)
+    items: list[Item] = [
+        LogItem(range_, release.property_parser, label, source.topics, {STORE_TIME: between})
+        for range_, between in zip(ranges, times, strict=True)
+    ]
+    return Planned(
+        items, [Place(label, start, end - start, "no file holds it") for _, start, end in holes(store.segments)]
+    )
+
+
+def _lake_items(source: Source, lake: Lake) -> list[Item]:
+    snapshot = open_table(lake, MESSAGES.name)
+    if snapshot is None:
+        raise FileNotFoundError(errno.ENOENT, "no lake: it has no table messages", source.lake)
+    deleted = vectors(lake, snapshot)
+    return [
+        LakeItem(lake, file.path, file.size, source.broker, source.topics, _bounds(file), deleted.get(file.path))
+        for file in sorted(files(snapshot), key=_place)
+    ]
+
+
+def _place(file: StoredFile) -> tuple[str, int, str]:
+    """Sort the files of each store in the order of its log."""
+    return str(file.low("store_id", "")), int(file.low("physical_offset", 0)), file.path
+
+
+def _bounds(file: StoredFile) -> Bounds:
+    return {name: (file.low(name, None), file.high(name, None)) for name in MESSAGES.statistics}
+
+
+def export(
+    planned: Planned, release: Release | None, output: Output, workers: Workers, choose: Choose | None = None
+) -> Summary:
+    """Write the messages into one file; parts of it lie beside it for the time being."""
+    out = output.out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.parts-", dir=out.parent.absolute()) as name:
+        folder = Path(name)
+        rows = None
+        undecoded = None
+        if choose is not None:
+            from jobs.export.condition import chosen_rows, undecoded_of
+
+            choose(planned.items, folder / "chosen", output.limit)
+            rows, undecoded = partial(chosen_rows, folder / "chosen"), undecoded_of(folder / "chosen")
+        task = PartTask(folder, output.kind, release or NEWEST, output.limit, rows)
+        parts = workers.map(list(enumerate(planned.items)), task)
+        return _summary(planned, parts, merge(parts, folder, output.kind, out), undecoded)
+
+
+def _summary(planned: Planned, parts: Sequence[Part], size: int, undecoded: Undecoded | None) -> Summary:
+    if undecoded is None or not undecoded.count:
+        undecoded = Undecoded()
+        for part in parts:
+            undecoded.add(part.undecoded)
+    damaged = [place for part in parts for place in part.damaged]
+    messages, damaged_bytes = (sum(part.messages for part in parts), sum(part.damaged_bytes for part in parts))
+    return Summary(messages, size, undecoded, damaged_bytes, damaged, planned.gaps)

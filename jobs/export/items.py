@@ -1,0 +1,139 @@
+"""
+What an export reads, as items that a task reads each: a segment of a log, or a file of a lake's messages.
+
+An item gives the same rows in the same order whenever it is read, so that a row is known by its number. Batches are
+small in bytes, not in rows: a message may have a body of some MiB.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.lake.lake import Lake
+from jobs.lake.snapshot_files import batches
+from jobs.lake.tables import MESSAGES
+from jobs.lake.vectors import Vector
+from jobs.query.store_reader import StoreReader
+from jobs.store.range_reader import RangeReader
+from jobs.store.ranges import Range
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.properties import PropertyParser
+
+Bounds = Mapping[str, tuple[Any, Any]]  # the least and the greatest value of a column; None where it is not known
+STORE_TIME = "store_timestamp"
+_ROWS = replace(MESSAGES, may_lack=frozenset(MESSAGES.schema.names))  # another engine's rows may lack what ours have
+COLUMNS = tuple(MESSAGES.plain_schema.names)
+GONE = "deleted while it was read"
+_CLOCK_SLACK_MS = 3_600_000  # a broker's clock may have been set back a little while it wrote a segment
+
+
+class Item(Protocol):
+    """One part of what is read."""
+
+    @property
+    def size(self) -> int:
+        """Bytes to read."""
+        ...
+
+    @property
+    def bounds(self) -> Bounds:
+        """What is known of the values in it, so that it need not be read."""
+        ...
+
+    def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
+        """Yield the wanted rows of `messages`, some columns of them, and what of the log is no message."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogItem:
+    """A segment of a log, from a record on."""
+
+    range: Range
+    parser: PropertyParser
+    broker: str
+    topics: tuple[str, ...] = ()
+    known: Bounds = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the segment."""
+        return self.range.end - self.range.start
+
+    @property
+    def bounds(self) -> Bounds:
+        """What is known of the values in it."""
+        return {**self.known, "physical_offset": (self.range.start_offset, self.range.end_offset - 1)}
+
+    def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
+        """Yield the rows of the segment's records."""
+        reader = RangeReader(self.range)
+        takes = frozenset(self.topics).__contains__ if self.topics else None
+        for item in reader.pieces():
+            if isinstance(item, Piece):
+                yield item
+                continue
+            batch, bad = message_batch(item, self.parser, with_body="body" in columns, takes=takes)
+            yield from (Piece(PieceKind.DAMAGE, offset, size, "a body with a wrong CRC") for offset, size in bad)
+            yield table_rows(batch, self.range.base_offset, self.broker).select(columns)
+        if reader.gone:
+            start = reader.seen.next if reader.seen.first is not None else self.range.start_offset
+            yield Piece(PieceKind.DAMAGE, start, self.range.end_offset - start, GONE)
+
+
+def table_rows(batch: pa.RecordBatch, segment: int, broker: str) -> pa.RecordBatch:
+    """Return records as rows of the table `messages`, of a store that no lake knows."""
+    constants = {"broker": broker, "store_id": None, "segment": segment}
+    columns = [
+        pa.repeat(pa.scalar(constants[field.name], field.type), batch.num_rows)
+        if field.name in constants
+        else batch.column(field.name).cast(field.type)
+        for field in MESSAGES.plain_schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES.plain_schema)
+
+
+def times_of(reader: StoreReader, ranges: Sequence[Range]) -> list[tuple[int | None, int | None]]:
+    """Return between which store times, about, the records of each segment are, by its first one and the next one's."""
+    firsts = [reader.read_record(_first_record_at(reader, range_)) for range_ in ranges]
+    times = [record.store_timestamp if record else None for record in firsts]
+    return [
+        (begin and begin - _CLOCK_SLACK_MS, end and end + _CLOCK_SLACK_MS)
+        for begin, end in zip(times, [*times[1:], None], strict=True)
+    ]
+
+
+def _first_record_at(reader: StoreReader, range_: Range) -> int:
+    segment = reader.segment_for(range_.base_offset)
+    return range_.base_offset + (reader.framing(segment).header_size if segment else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LakeItem:
+    """A file of the table `messages`."""
+
+    lake: Lake
+    name: str
+    size: int
+    broker: str | None = None
+    topics: tuple[str, ...] = ()
+    bounds: Bounds = field(default_factory=dict)
+    vector: Vector | None = None
+
+    def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
+        """Yield the file's rows."""
+        needed = {*columns, *(["broker"] if self.broker else []), *(["topic"] if self.topics else [])}
+        names = [name for name in COLUMNS if name in needed]
+        for batch in batches(self.lake, _ROWS, self.name, self.vector, names):
+            yield self._wanted(batch).select(columns)
+
+    def _wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.broker:
+            batch = batch.filter(pc.equal(batch.column("broker"), self.broker))
+        if self.topics:
+            batch = batch.filter(pc.is_in(batch.column("topic"), pa.array(self.topics, pa.string())))
+        return batch

@@ -1,0 +1,120 @@
+"""Whatever an option is given, on the command line or in a file, is taken or refused in words; never a traceback."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import click
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from jobs.command.configuration import key_of, settings_of
+from jobs.console.exit_codes import ExitCode
+from jobs.query.charset import check_charset
+from tests.jobs.command.test_places import OPTIONS, Option
+from tests.support.commands import runner
+
+VERB_OPTIONS = [option for option in OPTIONS if option.verb and option.parameter.name not in {"help", "show_config"}]
+CONFIGURED = [option for option in VERB_OPTIONS if option.parameter in settings_of(option.command)]
+TEXTS = st.one_of(
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40),
+    st.from_regex(r"\A-?[0-9]{1,400}\Z"),
+    st.sampled_from(
+        ["", " ", "-", "--", "nan", "1e999", "0x10", "٣", "undefined", "s3a://", "hdfs://", "file://", "a" * 5000]
+    ),
+)
+SCALARS = st.one_of(
+    st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(st.characters(codec="utf-8"), max_size=20)
+)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3), max_leaves=5)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, float):
+        return {"inf": "inf", "-inf": "-inf", "nan": "nan"}.get(str(value), str(value))
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=True).replace("\\ud", "?d").replace("\x7f", "?")
+
+
+def _parsed(option: Option, words: list[str]) -> None:
+    """Parse a command line as the verb does, and run nothing."""
+    parent = click.Context(click.Group("rmq-lake"), info_name="rmq-lake")
+    for name in option.verb[:-1]:
+        parent = click.Context(click.Group(name), info_name=name, parent=parent)
+    with suppress(click.ClickException, click.exceptions.Exit):
+        option.command.make_context(option.verb[-1], words, parent=parent)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(option=st.sampled_from(VERB_OPTIONS), text=TEXTS)
+def test_any_text_for_any_option_is_taken_or_refused_in_words(option: Option, text: str) -> None:
+    """The type of each option says what it takes."""
+    if isinstance(option.parameter, click.Argument):
+        _parsed(option, ["--", text])
+    else:
+        _parsed(option, [max(option.parameter.opts, key=len), text])
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(option=st.sampled_from(CONFIGURED), value=VALUES, in_table=st.booleans())
+@example(option=CONFIGURED[0], value=[[]], in_table=True)
+def test_any_toml_for_any_option_is_taken_or_refused_in_words(
+    tmp_path: Path, option: Option, value: object, in_table: bool
+) -> None:
+    """A list for a number, a number for a text, a date."""
+    if not any(parameter.name == "config" for parameter in option.command.params):
+        return
+    config = tmp_path / "job.toml"
+    table = f"[{'.'.join(option.verb)}]\n" if in_table else ""
+    config.write_text(f"{table}{key_of(option.parameter)} = {_toml(value)}\n", encoding="utf-8")
+    _parsed(option, ["--config", str(config)])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"limit = {'[' * 5000}{']' * 5000}", "too deep"),
+        ("limit = [1, 2]", "limit is one integer range, not a list"),
+        ("limit = 1979-05-27", "limit is one integer range, not '1979-05-27'"),
+        ("verify = 5", "verify is a table, not '5'"),
+        ("limit = true", "limit is one integer range, not true or false"),
+        ("json = 1", "json is true or false, not '1'"),
+        (f"limit = {'9' * 5000}", "job.toml: "),
+        ("[query]\nby-key = 3\n", "job.toml: "),
+        ("limit = 5.5", "'5.5' is not a valid integer range"),
+        ("[verify.limit]\nx = 1", "limit"),
+        ("# " + "x" * (1 << 20), "no configuration"),
+        ("limit = \x00", "job.toml: "),
+    ],
+)
+def test_a_configuration_file_of_the_wrong_kind_is_refused_in_words(
+    text: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each of these was a traceback, or was taken for something else."""
+    config = tmp_path / "job.toml"
+    config.write_text(text)
+    verb = ["query", "by-key"] if "query" in text else ["verify", str(tmp_path / "store")]
+    outcome = runner(capfd)(*verb, "--config", config)
+
+    assert outcome.code is ExitCode.USAGE
+    assert said in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize("charset", ["undefined", "punycode", "idna", "rot13", "base64", "", "x" * 3000, "a\0b", "é"])
+def test_a_charset_that_shows_no_bytes_is_a_usage_error(
+    charset: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Python calls some of them text encodings; a body in them was a traceback."""
+    outcome = runner(capfd)("query", "by-id", "--store", tmp_path, "-i", "x", "--body", f"--charset={charset}")
+
+    assert outcome.code is ExitCode.USAGE
+    assert "is no charset that a body can be shown in" in outcome.err
+
+
+@pytest.mark.parametrize("charset", ["UTF-8", "utf8", "GBK", "gb18030", "ISO-8859-1", "Shift_JIS", "UTF-16"])
+def test_charsets_that_bodies_are_in_are_taken(charset: str) -> None:
+    """What clients name."""
+    check_charset(charset)

@@ -1,0 +1,166 @@
+"""No option of any verb writes into a store, through no link; a new option that names a place cannot forget it."""
+
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+
+from jobs.command.cli import rmq_lake
+from jobs.command.places import NewStoreType, Output, StoreType, store_around
+from jobs.console.exit_codes import ExitCode
+from jobs.console.verbs import VERBS
+from tests.support.commands import runner, state_of
+from tests.support.query_stores import Sent, stored, write_store
+
+
+class Option(NamedTuple):
+    """A parameter of a verb."""
+
+    verb: tuple[str, ...]
+    parameter: click.Parameter
+    command: click.Command
+
+
+def _leaves(command: click.Command, names: tuple[str, ...]) -> Iterator[Option]:
+    if isinstance(command, click.Group):
+        for name, verb in command.commands.items():
+            yield from _leaves(verb, (*names, name))
+    else:
+        yield from (Option(names, parameter, command) for parameter in command.params)
+
+
+def _options() -> Iterator[Option]:
+    yield from (Option((), parameter, rmq_lake) for parameter in rmq_lake.params)
+    for verb in VERBS.values():
+        yield from _leaves(import_module(verb.module).command, (verb.name,))
+
+
+OPTIONS = list(_options())
+OUTPUTS = [option for option in OPTIONS if isinstance(option.parameter.type, Output)]
+
+
+def _name(option: Option) -> str:
+    return " ".join((*option.verb, max(option.parameter.opts, key=len)))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Make a store."""
+    return write_store(tmp_path / "store", stored([Sent(body=b"x")]))
+
+
+def _command_line(option: Option, place: Path, store: Path | str) -> list[str]:
+    """Return a command line that names *place* in one parameter, and whatever else is required."""
+    words = list(option.verb)
+    arguments = []
+    for parameter in option.command.params:
+        named = parameter is option.parameter
+        if not named and not parameter.required and "--store" not in parameter.opts:
+            continue
+        if named:
+            value = str(place)
+        elif isinstance(parameter.type, StoreType):
+            value = str(store)
+        else:
+            value = "1" if isinstance(parameter.type, click.types.IntParamType) else str(place.parent / "other")
+        if isinstance(parameter, click.Argument):
+            arguments.append(value)
+        else:
+            words += [max(parameter.opts, key=len), value]
+    return [*words, *arguments]
+
+
+def test_every_option_that_takes_a_path_says_whether_it_is_written_to() -> None:
+    """An option with a path type of click's own is of a file that must exist: it is read."""
+    unguarded = [
+        _name(option)
+        for option in OPTIONS
+        if isinstance(option.parameter.type, click.Path | click.File)
+        and not isinstance(option.parameter.type, Output)
+        and not (isinstance(option.parameter.type, click.Path) and option.parameter.type.exists)
+    ]
+
+    assert unguarded == []
+
+
+def test_the_options_that_name_a_place_to_write_are_these() -> None:
+    """One that is missing here has lost its type."""
+    named = {_name(option).rpartition(" ")[2] for option in OUTPUTS}
+
+    assert {"--lake", "--report", "--metrics", "--bodies", "--out", "--scratch", "directory", "lake"} <= named
+    assert "--pack-environment" in named
+
+
+WAYS = ("inside", "itself", "link", "below a link", "beside a segment")
+
+
+@pytest.mark.parametrize(
+    ("option", "way"),
+    [
+        pytest.param(option, way, id=f"{_name(option)} {way}")
+        for option in OUTPUTS
+        for way in WAYS
+        # An interrupted restore has begun a store there; whether it is one, the verb knows.
+        if not (isinstance(option.parameter.type, NewStoreType) and way in {"itself", "link"})
+    ],
+)
+def test_no_option_writes_into_a_store(
+    option: Option, way: str, store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It did, with exit code 0: a lake, a report, a file named like an index file."""
+    link = tmp_path / "link"
+    link.symlink_to(store)
+    place = {
+        "inside": store / "new" / "20260101000000000",
+        "itself": store,
+        "link": link,
+        "below a link": link / "config" / ".." / "index" / "new",
+        "beside a segment": store / "commitlog" / "new",
+    }[way]
+    before = state_of(store)
+    outcome = runner(capfd)(*_command_line(option, place, tmp_path / "elsewhere"))
+
+    assert outcome.code is ExitCode.USAGE
+    assert "nothing is written into a store" in outcome.err
+    assert before == state_of(store)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "store"]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [option for option in OUTPUTS if any(isinstance(parameter.type, StoreType) for parameter in option.command.params)],
+    ids=_name,
+)
+def test_the_store_of_the_command_is_one_even_without_a_log(
+    option: Option, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its log may lie elsewhere, or be what was lost; whichever of the two is named first."""
+    (tmp_path / "store" / "index").mkdir(parents=True)
+    words = _command_line(option, tmp_path / "store" / "index" / "new", tmp_path / "store")
+    outcome = runner(capfd)(*words)
+
+    assert outcome.code is ExitCode.USAGE
+    assert "nothing is written into a store" in outcome.err
+    assert not list((tmp_path / "store" / "index").iterdir())
+
+
+def test_a_lake_under_a_store_of_the_same_bucket_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    """Two spellings of one scheme are one place."""
+    outcome = runner(capfd)("ingest", "s3a://bucket/store", "--lake", "s3://bucket/store/lake")
+
+    assert outcome.code is ExitCode.USAGE
+    assert "nothing is written into a store" in outcome.err
+
+
+def test_places_beside_a_store_are_in_none(store: Path, tmp_path: Path) -> None:
+    """A lake beside the store, a name that begins like the store's, rebuilt queues."""
+    queues = tmp_path / "queues" / "T" / "0"
+    queues.mkdir(parents=True)
+    (queues / f"{0:020d}").touch()
+
+    for place in (tmp_path, tmp_path / "lake", tmp_path / "store-2", tmp_path / "queues"):
+        assert store_around(str(place)) is None
+    assert str(store) == store_around(str(store / "a" / "b"))

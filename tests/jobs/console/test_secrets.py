@@ -1,0 +1,140 @@
+"""Keys come from the environment, a profile or a file, and nothing that is printed shows them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from jobs.console.secrets import is_secret, masked, remember
+from jobs.launch.arguments import file_system_options, properties_of, without_secrets
+from jobs.storage.aws import settings_of_environment
+from jobs.storage.hadoop_settings import file_system_settings
+from jobs.storage.s3 import delta_options
+from tests.support.commands import runner
+
+KEY, SECRET, TOKEN = "AKIAEXAMPLEEXAMPLE", "wJalrXUtnFEMIexampleexample", "IQoJb3JpZ2luexample"
+HADOOP = {"fs.s3a.access.key": KEY, "fs.s3a.secret.key": SECRET, "fs.s3a.session.token": TOKEN}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give an environment of its own, without keys."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "RMQ_LAKE_", "HADOOP_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".aws").mkdir()
+    return tmp_path
+
+
+def test_the_environments_keys_region_and_endpoint_are_those_of_amazons_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """AWS_ENDPOINT_URL was not looked at: lists went to Amazon."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9000")
+    found = file_system_settings([])
+    of_delta = delta_options("s3a://bucket/lake", found)
+
+    assert HADOOP.items() <= found.items()
+    assert ("eu-north-1", "http://127.0.0.1:9000") == (found["fs.s3a.endpoint.region"], found["fs.s3a.endpoint"])
+    assert "true" == found["fs.s3a.path.style.access"]
+    assert ("http://127.0.0.1:9000", "true") == (of_delta["AWS_ENDPOINT_URL"], of_delta["AWS_ALLOW_HTTP"])
+
+
+def test_a_profile_gives_what_the_environment_does_not(home: Path) -> None:
+    """From both of its files; the default one where none is named."""
+    (home / ".aws" / "credentials").write_text(
+        f"[default]\naws_access_key_id = other\n[lake]\naws_access_key_id = {KEY}\naws_secret_access_key={SECRET}\n"
+    )
+    (home / ".aws" / "config").write_text("[profile lake]\nregion = eu-west-1\nendpoint_url = https://s3.example.org\n")
+
+    found = settings_of_environment({"HOME": str(home), "AWS_PROFILE": "lake"})
+    assert (KEY, SECRET) == (found["fs.s3a.access.key"], found["fs.s3a.secret.key"])
+    assert ("eu-west-1", "https://s3.example.org") == (found["fs.s3a.endpoint.region"], found["fs.s3a.endpoint"])
+    assert {"fs.s3a.access.key": "other"} == settings_of_environment({"HOME": str(home)})
+
+
+def test_keys_are_taken_from_one_place(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token of the environment does not belong to a key of Spark's settings."""
+    (home / ".aws" / "credentials").write_text("[default]\naws_session_token = stale\naws_access_key_id = a\n")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    spark = [("spark.hadoop.fs.s3a.access.key", "k"), ("spark.hadoop.fs.s3a.secret.key", "s")]
+
+    assert {"fs.s3a.access.key": KEY, "fs.s3a.secret.key": SECRET} == file_system_settings([])
+    assert {"fs.s3a.access.key": "k", "fs.s3a.secret.key": "s"} == file_system_settings(spark)
+
+
+def test_a_broken_profile_is_named_and_not_quoted(home: Path) -> None:
+    """The line that cannot be read may be the key."""
+    (home / ".aws" / "credentials").write_text(f"[default]\n{SECRET}\n")
+
+    with pytest.raises(OSError, match="credentials: no AWS configuration") as caught:
+        settings_of_environment({"HOME": str(home)})
+    assert SECRET not in str(caught.value)
+
+
+def test_a_verb_without_a_session_reads_the_properties_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`query` knew `--conf` alone, which other users of the machine see."""
+    path = home / "spark.conf"
+    path.write_text(f"# ours\nspark.hadoop.fs.s3a.access.key  {KEY}\nspark.hadoop.fs.s3a.secret.key={SECRET}\n\n")
+    monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", f"--properties-file {path} --conf spark.hadoop.fs.s3a.access.key=mine")
+
+    assert {"fs.s3a.access.key": "mine", "fs.s3a.secret.key": SECRET} == file_system_options()
+    assert 2 == len(properties_of(path))
+
+
+def test_secrets_are_no_arguments_of_the_jvm() -> None:
+    """`ps` shows every process's arguments to everybody."""
+    options = ["--master", "local[2]", "--conf", f"spark.hadoop.fs.s3a.secret.key={SECRET}", "-c", "spark.ui.port=1"]
+    public, secret = without_secrets(options)
+
+    assert ["--master", "local[2]", "-c", "spark.ui.port=1"] == public
+    assert {"spark.hadoop.fs.s3a.secret.key": SECRET} == secret
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"--conf spark.hadoop.fs.s3a.secret.key={SECRET} --conf a=b",
+        f"AWS_SECRET_ACCESS_KEY={SECRET}",
+        f'{{"fs.s3a.session.token": "{SECRET}"}}',
+        f"fs.azure.account.key.x = {SECRET}",
+        f"s3a://{KEY}:{SECRET}@bucket/lake: no such bucket",
+        f"password: {SECRET}",
+    ],
+)
+def test_a_secret_in_a_text_is_masked(text: str) -> None:
+    """What names it stays, so that one sees what is meant."""
+    shown = masked(text)
+
+    assert SECRET not in shown
+    assert "***" in shown
+
+
+def test_a_secret_that_is_known_is_masked_wherever_it_stands() -> None:
+    """A library's error may quote it in words of its own."""
+    file_system_settings([("spark.hadoop.fs.s3a.secret.key", "Xk3examplexamp")])
+    remember("short")
+
+    assert "cannot sign with *** (short)" == masked("cannot sign with Xk3examplexamp (short)")
+
+
+def test_what_is_no_secret_is_shown() -> None:
+    """Settings, paths and numbers stay as they are."""
+    text = "store = /data/keys/token.d  # command line; fs.s3a.endpoint=http://127.0.0.1:9000 keys k1, k2"
+
+    assert text == masked(text)
+    assert not is_secret("spark.hadoop.fs.s3a.endpoint")
+
+
+def test_show_config_prints_no_secret(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """It printed Spark's options as they were given."""
+    for form in ((), ("--json",)):
+        monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", f"--conf spark.hadoop.fs.s3a.secret.key={SECRET}")
+        outcome = runner(capfd)("verify", "s3a://bucket/store", "--show-config", *form)
+
+        assert SECRET not in outcome.out + outcome.err

@@ -1,0 +1,140 @@
+"""An export holds few decompressed bytes at once, and names the bodies that it leaves as they are stored."""
+
+import json
+import zlib
+from base64 import b64decode
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.export.bodies import Undecoded, slices
+from jobs.export.condition import candidates
+from jobs.export.export import Output, Source, Summary, export, plan
+from jobs.export.items import Item
+from jobs.export.parts import Format
+from jobs.store.workers import OneByOne
+from rmq_formats.flags import COMPRESSED
+from tests.support.query_lakes import write_messages
+from tests.support.query_stores import RELEASE, Sent, stored, write_store
+
+LIMIT = 1 << 16
+SMALL, LARGE, CUT = (b"small", bytes(LIMIT), bytes(LIMIT + 1))
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, Source]:
+    """Make a store and its lake: a small body, one as large as the limit, one of a byte more, one that is no stream."""
+    packed = [Sent(keys=("k",), body=zlib.compress(body), sys_flag=COMPRESSED) for body in (SMALL, LARGE, CUT)]
+    broken = Sent(keys=("k",), body=b"no stream", sys_flag=COMPRESSED)
+    store = write_store(tmp_path / "store", stored([*packed, broken]))
+    write_messages(tmp_path / "lake", store, RELEASE)
+    return {"store": Source(store=str(store)), "lake": Source(lake=str(tmp_path / "lake"))}
+
+
+def _export(source: Source, out: Path, kind: Format, limit: int = LIMIT) -> Summary:
+    return export(plan(source, {}), RELEASE, Output(out, kind, limit), OneByOne())
+
+
+@pytest.mark.parametrize("place", ["store", "lake"])
+def test_a_body_larger_than_the_limit_is_named_in_ndjson(place: str, places: dict[str, Source], tmp_path: Path) -> None:
+    """It was left out without a word, or took the machine down."""
+    summary = _export(places[place], tmp_path / "out", Format.NDJSON)
+    rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+
+    assert [SMALL, LARGE] == [b64decode(row["decoded_body_base64"]) for row in rows[:2]]
+    assert [(None, None)] * 2 == [(row["decoded_body_base64"], row["decoded_body_text"]) for row in rows[2:]]
+    assert [None, None] == [row["body_error"] for row in rows[:2]]
+    assert f"larger than {LIMIT} bytes" in rows[2]["body_error"]
+    assert "no zlib stream" in rows[3]["body_error"]
+    assert CUT == zlib.decompress(b64decode(rows[2]["body_base64"]))
+    offsets = [int(row["physical_offset"]) for row in rows[2:]]
+    assert (2, offsets) == (summary.undecoded.count, [place.offset for place in summary.undecoded.places])
+
+
+@pytest.mark.parametrize("place", ["store", "lake"])
+def test_a_body_larger_than_the_limit_is_named_in_parquet(
+    place: str, places: dict[str, Source], tmp_path: Path
+) -> None:
+    """Its column holds what is stored, and another one why."""
+    _export(places[place], tmp_path / "out", Format.PARQUET)
+    rows = pq.read_table(tmp_path / "out").to_pylist()
+
+    assert [SMALL, LARGE] == [row["body"] for row in rows[:2]]
+    assert CUT == zlib.decompress(rows[2]["body"])
+    assert [None, None, True, True] == [row["body_error"] and len(row["body_error"]) > 0 for row in rows]
+    assert [SMALL.decode(), LARGE.decode(), None, None] == [row["body_text"] for row in rows]
+
+
+def test_a_higher_limit_takes_the_body(places: dict[str, Source], tmp_path: Path) -> None:
+    """That is what the option is for."""
+    summary = _export(places["store"], tmp_path / "out", Format.NDJSON, LIMIT + 1)
+
+    assert summary.undecoded.count == 1
+
+
+def test_a_batch_of_bombs_is_cut_into_slices_of_the_budget() -> None:
+    """Twelve bodies that are tiny in the log were all inflated before one was written."""
+    stored_ = [zlib.compress(bytes(LIMIT)) for _ in range(10)]
+    batch = pa.RecordBatch.from_pydict({"body": stored_, "sys_flag": [COMPRESSED] * 10})
+    found = [len(bodies) for _, bodies in slices(batch, LIMIT, budget=3 * LIMIT)]
+
+    assert [3, 3, 3, 1] == found
+
+
+def test_a_condition_sees_a_body_larger_than_the_limit_as_it_is_stored_and_it_is_named(
+    places: dict[str, Source],
+) -> None:
+    """Its text is NULL: whether the condition holds cannot be known."""
+    undecoded = Undecoded()
+    [item] = plan(places["store"], {}).items
+    rows = [row for batch in candidates(item, ("topic", "body_text"), LIMIT, undecoded) for row in batch.to_pylist()]
+
+    assert [SMALL.decode(), LARGE.decode(), None, None] == [row["body_text"] for row in rows]
+    assert undecoded.count == 2
+
+
+@pytest.mark.parametrize("place", ["store", "lake"])
+def test_the_chosen_rows_are_those_that_were_numbered(place: str, places: dict[str, Source], tmp_path: Path) -> None:
+    """A row's number is the same whichever columns are read."""
+
+    def choose(items: Sequence[Item], folder: Path, _limit: int) -> None:
+        (folder / "undecoded").mkdir(parents=True)
+        for number, item in enumerate(items):
+            wanted = [
+                row
+                for row, values in enumerate(
+                    row
+                    for batch in candidates(item, ("queue_offset",), LIMIT, Undecoded())
+                    for row in batch.to_pylist()
+                )
+                if values["queue_offset"] in (0, 3)
+            ]
+            rows = folder / "rows" / f"_item={number}"
+            rows.mkdir(parents=True)
+            pq.write_table(pa.table({"_row": pa.array(np.array(wanted[::-1]))}), rows / "part.parquet")
+
+    planned = plan(places[place], {})
+    summary = export(planned, RELEASE, Output(tmp_path / "out", limit=LIMIT), OneByOne(), choose)
+    rows: list[dict[str, Any]] = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+
+    assert ["0", "3"] == [row["queue_offset"] for row in rows]
+    assert summary.messages == 2
+
+
+def test_damage_that_an_export_leaves_out_is_said(tmp_path: Path) -> None:
+    """It ended with 0, and the messages were not there."""
+    records = stored([Sent(body=bytes(50)) for _ in range(4)])
+    store = write_store(tmp_path / "store", records)
+    segment = store / "commitlog" / f"{0:020d}"
+    raw = bytearray(segment.read_bytes())
+    raw[records[1].physical_offset + 90] ^= 1  # its body
+    segment.write_bytes(raw)
+    summary = _export(Source(store=str(store)), tmp_path / "out", Format.NDJSON)
+
+    assert summary.messages == 3
+    assert [(records[1].physical_offset, records[1].total_size)] == [(it.offset, it.size) for it in summary.damaged]

@@ -1,0 +1,28 @@
+"""A full disk is named: which file, how much was to come, how much is free."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from jobs.command.failures import one_line
+from jobs.storage.space import room_for
+
+
+def test_a_full_disk_names_the_file_what_it_needs_and_what_is_free(tmp_path: Path) -> None:
+    """It said "No space left on device" alone, where a library had written."""
+    place = tmp_path / "lake" / "part.parquet"
+    with pytest.raises(OSError, match="No space left") as caught, room_for(str(tmp_path)), room_for(str(place), 4096):
+        raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
+    line = one_line(caught.value)
+
+    assert line.startswith(f"{place}: No space left on device: 4096 bytes are to be written, ")
+    assert line.endswith(f"bytes are free on the file system of {tmp_path}")
+
+
+def test_another_error_is_raised_as_it_is(tmp_path: Path) -> None:
+    """Room would not help."""
+    error = OSError(errno.EIO, "Input/output error", "file")
+    with pytest.raises(OSError, match="Input/output") as caught, room_for(str(tmp_path)):
+        raise error
+    assert caught.value is error
