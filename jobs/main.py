@@ -1,14 +1,30 @@
-"""Where a process begins: `rmq-lake`, spark-submit.sh, and a driver that spark-submit starts on a cluster."""
+"""Where a process begins: `rmq-lake`, spark-submit.sh, `spark-submit jobs/main.py`, and a driver on a cluster."""
 
 import sys
+from pathlib import Path
 from typing import NoReturn
-
-from jobs.command import cli
 
 
 def main() -> NoReturn:
     """Run the command line of this process."""
+    _import_from_the_root()
+    from jobs.command import cli
+
     sys.exit(cli.main(sys.argv[1:]))
+
+
+def _import_from_the_root() -> None:
+    """
+    Make `spark-submit jobs/main.py` import what `python -m jobs.main` does.
+
+    Python puts a script's own directory first, where `inspect` is ours and not the standard library's.
+    """
+    here = Path(__file__).resolve().parent
+    if (here / "command").is_dir():
+        sys.path[:] = [
+            str(here.parent),
+            *(path for path in sys.path if path in {"", "."} or Path(path).resolve() != here),
+        ]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from jobs.console.log import JsonLines, say
 from jobs.console.progress import Work, shown
 from jobs.console.secrets import masked
-from jobs.launch import spark, workers_python
+from jobs.launch import code_archive, spark, workers_python
 from jobs.launch.arguments import without_secrets
 from jobs.launch.class_archive import Recording
 from jobs.storage.hadoop_settings import file_system_settings
@@ -114,6 +114,15 @@ def spark_session(
     return SparkSession.builder.appName(app_name).getOrCreate()
 
 
+def _ship_code() -> None:
+    """Give workers our code where the user's own spark-submit has started this driver, with `jobs/main.py` alone."""
+    context = SparkContext.getOrCreate()
+    archive = code_archive.archive()
+    shipped = context.getConf().get("spark.submit.pyFiles", "") or ""
+    if archive.name not in shipped and not any(archive.name in path for path in sys.path):
+        context.addPyFile(str(archive))
+
+
 def _made_active(session: SparkSession) -> SparkSession:
     """Make a session that another thread has made this one's, too: else its queries know none of its settings."""
     SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)  # noqa: SLF001
@@ -129,7 +138,10 @@ def _start(
     half: bool = False,
 ) -> None:
     """Start a JVM where this process has none."""
-    if _jvms or "PYSPARK_GATEWAY_PORT" in os.environ:
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        _ship_code()
+        return
+    if _jvms:
         return
     if spark_options is None:
         spark_options = shlex.split(os.environ.get("RMQ_LAKE_SPARK_OPTIONS", ""))

@@ -68,6 +68,28 @@ def _run(shown: Shown, world: World, user: Released) -> Ended:
     return user.run(["bash", "-c", shown.text], world.folder)
 
 
+def test_a_spark_submit_of_the_users_own_runs_a_verb(user: Released, tmp_path: Path) -> None:
+    """As Livy, EMR and operators of schedulers call it; the script's own folder has an `inspect`, and so has Python."""
+    world = world_of(scenes()[0], tmp_path)
+    main = user.checkout / "jobs" / "main.py"
+    command: list[str | Path] = [
+        "spark-submit",
+        "--master",
+        "local[2]",
+        main,
+        "ingest",
+        world.store,
+        "--lake",
+        tmp_path / "lake",
+    ]
+
+    ended = user.run(command, tmp_path)
+
+    assert 0 == ended.code, ended.err
+    assert "65 messages" in ended.out
+    assert (tmp_path / "lake" / "messages" / "_delta_log").is_dir()
+
+
 def test_every_recipe_runs(reader: Released, tmp_path: Path) -> None:
     """In one session, with the packages that the page names."""
     data = make_recipe_data(tmp_path)
