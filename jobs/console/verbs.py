@@ -4,7 +4,6 @@ The verbs: one row each, read by the launcher (is a JVM needed?) and by the comm
 This module imports the standard library only, so that both know the verbs before anything heavy is loaded.
 """
 
-from importlib.util import find_spec
 from typing import NamedTuple
 
 
@@ -16,11 +15,6 @@ class Verb(NamedTuple):
     needs_spark: bool
     help: str  # one line in the list of verbs
     again: str = "Nothing was written; the same command starts again."  # what to do after it was interrupted
-
-    @property
-    def exists(self) -> bool:
-        """Whether the verb's module is part of this installation."""
-        return find_spec(self.module) is not None
 
 
 _ALL = (
@@ -61,4 +55,4 @@ _ALL = (
     ),
 )  # fmt: skip
 
-VERBS = {verb.name: verb for verb in _ALL if verb.exists}
+VERBS = {verb.name: verb for verb in _ALL}

@@ -93,7 +93,6 @@ def await_workers() -> None:
 def spark_session(
     app_name: str,
     *,
-    joins: bool = False,
     spark_options: Sequence[str] | None = None,
     record_classes: bool = True,
     half: bool = False,
@@ -101,16 +100,16 @@ def spark_session(
     """
     Return the session of this process: the one that has begun to start, or one that is started where none runs.
 
-    Spark's options are those of the command line (RMQ_LAKE_SPARK_OPTIONS) unless given. *joins* says that the JVM will
-    compute, not only schedule; *half* leaves the other half of this machine's cores alone, unless the user has said
-    which master to use. A driver that spark-submit itself started has its JVM already.
+    Spark's options are those of the command line (RMQ_LAKE_SPARK_OPTIONS) unless given. *half* leaves the
+    other half of this machine's cores alone, unless the user has said which master to use. A driver that spark-submit
+    itself started has its JVM already.
     """
     if _jvms and not _starting:
         return SparkSession.builder.appName(app_name).getOrCreate()
     with shown(Work("rmq-lake: starting Spark")):
         if _starting:
             return _made_active(_starting.pop().result())
-        _start(app_name, joins=joins, spark_options=spark_options, record_classes=record_classes, half=half)
+        _start(app_name, spark_options=spark_options, record_classes=record_classes, half=half)
     return SparkSession.builder.appName(app_name).getOrCreate()
 
 
@@ -132,7 +131,6 @@ def _made_active(session: SparkSession) -> SparkSession:
 def _start(
     app_name: str,
     *,
-    joins: bool = False,
     spark_options: Sequence[str] | None = None,
     record_classes: bool = True,
     half: bool = False,
@@ -150,7 +148,7 @@ def _start(
     spark.check_master(spark_options)
     s3 = "RMQ_LAKE_S3" in os.environ
     public, secret = without_secrets(spark_options)
-    _start_jvm(app_name, spark.submission(public, joins=joins, s3=s3, record=record_classes), secret)
+    _start_jvm(app_name, spark.submission(public, s3=s3, record=record_classes), secret)
 
 
 def close(*, succeeded: bool) -> None:

@@ -27,15 +27,6 @@ DEFAULT_MASTER = "local[*,4]"
 
 # A JVM that schedules what Python computes, for seconds: one collector thread, and code compiled fast, not well.
 _SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-# A JVM that joins: the optimising compiler comes, but only for what is really hot (ten times its usual thresholds).
-_COMPUTING = (
-    "-XX:+UseSerialGC",
-    "-XX:Tier4InvocationThreshold=50000",
-    "-XX:Tier4MinInvocationThreshold=6000",
-    "-XX:Tier4CompileThreshold=150000",
-    "-XX:Tier4BackEdgeThreshold=400000",
-)
-
 # Those that a run without them would not be ours, whatever properties file the user brings.
 _DELTA = (
     "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
@@ -52,9 +43,7 @@ class Submission(NamedTuple):
     recording: Recording | None  # of the class archive, to be ended with the JVM
 
 
-def submission(
-    spark_options: Sequence[str], *, joins: bool = False, s3: bool = False, record: bool = True
-) -> Submission:
+def submission(spark_options: Sequence[str], *, s3: bool = False, record: bool = True) -> Submission:
     """Find and fetch what is needed, and return spark-submit's arguments: the user's options over ours."""
     java_home = find_java_home()
     spark_home = jars.spark_home()
@@ -71,7 +60,7 @@ def submission(
     recording = None
     local = is_local(spark_options)
     if local:
-        flags, recording = _jvm_flags(java_home, spark_home, joins=joins, record=record)
+        flags, recording = _jvm_flags(java_home, spark_home, record=record)
         environment["SPARK_SUBMIT_OPTS"] = _appended(flags, os.environ.get("SPARK_SUBMIT_OPTS", ""))
         environment["PYSPARK_PYTHON"] = sys.executable
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")  # nothing listens outside
@@ -168,7 +157,6 @@ def _jvm_flags(
     java_home: Path,
     spark_home: Path,
     *,
-    joins: bool,
     record: bool,
 ) -> tuple[list[str], Recording | None]:
     flag, recording = class_archive.use_or_record(java_home, spark_home)
@@ -177,7 +165,7 @@ def _jvm_flags(
         flag, recording = "-Xshare:auto", None
     # The JVM talks about its archive on standard output, which is the data's.
     flags = [_QUIET, "-Xlog:disable", "-Xshare:auto", flag]
-    return [*flags, *(_COMPUTING if joins else _SHORT_LIVED)], recording
+    return [*flags, *_SHORT_LIVED], recording
 
 
 def _appended(flags: Sequence[str], given: str) -> str:

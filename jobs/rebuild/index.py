@@ -18,7 +18,7 @@ from jobs.products.index.explanation import Explained, Verdict, explain
 from jobs.products.index.file_builder import BuiltFile, RealFile, Recipe, build_file, check_built, hash_file
 from jobs.products.index.file_names import names_between
 from jobs.products.index.key_row import KeyRow, collect_keys
-from jobs.products.index.placement import LOST, Kind, Log, Planned, plan_all, plan_lost
+from jobs.products.index.placement import LOST, Kind, Planned, RowShape, plan_all, plan_lost
 from jobs.products.index.settings import Settings, Wanted, settle
 from jobs.products.index.survivors import Survivor, completed_end, header_before, real_files
 from jobs.storage import storage_of
@@ -161,8 +161,8 @@ def _plan_all(request: Request, workers: Workers, store: Store, settings: Settin
     return _Plan(row, [maker.build(name, plan) for name, plan in zip(names, planned, strict=True)])
 
 
-def _log(row: KeyRow) -> Log:
-    return Log(len(row), row.records, row.ends_without_keys, row.start_offset == 0)
+def _log(row: KeyRow) -> RowShape:
+    return RowShape(len(row), row.records, row.ends_without_keys, row.start_offset == 0)
 
 
 def _plan_lost(  # noqa: PLR0913, PLR0917 - the actors of the story

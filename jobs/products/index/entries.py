@@ -24,8 +24,8 @@ from jobs.lake.lake import Lake
 from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import INDEX_ENTRIES
 from jobs.products.index.file_builder import RealFile, hash_file
-from jobs.products.index.key_row import Kept, KeyRow, LogKeys, RowPart, Stretch
-from jobs.products.index.placement import Anchor, Kind, Log, plan_all, plan_lost
+from jobs.products.index.key_row import Kept, KeyRow, LogKeys, RangeKeys, RowPart
+from jobs.products.index.placement import Anchor, Kind, RowShape, plan_all, plan_lost
 from jobs.products.index.survivors import Placing, Relation, Survivor, completed_end, header_before
 from jobs.products.product import Output
 from jobs.storage.model import Storage
@@ -84,7 +84,7 @@ class EntryRows(NamedTuple):
 def plan(
     opening: Opening,
     store: Store,
-    counted: Sequence[tuple[Range, Stretch]],
+    counted: Sequence[tuple[Range, RangeKeys]],
     opened_in: Callable[[int], Sequence[str]],
     kept: Sequence[Kept] = (),
 ) -> list[EntryWork]:
@@ -144,7 +144,7 @@ class _Maker:
     def anchored(self, survivors: Sequence[Survivor]) -> Iterator[EntryWork]:
         """Follow the broker's own files; the newest one is continued to the log's end."""
         row, capacity = self._row, self._capacity
-        log = Log(len(row), row.records, ends_without_keys=False, is_whole=row.start_offset == 0)
+        log = RowShape(len(row), row.records, ends_without_keys=False, is_whole=row.start_offset == 0)
         anchors = [survivor.anchor(self._opening.geometry) for survivor in survivors]
         if anchors and not anchors[-1].is_full:
             end = completed_end(survivors[-1], self._opening.geometry, row)

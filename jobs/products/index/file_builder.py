@@ -63,11 +63,6 @@ class Recipe:
         """How many entries the file gets."""
         return self.head + sum(part.keys for part in self.parts) + self.tail
 
-    @property
-    def from_log(self) -> int:
-        """How many of them the log proves."""
-        return sum(part.keys for part in self.parts if part.file != OWN)
-
 
 def make(recipe: Recipe, write: Write) -> IndexHeader:
     """Build the file and hand its blocks to *write*, the header last."""

@@ -49,7 +49,7 @@ class Place(NamedTuple):
     keys: int
 
 
-class Stretch(NamedTuple):
+class RangeKeys(NamedTuple):
     """The keys of one range."""
 
     file: str
@@ -155,7 +155,7 @@ class KeyRow:
     """The keys of a log, stretch behind stretch."""
 
     source: KeySource
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[RangeKeys, ...]
     start_offset: int  # of the log
     gaps: tuple[tuple[int, int], ...] = ()  # offsets that no file of the log holds
     _ends: tuple[int, ...] = field(init=False, repr=False)
@@ -248,7 +248,7 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def collect_range(
     range_: Range, pieces: Iterator[Records | Piece], *, rules: Rules, scratch: Scratch, asked: tuple[int, ...]
-) -> Stretch:
+) -> RangeKeys:
     """Write the keys of one range to a scratch file."""
     name = f"{range_.start_offset:020d}-{uuid4()}.keys"
     with scratch.create(name) as file:
@@ -305,10 +305,10 @@ class KeyCollector:
         for offset in starts:
             self._places.setdefault(offset, Place(self._keys, 0))
 
-    def stretch(self, file: str) -> Stretch:
+    def stretch(self, file: str) -> RangeKeys:
         """Return what the range was; *file* is where its keys are."""
         damaged = tuple(_merged(self._damaged))
-        return Stretch(file, self._keys, self._records, self._last_record, self._last_keyed, self._places, damaged)
+        return RangeKeys(file, self._keys, self._records, self._last_record, self._last_keyed, self._places, damaged)
 
 
 def _starts(records: Records, wanted: Sequence[int]) -> list[int]:

@@ -42,7 +42,7 @@ class Anchor(NamedTuple):
     begins: Place | None = None  # the keys of the message that it begins with
 
 
-class Log(NamedTuple):
+class RowShape(NamedTuple):
     """What the row is, as a whole."""
 
     keys: int
@@ -62,12 +62,12 @@ HISTORY = "the log begins inside this file's history"
 NOT_KNOWN_BEFORE = "the end of the file before it is not known, so its first entry's seconds are assumed"
 
 
-def plan_all(log: Log, capacity: int) -> list[Planned]:
+def plan_all(log: RowShape, capacity: int) -> list[Planned]:
     """Cut the whole row, as an uninterrupted broker beginning at the first message on disk would."""
     return list(_cut(0, log, capacity, -1))
 
 
-def plan_lost(log: Log, capacity: int, survivors: Sequence[Anchor]) -> list[Planned]:
+def plan_lost(log: RowShape, capacity: int, survivors: Sequence[Anchor]) -> list[Planned]:
     """Return the files that are missing between, before and behind *survivors*, in order."""
     if not survivors:
         return plan_all(log, capacity)
@@ -80,7 +80,7 @@ def plan_lost(log: Log, capacity: int, survivors: Sequence[Anchor]) -> list[Plan
     return planned
 
 
-def _cut(start: int, log: Log, capacity: int, after: int) -> Iterator[Planned]:
+def _cut(start: int, log: RowShape, capacity: int, after: int) -> Iterator[Planned]:
     """Cut the row from *start* to its end."""
     while log.keys - start >= capacity:
         yield Planned(start, start + capacity, Kind.FULL, after)
@@ -90,7 +90,7 @@ def _cut(start: int, log: Log, capacity: int, after: int) -> Iterator[Planned]:
         yield Planned(start, log.keys, Kind.OPEN, after)
 
 
-def _before(first: Anchor, log: Log, capacity: int) -> Iterator[Planned]:
+def _before(first: Anchor, log: RowShape, capacity: int) -> Iterator[Planned]:
     """Return the files before the first survivor."""
     if first.start <= 0:
         return

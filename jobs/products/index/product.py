@@ -19,7 +19,7 @@ from jobs.lake.table_file import Action
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.index.entries import EntryRows, Opening, plan, write
 from jobs.products.index.eras import SWITCHES, rules_of_files
-from jobs.products.index.key_row import Kept, KeyCollector, Stretch
+from jobs.products.index.key_row import Kept, KeyCollector, RangeKeys
 from jobs.products.index.settings import ASSUMED, Known, UndecidedError, settle_geometry
 from jobs.products.index.survivors import asked_offsets, real_files, refusal
 from jobs.products.product import Collector, Finished, Gap, Made, NewCollector, Output, Run, State
@@ -86,11 +86,11 @@ class StartedIndex:
         return self.opening.from_offset
 
     @property
-    def collector(self) -> NewCollector[Stretch]:
+    def collector(self) -> NewCollector[RangeKeys]:
         """What makes the collector of a range."""
         return partial(IndexCollector, self.opening.rules, self.opening.asked, self.opening.from_offset)
 
-    def finish(self, outcomes: Sequence[Outcome[Made[Stretch]]], to_offset: int) -> Finished:
+    def finish(self, outcomes: Sequence[Outcome[Made[RangeKeys]]], to_offset: int) -> Finished:
         """Make the index entries of the new messages."""
         run, output = self.run, self.run.output
         counted = [(outcome.range, outcome.payload.value) for outcome in outcomes]
@@ -144,7 +144,7 @@ class StartedIndex:
         }
 
 
-class IndexCollector(Collector[Stretch]):
+class IndexCollector(Collector[RangeKeys]):
     """Counts the keys of one range."""
 
     def __init__(self, rules: Rules, asked: Sequence[int], from_offset: int, range_: Range) -> None:
@@ -156,7 +156,7 @@ class IndexCollector(Collector[Stretch]):
         """Count some keys."""
         self._keys.add(item)
 
-    def finish(self) -> Made[Stretch]:
+    def finish(self) -> Made[RangeKeys]:
         """Return how many there are."""
         return Made(self._keys.stretch(self._part), {})
 

@@ -69,7 +69,7 @@ class Joined:
     taken_to: int | None = None  # where the last record ends whose units were joined; None when there was none
 
 
-class Log(NamedTuple):
+class LogExtent(NamedTuple):
     """What the join knows of the log."""
 
     listed: int  # where the oldest record stood when the store was listed
@@ -113,7 +113,7 @@ def join(workers: Workers, store: Store, rules: QueueRules, range_size: int = DE
     log_end = next(
         (o.seen.open_at for o in outcomes if o.seen.open_at is not None), watermark(outcomes, store.start_offset)
     )
-    log = Log(store.start_offset, log_end, gone_ranges(outcomes))
+    log = LogExtent(store.start_offset, log_end, gone_ranges(outcomes))
     return finish(workers, store, rules, seen, [outcome.payload for outcome in outcomes], log)
 
 
@@ -123,7 +123,7 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     rules: QueueRules,
     seen: Look,
     matches: Sequence[RangeMatches],
-    log: Log,
+    log: LogExtent,
     write: Write | None = None,
 ) -> Joined:
     """

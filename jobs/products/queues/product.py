@@ -16,7 +16,7 @@ from jobs.lake.log_rows import committed_records
 from jobs.lake.table_file import Action
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.product import Collector, Finished, Made, NewCollector, Output, Run, State
-from jobs.products.queues.join import Joined, Log, finish
+from jobs.products.queues.join import Joined, LogExtent, finish
 from jobs.products.queues.range_matcher import Matcher, Matching, RangeMatches
 from jobs.products.queues.rows import Status, batches_of
 from jobs.products.queues.settings import queue_rules
@@ -66,7 +66,7 @@ class StartedQueues:
     def finish(self, outcomes: Sequence[Outcome[Made[RangeMatches]]], to_offset: int) -> Finished:
         """Settle the units that no range's task could settle."""
         run, finished = self.run, Finished()
-        log = Log(run.store.start_offset, to_offset, gone_ranges(outcomes))
+        log = LogExtent(run.store.start_offset, to_offset, gone_ranges(outcomes))
         log = log._replace(before=self._match_deleted(log, finished))
         matches = [outcome.payload.value for outcome in outcomes]
         write = partial(run.output.write, CONSUME_QUEUE)
@@ -81,7 +81,7 @@ class StartedQueues:
         }
         return finished
 
-    def _match_deleted(self, log: Log, finished: Finished) -> list[RangeMatches]:
+    def _match_deleted(self, log: LogExtent, finished: Finished) -> list[RangeMatches]:
         """Match the units of messages that the lake has, and the log no more: they came later than their messages."""
         output = self.run.output
         store_id = output.naming.store_id

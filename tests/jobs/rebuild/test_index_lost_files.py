@@ -10,7 +10,7 @@ import pytest
 
 from jobs.products.index.file_builder import RealFile, make
 from jobs.products.index.key_row import KeyRow, Place, collect_keys
-from jobs.products.index.placement import HISTORY, RESTART, Anchor, Kind, Log, Planned, plan_all, plan_lost
+from jobs.products.index.placement import HISTORY, RESTART, Anchor, Kind, Planned, RowShape, plan_all, plan_lost
 from jobs.products.index.settings import Known, Settings, parse_rules
 from jobs.products.index.survivors import Placing, asked_offsets, real_files
 from jobs.rebuild.index import ToBuild, lost_files
@@ -36,9 +36,9 @@ FEW = 10  # from which on not every subset is tried
 RANDOM = 24
 
 
-def a_log(keys: int, records: int = 3, *, without_keys: bool = False, is_whole: bool = True) -> Log:
+def a_log(keys: int, records: int = 3, *, without_keys: bool = False, is_whole: bool = True) -> RowShape:
     """Return a row of that many keys."""
-    return Log(keys, records, without_keys, is_whole)
+    return RowShape(keys, records, without_keys, is_whole)
 
 
 def settings_of(name: str) -> Settings:
