@@ -39,6 +39,27 @@ def ask(capfdbinary: pytest.CaptureFixture[bytes]) -> Ask:
     return answer
 
 
+@pytest.fixture
+def no_rocksdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the package away that reads RocksDB: the log must do."""
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+
+
+@pytest.mark.parametrize("line", ROCKSDB)
+def test_queues_in_rocksdb_are_answered_from_the_log_where_rocksdb_is_not_read(
+    situation: Place, tmp_path: Path, ask: Ask, no_rocksdict: None, line: str
+) -> None:
+    """The answers are those of the real mqadmin, and a line says where they come from."""
+    del no_rocksdict
+    store = Path(shutil.copytree(situation("field-rocksonly-550") / "store", tmp_path / "store"))
+    code, out, err = ask(store, line, "--release", "5.5.0", "--bodies", str(tmp_path))
+
+    expected = ROCKSDB[line]["stdout"].replace("/tmp/rocketmq/msgbodys/", f"{tmp_path}/")
+    assert out == expected.replace("WARN: No Consumer", "")
+    assert code == ExitCode.CLEAN
+    assert ("those of the log" in err) == (line.split(maxsplit=1)[0] != "queryMsgByKey")
+
+
 @pytest.mark.parametrize("line", ROCKSDB)
 def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(
     situation: Place, tmp_path: Path, ask: Ask, line: str
@@ -55,14 +76,17 @@ def test_queues_in_rocksdb_are_answered_as_the_real_mqadmin_did(
     assert "RocksDB" not in err
 
 
+@pytest.mark.parametrize("is_read", [True, False], ids=["RocksDB", "the log alone"])
 @pytest.mark.parametrize(
     "name", ["b551-rockscq-clean", "b551-rockscq-killed", "b551-rockscq-separate", "b540-cqcombine-rocksonly"]
 )
-def test_limits_and_units_of_queues_without_files_are_those_that_the_broker_gave(
-    situation: Place, ask: Ask, name: str
+def test_limits_and_units_of_queues_without_files_are_those_that_the_broker_gave(  # noqa: PLR0913, PLR0917 - fixtures
+    situation: Place, tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch, name: str, is_read: bool
 ) -> None:
     """Every queue that has a message; of the others the log knows nothing, and a line says so."""
-    place = situation(name)
+    if not is_read:
+        monkeypatch.setitem(sys.modules, "rocksdict", None)
+    place = Path(shutil.copytree(situation(name), tmp_path / name))  # what was read of a database once is kept
     expected = json.loads((place / "EXPECT.json").read_text())
     answers = expected["beforeStop"]
     for queue, broker in answers["queues"].items():
