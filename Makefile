@@ -21,7 +21,7 @@ COVERED := NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest -q -m "not ($(SLOW) or campai
 LOCK := uv pip compile pyproject.toml --generate-hashes --universal --no-emit-index-url --no-header --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help environment test test-fast test-slow test-released test-campaign test-matrix matrix-writers matrix-others golden test-browser coverage check format bench lock
+.PHONY: help environment test test-fast test-slow test-released test-campaign test-matrix matrix-writers matrix-others golden test-browser coverage check format site bench lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ check: environment ## Format, lint and types; what CI demands before any test
 format: environment ## Let ruff rewrite what it can
 	$(PYTHON) -m ruff format
 	$(PYTHON) -m ruff check --fix
+
+site: environment ## The documentation as a site with search, in build/site; a dead link fails
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
 
 bench: environment ## Benchmarks, results as JSON and plots; SCALE=small takes minutes, SCALE=tiny seconds
 	$(PYTHON) -m benchmarks --scale $(or $(SCALE),full) $(ARGS)

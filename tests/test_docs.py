@@ -92,5 +92,13 @@ def test_a_module_that_a_page_names_exists(page: Path) -> None:
     assert [] == [path for path in named if not any((above / path).is_file() for above in (ROOT, ROOT / "tests"))]
 
 
+def test_what_language_models_read_names_every_page() -> None:
+    """`llms.txt` lists what there is, and nothing else."""
+    named = set(re.findall(r"\]\(([^)]+)\)", (ROOT / "llms.txt").read_text(encoding="utf-8")))
+    pages = {str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md") if page.parent.name != "adr"}
+
+    assert pages - {"docs/index.md"} | {"CONTRIBUTING.md"} == named
+
+
 def _anchor(heading: str) -> str:
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
