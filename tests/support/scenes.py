@@ -51,7 +51,7 @@ class World:
         if word in known:
             return known[word]
         # Absolute, for the workers of a session that was started in another directory.
-        return re.sub(r"^(STORE|LAKE|NEW2?|QUEUES)(?=/|$)", lambda name: str(self.folder / name[0]), word)
+        return re.sub(r"^(STORE|LAKE|NEW2?|QUEUES2?)(?=/|$)", lambda name: str(self.folder / name[0]), word)
 
 
 def index_lost(store: Path) -> None:
@@ -69,11 +69,17 @@ def damaged(store: Path) -> None:
     overwrite(store / "commitlog" / f"{0:020d}", 242 + 90, b"\xff")
 
 
+def segment_lost(store: Path) -> None:
+    """Lose the second segment."""
+    sorted((store / "commitlog").iterdir())[1].unlink()
+
+
 # What has happened to the store that a section is about.
 STORES: dict[tuple[str, str], Callable[[Path], None]] = {
     ("docs/runbook.md", "Key queries find nothing, or less than they should"): index_lost,
     ("docs/runbook.md", "Index files are lost or damaged"): index_lost,
     ("docs/runbook.md", "Queues are lost, or consumers see nothing"): queue_lost,
+    ("docs/runbook.md", "A segment is lost or cut short"): segment_lost,
     ("docs/runbook.md", "The disk is damaged"): damaged,
 }
 

@@ -1,0 +1,391 @@
+"""
+The matrix of faults: each way in which a store can be damaged, and what each verb says of it.
+
+    python -m tests.support.faults > docs/faults.md
+
+Every fault is planted in a copy of one healthy store that a real broker wrote; every verb runs in this process, without
+Spark. `test_faults.py` compares the page with what comes out now.
+"""
+
+import io
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+from jobs.command import cli
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest.request import Request as IngestRequest
+from jobs.ingest.run import ingest
+from jobs.products.index.settings import UndecidedError, Wanted
+from jobs.rebuild import index, queue_run
+from jobs.store.workers import OneByOne
+from jobs.verify.run import Request as VerifyRequest
+from jobs.verify.run import verify
+from rmq_formats.commitlog.layout import HEAD
+from rmq_formats.commitlog.record import MessageRecord, decode_record
+from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.consumequeue.unit import decode_unit
+from rmq_formats.errors import FormatError
+from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry
+from tests.golden import unpack
+
+STORE = "b533-base"
+GEOMETRY = Geometry(100, 20)
+SEGMENT, QUEUE_FILE = 16384, 200
+NOBODY = 65534
+QUEUE = "consumequeue/T1/0"
+_HIT = 17  # the message of that queue that faults of the log hit; it lies in the second of four segments
+_UNIT_HIT = 12
+_ENTRY_HIT = 7
+
+
+class Part(Enum):
+    """What a fault is in."""
+
+    LOG = "log"
+    QUEUES = "queues"
+    INDEX = "index"
+    CHECKPOINT = "checkpoint"
+
+
+class Fault(NamedTuple):
+    """One fault: how it is planted, and the file that it is in."""
+
+    part: Part
+    name: str
+    plant: Callable[[Path], object]
+    file: str  # relative to the store
+    unseen: str = ""  # why nobody can see it
+
+
+class Cell(NamedTuple):
+    """What a verb said."""
+
+    code: ExitCode | None  # None: the verb does not read such files
+    words: str = ""
+
+    @property
+    def text(self) -> str:
+        """The word in the table."""
+        if self.code is None:
+            return "does not read it"
+        return self.words or _WORDS[self.code]
+
+
+_WORDS = {
+    ExitCode.CLEAN: "healthy",
+    ExitCode.FAILED: "**not accessible** (1)",
+    ExitCode.USAGE: "**refused** (2)",
+    ExitCode.DAMAGE: "**damage or gap** (3)",
+    ExitCode.MISMATCH: "**contradiction** (4)",
+    ExitCode.NOT_FOUND: "**not found** (5)",
+}
+
+
+# --- faults ----------------------------------------------------------------------------------------------------------
+
+
+def faults(healthy: Path) -> Iterator[Fault]:
+    """Yield every fault that is planted."""
+    yield from _of_log(healthy)
+    yield from _of_queues(healthy)
+    yield from _of_index(healthy)
+    yield Fault(Part.CHECKPOINT, "missing", _unlink("checkpoint"), "checkpoint", "a broker makes one at its next start")
+    yield Fault(Part.CHECKPOINT, "cut short", _cut("checkpoint", 10), "checkpoint", "a broker starts without one")
+    yield Fault(Part.CHECKPOINT, "index time", _flip("checkpoint", 16 + 7), "checkpoint")
+    yield Fault(Part.CHECKPOINT, "access denied", _deny("checkpoint"), "checkpoint")
+
+
+def _of_log(healthy: Path) -> Iterator[Fault]:
+    files = [f"commitlog/{number * SEGMENT:020d}" for number in range(4)]
+    as_retention = "the same as retention leaves"
+    yield Fault(Part.LOG, "first segment missing", _unlink(files[0]), files[0], as_retention)
+    yield Fault(Part.LOG, "middle segment missing", _unlink(files[1]), files[1])
+    yield Fault(Part.LOG, "last segment missing", _unlink(files[3]), files[3])
+    for place, file in zip(("first", "middle", "last"), (files[0], files[1], files[3]), strict=True):
+        yield Fault(Part.LOG, f"{place} segment cut short", _cut(file, 5000), file)
+    record = hit_record(healthy)
+    base = record.physical_offset % SEGMENT
+    no_checksum = "no checksum covers the field, and nothing else states it"
+    for field in HEAD.fields:
+        unseen = no_checksum if field.name in _FREE_FIELDS else ""
+        at = base + HEAD.offset(field.name) + _size_of(field.code) - 1
+        yield Fault(Part.LOG, f"record: {field.name}", _flip(files[1], at), files[1], unseen)
+    for name, at in record_places(record).items():
+        unseen = no_checksum if name in _FREE_FIELDS else ""
+        yield Fault(Part.LOG, f"record: {name}", _flip(files[1], base + at), files[1], unseen)
+    yield Fault(Part.LOG, "access denied", _deny(files[1]), files[1])
+
+
+# What a broker stores once, without a checksum.
+_FREE_FIELDS = frozenset({"flag", "born_timestamp", "born_host", "store_host", "reconsume_times"}) | {
+    "prepared_transaction_offset"
+}
+
+
+def _of_queues(_healthy: Path) -> Iterator[Fault]:
+    files = [f"{QUEUE}/{number * QUEUE_FILE:020d}" for number in range(3)]
+    for place, file in zip(("first", "middle", "last"), files, strict=True):
+        yield Fault(Part.QUEUES, f"{place} file missing", _unlink(file), file)
+        yield Fault(Part.QUEUES, f"{place} file cut short", _cut(file, 90), file)
+    yield Fault(Part.QUEUES, "folder of a topic missing", lambda store: shutil.rmtree(store / "consumequeue/T1"), QUEUE)
+    yield Fault(Part.QUEUES, "all folders missing", lambda store: shutil.rmtree(store / "consumequeue"), QUEUE)
+    for field in UNIT.fields:
+        at = _UNIT_HIT * UNIT.size - QUEUE_FILE + UNIT.offset(field.name) + _size_of(field.code) - 1
+        yield Fault(Part.QUEUES, f"unit: {field.name}", _flip(files[1], at), files[1])
+    yield Fault(Part.QUEUES, "access denied", _deny(files[1]), files[1])
+
+
+def _of_index(healthy: Path) -> Iterator[Fault]:
+    names = [f"index/{path.name}" for path in sorted((healthy / "index").iterdir())]
+    places = zip(("first", "middle", "last"), (names[0], names[6], names[-1]), strict=True)
+    for place, file in places:
+        yield Fault(Part.INDEX, f"{place} file missing", _unlink(file), file)
+        yield Fault(Part.INDEX, f"{place} file cut short", _cut(file, 500), file)
+    yield Fault(Part.INDEX, "all files missing", lambda store: shutil.rmtree(store / "index"), names[6])
+    for field in HEADER.fields:
+        at = HEADER.offset(field.name) + _size_of(field.code) - 1
+        yield Fault(Part.INDEX, f"header: {field.name}", _flip(names[6], at), names[6])
+    data = (healthy / names[6]).read_bytes()
+    slot = next(n for n in range(GEOMETRY.hash_slots) if data[GEOMETRY.slot_position(n) + 3])
+    yield Fault(Part.INDEX, "slot", _flip(names[6], GEOMETRY.slot_position(slot) + 3), names[6])
+    for field in ENTRY.fields:
+        at = GEOMETRY.entry_position(_ENTRY_HIT) + ENTRY.offset(field.name) + _size_of(field.code) - 1
+        yield Fault(Part.INDEX, f"entry: {field.name}", _flip(names[6], at), names[6])
+    yield Fault(Part.INDEX, "access denied", _deny(names[6]), names[6])
+
+
+def hit_record(store: Path) -> MessageRecord:
+    """Return the message that faults of the log hit."""
+    at = _HIT * UNIT.size
+    path = store / QUEUE / f"{at // QUEUE_FILE * QUEUE_FILE:020d}"
+    physical_offset = decode_unit(path.read_bytes()[at % QUEUE_FILE :][: UNIT.size]).physical_offset
+    segment = (store / f"commitlog/{physical_offset // SEGMENT * SEGMENT:020d}").read_bytes()
+    return decode_record(segment, physical_offset % SEGMENT, physical_offset)
+
+
+def record_places(record: MessageRecord) -> dict[str, int]:
+    """Return where the parts of a record are that have no fixed place; hosts are IPv4."""
+    born_host = HEAD.size
+    store_timestamp = born_host + 8
+    store_host = store_timestamp + 8
+    reconsume_times = store_host + 8
+    prepared = reconsume_times + 4
+    body_length = prepared + 8
+    body = body_length + 4
+    topic_length = body + len(record.body)
+    properties_length = topic_length + 1 + len(record.topic.encode())
+    return {
+        "born_host": born_host,
+        "store_timestamp": store_timestamp + 7,
+        "store_host": store_host,
+        "reconsume_times": reconsume_times + 3,
+        "prepared_transaction_offset": prepared + 7,
+        "body_length": body_length + 3,
+        "body": body,
+        "topic_length": topic_length,
+        "topic": topic_length + 1,
+        "properties_length": properties_length + 1,
+        "properties": properties_length + 2,
+    }
+
+
+def _size_of(code: str) -> int:
+    return {"b": 1, "h": 2, "i": 4, "q": 8}[code[-1]]
+
+
+def _unlink(file: str) -> Callable[[Path], object]:
+    return lambda store: (store / file).unlink()
+
+
+def _cut(file: str, size: int) -> Callable[[Path], object]:
+    return lambda store: os.truncate(store / file, size)
+
+
+def _deny(file: str) -> Callable[[Path], object]:
+    return lambda store: (store / file).chmod(0)
+
+
+def _flip(file: str, at: int) -> Callable[[Path], object]:
+    def plant(store: Path) -> None:
+        data = bytearray((store / file).read_bytes())
+        data[at] ^= 1
+        (store / file).write_bytes(data)
+
+    return plant
+
+
+# --- verbs -----------------------------------------------------------------------------------------------------------
+
+
+def _command(*arguments: str | Path) -> tuple[ExitCode, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = cli.main([str(argument) for argument in arguments])
+    return code, out.getvalue() + err.getvalue()
+
+
+def _inspect(store: Path, _fault: Fault) -> Cell:
+    code, text = _command("inspect", store)
+    return Cell(code, "not verified" if code is ExitCode.CLEAN and "not verified" in text else "")
+
+
+def _inspect_deep(store: Path, _fault: Fault) -> Cell:
+    code, text = _command("inspect", store, "--deep")
+    return Cell(code, "not verified" if code is ExitCode.CLEAN and "not verified" in text else "")
+
+
+def _verify(store: Path, _fault: Fault) -> Cell:
+    return Cell(verify(VerifyRequest(str(store), wanted=Wanted(release="5.3.3")), OneByOne(), {}).exit_code)
+
+
+def _dump(store: Path, fault: Fault) -> Cell:
+    if not (store / fault.file).is_file() or fault.part is Part.CHECKPOINT:
+        return Cell(None)
+    options = ["--hash-slots", "100", "--index-num", "20"] if fault.part is Part.INDEX else []
+    return Cell(_command("dump", store / fault.file, *options)[0])
+
+
+def _ingest(store: Path, fault: Fault) -> Cell:
+    if fault.part is Part.CHECKPOINT:
+        return Cell(None)
+    lake = store.parent / "lake"
+    summary = ingest(IngestRequest(str(store), str(lake), broker="b", release="5.3.3"), OneByOne())
+    return Cell(summary.exit_code)
+
+
+def _query(store: Path, fault: Fault) -> Cell:
+    """Ask for the message that the fault hits, by what the fault is in."""
+    if fault.part is Part.CHECKPOINT:
+        return Cell(None)
+    number = _UNIT_HIT if fault.part is Part.QUEUES else _HIT
+    return Cell(
+        _command("query", "by-offset", "-t", "T1", "-b", "b", "-i", "0", "-o", str(number), "--store", store)[0]
+    )
+
+
+def _rebuild_index(store: Path, fault: Fault) -> Cell:
+    if fault.part in {Part.QUEUES, Part.CHECKPOINT}:
+        return Cell(None)
+    request = index.Request(
+        str(store), str(store.parent / "index"), Wanted(100, 20, "5.3.3"), lost_only=(store / "index").exists()
+    )
+    return Cell(index.rebuild(request, OneByOne(), {}).exit_code)
+
+
+def _rebuild_queues(store: Path, fault: Fault) -> Cell:
+    if fault.part in {Part.INDEX, Part.CHECKPOINT}:
+        return Cell(None)
+    request = queue_run.Request(
+        str(store), store.parent / "queues", file_size=QUEUE_FILE, release="5.3.3", lost_only=True
+    )
+    return Cell(queue_run.rebuild(request, OneByOne(), {}).exit_code)
+
+
+VERBS: dict[str, Callable[[Path, Fault], Cell]] = {
+    "inspect": _inspect,
+    "inspect --deep": _inspect_deep,
+    "verify": _verify,
+    "dump": _dump,
+    "ingest": _ingest,
+    "query": _query,
+    "rebuild-index --lost-only": _rebuild_index,
+    "rebuild-consumequeue --lost-only": _rebuild_queues,
+}
+
+
+def said(verb: str, healthy: Path, fault: Fault, folder: Path) -> Cell:
+    """Plant a fault in a copy, and return what a verb says of it."""
+    work = Path(tempfile.mkdtemp(dir=folder))
+    work.chmod(0o777)
+    store = Path(shutil.copytree(healthy, work / "store"))
+    fault.plant(store)
+    try:
+        with _without_rights(work, denied="denied" in fault.name):
+            return VERBS[verb](store, fault)
+    except PermissionError:
+        return Cell(ExitCode.FAILED)
+    except UndecidedError:
+        return Cell(ExitCode.USAGE)
+    except (FormatError, OSError):
+        return Cell(ExitCode.FAILED, "**failed** (1)")
+    finally:
+        shutil.rmtree(work)
+
+
+@contextmanager
+def _without_rights(work: Path, *, denied: bool) -> Iterator[None]:
+    """Be a user to whom rights of files mean something: root reads everything."""
+    if not denied or os.geteuid() != 0:
+        yield
+        return
+    for path in [work, *work.rglob("*")]:
+        os.chown(path, NOBODY, NOBODY)
+        if path.is_file() and stat.S_IMODE(path.stat().st_mode):
+            path.chmod(0o644)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+_HEAD = """# What each verb says of each fault
+
+Each fault is planted in a copy of a healthy store that a broker of 5.3.3 wrote (four segments, queue files of ten
+units, thirteen index files), and each verb is run on it. `python -m tests.support.faults` makes this page; a test
+compares it with what comes out now. A field that is named has one bit changed.
+
+The number is the exit code. *does not read it*: the verb has no reason to open such a file. *not verified*: `inspect`
+looks at names, heads and tails alone, says that nothing wrong was seen, and that only `verify` can tell. A rebuild says
+3 where it had to replace a file or the log has lost something, and is healthy where a file was missing and is made
+again. `dump` prints one file, and judges what that file alone can show. `query` asks for the message that the fault
+hits, by its queue offset: index files do not matter then.
+
+Some faults cannot be seen by anybody: the note under each table says why.
+"""
+
+
+def matrix(folder: Path, verbs: Sequence[str] = tuple(VERBS)) -> Iterator[tuple[Fault, dict[str, Cell]]]:
+    """Yield each fault with what every verb says of it."""
+    healthy = unpack(STORE, folder)
+    nothing = Fault(Part.LOG, "no fault", lambda _store: None, f"commitlog/{SEGMENT:020d}", "there is none")
+    for fault in (nothing, *faults(healthy)):
+        yield fault, {verb: said(verb, healthy, fault, folder) for verb in verbs}
+
+
+def page(rows: Sequence[tuple[Fault, dict[str, Cell]]]) -> str:
+    """Return docs/faults.md."""
+    lines = [_HEAD]
+    for part in Part:
+        some = [(fault, cells) for fault, cells in rows if fault.part is part]
+        lines += [f"## {part.value}", "", "| fault | " + " | ".join(f"`{verb}`" for verb in VERBS) + " |"]
+        lines.append("|---" * (len(VERBS) + 1) + "|")
+        notes: dict[str, list[str]] = {}
+        for fault, cells in some:
+            lines.append(f"| {fault.name} | " + " | ".join(cells[verb].text for verb in VERBS) + " |")
+            if fault.unseen:
+                notes.setdefault(fault.unseen, []).append(fault.name)
+        lines.append("")
+        lines += [f"Not to be seen ({why}): {', '.join(names)}.\n" for why, names in notes.items()]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> None:
+    """Print the page."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        sys.stdout.write(page(list(matrix(Path(folder)))))
+
+
+if __name__ == "__main__":
+    main()
