@@ -21,6 +21,7 @@ from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.placement import LOST, Kind, Planned, RowShape, plan_all, plan_lost
 from jobs.products.index.settings import Settings, Wanted, settle
 from jobs.products.index.survivors import Survivor, completed_end, header_before, real_files
+from jobs.products.queues.settings import is_closed
 from jobs.storage import storage_of
 from jobs.storage.local import Care
 from jobs.storage.locations import join, normalise
@@ -119,7 +120,7 @@ def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Resu
             store.root, request.out, settings, request.lost_only, len(plan.row), plan.row.records, plan.row.damage,
             survivors=[_describe_survivor(explained) for explained in plan.explained],
             replaced=sorted(name for build in plan.builds for name in build.replaces),
-            gaps=plan.row.gaps, left_out=list(_left_out(plan)),
+            gaps=plan.row.gaps, left_out=list(_left_out(plan, store)),
         )  # fmt: skip
         if result.contradictions:
             return result
@@ -278,13 +279,16 @@ class _Maker:
         )
 
 
-def _left_out(plan: _Plan) -> Iterator[str]:
-    """Yield keys that a kept file lacks in its middle, in words."""
+def _left_out(plan: _Plan, store: Store) -> Iterator[str]:
+    """Yield keys that no file gets back, in words."""
     for explained in plan.explained:
         survivor = explained.survivor
         if explained.verdict is Verdict.SKIPPED and survivor is not None:
             keys = sum(skip.keys for skip in survivor.skips)
             yield f"{keys} keys inside {explained.real.name}: only a full rebuild brings them back"
+    ahead = [explained.real.name for explained in plan.explained if explained.survivor and explained.survivor.tail]
+    if ahead and is_closed(store):
+        yield f"keys of messages after the log's end, which it has lost: {', '.join(ahead)} have entries of them"
 
 
 def _same_in_store(built: BuiltFile, files: Sequence[RealFile], store: Store) -> RealFile | bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jobs.products.queues.differences import DifferenceKind
+from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.join import Joined, join
 from jobs.products.queues.settings import QueueSettings
 from jobs.products.queues.topics import topic_table
@@ -42,6 +42,7 @@ class LostQueues:
     replaced: list[str] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)
     equal: int = 0
+    has_lost_end: bool = False  # last units lead to records after the end of the log of a store that was closed
 
     @property
     def proof(self) -> str:
@@ -59,7 +60,7 @@ def select_lost(
     wrong = _wrong_files(joined, settings)
     topics = topic_table(store)
     real = {path_in_output(file.about.path): file for file in store.queue_files}
-    selected = LostQueues()
+    selected = LostQueues(has_lost_end=any(_leads_beyond(difference, joined) for difference in joined.differences))
     for queue in built:
         if topics.is_deleted(queue.name.topic):
             _delete(out, queue.files)
@@ -91,14 +92,19 @@ def _wrong_files(joined: Joined, settings: QueueSettings) -> set[str]:
     """Return the files, by their paths in the output, that the comparison with the log has something against."""
     found = set()
     for difference in joined.differences:
-        is_last = difference.position + difference.times >= joined.ends[difference.queue]
-        if difference.kind in _NOT_OF_THE_FILE or (difference.kind is DifferenceKind.BEHIND_LOG and is_last):
+        if difference.kind in _NOT_OF_THE_FILE or _leads_beyond(difference, joined):
             continue  # the log has lost what the unit leads to
         name = difference.queue
         size, unit = settings.file_sizes[name.kind], name.kind.layout.size
         first, last = (at * unit // size for at in (difference.position, difference.position + difference.times - 1))
         found |= {f"{path_in_output(name.path)}/{name_of_offset(n * size)}" for n in range(first, last + 1)}
     return found
+
+
+def _leads_beyond(difference: Difference, joined: Joined) -> bool:
+    """Return whether it is about the last units of a queue, which lead to records after the log's end."""
+    is_last = difference.position + difference.times >= joined.ends[difference.queue]
+    return difference.kind is DifferenceKind.BEHIND_LOG and is_last
 
 
 def _is_needed(  # noqa: PLR0913, PLR0917 - what decides

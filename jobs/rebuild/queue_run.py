@@ -71,13 +71,15 @@ class Summary:
     replaced: list[str] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)
     proof: str = ""
+    has_lost_end: bool = False
 
     @property
     def exit_code(self) -> ExitCode:
         """The queues are made in spite of a damaged log, and not where files of the store contradict it."""
         if self.contradictions:
             return ExitCode.MISMATCH
-        return ExitCode.DAMAGE if self.damaged_bytes or self.gaps or self.replaced else ExitCode.CLEAN
+        is_lossy = self.damaged_bytes or self.gaps or self.has_lost_end
+        return ExitCode.DAMAGE if is_lossy or self.replaced else ExitCode.CLEAN
 
 
 def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Summary:
@@ -137,6 +139,9 @@ def _take(summary: Summary, lost: LostQueues) -> None:
     summary.files = sum(len(queue.files) for queue in lost.queues)
     summary.kept, summary.replaced = len(lost.kept), lost.replaced
     summary.contradictions, summary.proof = lost.contradictions, lost.proof
+    summary.has_lost_end = lost.has_lost_end
+    if lost.has_lost_end:
+        summary.notes.append("the log has lost its end: last units of queues lead to messages after it, and stay")
 
 
 def look(request: Request, options: dict[str, str], care: Care | None) -> tuple[Store, QueueSettings]:

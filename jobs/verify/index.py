@@ -24,12 +24,13 @@ from jobs.store.workers import Workers
 from jobs.verify.findings import PartReport
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.compare import Part
-from rmq_formats.store import Checkpoint, FileKind, decode_checkpoint
+from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, FileKind, decode_checkpoint
 
 MISSING_FILES = "missing_index_entries"
 LOST_MESSAGES = "entries_of_lost_messages"
 AHEAD_OF_LOG = "ahead_of_log"
 CHECKPOINT_TIME = "checkpoint_index_time"
+SHORT_CHECKPOINT = "checkpoint_cut_short"
 STALE_MS = 600_000  # of store time that a running broker's index may lag behind its log
 _ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@key@unique key@<offset>
 _LOOKED_AT = 64 << 20
@@ -203,6 +204,7 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
     """Compare the checkpoint's index time with the files: it is the end of the newest full one that has a successor."""
     checkpoint = _checkpoint(store)
     if checkpoint is None:
+        yield from _short_checkpoint(store)
         return
     full = [
         explained.real.header.end_timestamp
@@ -221,6 +223,16 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
     yield Finding(
         INDEX, CHECKPOINT_TIME, "checkpoint", 16, "index_timestamp", str(time), str(full[-1] if full else 0), cause
     )
+
+
+def _short_checkpoint(store: Store) -> Iterator[Finding]:
+    """Yield a checkpoint that is too short to say anything."""
+    for file in store.other_files:
+        if file.about.kind is FileKind.CHECKPOINT:
+            yield Finding(
+                INDEX, SHORT_CHECKPOINT, "checkpoint", file.size, "size", str(file.size), str(CHECKPOINT_SIZE),
+                "the file was cut short; after a crash the broker would read more of its log than it has to",
+            )  # fmt: skip
 
 
 def _checkpoint(store: Store) -> Checkpoint | None:

@@ -190,3 +190,14 @@ def test_a_queue_file_of_another_log_stops_everything(store: Path, tmp_path: Pat
     assert summary.contradictions == ["T1/0/00000000000000000200"]
     assert summary.exit_code is ExitCode.MISMATCH
     assert not any((tmp_path / "out").iterdir())
+
+
+def test_a_log_that_lost_its_end_is_named_by_both_rebuilds(store: Path, tmp_path: Path) -> None:
+    """Nothing can be made again, and exit 0 would say that nothing is lost."""
+    sorted((store / "commitlog").iterdir())[-1].unlink()
+    queues = rebuilt_queues(store, tmp_path / "queues", lost_only=True)
+    files = rebuilt_index(store, tmp_path / "index", lost_only=True)
+
+    assert queues.has_lost_end
+    assert queues.exit_code is files.exit_code is ExitCode.DAMAGE
+    assert any("after the log's end" in text for text in files.left_out)

@@ -237,3 +237,11 @@ def test_the_summary_is_a_table_for_people(store: Path) -> None:
         ["log", "healthy"], ["queues", "contradiction"], ["index", "healthy"],
     ]  # fmt: skip
     assert any("rebuild-consumequeue" in line and "--lost-only --install --dry-run" in line for line in lines)
+
+
+def test_a_checkpoint_that_is_cut_short_is_named(store: Path) -> None:
+    """`inspect` said damage, and verify nothing."""
+    os.truncate(store / "checkpoint", 10)
+    (finding,) = verified(store).findings
+
+    assert (finding.kind, finding.file, finding.found) == ("checkpoint_cut_short", "checkpoint", "10")
