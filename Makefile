@@ -41,7 +41,7 @@ test-slow: environment ## The rest: a real RocketMQ, clusters, S3, HDFS, a brows
 test-released: environment ## Every command, recipe and notebook cell that the pages show, in the environment that users get
 	$(PYTHON) -m pytest -m released $(ARGS)
 
-test-campaign: environment ## What takes a quiet machine and patience: whole commands killed
+test-campaign: environment ## What takes a quiet machine and patience: whole commands killed, code mutated
 	$(PYTHON) -m pytest -m campaign $(ARGS)
 
 test-browser: environment ## Reports as a browser shows them

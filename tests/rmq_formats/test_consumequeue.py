@@ -408,3 +408,14 @@ def test_a_level_that_the_table_does_not_hold_waits_one_second(level: int, expec
     """Levels count from 1: level 0 is none, not the last one of the table."""
     assert delay_ms(level, (5000, 7000)) == expected
     assert delay_ms(level, ()) == 1000
+
+
+@pytest.mark.parametrize(("base", "count", "expected"), [(0, 2, 1), (0, 0, 1), (-1, 2, 0), (0, -1, 0)])
+def test_the_first_batch_of_a_queue_has_a_unit_and_one_of_negative_numbers_has_none(
+    base: int, count: int, expected: int
+) -> None:
+    """Numbers count from 0."""
+    properties = {"INNER_BASE": str(base), "INNER_NUM": str(count)}
+    units = units_of(a_record(properties=properties), batch_topics=frozenset({"T"}))
+
+    assert len(units) == expected
