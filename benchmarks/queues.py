@@ -52,7 +52,7 @@ def _workers(*, one_process: bool) -> Workers:
 
 
 def _verify(workers: Workers, store: Store) -> dict[str, Any]:
-    rules = queue_rules(store, known_releases(store, RELEASE).value, BrokerConf())
+    rules = queue_rules(store, known_releases(store, RELEASE).value.rules, BrokerConf())
     report = verify_queues(workers, store, rules)
     if report.findings:
         raise SystemExit(report.findings[0].text)

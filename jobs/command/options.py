@@ -83,6 +83,30 @@ class CharsetType(click.ParamType[str]):
         return str(value)
 
 
+class ReleaseType(click.ParamType[str]):
+    """A release of RocketMQ, or several that wrote a store one after another; one that never was is refused."""
+
+    name = "release"
+
+    def __init__(self, *, is_one: bool) -> None:
+        """*is_one*: whether it must be a single release."""
+        self._is_one = is_one
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return it as it is."""
+        from jobs.store.known import UndecidedError
+        from jobs.store.release import given_release, given_rules
+
+        try:
+            (given_release if self._is_one else given_rules)(str(value))
+        except UndecidedError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+ONE_RELEASE = ReleaseType(is_one=True)
+RELEASES = ReleaseType(is_one=False)
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, nothing else there.")
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and no summary on standard error.")
 report_option = click.option(
@@ -156,7 +180,9 @@ form_options = bundled(
         metavar="BYTES",
         help="mappedFileSizeConsumeQueue: the size of one ConsumeQueue file.",
     ),
-    click.option("--release", metavar="X.Y.Z", help="The broker's release, where the store cannot tell it."),
+    click.option(
+        "--release", type=RELEASES, metavar="X.Y.Z", help="The broker's release, where the store cannot tell it."
+    ),
     click.option(
         "--time-zone",
         type=ZoneType(),

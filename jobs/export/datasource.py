@@ -36,18 +36,18 @@ from pyspark.sql.types import StructType
 
 from jobs.export.items import table_rows, times_of
 from jobs.lake.tables import MESSAGES
-from jobs.query.release_hint import guess_release
+from jobs.query.open_store import seeming_writers
 from jobs.query.store_reader import StoreReader
 from jobs.storage.hadoop_settings import OF_FILE_SYSTEMS
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range, plan_ranges
+from jobs.store.release import given_release
 from jobs.store.selection import Selection
 from jobs.store.store import Store, list_store
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.properties import PropertyParser
-from rmq_formats.release import Release
 
 NAME = "rocketmq"
 
@@ -176,7 +176,7 @@ class RocketmqReader(DataSourceReader):
         wanted = self._wanted
         store = list_store(wanted.path, commitlog=wanted.commitlog, options=wanted.file_system)
         with StoreReader(store) as reader:
-            release = Release.of(wanted.release) if wanted.release else guess_release(reader)[0]
+            release = given_release(wanted.release) if wanted.release else seeming_writers(reader).value.newest
             ranges = [part for range_ in _ranges(reader, store, wanted) for part in _parts(reader, range_, wanted)]
         return [RangePartition(range_, release.property_parser) for range_ in ranges]
 

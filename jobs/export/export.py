@@ -16,7 +16,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import MESSAGES
 from jobs.lake.vectors import vectors
-from jobs.query.release_hint import guess_release
+from jobs.query.open_store import seeming_writers
 from jobs.query.store_reader import StoreReader
 from jobs.storage.locations import normalise
 from jobs.store.ranges import holes, plan_ranges
@@ -79,7 +79,7 @@ def plan(source: Source, options: Mapping[str, str]) -> Planned:
     label = source.broker or _LABEL
     ranges = plan_ranges(store, range_size=_WHOLE)
     with StoreReader(store) as reader:
-        release = source.release or guess_release(reader)[0]
+        release = source.release or seeming_writers(reader).value.newest
         times = times_of(reader, ranges)
     items: list[Item] = [
         LogItem(range_, release.property_parser, label, source.topics, {STORE_TIME: between})

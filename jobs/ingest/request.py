@@ -67,6 +67,7 @@ class Summary:
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
     gaps: list[dict[str, Any]] = field(default_factory=list)
     superseded: dict[str, Any] | None = None
+    release: str = ""  # who wrote the store, and how that is known
     notes: list[str] = field(default_factory=list)
     versions: dict[str, int] = field(default_factory=dict)
     recovered: int | None = None
@@ -95,6 +96,7 @@ class Summary:
             f"  run {self.run} of broker {self.broker} ({self.store_id})",
             f"  {self.messages} messages, offsets {self.from_offset} to {self.to_offset}",
         ]
+        lines += [f"  read as written by RocketMQ {self.release}"] if self.release else []
         if any(self.units.values()):
             lines.append("  units: " + ", ".join(f"{count} {name}" for name, count in self.units.items()))
         if self.index_entries:

@@ -171,11 +171,13 @@ class _Run:
     def _start(self, products: Sequence[Product], superseded: Superseded | None) -> list[Started[Any]]:
         """Start every product, before the log is looked at: what there is now, the log has by the time it is read."""
         request = self.request
+        writers = known_releases(self.store, request.release)
+        self.summary.release = f"{writers.value} ({writers.how})"
         run = Run(
             self.workers,
             self.store,
             self._output,
-            known_releases(self.store, request.release).value,
+            writers.value,
             request.wanted,
             request.selection,
             self.summary.from_offset,

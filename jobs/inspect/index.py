@@ -7,10 +7,10 @@ from itertools import groupby
 from operator import attrgetter
 
 from jobs.inspect.log import find_record
-from jobs.inspect.marks import MarkCollector
 from jobs.inspect.problems import Problems
 from jobs.storage.model import Reader
 from jobs.store.index_files import geometry_of_index
+from jobs.store.release import Marks
 from jobs.store.store import Store
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.detection import slot_count_mark, tag_entry_mark
@@ -70,7 +70,7 @@ class IndexReport:
         return max((file.end_physical_offset for file in self.files if file.entries), default=None)
 
 
-def inspect_index(store: Store, marks: MarkCollector, problems: Problems) -> IndexReport:
+def inspect_index(store: Store, marks: Marks, problems: Problems) -> IndexReport:
     """Look at every header, and at some entries where the geometry is known."""
     report = IndexReport()
     headers: dict[str, IndexHeader] = {}

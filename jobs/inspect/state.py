@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jobs.inspect.inventory import FolderReport, take_inventory
-from jobs.inspect.marks import MarkCollector
 from jobs.inspect.problems import Problems
 from jobs.store.beside_broker import broker_process
 from jobs.store.epochs import read_epochs
+from jobs.store.release import Marks, marks_of_files
 from jobs.store.store import Store
 from rmq_formats.config_json import decode_config
-from rmq_formats.detection import abort_mark, checkpoint_mark, file_marks
 from rmq_formats.epochs import Epoch
 from rmq_formats.store import CHECKPOINT_SIZE, FileKind, decode_checkpoint, offset_of_name
 
@@ -33,28 +32,24 @@ class StateReport:
     log_folders: tuple[str, ...] = ()  # that hold files named like segments, and that nobody named
 
 
-def inspect_state(store: Store, marks: MarkCollector, problems: Problems) -> StateReport:
+def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport:
     """Read checkpoint and abort, and ask for the lock."""
     report = StateReport(folders=take_inventory(store))
     report.epochs = read_epochs(store, lambda file: _read(store, file.location, file.size))
     with problems.noted(store.root):
         report.process = broker_process(store.root)
-    for mark in file_marks(file.about for file in (*store.other_files, *store.queue_files)):
+    for mark in marks_of_files(store):
         marks.add(mark)
     for file in store.other_files:
         if file.about.kind is FileKind.ABORT:
             with problems.noted(file.location):
-                content = _read(store, file.location, _SMALL)
-                report.abort = content.decode("latin-1")
-                marks.add(abort_mark(content))
+                report.abort = _read(store, file.location, _SMALL).decode("latin-1")
         elif file.about.path == "brokerIdentity":
             with problems.noted(file.location):
                 report.replica = _read(store, file.location, _SMALL).decode("utf-8", "replace")
         elif file.about.kind is FileKind.CHECKPOINT:
             with problems.noted(file.location):
-                checkpoint = decode_checkpoint(_read(store, file.location, CHECKPOINT_SIZE))
-                report.checkpoint = checkpoint._asdict()
-                marks.add(checkpoint_mark(checkpoint))
+                report.checkpoint = decode_checkpoint(_read(store, file.location, CHECKPOINT_SIZE))._asdict()
             if file.size != CHECKPOINT_SIZE:
                 problems.note(file.location, f"{file.size} bytes instead of {CHECKPOINT_SIZE}")
     if report.process is not None:

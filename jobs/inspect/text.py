@@ -10,6 +10,7 @@ from jobs.dump.items import time_text
 from jobs.inspect.log import SegmentReport
 from jobs.inspect.queues import QueuesReport
 from jobs.inspect.report import StoreReport
+from jobs.store.release import span_of
 from rmq_formats.store import FileKind
 
 _SHOWN = 6  # lines of a list, before its middle is left out
@@ -149,10 +150,9 @@ def _checkpoint(report: StoreReport) -> Iterator[str]:
 def _releases(report: StoreReport) -> Iterator[str]:
     title = "RELEASE"
     for era in report.eras:
-        name = str(era.lowest) if len(era.candidates) == 1 else f"{era.lowest} to {era.highest}"
         since = f" from offset {era.first_offset:,}" if era.first_offset else ""
         first, *others = [mark.reason for mark in era.marks[-_REASONS:]] or ["nothing in the store tells"]
-        yield _line(title, f"{name}{since}: {first}")
+        yield _line(title, f"{span_of(era)}{since}: {first}")
         yield from (_line("", reason) for reason in others)
         title = ""
 

@@ -52,7 +52,7 @@ class StartedMessages(NamedTuple):
     def collector(self) -> NewCollector[None]:
         """What makes the collector of a range."""
         run = self.run
-        return partial(MessageCollector, run.output, run.releases, run.selection, run.from_offset)
+        return partial(MessageCollector, run.output, run.writers.rules, run.selection, run.from_offset)
 
     @staticmethod
     def finish(outcomes: Sequence[Outcome[Made[None]]], to_offset: int) -> Finished:

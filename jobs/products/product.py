@@ -23,12 +23,12 @@ from jobs.lake.tables import Table
 from jobs.products.index.settings import Wanted
 from jobs.store.chain import Outcome
 from jobs.store.ranges import Range
+from jobs.store.release import Writers
 from jobs.store.selection import Selection
 from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
-from rmq_formats.release import Rules
 
 C = TypeVar("C")
 State = Mapping[str, Any]  # JSON
@@ -62,7 +62,7 @@ class Run:
     workers: Workers
     store: Store
     output: Output
-    releases: Rules
+    writers: Writers
     wanted: Wanted  # what the user said about the store's rules
     selection: Selection
     from_offset: int  # where the log's new part begins

@@ -6,14 +6,26 @@ from typing import Any, Protocol
 
 from jobs.launch.arguments import file_system_options
 from jobs.query.log_search import Progress
-from jobs.query.release_hint import guess_release
 from jobs.query.source import Source
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
+from jobs.store.known import ASSUMED, Known
+from jobs.store.release import QUICK, Writers, known_writers
 from jobs.store.store import list_store, log_directories, read_broker_conf
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release
 
+# What a release prints, and how its index is read.
+_MATTER = (
+    "property_parser",
+    "indexes_tags",
+    "by_unique_key_keeps_all",
+    "by_id_takes_unique_key",
+    "prints_index_key",
+    "prints_offset_id_twice",
+    "prints_compressed_flag",
+    "property_map_buckets",
+)
 _BROKER_TOPIC_PERMISSION = 7  # inherit, read, write: topics that the broker makes for itself
 _SYNC_MEMBER = "rmq_sys_SYNC_BROKER_MEMBER_"  # 5.0.0+
 
@@ -47,13 +59,30 @@ def open_store(asked: Asked, progress: Progress) -> Iterator[tuple[Source, str |
         geometry = Geometry(conf.hash_slots, conf.index_num)
     with StoreReader(store, geometry) as reader:
         given = asked.known_release()
-        release, note = (given, None) if given else guess_release(reader)
+        release, note = (given, None) if given else _seeming_release(reader)
         source = StoreSource(
             reader, release, through_log=asked.through_log, progress=progress, delay_levels=conf.delay_level
         )
         if note:
             source.notes.append(note)
         yield source, asked.broker or conf.broker_name or broker_name(reader.topic_config)
+
+
+def seeming_writers(reader: StoreReader) -> Known[Writers]:
+    """Return the releases that seem to have written a store, by a few looks."""
+    return known_writers(reader.store, None, _MATTER, QUICK, reader.index_readers())
+
+
+def _seeming_release(reader: StoreReader) -> tuple[Release, str | None]:
+    """Return as which release to answer; and what to say when it is only assumed."""
+    writers = seeming_writers(reader)
+    release = writers.value.newest
+    if writers.origin != ASSUMED:
+        return release, None
+    return release, (
+        f"the store does not tell its release (one of {writers.value}); "
+        f"answered as {release} does, --release says otherwise"
+    )
 
 
 def broker_name(topics: Mapping[str, Mapping[str, Any]]) -> str | None:

@@ -155,7 +155,7 @@ class _Plan(NamedTuple):
 
 def _plan_all(request: Request, workers: Workers, store: Store, settings: Settings, scratch: Scratch) -> _Plan:
     ranges = plan_ranges(store, range_size=request.range_size)
-    row = collect_keys(workers, ListedLog(store, ranges), settings.rules.value, scratch)
+    row = collect_keys(workers, ListedLog(store, ranges), settings.rules.value.rules, scratch)
     maker = _Maker(store, settings, row)
     planned = plan_all(_log(row), settings.geometry.value.capacity)
     names = names_between([maker.time(plan.start) for plan in planned], settings.zone.value)
@@ -176,7 +176,7 @@ def _plan_lost(  # noqa: PLR0913, PLR0917 - the actors of the story
 ) -> _Plan:
     geometry = settings.geometry.value
     ranges = plan_ranges(store, range_size=request.range_size)
-    explanation = explain(workers, ListedLog(store, ranges), files, geometry, settings.rules.value, scratch)
+    explanation = explain(workers, ListedLog(store, ranges), files, geometry, settings.rules.value.rules, scratch)
     kept = [
         explained.survivor
         for explained in explanation.files
@@ -270,7 +270,7 @@ class _Maker:
     def _recipe(self, start: int, end: int, previous: IndexHeader | None) -> Recipe:
         return Recipe(
             self._settings.geometry.value,
-            self._settings.rules.value,
+            self._settings.rules.value.rules,
             self._row.source,
             tuple(self._row.parts(start, end)),
             previous,

@@ -18,9 +18,9 @@ def report_of(result: Result) -> Report:
         Facts(
             "What it is made by",
             {
-                "Geometry": f"{settings.geometry.value} ({settings.geometry.origin}: {settings.geometry.evidence})",
-                "Rules": f"{settings.rules.origin}: {settings.rules.evidence}",
-                "Names in": f"{settings.zone.value} ({settings.zone.origin}: {settings.zone.evidence})",
+                "Geometry": f"{settings.geometry.value} ({settings.geometry.origin}: {settings.geometry.reason})",
+                "Rules": f"RocketMQ {settings.rules.value} ({settings.rules.how})",
+                "Names in": f"{settings.zone.value} ({settings.zone.origin}: {settings.zone.reason})",
                 "Messages": result.records,
                 "Keys": result.row_keys,
                 "Damaged bytes of the log": result.damaged_bytes,

@@ -17,8 +17,8 @@ from jobs.lake.runs import KnownStore
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import LOG_PIECES, MESSAGES
 from jobs.lake.vectors import Vector, vectors
-from jobs.products.index.settings import ASSUMED, DETECTED, GIVEN, Known
 from jobs.products.log_pieces import FILE
+from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
 
 

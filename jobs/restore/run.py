@@ -207,7 +207,7 @@ def _summary(
         known.store_id,
         len(results),
         plan.size.value,
-        f"{plan.size.origin}: {plan.size.evidence}",
+        f"{plan.size.origin}: {plan.size.reason}",
         plan.segments[0].base_offset,
         plan.end,
         sum(result.records for result in results),

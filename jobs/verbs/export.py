@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jobs.command.configuration import config_option
-from jobs.command.options import json_option, quiet_option
+from jobs.command.options import ONE_RELEASE, json_option, quiet_option
 from jobs.command.places import OUTPUT_FILE, STORED, WRITTEN, PathListType
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
@@ -35,7 +35,9 @@ _SHOWN = 5
 @click.option("--lake", type=WRITTEN, metavar="LAKE", help="The lake, instead of a store.")
 @click.option("--commitlog", type=PathListType(), metavar="PATH[,PATH…]", help="Where the CommitLog lies elsewhere.")
 @click.option("--broker", metavar="NAME", help="Only this broker's messages of a lake; the label of a store's.")
-@click.option("--release", metavar="X.Y.Z", help="The broker's release, where the store cannot tell it.")
+@click.option(
+    "--release", type=ONE_RELEASE, metavar="X.Y.Z", help="The broker's release, where the store cannot tell it."
+)
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
 @click.option("--where", metavar="SQL", help="A condition in Spark's SQL on the columns of `messages`, and body_text.")
 @click.option("--format", "kind", type=click.Choice(["ndjson", "parquet"]), default="ndjson", show_default=True)
@@ -79,7 +81,7 @@ def command(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("give --store STORE or --lake LAKE, one of them")
     if out.exists():
         raise click.UsageError(f"--out {out}: is there already")
-    printed_as = _release(release)
+    printed_as = Release.of(release) if release else None
     from jobs.export.condition import choose, condition_of
     from jobs.export.export import Output, Source, export, plan
     from jobs.export.parts import Format
@@ -147,10 +149,3 @@ def _left_out(summary: "Summary") -> list[str]:
 def _places(places: "Sequence[Place]", count: int) -> list[str]:
     lines = [f"  at physical offset {place.offset}, {place.size} bytes: {place.reason}" for place in places[:_SHOWN]]
     return lines if count <= _SHOWN else [*lines, f"  … {count - _SHOWN} more (--json names more of them)"]
-
-
-def _release(text: str | None) -> Release | None:
-    try:
-        return Release.of(text) if text else None
-    except UnsupportedFormat as error:
-        raise click.BadParameter(str(error), param_hint="--release") from error

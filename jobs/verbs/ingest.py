@@ -8,7 +8,15 @@ from pathlib import Path
 import click
 
 from jobs.command.configuration import config_option
-from jobs.command.options import StorePlace, json_option, max_rate_option, quiet_option, report_option, store_options
+from jobs.command.options import (
+    RELEASES,
+    StorePlace,
+    json_option,
+    max_rate_option,
+    quiet_option,
+    report_option,
+    store_options,
+)
 from jobs.command.places import OUTPUT_FILE, WRITTEN
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
@@ -59,7 +67,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 )
 @click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of the index files.")
 @click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files.")
-@click.option("--release", metavar="X.Y.Z", help="The broker's release, where the store cannot tell it.")
+@click.option("--release", type=RELEASES, metavar="X.Y.Z", help="The broker's release, where the store cannot tell it.")
 @click.option("--dry-run", is_flag=True, help="Say what would be read; write nothing.")
 @click.option(
     "--metrics",

@@ -13,13 +13,13 @@ from jobs.inspect.dispatch import SampledQueues, compare_index
 from jobs.inspect.index import inspect_index
 from jobs.inspect.left_over import note_left_over
 from jobs.inspect.log import LogInspector
-from jobs.inspect.marks import MarkCollector
 from jobs.inspect.problems import Problems
 from jobs.inspect.queues import inspect_queues
 from jobs.inspect.report import StoreReport
 from jobs.inspect.state import inspect_state, topics_of
 from jobs.inspect.text import dashboard
 from jobs.launch.arguments import file_system_options
+from jobs.store.release import Marks
 from jobs.store.store import list_store
 from rmq_formats.commitlog.record import MessageRecord
 
@@ -56,7 +56,7 @@ def command(*, place: StorePlace, deep: bool, as_json: bool, quiet: bool) -> Exi
 def inspect_store(root: str, commitlog: Sequence[str], *, deep: bool, walked: "_Walked") -> StoreReport:
     """Look at a store, part by part."""
     store = list_store(root, commitlog=commitlog, options=file_system_options())
-    problems, marks, sampled = Problems(), MarkCollector(), SampledQueues()
+    problems, marks, sampled = Problems(), Marks(), SampledQueues()
 
     def see(record: MessageRecord) -> None:
         marks.see(record)

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from jobs.command.configuration import config_option
-from jobs.command.options import CharsetType, ZoneType, bundled, json_option, quiet_option
+from jobs.command.options import ONE_RELEASE, CharsetType, ZoneType, bundled, json_option, quiet_option
 from jobs.command.places import OUTPUT_DIRECTORY, STORED, WRITTEN, PathListType
 from jobs.console.exit_codes import ExitCode
 from jobs.console.progress import Progress as ProgressLine
@@ -69,10 +69,7 @@ class Place(NamedTuple):
 
     def known_release(self) -> Release | None:
         """Return the release that is given."""
-        try:
-            return Release.of(self.release) if self.release else None
-        except UnsupportedFormat as error:
-            raise click.BadParameter(str(error), param_hint="--release") from error
+        return Release.of(self.release) if self.release else None
 
 
 _place_options = bundled(
@@ -90,7 +87,9 @@ _place_options = bundled(
         help="The broker's own configuration.",
     ),
     click.option("--broker", metavar="NAME", help="The broker's name; in a lake, the broker whose messages are meant."),
-    click.option("--release", metavar="X.Y.Z", help="The broker's release, where the store cannot tell it."),
+    click.option(
+        "--release", type=ONE_RELEASE, metavar="X.Y.Z", help="The broker's release, where the store cannot tell it."
+    ),
     click.option(
         "--time-zone", type=ZoneType(), metavar="ZONE", help="The zone times are shown in; default: this machine's."
     ),

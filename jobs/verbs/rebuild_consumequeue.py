@@ -20,13 +20,13 @@ from jobs.command.options import (
 from jobs.command.places import WRITTEN
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
-from jobs.products.index.settings import UndecidedError
 from jobs.rebuild.dry_run import dry_run_of_queues
 from jobs.rebuild.install import RefusedError, broker_kept_out
 from jobs.rebuild.queue_install import install_queues, plan_queue_installation
 from jobs.rebuild.queue_run import Request, Summary, is_unused, look, rebuild
 from jobs.storage.locations import is_local, local_path
 from jobs.store.beside_broker import broker_process, care_beside, check_room
+from jobs.store.known import UndecidedError
 from jobs.store.store import list_store
 
 _SHARE_OF_LOG = 0.7  # of the log's size: scratch of 40 bytes a unit and files of 20, where records are small

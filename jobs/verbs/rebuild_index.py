@@ -20,13 +20,14 @@ from jobs.command.options import (
 from jobs.command.places import WRITTEN
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
-from jobs.products.index.settings import UndecidedError, Wanted
+from jobs.products.index.settings import Wanted
 from jobs.rebuild.dry_run import dry_run_of_index
 from jobs.rebuild.index import MANIFEST, Request, Result, is_unused, rebuild
 from jobs.rebuild.install import RefusedError, broker_kept_out, install, plan_installation
 from jobs.report.of_rebuild_index import report_of
 from jobs.report.output import write_report
 from jobs.store.beside_broker import broker_process, care_beside, check_room
+from jobs.store.known import UndecidedError
 from jobs.store.store import list_store
 
 _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files take at most where keys are usual

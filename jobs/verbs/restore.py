@@ -68,10 +68,11 @@ def command(  # noqa: PLR0913 - one argument an option
 
     begin_session("rmq-lake restore", half=False, warm="jobs.restore.segment")
     from jobs.lake.lake import Lake
-    from jobs.products.index.settings import UndecidedError, Wanted
+    from jobs.products.index.settings import Wanted
     from jobs.restore.plan import NothingToRestoreError, offset_at
     from jobs.restore.run import NotResumableError, Request, find_store, restore
     from jobs.storage.locations import normalise
+    from jobs.store.known import UndecidedError
     from jobs.store.workers import SparkWorkers
 
     spark = spark_session("rmq-lake restore")

@@ -19,11 +19,12 @@ from jobs.command.options import (
 )
 from jobs.command.places import WRITTEN
 from jobs.console.exit_codes import ExitCode
-from jobs.products.index.settings import UndecidedError, Wanted
+from jobs.products.index.settings import Wanted
 from jobs.report.of_verify import report_of
 from jobs.report.output import write_report
 from jobs.storage.locations import normalise
 from jobs.store.beside_broker import care_beside
+from jobs.store.known import UndecidedError
 from jobs.store.store import list_store
 from jobs.verify.run import Request, Verdict, verify
 from jobs.verify.text import verdict_lines

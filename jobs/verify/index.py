@@ -99,7 +99,7 @@ def _without_files(store: Store, notes: list[str]) -> PartReport:
 def _explain(workers: Workers, store: Store, settings: Settings, range_size: int, scratch: Scratch) -> Explanation:
     log = ListedLog(store, plan_ranges(store, range_size=range_size))
     files = real_files(store)
-    return explain(workers, log, files, settings.geometry.value, settings.rules.value, scratch)
+    return explain(workers, log, files, settings.geometry.value, settings.rules.value.rules, scratch)
 
 
 def _is_finding(explained: Explained) -> bool:
@@ -252,8 +252,8 @@ def _notes(explanation: Explanation, settings: Settings) -> Iterator[str]:
         is_finding = explained.verdict in {Verdict.SKIPPED, Verdict.LOST_IN_LOG}
         if explained.verdict.is_explained and explained.detail and not is_finding:
             yield f"index/{explained.real.name}: {explained.verdict}: {explained.detail}"
-    yield f"index files of {settings.geometry.value} ({settings.geometry.origin}: {settings.geometry.evidence})"
-    yield f"index rules {settings.rules.origin}: {settings.rules.evidence}"
+    yield f"index files of {settings.geometry.value} ({settings.geometry.origin}: {settings.geometry.reason})"
+    yield f"index rules of RocketMQ {settings.rules.value} ({settings.rules.how})"
 
 
 def _notes_on_rocksdb(store: Store) -> Iterator[str]:

@@ -13,11 +13,13 @@ from typing import Any
 from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity, worst_of
 from jobs.lake.findings import INDEX, LOG, QUEUES, Finding
-from jobs.products.index.settings import UndecidedError, Wanted, parse_rules
+from jobs.products.index.settings import Wanted
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.storage.local import Care
 from jobs.store.beside_broker import check_room
+from jobs.store.known import UndecidedError
 from jobs.store.ranges import DEFAULT_RANGE_SIZE
+from jobs.store.release import given_rules
 from jobs.store.retention import begun_again
 from jobs.store.store import Store, list_store
 from jobs.store.workers import Workers
@@ -87,7 +89,7 @@ class Verdict:
 def verify(request: Request, workers: Workers, options: Mapping[str, str]) -> Verdict:
     """Return what is wrong with a store; `UndecidedError` for a release that is none."""
     if request.wanted.release is not None:
-        parse_rules(request.wanted.release)
+        given_rules(request.wanted.release)
     care = request.care.shared_by(workers.width) if request.care else None
     store = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
     log_size = sum(segment.size for segment in store.segments)
@@ -121,10 +123,9 @@ class _Read:
 def _log_and_queues(request: Request, workers: Workers, store: Store) -> _Read:
     watch = LogWatch(workers)
     releases = known_releases(store, request.wanted.release)
-    rules = queue_rules(store, releases.value, request.wanted.conf)
+    rules = queue_rules(store, releases.value.rules, request.wanted.conf)
     queues = compare_queues(watch, store, rules, request.range_size)
-    names = ", then ".join(str(release) for _, release in releases.value)
-    queues.report.notes.append(f"queues of release {names} ({releases.origin}: {releases.evidence})")
+    queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.how})")
     return _Read(store, watch.checks or [], queues)
 
 

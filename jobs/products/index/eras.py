@@ -1,5 +1,5 @@
 """
-Which releases wrote a store's index files, told by the files themselves, else by the log's own marks.
+Which releases wrote a store's index files, as the files themselves show.
 
 Four eras differ in an index file's bytes. Which keys a file holds tells the property parser and whether tags are
 indexed; its `hash_slot_count` beside the number of slots in use tells how slots were counted. A file that no era wrote
@@ -7,21 +7,20 @@ alone was begun by one release and continued by another: the first message of th
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jobs.products.index.file_builder import RealFile
+from jobs.store.known import DETECTED, Known
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import plan_ranges
+from jobs.store.release import Writers
 from jobs.store.store import Store
 from rmq_formats.arrays import dtype_of
 from rmq_formats.commitlog.framing import framing_of
-from rmq_formats.commitlog.record import decode_record
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.detection import Era, Mark, detect_eras, file_marks, record_marks
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.indexfile.layout import ENTRY, Geometry
 from rmq_formats.release import PUBLISHED, HashSlotCount, Release, Rules, release_at, rules_of
@@ -31,26 +30,15 @@ ERAS = tuple(Release.of(version) for version in ("4.0.0", "4.7.1", "4.9.1", "5.4
 SWITCHES = ("property_parser", "hash_slot_count", "indexes_tags")
 LOOKED_AT = 1 << 16  # entries of a file that are compared to tell its era
 MIXED_LOOKED_AT = 3  # files that no era wrote alone and that are searched for a switch
-RECORDS_LOOKED_AT = 2000  # at the beginning of a segment, for marks
-SEGMENTS_LOOKED_AT = 16
 
 _ENTRY = dtype_of(ENTRY)
 _Entries = NDArray[np.void]
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRules:
-    """The rules that a store's index files follow, and how that is known."""
-
-    rules: Rules
-    origin: str  # given, detected, assumed
-    evidence: str
-
-
 def rules_of_files(
     store: Store, files: Sequence[RealFile], geometry: Geometry, candidates: Sequence[Release] = PUBLISHED
-) -> KnownRules | None:
-    """Return the rules that explain most of *files*; None when none of them says anything."""
+) -> Known[Writers] | None:
+    """Return the releases whose rules explain most of *files*; None when none of them says anything."""
     looks = [look for look in (_Look(store, file, geometry) for file in files) if look.tells]
     eras = [era for era in ERAS if any(_alike(era, candidate) for candidate in candidates)]
     known = [rules_of((0, era)) for era in eras]
@@ -64,15 +52,16 @@ def rules_of_files(
     )
     if not score or rules is None:
         return None
-    names = ", then ".join(_name(since, release) for since, release in rules)
-    return KnownRules(rules, "detected", f"{score} of {len(looks)} index files hold what {names} puts")
+    text = ", then ".join(_name(since, release, candidates) for since, release in rules)
+    return Known(Writers(rules, text), DETECTED, f"{score} of {len(looks)} index files hold what {text} puts")
 
 
-def _name(since: int, release: Release) -> str:
-    """Name an era by the releases that it spans."""
-    last = max((other for other in PUBLISHED if _alike(other, release)), key=lambda other: other.version)
-    place = f" from offset {since}" if since else ""
-    return f"{release} to {last}{place}"
+def _name(since: int, release: Release, candidates: Sequence[Release]) -> str:
+    """Name an era by the releases that it spans, of those that are possible."""
+    alike = [other for other in candidates if _alike(other, release)] or [release]
+    first, last = (pick(alike, key=lambda other: other.version) for pick in (min, max))
+    span = str(first) if first == last else f"{first} to {last}"
+    return f"{span} from offset {since}" if since else span
 
 
 def _mixed(looks: "Sequence[_Look]", fitting: Sequence[Sequence[bool]], eras: Sequence[Release]) -> list[Rules]:
@@ -199,23 +188,3 @@ def piece_start(store: Store, physical_offset: int) -> int:
                 framing = framing_of(file.read, segment.readable, segment.base_offset)
             return physical_offset - framing.header_size
     return physical_offset
-
-
-def eras_of_log(store: Store) -> tuple[Era, ...]:
-    """Return who wrote the log, by the marks in the first records of each segment and by the files there are."""
-    marks = list(_log_marks(store))
-    marks += file_marks(file.about for file in (*store.other_files, *store.queue_files))
-    return detect_eras(marks)
-
-
-def _log_marks(store: Store) -> Iterator[Mark]:
-    ranges = plan_ranges(store, range_size=1 << 62)
-    for range_ in ranges[:: -(-len(ranges) // SEGMENTS_LOOKED_AT) or 1]:
-        looked = 0
-        for item in RangeReader(range_).pieces():
-            if isinstance(item, Records):
-                for position in item.positions[: RECORDS_LOOKED_AT - looked].tolist():
-                    yield from record_marks(decode_record(item.buffer.data, position))
-                looked += len(item.positions)
-            if looked >= RECORDS_LOOKED_AT:
-                break

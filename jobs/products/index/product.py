@@ -20,11 +20,13 @@ from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.index.entries import EntryRows, Opening, plan, write
 from jobs.products.index.eras import SWITCHES, rules_of_files
 from jobs.products.index.key_row import Kept, KeyCollector, RangeKeys
-from jobs.products.index.settings import ASSUMED, Known, UndecidedError, settle_geometry
+from jobs.products.index.settings import settle_geometry
 from jobs.products.index.survivors import asked_offsets, real_files, refusal
 from jobs.products.product import Collector, Finished, Gap, Made, NewCollector, Output, Run, State
 from jobs.store.chain import Outcome
+from jobs.store.known import ASSUMED, Known, UndecidedError
 from jobs.store.ranges import Range
+from jobs.store.release import Writers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, IndexHeader
@@ -43,10 +45,12 @@ def start(run: Run, state: State | None) -> "StartedIndex":
     taken_to = state["to_offset"] if run.back_to is None else min(state["to_offset"], run.back_to)
     start = max(run.from_offset, taken_to)
     geometry = Known(Geometry(*state["geometry"]), state["geometry_origin"], "the lake")
-    known = rules_of(*((since, Release.of(name)) for since, name in state["rules"]))
+    rules = rules_of(*((since, Release.of(name)) for since, name in state["rules"]))
+    known = Writers(rules, state.get("releases") or ", ".join(name for _, name in state["rules"]))
     header = IndexHeader(*state["header"]) if state["header"] else None
-    rules = _continued(known, run.releases, start)
-    return StartedIndex(run, geometry, Opening(geometry.value, rules, start, (), (), state["file"], header))
+    writers = _continued(known, run.writers.rules, start)
+    opening = Opening(geometry.value, writers.rules, start, (), (), state["file"], header)
+    return StartedIndex(run, geometry, writers, opening)
 
 
 def _first(run: Run) -> "StartedIndex":
@@ -58,18 +62,20 @@ def _first(run: Run) -> "StartedIndex":
         geometry = Known(DEFAULT_GEOMETRY, ASSUMED, str(error))
     real = [file for file in real if refusal(file, geometry.value) is None]
     shown = None if run.wanted.release else rules_of_files(store, real, geometry.value)
-    rules = shown.rules if shown else run.releases
+    writers = shown.value if shown else run.writers
     asked = tuple(asked_offsets(real))
-    return StartedIndex(run, geometry, Opening(geometry.value, rules, store.start_offset, asked, tuple(real), 0, None))
+    opening = Opening(geometry.value, writers.rules, store.start_offset, asked, tuple(real), 0, None)
+    return StartedIndex(run, geometry, writers, opening)
 
 
-def _continued(known: Rules, now: Rules, from_offset: int) -> Rules:
+def _continued(known: Writers, now: Rules, from_offset: int) -> Writers:
     """Return the lake's rules, followed by the store's newest ones where those differ in an index file's bytes."""
-    last, newest = known[-1][1], now[-1][1]
-    if all(getattr(last, switch) == getattr(newest, switch) for switch in SWITCHES) or from_offset <= known[-1][0]:
+    last, newest = known.rules[-1], now[-1].release
+    is_alike = all(getattr(last.release, switch) == getattr(newest, switch) for switch in SWITCHES)
+    if is_alike or from_offset <= last.since:
         return known
-    since = max(from_offset, now[-1][0])
-    return (*known, Rule(since, newest))
+    since = max(from_offset, now[-1].since)
+    return Writers((*known.rules, Rule(since, newest)), f"{known.text}, then {newest} from offset {since}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,7 @@ class StartedIndex:
 
     run: Run
     geometry: Known[Geometry]
+    writers: Writers
     opening: Opening
 
     @property
@@ -120,7 +127,7 @@ class StartedIndex:
                 "hash_slots": geometry.value.hash_slots,
                 "index_num": geometry.value.index_num,
                 "geometry_origin": geometry.origin,
-                "release": ", ".join(str(release) for _, release in self.opening.rules),
+                "release": str(self.writers),
                 "run": output.naming.run,
             }
             for rows in written
@@ -140,7 +147,8 @@ class StartedIndex:
             "header": list(header) if header else None,
             "geometry": list(self.geometry.value),
             "geometry_origin": self.geometry.origin,
-            "rules": [[since, str(release)] for since, release in self.opening.rules],
+            "rules": [[since, str(release)] for since, release in self.writers.rules],
+            "releases": self.writers.text,
         }
 
 

@@ -5,36 +5,20 @@ Nothing is guessed where a guess would change bytes: then `UndecidedError` says 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, tzinfo
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
-from jobs.products.index.eras import SWITCHES, eras_of_log, rules_of_files
+from jobs.products.index.eras import SWITCHES, rules_of_files
 from jobs.products.index.file_builder import RealFile
 from jobs.products.index.file_names import detect_zone
 from jobs.store.index_files import geometry_of_index
+from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known, UndecidedError
+from jobs.store.release import Writers, eras_of, known_writers, writers_of
 from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.detection import Era
-from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry
-from rmq_formats.release import PUBLISHED, Release, Rules, rules_of
-
-GIVEN, DETECTED, ASSUMED = "given", "detected", "assumed"
-Value = TypeVar("Value")
-
-
-class UndecidedError(ValueError):
-    """Something that changes bytes is not known and must be given."""
-
-
-@dataclass(frozen=True, slots=True)
-class Known(Generic[Value]):
-    """A value, and where it is from."""
-
-    value: Value
-    origin: str
-    evidence: str
+from rmq_formats.release import PUBLISHED
 
 
 class Wanted(NamedTuple):
@@ -51,7 +35,7 @@ class Settings(NamedTuple):
     """What index files are built by."""
 
     geometry: Known[Geometry]
-    rules: Known[Rules]
+    rules: Known[Writers]
     zone: Known[tzinfo]
     empty_index_count: int
 
@@ -63,31 +47,31 @@ class Settings(NamedTuple):
                 "hash_slots": geometry.value.hash_slots,
                 "index_num": geometry.value.index_num,
                 "origin": geometry.origin,
-                "evidence": geometry.evidence,
+                "evidence": geometry.reason,
             },
             "rules": {
-                "releases": [{"from_offset": since, "release": str(release)} for since, release in rules.value],
+                "releases": [{"from_offset": since, "release": str(release)} for since, release in rules.value.rules],
                 "origin": rules.origin,
-                "evidence": rules.evidence,
+                "evidence": rules.reason,
             },
-            "time_zone": {"zone": str(zone.value), "origin": zone.origin, "evidence": zone.evidence},
+            "time_zone": {"zone": str(zone.value), "origin": zone.origin, "evidence": zone.reason},
         }
 
     def lines(self) -> Iterator[str]:
         """Yield what people read."""
-        yield f"  {self.geometry.value}: {self.geometry.origin}, {self.geometry.evidence}"
-        yield f"  rules {self.rules.origin}: {self.rules.evidence}"
-        yield f"  names in {self.zone.value}: {self.zone.origin}, {self.zone.evidence}"
+        yield f"  {self.geometry.value}: {self.geometry.origin}, {self.geometry.reason}"
+        yield f"  rules of RocketMQ {self.rules.value}, {self.rules.how}"
+        yield f"  names in {self.zone.value}: {self.zone.origin}, {self.zone.reason}"
 
 
 def settle(store: Store, files: Sequence[RealFile], wanted: Wanted) -> Settings:
     """Find out everything that is needed; `UndecidedError` for what cannot be found out."""
     geometry = settle_geometry(store, files, wanted)
     sound = [file for file in files if file.size == geometry.value.file_size]
-    eras = eras_of_log(store) if wanted.release is None else ()
+    eras = eras_of(store) if wanted.release is None else ()
     rules = settle_rules(store, sound, geometry.value, wanted, eras)
     # An era of index files is named by its first release; those that the log allows are nearer to the truth.
-    newest = eras[-1].lowest if rules.origin == DETECTED and eras else rules.value[-1][1]
+    newest = eras[-1].lowest if rules.origin == DETECTED and eras else rules.value.newest
     return Settings(geometry, rules, settle_zone(sound, wanted), newest.empty_index_count)
 
 
@@ -96,7 +80,7 @@ def settle_geometry(store: Store, files: Sequence[RealFile], wanted: Wanted) -> 
     slots = wanted.hash_slots or wanted.conf.hash_slots
     entries = wanted.index_num or wanted.conf.index_num
     if slots and entries:
-        return Known(Geometry(slots, entries), GIVEN, "given")
+        return Known(Geometry(slots, entries), GIVEN, GIVEN)
     told = geometry_of_index(store, slots, entries)
     if told is not None:
         shown = f"{told.files} index files of {told.geometry.file_size} bytes"
@@ -112,45 +96,28 @@ def settle_geometry(store: Store, files: Sequence[RealFile], wanted: Wanted) -> 
 
 def settle_rules(
     store: Store, files: Sequence[RealFile], geometry: Geometry, wanted: Wanted, eras: Sequence[Era]
-) -> Known[Rules]:
+) -> Known[Writers]:
     """Return whose rules the files follow: given, told by the files, else by the log's marks."""
     if wanted.release is not None:
-        return Known(parse_rules(wanted.release), GIVEN, "given")
+        return known_writers(store, wanted.release, SWITCHES)
     candidates = sorted({release for era in eras for release in era.candidates}, key=lambda release: release.version)
     told = rules_of_files(store, files, geometry, candidates or PUBLISHED)
     if told is not None:
-        return Known(told.rules, DETECTED, told.evidence)
+        return told
     undecided = sorted({switch for era in eras for switch in era.undecided(SWITCHES)})
     if undecided:
         raise UndecidedError(
             "the store does not tell which release wrote it, and index files depend on it "
             f"({', '.join(undecided)}): give --release"
         )
-    reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
-    rules = [(era.first_offset if number else 0, era.highest) for number, era in enumerate(eras)]
-    return Known(rules_of(*rules), DETECTED, reasons)
+    return writers_of(eras, SWITCHES)
 
 
 def settle_zone(files: Sequence[RealFile], wanted: Wanted) -> Known[tzinfo]:
     """Return the broker's time zone, by which files are named."""
     if wanted.zone is not None:
-        return Known(wanted.zone, GIVEN, "given")
+        return Known(wanted.zone, GIVEN, GIVEN)
     told = detect_zone((file.name, file.header.begin_timestamp) for file in files)
     if told is not None:
         return Known(told, DETECTED, "names of index files beside their first store times")
     return Known(UTC, ASSUMED, "there is no index file that would tell; names only have to sort right")
-
-
-def parse_rules(text: str) -> Rules:
-    """Read `5.3.3`, or `5.3.3,5.4.0@11232` for a store that a newer release continued from an offset on."""
-    rules: list[tuple[int, Release]] = []
-    for part in text.split(","):
-        name, _, offset = part.partition("@")
-        try:
-            rules.append((int(offset) if offset else 0, Release.of(name)))
-        except (ValueError, FormatError) as error:
-            raise UndecidedError(f"--release {text}: {part.strip()!r} is no RELEASE[@OFFSET]") from error
-    try:
-        return rules_of(*rules)
-    except FormatError as error:
-        raise UndecidedError(f"--release {text}: offsets must ascend") from error

@@ -34,7 +34,7 @@ def start(run: Run, state: State | None) -> "StartedQueues":
     """Look at the queues before the log: what is in them now, the log has by the time it is read."""
     if state is not None and run.back_to is not None:
         state = cut_back(state, run.back_to)
-    rules = queue_rules(run.store, run.releases, run.wanted.conf)
+    rules = queue_rules(run.store, run.writers.rules, run.wanted.conf)
     takes = run.selection.takes_or_all
     taken_to = int(state["dispatched"]) if state else 0
     seen = look(run.workers, run.store, _watermarks(state), taken_to, takes)

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from jobs.products.index.eras import eras_of_log
-from jobs.products.index.settings import ASSUMED, DETECTED, GIVEN, Known, parse_rules
+from jobs.store.known import Known
 from jobs.store.queue_files import file_sizes, plain_file_size
+from jobs.store.release import Writers, known_writers
 from jobs.store.rocksdb_topics import rocksdb_topics
 from jobs.store.store import Store, StoredFile
 from rmq_formats.broker_conf import BrokerConf
@@ -13,7 +13,7 @@ from rmq_formats.config_json import decode_config
 from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, file_size_of
 from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueKind, QueueRules
 from rmq_formats.errors import FormatError
-from rmq_formats.release import Rules, rules_of
+from rmq_formats.release import Rules
 from rmq_formats.store import FileKind
 
 _SWITCHES = (
@@ -33,7 +33,7 @@ _QUEUE_TYPES = ("+queue.type", "queue.type")  # with the sign while a change is 
 class QueueSettings(NamedTuple):
     """What queues are built by."""
 
-    releases: Known[Rules]
+    releases: Known[Writers]
     rules: QueueRules
     file_sizes: Mapping[QueueKind, int]
     ext_file_size: int | None  # None: no ConsumeQueueExt
@@ -41,12 +41,12 @@ class QueueSettings(NamedTuple):
     @property
     def release(self) -> str:
         """Who wrote the store, in words."""
-        return ", then ".join(str(release) for _, release in self.releases.value)
+        return str(self.releases.value)
 
     @property
     def release_origin(self) -> str:
         """How that is known."""
-        return f"{self.releases.origin}: {self.releases.evidence}"
+        return self.releases.how
 
     def describe(self) -> dict[str, object]:
         """Return the form that scripts read."""
@@ -69,7 +69,7 @@ def settle_queues(
     extension = sizes.get(FileKind.CONSUME_QUEUE_EXT)
     return QueueSettings(
         releases,
-        queue_rules(store, releases.value, conf),
+        queue_rules(store, releases.value.rules, conf),
         {QueueKind.PLAIN: plain, QueueKind.BATCH: batch},
         extension or (_DEFAULT_EXT_FILE_SIZE if conf.enable_consume_queue_ext else None),
     )
@@ -99,19 +99,13 @@ def queue_rules(store: Store, releases: Rules, conf: BrokerConf) -> QueueRules:
     return QueueRules(releases, conf.delay_level or DEFAULT_DELAY_LEVELS, frozenset(_batch_topics(store)))
 
 
-def known_releases(store: Store, release: str | None) -> Known[Rules]:
+def known_releases(store: Store, release: str | None) -> Known[Writers]:
     """
     Return who wrote the store: as given, else the newest releases that its marks allow.
 
     What releases differ in changes a healthy log's queues only where properties are odd, so nothing has to be given.
     """
-    if release is not None:
-        return Known(parse_rules(release), GIVEN, "given")
-    eras = eras_of_log(store)
-    rules = rules_of(*((era.first_offset if number else 0, era.highest) for number, era in enumerate(eras)))
-    reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
-    undecided = any(era.undecided(_SWITCHES) for era in eras)
-    return Known(rules, ASSUMED if undecided else DETECTED, reasons or "no mark tells")
+    return known_writers(store, release, _SWITCHES)
 
 
 def _batch_topics(store: Store) -> Iterator[str]:

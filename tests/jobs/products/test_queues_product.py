@@ -93,7 +93,7 @@ def at_moment(whole: Path, target: Path, moment: Moment) -> Path:
 def truth(root: Path, name: str = "b551-base") -> Counter[tuple[Any, ...]]:
     """Return the rows of a healthy store, by the scalar layer."""
     store = list_store(str(root))
-    rules = queue_rules(store, known_releases(store, release_of(name)).value, BrokerConf())
+    rules = queue_rules(store, known_releases(store, release_of(name)).value.rules, BrokerConf())
     rows: Counter[tuple[Any, ...]] = Counter()
     for record, _ in records_of(segments_of(root)):
         parser = rules.release_at(record.physical_offset).property_parser

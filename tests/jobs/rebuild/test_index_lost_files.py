@@ -11,11 +11,13 @@ import pytest
 from jobs.products.index.file_builder import RealFile, make
 from jobs.products.index.key_row import KeyRow, Place, collect_keys
 from jobs.products.index.placement import HISTORY, RESTART, Anchor, Kind, Planned, RowShape, plan_all, plan_lost
-from jobs.products.index.settings import Known, Settings, parse_rules
+from jobs.products.index.settings import Settings
 from jobs.products.index.survivors import Placing, asked_offsets, real_files
 from jobs.rebuild.index import ToBuild, lost_files
 from jobs.storage.scratch import scratch_beside
+from jobs.store.known import Known
 from jobs.store.ranges import plan_ranges
+from jobs.store.release import Writers, given_rules
 from jobs.store.retention import ListedLog
 from jobs.store.store import Store, list_store
 from jobs.store.workers import OneByOne
@@ -46,7 +48,7 @@ def settings_of(name: str) -> Settings:
     rules = RULES.get(name, release_of(name))
     return Settings(
         Known(TINY, "given", ""),
-        Known(parse_rules(rules), "given", ""),
+        Known(Writers(given_rules(rules), rules), "given", ""),
         Known(UTC, "given", ""),
         Release.of(release_of(name)).empty_index_count,
     )
@@ -63,7 +65,7 @@ class Opened:
         self.bytes = {file.name: Path(file.location).read_bytes() for file in self.files}
         self._context = scratch_beside(str(scratch_at), {})
         ranges = plan_ranges(self.store, range_size=1 << 62)
-        rules = self.settings.rules.value
+        rules = self.settings.rules.value.rules
         scratch = self._context.__enter__()
         self.row: KeyRow = collect_keys(
             OneByOne(), ListedLog(self.store, ranges), rules, scratch, asked_offsets(self.files)

@@ -14,10 +14,11 @@ import pytest
 
 from jobs.console.exit_codes import ExitCode
 from jobs.products.index.file_builder import BuiltFile, check_built
-from jobs.products.index.settings import UndecidedError, Wanted
+from jobs.products.index.settings import Wanted
 from jobs.rebuild.index import Request, Result, is_unused, rebuild
 from jobs.report.of_rebuild_index import report_of
 from jobs.store.chain import Outcome, Task
+from jobs.store.known import UndecidedError
 from jobs.store.ranges import Range
 from jobs.store.store import Segment
 from jobs.store.workers import OneByOne

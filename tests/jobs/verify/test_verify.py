@@ -11,7 +11,8 @@ import pytest
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity
-from jobs.products.index.settings import UndecidedError, Wanted
+from jobs.products.index.settings import Wanted
+from jobs.store.known import UndecidedError
 from jobs.store.workers import OneByOne
 from jobs.verify.run import Request, Verdict, verify
 from jobs.verify.text import verdict_lines

@@ -31,7 +31,7 @@ T1 = "consumequeue/T1/0"  # 26 units in three files
 def verified(root: Path, name: str = "b551-base", range_size: int = 1 << 30) -> PartReport:
     """Verify the queues of a store that the release of *name* wrote."""
     store = list_store(str(root), commitlog=[str(path) for path in sorted(root.glob("commitlog-*"))])
-    rules = queue_rules(store, known_releases(store, release_of(name)).value, BrokerConf())
+    rules = queue_rules(store, known_releases(store, release_of(name)).value.rules, BrokerConf())
     return verify_queues(OneByOne(), store, rules, range_size)
 
 

@@ -57,7 +57,7 @@ def test_whatever_a_queue_holds_is_told_and_never_fails(
     ):
         damage(data, path)
     store = list_store(str(root))
-    rules = queue_rules(store, known_releases(store, None).value, BrokerConf())
+    rules = queue_rules(store, known_releases(store, None).value.rules, BrokerConf())
     report = verify_queues(OneByOne(), store, rules)
     joined = join(OneByOne(), store, rules, range_size=4096)
 
@@ -84,7 +84,7 @@ def test_whatever_a_log_holds_is_told_and_never_fails(
         content[at] ^= data.draw(st.integers(1, 255))
     path.write_bytes(bytes(content))
     store = list_store(str(root))
-    rules = queue_rules(store, known_releases(store, "5.3.3").value, BrokerConf())
+    rules = queue_rules(store, known_releases(store, "5.3.3").value.rules, BrokerConf())
 
     report = verify_queues(OneByOne(), store, rules)
 

@@ -20,7 +20,9 @@ _QUEUES = "queues of RocksDBConsumeQueueStore"
 def verified(root: Path) -> PartReport:
     """Verify the queues of a store of a 5.x broker."""
     store = list_store(str(root))
-    return verify_queues(OneByOne(), store, queue_rules(store, known_releases(store, "5.5.1").value, BrokerConf()))
+    return verify_queues(
+        OneByOne(), store, queue_rules(store, known_releases(store, "5.5.1").value.rules, BrokerConf())
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,261 @@
+"""
+Which release wrote a store, as its user says or as its own bytes show: the one detector that every verb asks.
+
+It looks at the names of files, at checkpoint and abort, and at the first records of some segments, uncompiled: whoever
+answers in a fraction of a second asks it, too. A verb that has seen more adds its marks (`Marks`). What only index
+files show, whoever compares them with the log finds out (`jobs.products.index.eras`).
+
+Few stores show one release: they show a range, and that is what is said. Where releases of the range differ in
+something that matters, the newest one is assumed, and called an assumption.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import NamedTuple
+
+from jobs.storage.model import Reader
+from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known, UndecidedError
+from jobs.store.store import Segment, Store, StoredFile
+from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.layout import BLANK
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.commitlog.segment import SegmentBytes
+from rmq_formats.detection import (
+    Era,
+    Mark,
+    abort_mark,
+    checkpoint_mark,
+    detect_eras,
+    file_marks,
+    record_marks,
+    tag_entry_mark,
+)
+from rmq_formats.errors import FormatError
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.keys import tag_text
+from rmq_formats.indexfile.lookup import IndexReader
+from rmq_formats.properties import TAGS, PropertyParser, parse_properties
+from rmq_formats.release import NEWEST, OLDEST, PUBLISHED, Release, Rules, rules_of
+from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
+
+_BLOCK = 1 << 18  # read at once of a segment
+_DAMAGE_SKIPPED = 4 << 20  # at most, before the next record of a segment is not looked for any more
+_ABORT_READ = 64
+_TAGS_LOOKED_UP = 3
+_PREVIEWS = frozenset({"5.0.0-PREVIEW", "5.0.0-ALPHA", "5.0.0-BETA"})
+
+
+class Effort(NamedTuple):
+    """How much of a log is looked at."""
+
+    segments: int  # evenly over the log, the last two among them
+    records: int  # at the beginning of each
+
+
+QUICK = Effort(1, 200)
+THOROUGH = Effort(16, 2000)
+
+
+class Writers(NamedTuple):
+    """Which releases wrote a store."""
+
+    rules: Rules  # whose rules are followed, from which offset on
+    text: str  # the same for people: a range where no mark tells one release from another
+
+    def __str__(self) -> str:
+        """Name them."""
+        return self.text
+
+    @property
+    def newest(self) -> Release:
+        """The release whose rules the end of the log follows."""
+        return self.rules[-1].release
+
+
+class Marks:
+    """Keeps the marks that say something new: one for each change of a switch."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._marks: list[Mark] = []
+        self._last: dict[str, tuple[object, ...]] = {}
+
+    def add(self, mark: Mark | None) -> None:
+        """Keep *mark* if it is news."""
+        if mark is not None and self._last.get(mark.switch) != mark.values:
+            self._last[mark.switch] = mark.values
+            self._marks.append(mark)
+
+    def see(self, record: MessageRecord) -> None:
+        """Note what a record gives away."""
+        for mark in record_marks(record):
+            self.add(mark)
+
+    def eras(self) -> tuple[Era, ...]:
+        """Return who wrote the store."""
+        return detect_eras(self._marks)
+
+
+def given_release(text: str) -> Release:
+    """Return the release that a user names; `UndecidedError` when RocketMQ never had it."""
+    try:
+        release = Release.of(text.strip())
+    except FormatError as error:
+        raise UndecidedError(f"{text.strip()!r} is no release, such as {NEWEST}") from error
+    if str(release) not in _PREVIEWS and release not in PUBLISHED:
+        raise UndecidedError(
+            f"RocketMQ {release} is not known here: releases from {OLDEST} to {NEWEST} are; "
+            "for a build of your own give the release that it was made from"
+        )
+    return release
+
+
+def given_rules(text: str) -> Rules:
+    """Read `5.3.3`, or `5.3.3,5.4.0@11232` for a store that a newer release continued from an offset on."""
+    rules: list[tuple[int, Release]] = []
+    for part in text.split(","):
+        name, _, offset = part.partition("@")
+        if offset and not offset.strip().isdecimal():
+            raise UndecidedError(f"{part.strip()!r} is no RELEASE[@OFFSET]")
+        rules.append((int(offset or 0), given_release(name)))
+    try:
+        return rules_of(*rules)
+    except FormatError as error:
+        raise UndecidedError(f"{text}: offsets must ascend") from error
+
+
+def known_writers(
+    store: Store,
+    given: str | None,
+    matter: Sequence[str],
+    effort: Effort = THOROUGH,
+    index: Iterable[IndexReader] = (),
+) -> Known[Writers]:
+    """
+    Return who wrote a store: as given, else the newest releases that its marks allow.
+
+    *matter* names the switches that the answer is for: where the releases that are possible differ in one of them, the
+    answer is an assumption.
+    """
+    if given is not None:
+        rules = given_rules(given)
+        return Known(Writers(rules, _in_words((str(rule.release), rule.since) for rule in rules)), GIVEN, GIVEN)
+    return writers_of(eras_of(store, effort, index), matter)
+
+
+def writers_of(eras: Sequence[Era], matter: Sequence[str]) -> Known[Writers]:
+    """Return whose rules are followed in a store of these eras: those of the newest release of each."""
+    rules = rules_of(*((since_of(eras, number), era.highest) for number, era in enumerate(eras)))
+    text = _in_words((span_of(era), since_of(eras, number)) for number, era in enumerate(eras))
+    reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
+    undecided = any(era.undecided(matter) for era in eras)
+    return Known(Writers(rules, text), ASSUMED if undecided else DETECTED, reasons or "nothing in the store tells")
+
+
+def since_of(eras: Sequence[Era], number: int) -> int:
+    """Return from which offset on an era's rules hold: the first one's hold from the beginning."""
+    return eras[number].first_offset if number else 0
+
+
+def span_of(era: Era) -> str:
+    """Name the releases that an era is of."""
+    return str(era.lowest) if len(era.candidates) == 1 else f"{era.lowest} to {era.highest}"
+
+
+def _in_words(named: Iterable[tuple[str, int]]) -> str:
+    return ", then ".join(f"{name} from offset {since}" if since else name for name, since in named)
+
+
+def eras_of(store: Store, effort: Effort = THOROUGH, index: Iterable[IndexReader] = ()) -> tuple[Era, ...]:
+    """Return who wrote a store, by the marks in its files and records; *index* are index files to look tags up in."""
+    marks = Marks()
+    for found in marks_of_files(store):
+        marks.add(found)
+    readers, tags_left = list(index), _TAGS_LOOKED_UP
+    for record in _sampled_records(store, effort):
+        marks.see(record)
+        if tags_left and readers:
+            mark = _tag_mark(readers, record)
+            tags_left -= mark is not None
+            marks.add(mark)
+    return marks.eras()
+
+
+def marks_of_files(store: Store) -> Iterator[Mark]:
+    """Yield what names of files, checkpoint and abort give away; one that cannot be read gives nothing away."""
+    yield from file_marks(file.about for file in (*store.other_files, *store.queue_files))
+    for file in store.other_files:
+        mark: Mark | None = None
+        with suppress(FormatError, OSError):
+            if file.about.kind is FileKind.CHECKPOINT and file.size >= CHECKPOINT.size:
+                mark = checkpoint_mark(decode_checkpoint(_beginning(store, file, CHECKPOINT.size)))
+            elif file.about.kind is FileKind.ABORT:
+                mark = abort_mark(_beginning(store, file, _ABORT_READ))
+        if mark:
+            yield mark
+
+
+def _beginning(store: Store, file: StoredFile, size: int) -> bytes:
+    with store.open(file) as reader:
+        return bytes(reader.read(0, size))
+
+
+def _sampled_records(store: Store, effort: Effort) -> Iterator[MessageRecord]:
+    """Yield the first records of some segments; of one that cannot be read, none."""
+    segments = store.segments
+    step = -(-len(segments) // effort.segments) or 1
+    for segment in sorted({*segments[::step], *segments[-2:]}, key=lambda segment: segment.base_offset):
+        with suppress(OSError):
+            yield from islice(_records(store, segment), effort.records)
+
+
+def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
+    with store.open(segment) as reader:
+        read = _Blocks(reader).read
+        framing = framing_of(read, segment.readable, segment.base_offset)
+        log = SegmentBytes(read, segment.readable, segment.base_offset, framing)
+        position: int | None = 0
+        while position is not None and position < log.size:
+            try:
+                record = log.record_at(position)
+            except FormatError:
+                if not any(read(position, BLANK.size)):
+                    return  # not written yet
+                near = log._replace(size=min(log.size, position + _DAMAGE_SKIPPED))
+                position = near.find_record(position + 1, None)
+            else:
+                yield record
+                position = record.end_offset - segment.base_offset
+
+
+class _Blocks:
+    """Reads a file in blocks, from front to back: records are small."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._start = 0
+        self._block = b""
+
+    def read(self, position: int, length: int) -> bytes:
+        at = position - self._start
+        if not 0 <= at <= at + length <= len(self._block):
+            self._block = bytes(self._reader.read(position, max(length, _BLOCK)))
+            self._start, at = position, 0
+        return self._block[at : at + length]
+
+
+def _tag_mark(readers: Sequence[IndexReader], record: MessageRecord) -> Mark | None:
+    """Look a record's tags up in the index file that covers it."""
+    tags = parse_properties(record.properties_raw, PropertyParser.SCAN).get(TAGS)
+    if not tags:
+        return None
+    text = tag_text(record.topic, tags)
+    with suppress(FormatError, OSError):
+        for file in readers:
+            header = file.header
+            if header.begin_physical_offset < record.physical_offset < header.end_physical_offset:
+                hits = file.hits(text, -(1 << 63), (1 << 63) - 1)
+                found = any(hop.entry.physical_offset == record.physical_offset for hop in hits)
+                return tag_entry_mark(record, {index_key_hash(text)} if found else set())
+    return None

@@ -1,0 +1,110 @@
+"""The one release detector: what is given, what is detected, what is assumed."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.store.known import ASSUMED, DETECTED, GIVEN, UndecidedError
+from jobs.store.release import QUICK, THOROUGH, Effort, eras_of, given_rules, known_writers, writers_of
+from jobs.store.store import list_store
+from rmq_formats.release import Release
+from rmq_formats.store import name_of_offset
+from tests.golden import GOLDEN, release_of
+from tests.support.commands import Run, copy_of, runner
+
+Golden = Callable[[str], Path]
+WRONG = ("--release", "9.9.9")
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run one command line."""
+    return runner(capfd)
+
+
+@pytest.mark.parametrize("name", [name for name in GOLDEN if name[0] == "b"])
+@pytest.mark.parametrize("effort", [QUICK, THOROUGH], ids=["quick", "thorough"])
+def test_a_few_looks_never_rule_out_the_release_that_wrote_a_store(name: str, effort: Effort, golden: Golden) -> None:
+    """Every golden store has one writer, and it is possible."""
+    root = golden(name)
+    store = list_store(str(root), commitlog=[str(path) for path in sorted(root.glob("commitlog-*"))])
+
+    (era,) = eras_of(store, effort)
+
+    assert Release.of(release_of(name)) in era.candidates
+
+
+def test_a_release_that_is_known_as_a_range_is_said_as_one(golden: Golden) -> None:
+    """The rules are those of the newest, and it is called an assumption where that matters."""
+    store = list_store(str(golden("b533-base")))
+
+    decided, undecided = (known_writers(store, None, matter) for matter in (("property_parser",), ("prints_put_tps",)))
+
+    assert "5.2.0 to 5.3.3" == str(decided.value) == str(undecided.value)
+    assert (DETECTED, ASSUMED) == (decided.origin, undecided.origin)
+    assert Release.of("5.3.3") == decided.value.newest
+
+
+def test_what_is_given_is_said_as_it_is_given(golden: Golden) -> None:
+    """Also two releases, the second from an offset on."""
+    known = known_writers(list_store(str(golden("b533-base"))), "5.3.3,5.4.0@11232", ())
+
+    assert (GIVEN, "5.3.3, then 5.4.0 from offset 11232") == (known.how, str(known.value))
+
+
+def test_records_after_damage_at_the_beginning_of_a_segment_still_tell(golden: Golden, tmp_path: Path) -> None:
+    """One record is lost, not the segment."""
+    root = copy_of(golden("b551-base"), tmp_path)
+    before = eras_of(list_store(str(root)))
+    for path in (root / "commitlog").iterdir():
+        with path.open("r+b") as file:
+            file.write(b"\1" * 100)
+
+    after = eras_of(list_store(str(root)))
+
+    assert [era.candidates for era in before] == [era.candidates for era in after]
+
+
+def test_the_hole_at_the_end_of_a_segment_is_not_searched(golden: Golden, tmp_path: Path) -> None:
+    """A preallocated file of a terabyte has no records to look at."""
+    root = copy_of(golden("b551-base"), tmp_path)
+    with (root / "commitlog" / name_of_offset(1 << 30)).open("wb") as file:
+        file.truncate(10**12)
+
+    assert "5.5.0 to 5.5.1" == str(writers_of(eras_of(list_store(str(root))), ()).value)
+
+
+@pytest.mark.parametrize("text", ["9.9.9", "5.3.9", "4.10.0", "new", "5.3.3@x", "5.3.3@²", "5.4.0@10,5.3.3@5", ""])
+def test_a_release_that_never_was_is_refused(text: str) -> None:
+    """Also where another one before it is right."""
+    with pytest.raises(UndecidedError):
+        given_rules(text)
+    with pytest.raises(UndecidedError):
+        given_rules(f"5.3.3,{text}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("ingest", "STORE", "--lake", "LAKE", *WRONG),
+        ("verify", "STORE", *WRONG),
+        ("rebuild-index", "STORE", "--out", "LAKE", *WRONG),
+        ("rebuild-consumequeue", "STORE", "--out", "LAKE", *WRONG),
+        ("export", "--store", "STORE", "--out", "LAKE", *WRONG),
+        ("query", "by-key", "-t", "T1", "-k", "k1", "--store", "STORE", *WRONG),
+        ("mqadmin", *WRONG, "--store", "STORE", "topicStatus", "-t", "T1"),
+    ],
+)
+def test_every_verb_refuses_a_release_that_never_was(
+    line: tuple[str, ...], run: Run, golden: Golden, tmp_path: Path
+) -> None:
+    """Before anything is started."""
+    places = {"STORE": str(golden("b533-base")), "LAKE": str(tmp_path / "out")}
+
+    outcome = run(*(places.get(word, word) for word in line))
+
+    assert ExitCode.USAGE == outcome.code
+    assert "9.9.9 is not known here" in outcome.err
+    assert not (tmp_path / "out").exists()
