@@ -16,7 +16,7 @@ def decode_config(raw: bytes) -> dict[str, Any]:
     quoted = _NUMBER_AS_NAME.sub(lambda found: f'{found[1]}"{found[2]}"' if found[2] else found[0], text)
     try:
         values = json.loads(quoted)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError, too
         reason = f"no JSON: {error}"
         raise CorruptData(reason) from error
     if not isinstance(values, dict):

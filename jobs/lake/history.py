@@ -129,8 +129,11 @@ def _groups(store: Store, start: int, end: int) -> Iterator[_Group]:
     for range_ in plan_ranges(store, start, _WHOLE_SEGMENT):
         if range_.start_offset >= end:
             return
-        with range_.open() as file:
-            header_size = framing_of(file.read, range_.segment_size, range_.base_offset).header_size
+        try:
+            with range_.open() as file:
+                header_size = framing_of(file.read, range_.segment_size, range_.base_offset).header_size
+        except FileNotFoundError:
+            continue  # retention has deleted it meanwhile
         with closing(RangeReader(range_).pieces()) as pieces:
             for item in pieces:
                 if isinstance(item, Piece):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from jobs.query.mqadmin.text import OffsetRange
 
-MAPPING_FILE = "config/topicQueueMapping.json"
+MAPPING_FILE = "topicQueueMapping.json"
 LOGICAL_BROKER = "__syslo__global__"  # what clients call the broker of such queues
 
 

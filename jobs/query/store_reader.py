@@ -12,18 +12,17 @@ from typing import Any, Self
 
 from jobs.query.static_topics import MAPPING_FILE, StaticQueue, static_queues
 from jobs.storage.model import Reader
+from jobs.store.config_files import TOPIC_TABLE, TOPICS_FILE, read_config
 from jobs.store.epochs import Leftovers, read_epochs
 from jobs.store.features import features_of
 from jobs.store.index_files import geometry_of_index
 from jobs.store.queue_files import StoredQueue, queues_of_files, stored_queues
 from jobs.store.record_places import record_places
-from jobs.store.rocksdb_topics import rocksdb_topics
-from jobs.store.store import Segment, Store, StoredFile
+from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import Framing, SegmentBytes
-from rmq_formats.config_json import decode_config
 from rmq_formats.epochs import Epoch
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import Geometry
@@ -31,7 +30,6 @@ from rmq_formats.indexfile.lookup import IndexReader
 
 _OPEN_FILES = 64  # more are closed again, all at once
 _SMALL_READ = 4096  # most records are read with one call
-_LARGEST_CONFIG = 64 << 20
 
 
 class StoreReader:
@@ -233,30 +231,16 @@ class StoreReader:
     @cached_property
     def topic_config(self) -> Mapping[str, Mapping[str, Any]]:
         """What the broker's `config/topics.json`, or RocksDB, says of each topic; empty where neither can be read."""
-        table = self._config("config/topics.json").get("topicConfigTable") or rocksdb_topics(self.store)
+        table = (read_config(self.store, TOPICS_FILE) or {}).get(TOPIC_TABLE)
         known = table if isinstance(table, Mapping) else {}
         return {name: about for name, about in known.items() if isinstance(about, Mapping)}
 
     def static_queues(self, topic: str) -> list[StaticQueue]:
         """Return the queues of a static topic; none of any other."""
-        return static_queues(self._config(MAPPING_FILE), topic)
-
-    def _config(self, path: str) -> Mapping[str, Any]:
-        """Return what a configuration file of the broker says; empty where it is missing or unreadable."""
-        file = next((file for file in self.store.other_files if file.about.path == path), None)
-        if file is None or file.size > _LARGEST_CONFIG:
-            return {}
-        try:
-            return decode_config(bytes(self.file(file.location).read(0, file.size)))
-        except FormatError:
-            return {}
+        return static_queues(read_config(self.store, MAPPING_FILE) or {}, topic)
 
 
 _PHYSICAL_OFFSET = [field.name for field in HEAD.fields].index("physical_offset")
-
-
-def _base_offset(file: StoredFile) -> int:
-    return file.about.base_offset or 0
 
 
 def _reading(store: StoreReader, location: str) -> Any:  # noqa: ANN401 - read(position, length)

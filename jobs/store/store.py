@@ -4,6 +4,7 @@ What lies in a store, by name: segments in the order of the log, queue files, in
 We list ourselves: Spark's listing drops legal topics such as `_a` and `.x`, and takes `[` in a path for a pattern.
 """
 
+import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -20,6 +21,7 @@ from rmq_formats.errors import NotAStore
 from rmq_formats.store import FileKind, StoreFile, classify, offset_of_name
 
 _LOG_KINDS = frozenset({FileKind.COMMITLOG, FileKind.DLEDGER_LOG})
+_LARGEST_CONF = 1 << 20
 _QUEUE_KINDS = frozenset({FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE, FileKind.CONSUME_QUEUE_EXT})
 
 
@@ -134,7 +136,13 @@ def with_queues_of_now(store: Store) -> Store:
 
 def read_broker_conf(path: str | os.PathLike[str] | None) -> BrokerConf:
     """Return what a broker's configuration file says; nothing when there is none."""
-    return parse_broker_conf(Path(path).read_bytes()) if path is not None else BrokerConf()
+    if path is None:
+        return BrokerConf()
+    with Path(path).open("rb") as file:
+        raw = file.read(_LARGEST_CONF + 1)
+    if len(raw) > _LARGEST_CONF:
+        raise OSError(errno.EFBIG, f"larger than {_LARGEST_CONF} bytes: no broker's configuration", str(path))
+    return parse_broker_conf(raw)
 
 
 def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequence[str]:

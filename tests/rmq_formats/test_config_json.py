@@ -22,7 +22,9 @@ def test_what_looks_like_such_a_name_inside_a_text_stays() -> None:
     assert decode_config(rb'{"a":"{1:2,3:\"{4:5}"}') == {"a": '{1:2,3:"{4:5}'}
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b"\xff\xfe", b'"' + b"[" * 100_000])
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[1]", b"\xff\xfe", b'"' + b"[" * 100_000, b'{"a":' + b"9" * 5000 + b"}", b"[" * 100_000]
+)
 def test_what_is_no_object_is_refused(raw: bytes) -> None:
     """With an error of ours."""
     with pytest.raises(CorruptData):

@@ -3,16 +3,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from jobs.store.config_files import read_config
 from jobs.store.known import Known
 from jobs.store.queue_files import file_sizes, plain_file_size
 from jobs.store.release import Writers, known_writers
-from jobs.store.rocksdb_topics import rocksdb_topics
-from jobs.store.store import Store, StoredFile
+from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.config_json import decode_config
 from rmq_formats.consumequeue.layout import DEFAULT_BATCH_FILE_SIZE, file_size_of
 from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueKind, QueueRules
-from rmq_formats.errors import FormatError
 from rmq_formats.release import Rules
 from rmq_formats.store import FileKind
 
@@ -23,9 +21,6 @@ _SWITCHES = (
     "multi_dispatch",
     "multi_dispatch_excludes_topics",
 )
-TOPICS_FILE = "topics.json"
-TOPIC_TABLE = "topicConfigTable"
-_LARGEST_CONFIG = 64 << 20
 _DEFAULT_EXT_FILE_SIZE = 48 << 20
 _QUEUE_TYPES = ("+queue.type", "queue.type")  # with the sign while a change is on its way
 
@@ -73,25 +68,6 @@ def settle_queues(
         {QueueKind.PLAIN: plain, QueueKind.BATCH: batch},
         extension or (_DEFAULT_EXT_FILE_SIZE if conf.enable_consume_queue_ext else None),
     )
-
-
-def read_config(store: Store, name: str) -> dict[str, Any] | None:
-    """Return what the store's `config/<name>` holds, or RocksDB in its place; None when there is neither."""
-    file = next((file for file in store.other_files if file.about.path == f"config/{name}"), None)
-    if file is None and name == TOPICS_FILE:
-        table = rocksdb_topics(store)
-        return {TOPIC_TABLE: dict(table)} if table else None
-    if file is None or file.size > _LARGEST_CONFIG:
-        return None
-    try:
-        return decode_config(_content(file, store))
-    except (FormatError, OSError):
-        return None
-
-
-def _content(file: StoredFile, store: Store) -> bytes:
-    with store.open(file) as reader:
-        return bytes(reader.read(0, reader.size))
 
 
 def queue_rules(store: Store, releases: Rules, conf: BrokerConf) -> QueueRules:

@@ -8,7 +8,7 @@ as long as their segments live, and no broker makes their units again. That is n
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from jobs.products.queues.settings import read_config
+from jobs.store.config_files import read_config
 from jobs.store.store import Store
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
 

@@ -14,7 +14,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.ingest import run as story
 from jobs.ingest.request import Request, Summary
 from jobs.ingest.run import ingest
-from jobs.lake import identity
+from jobs.lake import history, identity
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_stores
 from jobs.products.index.product import StartedIndex
@@ -177,6 +177,24 @@ def test_a_store_is_known_though_its_last_known_segment_goes_while_we_look(tmp_p
     assert second.exit_code is ExitCode.DAMAGE
     assert gaps_of(tmp_path / "lake")[0][0] == first.to_offset
     assert gaps_of(tmp_path / "lake")[-1][1] == 2 * SEGMENT_SIZE
+
+
+def test_a_segment_that_retention_deletes_while_the_history_is_checked_ends_no_run(tmp_path: Path) -> None:
+    """Where the last run ended with its segment, the next one looks whether other records follow: in a deleted file."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(60))
+    broker.seal()
+    first = run(broker.root)
+    broker.append(some_records(200, seed=2))
+    expired = broker.offset // SEGMENT_SIZE - 1
+    looked = preceded(history.first_difference, lambda: broker.expire(expired))
+
+    with patch.object(history, "first_difference", looked):
+        second = run(broker.root)
+
+    assert (first.to_offset, None) == (second.from_offset, second.superseded)
+    assert second.exit_code is ExitCode.DAMAGE
+    assert (second.gaps[0]["from"], second.gaps[-1]["to"]) == (first.to_offset, expired * SEGMENT_SIZE)
 
 
 def test_a_store_that_is_taken_away_is_no_gap(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_release_that_never_was_is_refused(text: str) -> None:
         ("rebuild-consumequeue", "STORE", "--out", "LAKE", *WRONG),
         ("export", "--store", "STORE", "--out", "LAKE", *WRONG),
         ("query", "by-key", "-t", "T1", "-k", "k1", "--store", "STORE", *WRONG),
-        ("mqadmin", *WRONG, "--store", "STORE", "topicStatus", "-t", "T1"),
+        ("query", "mqadmin", *WRONG, "--store", "STORE", "topicStatus", "-t", "T1"),
     ],
 )
 def test_every_verb_refuses_a_release_that_never_was(
