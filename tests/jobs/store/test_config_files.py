@@ -58,7 +58,7 @@ HOSTILE = [a_number_of_5000_digits, a_terabyte_of_nothing, a_tower_of_brackets]
 def test_a_table_of_topics_that_cannot_be_read_says_nothing(
     make: Callable[[Path], None], line: tuple[str, ...], root: Path, run: Run
 ) -> None:
-    """What the files of queues and log say is answered all the same."""
+    """What the files of queues and log say is answered all the same; `inspect` may call the table damaged."""
     without = run(*(str(root) if word == "STORE" else word for word in line))
 
     make(root / "config" / TOPICS)
@@ -66,7 +66,8 @@ def test_a_table_of_topics_that_cannot_be_read_says_nothing(
 
     assert read_config(list_store(str(root)), TOPICS) is None
     assert "Traceback" not in outcome.err
-    assert (ExitCode.CLEAN, ExitCode.CLEAN) == (without.code, outcome.code)
+    assert ExitCode.CLEAN == without.code
+    assert outcome.code in {ExitCode.CLEAN, *([ExitCode.DAMAGE] if line[0] == "inspect" else [])}
 
 
 def test_a_configuration_of_a_terabyte_is_refused(tmp_path: Path) -> None:
