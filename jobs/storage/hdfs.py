@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from getpass import getuser
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
+from socket import SHUT_RDWR, socket
+from threading import Event, Timer
+from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -21,7 +24,13 @@ from jobs.storage.model import FileInfo, Reader, Storage
 
 _PREFIX = "/webhdfs/v1"
 _PORT = 9870  # dfs.namenode.http-address
-_SECONDS = 60.0
+_SECONDS = 60.0  # for one answer of one node, the way to a data node and all bytes included
+_LARGEST_LISTING = 64 << 20  # bytes; a directory of 200,000 files
+_LARGEST_REFUSAL = 1 << 20
+_MOST_FILES = 5_000_000
+_DEEPEST = 32  # directories in directories
+_SHOWN = 200
+_OK, _TEMPORARY_REDIRECT, _UNAUTHORIZED = 200, 307, 401
 _MISSING, _FORBIDDEN = "FileNotFoundException", ("AccessControlException", "SecurityException")
 _STANDBY = ("StandbyException", "RetriableException")  # the second while a name node starts
 
@@ -88,6 +97,8 @@ class HdfsStorage(Storage):
             with suppress(FileNotFoundError):  # retention deletes while we look
                 for entry in _entries_of(self.name_nodes, join(location, prefix).rstrip("/")):
                     name = f"{prefix}{entry.name}"
+                    if name.count("/") > _DEEPEST or len(found) + len(pending) > _MOST_FILES:
+                        raise OSError(errno.ELOOP, "more files or directories than any store has", location)
                     if entry.is_directory:
                         pending.append(f"{name}/")
                     else:
@@ -111,18 +122,23 @@ class HdfsStorage(Storage):
 
 def _status_of(nodes: Sequence[str], location: str) -> _Entry:
     """Return what the name node says of a file or directory."""
-    return _told(_ask(nodes, location, "GETFILESTATUS"), location, lambda answer: _entry(answer["FileStatus"]))
+    answer = _ask(nodes, location, "GETFILESTATUS", _LARGEST_LISTING)
+    return _told(answer, location, lambda answer: _entry(answer["FileStatus"]))
 
 
 def _entries_of(nodes: Sequence[str], location: str) -> list[_Entry]:
     """Return what lies in a directory."""
-    answer = _ask(nodes, location, "LISTSTATUS")
-    return _told(answer, location, lambda answer: [_entry(entry) for entry in answer["FileStatuses"]["FileStatus"]])
+    answer = _ask(nodes, location, "LISTSTATUS", _LARGEST_LISTING)
+    entries = _told(answer, location, lambda answer: [_entry(entry) for entry in answer["FileStatuses"]["FileStatus"]])
+    for entry in entries:
+        if entry.name in {"", ".", ".."} or "/" in entry.name:
+            raise OSError(f"{location}: what answers is no name node: it names a file {entry.name[:_SHOWN]!r}")
+    return entries
 
 
 def _entry(entry: Mapping[str, Any]) -> _Entry:
     name, kind = entry.get("pathSuffix", ""), entry["type"]
-    return _Entry(name, kind == "DIRECTORY", int(entry["length"]), int(entry.get("modificationTime", 0)))
+    return _Entry(str(name), kind == "DIRECTORY", int(entry["length"]), int(entry.get("modificationTime", 0)))
 
 
 T = TypeVar("T")
@@ -132,13 +148,13 @@ def _told(data: bytes, location: str, take: Callable[[Any], T]) -> T:
     """Return what *take* finds in an answer; whatever listens there may be no name node."""
     try:
         return take(json.loads(data))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise OSError(f"{location}: what answers is no name node: {error!r}") from error
 
 
 def _read(nodes: Sequence[str], location: str, position: int, length: int) -> bytes:
     """Return bytes of a file that has them."""
-    data = _ask(nodes, location, "OPEN", offset=position, length=length)
+    data = _ask(nodes, location, "OPEN", length, offset=position, length=length)
     if len(data) != length:
         raise OSError(f"{location}: ends at {position + len(data)} now: it was cut while it was being read")
     return data
@@ -147,14 +163,14 @@ def _read(nodes: Sequence[str], location: str, position: int, length: int) -> by
 _active: dict[Sequence[str], str] = {}  # which of a pair has answered last
 
 
-def _ask(nodes: Sequence[str], location: str, operation: str, **parameters: str | int) -> bytes:
-    """Return a name node's answer, or that of the data node which it names."""
+def _ask(nodes: Sequence[str], location: str, operation: str, limit: int, **parameters: str | int) -> bytes:
+    """Return a name node's answer of at most *limit* bytes, or that of the data node which it names."""
     asked = {"op": operation, "user.name": _user(), **parameters}
     target = f"{_PREFIX}{quote(_path(location))}?{urlencode(asked)}"
     reason = "no dfs.namenode.http-address is set for it"
     for node in sorted(nodes, key=lambda node: node != _active.get(nodes)):
         try:
-            data = _get(node, target)
+            data = _get(node, target, limit)
         except _Refused as refused:
             if refused.name not in _STANDBY:
                 raise _error(location, refused) from refused
@@ -167,31 +183,83 @@ def _ask(nodes: Sequence[str], location: str, operation: str, **parameters: str 
     raise OSError(f"{location}: HDFS does not answer: {reason}")
 
 
-def _get(node: str, target: str) -> bytes:
-    """Return the answer of one node; follow it once to where it sends us."""
-    connection = HTTPConnection(node, timeout=_SECONDS)
+def _get(node: str, target: str, limit: int) -> bytes:
+    """Return the answer of one node, of at most *limit* bytes; follow it once to where it sends us, in one time."""
+    deadline = monotonic() + _SECONDS
+    with _answered(node, target, deadline) as response:
+        if response.status != _TEMPORARY_REDIRECT:
+            return _body(response, limit)
+        elsewhere, target = _elsewhere(response)
+    with _answered(elsewhere, target, deadline) as response:
+        if response.status == _TEMPORARY_REDIRECT:
+            raise OSError(errno.ELOOP, f"sends us on to {elsewhere}, which sends us on again")
+        return _body(response, limit)
+
+
+def _elsewhere(response: HTTPResponse) -> tuple[str, str]:
+    """Return the node that an answer sends us to, and what to ask there."""
+    location = response.headers["Location"] or ""
+    with suppress(ValueError):
+        there = urlsplit(location)
+        if there.scheme == "http" and there.hostname and there.port != 0:
+            return there.netloc, f"{there.path}?{there.query}"
+    raise OSError(errno.EPROTO, f"sends us on to {location[:_SHOWN]!r}, which is no http://host:port")
+
+
+@contextmanager
+def _answered(node: str, target: str, deadline: float) -> Iterator[HTTPResponse]:
+    """
+    Ask a node; a timer cuts the connection at the deadline.
+
+    A socket's own timeout begins again with every byte, so that a node which sends one now and then holds us for ever.
+    """
+    left = max(deadline - monotonic(), 0.001)
+    connection = HTTPConnection(node, timeout=left)
+    is_late = Event()
+    timer: Timer | None = None
     try:
+        connection.connect()
+        timer = Timer(left, _cut, [connection.sock, is_late])
+        timer.daemon = True
+        timer.start()
         connection.request("GET", target)
-        response = connection.getresponse()
-        if response.status == 307:  # noqa: PLR2004 - temporary redirect: the bytes are elsewhere
-            response.read()
-            elsewhere = urlsplit(response.headers["Location"])
-            return _get(elsewhere.netloc, f"{elsewhere.path}?{elsewhere.query}")
-        data = response.read()
+        yield connection.getresponse()
+    except (OSError, HTTPException, ValueError) as error:
+        if is_late.is_set() or isinstance(error, TimeoutError):
+            raise OSError(errno.ETIMEDOUT, f"no whole answer within {_SECONDS:g} s") from error
+        raise
     finally:
+        if timer is not None:
+            timer.cancel()
         connection.close()
-    if response.status != 200:  # noqa: PLR2004 - OK
+
+
+def _cut(connected: socket, is_late: Event) -> None:
+    is_late.set()
+    with suppress(OSError):
+        connected.shutdown(SHUT_RDWR)
+
+
+def _body(response: HTTPResponse, limit: int) -> bytes:
+    """Return what an answer holds, if it is one that may be as long."""
+    largest = limit if response.status == _OK else _LARGEST_REFUSAL
+    data = response.read(largest + 1)
+    if len(data) > largest:
+        raise OSError(errno.EMSGSIZE, f"answers with more than {largest} bytes")
+    if response.length:  # bytes that were promised and did not come
+        raise IncompleteRead(data, response.length)
+    if response.status != _OK:
         raise _refused(response, data)
     return data
 
 
 def _refused(response: HTTPResponse, data: bytes) -> _Refused:
-    if response.status == 401:  # noqa: PLR2004 - unauthorized
+    if response.status == _UNAUTHORIZED:
         return _Refused("AuthenticationException", "it asks for Kerberos, which is not supported here")
     try:
-        told = json.loads(data)["RemoteException"]
-        return _Refused(told["exception"], told["message"])
-    except (ValueError, KeyError, TypeError):
+        answer = json.loads(data)["RemoteException"]
+        return _Refused(str(answer["exception"]), str(answer["message"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
         return _Refused(f"HTTP status {response.status}", response.reason)
 
 

@@ -1,8 +1,9 @@
 """The nodes of an HDFS that do not answer as they should: what a real one does only once in a while."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -49,6 +50,39 @@ def node(told: Answer) -> Iterator[str]:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"127.0.0.1:{server.server_address[1]}"
         server.shutdown()
+
+
+def sending_on(location: str | None) -> Answer:
+    """Return how a name node sends a reader on; None: to nowhere."""
+
+    def send(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(307)
+        if location is not None:
+            handler.send_header("Location", location.format(here=handler.headers["Host"]))
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    return send
+
+
+def endless(handler: BaseHTTPRequestHandler) -> None:
+    """Send more than any answer has, and name no length."""
+    handler.send_response(200)
+    handler.end_headers()
+    with suppress(OSError):
+        while True:
+            handler.wfile.write(b" " * 65536)
+
+
+def dripping(handler: BaseHTTPRequestHandler) -> None:
+    """Send a byte now and then."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000000")
+    handler.end_headers()
+    with suppress(OSError):
+        while True:
+            handler.wfile.write(b" ")
+            time.sleep(0.01)
 
 
 STATUS = answer(200, {"FileStatus": {"length": 7, "type": "FILE"}})
@@ -99,6 +133,71 @@ def test_a_node_that_answers_badly_is_an_os_error_in_one_line(told: Answer, said
 
     assert str(raised.value).startswith(f"{location}: {said.format(node=address)}")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("hostile", "said"),
+    [
+        (sending_on("http://{here}/webhdfs/v1/store"), "which sends us on again"),
+        (sending_on(None), "sends us on to '', which is no http://host:port"),
+        (sending_on("file:///etc/passwd"), "sends us on to 'file:///etc/passwd', which is no http://host:port"),
+        (sending_on("http://host:port/"), "which is no http://host:port"),
+        (sending_on("http://[/"), "which is no http://host:port"),
+        (answer(200, b'{"FileStatus":' + b"[" * 100_000), "what answers is no name node: RecursionError"),
+        (
+            answer(200, b'{"FileStatus":{"type":"FILE","length":' + b"9" * 5000 + b"}}"),
+            "what answers is no name node: ",
+        ),
+        (answer(500, b'{"RemoteException":' + b"[" * 100_000), "HTTP status 500"),
+        (endless, "answers with more than 1000000 bytes"),
+        (dripping, "no whole answer within 0.5 s"),
+    ],
+    ids=["loop", "nowhere", "a file", "no port", "no host", "deep", "long", "deep refusal", "endless", "dripping"],
+)
+def test_a_hostile_node_is_an_os_error_in_bounded_time_and_memory(
+    hostile: Answer, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One hop, bounded answers, one deadline."""
+    monkeypatch.setattr(hdfs, "_SECONDS", 0.5 if hostile is dripping else 60)
+    monkeypatch.setattr(hdfs, "_LARGEST_LISTING", 1_000_000)
+    with node(hostile) as address:
+        host, _, port = address.partition(":")
+        location, options = f"hdfs://{host}/store", {"dfs.namenode.http-address": f"0.0.0.0:{port}"}
+        with pytest.raises(OSError, match=location) as raised, storage_of(location, options).open(location):
+            pass
+
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../etc/passwd"])
+def test_a_name_that_no_directory_holds_is_refused(name: str) -> None:
+    """What a hostile node names must stay below the directory that was listed."""
+    listing = {"FileStatuses": {"FileStatus": [{"pathSuffix": name, "type": "FILE", "length": 1}]}}
+
+    def both(handler: BaseHTTPRequestHandler) -> None:
+        status = {"FileStatus": {"type": "DIRECTORY", "length": 0}}
+        answer(200, listing if "LISTSTATUS" in handler.path else status)(handler)
+
+    with node(both) as address:
+        host, _, port = address.partition(":")
+        storage = storage_of(f"hdfs://{host}/store", {"dfs.namenode.http-address": f"0.0.0.0:{port}"})
+        with pytest.raises(OSError, match="it names a file"):
+            storage.list_files(f"hdfs://{host}/store")
+
+
+def test_directories_without_end_are_refused() -> None:
+    """Each holds one of its own kind."""
+
+    def nested(handler: BaseHTTPRequestHandler) -> None:
+        inner = {"pathSuffix": "again", "type": "DIRECTORY", "length": 0}
+        is_listing = "LISTSTATUS" in handler.path
+        answer(200, {"FileStatuses": {"FileStatus": [inner]}} if is_listing else {"FileStatus": inner})(handler)
+
+    with node(nested) as address:
+        host, _, port = address.partition(":")
+        storage = storage_of(f"hdfs://{host}/store", {"dfs.namenode.http-address": f"0.0.0.0:{port}"})
+        with pytest.raises(OSError, match="more files or directories than any store has"):
+            storage.list_files(f"hdfs://{host}/store")
 
 
 @pytest.mark.parametrize(
