@@ -11,6 +11,7 @@ FormatError
 Arguments are positional only, because an exception travels from a Spark worker to the driver as a pickle of its `args`.
 """
 
+import errno
 from typing import Self
 
 
@@ -52,3 +53,15 @@ class UnsupportedFormat(FormatError):
 
 class NotAStore(FormatError):
     """A directory that holds no RocketMQ store."""
+
+
+def is_unreadable(error: OSError) -> bool:
+    """
+    Return whether a disk has these bytes and cannot give them: that is damage.
+
+    Everything else that keeps somebody from reading (no access, no network, no such file) says nothing of the bytes.
+    """
+    return error.errno in _BAD_SECTOR
+
+
+_BAD_SECTOR = frozenset({errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)})  # the last two: a checksum

@@ -104,7 +104,7 @@ class LogInspector:
     def _newest(self) -> int | None:
         try:
             return newest_written(self._store)
-        except FileNotFoundError:  # said again, with its file, when that file is looked at
+        except OSError:  # said again, with its file, when that file is looked at
             return self._store.segments[-1].base_offset
 
     def _inspect_segment(self, segment: Segment, report: SegmentReport, *, is_newest: bool, deep: bool) -> None:

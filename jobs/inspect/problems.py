@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from jobs.console.severity import Severity, worst_of
-from rmq_formats.errors import FormatError
+from rmq_formats.errors import FormatError, is_unreadable
 
 
 class Problem(NamedTuple):
@@ -57,4 +57,6 @@ class Problems(list[Problem]):
             text = f"no access: {error.strerror or error}"
             self.append(Problem(Severity.NOT_ACCESSIBLE, file, text))
         except OSError as error:
-            self.damage(file, f"cannot be read: {error.strerror or error}")
+            text = f"cannot be read: {error.strerror or error}"
+            is_damage = is_unreadable(error) or isinstance(error, FileNotFoundError)
+            self.append(Problem(Severity.DAMAGE if is_damage else Severity.NOT_ACCESSIBLE, file, text))

@@ -6,7 +6,6 @@ same one, be it a copy, a slave or a moved disk. One that has other bytes at all
 called. Where fingerprints do not decide, the rows of the lake are fingerprints too.
 """
 
-import errno
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -27,6 +26,7 @@ from jobs.store.ranges import Range
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.scan import Records
+from rmq_formats.errors import is_unreadable
 
 DEFAULT_BROKER = "default"
 _ATTEMPTS = 10
@@ -81,7 +81,7 @@ def holds(fingerprint: Fingerprint, store: Store) -> bool | None:
     except FileNotFoundError:  # retention deletes while we look
         return None
     except OSError as error:
-        if error.errno != errno.EIO:
+        if not is_unreadable(error):
             raise
         return None  # a sector that was readable once: it says nothing of whose it is
     if not any(data):

@@ -24,6 +24,7 @@ from jobs.store.selection import Selection
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.errors import is_unreadable
 from rmq_formats.properties import PropertyParser
 from rmq_formats.release import Rules, release_at
 
@@ -179,5 +180,7 @@ def _sampled(range_: Range, damaged: list[_Damage]) -> Iterator[_Damage]:
 def _read(file: Reader, damage: _Damage, base_offset: int) -> bytes | None:
     try:
         return bytes(file.read(damage.offset - base_offset, min(damage.size, SAMPLE_SIZE)))
-    except OSError:
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
         return None

@@ -25,6 +25,7 @@ from jobs.storage.space import room_for
 _BURST_SECONDS = 0.5  # of unused time that may be made up for
 _PAGE = 4096
 _CAREFUL_BLOCK = 1 << 18  # read at once with care; one that ends in cached pages is not dropped
+_READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
 _DONTCACHE = 0x80  # RWF_DONTCACHE: the kernel drops the pages that a read brings, and no others
 
 
@@ -139,7 +140,11 @@ class LocalStorage(Storage):
     care: Care | None = None
 
     def list_files(self, location: str) -> list[FileInfo]:
-        """Return every regular file below *location*, sorted by name; links are followed, but no directory twice."""
+        """
+        Return every regular file below *location*, sorted by name; no directory twice.
+
+        A store's commit log may be linked to another disk; which links are followed says `may_follow`.
+        """
         root = local_path(location)
         if not os.path.isdir(root):  # noqa: PTH112 - one call on a hot path
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), root)
@@ -152,6 +157,8 @@ class LocalStorage(Storage):
                 for entry in entries:
                     with suppress(FileNotFoundError):  # retention deletes while we look
                         status = entry.stat()
+                        if entry.is_symlink():
+                            _check_link(entry.stat(follow_symlinks=False).st_uid, status.st_uid, entry.path)
                         name = f"{prefix}{entry.name}"
                         if stat.S_ISREG(status.st_mode):
                             found.append(FileInfo(name, status.st_size, status.st_mtime_ns // 1_000_000))
@@ -163,7 +170,7 @@ class LocalStorage(Storage):
     @contextmanager
     def open(self, location: str) -> Iterator[LocalReader]:
         """Open a file read-only; the descriptor does not outlive the block."""
-        descriptor = os.open(local_path(location), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = _opened(local_path(location))
         if self.care is not None:
             step_back()
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead: nobody would drop those pages
@@ -191,6 +198,38 @@ class LocalStorage(Storage):
     def delete(self, location: str) -> None:
         """Remove a file, if it is there."""
         Path(local_path(location)).unlink(missing_ok=True)
+
+
+def may_follow(link_owner: int, target_owner: int) -> bool:
+    """
+    Return whether a link is followed: one of root, of whoever runs this, or of the owner of what it leads to.
+
+    Whoever owns a store could otherwise have a reader with more rights read files that are not theirs.
+    """
+    return link_owner in {0, os.geteuid(), target_owner}
+
+
+def _check_link(link_owner: int, target_owner: int, path: str) -> None:
+    if not may_follow(link_owner, target_owner):
+        reason = f"a link of user {link_owner} to what user {target_owner} owns is not followed"
+        raise PermissionError(errno.EACCES, reason, path)
+
+
+def _opened(path: str) -> int:
+    """Return a descriptor of a file; what a link leads to is looked at once it is open, so that nobody exchanges it."""
+    try:
+        return os.open(path, _READ_ONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+    link_owner = os.lstat(path).st_uid
+    descriptor = os.open(path, _READ_ONLY)
+    try:
+        _check_link(link_owner, os.fstat(descriptor).st_uid, path)
+    except PermissionError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def start_flush(descriptor: int, position: int, size: int) -> None:

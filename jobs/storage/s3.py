@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -11,16 +12,42 @@ from typing import Any, NamedTuple, Self
 from jobs.storage.locations import S3_SCHEMES, scheme_of
 from jobs.storage.model import FileInfo, Reader, Storage
 
+_SHOWN = 200
+_DENIED = re.compile(
+    r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|EXPIRED_TOKEN|INVALID_CLIENT_TOKEN|"
+    r"MISSING_AUTHENTICATION|UNRECOGNIZED_CLIENT|HTTP status 40[13]|AccessDenied|InvalidAccessKeyId|InvalidToken"
+)
+
 
 class _ArrowReader(Reader):
     """A file of a pyarrow file system."""
 
-    def __init__(self, file: Any, size: int) -> None:  # noqa: ANN401 - pyarrow has no types
+    def __init__(self, file: Any, size: int, denials: "_Denials") -> None:  # noqa: ANN401 - pyarrow has no types
         self._file = file
+        self._denials = denials
         self.size = size
 
     def read(self, position: int, length: int) -> memoryview:
-        return memoryview(self._file.read_at(min(length, max(self.size - position, 0)), position))
+        with self._denials:
+            return memoryview(self._file.read_at(min(length, max(self.size - position, 0)), position))
+
+
+class _Denials(NamedTuple):
+    """Says of what S3 denies that it is a matter of access, and by which settings it was asked; a context manager."""
+
+    location: str
+    asked: str
+
+    def __enter__(self) -> None:
+        """Begin a call of pyarrow's."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Say it, where the call failed for want of access."""
+        denied = _DENIED.search(str(error)) if isinstance(error, OSError) else None
+        if denied and not isinstance(error, PermissionError):
+            said = str(error).rpartition("AWS Error ")[2].partition("\n")[0]
+            reason = f"S3 denies access ({said[:_SHOWN]}); asked {self.asked}"
+            raise PermissionError(errno.EACCES, reason, self.location) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +55,7 @@ class S3Storage(Storage):
     """An object store that speaks S3; objects are born whole."""
 
     filesystem: Any = field(repr=False)  # never print what holds a key
+    asked: str = "with the credentials of the AWS environment"  # in whose name, for messages
 
     @staticmethod
     def _key(location: str) -> str:
@@ -38,7 +66,8 @@ class S3Storage(Storage):
         from pyarrow.fs import FileSelector
 
         root = self._key(location)
-        infos = self.filesystem.get_file_info(FileSelector(root, recursive=True))
+        with self._denials(location):
+            infos = self.filesystem.get_file_info(FileSelector(root, recursive=True))
         return sorted(
             FileInfo(info.path[len(root) + 1 :], info.size, (info.mtime_ns or 0) // 1_000_000)
             for info in infos
@@ -48,8 +77,13 @@ class S3Storage(Storage):
     @contextmanager
     def open(self, location: str) -> Iterator[_ArrowReader]:
         """Open an object; every read is one ranged request."""
-        with self.filesystem.open_input_file(self._key(location)) as file:
-            yield _ArrowReader(file, file.size())
+        denials = self._denials(location)
+        with denials:
+            opened = self.filesystem.open_input_file(self._key(location))
+        with opened as file:
+            with denials:
+                size = file.size()
+            yield _ArrowReader(file, size, denials)
 
     def create(self, location: str, data: bytes) -> None:
         """
@@ -59,15 +93,19 @@ class S3Storage(Storage):
         moment hold a random part.
         """
         key = self._key(location)
-        if self.filesystem.get_file_info(key).is_file:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), location)
-        with self.filesystem.open_output_stream(key) as stream:
-            stream.write(data)
+        with self._denials(location):
+            if self.filesystem.get_file_info(key).is_file:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), location)
+            with self.filesystem.open_output_stream(key) as stream:
+                stream.write(data)
 
     def delete(self, location: str) -> None:
         """Remove an object, if it is there."""
-        with suppress(FileNotFoundError):
+        with self._denials(location), suppress(FileNotFoundError):
             self.filesystem.delete_file(self._key(location))
+
+    def _denials(self, location: str) -> _Denials:
+        return _Denials(location, self.asked)
 
 
 class S3Settings(NamedTuple):
@@ -112,7 +150,10 @@ def s3_storage(options: tuple[tuple[str, str], ...]) -> S3Storage:
         "scheme": "http" if settings.plain_http else "https",
         "force_virtual_addressing": bool(settings.endpoint) and not settings.path_style,
     }
-    return S3Storage(S3FileSystem(**{name: value for name, value in arguments.items() if value is not None}))
+    asked = (
+        "with fs.s3a.access.key" if settings.access_key else "without fs.s3a.access.key, as the AWS environment says"
+    )
+    return S3Storage(S3FileSystem(**{name: value for name, value in arguments.items() if value is not None}), asked)
 
 
 def delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:

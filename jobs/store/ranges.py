@@ -16,6 +16,7 @@ from jobs.storage import AnyStorage
 from jobs.storage.model import Reader, Storage
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.layout import BLANK
+from rmq_formats.errors import is_unreadable
 
 DEFAULT_RANGE_SIZE = 256 << 20
 _BEGINNING = 256
@@ -120,7 +121,9 @@ def newest_segment(store: Store) -> Newest | None:
     for segment in reversed(store.segments):
         try:
             beginning = beginning_of(segment, store)
-        except OSError:  # what a file system never stored is read from no disk
+        except OSError as error:  # what a file system never stored is read from no disk
+            if not is_unreadable(error):
+                raise
             return Newest(segment, b"")
         if beginning is None or any(beginning[: BLANK.size]):  # what retention took had been written to
             return Newest(segment, beginning)

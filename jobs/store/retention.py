@@ -13,6 +13,7 @@ from jobs.store.chain import Outcome, Task
 from jobs.store.ranges import Newest, Range, beginning_of
 from jobs.store.store import Store, list_again
 from jobs.store.workers import Workers
+from rmq_formats.errors import is_unreadable
 
 T = TypeVar("T")
 
@@ -70,7 +71,9 @@ def confirm_uncut(store: Store, newest: Newest | None) -> None:
 def _still_begins(newest: Newest, store: Store) -> bool:
     try:
         now = beginning_of(newest.segment, store)
-    except OSError:
+    except OSError as error:
+        if not is_unreadable(error):
+            raise
         return True  # nothing says otherwise
     # Zeros may be what the broker had not written yet.
     return now is not None and all(old in {0, new} for old, new in zip(newest.beginning or b"", now, strict=False))

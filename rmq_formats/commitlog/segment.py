@@ -29,7 +29,7 @@ from rmq_formats.commitlog.layout import (
     TOPIC_LENGTH,
 )
 from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc
-from rmq_formats.errors import CorruptData, FormatError
+from rmq_formats.errors import CorruptData, FormatError, is_unreadable
 from rmq_formats.layout import Buffer, Read
 
 
@@ -233,9 +233,9 @@ class SegmentBytes(NamedTuple):
                 term = _last_term(bytes(self.read(position - reach, reach)), self.base_offset + position)
                 if term is not None:
                     return max(term, LOWEST_TERM)
-        except FileNotFoundError:
-            raise
-        except OSError:
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
             return LOWEST_TERM  # bytes that cannot be read say nothing
         return LOWEST_TERM
 

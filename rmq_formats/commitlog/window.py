@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rmq_formats.commitlog.framing import BLOCK
+from rmq_formats.errors import is_unreadable
 from rmq_formats.kernels.integers import Bytes
 from rmq_formats.layout import Read
 
@@ -73,7 +74,9 @@ class Window:
         stop = min(capacity, self.size - position)
         try:
             self._append(stop)
-        except OSError:
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
             self._append_blocks(stop)
 
     def _append_blocks(self, stop: int) -> None:
@@ -81,7 +84,9 @@ class Window:
             position = self.position + self.filled
             try:
                 self._append(min(stop, self.filled + BLOCK - position % BLOCK))
-            except OSError:
+            except OSError as error:
+                if not is_unreadable(error):
+                    raise
                 self.unreadable = position, self._readable_from(position)
                 return
 
@@ -101,7 +106,9 @@ class Window:
                 return position
             try:
                 self._read_into(position, probe[: min(BLOCK, self.size - position)])
-            except OSError:
+            except OSError as error:
+                if not is_unreadable(error):
+                    raise
                 continue
             return position
 

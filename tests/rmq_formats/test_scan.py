@@ -264,6 +264,25 @@ def test_a_read_that_fails_whole_may_succeed_in_blocks() -> None:
     assert flat(scan(read, 0, len(raw), len(raw), BASE, final=True)) == list(walk(raw, BASE, final=True))
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.ETIMEDOUT, None])
+def test_a_read_that_fails_for_another_reason_than_the_disk_is_no_damage(number: int | None) -> None:
+    """Access taken away, a network that is down: what was not read is no damage, and not asked for again and again."""
+    raw, _ = _log_of_some_blocks()
+    asked = 0
+
+    def read(position: int, length: int) -> bytes:
+        nonlocal asked
+        asked += 1
+        if position + length > 5 * BLOCK:
+            raise OSError(number, "no answer") if number else OSError("AWS Error NETWORK_CONNECTION")
+        return raw[position : position + length]
+
+    with pytest.raises(OSError, match=r"no answer|NETWORK_CONNECTION"):
+        list(scan(read, 0, len(raw), len(raw), BASE, final=True, window=BLOCK))
+
+    assert asked < 20
+
+
 class Disk:
     """Bytes of which some blocks cannot be read."""
 

@@ -1,0 +1,96 @@
+"""What S3 denies: an error of access that says in whose name was asked, and nothing about the store."""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.storage import s3
+from jobs.storage.model import Storage
+from jobs.storage.s3 import S3Storage
+from tests.support.commands import runner
+
+LOCATION = "s3a://bucket/store/file"
+DENIED = [
+    "When reading 'store': AWS Error ACCESS_DENIED during HeadObject operation: No response body.",
+    "When listing 'store': AWS Error INVALID_ACCESS_KEY_ID during ListObjectsV2 operation: The key is not known",
+    "When reading 'store': AWS Error UNKNOWN (HTTP status 403) during HeadObject operation: No response body.",
+]
+
+
+class Denied:
+    """pyarrow's file system, where the bucket is not ours."""
+
+    def __init__(self, said: str) -> None:
+        """*said* is what pyarrow says."""
+        self.said = said
+
+    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
+        """Refuse every call."""
+
+        def refuse(*_arguments: Any, **_options: Any) -> NoReturn:  # noqa: ANN401 - whatever it is called with
+            raise OSError(self.said)
+
+        return refuse
+
+
+def opened(storage: Storage) -> None:
+    """Open a file, and do nothing with it."""
+    with storage.open(LOCATION):
+        pass
+
+
+@pytest.mark.parametrize("said", DENIED)
+@pytest.mark.parametrize(
+    "call",
+    [
+        opened,
+        lambda storage: storage.list_files(LOCATION),
+        lambda storage: storage.create(LOCATION, b""),
+        lambda storage: storage.delete(LOCATION),
+    ],
+    ids=["open", "list", "create", "delete"],
+)
+def test_what_s3_denies_is_an_error_of_access(call: Callable[[Storage], None], said: str) -> None:
+    """With the object, the operation, and the settings that were used."""
+    storage = S3Storage(Denied(said), "without fs.s3a.access.key, as the AWS environment says")
+
+    with pytest.raises(PermissionError, match=r"asked without fs\.s3a\.access\.key") as raised:
+        call(storage)
+
+    assert LOCATION == raised.value.filename
+    assert said.rpartition(" during ")[2].partition(" ")[0] in str(raised.value)
+
+
+def test_other_errors_of_s3_stay_what_they_are() -> None:
+    """A network that is away says nothing of access."""
+    with pytest.raises(OSError, match="timeout") as raised:
+        opened(S3Storage(Denied("AWS Error NETWORK_CONNECTION during HeadObject operation: timeout")))
+
+    assert not isinstance(raised.value, PermissionError)
+
+
+def test_inspecting_a_bucket_without_credentials_is_no_damage(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing was seen of the store; one line, exit code 1, no recommendation to rebuild."""
+    monkeypatch.setattr("jobs.storage.s3_storage", lambda _: S3Storage(Denied(DENIED[0])))
+
+    outcome = runner(capfd)("inspect", "s3a://bucket/store")
+
+    assert (ExitCode.FAILED, "") == (outcome.code, outcome.out)
+    assert outcome.err.startswith("rmq-lake: s3a://bucket/store: S3 denies access (ACCESS_DENIED during HeadObject")
+    assert 1 == outcome.err.count("\n")
+
+
+def test_a_key_is_named_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message says which setting was used."""
+    monkeypatch.setattr("pyarrow.fs.S3FileSystem", lambda **_: Denied(DENIED[0]))
+    options = {"fs.s3a.access.key": "OURKEY", "fs.s3a.secret.key": "OURSECRET"}
+    storage = s3.s3_storage(tuple(options.items()))
+
+    with pytest.raises(PermissionError, match=r"asked with fs\.s3a\.access\.key") as raised:
+        opened(storage)
+
+    assert not {"OURKEY", "OURSECRET"} & set(str(raised.value).replace("'", " ").split())
