@@ -23,8 +23,9 @@ from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import Request as IngestRequest
 from jobs.ingest.run import ingest
-from jobs.products.index.settings import UndecidedError, Wanted
+from jobs.products.index.settings import Wanted
 from jobs.rebuild import index, queue_run
+from jobs.store.known import UndecidedError
 from jobs.store.workers import OneByOne
 from jobs.verify.run import Request as VerifyRequest
 from jobs.verify.run import verify
