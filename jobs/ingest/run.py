@@ -49,6 +49,7 @@ from jobs.products.product import (
 from jobs.products.queues.settings import known_releases
 from jobs.products.registry import PRODUCTS, Product
 from jobs.storage.locations import normalise
+from jobs.storage.space import room_for
 from jobs.store.beside_broker import check_room
 from jobs.store.chain import Outcome, watermark
 from jobs.store.ranges import Newest, Range, describe, holes, newest_segment, plan_ranges
@@ -64,10 +65,11 @@ def ingest(request: Request, workers: Workers | None = None) -> Summary:
     """Bring what is new in the store into the lake; `HeldByOtherError` when another run of this store is at work."""
     clock = Clock()
     workers = workers or SparkWorkers(spark_session("rmq-lake ingest", half=request.care is not None))
-    for _ in range(_ATTEMPTS - 1):
-        with suppress(CutBackError):  # what the log is now, the next look tells
-            return _ingest(request, workers, clock)
-    return _ingest(request, workers, clock)
+    with room_for(request.lake):
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(CutBackError):  # what the log is now, the next look tells
+                return _ingest(request, workers, clock)
+        return _ingest(request, workers, clock)
 
 
 def _ingest(request: Request, workers: Workers, clock: Clock) -> Summary:

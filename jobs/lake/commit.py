@@ -36,6 +36,7 @@ from jobs.storage import arrow_filesystem
 from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.s3 import delta_location, delta_options
+from jobs.storage.space import room_for
 
 STATISTICS = "delta.dataSkippingStatsColumns"
 NO_VECTORS = "files with deletion vectors can be replaced on local file systems alone"
@@ -146,7 +147,8 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
         change = rewrite(snapshot) if rewrite else Rewrite((), ())
         return _write(lake, snapshot, table, added, change, (transaction,), metadata, data_change=True)
 
-    return _retried(attempt)
+    with room_for(lake.locate(table.name)):
+        return _retried(attempt)
 
 
 def refuse_lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> None:

@@ -77,7 +77,8 @@ def scratch_beside(output: str, options: Mapping[str, str]) -> Iterator[Scratch]
     if is_local(scratch.location):
         Path(local_path(scratch.location)).mkdir(parents=True)
     try:
-        yield scratch
+        with room_for(output):
+            yield scratch
     finally:
         _remove(scratch)
 

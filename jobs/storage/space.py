@@ -16,26 +16,31 @@ def room_for(location: str, size: int | None = None) -> Iterator[None]:
     """Name *location*, and the *size* that it needs, where the block finds the disk full."""
     try:
         yield
-    except OSError as error:
-        if error.errno not in _FULL or _is_named(error):
+    except Exception as error:  # libraries have errors of their own for it
+        if not _is_full(error) or _is_named(error):
             raise
         raise _named(error, location, size) from error
 
 
-def _named(error: OSError, location: str, size: int | None) -> OSError:
-    reason = os.strerror(error.errno or errno.ENOSPC)
+def _is_full(error: Exception) -> bool:
+    number = getattr(error, "errno", None)
+    return number in _FULL if number is not None else any(f"(os error {full})" in str(error) for full in _FULL)
+
+
+def _named(error: Exception, location: str, size: int | None) -> OSError:
+    number = getattr(error, "errno", None) or errno.ENOSPC
     needed = f"{size} bytes are to be written, " if size is not None else ""
-    return OSError(error.errno, f"{reason}: {needed}{_free(location)}", location)
+    return OSError(number, f"{os.strerror(number)}: {needed}{_free(location)}", location)
 
 
-def _is_named(error: OSError) -> bool:
-    return error.filename is not None and "bytes are free" in str(error.strerror)
+def _is_named(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.filename is not None and "bytes are free" in str(error.strerror)
 
 
 def _free(location: str) -> str:
     """Say how much is free where a file was to be written, and what to look at where that is no lack of bytes."""
     path = Path(local_path(location)) if is_local(location) else Path("/")
-    there = next(parent for parent in (path, *path.parents) if parent.exists())
+    there = next(folder for folder in (path, *path.parents) if folder.is_dir())
     status = os.statvfs(there)
     files = "" if status.f_favail or not status.f_files else "; no more files can be made there (inodes)"
     return f"{status.f_bavail * status.f_frsize} bytes are free on the file system of {there}{files}"

@@ -20,6 +20,15 @@ def test_a_full_disk_names_the_file_what_it_needs_and_what_is_free(tmp_path: Pat
     assert line.endswith(f"bytes are free on the file system of {tmp_path}")
 
 
+def test_a_full_disk_in_the_words_of_a_library_is_named(tmp_path: Path) -> None:
+    """It was "Generic LocalFileSystem error", and nothing else."""
+    words = "Generic LocalFileSystem error\n  Unable to copy data to file\n  No space left on device (os error 28)"
+    with pytest.raises(OSError, match="No space left") as caught, room_for(str(tmp_path)):
+        raise ValueError(words)
+
+    assert one_line(caught.value).startswith(f"{tmp_path}: No space left on device: ")
+
+
 def test_another_error_is_raised_as_it_is(tmp_path: Path) -> None:
     """Room would not help."""
     error = OSError(errno.EIO, "Input/output error", "file")

@@ -1,0 +1,87 @@
+"""A disk that is full at any stage: the file is named, nothing is lost, and the same command ends well later."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.command.failures import one_line
+from jobs.export.export import Output, Source, export, plan
+from jobs.export.parts import Format
+from jobs.ingest.request import Request
+from jobs.ingest.run import ingest
+from jobs.products.index.settings import Wanted
+from jobs.rebuild import index
+from jobs.store.workers import OneByOne
+from rmq_formats.release import NEWEST
+from tests.support.broker import Broker, some_records
+from tests.support.lakes import raw_rows
+
+BLOCK = 4096
+SIZE = 4 << 20
+FREE = (1, 4, 6, 24)  # blocks: from the first directory to the last commit
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a file system of four megabytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place)]
+    mounted = subprocess.run(command, check=False, capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small file system: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def _ingest(store: Path, disk: Path) -> object:
+    ingest(Request(str(store), str(disk / "lake"), broker="b", range_size=4096), OneByOne())
+    return raw_rows(disk / "lake")
+
+
+def _export_as(kind: Format) -> Callable[[Path, Path], object]:
+    def run(store: Path, disk: Path) -> object:
+        export(plan(Source(store=str(store)), {}), NEWEST, Output(disk / "out", kind), OneByOne())
+        if kind is Format.PARQUET:
+            return pq.read_table(disk / "out").column("physical_offset").to_pylist()
+        return [int(json.loads(line)["physical_offset"]) for line in (disk / "out").read_text().splitlines()]
+
+    return run
+
+
+def _rebuild(store: Path, disk: Path) -> object:
+    request = index.Request(str(store), str(disk / "index"), Wanted(100, 20, "5.3.3"))
+    return [(file["name"], file["sha256"]) for file in index.rebuild(request, OneByOne(), {}).describe()["files"]]
+
+
+VERBS: dict[str, Callable[[Path, Path], object]] = {
+    "ingest": _ingest,
+    "export to NDJSON": _export_as(Format.NDJSON),
+    "export to Parquet": _export_as(Format.PARQUET),
+    "rebuild-index": _rebuild,
+}
+
+
+@pytest.mark.parametrize("free", FREE)
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_disk_that_is_full_at_any_stage_is_named_and_the_same_command_ends_well_later(
+    verb: str, free: int, small_disk: Path, tmp_path: Path
+) -> None:
+    """What had begun is in nobody's way; the outcome is that of a run that had room from the start."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(200))
+    (small_disk / "filler").write_bytes(bytes(SIZE - free * BLOCK))
+    try:
+        VERBS[verb](broker.root, small_disk)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must be said well
+        line = one_line(error)
+        assert "o space left" in line
+        assert str(small_disk) in line
+    (small_disk / "filler").unlink()
+    (tmp_path / "elsewhere").mkdir()
+
+    assert VERBS[verb](broker.root, tmp_path / "elsewhere") == VERBS[verb](broker.root, small_disk)
