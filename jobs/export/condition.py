@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,29 +17,17 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from jobs.export.bodies import NEEDED, Undecoded, slices
-from jobs.export.items import COLUMNS, Bounds, Item
+from jobs.export.candidates import FORMAT, Candidates, Plan
+from jobs.export.items import COLUMNS, Item
 from jobs.export.parts import BODY_TEXT
 from jobs.lake.tables import MESSAGES
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import UnsupportedFormat
 
-_FORMAT = "rocketmq-candidates"
 _ITEM, _ROW = "_item", "_row"
 _TEXT = pa.field(BODY_TEXT, pa.string())
 _NUMBERS = (pa.field(_ITEM, pa.int32()), pa.field(_ROW, pa.int64()))
@@ -74,13 +61,15 @@ def condition_of(spark: SparkSession, text: str) -> Condition:
 
 def choose(spark: SparkSession, condition: Condition, items: Sequence[Item], folder: Path, limit: int) -> None:
     """Write the numbers of the chosen rows below *folder*, which `chosen_rows` reads."""
-    (folder / "undecoded").mkdir(parents=True)
+    undecoded = folder / "undecoded"
+    undecoded.mkdir(parents=True)
     plan = folder / "items"
-    plan.write_bytes(pickle.dumps((items, condition.columns, limit)))
+    packed, bounds = tuple(map(pickle.dumps, items)), tuple(item.bounds for item in items)
+    plan.write_bytes(pickle.dumps(Plan(packed, bounds, condition.columns, limit, undecoded)))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(Candidates)
     schema = StructType([*_spark_schema(condition.columns), *from_arrow_schema(pa.schema(_NUMBERS))])
-    frame = spark.read.format(_FORMAT).schema(schema).option("items", str(plan)).load()
+    frame = spark.read.format(FORMAT).schema(schema).option("items", str(plan)).load()
     numbers = frame.where(condition.text).select(_ITEM, _ROW)
     numbers.write.partitionBy(_ITEM).parquet((folder / "rows").as_uri())
 
@@ -108,82 +97,20 @@ def _schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([_TEXT if name == BODY_TEXT else MESSAGES.plain_schema.field(name) for name in columns])
 
 
-class Candidates(DataSource):
-    """Rows of items with their numbers, as Spark asks for them."""
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name of the format."""
-        return _FORMAT
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of the items that the option names."""
-        del schema
-        plan = Path(self.options["items"])
-        items, columns, limit = pickle.loads(plan.read_bytes())  # noqa: S301 - written by `choose`
-        return CandidatesReader(items, columns, limit, plan.parent / "undecoded")
-
-
-class ItemPartition(InputPartition):
-    """One item."""
-
-    def __init__(self, number: int, item: Item) -> None:
-        super().__init__(number)
-        self.number = number
-        self.item = item
-
-
-class CandidatesReader(DataSourceReader):
-    """One partition an item."""
-
-    def __init__(self, items: Sequence[Item], columns: Sequence[str], limit: int, undecoded: Path) -> None:
-        self._items = items
-        self._columns = columns
-        self._limit = limit
-        self._undecoded = undecoded
-        self._filters: list[Filter] = []
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
-        """Note what is asked for; Spark filters the rows all the same."""
-        self._filters = [*filters]
-        yield from filters
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Return the items that may hold a chosen row."""
-        return [
-            ItemPartition(number, item)
-            for number, item in enumerate(self._items)
-            if all(_may_hold(item.bounds, filter_) for filter_ in self._filters)
+def numbered(number: int, item: Item, plan: Plan) -> Iterator[pa.RecordBatch]:
+    """Yield the columns of an item's rows that a condition names, and the rows' numbers."""
+    row = 0
+    undecoded = Undecoded()
+    for batch in candidates(item, plan.columns, plan.limit, undecoded):
+        numbers = [
+            pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows),
+            pa.array(np.arange(row, row + batch.num_rows)),
         ]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the columns that the condition names, and the rows' numbers."""
-        planned = cast("ItemPartition", partition)  # Spark hands back what `partitions` returned
-        row = 0
-        undecoded = Undecoded()
-        for batch in candidates(planned.item, self._columns, self._limit, undecoded):
-            numbers = [
-                pa.repeat(pa.scalar(planned.number, pa.int32()), batch.num_rows),
-                pa.array(np.arange(row, row + batch.num_rows)),
-            ]
-            schema = pa.schema([*batch.schema, *_NUMBERS])
-            yield pa.RecordBatch.from_arrays([*batch.columns, *numbers], schema=schema)
-            row += batch.num_rows
-        if undecoded.count:
-            (self._undecoded / str(planned.number)).write_bytes(pickle.dumps(undecoded))
-
-
-def _may_hold(bounds: Bounds, asked: Filter) -> bool:
-    """Return whether a value between the bounds of its column may be what is asked for."""
-    low, high = bounds.get(".".join(getattr(asked, "attribute", ())), (None, None))
-    if isinstance(asked, EqualTo | In):
-        values = [asked.value] if isinstance(asked, EqualTo) else asked.value
-        return any((low is None or low <= value) and (high is None or value <= high) for value in values)
-    if isinstance(asked, GreaterThan | GreaterThanOrEqual):
-        return high is None or bool(high >= asked.value)
-    if isinstance(asked, LessThan | LessThanOrEqual):
-        return low is None or bool(low <= asked.value)
-    return True
+        schema = pa.schema([*batch.schema, *_NUMBERS])
+        yield pa.RecordBatch.from_arrays([*batch.columns, *numbers], schema=schema)
+        row += batch.num_rows
+    if undecoded.count:
+        (plan.undecoded / str(number)).write_bytes(pickle.dumps(undecoded))
 
 
 def candidates(item: Item, columns: Sequence[str], limit: int, undecoded: Undecoded) -> Iterator[pa.RecordBatch]:

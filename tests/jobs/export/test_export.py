@@ -132,7 +132,7 @@ def test_export_runs_where_pandas_is_not_installed(places: dict[str, Path], tmp_
     (blocked / "__init__.py").write_text("raise ImportError('pandas is not installed')\n")
     program = "import sys\nfrom jobs.command import cli\nsys.exit(cli.main(sys.argv[1:]))\n"
     environment = {**os.environ, "PYTHONPATH": f"{blocked.parent}{os.pathsep}{Path.cwd()}"}
-    options = ["--where", "body_text RLIKE 'order.: 1$' AND topic = 'Bills'", "--quiet"]
+    options = ["--where", "body_text RLIKE 'order.: 1[}]' AND topic = 'Bills'", "--quiet"]
     for place, kind in (("--store", "parquet"), ("--lake", "ndjson")):
         out = tmp_path / kind
         command_line = ["export", place, str(places[place]), "--format", kind, "--out", str(out), *options]

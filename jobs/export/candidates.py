@@ -1,0 +1,105 @@
+"""
+The candidates of a condition, as Spark asks for them: rows of items with their numbers.
+
+Spark starts a process of its own for each of its questions about a source, so this module imports nothing that reads a
+log or a lake: who only plans does without.
+"""
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import StructType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT = "rocketmq-candidates"
+
+
+class Plan(NamedTuple):
+    """What is read, for whom the items themselves are only bytes."""
+
+    items: tuple[bytes, ...]
+    bounds: tuple[Mapping[str, tuple[Any, Any]], ...]  # of each item
+    columns: tuple[str, ...]
+    limit: int  # bytes of a body
+    undecoded: Path  # where bodies are noted that are not as their producers sent them
+
+
+class Candidates(DataSource):
+    """Rows of items with their numbers."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return FORMAT
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of the items that the option names."""
+        del schema
+        plan = Path(self.options["items"])
+        return CandidatesReader(pickle.loads(plan.read_bytes()))  # noqa: S301 - written by `choose`
+
+
+class ItemPartition(InputPartition):
+    """One item."""
+
+    def __init__(self, number: int, item: bytes) -> None:
+        super().__init__(number)
+        self.number = number
+        self.item = item
+
+
+class CandidatesReader(DataSourceReader):
+    """One partition an item."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._filters: list[Filter] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
+        """Note what is asked for; Spark filters the rows all the same."""
+        self._filters = [*filters]
+        yield from filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the items that may hold a chosen row."""
+        return [
+            ItemPartition(number, item)
+            for number, (item, bounds) in enumerate(zip(self._plan.items, self._plan.bounds, strict=True))
+            if all(_may_hold(bounds, filter_) for filter_ in self._filters)
+        ]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Yield the columns that the condition names, and the rows' numbers."""
+        from jobs.export.condition import numbered
+
+        planned = cast("ItemPartition", partition)  # Spark hands back what `partitions` returned
+        return numbered(planned.number, pickle.loads(planned.item), self._plan)  # noqa: S301 - written by `choose`
+
+
+def _may_hold(bounds: Mapping[str, tuple[Any, Any]], asked: Filter) -> bool:
+    """Return whether a value between the bounds of its column may be what is asked for."""
+    low, high = bounds.get(".".join(getattr(asked, "attribute", ())), (None, None))
+    if isinstance(asked, EqualTo | In):
+        values = [asked.value] if isinstance(asked, EqualTo) else asked.value
+        return any((low is None or low <= value) and (high is None or value <= high) for value in values)
+    if isinstance(asked, GreaterThan | GreaterThanOrEqual):
+        return high is None or bool(high >= asked.value)
+    if isinstance(asked, LessThan | LessThanOrEqual):
+        return low is None or bool(low <= asked.value)
+    return True
