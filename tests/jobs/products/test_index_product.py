@@ -16,6 +16,7 @@ from jobs.ingest.request import Request, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.products.index.entries import entries_in
+from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import decode_record
 from rmq_formats.indexfile.keys import typed_index_keys
@@ -68,13 +69,11 @@ def newest(lake: Path) -> list[Row]:
 
 def growing(store: Path, copy: Path) -> Iterator[Path]:
     """Yield a copy of a store that gets one more segment at a time."""
-    segments = sorted(store.glob("commitlog*/*"), key=lambda path: path.name)
-    names = ["commitlog*"]
-    shutil.copytree(store, copy, ignore=shutil.ignore_patterns(*names))
-    for folder in store.glob("commitlog*"):
-        (copy / folder.name).mkdir()
+    folders = [str(path) for path in sorted(store.glob("commitlog-*"))]
+    segments = [Path(segment.location) for segment in list_store(str(store), commitlog=folders).segments]
+    shutil.copytree(store, copy, ignore=lambda at, names: [name for name in names if Path(at, name) in segments])
     for segment in segments:
-        yield Path(shutil.copy(segment, copy / segment.parent.name))
+        yield Path(shutil.copy(segment, copy / segment.relative_to(store)))
 
 
 def real_entries(store: Path) -> list[tuple[int, int, int, int, int, int]]:
