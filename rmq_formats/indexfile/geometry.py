@@ -17,6 +17,7 @@ from rmq_formats.layout import Read
 _LOOKED_AT = 16  # entries at either end of a file
 _HOPS = 64  # from a slot to one of them
 _TRIED = 1 << 16
+_BLOCK = 1 << 20
 
 
 class IndexBytes(NamedTuple):
@@ -94,6 +95,39 @@ def find_geometries(file: IndexBytes) -> list[Geometry]:
     tried = range(count, min(count + _TRIED, largest + 1))
     supposed = (_with_one_given(file.size, None, index_num) for index_num in tried)
     return [geometry for geometry in supposed if geometry is not None and _fits(file, geometry)]
+
+
+def other_slots(file: IndexBytes, geometry: Geometry) -> int | None:
+    """
+    Return in how many slots the entries of a file hang, if not in those of *geometry*; None where that does not show.
+
+    A broker that is started with a larger maxHashSlotNum makes its old files longer, and reads them by the new number.
+    """
+    count = IndexReader(file.read, DEFAULT_GEOMETRY).header.index_count
+    end = _written_end(file)
+    for at in range(end, end + ENTRY.size):  # the newest entry may end with zeros
+        slots, rest = divmod(at - HEADER.size - count * ENTRY.size, SLOT.size)
+        if (
+            count > 1
+            and slots > 0
+            and not rest
+            and slots != geometry.hash_slots
+            and _fits(file, Geometry(slots, count))
+        ):
+            return slots
+    return None
+
+
+def _written_end(file: IndexBytes) -> int:
+    """Return the position after the last byte that is not zero."""
+    end = file.size
+    while end > 0:
+        start = max(end - _BLOCK, 0)
+        written = len(bytes(file.read(start, end - start)).rstrip(b"\0"))
+        if written:
+            return start + written
+        end = start
+    return 0
 
 
 def _fits(file: IndexBytes, geometry: Geometry) -> bool:

@@ -19,6 +19,7 @@ from jobs.store.retention import ListedLog
 from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.compare import Part
+from rmq_formats.indexfile.geometry import IndexBytes, other_slots
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import Rules
 
@@ -195,8 +196,20 @@ def _judge(  # noqa: PLR0913 - a file, and what it is held against
         return Explained(survivor.real, Verdict.GROWING, survivor, compared, detail)
     if before is not None and is_overwritten(survivor, before, row, geometry, rules, store):
         return Explained(survivor.real, Verdict.OVERWRITTEN, survivor, compared)
+    slots = _other_slots(survivor.real, geometry, store)
+    if slots is not None:
+        detail = f"its entries hang in {slots} slots, not in {geometry.hash_slots}: maxHashSlotNum was changed"
+        return Explained(survivor.real, Verdict.WRONG_GEOMETRY, survivor, compared, detail)
     verdict, detail = _how_different(survivor, compared)
     return Explained(survivor.real, verdict, survivor, compared, detail)
+
+
+def _other_slots(real: RealFile, geometry: Geometry, store: Store) -> int | None:
+    try:
+        with store.open(real) as file:
+            return other_slots(IndexBytes(real.size, file.read), geometry)
+    except FileNotFoundError:
+        return None  # retention has deleted it meanwhile
 
 
 def _how_equal(  # noqa: PLR0911 - one a verdict

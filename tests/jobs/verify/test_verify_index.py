@@ -140,6 +140,20 @@ def test_damage_has_a_class(store: Path, damage: Callable[[bytes], bytes], kind:
     assert (the_finding(store).kind, the_finding(store).file) == (kind, f"index/{path.name}")
 
 
+@pytest.mark.parametrize("slots", [101, 150, 1000])
+def test_a_changed_number_of_slots_is_named(store: Path, slots: int) -> None:
+    """A broker with a larger maxHashSlotNum makes old files longer, with zeros; their entries stay where they were."""
+    for path in (store / "index").iterdir():
+        with path.open("r+b") as file:
+            file.truncate(Geometry(slots, 20).file_size)
+
+    findings = verify_index(OneByOne(), list_store(str(store)), Wanted(slots, 20)).findings
+
+    assert {finding.kind for finding in findings} == {"wrong_geometry"}
+    assert all(f"hang in 100 slots, not in {slots}: maxHashSlotNum was changed" in str(finding) for finding in findings)
+    assert len(findings) == len(list((store / "index").iterdir()))
+
+
 def test_a_file_of_another_release_is_told_by_its_slot_count(golden: StoreOf) -> None:
     """Nothing but `hash_slot_count` differs between 4.7.0 and 4.7.1."""
     report = checked(golden("b470-clock"), "4.7.1")
