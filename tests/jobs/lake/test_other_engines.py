@@ -130,7 +130,7 @@ def test_rows_that_another_engine_deleted_are_no_other_history(lake: SharedLake)
 def test_a_column_of_another_engine_keeps_its_values(lake: SharedLake) -> None:
     """`ALTER … ADD COLUMNS`, filled by UPDATE: `optimize` and superseding made NULL of it; files of ours hold NULL."""
     lake.sql("ALTER TABLE {messages} ADD COLUMNS (note STRING, place STRUCT<row: INT>)")
-    lake.sql("UPDATE {messages} SET note = concat('n', physical_offset), place = struct(queue_id)")
+    lake.sql("UPDATE {messages} SET note = concat('n', physical_offset), place = named_struct('row', queue_id)")
     notes, places = lake.values("note"), lake.values("place['row']")
     new = lake.grow(5)
     lake.run()
