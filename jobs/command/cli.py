@@ -43,7 +43,7 @@ Examples:
 Options also come from the environment (RMQ_LAKE_<VERB>_<OPTION>) and from --config FILE; VERB --show-config prints all
 of them, and where each is from.
 
-SPARK OPTIONS (--master, --conf K=V, --driver-memory, …) stand before the verb and go to spark-submit untouched.
+SPARK OPTIONS (--master, --conf K=V, --driver-memory, …) are before the verb and go to spark-submit untouched.
 
 \b
 Exit codes: 0 clean · 1 failed · 2 usage or configuration
@@ -137,7 +137,7 @@ def _pack(ctx: click.Context, _parameter: click.Parameter, path: Path | None) ->
 
 
 class _Settings:
-    """What the whole command line was told, kept where an error can still read it."""
+    """What the whole command line was given, kept where an error can still read it."""
 
     traceback = False
 
@@ -311,7 +311,7 @@ def _fail(error: BaseException, settings: _Settings) -> ExitCode:
 
 
 def _reader_has_gone() -> bool:
-    """Tell whether standard output is the broken pipe (`… | head`), and keep the interpreter's exit quiet if so."""
+    """Return whether standard output is the broken pipe (`… | head`), and keep the interpreter's exit quiet if so."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:

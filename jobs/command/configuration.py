@@ -233,7 +233,7 @@ def _origin(parameter: click.Parameter, ctx: click.Context) -> str:
 
 @cache
 def _shared_keys() -> frozenset[str]:
-    """Collect the keys that may stand before the first table, whichever verb reads the file."""
+    """Collect the keys that may be before the first table, whichever verb reads the file."""
     options = composed(json_option, quiet_option, report_option, max_rate_option, store_options, form_options)
     probe = click.command()(options(lambda: None))
     return frozenset(map(key_of, settings_of(probe))) | {"lake", "broker"}

@@ -10,7 +10,7 @@ from pathlib import Path
 from jobs.launch.errors import SetupError
 from rmq_formats.errors import FormatError
 
-# What Spark says of a Python process that is gone, and what Python says of a file.
+# What Spark says of a Python process that has ended, and what Python says of a file.
 _DEAD_WORKER = "Python worker exited unexpectedly"
 _WORKER = re.compile(r"\(TID \d+\) \((\S+) executor")
 _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
@@ -30,7 +30,7 @@ def failures() -> tuple[type[BaseException], ...]:
 
 
 def follows_interrupt(error: BaseException) -> bool:
-    """Tell whether an error was raised while an interruption was on its way."""
+    """Return whether an error was raised while an interruption was on its way."""
     before = error.__cause__ or error.__context__
     return before is not None and (isinstance(before, KeyboardInterrupt) or follows_interrupt(before))
 

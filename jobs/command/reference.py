@@ -28,7 +28,7 @@ VARIABLES = {
     "RMQ_LAKE_PROGRAM": "how messages name this command, where a script of yours calls it (default: as it was typed)",
     "JAVA_HOME": "the Java, before those on `PATH` and in the usual directories",
     "SPARK_LOCAL_IP": "the address that a local run listens on (default `127.0.0.1`)",
-    "SPARK_SUBMIT_OPTS": "flags of the JVM, behind ours",
+    "SPARK_SUBMIT_OPTS": "flags of the JVM, after ours",
     "NO_COLOR": "set to anything: no colours in a terminal",
 }
 

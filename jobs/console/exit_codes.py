@@ -35,7 +35,7 @@ _WORST_FIRST = (ExitCode.FAILED, ExitCode.MISMATCH, ExitCode.DAMAGE)
 
 def worst(codes: Iterable[ExitCode]) -> ExitCode:
     """
-    Return the code that stands for all of *codes*: 1 over 4 over 3 over 0.
+    Return the one code for all of *codes*: 1 over 4 over 3 over 0.
 
     The others (usage, not found, held, interrupted) end a command; they are never one result among several.
     """

@@ -8,7 +8,7 @@ _SETTING = re.compile(
 )
 _IN_URI = re.compile(r"(://)[^/\s@]+:[^/\s@]+@")
 _HIDDEN = "***"
-_SHORTEST = 8  # a shorter text stands in too many others
+_SHORTEST = 8  # a shorter text is in too many others
 
 _known: set[str] = set()
 
@@ -19,7 +19,7 @@ def is_secret(setting: str) -> bool:
 
 
 def remember(value: str | None) -> None:
-    """Never print *value* from now on, wherever it stands."""
+    """Never print *value* from now on, wherever it is."""
     if value is not None and len(value) >= _SHORTEST:
         _known.add(value)
 

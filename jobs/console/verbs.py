@@ -33,12 +33,12 @@ _ALL = (
     Verb("verify", "jobs.verbs.verify", needs_spark=True, help="Hold log, queues and index files against each other."),
     Verb(
         "rebuild-index", "jobs.verbs.rebuild_index", needs_spark=True,
-        help="Write a store's index files anew.",
+        help="Write a store's index files again.",
         again="The store is as it was; begin again with an empty --out DIR.",
     ),
     Verb(
         "rebuild-consumequeue", "jobs.verbs.rebuild_consumequeue", needs_spark=True,
-        help="Write a store's queues anew.",
+        help="Write a store's queues again.",
         again="The store is as it was; begin again with an empty --out DIR.",
     ),
     Verb(

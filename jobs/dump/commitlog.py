@@ -301,7 +301,7 @@ _BORN_HOST = MessageRecord._fields.index("born_host")
 
 
 def _readable(field: Field, record: MessageRecord) -> Field:
-    """Write numbers that stand for something as people write them."""
+    """Write numbers that have a meaning as people write them."""
     if field.name == "magic_code":
         return field._replace(text=f"{record.magic_code & 0xFFFFFFFF:08X}")
     if field.name == "sys_flag":

@@ -54,7 +54,7 @@ def condition_of(spark: SparkSession, text: str) -> Condition:
         _ = spark.createDataFrame([], _spark_schema(every)).where(text).schema
     except (AnalysisException, ParseException) as error:
         raise UnsupportedFormat(str(error).splitlines()[0]) from error
-    # A name that stands somewhere in the text may be a column's: one that is read in vain does no harm.
+    # A name that is somewhere in the text may be a column's: one that is read in vain does no harm.
     words = {word.lower() for word in re.findall(r"\w+", text)}
     return Condition(text, every if _STAR.search(text) else tuple(name for name in every if name in words))
 

@@ -117,7 +117,7 @@ def _list(text: str | None) -> tuple[str, ...]:
 
 
 def _milliseconds(text: str | None, otherwise: int) -> int:
-    """Read milliseconds, or a time such as 2026-11-20T07:00 (UTC where no zone stands)."""
+    """Read milliseconds, or a time such as 2026-11-20T07:00 (UTC where no zone is)."""
     if text is None:
         return otherwise
     if text.lstrip("-").isdigit():

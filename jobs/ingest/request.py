@@ -80,7 +80,7 @@ class Summary:
 
     @property
     def exit_code(self) -> ExitCode:
-        """Damage and gaps are told by the exit code; the run is done all the same."""
+        """Damage and gaps are shown by the exit code; the run is done all the same."""
         found = self.gaps or self.quarantined or self.superseded or self.notes
         return ExitCode.DAMAGE if found else ExitCode.CLEAN
 

@@ -204,7 +204,7 @@ class _Run:
         self.newest = newest_segment(store)
         newest_offset = self.newest.segment.base_offset if self.newest else 0
         for before, start, end in holes(store.segments):
-            if summary.from_offset < end <= newest_offset:  # none behind the end of what is written
+            if summary.from_offset < end <= newest_offset:  # none after the end of what is written
                 summary.add_gap(start, end, f"no file holds these offsets; {before.location} ends before them")
         planned = {range_.location for range_ in ranges}
         unseen = self.workers.unseen([segment for segment in store.segments if segment.location in planned])
@@ -251,7 +251,7 @@ class _Run:
         known = next((outcome.seen.fingerprints for outcome in reversed(outcomes) if outcome.seen.fingerprints), ())
         for fingerprint in known:
             if holds(fingerprint, self.store) is False:
-                reason = f"the log was written anew from {fingerprint.offset} on while it was read"
+                reason = f"the log was written again from {fingerprint.offset} on while it was read"
                 raise CutBackError(errno.ESTALE, reason, self.store.root)
 
     def _manifest(self, outcomes: Sequence[Outcome[Collected]], superseded: Superseded | None) -> Manifest:

@@ -24,7 +24,7 @@ class Stretch(NamedTuple):
     records: int = 0
     topics: Mapping[str, int] = {}
     wrong: Sequence[int] = ()  # physical offsets of records whose body has another CRC
-    shown: Sequence[MessageRecord] = ()  # the last one is the stretch's last
+    shown: Sequence[MessageRecord] = ()  # the last one is the run's last
 
 
 def walk(log: SegmentBytes, start: int, *, final: bool, next_written: Callable[[int], int] = int) -> Iterator[Stretch]:

@@ -56,7 +56,7 @@ class TransactionTakenError(Exception):
 
 
 class Rewrite(NamedTuple):
-    """Files of a snapshot, and what stands in their place."""
+    """Files of a snapshot, and what is in their place."""
 
     removed: tuple[str, ...]
     added: tuple[Action, ...]
@@ -377,7 +377,7 @@ def rows(
         with suppress(FileNotFoundError):  # its files were merged and removed meanwhile
             found: list[dict[str, Any]] = chosen(lake, snapshot, columns, where).to_pylist()
             return found
-    raise OSError(f"{lake.locate(table)}: files that Delta's log names are gone")
+    raise OSError(f"{lake.locate(table)}: files that Delta's log names are missing")
 
 
 __all__ = [

@@ -49,7 +49,7 @@ class Saved(NamedTuple):
     merged: int = 0  # files that were replaced
     written: int = 0  # by how many
     bytes_before: int = 0
-    bytes_after: int | None = 0  # None: foreseen, and only the merge itself can tell
+    bytes_after: int | None = 0  # None: estimated, and only the merge itself can tell
     vacuumed: int = 0  # files deleted
 
 

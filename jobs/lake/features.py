@@ -28,7 +28,7 @@ KEPT = frozenset(
         "vacuumProtocolCheck",
     }
 )
-_DROPPED = ("rowTracking", "domainMetadata", "inCommitTimestamp")  # in this order, and nothing else stays behind
+_DROPPED = ("rowTracking", "domainMetadata", "inCommitTimestamp")  # in this order, and nothing else stays after
 _CONSTRAINT = "delta.constraints."
 _EXPRESSIONS = {
     "delta.invariants": "an invariant",

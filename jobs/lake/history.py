@@ -1,12 +1,12 @@
 """
-Where the log and the lake part: the exact first record, by holding the lake's rows against the log.
+Where the log and the lake part: the exact first record, by comparing the lake's rows with the log.
 
 Fingerprints tell that something differs, not where, nor why: a bit may have flipped since it was read, a copy may not
 be whole yet, or the broker may have cut off the end of its log and written something else. Only the last one is another
 history, and only a record that proves itself, or the end of a file, proves it.
 
 Fingerprints may also all be there and be leftovers: recovery moves the write position back and leaves the old bytes
-behind it. So the end of what the lake knows must still be reached from some way before it, record by record. And what
+after it. So the end of what the lake knows must still be reached from some way before it, record by record. And what
 ended a file may have made way for a record that fits in its place.
 """
 
@@ -70,7 +70,7 @@ def divergence(lake: Lake, known: KnownStore, store: Store) -> Superseded | None
     elif before is not None and not _leads_to(agreed[-1].offset, before, store):
         agreed_end = before
         why = f"the record at {agreed[-1].offset} is not reached any more"
-    elif agreed and agreed_end < known.newest.to_offset:  # behind the last record was the end of its file
+    elif agreed and agreed_end < known.newest.to_offset:  # after the last record was the end of its file
         why = f"no record followed at {agreed_end}"
     else:
         return None
@@ -95,7 +95,7 @@ def _end(fingerprint: Fingerprint) -> int:
 
 
 def _leads_to(offset: int, start: int, store: Store) -> bool:
-    """Tell whether the chain of records from the boundary *start* comes to a record at *offset*."""
+    """Return whether the chain of records from the boundary *start* comes to a record at *offset*."""
     for range_ in plan_ranges(store, start, _WHOLE_SEGMENT)[:1]:
         reader = RangeReader(replace(range_, end=offset + 1 - range_.base_offset, final=True))
         with closing(reader.pieces()) as pieces:
@@ -137,7 +137,7 @@ def _groups(store: Store, start: int, end: int) -> Iterator[_Group]:
         with closing(RangeReader(range_).pieces()) as pieces:
             for item in pieces:
                 if isinstance(item, Piece):
-                    if item.kind is PieceKind.BLANK:  # what stands behind an end means nothing
+                    if item.kind is PieceKind.BLANK:  # what follows an end means nothing
                         yield _Group(item.offset, item.end, _NO_RECORDS, frozenset(), header_size)
                     continue
                 first = item.base_offset + int(item.positions[0]) - header_size

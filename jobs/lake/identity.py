@@ -43,7 +43,7 @@ class Likeness(Enum):
 
     SAME = "same"
     OTHER = "other"  # different bytes wherever both have some
-    PARTLY = "partly"  # the same bytes at some offsets, different ones at others: damaged, or written anew
+    PARTLY = "partly"  # the same bytes at some offsets, different ones at others: damaged, or written again
     UNKNOWN = "unknown"  # no offset that both have: expired, or not reached
 
 
@@ -62,7 +62,7 @@ def compare(known: KnownStore, store: Store) -> Comparison:
     other = [one for one, verdict in held if verdict is False]
     if not other:
         return Comparison(Likeness.SAME if same else Likeness.UNKNOWN, tuple(same))
-    # Whoever cuts off a log deletes the files behind the cut: what differs in a file before one that agrees has rotted.
+    # Whoever cuts off a log deletes the files after the cut: what differs in a file before one that agrees has rotted.
     last = segment_at(same[-1].offset, store.segments) if same else None
     differs = next((one.offset for one in other if last is None or one.offset >= last.base_offset), None)
     agreed = tuple(one for one in same if differs is None or one.offset < differs)
@@ -70,7 +70,7 @@ def compare(known: KnownStore, store: Store) -> Comparison:
 
 
 def holds(fingerprint: Fingerprint, store: Store) -> bool | None:
-    """Tell whether the store has these bytes; None when it has none there any more, or not yet, or not readable."""
+    """Return whether the store has these bytes; None when it has none there any more, or not yet, or not readable."""
     segment = segment_at(fingerprint.offset, store.segments)
     if segment is None:
         return None

@@ -64,7 +64,7 @@ def _check(lake: Lake, store: KnownStore, table: Table, run: int | None, bounds:
         raise HeldByOtherError("another process has just prepared a run of this store")
     location = lake.locate(table.name)
     if run is None:
-        raise OSError(f"{location}: this table is gone, and with it what {least} runs brought; put it back")
+        raise OSError(f"{location}: this table is missing, and with it what {least} runs brought; put it back")
     should = least if least == most else f"{least} to {most}"
     reason = "was it or `runs` put back from a copy?"
     raise OSError(f"{location}: has run {run} of store {store.store_id} and should have run {should}; {reason}")
@@ -79,5 +79,5 @@ def refuse_tables_without_runs(lake: Lake) -> None:
     """Refuse to begin a lake where one was: every message would come twice."""
     for table in lake_tables():
         if open_table(lake, table.name) is not None and not known_stores(lake):
-            reason = f"this table is gone; without it nobody knows what {table.name} holds already"
+            reason = f"this table is missing; without it nobody knows what {table.name} holds already"
             raise OSError(f"{lake.locate(RUNS.name)}: {reason}")

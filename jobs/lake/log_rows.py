@@ -20,7 +20,7 @@ from rmq_formats.commitlog.scan import Records
 
 _AT_ONCE = 4096  # rows
 _WINDOW = 1 << 17  # rows without bodies
-_GROUP_SIZE = 16 << 20  # bytes of the log: rows may stand far from each other
+_GROUP_SIZE = 16 << 20  # bytes of the log: rows may be far from each other
 _COLUMNS = [field.name for field in MESSAGES.schema if field.name != "body"]
 
 

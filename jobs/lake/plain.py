@@ -15,7 +15,7 @@ class Stream(Protocol):
 
 def plain_rows(stream: Stream) -> list[dict[str, Any]]:
     """
-    Return the rows of a stream without its columns of times, which stand beside the milliseconds that they are made of.
+    Return the rows of a stream without its columns of times, which are beside the milliseconds that they are made of.
 
     Arrow asks pandas how to tell the zone of a time, and whether an object that it makes a table of is a data frame.
     """

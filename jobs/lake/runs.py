@@ -149,13 +149,13 @@ def read_manifest(lake: Lake, store_id: str, run: int) -> Manifest | None:
         return None
     row = _prepared_row(lake, store_id, run)
     if row is None:
-        raise OSError(f"{lake.location}: run {run} of store {store_id} is prepared, but its row in `runs` is gone")
+        raise OSError(f"{lake.location}: run {run} of store {store_id} is prepared, but its row in `runs` is missing")
     location = lake.locate(row["manifest"])
     try:
         with lake.open(row["manifest"]) as file:
             return Manifest.from_json(bytes(file.read(0, file.size)))
     except FileNotFoundError as error:
-        reason = f"{location}: this manifest of run {run} is gone; without it the store cannot be gone on with"
+        reason = f"{location}: this manifest of run {run} is missing; without it this store cannot continue"
         raise OSError(reason) from error
     except (ValueError, KeyError, TypeError) as error:
         raise OSError(f"{location}: no manifest of a run: {error}") from error
@@ -279,7 +279,7 @@ def sweep(lake: Lake, manifest: Manifest) -> list[str]:
 
 
 def has_litter(lake: Lake, store: KnownStore) -> bool:
-    """Tell whether an attempt of the store's next run left files behind."""
+    """Return whether an attempt of the store's next run left files behind."""
     prefix = FileNaming(store.store_id, store.next_run).prefix
     folders = (*(table.name for table in written_tables()), MANIFESTS)
     return any(name.lstrip(".").startswith(prefix) for folder in folders for name in _file_names(lake, folder))

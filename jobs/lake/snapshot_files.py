@@ -42,7 +42,7 @@ class StoredFile(NamedTuple):
         return otherwise if value is None else value
 
     def may_hold(self, store_id: str) -> bool:
-        """Tell whether rows of this store may be in the file."""
+        """Return whether rows of this store may be in the file."""
         return bool(self.low("store_id", store_id) <= store_id <= self.high("store_id", store_id))
 
 

@@ -67,7 +67,7 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
         return
     snapshot = open_table(lake, MESSAGES.name)
     if snapshot is None or (snapshot.transaction_version(app) or 0) >= number:
-        return  # they are gone from there: they were copied before
+        return  # they are missing from there: they were copied before
     naming = FileNaming(superseded.store_id, superseded.run)
     constants = {"superseded_by_run": superseded.run}
     touched = _touched(snapshot, superseded)

@@ -169,7 +169,7 @@ class TableFile:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Leave no half-written file behind an error."""
+        """Leave no half-written file after an error."""
         if kind is not None and self._writer is not None:
             self._writer.is_open = False  # else it would still write a footer when it is collected
             self._sink.close()
@@ -195,7 +195,7 @@ def writer_settings(table: Table, rows: int, as_is: Container[str] = ()) -> dict
 
 
 def is_compressible(bodies: pa.Array) -> bool:
-    """Tell from two stretches of *bodies* whether the codec gains anything: encrypted and compressed ones lose time."""
+    """Tell from two runs of *bodies* whether the codec gains anything: encrypted and compressed ones lose time."""
     data = bodies.buffers()[-1]
     size = data.size if data is not None else 0
     if not size:

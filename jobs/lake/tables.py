@@ -207,7 +207,7 @@ FINDINGS = Table(
         column("file", pa.string(), "below the store's root"),
         column("offset", pa.int64(), "in the file, of the first byte that is wrong"),
         column("field", pa.string(), "which field is wrong"),
-        column("found", pa.string(), "what stands there"),
+        column("found", pa.string(), "what is there"),
         column("expected", pa.string(), "what should"),
         column("cause", pa.string(), "the likely one, in words"),
         column("times", pa.int64(), "how often, from this place on"),

@@ -1,4 +1,4 @@
-"""What keeps a lake in shape while runs follow each other for months: done every now and then, behind a run."""
+"""What keeps a lake in shape while runs follow each other for months: done every now and then, after a run."""
 
 from jobs.lake.commit import open_table, paths
 from jobs.lake.compaction import MANY, Saved, compact, vacuum

@@ -1,4 +1,4 @@
-"""Divide a command line: spark-submit's options stand before the verb, everything else is ours."""
+"""Divide a command line: spark-submit's options are before the verb, everything else is ours."""
 
 import os
 import re
@@ -131,7 +131,7 @@ def without_secrets(spark_options: Sequence[str]) -> tuple[list[str], dict[str, 
 
 
 def names_s3(line: CommandLine, environment: Mapping[str, str]) -> bool:
-    """Tell whether a location on S3 is named: on the command line, in our variables, or in the configuration file."""
+    """Return whether a location on S3 is named: on the command line, in our variables, or in the configuration file."""
     words = [*line.spark_options, *line.own]
     words += [value for name, value in environment.items() if name.startswith("RMQ_LAKE_")]
     config = value_of("--config", line.own) or next(
@@ -153,4 +153,4 @@ def _unknown(name: str) -> str:
 
     similar = get_close_matches(name, _WITH_VALUE | _FLAGS | _OURS | _OURS_WITH_VALUE, n=1)
     hint = f" (did you mean {similar[0]}?)" if similar else ""
-    return f"{name} is no option of Spark{hint}; a verb's own options stand after the verb"
+    return f"{name} is no option of Spark{hint}; a verb's own options are after the verb"

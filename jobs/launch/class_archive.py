@@ -14,7 +14,7 @@ from typing import IO
 
 from jobs.launch.places import CONF, cache
 
-_UNUSED_DAYS = 30  # an archive weighs 190 MB; one of an environment that is gone goes with the next that is made
+_UNUSED_DAYS = 30  # an archive weighs 190 MB; one of an environment that was deleted goes with the next that is made
 
 
 class Recording:
@@ -40,7 +40,7 @@ class Recording:
         self._lock.close()
 
     def discard(self) -> None:
-        """Forget it; the next run records anew."""
+        """Forget it; the next run records again."""
         self._unfinished.unlink(missing_ok=True)
         self._lock.close()
 

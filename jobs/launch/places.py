@@ -14,7 +14,7 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parent.parent
 _PACKED = _PACKAGE / "_conf"
 
-# A wheel carries conf/ inside the package; in a checkout it stands beside it.
+# A wheel carries conf/ inside the package; in a checkout it is beside it.
 CONF = _PACKED if _PACKED.is_dir() else _PACKAGE.parent / "conf"
 
 

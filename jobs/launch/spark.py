@@ -1,5 +1,5 @@
 """
-What spark-submit is told.
+What spark-submit is given.
 
 The driver is this Python process: pyspark starts spark-submit, which starts the JVM. So standard output stays ours
 (spark-submit merges the two streams of a driver that it starts itself), a usage error costs no JVM, and Ctrl-C arrives.
@@ -97,7 +97,7 @@ def on_half_the_cores(spark_options: Sequence[str]) -> Sequence[str]:
 
 
 def is_local(spark_options: Sequence[str]) -> bool:
-    """Tell whether the driver's process is the whole of Spark."""
+    """Return whether the driver's process is the whole of Spark."""
     return (_master(spark_options) or DEFAULT_MASTER).startswith("local")
 
 
@@ -120,7 +120,7 @@ def check_master(spark_options: Sequence[str]) -> None:
 
 
 def _is_loopback(master: str) -> bool:
-    """Tell whether a standalone master listens on this machine alone."""
+    """Return whether a standalone master listens on this machine alone."""
     host = urlsplit(master.partition(",")[0]).hostname or ""
     return host == "localhost" or host.startswith("127.")
 

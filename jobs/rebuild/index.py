@@ -1,5 +1,5 @@
 """
-Write a store's index files anew: all of them, or those that are lost among others.
+Write a store's index files again: all of them, or those that are lost among others.
 
 The story: learn the geometry and the rules, bring the keys into one row, recompute the survivors if any are to be kept,
 plan what is missing, let one task build each file, see every file from here, and write the manifest last.
@@ -354,7 +354,7 @@ def _describe_survivor(explained: Explained) -> dict[str, Any]:
 
 
 def is_unused(out: str, options: dict[str, str]) -> bool:
-    """Tell whether nothing lies in the output directory that the files could be mixed up with."""
+    """Return whether nothing lies in the output directory that the files could be mixed up with."""
     try:
         files = storage_of(out, options).list_files(out)
     except FileNotFoundError:

@@ -221,7 +221,7 @@ def broker_kept_out(store: str) -> Iterator[None]:
 
 
 def install(plan: Installation, step: Callable[[str], object] = lambda name: name) -> None:
-    """Do what was planned; *step* is told before each step, none of which leaves less than a whole set."""
+    """Do what was planned; *step* is given before each step, none of which leaves less than a whole set."""
     with acting_as(plan.owner.user, plan.owner.group), ExitStack() as stack:
         parent = _opened(stack, plan.index.parent)
         for leftover in _names_in(parent):

@@ -112,7 +112,7 @@ def _manifest(source: Path) -> dict[str, Any]:
 
 
 def install_queues(plan: QueueInstallation, step: Callable[[str], object] = lambda name: name) -> None:
-    """Do what was planned; *step* is told before each step, none of which leaves less than a complete set."""
+    """Do what was planned; *step* is given before each step, none of which leaves less than a complete set."""
     for root in plan.roots:
         # The owner may change anything in the store meanwhile: whoever acts as the owner can do no more than that.
         with acting_as(root.owner.user, root.owner.group):

@@ -1,8 +1,8 @@
 """
-Write a store's queues anew: units collected range by range, then each queue appended in the order of the log.
+Write a store's queues again: units collected range by range, then each queue appended in the order of the log.
 
-A group of queues is one task: it reads its stretch of every range's units in turn and keeps of each queue only where it
-stands, so memory does not grow with a queue. What a queue's files hold depends on nothing but the log and the rules.
+A group of queues is one task: it reads its run of every range's units in turn and keeps of each queue only where it
+is, so memory does not grow with a queue. What a queue's files hold depends on nothing but the log and the rules.
 """
 
 import os
@@ -53,7 +53,7 @@ class RangeUnits(NamedTuple):
 
 
 class BuiltFile(NamedTuple):
-    """One file: all behind `written` is zeros."""
+    """One file: all after `written` is zeros."""
 
     path: str  # below the output directory
     size: int

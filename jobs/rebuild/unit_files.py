@@ -1,8 +1,8 @@
 """
 Expected units in scratch files: written range by range, read queue by queue.
 
-A queue belongs to a group, by its name alone. Each file holds the units of one range, group behind group, so that the
-task of a group reads one stretch of every file, in the order of the log, and never more than a range's units at once.
+A queue belongs to a group, by its name alone. Each file holds the units of one range, group after group, so that the
+task of a group reads one run of every file, in the order of the log, and never more than a range's units at once.
 """
 
 import json
@@ -20,7 +20,7 @@ from rmq_formats.consumequeue.unit import QueueKind, QueueName
 
 
 class Section(NamedTuple):
-    """Where a group's queues stand in a file: their names and counts as JSON, then their units."""
+    """Where a group's queues are in a file: their names and counts as JSON, then their units."""
 
     position: int
     names_size: int

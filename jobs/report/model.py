@@ -1,7 +1,7 @@
 """
 What a report is made of. Each part knows its title and its numbers; how it looks is `page`'s business.
 
-`report.json` is this document as it stands, under a version of its own.
+`report.json` is this document as it is, under a version of its own.
 """
 
 from collections.abc import Mapping, Sequence

@@ -45,7 +45,7 @@ class SegmentWork:
     base_offset: int
     size: int  # of the file
     path: str  # the file to make
-    end: int  # the log ends here, or behind this segment
+    end: int  # the log ends here, or after this segment
     is_last: bool
     files: tuple[str, ...]  # of the table `messages`
     pieces: tuple[str, ...] = ()  # of the table `log_pieces`

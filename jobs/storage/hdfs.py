@@ -2,7 +2,7 @@
 HDFS, read over the HTTP of its name nodes and data nodes (WebHDFS): nothing to install, and no JVM beside a worker.
 
 A request names a file by its path; the name node answers what it knows itself and sends the reader on to a data node
-for bytes. Of a pair of name nodes the one that stands by says so, and the other is asked.
+for bytes. Of a pair of name nodes the one that is by says so, and the other is asked.
 """
 
 import errno
@@ -272,7 +272,7 @@ def _error(location: str, refused: _Refused) -> OSError:
 
 
 def _path(location: str) -> str:
-    """Return the path of a location as it stands there: names may hold '?', '#' and '%'."""
+    """Return the path of a location as it is there: names may hold '?', '#' and '%'."""
     return "/" + location.split("://", 1)[1].partition("/")[2]
 
 

@@ -15,7 +15,7 @@ def scheme_of(location: str) -> str:
 
 
 def is_local(location: str) -> bool:
-    """Tell whether *location* is on this machine's file system."""
+    """Return whether *location* is on this machine's file system."""
     return scheme_of(location) == LOCAL
 
 

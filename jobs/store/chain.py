@@ -2,7 +2,7 @@
 Run a task on every range of a plan, on Spark, and accept only what chains.
 
 Ranges are cut by size, and all but the first of a segment look for their first record themselves. That search can be
-fooled: a body may hold whole records, stale ones lie behind the end of the log. So the driver lays the ranges end to
+fooled: a body may hold whole records, stale ones lie after the end of the log. So the driver lays the ranges end to
 end: where one ends, the next must begin. One that does not is thrown away and read again from the true boundary, and
 one that the piece before it covers is dropped. Any cut gives the same records.
 """
@@ -82,7 +82,7 @@ def chained(
 
 
 def watermark(accepted: Sequence[Outcome[T]], from_offset: int) -> int:
-    """Return where the next run goes on: behind the last whole record, which what follows may not be yet."""
+    """Return where the next run goes on: after the last whole record, which what follows may not be yet."""
     if not accepted:
         return from_offset
     seen = accepted[-1].seen
@@ -90,12 +90,12 @@ def watermark(accepted: Sequence[Outcome[T]], from_offset: int) -> int:
 
 
 def _is_gone(*outcomes: Outcome[T]) -> bool:
-    """Tell whether retention was faster: what was read of a file that is gone is all that there will ever be."""
+    """Return whether retention was faster: what was read of a file that is missing is all that there will ever be."""
     return any(outcome.seen.gone for outcome in outcomes)
 
 
 def _log_ends(accepted: Sequence[Outcome[T]]) -> bool:
-    """Tell whether the last range met the end of what is written; behind it lie zeros and leftovers."""
+    """Return whether the last range met the end of what is written; after it lie zeros and leftovers."""
     return bool(accepted) and accepted[-1].seen.open_at is not None
 
 

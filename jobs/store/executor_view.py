@@ -47,7 +47,7 @@ def seen_by_executors(spark: SparkSession, segments: Sequence[Segment]) -> set[s
 
 
 def is_one_process(spark: SparkSession) -> bool:
-    """Tell whether executors are in the driver's own process."""
+    """Return whether executors are in the driver's own process."""
     return re.match(r"local(\[|$)", spark.sparkContext.master or "") is not None
 
 

@@ -3,7 +3,7 @@ Where a store's queues end, and how far its log was dispatched.
 
 Beside a running broker no two looks show the same state. The dispatcher follows the log in order, so whatever lies
 before the end of any unit that was seen once has its unit by the time of a second look. Hence two looks: the first
-tells how far the log was dispatched, the second, at files listed anew, where the queues end, and the log is read after
+tells how far the log was dispatched, the second, at files listed again, where the queues end, and the log is read after
 both.
 """
 
@@ -26,8 +26,8 @@ class Look(NamedTuple):
     """What was seen of the queues before the log was read."""
 
     queues: tuple[StoredQueue, ...]
-    watermarks: tuple[int, ...]  # position behind what earlier runs have taken, of each queue
-    ends: tuple[int, ...]  # position behind the last unit of each queue
+    watermarks: tuple[int, ...]  # position after what earlier runs have taken, of each queue
+    ends: tuple[int, ...]  # position after the last unit of each queue
     dispatched: int  # physical offset: every record before it had its units
 
 
@@ -78,7 +78,7 @@ class _Wish(NamedTuple):
     """A queue to look at, and what is known of it."""
 
     queue: StoredQueue
-    known: int | None  # position behind the units that were taken, or seen
+    known: int | None  # position after the units that were taken, or seen
     from_offset: int  # those are of records before it
 
 
@@ -107,7 +107,7 @@ def _seen(queue: StoredQueue, known: int | None, from_offset: int, limit: int) -
         return _Seen(watermark, end, 0)
     unit = queue.unit(end - 1)
     physical_end = unit.physical_offset + unit.size if unit else 0
-    # A unit that points behind all files says nothing about the log; nor does a blank.
+    # A unit that points after all files says nothing about the log; nor does a blank.
     return _Seen(watermark, end, physical_end if physical_end <= limit else 0)
 
 
@@ -123,7 +123,7 @@ def _first_new(queue: StoredQueue, end: int, from_offset: int) -> int:
     """
     Return where the units begin that no run has taken, in a queue that was cut or made again.
 
-    A broker that recovers cuts its queues where it cuts its log; a topic that was deleted begins anew.
+    A broker that recovers cuts its queues where it cuts its log; a topic that was deleted starts again.
     """
     low, high = queue.start, end
     while low < high:

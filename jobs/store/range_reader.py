@@ -1,4 +1,4 @@
-"""Read one range of the log: its pieces, and what the driver needs to hold them against the ranges around it."""
+"""Read one range of the log: its pieces, and what the driver needs to compare them with the ranges around it."""
 
 from collections.abc import Generator, Iterator
 from hashlib import sha256
@@ -18,7 +18,7 @@ TAIL_SIZE = 256 << 10  # bytes of a range's last records that its last fingerpri
 
 
 class Fingerprint(NamedTuple):
-    """Which bytes stand at an offset: a store is known by these, never by its path."""
+    """Which bytes are at an offset: a store is known by these, never by its path."""
 
     offset: int
     size: int
@@ -29,7 +29,7 @@ class Seen(NamedTuple):
     """What a range turned out to be."""
 
     first: int | None  # where its first piece begins; None when no piece begins in it
-    next: int  # where the piece behind its last one begins
+    next: int  # where the piece after its last one begins
     end: PieceKind | None  # what its last piece is
     open_at: int | None  # where the log is not written yet, or not whole: a later run goes on there
     gone: bool  # the file was deleted before it could be opened

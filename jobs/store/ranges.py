@@ -45,7 +45,7 @@ class Range:
 
     @property
     def end_offset(self) -> int:
-        """The physical offset behind the last byte."""
+        """The physical offset after the last byte."""
         return self.base_offset + self.end
 
     def open(self) -> AbstractContextManager[Reader]:
@@ -137,7 +137,7 @@ def newest_written(store: Store) -> int | None:
 
 
 def beginning_of(segment: Segment, store: Store) -> bytes | None:
-    """Return the first bytes of a segment, enough to tell its first record from another; None when it is gone."""
+    """Return the first bytes of a segment, enough to tell its first record from another; None when it is missing."""
     try:
         with store.open(segment) as file:
             return bytes(file.read(0, _BEGINNING))

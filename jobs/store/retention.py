@@ -28,7 +28,7 @@ class ListedLog(NamedTuple):
 
 
 class CutBackError(FileNotFoundError):
-    """The newest segments are gone: a broker that recovers from a crash has taken back the end of its log."""
+    """The newest segments are missing: a broker that recovers from a crash has taken back the end of its log."""
 
 
 def gone_ranges(outcomes: Sequence[Outcome[T]]) -> list[tuple[int, int]]:
@@ -59,7 +59,7 @@ def confirm_uncut(store: Store, newest: Newest | None) -> None:
     Raise `CutBackError` if the *newest* segment of before the reading is not there any more, unless by retention.
 
     The segments before it were read as final: what is no record in them never will be. That is true only as long as
-    no recovery has deleted the files behind them, and had them written anew.
+    no recovery has deleted the files after them, and had them written again.
     """
     if newest is None or (newest.beginning is not None and _still_begins(newest, store)):
         return
@@ -82,7 +82,7 @@ def _still_begins(newest: Newest, store: Store) -> bool:
 def read_what_stays(
     workers: Workers, log: ListedLog, task: Task[T], discard: Callable[[T], object]
 ) -> list[Outcome[T]]:
-    """Run *task* on the ranges of a log; return those behind the last segment that was deleted meanwhile."""
+    """Run *task* on the ranges of a log; return those after the last segment that was deleted meanwhile."""
     outcomes = workers.ranges(log.ranges, task, discard)
     confirm_gone(log.store, outcomes)
     gone = {outcome.range.location for outcome in outcomes if outcome.seen.gone}

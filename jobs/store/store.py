@@ -80,7 +80,7 @@ class Store:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last byte on disk, written or not."""
+        """The offset after the last byte on disk, written or not."""
         return self.segments[-1].base_offset + self.segments[-1].size if self.segments else 0
 
 

@@ -1,4 +1,4 @@
-"""`rebuild-index`: index files written anew from a store's log, and put in place if asked."""
+"""`rebuild-index`: index files written again from a store's log, and put in place if asked."""
 
 import json
 from pathlib import Path
@@ -72,7 +72,7 @@ def command(  # noqa: PLR0913 - one argument an option
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
-    """Write the index files of STORE anew from its log into DIR, byte for byte a broker's."""
+    """Write the index files of STORE again from its log into DIR, byte for byte a broker's."""
     from jobs.launch.session import hadoop_options, spark_session
     from jobs.store.workers import SparkWorkers
 

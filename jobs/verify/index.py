@@ -36,7 +36,7 @@ _ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@ke
 _LOOKED_AT = 64 << 20
 
 _CAUSES = {
-    Verdict.OVERWRITTEN: "two files were made in one millisecond and got one name; entries of the first are gone",
+    Verdict.OVERWRITTEN: "two files were made in one millisecond and got one name; entries of the first are missing",
     Verdict.OTHER_RULE: "another release wrote the file than was given or detected: lookups work, bytes differ",
     Verdict.TRUNCATED: "the copy was cut off, or the disk was full",
     Verdict.WRONG_GEOMETRY: "the file was made with another maxHashSlotNum or maxIndexNum: the broker misreads it",

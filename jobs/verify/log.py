@@ -147,7 +147,7 @@ def log_findings(store: Store, checks: Sequence[RangeCheck], log_end: int, ahead
     Return what is wrong with the log.
 
     *log_end* is where it ends; *ahead* is the offset of the last record that queues or index files of a closed store
-    know behind it, if any.
+    know after it, if any.
     """
     findings: list[Finding] = []
     lost: list[tuple[int, int, str]] = []

@@ -70,7 +70,7 @@ def _row(name: str, part: PartReport) -> tuple[str, Severity, str, str]:
     texts += [f"{consequences:,} that follow from the log"] * bool(consequences)
     texts += [part.unverified] * bool(part.unverified)
     if behind := part.numbers.get("behind"):
-        texts.append(f"{behind:,} {'keys' if name == INDEX else 'bytes'} behind the log")
+        texts.append(f"{behind:,} {'keys' if name == INDEX else 'bytes'} after the log")
     return name, part.severity, _compared(name, part.numbers), ", ".join(texts) or "-"
 
 

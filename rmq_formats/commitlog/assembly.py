@@ -253,7 +253,7 @@ def _properties_size(rows: _Rows, row: int) -> int:
 
 @compiled
 def _fill(rows: _Rows, sizes: Sizes, buffer: Bytes) -> None:
-    """Write every whole record behind the one before it."""
+    """Write every whole record after the one before it."""
     at = 0
     for row in range(sizes.size):
         if sizes[np.uintp(row)] >= 0:

@@ -312,7 +312,7 @@ def _fill_properties(
     out: Properties,
 ) -> tuple[int, int]:
     """
-    Write each row's properties as the parser sees them: one of a name, its last value, where it first stood.
+    Write each row's properties as the parser sees them: one of a name, its last value, where it first was.
 
     Return how it ended, and what is left of *spare*.
     """

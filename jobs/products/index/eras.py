@@ -101,11 +101,11 @@ class _Look:
         return self._count > 0 and self._store.start_offset <= self.begin < self._store.end_offset
 
     def fits(self, rules: Rules) -> bool:
-        """Tell whether *rules* explain the file, as far as it is looked at."""
+        """Return whether *rules* explain the file, as far as it is looked at."""
         return self._counts(rules) and self._matching(rules, self._first) == len(self._first)
 
     def _counts(self, rules: Rules) -> bool:
-        """Tell whether the header counts slots by *rules*."""
+        """Return whether the header counts slots by *rules*."""
         every = [release.hash_slot_count is HashSlotCount.EVERY_PUT for _, release in rules]
         if not any(every):
             return self._file.header.hash_slot_count == self._slots_in_use
@@ -126,7 +126,7 @@ class _Look:
         if (older.property_parser, older.indexes_tags) != (newer.property_parser, newer.indexes_tags):
             matching = self._matching(rules_of((0, older)), entries)
             return int(offsets[matching]) if matching < self._count else None
-        # Counted at every put before the switch, at every empty slot behind it.
+        # Counted at every put before the switch, at every empty slot after it.
         empty = (entries["prev_entry"] == 0).astype(np.int64)
         behind = np.concatenate([np.cumsum(empty[::-1])[::-1], [0]])
         fitting = np.flatnonzero(np.arange(self._count + 1) + behind == self._file.header.hash_slot_count)
@@ -181,7 +181,7 @@ def _first_match(keys: _Entries, entries: _Entries) -> int:
 
 
 def piece_start(store: Store, physical_offset: int) -> int:
-    """Return where the piece of the log begins whose record stands at *physical_offset*."""
+    """Return where the piece of the log begins whose record is at *physical_offset*."""
     for segment in store.segments:
         if segment.base_offset <= physical_offset < segment.base_offset + segment.readable:
             with store.open(segment) as file:

@@ -117,7 +117,7 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     refused = {file.name: refusal(file, geometry) for file in files}
     sane = [file for file in files if refused[file.name] is None]
     row = collect_keys(workers, log, rules, scratch, asked_offsets(sane))
-    # Retention deletes index files behind the segments that they lead to.
+    # Retention deletes index files after the segments that they lead to.
     files = [file for file in files if _is_there(file, store)]
     sane = [file for file in files if refused[file.name] is None]
     survivors = Placing(row, geometry, store).place_all(sane)
@@ -159,7 +159,7 @@ def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules,
 
 
 def _gaps(files: Sequence[Explained]) -> Iterator[tuple[str, int]]:
-    """Yield (file, keys) for keys that stand before a file and in none; beside a damaged file nobody can tell."""
+    """Yield (file, keys) for keys that are before a file and in none; beside a damaged file nobody can tell."""
     end = 0
     known = True
     for explained in files:
@@ -179,7 +179,7 @@ def refused_for(real: RealFile, reason: str) -> Explained:
     return Explained(real, verdict, detail=reason)
 
 
-def _judge(  # noqa: PLR0913 - a file, and what it is held against
+def _judge(  # noqa: PLR0913 - a file, and what it is compared with
     survivor: Survivor,
     compared: Compared,
     before: Survivor | None,
@@ -257,12 +257,12 @@ def _how_different(survivor: Survivor, compared: Compared) -> tuple[Verdict, str
 
 
 def _is_half_put(header: IndexHeader, compared: Compared) -> bool:
-    """Tell whether a kill came between the slot of a put and the header: one slot points at the next free entry."""
+    """Return whether a kill came between the slot of a put and the header: one slot points at the next free entry."""
     slots = [difference for difference in compared.differences if difference.part is Part.SLOT]
     alone = compared.counts == {Part.HEADER: 0, Part.SLOT: 1, Part.ENTRY: 0}
     return alone and slots[0].found == header.index_count
 
 
 def _counts_otherwise(header: IndexHeader, compared: Compared) -> bool:
-    """Tell whether the slots are counted by one of the two rules, or by one after the other."""
+    """Return whether the slots are counted by one of the two rules, or by one after the other."""
     return compared.slots_in_use <= header.hash_slot_count <= header.entry_count

@@ -182,7 +182,7 @@ class Compared(NamedTuple):
     bits: int
     zeroed: int
     slots_in_use: int  # in the real file
-    beyond: int  # bytes that are not zero behind the last entry of the real file
+    beyond: int  # bytes that are not zero after the last entry of the real file
     is_changing: bool = False  # the real file's header is not what it was before: a broker writes to it
 
     @property

@@ -59,7 +59,7 @@ def _next(name: str) -> str:
 
 
 def _leaves_room(name: str, behind: str, files: int) -> bool:
-    """Tell whether *files* names, of which *name* is the first, fit before *behind*."""
+    """Return whether *files* names, of which *name* is the first, fit before *behind*."""
     for _ in range(files):
         if name >= behind:
             return False
@@ -68,7 +68,7 @@ def _leaves_room(name: str, behind: str, files: int) -> bool:
 
 
 def _squeezed(low: str, behind: str, files: int) -> list[str]:
-    """Return names that continue *low* with more digits, which sort behind it and before any other number."""
+    """Return names that continue *low* with more digits, which sort after it and before any other number."""
     digits = len(str(files))
     stem = low or "0" * TIME_DIGITS
     names = [f"{stem}{number:0{digits}d}" for number in range(1, files + 1)]

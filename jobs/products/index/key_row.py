@@ -1,11 +1,11 @@
 """
 The keys of a log as one long row.
 
-Each range of the log gives a stretch of the row. Their counts, summed up, say where in the row each stretch begins, and
+Each range of the log gives a run of the row. Their counts, summed up, say where in the row each run begins, and
 so which keys an index file holds: nothing is sorted and nothing is shuffled. The place of a message in the row is found
 in the same pass, for the messages that somebody asks about.
 
-Whoever needs the keys of a stretch again takes them from a scratch file, or decodes the range once more: see the ADR.
+Whoever needs the keys of a run again takes them from a scratch file, or decodes the range once more: see the ADR.
 """
 
 from bisect import bisect_left, bisect_right
@@ -31,7 +31,7 @@ from rmq_formats.release import Rules
 
 KEYS_AT_ONCE = 1 << 18
 
-Kept = Callable[[int, int], Iterable[Records]]  # the records that begin in [start, end), where the log is gone
+Kept = Callable[[int, int], Iterable[Records]]  # the records that begin in [start, end), where the log is deleted
 
 
 class Key(NamedTuple):
@@ -43,7 +43,7 @@ class Key(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the keys of a message stand in the row, and how many there are."""
+    """Where the keys of a message are in the row, and how many there are."""
 
     first: int
     keys: int
@@ -57,7 +57,7 @@ class RangeKeys(NamedTuple):
     records: int
     last_record: int | None  # physical offset of the last record, with keys or without
     last_keyed: int | None  # of the last one with keys
-    places: dict[int, Place]  # of the messages asked about; in this stretch's own numbers
+    places: dict[int, Place]  # of the messages asked about; in this run's own numbers
     damaged: tuple[tuple[int, int], ...]  # from and to of bytes that are no record
 
     @property
@@ -66,11 +66,11 @@ class RangeKeys(NamedTuple):
         return sum(end - start for start, end in self.damaged)
 
 
-OWN = ""  # in place of a stretch's file: entries that the log does not hold, taken from the index file itself
+OWN = ""  # in place of a run's file: entries that the log does not hold, taken from the index file itself
 
 
 class RowPart(NamedTuple):
-    """Consecutive keys of one stretch; or, of no stretch (`OWN`), consecutive entries of the index file itself."""
+    """Consecutive keys of one run; or, of no run (`OWN`), consecutive entries of the index file itself."""
 
     file: str
     first: int
@@ -78,7 +78,7 @@ class RowPart(NamedTuple):
 
 
 class KeySource(Protocol):
-    """Where the keys of stretches are."""
+    """Where the keys of runs are."""
 
     def blocks(self, part: RowPart) -> Iterator[NDArray[np.void]]:
         """Yield the keys of a part, some at a time; what is yielded may be changed."""
@@ -87,7 +87,7 @@ class KeySource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScratchKeys:
-    """Keys in scratch files, one a stretch."""
+    """Keys in scratch files, one a run."""
 
     scratch: Scratch
 
@@ -112,7 +112,7 @@ class Decoded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogKeys:
-    """Keys in the log itself: a stretch is named by its range's number."""
+    """Keys in the log itself: a run is named by its range's number."""
 
     ranges: tuple[Range, ...]
     rules: Rules
@@ -152,7 +152,7 @@ class LogKeys:
 
 @dataclass(frozen=True)
 class KeyRow:
-    """The keys of a log, stretch behind stretch."""
+    """The keys of a log, run after run."""
 
     source: KeySource
     stretches: tuple[RangeKeys, ...]
@@ -210,7 +210,7 @@ class KeyRow:
         return [Key(*key) for block in read_keys(self.source, wanted) for key in block.tolist()]
 
     def find(self, physical_offset: int) -> int:
-        """Return the number of the first key of a message at *physical_offset* or behind it."""
+        """Return the number of the first key of a message at *physical_offset* or after it."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -280,7 +280,7 @@ class KeyCollector:
         self._places: dict[int, Place] = {}
 
     def add(self, item: Records | Piece) -> None:
-        """Take the next records, or what stands between them."""
+        """Take the next records, or what is between them."""
         if isinstance(item, Piece):
             if item.kind is PieceKind.DAMAGE:
                 self._damaged.append((item.offset, item.end))
@@ -322,7 +322,7 @@ def _starts(records: Records, wanted: Sequence[int]) -> list[int]:
 
 
 def _note_places(places: dict[int, Place], starts: Sequence[int], offsets: NDArray[np.int64], before: int) -> None:
-    """Note where messages stand in a block of keys that begins with number *before*; blocks hold whole messages."""
+    """Note where messages are in a block of keys that begins with number *before*; blocks hold whole messages."""
     native = offsets.astype(np.int64)
     first, end = (np.searchsorted(native, np.array(starts, np.int64), side) for side in ("left", "right"))
     for offset, low, high in zip(starts, first.tolist(), end.tolist(), strict=True):

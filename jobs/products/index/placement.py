@@ -2,7 +2,7 @@
 Which keys of the row each index file holds: arithmetic, and nothing else.
 
 An uninterrupted broker cuts the row into files of the same number of keys. Where some of its files survive, each gap is
-cut from the end of the file before it, and must come out at the beginning of the file behind it; if it does not, a
+cut from the end of the file before it, and must come out at the beginning of the file after it; if it does not, a
 restart lies in between, and what is left over becomes a partial file.
 """
 
@@ -68,7 +68,7 @@ def plan_all(log: RowShape, capacity: int) -> list[Planned]:
 
 
 def plan_lost(log: RowShape, capacity: int, survivors: Sequence[Anchor]) -> list[Planned]:
-    """Return the files that are missing between, before and behind *survivors*, in order."""
+    """Return the files that are missing between, before and after *survivors*, in order."""
     if not survivors:
         return plan_all(log, capacity)
     planned = list(_before(survivors[0], log, capacity))

@@ -2,7 +2,7 @@
 Two rolls in one millisecond: the second file gets the name of the first, so both are mapped onto the same bytes.
 
 It happens only where files are tiny or one message has more keys than a file. The newer file's header and entries then
-stand over those of the older one, whose slots it takes for its own.
+are over those of the older one, whose slots it takes for its own.
 """
 
 from jobs.products.index.key_row import KeyRow
@@ -16,10 +16,10 @@ LARGEST = 1 << 24  # of a file that fills within a millisecond
 DEEPEST = 4  # files over each other
 
 
-def is_overwritten(  # noqa: PLR0913, PLR0917 - a file, and what it is held against
+def is_overwritten(  # noqa: PLR0913, PLR0917 - a file, and what it is compared with
     survivor: Survivor, before: Survivor, row: KeyRow, geometry: Geometry, rules: Rules, store: Store
 ) -> bool:
-    """Tell whether the file is what is left of several that were written over each other."""
+    """Return whether the file is what is left of several that were written over each other."""
     over, rest = divmod(survivor.start - before.end, geometry.capacity)
     if geometry.file_size > LARGEST or rest or not 0 < over < DEEPEST:
         return False

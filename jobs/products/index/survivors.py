@@ -1,8 +1,8 @@
 """
-The index files that are there, and where in the row of keys each of them stands.
+The index files that are there, and where in the row of keys each of them is.
 
 A header says with which message a file begins, not with which key of it. The first entries say that: they are looked
-for where an undisturbed broker would have gone on, then at every key of that message. What was found tells what
+for where an undisturbed broker would have continued, then at every key of that message. What was found tells what
 happened between two files.
 """
 
@@ -32,8 +32,8 @@ class Relation(StrEnum):
     FIRST = "first"  # nothing is known before it
     CONTINUED = "continued"
     RESTARTED = "restarted"  # the last message of the file before it is indexed again
-    BEHIND_GAP = "behind a gap"
-    BEFORE_LOG = "before the log"  # all its messages are gone
+    BEHIND_GAP = "after a gap"
+    BEFORE_LOG = "before the log"  # all its messages are deleted
 
 
 class Seam(NamedTuple):
@@ -64,7 +64,7 @@ class Survivor:
     real: RealFile
     start: int
     relation: Relation
-    previous: IndexHeader | None  # what it was made behind, as its first entry tells
+    previous: IndexHeader | None  # what it was made after, as its first entry tells
     head: int  # leading entries of messages before the log
     tail: int  # last entries of messages that the log does not hold yet
     begins: Place | None

@@ -49,7 +49,7 @@ class Joined:
 
     expected: int = 0  # units that the records should have
     matched: int = 0
-    misplaced: int = 0  # units of a record that stand where its queue offset does not say
+    misplaced: int = 0  # units of a record that are where its queue offset does not say
     expired: int = 0
     blanks: int = 0
     ahead: int = 0
@@ -60,7 +60,7 @@ class Joined:
     last_without: dict[QueueName, int] = field(default_factory=dict)
     beginnings: dict[QueueName, int] = field(default_factory=dict)  # where the messages of a queue begin in the log
     watermarks: dict[QueueName, int] = field(default_factory=dict)
-    ends: dict[QueueName, int] = field(default_factory=dict)  # position behind the last unit that means something
+    ends: dict[QueueName, int] = field(default_factory=dict)  # position after the last unit that means something
     written: list[Action] = field(default_factory=list)  # files of rows
     damaged: list[tuple[int, int]] = field(default_factory=list)
     queues: tuple[StoredQueue, ...] = ()  # as they were looked at
@@ -72,14 +72,14 @@ class Joined:
 class LogExtent(NamedTuple):
     """What the join knows of the log."""
 
-    listed: int  # where the oldest record stood when the store was listed
+    listed: int  # where the oldest record was when the store was listed
     end: int
     gone: Sequence[tuple[int, int]] = ()  # ranges that retention took before they were read
     before: Sequence[RangeMatches] = ()  # of records before the start, which somebody still knows
 
     @property
     def start(self) -> int:
-        """Where the oldest record stands that is still there."""
+        """Where the oldest record is that is still there."""
         return max([self.listed, *(end for _, end in self.gone)])
 
     def deleted(self, start: int, end: int) -> Iterator[tuple[int, int]]:
@@ -195,7 +195,7 @@ def _remainders(
 
 
 def _stretches(matches: Sequence[RangeMatches]) -> Mapping[int, list[tuple[int, int]]]:
-    """Return the matched stretches of each queue, ascending."""
+    """Return the matched runs of each queue, ascending."""
     if not matches:
         return {}
     numbers, starts, counts = (
@@ -219,7 +219,7 @@ def _taken(queue: StoredQueue, start: int, end: int, dispatched: int) -> int:
     """
     Return the position of the first unit in [start, end) that is newer than the first look.
 
-    Older ones may stand behind it where recovery cut the queue: they wait until they are written over.
+    Older ones may be after it where recovery cut the queue: they wait until they are written over.
     """
     for first, last in chunks(start, end, _AT_ONCE):
         newer = np.flatnonzero(units_of(queue, first, last)["physical_offset"] >= dispatched)

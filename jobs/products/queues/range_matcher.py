@@ -1,9 +1,9 @@
 """
-The units of a range of the log, held against the queues' files, in the range's own task.
+The units of a range of the log, compared with the queues' files, in the range's own task.
 
-In a healthy queue the unit of a record stands where its queue offset says. So the units that a range's records should
-have are read by address, one read a queue, and compared; neither side is sorted or moved. What stands elsewhere, or
-does not stand at all, is left over and goes to `remaining`.
+In a healthy queue the unit of a record is where its queue offset says. So the units that a range's records should
+have are read by address, one read a queue, and compared; neither side is sorted or moved. What is elsewhere, or
+does not be at all, is left over and goes to `remaining`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ _FREE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """What a task holds its records against."""
+    """What a task compares its records with."""
 
     rules: QueueRules
     queues: tuple[StoredQueue, ...]
@@ -55,7 +55,7 @@ class LeftOver(NamedTuple):
 class RangeMatches:
     """What a range's task found out."""
 
-    queue_numbers: NDArray[np.int64]  # of each stretch of positions that match
+    queue_numbers: NDArray[np.int64]  # of each run of positions that match
     starts: NDArray[np.int64]
     counts: NDArray[np.int64]
     left_over: list[LeftOver]
@@ -144,14 +144,14 @@ def runs(positions: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 class Found(NamedTuple):
     """How units and their addresses agree."""
 
-    at_place: NDArray[np.bool_]  # the record's unit stands where it should
+    at_place: NDArray[np.bool_]  # the record's unit is where it should
     has_size: NDArray[np.bool_]
     has_tags_code: NDArray[np.bool_]
     stored: Units  # the queue's own units at these addresses
 
 
 def match(queue: StoredQueue, units: Units) -> tuple[Found | None, list[Difference]]:
-    """Hold the expected *units* of a plain queue against what stands at their addresses."""
+    """Hold the expected *units* of a plain queue against what is at their addresses."""
     positions = units["queue_offset"]
     # A damaged queue offset leads anywhere: it must not take those of the whole range along.
     middle, reach = int(np.sort(positions)[units.size // 2]), units.size * _SPREAD + _FREE

@@ -1,7 +1,7 @@
 """
-Which records stand at given offsets of the log: asked only for units that nothing else explains.
+Which records are at given offsets of the log: asked only for units that nothing else explains.
 
-A look at the bytes would not do: bodies may hold whole records, and leftovers lie behind the end of the chain. So the
+A look at the bytes would not do: bodies may hold whole records, and leftovers lie after the end of the chain. So the
 segments in question are walked from their beginning.
 """
 

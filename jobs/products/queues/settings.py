@@ -126,5 +126,5 @@ def delay_offsets(store: Store) -> Iterator[tuple[int, int]]:
 
 
 def is_closed(store: Store) -> bool:
-    """Tell whether a broker shut this store down in order: then everything in the log was dispatched."""
+    """Return whether a broker shut this store down in order: then everything in the log was dispatched."""
     return all(file.about.kind is not FileKind.ABORT for file in store.other_files)

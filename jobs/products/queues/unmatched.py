@@ -54,7 +54,7 @@ class Remainder:
     first_live: int | None  # the first position that one claims
     units: Units  # expected, in the order of the log, that were not at their address
     tags: tuple[str | None, ...] = ()
-    open_from: int | None = None  # behind this position a broker may write while we look
+    open_from: int | None = None  # after this position a broker may write while we look
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Settled:
     """What became of it."""
 
     queue: StoredQueue
-    watermark: int  # position behind the last unit that was taken
+    watermark: int  # position after the last unit that was taken
     differences: list[Difference] = field(default_factory=list)
     matched: int = 0
     expired: int = 0
@@ -116,7 +116,7 @@ def _parts(remainder: Remainder, bounds: Bounds) -> Iterator[_Part]:
             if wanted:
                 blanks &= ~np.isin(np.arange(start, stop), list(wanted))
             offsets = units["physical_offset"]
-            # Of a range that was not read, units stand behind those of records that were: there is no `before`.
+            # Of a range that was not read, units are behind those of records that were: there is no `before`.
             deleted = (offsets < bounds.log_start) & before
             deleted |= bounds.are_gone(offsets) & ~np.isin(offsets, remainder.units["physical_offset"])
             expired = is_written(units) & deleted & ~blanks

@@ -98,7 +98,7 @@ def key_row(message: Message, index_key: str | None) -> str:
 
 
 def index_key(message: Message, topic: str, key_type: str, key: str) -> str:
-    """Return the fourth column of 5.4.0+: what a next query would begin behind."""
+    """Return the fourth column of 5.4.0+: what a next query would begin after."""
     record = message.record
     # MixAll#dealTimeToHourStamps; Java's division goes towards zero.
     hours = abs(record.store_timestamp) // _HOUR_MS * (1 if record.store_timestamp >= 0 else -1)

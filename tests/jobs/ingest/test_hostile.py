@@ -267,5 +267,5 @@ def test_a_row_file_that_is_gone_is_told_by_name(tmp_path: Path) -> None:
     for path in (tmp_path / "lake" / "runs").glob("*.parquet"):
         path.unlink()
 
-    with pytest.raises(OSError, match=r"runs: files that Delta's log names are gone"):
+    with pytest.raises(OSError, match=r"runs: files that Delta's log names are missing"):
         run(broker.root)

@@ -69,7 +69,7 @@ def test_a_table_that_is_gone_is_told(table: str, broker: Broker) -> None:
     """A new empty one in its place would hide that the rows are lost."""
     shutil.rmtree(lake_of(broker) / table)
 
-    refused(broker, f"{table}: .* is gone")
+    refused(broker, f"{table}: .* is missing")
 
 
 def test_what_is_prepared_is_not_committed_to_a_new_table_in_the_place_of_one_that_is_gone(broker: Broker) -> None:
@@ -77,8 +77,8 @@ def test_what_is_prepared_is_not_committed_to_a_new_table_in_the_place_of_one_th
     put_back(lake_of(broker), "runs", 1)
     shutil.rmtree(lake_of(broker) / "messages")
 
-    refused(broker, "messages: .* is gone")
-    with pytest.raises(OSError, match=r"messages: .* is gone"):
+    refused(broker, "messages: .* is missing")
+    with pytest.raises(OSError, match=r"messages: .* is missing"):
         optimize(str(lake_of(broker)), OneByOne())
 
 
@@ -90,7 +90,7 @@ def test_a_table_that_nobody_wants_may_go(broker: Broker) -> None:
 
     assert ingest(request, OneByOne()).messages == 20
     broker.append(some_records(20, seed=10))
-    refused(broker, "consume_queue: .* is gone")
+    refused(broker, "consume_queue: .* is missing")
     assert ingest(request, OneByOne()).messages == 20
 
 
@@ -123,7 +123,7 @@ def test_tables_without_runs_are_no_new_lake(broker: Broker) -> None:
     """To begin anew would bring every message twice."""
     shutil.rmtree(lake_of(broker) / "runs")
 
-    refused(broker, r"runs: .* is gone")
+    refused(broker, r"runs: .* is missing")
 
 
 def test_a_commit_that_is_cut_off_is_told(broker: Broker) -> None:

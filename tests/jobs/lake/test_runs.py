@@ -196,7 +196,7 @@ def test_a_manifest_that_is_gone_or_broken_is_told(lake: Lake, store: KnownStore
     with pytest.raises(OSError, match="no manifest of a run"):
         read_manifest(lake, store.store_id, 1)
     path.unlink()
-    with pytest.raises(OSError, match="this manifest of run 1 is gone"):
+    with pytest.raises(OSError, match="this manifest of run 1 is missing"):
         read_manifest(lake, store.store_id, 1)
 
 

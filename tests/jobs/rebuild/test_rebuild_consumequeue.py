@@ -104,7 +104,7 @@ def test_what_the_log_does_not_tell_is_named(golden: Golden, tmp_path: Path) -> 
     summary = rebuild(request_for(golden("b533-expired"), tmp_path, "b533-expired"), OneByOne(), {})
 
     (note,) = summary.notes
-    assert note.startswith("3 queues begin behind queue offset 0")
+    assert note.startswith("3 queues begin after queue offset 0")
     assert all(topic in note for topic in ("'E1' 0", "'E1' 1", "'E2' 1"))
 
 
