@@ -263,8 +263,10 @@ def _ingest(store: Path, fault: Fault) -> Cell:
     lake = store.parent / "lake"
     summary = ingest(IngestRequest(str(store), str(lake), broker="b0", release="5.3.3"), OneByOne())
     rows = table_of(lake / "consume_queue").column("status").to_pylist()
-    says = summary.exit_code is ExitCode.CLEAN and {*rows} - {"matched", "expired"}
-    return Cell(summary.exit_code, f"rows say: {', '.join(sorted(says))}" if says else "")
+    odd = sorted({*rows} - {"matched", "expired"})
+    if summary.exit_code is not ExitCode.CLEAN:
+        return Cell(summary.exit_code)
+    return Cell(summary.exit_code, f"rows say: {', '.join(odd)}" if odd else "done")
 
 
 def _query(store: Path, fault: Fault) -> Cell:
@@ -272,9 +274,9 @@ def _query(store: Path, fault: Fault) -> Cell:
     if fault.part in {Part.CHECKPOINT, Part.INDEX}:
         return Cell(None)
     number = _UNIT_HIT if fault.part is Part.QUEUES else _HIT
-    return Cell(
-        _command("query", "by-offset", "-t", "T1", "-b", "b0", "-i", "0", "-o", str(number), "--store", store)[0]
-    )
+    asked = ("-t", "T1", "-b", "b0", "-i", "0", "-o", str(number))
+    code, _ = _command("query", "by-offset", *asked, "--store", store)
+    return Cell(code, "answers" if code is ExitCode.CLEAN else "")
 
 
 def _rebuild_index(store: Path, fault: Fault) -> Cell:
@@ -354,11 +356,13 @@ units, thirteen index files), and each verb is run on it. `python -m tests.suppo
 compares it with what comes out now. A field that is named has one bit changed.
 
 The number is the exit code. *does not read it*: the verb has no reason to open such a file. *not verified*: `inspect`
-looks at names, heads and tails alone, says that nothing wrong was seen, and that only `verify` can tell. *rows say*:
-`ingest` ends with 0, and the rows of `consume_queue` have the status. A rebuild is *done* where nothing was lost but
-the files that it makes again, and says 3 where it had to replace a file or the log has lost something. `dump` *prints*
-a file, and judges what that file alone can show. `query` *answers* for the message that the fault hits, by its queue
-offset: index files do not matter then, and other fields than body and CRC are printed as they are.
+looks at names, heads and tails alone, says that nothing wrong was seen, and that only `verify` can tell. Only `verify`
+says *healthy*. `ingest` is *done* when everything that is there is in the lake, or its *rows say* what does not fit
+(the column `status` of `consume_queue`); that a log has lost its end, only `verify` and the rebuilds tell. A rebuild is
+*done* where nothing was lost but the files that it makes again, and says 3 where it had to replace a file or the log
+has lost something. `dump` *prints* a file, and judges what that file alone can show. `query` *answers* for the message
+that the fault hits, by its queue offset: index files do not matter then, and fields other than body and CRC are printed
+as they are stored.
 
 Some faults cannot be seen by anybody: the note under each table says why.
 """
