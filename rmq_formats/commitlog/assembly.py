@@ -155,6 +155,7 @@ def _text(column: pa.Array) -> _Text:
     count = len(column)
     offsets = np.frombuffer(ends, np.int64)[column.offset : column.offset + count + 1] if count else np.zeros(1, int)
     raw = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    raw.setflags(write=False)  # as some readers' buffers are: compiled code takes one kind
     present = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.uint8)
     return _Text(offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64), raw, present)
 
