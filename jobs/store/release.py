@@ -102,10 +102,10 @@ def given_release(text: str) -> Release:
     try:
         release = Release.of(text.strip())
     except FormatError as error:
-        raise UndecidedError(f"{text.strip()!r} is no release, such as {NEWEST}") from error
+        raise UndecidedError(f"--release: {text.strip()!r} is no release, such as {NEWEST}") from error
     if str(release) not in _PREVIEWS and release not in PUBLISHED:
         raise UndecidedError(
-            f"RocketMQ {release} is not known here: releases from {OLDEST} to {NEWEST} are; "
+            f"--release: RocketMQ {release} is not known here: releases from {OLDEST} to {NEWEST} are; "
             "for a build of your own give the release that it was made from"
         )
     return release
@@ -117,12 +117,12 @@ def given_rules(text: str) -> Rules:
     for part in text.split(","):
         name, _, offset = part.partition("@")
         if offset and not offset.strip().isdecimal():
-            raise UndecidedError(f"{part.strip()!r} is no RELEASE[@OFFSET]")
+            raise UndecidedError(f"--release: {part.strip()!r} is no RELEASE[@OFFSET]")
         rules.append((int(offset or 0), given_release(name)))
     try:
         return rules_of(*rules)
     except FormatError as error:
-        raise UndecidedError(f"{text}: offsets must ascend") from error
+        raise UndecidedError(f"--release {text}: offsets must ascend") from error
 
 
 def known_writers(
