@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from jobs.ingest.request import Request, Summary
 from jobs.lake.lake import Lake
+from jobs.products.queues.settings import known_releases
 from jobs.products.registry import PRODUCTS
 from jobs.storage.locations import is_local, normalise
 from jobs.store.store import Segment, Store, list_store
@@ -22,7 +23,6 @@ from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.segment import Framing, SegmentEnd
 from rmq_formats.errors import FormatError
-from rmq_formats.release import Release, rules_of
 from rmq_formats.store import FileKind
 
 _MANIFESTS, _LOCKS, _RUNS = "_manifests", "_locks", "runs"
@@ -67,11 +67,9 @@ def _look(request: Request) -> Summary:
     root, location = normalise(request.store), normalise(request.lake)
     # The settings of other file systems are the session's to find.
     _require(not request.dry_run and all(map(is_local, (root, location, *request.commitlog))))
-    if request.release is not None:
-        parts = (part.partition("@") for part in request.release.split(","))
-        rules_of(*((int(offset or 0), Release.of(name)) for name, _, offset in parts))
     lake = Lake(location)
     store = list_store(request.store, commitlog=request.commitlog, care=request.care)
+    writers = known_releases(store, request.release)
     manifest = _only([one for one in _manifests(lake) if _has_fingerprints(store, one)])
     is_open = _check_end(store, manifest["to_offset"])
     _check_products(store, request, manifest)
@@ -79,6 +77,7 @@ def _look(request: Request) -> Summary:
     _check_lake(lake, request, manifest)
     summary = Summary(store.root, lake.location, manifest["broker"], manifest["store_id"])
     summary.from_offset = summary.to_offset = manifest["to_offset"]
+    summary.release = f"{writers.value} ({writers.how})"
     if any(product.key == "queues" for product in PRODUCTS if request.wants(product)):
         summary.units = {"matched": 0, "expired": 0, "differences": 0}
         summary.behind = max(manifest["to_offset"] - manifest["state"]["queues"]["dispatched"], 0)
