@@ -5,7 +5,8 @@ Seen in real groups of three: the old leader's last entries, which no other memb
 new leader wrote over the first of them, each where it says that it stands (`tests/oracle/test_group.py`).
 """
 
-from collections.abc import Sequence
+import errno
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -120,19 +121,27 @@ def test_an_entry_whose_record_is_damaged_still_says_its_term() -> None:
     assert scanned(bytes(raw), Framing.DLEDGER) == pieces
 
 
-@pytest.mark.parametrize("error", [OSError, FileNotFoundError])
-def test_bytes_that_cannot_be_read_say_no_term(error: type[OSError]) -> None:
-    """A file that is gone is no damage: whoever reads must know."""
+def test_a_bad_sector_says_no_term() -> None:
+    """What the disk cannot give is damage, and damage says nothing."""
+    segment = SegmentBytes(_failing(OSError(errno.EIO, "bad sector")), 4096, BASE, Framing.DLEDGER)
 
-    def read(position: int, length: int) -> bytes:
-        raise error(f"{length} bytes at {position}")
+    assert segment.term_before(200) == LOWEST_TERM
 
-    segment = SegmentBytes(read, 4096, BASE, Framing.DLEDGER)
-    if error is FileNotFoundError:
-        with pytest.raises(FileNotFoundError):
-            segment.term_before(200)
-    else:
-        assert segment.term_before(200) == LOWEST_TERM
+
+@pytest.mark.parametrize("error", [FileNotFoundError("deleted"), PermissionError("denied"), OSError("a network")])
+def test_a_file_that_cannot_be_reached_is_no_damage(error: OSError) -> None:
+    """Whoever reads must know: a deleted file, a denial and a network that fails say nothing of the bytes."""
+    segment = SegmentBytes(_failing(error), 4096, BASE, Framing.DLEDGER)
+
+    with pytest.raises(type(error)):
+        segment.term_before(200)
+
+
+def _failing(error: OSError) -> Callable[[int, int], bytes]:
+    def read(_position: int, _length: int) -> bytes:
+        raise error
+
+    return read
 
 
 def test_a_plain_log_has_no_terms() -> None:
