@@ -45,7 +45,7 @@ class Severity(Enum):
 
     def styled(self, text: str | None = None) -> str:
         """Return *text*, or the word itself, in the colour; `click.echo` drops it where no terminal is."""
-        return click.style(self.value if text is None else text, fg=self.colour, bold=self.is_alarm)
+        return click.style(self.value if text is None else text, fg=self.colour, bold=self.is_alarm or None)
 
     def __str__(self) -> str:
         return self.value

@@ -335,7 +335,8 @@ def compile_everything(folder: Path) -> None:
     new_store(folder)
     missing = Mock(side_effect=TableNotFoundError)
     written = Mock(return_value=1)
-    with patch.multiple(commit, DeltaTable=missing, ensure_table=lambda *_: NoTable(), _write=written):
+    doubles = {"ensure_table": lambda *_: NoTable(), "refuse_features": Mock(), "refuse_lost_files": Mock()}
+    with patch.multiple(commit, DeltaTable=missing, _write=written, **doubles):
         run(folder)
     assert written.called
 

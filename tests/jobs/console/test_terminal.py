@@ -168,7 +168,7 @@ def test_colours_are_for_terminals_that_want_them(golden: Callable[[str], Path])
     plain = in_terminal("inspect", store, NO_COLOR="1")
     piped = subprocess.check_output([*_TOOL, "inspect", str(store)], text=True)
 
-    assert "\x1b[32m●\x1b[0m good" in coloured.text
+    assert "\x1b[36m●\x1b[0m nothing wrong seen" in coloured.text
     assert "\x1b" not in plain.text
     assert "\x1b" not in piped
     assert piped.splitlines() == plain.text.splitlines()
