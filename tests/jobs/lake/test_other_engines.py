@@ -4,6 +4,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -14,6 +15,7 @@ from jobs.ingest import run as runs
 from jobs.lake.commit import chosen, open_table
 from jobs.lake.compaction import Group, compact, merge_group
 from jobs.lake.features import UnsupportedTableError
+from jobs.lake.integrity import STATE, newest_runs
 from jobs.lake.lake import Lake
 from jobs.lake.runs import Manifest, known_stores, prepare, unfinished
 from jobs.lake.table_file import Action
@@ -286,7 +288,10 @@ def test_what_we_do_not_write_is_refused_before_anything_is_written(lake: Shared
 def test_a_run_that_was_prepared_before_goes_on_once_the_feature_is_gone(lake: SharedLake) -> None:
     """Between preparing and committing another engine comes: nothing is written until it has taken that back."""
     (store,) = known_stores(settings(lake))
-    prepare(settings(lake), a_manifest(settings(lake), store, store.next_run))
+    assert store.newest is not None
+    tables = a_manifest(settings(lake), store, store.next_run).tables
+    state = {**store.newest.state, STATE: newest_runs(settings(lake), store, is_done=True)}
+    prepare(settings(lake), replace(store.newest, run=store.next_run, tables=tables, state=state))
     lake.sql(*REFUSED["rowTracking"])
     lake.grow(5)
     with pytest.raises(UnsupportedTableError) as refused:
