@@ -9,9 +9,23 @@ import pytest
 
 from benchmarks.__main__ import PROGRAMS
 
-pytestmark = pytest.mark.slow
-
 _ROOT = Path(__file__).parents[1]
+_QUICK = {
+    "query-store",
+    "memory",
+    "planning",
+    "damage",
+    "stages",
+}  # minutes less than the others, which a campaign runs
+
+
+def _mark(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.slow if name in _QUICK else pytest.mark.campaign
+
+
+def _programs(*, needs_broker: bool) -> list[object]:
+    chosen = [name for name, program in PROGRAMS.items() if program.needs_broker is needs_broker]
+    return [pytest.param(name, marks=_mark(name)) for name in chosen]
 
 
 def _answer(name: str, folder: Path) -> dict[str, object]:
@@ -23,7 +37,7 @@ def _answer(name: str, folder: Path) -> dict[str, object]:
     return answer
 
 
-@pytest.mark.parametrize("name", [name for name, program in PROGRAMS.items() if not program.needs_broker])
+@pytest.mark.parametrize("name", _programs(needs_broker=False))
 def test_a_benchmark_runs_and_says_how_it_was_made(name: str, tmp_path: Path) -> None:
     """Its result is JSON that names the machine and the command."""
     answer = _answer(name, tmp_path)
@@ -32,7 +46,7 @@ def test_a_benchmark_runs_and_says_how_it_was_made(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("name", [name for name, program in PROGRAMS.items() if program.needs_broker])
+@pytest.mark.parametrize("name", _programs(needs_broker=True))
 def test_a_benchmark_beside_a_broker_runs_and_says_how_it_was_made(name: str, tmp_path: Path) -> None:
     """The same with a real broker."""
     answer = _answer(name, tmp_path)
