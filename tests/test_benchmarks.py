@@ -16,7 +16,7 @@ _QUICK = {
     "planning",
     "damage",
     "stages",
-}  # minutes less than the others, which a campaign runs
+}  # a campaign runs the others
 
 
 def _mark(name: str) -> pytest.MarkDecorator:
