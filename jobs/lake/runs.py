@@ -188,6 +188,9 @@ def register(lake: Lake, broker: str, fingerprints: Iterable[Fingerprint], regis
 
 def prepare(lake: Lake, manifest: Manifest) -> None:
     """Decide that *manifest* will be committed; `HeldByOtherError` when another run of this number was faster."""
+    if committed_transaction(lake, RUNS.name, manifest.store_id) >= manifest.run:  # it may have swept our files
+        discard(lake, manifest)
+        raise HeldByOtherError(_who_prepared(lake, manifest))
     for table, actions in manifest.tables.items():
         refuse_lost_files(lake, table, actions)
     name = f"{MANIFESTS}/{manifest.store_id}-{manifest.run}-{uuid4()}.json"

@@ -26,10 +26,9 @@ class Lack(NamedTuple):
 def remedies() -> str:
     """Return the two ways to give workers a Python with packages, to be pasted."""
     return (
-        "Name one that has them, before the verb: --conf spark.pyspark.python=PATH; or bring them:\n"
-        f"  {program()} --pack-environment environment.tar.gz\n"
-        "and then, before the verb:\n"
-        "  --archives environment.tar.gz#environment --conf spark.pyspark.python=./environment/bin/python"
+        "Name one that has them, before the verb: --conf spark.pyspark.python=PATH; or bring them: "
+        f"`{program()} --pack-environment environment.tar.gz`, and then, before the verb: "
+        "--archives environment.tar.gz#environment --conf spark.pyspark.python=./environment/bin/python"
     )
 
 
