@@ -335,7 +335,11 @@ def compile_everything(folder: Path) -> None:
     new_store(folder)
     missing = Mock(side_effect=TableNotFoundError)
     written = Mock(return_value=1)
-    doubles = {"ensure_table": lambda *_: NoTable(), "refuse_features": Mock(), "refuse_lost_files": Mock()}
+    doubles: dict[str, Any] = {
+        "ensure_table": lambda *_: NoTable(),
+        "refuse_features": Mock(),
+        "refuse_lost_files": Mock(),
+    }
     with patch.multiple(commit, DeltaTable=missing, _write=written, **doubles):
         run(folder)
     assert written.called
