@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,33 +106,34 @@ def main() -> None:
     parser.add_argument("--release", default=RELEASE)
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--folder", type=Path, default=FOLDER)
-    told = parser.parse_args()
-    store, lake = store_of_its_own(told.mib, told.folder), told.folder / "beside-lake"
+    given = parser.parse_args()
+    store, lake = store_of_its_own(given.mib, given.folder), given.folder / "beside-lake"
     phases: dict[str, Callable[[], object]] = {
-        "broker alone": lambda: time.sleep(told.seconds),
-        "beside ingest": lambda: ingest(store, lake, told.release),
-        "beside a copy at full speed": lambda: copy_to_nowhere(store, told.seconds),
-        "broker alone again": lambda: time.sleep(told.seconds),
+        "broker alone": lambda: time.sleep(given.seconds),
+        "beside ingest": lambda: ingest(store, lake, given.release),
+        "beside a copy at full speed": lambda: copy_to_nowhere(store, given.seconds),
+        "broker alone again": lambda: time.sleep(given.seconds),
     }
     seen: dict[str, dict[str, Any]] = {}
-    home = told.folder / "home"
-    with running(told.release, AT_FULL_SPEED) as driver, open_broker(driver, store, REAL_GEOMETRY, home=home) as broker:
+    home = given.folder / "home"
+    opened = partial(open_broker, home=home)
+    with running(given.release, AT_FULL_SPEED) as driver, opened(driver, store, REAL_GEOMETRY) as broker:
         broker.drain()
         broker.make_topic(_TOPIC, 4)
-        loaded(broker, told.rate, lambda: time.sleep(min(told.seconds, 5)))  # compilers and caches warm up
+        loaded(broker, given.rate, lambda: time.sleep(min(given.seconds, 5)))  # compilers and caches warm up
         for name, work in phases.items():
             shutil.rmtree(lake, ignore_errors=True)
-            if told.cold:
+            if given.cold:
                 drop_from_cache(store / "commitlog")
-            seen[name] = loaded(broker, told.rate, work)
+            seen[name] = loaded(broker, given.rate, work)
     shutil.rmtree(store)
     shutil.rmtree(lake, ignore_errors=True)
     result = {
         **provenance(),
-        "release": told.release,
-        "mib": told.mib,
-        "sends_a_second": told.rate,
-        "page_cache": "cold" if told.cold else "warm",
+        "release": given.release,
+        "mib": given.mib,
+        "sends_a_second": given.rate,
+        "page_cache": "cold" if given.cold else "warm",
         "phases": seen,
     }
     print(json.dumps(result, indent=2))

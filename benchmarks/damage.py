@@ -191,15 +191,15 @@ def main() -> None:
     parser.add_argument("--record-size", type=int, default=1024)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=FOLDER)
-    told = parser.parse_args()
-    recipe = Recipe(told.mib << 20, told.record_size)
-    clean = make_store(recipe, told.folder)
+    given = parser.parse_args()
+    recipe = Recipe(given.mib << 20, given.record_size)
+    clean = make_store(recipe, given.folder)
     add_queues(recipe, clean)
-    damaged, lakes = told.folder / "damaged", told.folder / "damage-lakes"
+    damaged, lakes = given.folder / "damaged", given.folder / "damage-lakes"
     hits = damage(recipe, clean, damaged)
     stores = {"clean": clean, "damaged": damaged}
     seen: dict[str, dict[str, list[Measured]]] = {choice: {name: [] for name in stores} for choice in _CHOICES}
-    for turn in range(told.runs + 1):
+    for turn in range(given.runs + 1):
         for choice, tables in _CHOICES.items():
             for name, store in stores.items():
                 with measured() as figures:
@@ -208,9 +208,9 @@ def main() -> None:
                     seen[choice][name].append(figures)
     missing, differ, hit_rows = compare(lakes / "clean", lakes / "damaged", hits)
     with min((clean / "commitlog").iterdir()).open("rb") as file:
-        record = decode_record(file.read(told.record_size), 0, 0)
+        record = decode_record(file.read(given.record_size), 0, 0)
     fields = fates(lakes / "damaged", hits, hit_rows, record)
-    print(json.dumps(_result(told, seen, {"untouched_missing": missing, "untouched_columns_that_differ": differ,
+    print(json.dumps(_result(given, seen, {"untouched_missing": missing, "untouched_columns_that_differ": differ,
                                           "records": offsets_of(recipe).size, "hits": hits.offsets.size,
                                           "lost": sum(counts.get("lost", 0) for counts in fields.values()),
                                           "fate_of_hits_by_field": fields}), indent=2))  # fmt: skip
@@ -219,14 +219,14 @@ def main() -> None:
 
 
 def _result(
-    told: argparse.Namespace, seen: dict[str, dict[str, list[Measured]]], checked: dict[str, Any]
+    given: argparse.Namespace, seen: dict[str, dict[str, list[Measured]]], checked: dict[str, Any]
 ) -> dict[str, Any]:
     middle = {choice: {name: medians(runs) for name, runs in of_choice.items()} for choice, of_choice in seen.items()}
     return {
         **provenance(),
-        "record_size": told.record_size,
-        "mib": told.mib,
-        "runs": told.runs,
+        "record_size": given.record_size,
+        "mib": given.mib,
+        "runs": given.runs,
         **checked,
         "median": middle,
         "damaged_over_clean": {

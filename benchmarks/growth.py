@@ -58,22 +58,22 @@ def main() -> None:
     parser.add_argument("--cores", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)
-    told = parser.parse_args()
-    if told.one:
-        store, warm_up, lake, cores, times = told.one
+    given = parser.parse_args()
+    if given.one:
+        store, warm_up, lake, cores, times = given.one
         print(json.dumps(repeated(Path(store), Path(warm_up), Path(lake), int(cores), int(times))))
         return
-    warm_up = make_store(_recipe(min(_WARM_UP_MIB, int(told.gib[0] * 1024))), told.folder)
+    warm_up = make_store(_recipe(min(_WARM_UP_MIB, int(given.gib[0] * 1024))), given.folder)
     found: list[dict[str, Any]] = []
-    for gib, cores in product(told.gib, sorted(told.cores)):
-        store = make_store(_recipe(int(gib * 1024)), told.folder)
-        times = int(max(told.gib) // gib)
-        arguments = [str(store), str(warm_up), str(told.folder / "growth"), str(cores), str(times)]
+    for gib, cores in product(given.gib, sorted(given.cores)):
+        store = make_store(_recipe(int(gib * 1024)), given.folder)
+        times = int(max(given.gib) // gib)
+        arguments = [str(store), str(warm_up), str(given.folder / "growth"), str(cores), str(times)]
         command = [sys.executable, "-m", "benchmarks.growth", "--one", *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         found.append({"gib": gib, "cores": cores, "runs": times, **json.loads(done.stdout)})
         print(found[-1], file=sys.stderr)
-        if cores == max(told.cores) and gib > 1:
+        if cores == max(given.cores) and gib > 1:
             shutil.rmtree(store)
     print(json.dumps({**provenance(), "runs": found, **_ratios(found)}, indent=2))
 

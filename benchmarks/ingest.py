@@ -139,27 +139,27 @@ def main() -> None:
     parser.add_argument("--compressible", action="store_true")
     parser.add_argument("--broker", action="store_true")
     parser.add_argument("--folder", type=Path, default=FOLDER)
-    told = parser.parse_args()
-    size = told.mib << 20
-    store = make_store(Recipe(size, told.record_size, compressible=told.compressible), told.folder)
-    small = make_store(Recipe(_NAIVE_MIB << 20, told.record_size, segment_size=_NAIVE_SEGMENT, seed=1), told.folder)
-    scratch = (told.scratch or told.folder) / "rocketmq-lake-scratch"
+    given = parser.parse_args()
+    size = given.mib << 20
+    store = make_store(Recipe(size, given.record_size, compressible=given.compressible), given.folder)
+    small = make_store(Recipe(_NAIVE_MIB << 20, given.record_size, segment_size=_NAIVE_SEGMENT, seed=1), given.folder)
+    scratch = (given.scratch or given.folder) / "rocketmq-lake-scratch"
     from jobs.launch.session import spark_session
 
     spark = spark_session("benchmark", spark_options=["--master", f"local[{_CORES}]"], record_classes=False)
-    as_is = [] if told.compressible else ["body"]
+    as_is = [] if given.compressible else ["body"]
     peers: dict[str, tuple[float, Callable[[], Measured | None]]] = {
-        "checksum": (told.mib, lambda: checksum(store)),
-        "floor": (told.mib, lambda: floor(store, size, scratch)),
-        "floor, two at once": (told.mib, lambda: floor(store, size, scratch, processes=_CORES)),
-        "floor, bodies as we store them": (told.mib, lambda: floor(store, size, scratch, as_is=as_is)),
-        "one process": (told.mib, lambda: _ours(store, scratch, OneByOne())),
-        "rocketmq-lake": (told.mib, lambda: _ours(store, scratch, SparkWorkers(spark))),
-        "Spark's writer": (told.mib, lambda: spark_writer(spark, store, scratch / "spark")),
+        "checksum": (given.mib, lambda: checksum(store)),
+        "floor": (given.mib, lambda: floor(store, size, scratch)),
+        "floor, two at once": (given.mib, lambda: floor(store, size, scratch, processes=_CORES)),
+        "floor, bodies as we store them": (given.mib, lambda: floor(store, size, scratch, as_is=as_is)),
+        "one process": (given.mib, lambda: _ours(store, scratch, OneByOne())),
+        "rocketmq-lake": (given.mib, lambda: _ours(store, scratch, SparkWorkers(spark))),
+        "Spark's writer": (given.mib, lambda: spark_writer(spark, store, scratch / "spark")),
         "naive PySpark": (_NAIVE_MIB, lambda: naive(spark, small, scratch / "naive")),
     }
     seen: dict[str, list[Measured]] = {name: [] for name in peers}
-    for turn in range(told.runs + 1):
+    for turn in range(given.runs + 1):
         for name, (_, run) in peers.items():
             if name in _SLOW and turn != 1:
                 continue
@@ -170,10 +170,10 @@ def main() -> None:
             if turn:  # the first turn warms up
                 seen[name].append(own or figures)
     shutil.rmtree(scratch)
-    result = _result(told, seen, {name: mib for name, (mib, _) in peers.items()})
-    if told.broker:
-        with rebuilt_by_broker(store, told.folder) as (_, seconds):
-            result["broker"] = {"release": RELEASE, "wall_s_per_gib": round(seconds / told.mib * 1024, 3)}
+    result = _result(given, seen, {name: mib for name, (mib, _) in peers.items()})
+    if given.broker:
+        with rebuilt_by_broker(store, given.folder) as (_, seconds):
+            result["broker"] = {"release": RELEASE, "wall_s_per_gib": round(seconds / given.mib * 1024, 3)}
     print(json.dumps(result, indent=2))
 
 
@@ -185,7 +185,7 @@ def _ours(store: Path, scratch: Path, workers: Workers) -> None:
         raise SystemExit("nothing was ingested")
 
 
-def _result(told: argparse.Namespace, seen: dict[str, list[Measured]], mib: dict[str, float]) -> dict[str, Any]:
+def _result(given: argparse.Namespace, seen: dict[str, list[Measured]], mib: dict[str, float]) -> dict[str, Any]:
     middle = {name: medians(runs) for name, runs in seen.items()}
     per_gib = {
         name: {key: round(values[key] / mib[name] * 1024, 3) for key in ("cpu_s", "wall_s")}
@@ -195,9 +195,9 @@ def _result(told: argparse.Namespace, seen: dict[str, list[Measured]], mib: dict
     at_once, like_ours = per_gib["floor, two at once"], per_gib["floor, bodies as we store them"]
     return {
         **provenance(),
-        "record_size": told.record_size,
-        "mib": told.mib,
-        "runs": told.runs,
+        "record_size": given.record_size,
+        "mib": given.mib,
+        "runs": given.runs,
         "median": middle,
         "per_gib": per_gib,
         "ratios": {
@@ -207,7 +207,7 @@ def _result(told: argparse.Namespace, seen: dict[str, list[Measured]], mib: dict
             "wall_over_floor_two_at_once": round(ours["wall_s"] / at_once["wall_s"], 2),
             "cpu_over_floor_with_bodies_as_ours": round(ours["cpu_s"] / like_ours["cpu_s"], 2),
             "wall_over_floor_with_bodies_as_ours": round(ours["wall_s"] / like_ours["wall_s"], 2),
-            "rows_per_core_second": round((1 << 30) / told.record_size / ours["cpu_s"]),
+            "rows_per_core_second": round((1 << 30) / given.record_size / ours["cpu_s"]),
             "one_process_wall_over_two": round(per_gib["one process"]["wall_s"] / ours["wall_s"], 2),
             "times_faster_than_naive": round(per_gib["naive PySpark"]["wall_s"] / ours["wall_s"], 1),
             "times_faster_than_spark_writer": round(per_gib["Spark's writer"]["wall_s"] / ours["wall_s"], 1),

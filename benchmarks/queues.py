@@ -109,16 +109,16 @@ def main() -> None:
     parser.add_argument("--no-broker", action="store_true")
     parser.add_argument("--one-process", action="store_true")
     parser.add_argument("--folder", type=Path, default=FOLDER)
-    told = parser.parse_args()
-    size = int(told.million_units * 1_000_000) * _RECORD_SIZE
-    store = make_store(Recipe(size, _RECORD_SIZE, topics=max(told.queues // 4, 1)), told.folder)
-    workers = _workers(one_process=told.one_process)
-    out = told.folder / "queues"
+    given = parser.parse_args()
+    size = int(given.million_units * 1_000_000) * _RECORD_SIZE
+    store = make_store(Recipe(size, _RECORD_SIZE, topics=max(given.queues // 4, 1)), given.folder)
+    workers = _workers(one_process=given.one_process)
+    out = given.folder / "queues"
     for made_before in (out, store / "consumequeue"):
         shutil.rmtree(made_before, ignore_errors=True)
     with measured() as rebuilt:
         summary = rebuild(Request(str(store), out, release=RELEASE), workers, {})
-    peer = {} if told.no_broker else _broker(store, out, told.folder)
+    peer = {} if given.no_broker else _broker(store, out, given.folder)
     out.rename(store / "consumequeue")
     (store / "consumequeue" / "MANIFEST.json").unlink()
     with measured() as verified:
@@ -137,7 +137,7 @@ def main() -> None:
             "children": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10,  # that have ended: the broker
         },
         "load": os.getloadavg(),
-        "one_new_unit_each": _many_queues(told.folder),
+        "one_new_unit_each": _many_queues(given.folder),
     }
     print(json.dumps(document, indent=1))
 

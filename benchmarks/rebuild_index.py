@@ -5,7 +5,7 @@ Rebuild the index of a log of default geometry, and let a real broker do the sam
 
 Both read the log from the page cache and write full-size files; the start of either JVM is not counted. The broker
 cannot make its index without its queues: loading, starting and dispatching are one figure. It runs once; ours is the
-best of three runs, of which all are told. The files must be the same, byte for byte, before the two are compared. CPU
+best of three runs, of which all are given. The files must be the same, byte for byte, before the two are compared. CPU
 seconds are those of all processes: a shared machine stretches wall times more than these.
 """
 
@@ -44,12 +44,12 @@ def main() -> None:
     parser.add_argument("--release", default=RELEASE)
     parser.add_argument("--no-broker", action="store_true")
     parser.add_argument("--cores", type=int, default=2)
-    told = parser.parse_args()
-    store = make_store(Recipe(int(told.gib * (1 << 30)), _RECORD_SIZE), told.folder)
-    out = told.folder / "out"
+    given = parser.parse_args()
+    store = make_store(Recipe(int(given.gib * (1 << 30)), _RECORD_SIZE), given.folder)
+    out = given.folder / "out"
     figures: dict[str, Any] = {
         **provenance(),
-        "log_gib": told.gib,
+        "log_gib": given.gib,
     }
     ours(store, out, OneByOne())  # warms up
     result, one = ours(store, out, OneByOne())
@@ -57,19 +57,19 @@ def main() -> None:
 
     from jobs.launch.session import spark_session
 
-    options = ["--master", f"local[{told.cores}]"]
+    options = ["--master", f"local[{given.cores}]"]
     workers = SparkWorkers(spark_session("benchmark", spark_options=options, record_classes=False))
     runs = [ours(store, out, workers)[1] for _ in range(_RUNS)]
     best = min(runs, key=lambda run: run.wall_s)
-    figures["spark"] = asdict(best) | {"cores": told.cores, "runs_wall_s": [run.wall_s for run in runs]}
+    figures["spark"] = asdict(best) | {"cores": given.cores, "runs_wall_s": [run.wall_s for run in runs]}
     print(json.dumps(figures), file=sys.stderr)
-    if not told.no_broker:
-        with rebuilt_by_broker(store, told.folder, told.release) as (copy, seconds):
+    if not given.no_broker:
+        with rebuilt_by_broker(store, given.folder, given.release) as (copy, seconds):
             hashes = list(hashes_below(copy / "index").values())
         made = [file["sha256"] for file in result.files]
         if made != hashes:
             raise SystemExit(f"the broker's files differ: {hashes}, ours {made}")
-        figures["broker"] = {"release": told.release, "rebuild_s": round(seconds, 2), "equal_files": len(hashes)}
+        figures["broker"] = {"release": given.release, "rebuild_s": round(seconds, 2), "equal_files": len(hashes)}
         figures["times_faster"] = round(seconds / best.wall_s, 1)
     print(json.dumps(figures, indent=2))
 

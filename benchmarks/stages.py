@@ -89,9 +89,9 @@ def main() -> None:
     parser.add_argument(
         "--scratch", type=Path, help="where the last stage writes: in memory, it is no disk that is timed"
     )
-    told = parser.parse_args()
-    store = make_store(Recipe(told.mib << 20, told.record_size, compressible=told.compressible), told.folder)
-    scratch = (told.scratch or told.folder) / "rocketmq-lake-stages"
+    given = parser.parse_args()
+    store = make_store(Recipe(given.mib << 20, given.record_size, compressible=given.compressible), given.folder)
+    scratch = (given.scratch or given.folder) / "rocketmq-lake-stages"
     ranges = plan_ranges(list_store(str(store)))
     stages: dict[str, Callable[[], object]] = {
         "reading": lambda: read(ranges),
@@ -101,15 +101,15 @@ def main() -> None:
         "writing Parquet, commit": lambda: write(store, scratch),
     }
     best = dict.fromkeys(stages, float("inf"))
-    for turn in range(told.runs + 1):
+    for turn in range(given.runs + 1):
         for name, run in stages.items():
             began = time.process_time()
             run()
             if turn:  # the first turn warms up
                 best[name] = min(best[name], time.process_time() - began)
     shutil.rmtree(scratch)
-    per_gib = {name: seconds / told.mib * 1024 for name, seconds in best.items()}
-    result = {**provenance(), "record_size": told.record_size, "mib": told.mib, **_figures(per_gib)}
+    per_gib = {name: seconds / given.mib * 1024 for name, seconds in best.items()}
+    result = {**provenance(), "record_size": given.record_size, "mib": given.mib, **_figures(per_gib)}
     print(json.dumps(result, indent=2))
 
 

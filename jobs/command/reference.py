@@ -58,7 +58,7 @@ _DOCUMENT = f"""\
 ## Report
 
 `--report DIR` writes `report.html` and the same as `report.json`, version {VERSION}. The version grows when a name
-changes its meaning or goes; new names may come. `parts` holds the other objects, told apart by `kind`.
+changes its meaning or goes; new names may come. `parts` holds the other objects, distinguished by `kind`.
 """
 
 
@@ -92,8 +92,8 @@ def _command(command: click.Command, names: tuple[str, ...], parent: click.Conte
     ctx = click.Context(command, info_name=names[-1], parent=parent)
     yield f"## {' '.join(names)}\n"
     yield f"`{command.get_usage(ctx).removeprefix('Usage: ')}`\n"
-    told = f"{cleandoc(command.help or '')}\n\n{command.epilog or ''}".replace("\b\n", "")
-    text, _, more = told.partition("Examples:\n")
+    intro = f"{cleandoc(command.help or '')}\n\n{command.epilog or ''}".replace("\b\n", "")
+    text, _, more = intro.partition("Examples:\n")
     yield f"{text.strip()}\n"
     if more:
         examples, _, below = more.partition("\n\n")
@@ -125,8 +125,8 @@ def _row(parameter: click.Parameter, names: tuple[str, ...], ctx: click.Context)
 
 def _exit_codes() -> str:
     rows = [(str(int(code)), meaning) for code, meaning in MEANINGS.items()]
-    told = "Of several that hold, 1 goes before 4, 4 before 3, 3 before 0.\n"
-    return "\n".join(["## Exit codes\n", _table(("code", "means"), *rows), told])
+    intro = "Of several that hold, 1 goes before 4, 4 before 3, 3 before 0.\n"
+    return "\n".join(["## Exit codes\n", _table(("code", "means"), *rows), intro])
 
 
 def _variables() -> str:
@@ -141,8 +141,8 @@ def _configuration() -> str:
 
 def _metrics() -> str:
     rows = [(f"`{PREFIX}_{name}`", meaning.rstrip(".")) for name, (_, meaning) in figures(Summary("", "", "")).items()]
-    told = "`ingest --metrics FILE` writes these, each with the label `broker`, as a Prometheus text file.\n"
-    return "\n".join(["## Metrics\n", told, _table(("gauge", "means"), *rows)])
+    intro = "`ingest --metrics FILE` writes these, each with the label `broker`, as a Prometheus text file.\n"
+    return "\n".join(["## Metrics\n", intro, _table(("gauge", "means"), *rows)])
 
 
 def _report() -> str:

@@ -51,7 +51,7 @@ MERGED = "merged"
 
 
 class FileNaming(NamedTuple):
-    """Whose files these are: a leftover can be told by its name."""
+    """Whose files these are: a leftover can be recognised by its name."""
 
     store_id: str
     run: int

@@ -62,11 +62,11 @@ def _major_version(home: Path) -> int:
     if not os.access(home / "bin" / "java", os.X_OK):
         return 0
     try:
-        told = (home / "release").read_text(errors="replace")
+        text = (home / "release").read_text(errors="replace")
     except OSError:
-        told = _ask(home)
+        text = _ask(home)
     # JAVA_VERSION="17.0.15", java.version = 21, and Java 8's "1.8.0_412"
-    found = re.search(r'(?:JAVA_VERSION=|java\.version = )"?(\d+)', told)
+    found = re.search(r'(?:JAVA_VERSION=|java\.version = )"?(\d+)', text)
     return int(found[1]) if found else 0
 
 

@@ -30,7 +30,7 @@ _JVM_FLAGS = "SPARK_SUBMIT_OPTS"
 _DEATH_SECONDS = 5  # until a JVM whose connections are closed has ended, on a busy machine
 _JVM_EXIT_SECONDS = 120  # to write 190 MB on a slow disk; a JVM that takes longer is left to itself
 
-# What the JVM says whenever Spark starts it, and cannot be told not to; the second on Java 25.
+# What the JVM says whenever Spark starts it, and cannot be kept from saying; the second on Java 25.
 _NOISE = (b"WARNING: Using incubator modules: jdk.incubator.vector", b"WARNING: package sun.security.action not in")
 
 
@@ -201,10 +201,10 @@ def hadoop_options(spark: SparkSession) -> dict[str, str]:
     return file_system_settings(spark.sparkContext.getConf().getAll())
 
 
-def _start_jvm(app_name: str, told: spark.Submission, secret: Mapping[str, str]) -> None:
+def _start_jvm(app_name: str, submitted: spark.Submission, secret: Mapping[str, str]) -> None:
     given = os.environ.get(_JVM_FLAGS)
-    os.environ.update(told.environment)
-    os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*told.arguments, "pyspark-shell"])
+    os.environ.update(submitted.environment)
+    os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*submitted.arguments, "pyspark-shell"])
     # They log a traceback of each call that Ctrl-C cuts short, and SQL that fails; the exception arrives all the same.
     for name in ("py4j", "SQLQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -219,14 +219,14 @@ def _start_jvm(app_name: str, told: spark.Submission, secret: Mapping[str, str])
         os.environ.pop(_JVM_FLAGS)
         if given is not None:
             os.environ[_JVM_FLAGS] = given
-    _jvms.append(_Jvm(gateway.proc, told.recording, told.is_local))
+    _jvms.append(_Jvm(gateway.proc, submitted.recording, submitted.is_local))
     interrupt = signal.getsignal(signal.SIGINT)
     settings = SparkConf(loadDefaults=False).setAll([*secret.items()])
     context = SparkContext(appName=app_name, gateway=gateway, conf=settings)
     # Spark's own handler talks to the JVM in the middle of whatever is being said to it; the JVM ends with us anyway.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)
-    if not told.is_local:
+    if not submitted.is_local:
         workers_python.check(context)
 
 

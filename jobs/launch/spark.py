@@ -81,11 +81,11 @@ def submission(spark_options: Sequence[str], *, s3: bool = False, record: bool =
 def submit_to_cluster(spark_options: Sequence[str], arguments: Sequence[str], *, s3: bool) -> NoReturn:
     """Become the spark-submit that starts the driver somewhere on the cluster."""
     check_master(spark_options)
-    told = submission(spark_options, s3=s3)
-    program = str(Path(told.environment["SPARK_HOME"]) / "bin" / "spark-submit")
+    submitted = submission(spark_options, s3=s3)
+    program = str(Path(submitted.environment["SPARK_HOME"]) / "bin" / "spark-submit")
     main = str(Path(code_archive.__file__).parent.parent / "main.py")
-    os.environ.update(told.environment)
-    os.execv(program, [program, *told.arguments, main, *arguments])  # noqa: S606  this is what we are for
+    os.environ.update(submitted.environment)
+    os.execv(program, [program, *submitted.arguments, main, *arguments])  # noqa: S606  this is what we are for
 
 
 def on_half_the_cores(spark_options: Sequence[str]) -> Sequence[str]:

@@ -64,8 +64,8 @@ def timeline(part: Timeline) -> str:
     for share in (0.5, 1.0):
         y = _TOP + depth * (1 - share)
         lines.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - 10}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        told = number(round(highest * share))
-        lines.append(f'<text class="number" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{told}</text>')
+        label = number(round(highest * share))
+        lines.append(f'<text class="number" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
     for slot in range(count):
         base = float(_TOP + depth)
         for colour, (_, values) in enumerate(series):

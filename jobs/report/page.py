@@ -33,8 +33,8 @@ def page(report: Report) -> str:
 def _section(part: Part) -> str:
     body = _RENDERERS[part.kind](part)
     note = getattr(part, "note", "")
-    told = f'<p class="note">{html_text(note)}</p>' if note else ""
-    return f"<section><h2>{html_text(part.title)}</h2>{body}{told}</section>"
+    shown_note = f'<p class="note">{html_text(note)}</p>' if note else ""
+    return f"<section><h2>{html_text(part.title)}</h2>{body}{shown_note}</section>"
 
 
 def _facts(part: Facts) -> str:

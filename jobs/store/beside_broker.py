@@ -26,7 +26,7 @@ class DiskWouldFillError(OSError):
 
 
 def broker_process(store: str) -> int | None:
-    """Return the process that holds the store's lock; None when no broker runs on it, as far as can be told."""
+    """Return the process that holds the store's lock; None when no broker runs on it, as far as can be known."""
     path = Path(local_path(store)) / _LOCK_FILE if is_local(store) else None
     if path is None or not path.is_file() or not sys.platform.startswith("linux"):
         return None

@@ -76,15 +76,15 @@ def settle(store: Store, files: Sequence[RealFile], wanted: Wanted) -> Settings:
 
 
 def settle_geometry(store: Store, files: Sequence[RealFile], wanted: Wanted) -> Known[Geometry]:
-    """Return slots and entries of the files: given, told by them, else the defaults."""
+    """Return slots and entries of the files: given, detected from them, else the defaults."""
     slots = wanted.hash_slots or wanted.conf.hash_slots
     entries = wanted.index_num or wanted.conf.index_num
     if slots and entries:
         return Known(Geometry(slots, entries), GIVEN, GIVEN)
-    told = geometry_of_index(store, slots, entries)
-    if told is not None:
-        shown = f"{told.files} index files of {told.geometry.file_size} bytes"
-        return Known(told.geometry, DETECTED, shown)
+    detected = geometry_of_index(store, slots, entries)
+    if detected is not None:
+        shown = f"{detected.files} index files of {detected.geometry.file_size} bytes"
+        return Known(detected.geometry, DETECTED, shown)
     if files:
         raise UndecidedError(
             f"no index file is full, so their {files[0].size} bytes do not tell how many slots and entries they have: "
@@ -97,13 +97,13 @@ def settle_geometry(store: Store, files: Sequence[RealFile], wanted: Wanted) -> 
 def settle_rules(
     store: Store, files: Sequence[RealFile], geometry: Geometry, wanted: Wanted, eras: Sequence[Era]
 ) -> Known[Writers]:
-    """Return whose rules the files follow: given, told by the files, else by the log's marks."""
+    """Return whose rules the files follow: given, detected from the files, else by the log's marks."""
     if wanted.release is not None:
         return known_writers(store, wanted.release, SWITCHES)
     candidates = sorted({release for era in eras for release in era.candidates}, key=lambda release: release.version)
-    told = rules_of_files(store, files, geometry, candidates or PUBLISHED)
-    if told is not None:
-        return told
+    detected = rules_of_files(store, files, geometry, candidates or PUBLISHED)
+    if detected is not None:
+        return detected
     undecided = sorted({switch for era in eras for switch in era.undecided(SWITCHES)})
     if undecided:
         raise UndecidedError(
@@ -117,7 +117,7 @@ def settle_zone(files: Sequence[RealFile], wanted: Wanted) -> Known[tzinfo]:
     """Return the broker's time zone, by which files are named."""
     if wanted.zone is not None:
         return Known(wanted.zone, GIVEN, GIVEN)
-    told = detect_zone((file.name, file.header.begin_timestamp) for file in files)
-    if told is not None:
-        return Known(told, DETECTED, "names of index files beside their first store times")
+    detected = detect_zone((file.name, file.header.begin_timestamp) for file in files)
+    if detected is not None:
+        return Known(detected, DETECTED, "names of index files beside their first store times")
     return Known(UTC, ASSUMED, "there is no index file that would tell; names only have to sort right")

@@ -56,7 +56,7 @@ class QueueSettings(NamedTuple):
 def settle_queues(
     store: Store, conf: BrokerConf, release: str | None = None, file_size: int | None = None
 ) -> QueueSettings:
-    """Find out whose queues these are and how large their files, given or told by what is there."""
+    """Find out whose queues these are and how large their files, given or detected from what is there."""
     releases = known_releases(store, release)
     sizes = file_sizes(store)
     plain = file_size_of(plain_file_size(store, file_size or conf.consume_queue_size))
