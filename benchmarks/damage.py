@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import Measured, measured, medians, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store, offsets_of
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.layout import PROPERTIES_LENGTH, RECORD, TOPIC_LENGTH
@@ -111,7 +111,7 @@ def _copy_written(source: str, target: str) -> None:
 def run(store: Path, lake: Path, tables: frozenset[str]) -> None:
     """Ingest a store in this process."""
     shutil.rmtree(lake, ignore_errors=True)
-    ingest(Request(str(store), str(lake), broker="b", tables=tables, release=RELEASE), OneByOne())
+    ingest(IngestRequest(str(store), str(lake), broker="b", tables=tables, release=RELEASE), OneByOne())
 
 
 def compare(clean: Path, damaged: Path, hits: Hits) -> tuple[int, int, NDArray[np.int64]]:

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import measured, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import SparkWorkers
 
@@ -40,7 +40,7 @@ def repeated(store: Path, warm_up: Path, lake: Path, cores: int, times: int) -> 
     for source in (warm_up, *[store] * times):
         shutil.rmtree(lake, ignore_errors=True)
         with measured() as figures:
-            ingest(Request(str(source), str(lake), broker="b", tables=frozenset(), release=RELEASE), workers)
+            ingest(IngestRequest(str(source), str(lake), broker="b", tables=frozenset(), release=RELEASE), workers)
         runs.append(figures)
     shutil.rmtree(lake)
     seconds = {name: round(fmean(getattr(run, name) for run in runs[1:]), 2) for name in ("wall_s", "cpu_s")}

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from benchmarks.measuring import provenance
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake import commit, compaction
 from jobs.report.model import Bars
@@ -44,7 +44,7 @@ def measure(folder: Path, runs: int) -> list[dict[str, float]]:
     for number in range(1, runs + 1):
         broker.append(some_records(MESSAGES_A_RUN, seed=number))
         began = time.process_time()
-        summary = ingest(Request(str(broker.root), str(lake), broker="b"), OneByOne())
+        summary = ingest(IngestRequest(str(broker.root), str(lake), broker="b"), OneByOne())
         seconds.append(time.process_time() - began)
         if summary.messages != MESSAGES_A_RUN:
             raise SystemExit(f"run {number} brought {summary.messages} messages")

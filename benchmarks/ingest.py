@@ -29,7 +29,7 @@ from benchmarks.broker import RELEASE, rebuilt_by_broker
 from benchmarks.floor import batches_of, floor
 from benchmarks.measuring import Measured, measured, medians, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
@@ -179,7 +179,7 @@ def main() -> None:
 
 def _ours(store: Path, scratch: Path, workers: Workers) -> None:
     """Ingest messages alone."""
-    request = Request(str(store), str(scratch / "lake"), broker="b", tables=frozenset(), release=RELEASE)
+    request = IngestRequest(str(store), str(scratch / "lake"), broker="b", tables=frozenset(), release=RELEASE)
     summary = ingest(request, workers)
     if not summary.messages:
         raise SystemExit("nothing was ingested")

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import peak_mb, provenance
 from benchmarks.stores import Recipe, make_store
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
 
@@ -28,7 +28,7 @@ _ENTRIES = 2_000_000  # of an index file: a segment fills several
 def one(store: str, tables: str) -> dict[str, float]:
     """Ingest *store* here and tell what it took."""
     with tempfile.TemporaryDirectory() as lake:
-        request = Request(
+        request = IngestRequest(
             store,
             lake,
             tables=frozenset(tables.split(",")),

@@ -20,7 +20,7 @@ from statistics import median
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import provenance
 from benchmarks.stores import FOLDER, Recipe, make_store, offsets_of
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import SparkWorkers
 from rmq_formats.commitlog.record import Host
@@ -46,7 +46,9 @@ def make_lake(folder: Path, messages: int) -> Path:
     store = make_store(_recipe(messages), folder)
     unfinished = folder / "unfinished-lake"
     shutil.rmtree(unfinished, ignore_errors=True)
-    request = Request(str(store), str(unfinished), broker="b", tables=frozenset({"messages", "index"}), release=RELEASE)
+    request = IngestRequest(
+        str(store), str(unfinished), broker="b", tables=frozenset({"messages", "index"}), release=RELEASE
+    )
     ingest(request, SparkWorkers(spark_session("benchmark", record_classes=False)))
     return unfinished.rename(lake)
 

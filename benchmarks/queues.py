@@ -20,7 +20,7 @@ from benchmarks.broker import RELEASE, hashes_below, rebuilt_by_broker
 from benchmarks.measuring import Measured, measured, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.products.queues.settings import known_releases, queue_rules
-from jobs.rebuild.queue_run import Request, rebuild
+from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
 from jobs.storage.local import LocalReader
 from jobs.store.queue_ends import look
 from jobs.store.queue_files import stored_queues
@@ -117,7 +117,7 @@ def main() -> None:
     for made_before in (out, store / "consumequeue"):
         shutil.rmtree(made_before, ignore_errors=True)
     with measured() as rebuilt:
-        summary = rebuild(Request(str(store), out, release=RELEASE), workers, {})
+        summary = rebuild(RebuildQueuesRequest(str(store), out, release=RELEASE), workers)
     peer = {} if given.no_broker else _broker(store, out, given.folder)
     out.rename(store / "consumequeue")
     (store / "consumequeue" / "MANIFEST.json").unlink()

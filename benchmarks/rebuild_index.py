@@ -21,7 +21,7 @@ from benchmarks.broker import RELEASE, hashes_below, rebuilt_by_broker
 from benchmarks.measuring import Measured, measured, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.products.index.settings import Wanted
-from jobs.rebuild.index import Request, Result, rebuild
+from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
 from jobs.store.workers import OneByOne, SparkWorkers, Workers
 
 _RECORD_SIZE = 256
@@ -32,7 +32,7 @@ def ours(store: Path, out: Path, workers: Workers) -> tuple[Result, Measured]:
     """Rebuild all files; return what was made, and what it cost."""
     shutil.rmtree(out, ignore_errors=True)
     with measured() as figures:
-        result = rebuild(Request(str(store), str(out), Wanted(release=RELEASE)), workers, {})
+        result = rebuild(RebuildIndexRequest(str(store), str(out), Wanted(release=RELEASE)), workers)
     return result, figures
 
 

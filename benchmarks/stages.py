@@ -23,7 +23,7 @@ from benchmarks.broker import RELEASE
 from benchmarks.floor import batches_of
 from benchmarks.measuring import provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range, plan_ranges
@@ -75,7 +75,7 @@ def decode(ranges: Sequence[Range]) -> None:
 def write(store: Path, scratch: Path) -> None:
     """Ingest messages alone."""
     shutil.rmtree(scratch, ignore_errors=True)
-    ingest(Request(str(store), str(scratch), broker="b", tables=frozenset(), release=RELEASE), OneByOne())
+    ingest(IngestRequest(str(store), str(scratch), broker="b", tables=frozenset(), release=RELEASE), OneByOne())
 
 
 def main() -> None:

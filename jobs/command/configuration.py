@@ -15,15 +15,7 @@ from typing import Any, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from jobs.command.options import (
-    composed,
-    form_options,
-    json_option,
-    max_rate_option,
-    quiet_option,
-    report_option,
-    store_options,
-)
+from jobs.command.options import composed, json_option, quiet_option, read_options, report_option, store_options
 from jobs.command.places import PathListType
 from jobs.console.exit_codes import ExitCode
 from jobs.console.secrets import masked
@@ -139,7 +131,8 @@ def config_option(command: _Command) -> _Command:
     @wraps(command)
     def shown_or_run(*arguments: object, show_config: bool, **values: object) -> object:
         if show_config:
-            click.echo(masked(_effective(click.get_current_context(), as_json=bool(values.get("as_json")))))
+            ctx = click.get_current_context()
+            click.echo(masked(_effective(ctx, as_json=bool(ctx.params.get("as_json")))))
             return ExitCode.CLEAN
         return command(*arguments, **values)
 
@@ -234,6 +227,6 @@ def _origin(parameter: click.Parameter, ctx: click.Context) -> str:
 @cache
 def _shared_keys() -> frozenset[str]:
     """Collect the keys that may be before the first table, whichever verb reads the file."""
-    options = composed(json_option, quiet_option, report_option, max_rate_option, store_options, form_options)
+    options = composed(json_option, quiet_option, report_option, read_options, store_options)
     probe = click.command()(options(lambda: None))
     return frozenset(map(key_of, settings_of(probe))) | {"lake", "broker"}

@@ -4,8 +4,11 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+import click
 
 from jobs.launch.errors import SetupError
 from rmq_formats.errors import FormatError
@@ -27,6 +30,15 @@ def failures() -> tuple[type[BaseException], ...]:
     )
     loaded = (getattr(sys.modules.get(module), name, None) for module, name in foreign)
     return (FormatError, OSError, SetupError, *(kind for kind in loaded if kind is not None))
+
+
+@contextmanager
+def shown_as_usage(*kinds: type[Exception], before: str = "") -> Iterator[None]:
+    """Show errors of these kinds as what they are: something to be asked for in another way."""
+    try:
+        yield
+    except kinds as error:
+        raise click.UsageError(f"{before}{error}") from error
 
 
 def follows_interrupt(error: BaseException) -> bool:

@@ -109,6 +109,7 @@ RELEASES = ReleaseType(is_one=False)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, nothing else there.")
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and no summary on standard error.")
+
 report_option = click.option(
     "--report",
     type=OUTPUT_DIRECTORY,
@@ -160,18 +161,17 @@ max_rate_option = click.option(
 
 
 class StoreForm(NamedTuple):
-    """Which sizes and which release's rules a store's files follow, as the command line says."""
+    """Which sizes and which release's rules a store's files follow, and how fast to read them, as a user says."""
 
     hash_slots: int | None
     index_num: int | None
     consume_queue_size: int | None
     release: str | None
     time_zone: ZoneInfo | None
+    max_rate: int | None = None
 
 
-form_options = bundled(
-    "form",
-    StoreForm,
+_FORM = (
     click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of the index files."),
     click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files."),
     click.option(
@@ -190,3 +190,5 @@ form_options = bundled(
         help="The broker's zone: index files are named in its local time.",
     ),
 )
+form_options = bundled("form", StoreForm, *_FORM)
+read_options = bundled("form", StoreForm, max_rate_option, *_FORM)

@@ -27,7 +27,7 @@ def time_text(timestamp: int) -> str:
     return datetime.fromtimestamp(timestamp / _MS, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
 
 
-class Place:
+class LogPlace:
     """A place in a log: a physical offset, or the first record stored at a time."""
 
     __slots__ = ("offset", "timestamp")
@@ -38,20 +38,20 @@ class Place:
         self.timestamp = timestamp
 
 
-class PlaceType(click.ParamType[Place]):
+class LogPlaceType(click.ParamType[LogPlace]):
     """An offset in the log, or a time."""
 
     name = "offset or time"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Place:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> LogPlace:
         """Return the place; plain digits are an offset."""
-        if isinstance(value, Place):
+        if isinstance(value, LogPlace):
             return value
         text = str(value).strip()
         if text.isascii() and text.isdigit():
-            return Place(offset=int(text))
+            return LogPlace(offset=int(text))
         try:
-            return Place(timestamp=parse_time(text))
+            return LogPlace(timestamp=parse_time(text))
         except (ValueError, OverflowError):
             self.fail(
                 f"{text!r} is neither an offset nor a time (examples: 1073741824, '2026-11-20 07:42', "

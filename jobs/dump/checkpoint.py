@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from itertools import islice
 
 from jobs.dump.file import DumpFile
-from jobs.dump.items import Item, Request, time_text
+from jobs.dump.items import DumpRequest, Item, time_text
 from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, FileKind, decode_checkpoint
 
 
-def dump(file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
+def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
     """Yield each number; the last item says whether the file is as long as a broker makes it."""
     del kind
     checkpoint = decode_checkpoint(file.read(0, CHECKPOINT_SIZE))

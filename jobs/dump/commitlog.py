@@ -8,7 +8,7 @@ from typing import Any
 
 from jobs.console.terminal import printable
 from jobs.dump.file import DumpFile, open_file
-from jobs.dump.items import Field, Item, Request, layout_fields, time_text
+from jobs.dump.items import DumpRequest, Field, Item, layout_fields, time_text
 from jobs.dump.siblings import Siblings, sibling_location, siblings_of
 from jobs.store.record_places import record_places
 from rmq_formats.commitlog.framing import detect_framing, framing_of
@@ -42,7 +42,7 @@ _UNIQ_KEY = "UNIQ_KEY"
 _BODY_PREVIEW = 64
 
 
-def dump(file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
+def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
     """Yield the pieces of a segment; the last item says how it ends."""
     del kind  # the bytes tell better
     segment = _segment(file)
@@ -183,7 +183,7 @@ def _is_followed(file: DumpFile, siblings: Siblings | None) -> bool:
         return False
 
 
-def _item(segment: SegmentBytes, piece: Piece, request: Request) -> Item:
+def _item(segment: SegmentBytes, piece: Piece, request: DumpRequest) -> Item:
     if piece.kind is PieceKind.RECORD:
         return _record_item(segment, piece, request)
     is_damage = piece.kind is PieceKind.DAMAGE
@@ -191,7 +191,7 @@ def _item(segment: SegmentBytes, piece: Piece, request: Request) -> Item:
     return Item(piece.offset, piece.size, str(piece.kind), piece.reason, values, is_damage=is_damage)
 
 
-def _record_item(segment: SegmentBytes, piece: Piece, request: Request) -> Item:
+def _record_item(segment: SegmentBytes, piece: Piece, request: DumpRequest) -> Item:
     position = piece.offset - segment.base_offset
     record = segment.record_at(position)
     entry = DLEDGER_ENTRY.unpack(segment.read(position, DLEDGER_ENTRY.size)) if segment.framing.header_size else ()

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from jobs.dump.file import DumpFile
-from jobs.dump.items import Item, Request, layout_fields, time_text
+from jobs.dump.items import DumpRequest, Item, layout_fields, time_text
 from jobs.dump.siblings import siblings_of
 from rmq_formats.consumequeue.ext import ExtUnit, decode_ext_unit, offset_of_address
 from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_END_MARK, EXT_UNIT, UNIT
@@ -31,7 +31,7 @@ _SHAPES: dict[FileKind, _Shape] = {
 }
 
 
-def dump(file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
+def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
     """Yield the units of a file, blanks and zeros as one; the last item says how it ends."""
     items = _ext_items(file, request) if kind is FileKind.CONSUME_QUEUE_EXT else _items(file, _SHAPES[kind], request)
     end = min(request.start, file.size)
@@ -57,7 +57,7 @@ def dump(file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
     yield Item(at, file.size - at if is_open else 0, "end", f"{state}; {counts}", values)
 
 
-def _items(file: DumpFile, shape: _Shape, request: Request) -> Iterator[Item]:
+def _items(file: DumpFile, shape: _Shape, request: DumpRequest) -> Iterator[Item]:
     """Yield units one by one, and rows of blanks and of zeros as one item each."""
     size = shape.layout.size
     base_offset = offset_of_name(file.name) or 0
@@ -96,7 +96,7 @@ def _end_of_row(file: DumpFile, position: int, raw: bytes) -> int:
     return position
 
 
-def _unit_item(shape: _Shape, unit: Unit | BatchUnit, position: int, number: int, request: Request) -> Item:
+def _unit_item(shape: _Shape, unit: Unit | BatchUnit, position: int, number: int, request: DumpRequest) -> Item:
     size = shape.layout.size
     fields = layout_fields(shape.layout, unit, position) if request.with_fields else []
     # A unit has a size of its own: the record's.
@@ -123,7 +123,7 @@ def _tags(unit: Unit | BatchUnit) -> str:
     return f"due {time_text(code)}" if code >> _HASH_BITS not in (0, -1) else f"tags code {code}"
 
 
-def _ext_items(file: DumpFile, request: Request) -> Iterator[Item]:
+def _ext_items(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
     """Yield extension units; where each begins, only the one before it tells."""
     position = 0
     while file.size - position >= EXT_UNIT.size:
@@ -143,7 +143,7 @@ def _ext_items(file: DumpFile, request: Request) -> Iterator[Item]:
     yield from _ext_end(file, max(position, min(request.start, file.size)))
 
 
-def _ext_item(unit: ExtUnit, position: int, request: Request) -> Item:
+def _ext_item(unit: ExtUnit, position: int, request: DumpRequest) -> Item:
     text = f"tags code {unit.tags_code}  {time_text(unit.store_timestamp)}  bitmap of {len(unit.bitmap)} bytes"
     fixed = (unit.size, unit.tags_code, unit.store_timestamp, len(unit.bitmap))
     fields = layout_fields(EXT_UNIT, fixed, position) if request.with_fields else []

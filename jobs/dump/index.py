@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from itertools import islice
 
 from jobs.dump.file import DumpFile, open_file
-from jobs.dump.items import Item, Request, layout_fields, time_text
+from jobs.dump.items import DumpRequest, Item, layout_fields, time_text
 from jobs.dump.siblings import listed
 from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.hashing import index_key_hash
@@ -19,7 +19,7 @@ _BROKEN_SHOWN = 100
 _BESIDE = 20  # other index files that are asked for the geometry
 
 
-def dump(file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
+def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
     """Yield what a file holds, or one chain of it; the last item counts the entries and says whether all is well."""
     del kind
     reader = IndexReader(file.read, _geometry(file, request), file.location)
@@ -29,7 +29,7 @@ def dump(file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
     yield from _whole(file, reader, request)
 
 
-def _geometry(file: DumpFile, request: Request) -> Geometry:
+def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
     """Return how many slots and entries the file has: given, or what its own numbers allow."""
     if request.hash_slots and request.index_num:
         return Geometry(request.hash_slots, request.index_num)
@@ -47,7 +47,7 @@ def _geometry(file: DumpFile, request: Request) -> Geometry:
     return found[0]
 
 
-def _geometry_beside(file: DumpFile, request: Request) -> Geometry | None:
+def _geometry_beside(file: DumpFile, request: DumpRequest) -> Geometry | None:
     """Return the geometry that the other index files of the folder have: this one may have been cut short."""
     folder = file.location.rpartition("/")[0]
     with ExitStack() as stack:
@@ -58,7 +58,7 @@ def _geometry_beside(file: DumpFile, request: Request) -> Geometry | None:
     return stated.geometry if stated else None
 
 
-def _whole(file: DumpFile, reader: IndexReader, request: Request) -> Iterator[Item]:
+def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[Item]:
     geometry, header = reader.geometry, reader.header
     parts = (_header(file, request), _slots(file, reader, request), _entries(file, reader, request))
     wanted = (item for part in parts for item in part if item.offset + item.size > request.start)
@@ -82,7 +82,7 @@ def _whole(file: DumpFile, reader: IndexReader, request: Request) -> Iterator[It
     yield Item(file.size, 0, "end", text, values | {"damaged_places": damaged})
 
 
-def _header(file: DumpFile, request: Request) -> Iterator[Item]:
+def _header(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
     stored = IndexHeader(*map(int, HEADER.unpack(file.read(0, HEADER.size))))
     text = (
         f"{time_text(stored.begin_timestamp)} to {time_text(stored.end_timestamp)}, offsets "
@@ -93,7 +93,7 @@ def _header(file: DumpFile, request: Request) -> Iterator[Item]:
     yield Item(0, HEADER.size, "header", text, stored._asdict() if request.as_json else {}, fields)
 
 
-def _slots(file: DumpFile, reader: IndexReader, request: Request) -> Iterator[Item]:
+def _slots(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[Item]:
     """Yield each slot in use, and each row of empty ones as one item."""
     geometry, count = reader.geometry, reader.header.entry_count
     position = max(geometry.slot_position(0), request.start // SLOT.size * SLOT.size)
@@ -112,7 +112,7 @@ def _slots(file: DumpFile, reader: IndexReader, request: Request) -> Iterator[It
         position += SLOT.size
 
 
-def _entries(file: DumpFile, reader: IndexReader, request: Request) -> Iterator[Item]:
+def _entries(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[Item]:
     geometry, header = reader.geometry, reader.header
     unused = geometry.entry_position(0)
     yield Item(unused, ENTRY.size, "unused", "entry 0 is never used", {})
@@ -135,7 +135,7 @@ def _entries(file: DumpFile, reader: IndexReader, request: Request) -> Iterator[
         yield Item(at, max(file.size - at, 0), "damage", text, {"reason": text}, is_damage=True)
 
 
-def _entry(file: DumpFile, reader: IndexReader, number: int, header: IndexHeader, request: Request) -> Item:
+def _entry(file: DumpFile, reader: IndexReader, number: int, header: IndexHeader, request: DumpRequest) -> Item:
     position = reader.geometry.entry_position(number)
     entry = decode_entry(file.read(position, ENTRY.size).ljust(ENTRY.size, b"\0"))
     slot = reader.geometry.slot_of(entry.key_hash)
@@ -150,7 +150,7 @@ def _entry(file: DumpFile, reader: IndexReader, number: int, header: IndexHeader
     return Item(position, ENTRY.size, "entry", text, values, fields, is_damage=is_wrong)
 
 
-def _chain(reader: IndexReader, wanted: str, request: Request) -> Iterator[Item]:
+def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[Item]:
     """Yield the entries of one slot, newest first; for a key, those of its hash are marked."""
     is_slot = wanted.isascii() and wanted.isdigit()
     if is_slot and int(wanted) >= reader.geometry.hash_slots:

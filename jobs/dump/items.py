@@ -31,7 +31,7 @@ class Item(NamedTuple):
     is_damage: bool = False
 
 
-class Request(NamedTuple):
+class DumpRequest(NamedTuple):
     """
     What is wanted of a file: items from the offset *start* on, at most *limit*.
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import Protocol
 
 from jobs.dump.file import DumpFile
-from jobs.dump.items import Item, Request
+from jobs.dump.items import DumpRequest, Item
 from rmq_formats.commitlog.layout import BLANK, DLEDGER_END_MAGIC, DLEDGER_MAGIC, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.store import CHECKPOINT_SIZE, FileKind, classify
@@ -38,7 +38,7 @@ NAMES = {name: kind for name, kind in _NAMES.items() if find_spec(_MODULES[kind]
 class Dumper(Protocol):
     """A module that reads one kind of file."""
 
-    def dump(self, file: DumpFile, kind: FileKind, request: Request) -> Iterator[Item]:
+    def dump(self, file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
         """Yield what *file* holds; the last item says how it ends."""
         ...
 

@@ -64,7 +64,7 @@ def slices(batch: pa.RecordBatch, limit: int, budget: int = BUDGET) -> Iterator[
         yield batch.slice(start, len(bodies)), bodies
 
 
-class Place(NamedTuple):
+class LeftOut(NamedTuple):
     """Something of a log that is left out, or is not as its producer sent it."""
 
     broker: str | None
@@ -78,7 +78,7 @@ class Undecoded:
     """Bodies that are left as they are stored: how many, and the first of them."""
 
     count: int = 0
-    places: list[Place] = field(default_factory=list)
+    places: list[LeftOut] = field(default_factory=list)
 
     def note(self, batch: pa.RecordBatch, bodies: Sequence[Body]) -> None:
         """Note those of some rows."""
@@ -88,7 +88,7 @@ class Undecoded:
             broker, offset, size = (
                 batch.column(name)[row].as_py() for name in ("broker", "physical_offset", "body_length")
             )
-            self.places.append(Place(broker, offset, size, bodies[row].error or ""))
+            self.places.append(LeftOut(broker, offset, size, bodies[row].error or ""))
 
     def add(self, other: Self) -> None:
         """Add what another task noted."""

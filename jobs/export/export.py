@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs.export.bodies import DEFAULT_LIMIT, Place, Undecoded
+from jobs.export.bodies import DEFAULT_LIMIT, LeftOut, Undecoded
 from jobs.export.items import STORE_TIME, Bounds, Item, LakeItem, LogItem, times_of
 from jobs.export.parts import Format, Part, PartTask, merge
 from jobs.lake.commit import open_table
@@ -53,7 +53,7 @@ class Planned(NamedTuple):
     """What is read, and where the log has no file."""
 
     items: list[Item]
-    gaps: list[Place]
+    gaps: list[LeftOut]
 
 
 class Summary(NamedTuple):
@@ -63,8 +63,8 @@ class Summary(NamedTuple):
     bytes: int
     undecoded: Undecoded
     damaged_bytes: int
-    damaged: list[Place]
-    gaps: list[Place]
+    damaged: list[LeftOut]
+    gaps: list[LeftOut]
 
 
 # Writes the numbers of the chosen rows of items below a folder.
@@ -86,7 +86,7 @@ def plan(source: Source, options: Mapping[str, str]) -> Planned:
         for range_, between in zip(ranges, times, strict=True)
     ]
     return Planned(
-        items, [Place(label, start, end - start, "no file holds it") for _, start, end in holes(store.segments)]
+        items, [LeftOut(label, start, end - start, "no file holds it") for _, start, end in holes(store.segments)]
     )
 
 

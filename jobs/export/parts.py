@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from jobs.export.bodies import BUDGET, DEFAULT_LIMIT, Body, Place, Undecoded, slices
+from jobs.export.bodies import BUDGET, DEFAULT_LIMIT, Body, LeftOut, Undecoded, slices
 from jobs.export.items import Item
 from jobs.lake.tables import MESSAGES
 from jobs.query import json_text
@@ -52,7 +52,7 @@ class Part(NamedTuple):
     messages: int
     undecoded: Undecoded
     damaged_bytes: int  # of the log, which are left out
-    damaged: tuple[Place, ...]  # the first of them
+    damaged: tuple[LeftOut, ...]  # the first of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class PartTask:
                 file.write(batch, bodies)
                 undecoded.note(batch, bodies)
                 messages += batch.num_rows
-        places = tuple(Place(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED])
+        places = tuple(LeftOut(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED])
         return Part(number, name, messages, undecoded, sum(piece.size for piece in damage), places)
 
 

@@ -13,12 +13,12 @@ from hashlib import sha256
 from time import monotonic
 from typing import Any, NamedTuple
 
-from jobs.ingest.request import Request, Summary
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.lake.lake import Lake
 from jobs.products.queues.settings import known_releases
 from jobs.products.registry import PRODUCTS
 from jobs.storage.locations import is_local, normalise
-from jobs.store.store import Segment, Store, list_store
+from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.segment import Framing, SegmentEnd
@@ -47,7 +47,7 @@ class _Doubt(Exception):
     """The run must find out."""
 
 
-def nothing_new(request: Request) -> Summary | None:
+def nothing_new(request: IngestRequest) -> Summary | None:
     """Return what a run would say that finds nothing to do; None where it may find something, or fail."""
     began = monotonic()
     try:
@@ -63,12 +63,12 @@ def _require(holds: object) -> None:
         raise _Doubt
 
 
-def _look(request: Request) -> Summary:
+def _look(request: IngestRequest) -> Summary:
     root, location = normalise(request.store), normalise(request.lake)
     # The settings of other file systems are the session's to find.
     _require(not request.dry_run and all(map(is_local, (root, location, *request.commitlog))))
     lake = Lake(location)
-    store = list_store(request.store, commitlog=request.commitlog, care=request.care)
+    store = request.listed()
     writers = known_releases(store, request.release)
     manifest = _only([one for one in _manifests(lake) if _has_fingerprints(store, one)])
     is_open = _check_end(store, manifest["to_offset"])
@@ -178,7 +178,7 @@ def _check_end(store: Store, to_offset: int) -> bool:
     return bool(after)
 
 
-def _check_lake(lake: Lake, request: Request, manifest: dict[str, Any]) -> None:
+def _check_lake(lake: Lake, request: IngestRequest, manifest: dict[str, Any]) -> None:
     """Doubt where a run was cut off, is at work, or is not done; and where a table lacks a run, or has too many."""
     store_id, run = manifest["store_id"], manifest["run"]
     notes = [info.size for info in lake.list_files(_LOCKS) if info.name == store_id]
@@ -205,7 +205,7 @@ def _transactions(lake: Lake, table: str, *applications: str) -> list[int]:
     return [(snapshot.transaction_version(name) or 0) if snapshot else 0 for name in applications]
 
 
-def _check_products(store: Store, request: Request, manifest: dict[str, Any]) -> None:
+def _check_products(store: Store, request: IngestRequest, manifest: dict[str, Any]) -> None:
     """Doubt where the choice is another one, or a product has not taken all of the log, or has got new queues."""
     state, selection = manifest["state"], request.selection
     *_, last = _fingerprints(store, manifest)

@@ -1,14 +1,12 @@
 """What was asked of a run, and what it did."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from jobs.console.exit_codes import ExitCode
 from jobs.products.registry import NAMES, Product
-from jobs.storage.local import Care
-from jobs.store.ranges import DEFAULT_RANGE_SIZE
+from jobs.store.request import StoreRequest
 from jobs.store.selection import Selection
 from rmq_formats.broker_conf import BrokerConf
 
@@ -17,23 +15,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class IngestRequest(StoreRequest):
     """What a user asked for."""
 
-    store: str
     lake: str
     broker: str | None = None
-    commitlog: Sequence[str] = ()
     selection: Selection = field(default_factory=Selection)
     release: str | None = None
     hash_slots: int | None = None
     index_num: int | None = None
     conf: BrokerConf = field(default_factory=BrokerConf)
     tables: frozenset[str] = NAMES  # which products
-    range_size: int = DEFAULT_RANGE_SIZE
     settle_ms: int = 0
     dry_run: bool = False
-    care: Care | None = None  # how to read the store
 
     @property
     def wanted(self) -> "Wanted":

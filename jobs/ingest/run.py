@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from jobs.console import interruption
-from jobs.ingest.request import Clock, Request, Summary
+from jobs.ingest.request import Clock, IngestRequest, Summary
 from jobs.lake import integrity as wholeness
 from jobs.lake.history import CHOSEN, divergence
 from jobs.lake.identity import holds, identify, namesakes
@@ -54,14 +54,14 @@ from jobs.store.beside_broker import check_room
 from jobs.store.chain import Outcome, watermark
 from jobs.store.ranges import Newest, Range, describe, holes, newest_segment, plan_ranges
 from jobs.store.retention import CutBackError, confirm_gone, confirm_uncut
-from jobs.store.store import Store, list_store
+from jobs.store.store import Store, list_again
 from jobs.store.workers import SparkWorkers, Workers
 from rmq_formats.commitlog.segment import ENDS
 
 _ATTEMPTS = 3  # of a run whose log a broker cuts back meanwhile
 
 
-def ingest(request: Request, workers: Workers | None = None) -> Summary:
+def ingest(request: IngestRequest, workers: Workers | None = None) -> Summary:
     """Bring what is new in the store into the lake; `HeldByOtherError` when another run of this store is at work."""
     clock = Clock()
     workers = workers or SparkWorkers(spark_session("rmq-lake ingest", half=request.care is not None))
@@ -72,14 +72,13 @@ def ingest(request: Request, workers: Workers | None = None) -> Summary:
         return _ingest(request, workers, clock)
 
 
-def _ingest(request: Request, workers: Workers, clock: Clock) -> Summary:
+def _ingest(request: IngestRequest, workers: Workers, clock: Clock) -> Summary:
     lake = Lake(normalise(request.lake), workers.options)
     wholeness.refuse_unsupported(lake, written_tables())
     clock.lap("session")
-    care = request.care.shared_by(workers.width) if request.care else None
-    store = list_store(request.store, commitlog=request.commitlog, options=lake.options, care=care)
+    store = request.listed(lake.options, workers.width)
     if any(holes(store.segments)):  # a folder that changes while it is listed may not show all that is in it
-        store = list_store(request.store, commitlog=request.commitlog, options=lake.options, care=care)
+        store = list_again(store)
     known = identify(lake, store, request.broker, register_new=not request.dry_run)
     summary = Summary(store.root, lake.location, known.broker if known else request.broker or "")
     clock.lap("listing")
@@ -99,7 +98,7 @@ class _Run:
     lake: Lake
     known: KnownStore
     store: Store
-    request: Request
+    request: IngestRequest
     summary: Summary
     clock: Clock
     was_cut_off: bool  # the run before this one: it did not end by itself

@@ -27,7 +27,7 @@ _LOOKED_AT = 500  # records after an index file's end, until one has a key
 _WITHOUT_UNIT = frozenset({TransactionType.PREPARED, TransactionType.ROLLBACK})
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """A record's place in its queue, and in the log."""
 
     queue_offset: int
@@ -39,13 +39,13 @@ class SampledQueues:
 
     def __init__(self) -> None:
         """Know of no record yet."""
-        self._ends: dict[tuple[str, int], tuple[Place, Place]] = {}
+        self._ends: dict[tuple[str, int], tuple[RecordPlace, RecordPlace]] = {}
 
     def see(self, record: MessageRecord) -> None:
         """Take note of a record."""
         if transaction_type(record.sys_flag) in _WITHOUT_UNIT:
             return
-        place = Place(record.queue_offset, record.physical_offset)
+        place = RecordPlace(record.queue_offset, record.physical_offset)
         first, last = self._ends.get((record.topic, record.queue_id), (place, place))
         self._ends[record.topic, record.queue_id] = (
             min(first, place, key=_physical_offset),
@@ -67,11 +67,11 @@ class SampledQueues:
                 _compare_queue(f"consumequeue/{topic}/{queue_id}", known.get((topic, queue_id)), places, problems)
 
 
-def _physical_offset(place: Place) -> int:
+def _physical_offset(place: RecordPlace) -> int:
     return place.physical_offset
 
 
-def _compare_queue(name: str, queue: QueueReport | None, places: list[Place], problems: Problems) -> None:
+def _compare_queue(name: str, queue: QueueReport | None, places: list[RecordPlace], problems: Problems) -> None:
     if queue is None:
         text = "the queue has no folder, and the log has messages of it"
         problems.gap(name, text, places[0].physical_offset)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from jobs.dump.file import DumpFile
 from jobs.inspect.problems import Problems
-from jobs.inspect.segment_walk import Stretch, walk
+from jobs.inspect.segment_walk import WalkedPiece, walk
 from jobs.store.ranges import holes, newest_written
 from jobs.store.record_places import record_places
 from jobs.store.store import Segment, Store
@@ -174,7 +174,7 @@ class LogInspector:
         if start == 0:
             report.records = records
 
-    def _note(self, stretch: Stretch, report: SegmentReport, log: SegmentBytes) -> None:
+    def _note(self, stretch: WalkedPiece, report: SegmentReport, log: SegmentBytes) -> None:
         piece = stretch.piece
         if piece.kind is PieceKind.RECORD:
             report.end_offset = piece.end

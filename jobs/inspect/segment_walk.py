@@ -17,7 +17,7 @@ COMPILED_BEHIND = 4 << 20  # bytes of records
 _SHOWN = 32  # records of a group
 
 
-class Stretch(NamedTuple):
+class WalkedPiece(NamedTuple):
     """One piece of the log, or many records in a row."""
 
     piece: Piece
@@ -27,15 +27,17 @@ class Stretch(NamedTuple):
     shown: Sequence[MessageRecord] = ()  # the last one is the run's last
 
 
-def walk(log: SegmentBytes, start: int, *, final: bool, next_written: Callable[[int], int] = int) -> Iterator[Stretch]:
+def walk(
+    log: SegmentBytes, start: int, *, final: bool, next_written: Callable[[int], int] = int
+) -> Iterator[WalkedPiece]:
     """Yield what follows position *start*; *next_written* says where a file system stores anything again."""
     for piece in walk_segment(log, final=final, start=start):
         if piece.kind is not PieceKind.RECORD:
-            yield Stretch(piece)
+            yield WalkedPiece(piece)
             continue
         record = log.record_at(piece.offset - log.base_offset)
         wrong = [] if has_right_body_crc(record) else [record.physical_offset]
-        yield Stretch(piece, 1, {record.topic: 1}, wrong, [record])
+        yield WalkedPiece(piece, 1, {record.topic: 1}, wrong, [record])
         position = piece.end - log.base_offset
         if position - start > COMPILED_BEHIND:
             yield from _in_groups(log, position, record.store_timestamp, next_written, final=final)
@@ -44,7 +46,7 @@ def walk(log: SegmentBytes, start: int, *, final: bool, next_written: Callable[[
 
 def _in_groups(
     log: SegmentBytes, start: int, newest: int, next_written: Callable[[int], int], *, final: bool
-) -> Iterator[Stretch]:
+) -> Iterator[WalkedPiece]:
     from rmq_formats.commitlog.columns import message_batch
     from rmq_formats.commitlog.scan import scan
 
@@ -54,9 +56,9 @@ def _in_groups(
     )  # fmt: skip
     for item in found:
         if isinstance(item, Piece):
-            yield Stretch(item)
+            yield WalkedPiece(item)
             continue
-        yield from map(Stretch, item.between)
+        yield from map(WalkedPiece, item.between)
         view, count = memoryview(item.buffer.data), item.positions.size
 
         def record(position: int, view: memoryview = view, base_offset: int = item.base_offset) -> MessageRecord:
@@ -70,4 +72,4 @@ def _in_groups(
         shown = [record(int(item.positions[place])) for place in sorted(places)]
         first, end = item.base_offset + int(item.positions[0]) - log.framing.header_size, shown[-1].end_offset
         piece = Piece(PieceKind.RECORD, first, end - first)
-        yield Stretch(piece, count, topics, [offset for offset, _ in bad], shown)
+        yield WalkedPiece(piece, count, topics, [offset for offset, _ in bad], shown)

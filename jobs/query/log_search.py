@@ -21,7 +21,7 @@ _WHOLE = 1 << 62
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
-class Window(NamedTuple):
+class RecordBlock(NamedTuple):
     """Some records of the log."""
 
     data: bytes
@@ -37,9 +37,9 @@ class Window(NamedTuple):
 
 
 class Sieve(Protocol):
-    """Which records of a window are worth decoding."""
+    """Which records of a block are worth decoding."""
 
-    def __call__(self, window: Window, /) -> Iterator[int]:
+    def __call__(self, block: RecordBlock, /) -> Iterator[int]:
         """Yield their numbers, ascending."""
         ...
 
@@ -50,20 +50,20 @@ def holding(text: str) -> Sieve:
     if not needle or "\N{REPLACEMENT CHARACTER}" in text:
         return _every  # the stored bytes were malformed: they cannot be looked for
 
-    def sieve(window: Window) -> Iterator[int]:
-        place = window.data.find(needle)
+    def sieve(block: RecordBlock) -> Iterator[int]:
+        place = block.data.find(needle)
         while place >= 0:
-            number = bisect_right(window.positions, place) - 1
-            if number >= 0 and place < window.positions[number] + window.sizes[number]:
+            number = bisect_right(block.positions, place) - 1
+            if number >= 0 and place < block.positions[number] + block.sizes[number]:
                 yield number
-                place = window.positions[number] + window.sizes[number] - 1
-            place = window.data.find(needle, place + 1)
+                place = block.positions[number] + block.sizes[number] - 1
+            place = block.data.find(needle, place + 1)
 
     return sieve
 
 
-def _every(window: Window) -> Iterator[int]:
-    yield from range(len(window.positions))
+def _every(block: RecordBlock) -> Iterator[int]:
+    yield from range(len(block.positions))
 
 
 def of_queue(queue_id: int, queue_offset: int) -> Sieve:
@@ -72,9 +72,9 @@ def of_queue(queue_id: int, queue_offset: int) -> Sieve:
     queue = queue_id.to_bytes(4, "big", signed=True)
     offset = queue_offset.to_bytes(8, "big", signed=True)
 
-    def sieve(window: Window) -> Iterator[int]:
-        data = window.data
-        for number, position in enumerate(window.positions):
+    def sieve(block: RecordBlock) -> Iterator[int]:
+        data = block.data
+        for number, position in enumerate(block.positions):
             if data.startswith(offset, position + offset_at) and data.startswith(queue, position + queue_at):
                 yield number
 
@@ -87,26 +87,26 @@ def search(store: StoreReader, sieve: Sieve, progress: Progress) -> Iterator[Mes
     ranges = plan_ranges(store.store, range_size=_WHOLE)
     total = sum(range_.end - range_.start for range_ in ranges)
     done = 0
-    windows = _compiled_windows if total >= COMPILED_FROM else _scalar_windows
+    blocks = _compiled_blocks if total >= COMPILED_FROM else _scalar_blocks
     for range_ in ranges:
-        for window in windows(store, range_):
-            for number in sieve(window):
-                yield window.record(number)
-            progress(done + window.base_offset + window.positions[-1] - range_.start_offset, total)
+        for block in blocks(store, range_):
+            for number in sieve(block):
+                yield block.record(number)
+            progress(done + block.base_offset + block.positions[-1] - range_.start_offset, total)
         done += range_.end - range_.start
         progress(done, total)
 
 
-def _compiled_windows(_store: StoreReader, range_: Range) -> Iterator[Window]:
+def _compiled_blocks(_store: StoreReader, range_: Range) -> Iterator[RecordBlock]:
     from jobs.store.range_reader import RangeReader
     from rmq_formats.commitlog.segment import Piece
 
     for item in RangeReader(range_).pieces():
         if not isinstance(item, Piece):
-            yield Window(item.buffer.tobytes(), item.base_offset, item.positions.tolist(), item.sizes.tolist())
+            yield RecordBlock(item.buffer.tobytes(), item.base_offset, item.positions.tolist(), item.sizes.tolist())
 
 
-def _scalar_windows(store: StoreReader, range_: Range) -> Iterator[Window]:
+def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[RecordBlock]:
     segment = store.segment_for(range_.base_offset)
     if segment is None or range_.start:
         return  # a small log has segments of one range
@@ -120,7 +120,7 @@ def _scalar_windows(store: StoreReader, range_: Range) -> Iterator[Window]:
     if not pieces:
         return
     positions = [piece.offset - segment.base_offset + framing.header_size for piece in pieces]
-    yield Window(data, segment.base_offset, positions, [piece.size - framing.header_size for piece in pieces])
+    yield RecordBlock(data, segment.base_offset, positions, [piece.size - framing.header_size for piece in pieces])
 
 
 def silent(_done: int, _total: int) -> None:

@@ -22,7 +22,7 @@ KEY_LIMIT = 64  # maxMsgsNumBatch
 UNIQUE_KEY_LIMIT = 32  # defaultQueryMaxNum
 
 
-class Window(NamedTuple):
+class TimeWindow(NamedTuple):
     """Store times (ms) that a query asks for, both included."""
 
     begin: int = MIN_TIME
@@ -35,7 +35,7 @@ def by_key(  # noqa: PLR0913 - the options of the query
     key: str,
     *,
     kind: KeyKind = KeyKind.KEY,
-    window: Window = Window(),  # noqa: B008 - immutable
+    window: TimeWindow = TimeWindow(),  # noqa: B008 - immutable
     limit: int | None = KEY_LIMIT,
 ) -> Answer:
     """Find the messages of *topic* under *key*, the newest *limit*, in the order of the log."""
@@ -49,7 +49,7 @@ def by_key(  # noqa: PLR0913 - the options of the query
     return answer
 
 
-def by_key_as_client(source: Source, topic: str, key: str, window: Window, limit: int) -> Answer:
+def by_key_as_client(source: Source, topic: str, key: str, window: TimeWindow, limit: int) -> Answer:
     """
     Find what mqadmin of the release prints of *topic* under *key*, collisions of hashes included.
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from jobs.console.exit_codes import ExitCode
 from jobs.products.index.explanation import Explained, refused_for
 from jobs.products.index.survivors import refusal
-from jobs.products.queues.settings import QueueSettings
-from jobs.rebuild.index import Request, look
+from jobs.rebuild import queue_run
+from jobs.rebuild.index import RebuildIndexRequest, look
+from jobs.rebuild.queue_run import RebuildQueuesRequest
 from jobs.store.ranges import describe, holes, plan_ranges
 from jobs.store.store import Store
 
@@ -76,9 +77,9 @@ class DryRun:
             yield f"  would write {self.written}"
 
 
-def dry_run_of_index(request: Request, options: dict[str, str]) -> DryRun:
+def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -> DryRun:
     """Return what `rebuild` of the index would do; the log is not read, and nothing is written."""
-    store, files, settings = look(request, options, request.care)
+    store, files, settings = look(request, options)
     geometry = settings.geometry.value
     reasons = {file.name: refusal(file, geometry) for file in files} if request.lost_only else {}
     which = "the index files that are missing" if request.lost_only else "index files"
@@ -95,12 +96,13 @@ def dry_run_of_index(request: Request, options: dict[str, str]) -> DryRun:
     )
 
 
-def dry_run_of_queues(store: Store, out: str, settings: QueueSettings) -> DryRun:
+def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str]) -> DryRun:
     """Return what a rebuild of the queues would do; the log is not read, and nothing is written."""
+    store, settings = queue_run.look(request, options)
     sizes = ", ".join(f"{size} bytes ({kind.value})" for kind, size in settings.file_sizes.items())
     return DryRun(
         store.root,
-        out,
+        str(request.out),
         settings.describe(),
         [f"  as RocketMQ {settings.release} writes them ({settings.release_origin})"],
         describe(plan_ranges(store)),

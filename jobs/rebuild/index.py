@@ -6,7 +6,7 @@ plan what is missing, let one task build each file, see every file from here, an
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from jobs.console.exit_codes import ExitCode
 from jobs.products.index.explanation import Explained, Verdict, explain
-from jobs.products.index.file_builder import BuiltFile, RealFile, Recipe, build_file, check_built, hash_file
+from jobs.products.index.file_builder import BuiltFile, IndexRecipe, RealFile, build_file, check_built, hash_file
 from jobs.products.index.file_names import names_between
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.placement import LOST, Kind, Planned, RowShape, plan_all, plan_lost
@@ -23,31 +23,29 @@ from jobs.products.index.settings import Settings, Wanted, settle
 from jobs.products.index.survivors import Survivor, completed_end, header_before, real_files
 from jobs.products.queues.settings import is_closed
 from jobs.storage import storage_of
-from jobs.storage.local import Care
 from jobs.storage.locations import join, normalise
 from jobs.storage.scratch import PREFIX, Scratch, scratch_beside
-from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
+from jobs.store.beside_broker import check_room
+from jobs.store.ranges import plan_ranges
+from jobs.store.request import StoreRequest
 from jobs.store.retention import ListedLog
-from jobs.store.store import Store, list_store
+from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.indexfile.layout import IndexHeader
 
 MANIFEST = "MANIFEST.json"
+_SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files take at most where keys are usual
 CHECKERS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RebuildIndexRequest(StoreRequest):
     """What a user asked for."""
 
-    store: str
     out: str
     wanted: Wanted = Wanted()  # noqa: RUF009 - a tuple
-    commitlog: Sequence[str] = ()
     lost_only: bool = False
     broker_runs: bool = False
-    range_size: int = DEFAULT_RANGE_SIZE
-    care: Care | None = None  # how to read the store
 
 
 class ToBuild(NamedTuple):
@@ -55,7 +53,7 @@ class ToBuild(NamedTuple):
 
     name: str
     kind: Kind
-    recipe: Recipe
+    recipe: IndexRecipe
     start: int
     doubt: str
     replaces: tuple[str, ...] = ()  # files in the store that must go when this one comes
@@ -107,9 +105,10 @@ class Result:
         }
 
 
-def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Result:
+def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
     """Build the files and the manifest in the output directory."""
-    store, files, settings = look(request, options, request.care.shared_by(workers.width) if request.care else None)
+    options = workers.options
+    store, files, settings = look(request, options, workers.width)
     directory = normalise(request.out)  # a relative path is one of ours, not of the tasks
     with scratch_beside(directory, options) as scratch:
         if request.lost_only:
@@ -140,9 +139,12 @@ def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Resu
     return result
 
 
-def look(request: Request, options: dict[str, str], care: Care | None) -> tuple[Store, list[RealFile], Settings]:
+def look(
+    request: RebuildIndexRequest, options: Mapping[str, str], readers: int = 1
+) -> tuple[Store, list[RealFile], Settings]:
     """Return what there is and what to build by; `UndecidedError` for what has to be given."""
-    store = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
+    store = request.listed(options, readers)
+    check_room(store.root, request.out, int(store.log_size * _SHARE_OF_LOG))
     files = real_files(store)
     return store, files, settle(store, files, request.wanted)
 
@@ -153,7 +155,9 @@ class _Plan(NamedTuple):
     explained: Sequence[Explained] = ()
 
 
-def _plan_all(request: Request, workers: Workers, store: Store, settings: Settings, scratch: Scratch) -> _Plan:
+def _plan_all(
+    request: RebuildIndexRequest, workers: Workers, store: Store, settings: Settings, scratch: Scratch
+) -> _Plan:
     ranges = plan_ranges(store, range_size=request.range_size)
     row = collect_keys(workers, ListedLog(store, ranges), settings.rules.value.rules, scratch)
     maker = _Maker(store, settings, row)
@@ -167,7 +171,7 @@ def _log(row: KeyRow) -> RowShape:
 
 
 def _plan_lost(  # noqa: PLR0913, PLR0917 - the actors of the story
-    request: Request,
+    request: RebuildIndexRequest,
     workers: Workers,
     store: Store,
     files: Sequence[RealFile],
@@ -267,8 +271,8 @@ class _Maker:
         kind = Kind.FULL if recipe.entries == geometry.capacity else Kind.OPEN
         return ToBuild(survivor.real.name, kind, recipe, survivor.start, "", (survivor.real.name,))
 
-    def _recipe(self, start: int, end: int, previous: IndexHeader | None) -> Recipe:
-        return Recipe(
+    def _recipe(self, start: int, end: int, previous: IndexHeader | None) -> IndexRecipe:
+        return IndexRecipe(
             self._settings.geometry.value,
             self._settings.rules.value.rules,
             self._row.source,
@@ -353,7 +357,7 @@ def _describe_survivor(explained: Explained) -> dict[str, Any]:
     }
 
 
-def is_unused(out: str, options: dict[str, str]) -> bool:
+def is_unused(out: str, options: Mapping[str, str]) -> bool:
     """Return whether nothing lies in the output directory that the files could be mixed up with."""
     try:
         files = storage_of(out, options).list_files(out)

@@ -7,7 +7,7 @@ what was made, by which rules, what was proven, and what the log could not tell.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,34 +17,33 @@ from jobs.console.exit_codes import ExitCode
 from jobs.products.queues.settings import QueueSettings, settle_queues
 from jobs.products.queues.topics import topic_table
 from jobs.rebuild.lost_queues import LostQueues, select_lost
-from jobs.rebuild.queues import ATTEMPT, BuiltQueue, Recipe, build_group, collect, discard
-from jobs.storage.local import Care, LocalStorage, flush_directory
+from jobs.rebuild.queues import ATTEMPT, BuiltQueue, QueueRecipe, build_group, collect, discard
+from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import scratch_beside
+from jobs.store.beside_broker import check_room
 from jobs.store.features import QueueStorage, features_of
-from jobs.store.ranges import DEFAULT_RANGE_SIZE, holes, plan_ranges
+from jobs.store.ranges import holes, plan_ranges
+from jobs.store.request import StoreRequest
 from jobs.store.retention import ListedLog, read_what_stays
-from jobs.store.store import Store, list_store
+from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.unit import QueueKind
 
 MANIFEST = "MANIFEST.json"
 _GROUPS = 64
+_SHARE_OF_LOG = 0.7  # of the log's size: scratch of 40 bytes a unit and files of 20, where records are small
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RebuildQueuesRequest(StoreRequest):
     """What a user asked for."""
 
-    store: str
     out: Path
-    commitlog: Sequence[str] = ()
     conf: BrokerConf = field(default_factory=BrokerConf)
     file_size: int | None = None
     release: str | None = None
-    range_size: int = DEFAULT_RANGE_SIZE
     groups: int = _GROUPS
-    care: Care | None = None  # how to read the store
     lost_only: bool = False
 
 
@@ -82,13 +81,13 @@ class Summary:
         return ExitCode.DAMAGE if is_lossy or self.replaced else ExitCode.CLEAN
 
 
-def rebuild(request: Request, workers: Workers, options: dict[str, str]) -> Summary:
+def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
     """Write the queues and the manifest into the output directory."""
-    store, settings = look(request, options, request.care.shared_by(workers.width) if request.care else None)
+    store, settings = look(request, workers.options, workers.width)
     out = request.out.absolute()  # a relative path is one of ours, not of the tasks
     out.mkdir(parents=True, exist_ok=True)
     with scratch_beside(str(out), {}) as scratch:
-        recipe = Recipe(
+        recipe = QueueRecipe(
             settings.rules, dict(settings.file_sizes), settings.ext_file_size, request.groups, str(out), scratch
         )
         log = ListedLog(store, plan_ranges(store, store.start_offset, request.range_size))
@@ -144,13 +143,14 @@ def _take(summary: Summary, lost: LostQueues) -> None:
         summary.notes.append("the log has lost its end: last units of queues lead to messages after it, and stay")
 
 
-def look(request: Request, options: dict[str, str], care: Care | None) -> tuple[Store, QueueSettings]:
+def look(request: RebuildQueuesRequest, options: Mapping[str, str], readers: int = 1) -> tuple[Store, QueueSettings]:
     """Return what there is and what to build by; `UndecidedError` for what has to be given."""
-    store = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
+    store = request.listed(options, readers)
+    check_room(store.root, str(request.out), int(store.log_size * _SHARE_OF_LOG))
     return store, settle_queues(store, request.conf, request.release, request.file_size)
 
 
-def _notes(store: Store, recipe: Recipe, queues: Sequence[BuiltQueue], summary: Summary) -> Iterator[str]:
+def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue], summary: Summary) -> Iterator[str]:
     """Yield what the log could not tell, and what differs from a healthy log."""
     beginning = [queue for queue in queues if queue.first_queue_offset > 0 and queue.name.kind is QueueKind.PLAIN]
     if beginning:
@@ -208,7 +208,7 @@ def _check(out: Path, queues: Sequence[BuiltQueue]) -> None:
                 raise OSError(f"{out / file.path}: {size} bytes, {file.size} were written")
 
 
-def _write_manifest(out: Path, recipe: Recipe, queues: Sequence[BuiltQueue], summary: Summary) -> None:
+def _write_manifest(out: Path, recipe: QueueRecipe, queues: Sequence[BuiltQueue], summary: Summary) -> None:
     manifest: dict[str, Any] = {
         "store": summary.store,
         "release": summary.release,

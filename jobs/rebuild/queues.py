@@ -32,7 +32,7 @@ ATTEMPT = ".attempt-"
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class QueueRecipe:
     """What queues are made by."""
 
     rules: QueueRules
@@ -89,7 +89,7 @@ class BuiltQueue:
         }
 
 
-def collect(recipe: Recipe, _range: Range, pieces: Iterator[Records | Piece]) -> RangeUnits:
+def collect(recipe: QueueRecipe, _range: Range, pieces: Iterator[Records | Piece]) -> RangeUnits:
     """Write the units of one range to a scratch file."""
     collector = UnitCollector(recipe.rules)
     records = 0
@@ -104,13 +104,13 @@ def collect(recipe: Recipe, _range: Range, pieces: Iterator[Records | Piece]) ->
     return RangeUnits(write_units(recipe.scratch, collector.finish(), recipe.groups), records, tuple(damaged))
 
 
-def discard(recipe: Recipe, units: RangeUnits) -> None:
+def discard(recipe: QueueRecipe, units: RangeUnits) -> None:
     """Remove what was written for a range that is not accepted."""
     if units.units.file:
         recipe.scratch.delete(units.units.file)
 
 
-def build_group(group: int, *, recipe: Recipe, ranges: Sequence[UnitFile]) -> list[BuiltQueue]:
+def build_group(group: int, *, recipe: QueueRecipe, ranges: Sequence[UnitFile]) -> list[BuiltQueue]:
     """Write the queues of a group, each whole or not at all; a second attempt gives the same files."""
     attempt = Path(recipe.directory) / f"{ATTEMPT}{uuid4()}"
     queues: dict[QueueName, _Queue] = {}
@@ -129,7 +129,7 @@ def build_group(group: int, *, recipe: Recipe, ranges: Sequence[UnitFile]) -> li
 class _Queue:
     """One queue that is being written."""
 
-    def __init__(self, recipe: Recipe, name: QueueName, attempt: Path) -> None:
+    def __init__(self, recipe: QueueRecipe, name: QueueName, attempt: Path) -> None:
         self._name = name
         self._directory = Path(recipe.directory)
         self._is_safe = name.is_safe

@@ -39,7 +39,7 @@ class NotResumableError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RestoreRequest:
     """What a user asked for."""
 
     lake: Lake
@@ -115,7 +115,7 @@ def find_store(lake: Lake, broker: str | None) -> KnownStore:
     raise NothingToRestoreError(f"several stores in this lake: give --broker with a name or an id of {names}")
 
 
-def restore(request: Request, workers: Workers) -> Summary:
+def restore(request: RestoreRequest, workers: Workers) -> Summary:
     """Write the store of a broker from the lake's rows."""
     known = find_store(request.lake, request.broker)
     plan = plan_log(
@@ -151,7 +151,7 @@ def restore(request: Request, workers: Workers) -> Summary:
     return summary
 
 
-def _claim(request: Request, known: KnownStore, plan: Plan) -> None:
+def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> None:
     """Make sure that the directory is empty, or holds the beginning of this very restore."""
     unfinished = request.out / UNFINISHED
     described = {
@@ -198,7 +198,7 @@ def _read(state: dict[str, Any]) -> RestoredSegment:
 
 
 def _summary(
-    request: Request, known: KnownStore, plan: Plan, results: Sequence[RestoredSegment], *, resumed: int
+    request: RestoreRequest, known: KnownStore, plan: Plan, results: Sequence[RestoredSegment], *, resumed: int
 ) -> Summary:
     return Summary(
         request.lake.location,
@@ -219,17 +219,17 @@ def _summary(
     )
 
 
-def _build_rest(request: Request, summary: Summary, workers: Workers) -> None:
+def _build_rest(request: RestoreRequest, summary: Summary, workers: Workers) -> None:
     """Make queues and index files from the restored log; each folder gets its name when it is whole."""
     out, unfinished = request.out, request.out / UNFINISHED
     if request.with_queues and not (out / "consumequeue").exists():
         folder = unfinished / "queues"
         shutil.rmtree(folder, ignore_errors=True)
-        asked = queue_builder.Request(
+        asked = queue_builder.RebuildQueuesRequest(
             str(out), folder, conf=request.wanted.conf, file_size=request.consume_queue_size,
             release=request.wanted.release,
         )  # fmt: skip
-        built = queue_builder.rebuild(asked, workers, dict(workers.options))
+        built = queue_builder.rebuild(asked, workers)
         summary.notes += built.notes
         (folder / MANIFEST).unlink()
         for name in ("batchconsumequeue", "consumequeue_ext"):
@@ -239,9 +239,7 @@ def _build_rest(request: Request, summary: Summary, workers: Workers) -> None:
     if request.with_index and not (out / "index").exists():
         folder = unfinished / "index"
         shutil.rmtree(folder, ignore_errors=True)
-        index_builder.rebuild(
-            index_builder.Request(str(out), str(folder), request.wanted), workers, dict(workers.options)
-        )
+        index_builder.rebuild(index_builder.RebuildIndexRequest(str(out), str(folder), request.wanted), workers)
         (folder / MANIFEST).unlink()
         folder.rename(out / "index")
 

@@ -79,6 +79,11 @@ class Store:
         return self.segments[0].base_offset if self.segments else 0
 
     @property
+    def log_size(self) -> int:
+        """How many bytes the segments have."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
     def end_offset(self) -> int:
         """The offset after the last byte on disk, written or not."""
         return self.segments[-1].base_offset + self.segments[-1].size if self.segments else 0

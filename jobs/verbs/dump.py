@@ -13,7 +13,7 @@ from jobs.command.places import STORED
 from jobs.console.exit_codes import ExitCode, worst
 from jobs.console.log import say
 from jobs.dump.file import DumpFile, open_file
-from jobs.dump.items import Item, Request
+from jobs.dump.items import DumpRequest, Item
 from jobs.dump.kinds import NAMES, dumper_of, recognise
 from rmq_formats.errors import FormatError
 from rmq_formats.store import FileKind
@@ -65,12 +65,12 @@ def command(  # noqa: PLR0913 - one argument an option
     A file is recognised by its place in a store, or by its first bytes. Offsets are physical in a log (its file's name
     is the offset of the first byte), else positions in the file.
     """
-    request = Request(start, limit, as_json, fields and not as_json, chain, hash_slots, index_num)
+    request = DumpRequest(start, limit, as_json, fields and not as_json, chain, hash_slots, index_num)
     kind = NAMES[named] if named else None
     return worst(_dump(location, kind, request) for location in files)
 
 
-def _dump(location: str, kind: FileKind | None, request: Request) -> ExitCode:
+def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> ExitCode:
     """Print one file; what keeps it from being read is no reason to leave out the others."""
     write = _json_lines if request.as_json else _text_lines
     try:

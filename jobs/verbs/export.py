@@ -1,6 +1,5 @@
 """`export`: messages out of a store or a lake, chosen by SQL, as NDJSON or Parquet; bodies decompressed."""
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -8,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobs.command.configuration import config_option
-from jobs.command.options import ONE_RELEASE, json_option, quiet_option
+from jobs.command.answer import Answer, answer_options
+from jobs.command.options import ONE_RELEASE
 from jobs.command.places import OUTPUT_FILE, STORED, WRITTEN, PathListType
 from jobs.console.exit_codes import ExitCode
-from jobs.console.log import say
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Release
 
 if TYPE_CHECKING:
-    from jobs.export.bodies import Place
+    from jobs.export.bodies import LeftOut
     from jobs.export.export import Summary
 
 _LARGEST_BODY = 16 << 20  # `bodies.DEFAULT_LIMIT`, without the imports
@@ -51,9 +49,7 @@ _SHOWN = 5
 )
 @click.option("--out", required=True, type=OUTPUT_FILE, metavar="FILE")
 @click.option("--dry-run", is_flag=True, help="Say how much there is to read; write nothing.")
-@json_option
-@quiet_option
-@config_option
+@answer_options
 def command(  # noqa: PLR0913 - one argument an option
     *,
     store: str | None,
@@ -67,8 +63,7 @@ def command(  # noqa: PLR0913 - one argument an option
     max_body_size: int,
     out: Path,
     dry_run: bool,
-    as_json: bool,
-    quiet: bool,
+    answer: Answer,
 ) -> ExitCode:
     """
     Write messages into FILE, bodies decompressed.
@@ -96,25 +91,19 @@ def command(  # noqa: PLR0913 - one argument an option
         raise click.BadParameter(str(error), param_hint="--where") from error
     planned = plan(Source(store, lake, commitlog or (), broker, printed_as, topics), workers.options)
     if dry_run:
-        _say_dry_run([item.size for item in planned.items], kind, out, as_json=as_json, quiet=quiet)
+        # How much of it a condition spares only the run tells.
+        files, size = len(planned.items), sum(item.size for item in planned.items)
+        values = {"files": files, "bytes": size, "format": kind, "out": str(out)}
+        text = f"would read at most {files} files, {size} bytes, and write {kind} → {out}; nothing is written"
+        answer.give(values, text, indent=None)
         return ExitCode.CLEAN
     chooser = partial(choose, spark, condition) if condition is not None else None
     summary = export(planned, printed_as, Output(out, Format(kind), max_body_size), workers, chooser)
-    if as_json:
-        click.echo(json.dumps(_described(summary, out)))
-    elif not quiet:
-        say("\n".join([f"{summary.messages} messages, {summary.bytes} bytes → {out}", *_left_out(summary)]))
+    text = "\n".join([f"{summary.messages} messages, {summary.bytes} bytes → {out}", *_left_out(summary)])
+    answer.give(_described(summary, out), text, indent=None)
     if summary.damaged or summary.gaps:
         return ExitCode.DAMAGE
     return ExitCode.CLEAN if summary.messages else ExitCode.NOT_FOUND
-
-
-def _say_dry_run(sizes: Sequence[int], kind: str, out: Path, *, as_json: bool, quiet: bool) -> None:
-    """Say what there is to read; how much of it a condition spares only the run tells."""
-    if as_json:
-        click.echo(json.dumps({"files": len(sizes), "bytes": sum(sizes), "format": kind, "out": str(out)}))
-    elif not quiet:
-        say(f"would read at most {len(sizes)} files, {sum(sizes)} bytes, and write {kind} → {out}; nothing is written")
 
 
 def _described(summary: "Summary", out: Path) -> dict[str, Any]:
@@ -146,6 +135,6 @@ def _left_out(summary: "Summary") -> list[str]:
     return lines
 
 
-def _places(places: "Sequence[Place]", count: int) -> list[str]:
+def _places(places: "Sequence[LeftOut]", count: int) -> list[str]:
     lines = [f"  at physical offset {place.offset}, {place.size} bytes: {place.reason}" for place in places[:_SHOWN]]
     return lines if count <= _SHOWN else [*lines, f"  … {count - _SHOWN} more (--json names more of them)"]

@@ -1,27 +1,18 @@
 """`ingest`: bring what is new in a store into the lake, exactly once. The story of a run is in `jobs.ingest.run`."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from jobs.command.configuration import config_option
-from jobs.command.options import (
-    RELEASES,
-    StorePlace,
-    json_option,
-    max_rate_option,
-    quiet_option,
-    report_option,
-    store_options,
-)
+from jobs.command.answer import Answer, answer_options
+from jobs.command.options import RELEASES, StorePlace, max_rate_option, report_option, store_options
 from jobs.command.places import OUTPUT_FILE, WRITTEN
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.ingest.look import nothing_new
-from jobs.ingest.request import Request, Summary
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.products.registry import NAMES
 from jobs.store.beside_broker import care_beside
 from jobs.store.selection import Selection
@@ -77,9 +68,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 )
 @max_rate_option
 @report_option
-@json_option
-@quiet_option
-@config_option
+@answer_options
 def command(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace,
@@ -98,13 +87,12 @@ def command(  # noqa: PLR0913 - one argument an option
     max_rate: int | None,
     metrics: Path | None,
     report: Path | None,
-    as_json: bool,
-    quiet: bool,
+    answer: Answer,
 ) -> ExitCode:
     """Bring what is new in STORE into the Delta tables of LAKE, every message exactly once."""
     conf = place.conf()
     care = care_beside(place.store, max_rate)
-    request = Request(
+    request = IngestRequest(
         store=place.store,
         lake=lake,
         broker=broker or conf.broker_name,
@@ -134,14 +122,11 @@ def command(  # noqa: PLR0913 - one argument an option
         from jobs.report.output import write_report
 
         write_report(report, report_of(summary, Lake(summary.lake, options)))
-    if as_json:
-        click.echo(json.dumps(asdict(summary), indent=1))
-    elif not quiet:
-        click.echo(summary.text)
+    answer.give(asdict(summary), summary.text, click.echo)
     return summary.exit_code
 
 
-def _run(request: Request) -> tuple[Summary, Mapping[str, str]] | None:
+def _run(request: IngestRequest) -> tuple[Summary, Mapping[str, str]] | None:
     """Do a run, and return what it did and the session's settings of file systems; None when another run is at work."""
     from jobs.launch.session import begin_session, hadoop_options, spark_session
 

@@ -1,12 +1,11 @@
 """`inspect`: what is in this store, whether it is well, who wrote it, and what to run next."""
 
-import json
 from collections.abc import Sequence
 
 import click
 
-from jobs.command.configuration import config_option
-from jobs.command.options import StorePlace, json_option, quiet_option, store_options
+from jobs.command.answer import Answer, answer_options
+from jobs.command.options import StorePlace, store_options
 from jobs.console.exit_codes import ExitCode, worst
 from jobs.console.progress import Progress, Work
 from jobs.inspect.dispatch import SampledQueues, compare_index
@@ -38,18 +37,16 @@ Exit codes: 0 nothing wrong was seen; not verified · 1 there is no store, or no
 @click.command(epilog=_EPILOG)
 @store_options
 @click.option("--deep", is_flag=True, help="Walk every record of the log, not heads and tails only.")
-@json_option
-@quiet_option
-@config_option
-def command(*, place: StorePlace, deep: bool, as_json: bool, quiet: bool) -> ExitCode:
+@answer_options
+def command(*, place: StorePlace, deep: bool, answer: Answer) -> ExitCode:
     """
     Say what STORE holds: segments and how each ends, queues, index files, checkpoint, who wrote it, what to run next.
 
     Reads heads and tails of files, so that it takes seconds on any store; --deep walks the whole log.
     """
-    del quiet  # it is the progress line that asks for it
     report = inspect_store(place.store, place.log_directories(place.conf()), deep=deep, walked=_Walked())
-    click.echo(json.dumps(report.as_values(), indent=1) if as_json else dashboard(report))
+    # Only the progress line asks for --quiet: the report is what was asked for.
+    answer._replace(quiet=False).give(report.as_values(), dashboard(report), click.echo)
     return worst(problem.severity.exit_code for problem in report.problems)
 
 
@@ -66,7 +63,7 @@ def inspect_store(root: str, commitlog: Sequence[str], *, deep: bool, walked: "_
     queues = inspect_queues(store, problems)
     index = inspect_index(store, marks, problems)
     known = [*queues.known_records(), *(() if index.last_offset is None else (index.last_offset,))]
-    walked.total = sum(segment.size for segment in store.segments) if deep else 0
+    walked.total = store.log_size if deep else 0
     log = LogInspector(store, problems, known, see, walked.passed, state.epochs).inspect(deep=deep)
     walked.close()
     if len(state.epochs) > 1:

@@ -1,15 +1,12 @@
 """`optimize`: few large files instead of many small ones, and nothing on disk that no reader needs."""
 
-import json
 from collections.abc import Sequence
 
 import click
 
-from jobs.command.configuration import config_option
-from jobs.command.options import json_option, quiet_option
+from jobs.command.answer import Answer, answer_options
 from jobs.command.places import WRITTEN
 from jobs.console.exit_codes import ExitCode
-from jobs.console.log import say
 from jobs.lake.commit import open_table
 from jobs.lake.compaction import Group, Saved, compact, foresee, merge_group, vacuum
 from jobs.lake.integrity import newest_runs, refuse_unsupported
@@ -63,21 +60,16 @@ def optimize(location: str, workers: Workers | None = None, *, dry_run: bool = F
 @click.command(epilog="\b\nExamples:\n  rmq-lake optimize /data/lake\n  rmq-lake optimize --dry-run /data/lake")
 @click.argument("lake", metavar="LAKE", type=WRITTEN)
 @click.option("--dry-run", is_flag=True, help="Say what there is to merge and to delete; change nothing.")
-@json_option
-@quiet_option
-@config_option
-def command(*, lake: str, dry_run: bool, as_json: bool, quiet: bool) -> ExitCode:
+@answer_options
+def command(*, lake: str, dry_run: bool, answer: Answer) -> ExitCode:
     """
     Compact the tables of LAKE and delete what no version of the last seven days needs.
 
     Rows and their order in the log stay as they are; runs may go on meanwhile.
     """
     saved = optimize(lake, dry_run=dry_run)
-    if as_json:
-        click.echo(json.dumps([table._asdict() for table in saved], indent=1))
-    elif not quiet:
-        for table in saved:
-            say(_text(table, dry_run=dry_run))
+    text = "\n".join(_text(table, dry_run=dry_run) for table in saved)
+    answer.give([table._asdict() for table in saved], text)
     return ExitCode.CLEAN
 
 

@@ -17,7 +17,7 @@ from jobs.console.progress import Progress as ProgressLine
 from jobs.console.progress import Work
 from jobs.query import lookups, reasons
 from jobs.query.log_search import silent
-from jobs.query.lookups import KEY_LIMIT, Window
+from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.output import Printer
 from jobs.query.source import MAX_TIME, MIN_TIME, Source
 from rmq_formats.errors import UnsupportedFormat
@@ -28,7 +28,7 @@ from rmq_formats.release import Release
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 
 
-class Place(NamedTuple):
+class QueryOptions(NamedTuple):
     """Where to look, and how to print: what every query's options say."""
 
     store: str | None = None
@@ -73,8 +73,8 @@ class Place(NamedTuple):
 
 
 _place_options = bundled(
-    "place",
-    Place,
+    "options",
+    QueryOptions,
     click.option("--store", type=STORED, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs)."),
     click.option("--lake", type=WRITTEN, metavar="LAKE", help="The lake, instead of a store."),
     click.option(
@@ -114,18 +114,21 @@ _place_options = bundled(
 
 
 @contextmanager
-def _opened(place: Place) -> Iterator[tuple[Source, str | None]]:
+def _opened(options: QueryOptions) -> Iterator[tuple[Source, str | None]]:
     """Open the store or the lake; also give the broker's name, where it is known."""
-    place.check()
-    if place.lake is not None:
+    options.check()
+    if options.lake is not None:
         from jobs.query.lake_source import open_lake
 
-        yield open_lake(place.lake, place.broker, place.known_release(), through_log=place.through_log), place.broker
+        yield (
+            open_lake(options.lake, options.broker, options.known_release(), through_log=options.through_log),
+            options.broker,
+        )
         return
     from jobs.query.open_store import open_store
 
     searched = _Searched()
-    with closing(searched), open_store(place, silent if place.quiet else searched) as opened:
+    with closing(searched), open_store(options, silent if options.quiet else searched) as opened:
         yield opened
 
 
@@ -173,13 +176,13 @@ def command() -> None:
     "-m", "--max", "limit", type=click.IntRange(min=0), default=KEY_LIMIT, metavar="N", help="The newest N; 0: all."
 )
 @_place_options
-def by_key(place: Place, topic: str, key: str, key_type: str, begin: int, end: int, limit: int) -> ExitCode:  # noqa: PLR0913, PLR0917
+def by_key(options: QueryOptions, topic: str, key: str, key_type: str, begin: int, end: int, limit: int) -> ExitCode:  # noqa: PLR0913, PLR0917
     """Print the messages of a topic under a key, as queryMsgByKey does."""
-    with _opened(place) as (source, _):
+    with _opened(options) as (source, _):
         answer = lookups.by_key(
-            source, topic, key, kind=_KINDS[key_type], window=Window(begin, end), limit=limit or None
+            source, topic, key, kind=_KINDS[key_type], window=TimeWindow(begin, end), limit=limit or None
         )
-        printer = place.printer
+        printer = options.printer
         printer.rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
         return printer.finish(answer, source.notes)
 
@@ -188,27 +191,27 @@ def by_key(place: Place, topic: str, key: str, key_type: str, begin: int, end: i
 @click.option("-i", "--id", "message_ids", required=True, metavar="ID[,ID…]")
 @click.option("-t", "--topic", metavar="TOPIC", help="Where to look for an id that a producer gave.")
 @_place_options
-def by_id(place: Place, message_ids: str, topic: str | None) -> ExitCode:
+def by_id(options: QueryOptions, message_ids: str, topic: str | None) -> ExitCode:
     """Print messages by their ids, as queryMsgById does; offset ids, and where these lead nowhere, producers' ids."""
-    with _opened(place) as (source, _):
-        return _print_ids(place, source, [part.strip() for part in message_ids.split(",") if part.strip()], topic)
+    with _opened(options) as (source, _):
+        return _print_ids(options, source, [part.strip() for part in message_ids.split(",") if part.strip()], topic)
 
 
 @command.command("message", short_help="The message that any id names: viewMessage.")
 @click.option("-i", "--id", "message_id", required=True, metavar="ID")
 @click.option("-t", "--topic", metavar="TOPIC")
 @_place_options
-def message(place: Place, message_id: str, topic: str | None) -> ExitCode:
+def message(options: QueryOptions, message_id: str, topic: str | None) -> ExitCode:
     """Print the message that an id names: an offset id first, and if that leads nowhere, a producer's id."""
-    with _opened(place) as (source, _):
-        return _print_ids(place, source, [message_id.strip()], topic)
+    with _opened(options) as (source, _):
+        return _print_ids(options, source, [message_id.strip()], topic)
 
 
-def _print_ids(place: Place, source: Source, texts: Sequence[str], topic: str | None) -> ExitCode:
-    printer = place.printer
+def _print_ids(options: QueryOptions, source: Source, texts: Sequence[str], topic: str | None) -> ExitCode:
+    printer = options.printer
     outcome = ExitCode.CLEAN
     for text in texts:
-        answer = lookups.by_any_id(source, text, topic, any_host=place.any_host)
+        answer = lookups.by_any_id(source, text, topic, any_host=options.any_host)
         printer.details(answer)
         outcome = max(outcome, printer.finish(answer, source.notes))
     return outcome
@@ -230,11 +233,11 @@ def _print_ids(place: Place, source: Source, texts: Sequence[str], topic: str | 
     help="The newest N; 0: all.",
 )
 @_place_options
-def by_unique_key(place: Place, topic: str, unique_key: str, show_all: bool, limit: int) -> ExitCode:  # noqa: FBT001
+def by_unique_key(options: QueryOptions, topic: str, unique_key: str, show_all: bool, limit: int) -> ExitCode:  # noqa: FBT001
     """Print the message with a producer's id, as queryMsgByUniqueKey does."""
-    with _opened(place) as (source, _):
+    with _opened(options) as (source, _):
         answer = lookups.by_unique_key(source, topic, unique_key, show_all=show_all, limit=limit or None)
-        printer = place.printer
+        printer = options.printer
         printer.details(answer, has_offset_id=False)
         return printer.finish(answer, source.notes)
 
@@ -247,12 +250,12 @@ def by_unique_key(place: Place, topic: str, unique_key: str, show_all: bool, lim
 @click.option("-i", "--queue-id", required=True, type=click.IntRange(min=0), metavar="QUEUE")
 @click.option("-o", "--offset", required=True, type=int, metavar="OFFSET")
 @_place_options
-def by_offset(place: Place, topic: str, broker_name: str | None, queue_id: int, offset: int) -> ExitCode:
+def by_offset(options: QueryOptions, topic: str, broker_name: str | None, queue_id: int, offset: int) -> ExitCode:
     """Print the message that is number OFFSET of its queue, as queryMsgByOffset does."""
-    if place.lake and broker_name and not place.broker:
-        place = place._replace(broker=broker_name)
-    with _opened(place) as (source, broker):
-        printer = place.printer
+    if options.lake and broker_name and not options.broker:
+        options = options._replace(broker=broker_name)
+    with _opened(options) as (source, broker):
+        printer = options.printer
         if broker and broker_name and broker != broker_name:
             return printer.empty(reasons.other_name(broker, broker_name))
         answer = lookups.by_offset(source, topic, queue_id, offset)
@@ -286,7 +289,7 @@ def decode_id(message_id: str, time_zone: ZoneInfo | None, *, as_json: bool) -> 
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, required=True, metavar="COMMAND [OPTIONS]…")
 @_place_options
-def mqadmin_line(place: Place, arguments: tuple[str, ...]) -> ExitCode:
+def mqadmin_line(options: QueryOptions, arguments: tuple[str, ...]) -> ExitCode:
     """
     Answer an mqadmin line as it is, with the option letters of the store's release.
 
@@ -295,9 +298,9 @@ def mqadmin_line(place: Place, arguments: tuple[str, ...]) -> ExitCode:
     """
     from jobs.query.mqadmin import commands as mqadmin
 
-    with _opened(place) as (source, broker):
+    with _opened(options) as (source, broker):
         now = time.time_ns() // 1_000_000
-        context = mqadmin.Context(source, place.printer, broker, now, place.any_host)
+        context = mqadmin.Context(source, options.printer, broker, now, options.any_host)
         try:
             return mqadmin.run(arguments, context)
         except UnsupportedFormat as error:

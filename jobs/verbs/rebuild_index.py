@@ -1,36 +1,24 @@
 """`rebuild-index`: index files written again from a store's log, and put in place if asked."""
 
-import json
+from functools import partial
 from pathlib import Path
 
 import click
 
-from jobs.command.configuration import config_option
-from jobs.command.dry_run import say_dry_run
-from jobs.command.options import (
-    StoreForm,
-    StorePlace,
-    form_options,
-    json_option,
-    max_rate_option,
-    quiet_option,
-    report_option,
-    store_options,
-)
+from jobs.command.answer import Answer, answer_options
+from jobs.command.failures import shown_as_usage
+from jobs.command.options import StoreForm, StorePlace, read_options, report_option, store_options
 from jobs.command.places import WRITTEN
+from jobs.command.rebuilds import RebuildForm, put_in_place, rebuild_options, refuse_beside_broker
 from jobs.console.exit_codes import ExitCode
-from jobs.console.log import say
 from jobs.products.index.settings import Wanted
 from jobs.rebuild.dry_run import dry_run_of_index
-from jobs.rebuild.index import MANIFEST, Request, Result, is_unused, rebuild
-from jobs.rebuild.install import RefusedError, broker_kept_out, install, plan_installation
+from jobs.rebuild.index import MANIFEST, RebuildIndexRequest, Result, is_unused, rebuild
+from jobs.rebuild.install import install, plan_installation
 from jobs.report.of_rebuild_index import report_of
 from jobs.report.output import write_report
-from jobs.store.beside_broker import broker_process, care_beside, check_room
+from jobs.store.beside_broker import broker_process, care_beside
 from jobs.store.known import UndecidedError
-from jobs.store.store import list_store
-
-_SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files take at most where keys are usual
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake rebuild-index /data/rocketmq/store --out /data/index\n  "
@@ -40,99 +28,63 @@ _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files tak
 @click.option(
     "--out", required=True, type=WRITTEN, metavar="DIR", help="An empty directory, or a new one; a path or a URI."
 )
-@click.option("--lost-only", is_flag=True, help="Keep the index files that are there; write those that are missing.")
-@click.option("--install", "wants_install", is_flag=True, help="Put the files into the stopped broker's store.")
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Say what would be built, and write nothing; with --install, build into DIR, and leave the store as it is.",
-)
+@rebuild_options("Keep the index files that are there; write those that are missing.")
 @click.option(
     "--advance-checkpoint",
     is_flag=True,
     help="With --install, after a crash: keep the broker from deleting the files at its start.",
 )
-@max_rate_option
-@form_options
+@read_options
 @report_option
-@json_option
-@quiet_option
-@config_option
+@answer_options
 def command(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace,
     out: str,
-    lost_only: bool,
-    wants_install: bool,
-    dry_run: bool,
+    how: RebuildForm,
     advance_checkpoint: bool,
-    max_rate: int | None,
     form: StoreForm,
     report: Path | None,
-    as_json: bool,
-    quiet: bool,
+    answer: Answer,
 ) -> ExitCode:
     """Write the index files of STORE again from its log into DIR, byte for byte a broker's."""
-    from jobs.launch.session import hadoop_options, spark_session
+    from jobs.launch.session import spark_session
     from jobs.store.workers import SparkWorkers
 
     root = place.store
-    if advance_checkpoint and not wants_install:
+    if advance_checkpoint and not how.wants_install:
         raise click.UsageError("--advance-checkpoint belongs to --install")
-    only_says = dry_run and not wants_install
-    if only_says and report is not None:
+    if how.only_says and report is not None:
         raise click.UsageError("--report belongs to a run: this --dry-run writes nothing")
+    if how.wants_install:
+        refuse_beside_broker(root)
     conf = place.conf()
-    care = care_beside(root, max_rate)
-    spark = spark_session("rmq-lake rebuild-index", half=care is not None)
-    options = hadoop_options(spark)
-    if not is_unused(out, options):
+    care = care_beside(root, form.max_rate)
+    workers = SparkWorkers(spark_session("rmq-lake rebuild-index", half=care is not None))
+    if not is_unused(out, workers.options):
         raise click.UsageError(f"--out {out}: the directory is not empty")
-    request = Request(
+    request = RebuildIndexRequest(
         root,
         out,
         Wanted(form.hash_slots, form.index_num, form.release, form.time_zone, conf),
-        place.log_directories(conf),
-        lost_only,
-        broker_process(root) is not None,
+        lost_only=how.lost_only,
+        broker_runs=broker_process(root) is not None,
+        commitlog=place.log_directories(conf),
         care=care,
     )
-    if request.broker_runs and wants_install:
-        raise click.UsageError(f"{root}: the broker runs (it holds the file `lock`); stop it first")
-    if request.broker_runs:
-        store = list_store(root, commitlog=request.commitlog, options=options)
-        check_room(root, out, int(sum(segment.size for segment in store.segments) * _SHARE_OF_LOG))
-    try:
-        if only_says:
-            return say_dry_run(dry_run_of_index(request, options), as_json=as_json, quiet=quiet)
-        result = rebuild(request, SparkWorkers(spark), options)
-    except UndecidedError as error:
-        raise click.UsageError(str(error)) from error
-    _tell(result, report, as_json=as_json, quiet=quiet)
-    if wants_install and not result.contradictions:
-        _install(root, out, dry_run=dry_run, advance_checkpoint=advance_checkpoint)
-    return result.exit_code
-
-
-def _tell(result: Result, report: Path | None, *, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(result.describe(), indent=1))
-    elif not quiet:
-        say(_text(result))
+    with shown_as_usage(UndecidedError):
+        if how.only_says:
+            would = dry_run_of_index(request, workers.options)
+            answer.give(would.describe(), "\n".join(would.lines()))
+            return would.exit_code
+        result = rebuild(request, workers)
+    answer.give(result.describe(), _text(result))
     if report is not None:
         write_report(report, report_of(result))
-
-
-def _install(store: str, out: str, *, dry_run: bool, advance_checkpoint: bool) -> None:
-    try:
-        with broker_kept_out(store):
-            plan = plan_installation(store, out, advance_checkpoint=advance_checkpoint)
-            for line in plan.describe():
-                say(f"  {'would be ' if dry_run else ''}{line}")
-            if not dry_run:
-                install(plan)
-    except RefusedError as error:
-        raise click.UsageError(f"not installed: {error}") from error
+    if how.wants_install and not result.contradictions:
+        plan = partial(plan_installation, root, out, advance_checkpoint=advance_checkpoint)
+        put_in_place(root, plan, install, dry_run=how.dry_run)
+    return result.exit_code
 
 
 def _text(result: Result) -> str:

@@ -1,16 +1,15 @@
 """`restore`: a broker's store, given back by the lake."""
 
-import json
 from pathlib import Path
 
 import click
 
-from jobs.command.configuration import config_option
-from jobs.command.options import StoreForm, form_options, json_option, quiet_option
+from jobs.command.answer import Answer, answer_options
+from jobs.command.failures import shown_as_usage
+from jobs.command.options import StoreForm, form_options
 from jobs.command.places import NEW_STORE, STORED
-from jobs.command.times import Place, PlaceType
+from jobs.command.times import LogPlace, LogPlaceType
 from jobs.console.exit_codes import ExitCode
-from jobs.console.log import say
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake restore /data/lake --broker broker-a --out /data/restored\n  "
@@ -26,10 +25,10 @@ from jobs.console.log import say
     help="An empty directory, or a new one.",
 )
 @click.option(
-    "--from", "start", type=PlaceType(), metavar="OFFSET|TIME", help="Leave out whole segments that end before it."
+    "--from", "start", type=LogPlaceType(), metavar="OFFSET|TIME", help="Leave out whole segments that end before it."
 )
 @click.option(
-    "--until", type=PlaceType(), metavar="OFFSET|TIME", help="End the log before the first record from there."
+    "--until", type=LogPlaceType(), metavar="OFFSET|TIME", help="End the log before the first record from there."
 )
 @click.option(
     "--segment-size",
@@ -41,52 +40,49 @@ from jobs.console.log import say
 @click.option("--no-index", is_flag=True, help="Make no index files.")
 @click.option("--resume", is_flag=True, help="Continue a restore that was interrupted.")
 @form_options
-@json_option
-@quiet_option
-@config_option
+@answer_options
 def command(  # noqa: PLR0913 - one argument an option
     *,
     lake: str,
     broker: str | None,
     out: Path,
-    start: Place | None,
-    until: Place | None,
+    start: LogPlace | None,
+    until: LogPlace | None,
     segment_size: int | None,
     no_queues: bool,
     no_index: bool,
     resume: bool,
     form: StoreForm,
-    as_json: bool,
-    quiet: bool,
+    answer: Answer,
 ) -> ExitCode:
     """
     Write the store of a broker into DIR, from the lake alone: the log byte for byte, then queues, index, checkpoint.
 
     A time without a zone is this machine's local time. A new broker starts on DIR.
     """
-    from jobs.launch.session import begin_session, hadoop_options, spark_session
+    from jobs.launch.session import begin_session, spark_session
 
     begin_session("rmq-lake restore", half=False, warm="jobs.restore.segment")
     from jobs.lake.lake import Lake
     from jobs.products.index.settings import Wanted
     from jobs.restore.plan import NothingToRestoreError, offset_at
-    from jobs.restore.run import NotResumableError, Request, find_store, restore
+    from jobs.restore.run import NotResumableError, RestoreRequest, find_store, restore
     from jobs.storage.locations import normalise
     from jobs.store.known import UndecidedError
     from jobs.store.workers import SparkWorkers
 
-    spark = spark_session("rmq-lake restore")
-    source = Lake(normalise(lake), hadoop_options(spark))
-    try:
+    workers = SparkWorkers(spark_session("rmq-lake restore"))
+    source = Lake(normalise(lake), workers.options)
+    with shown_as_usage(NothingToRestoreError, NotResumableError, UndecidedError):
         store_id = find_store(source, broker).store_id
 
-        def resolved(place: Place | None) -> int | None:
+        def resolved(place: LogPlace | None) -> int | None:
             if place is None or place.timestamp is None:
                 return place.offset if place is not None else None
             return offset_at(source, store_id, place.timestamp)
 
         summary = restore(
-            Request(
+            RestoreRequest(
                 source,
                 out.absolute(),
                 store_id,
@@ -99,13 +95,7 @@ def command(  # noqa: PLR0913 - one argument an option
                 with_index=not no_index,
                 resume=resume,
             ),
-            SparkWorkers(spark),
+            workers,
         )
-    except (NothingToRestoreError, NotResumableError, UndecidedError) as error:
-        raise click.UsageError(str(error)) from error
-    if as_json:
-        described = {name: getattr(summary, name) for name in summary.__dataclass_fields__}
-        click.echo(json.dumps(described, indent=1))
-    elif not quiet:
-        say(summary.text)
+    answer.give({name: getattr(summary, name) for name in summary.__dataclass_fields__}, summary.text)
     return summary.exit_code

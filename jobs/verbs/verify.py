@@ -1,22 +1,13 @@
 """`verify`: compare a store's queues and index files with its log, and the log with itself. Nothing is written."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from jobs.command.configuration import config_option
-from jobs.command.options import (
-    StoreForm,
-    StorePlace,
-    form_options,
-    json_option,
-    max_rate_option,
-    quiet_option,
-    report_option,
-    store_options,
-)
+from jobs.command.answer import Answer, answer_options
+from jobs.command.failures import shown_as_usage
+from jobs.command.options import StoreForm, StorePlace, read_options, report_option, store_options
 from jobs.command.places import WRITTEN
 from jobs.console.exit_codes import ExitCode
 from jobs.products.index.settings import Wanted
@@ -25,8 +16,7 @@ from jobs.report.output import write_report
 from jobs.storage.locations import normalise
 from jobs.store.beside_broker import care_beside
 from jobs.store.known import UndecidedError
-from jobs.store.store import list_store
-from jobs.verify.run import Request, Verdict, verify
+from jobs.verify.run import Verdict, VerifyRequest, verify
 from jobs.verify.text import verdict_lines
 
 _SHOWN = 20
@@ -51,12 +41,9 @@ _SHOWN = 20
 )
 @click.option("--lake", type=WRITTEN, metavar="LAKE", help="Keep the findings in the table `findings` of this lake.")
 @click.option("--broker", metavar="NAME", help="Label of the broker in the lake.")
-@max_rate_option
-@form_options
+@read_options
 @report_option
-@json_option
-@quiet_option
-@config_option
+@answer_options
 def command(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace,
@@ -64,40 +51,33 @@ def command(  # noqa: PLR0913 - one argument an option
     scratch: str | None,
     lake: str | None,
     broker: str | None,
-    max_rate: int | None,
     form: StoreForm,
     report: Path | None,
-    as_json: bool,
-    quiet: bool,
+    answer: Answer,
 ) -> ExitCode:
     """Compare the queues and index files of STORE with its log, and the log with itself."""
-    from jobs.launch.session import hadoop_options, spark_session
+    from jobs.launch.session import spark_session
     from jobs.store.workers import SparkWorkers
 
     conf = place.conf()
     wanted = Wanted(form.hash_slots, form.index_num, form.release, form.time_zone, conf)
-    care = care_beside(place.store, max_rate)
-    request = Request(place.store, place.log_directories(conf), wanted, scratch=scratch, care=care)
-    spark = spark_session("rmq-lake verify", half=care is not None)
-    try:
-        verdict = verify(request, SparkWorkers(spark), hadoop_options(spark))
-    except UndecidedError as error:
-        raise click.UsageError(str(error)) from error
+    care = care_beside(place.store, form.max_rate)
+    request = VerifyRequest(place.store, wanted, scratch, commitlog=place.log_directories(conf), care=care)
+    workers = SparkWorkers(spark_session("rmq-lake verify", half=care is not None))
+    with shown_as_usage(UndecidedError):
+        verdict = verify(request, workers)
     if lake is not None:
-        _keep(lake, broker or conf.broker_name, request, verdict, hadoop_options(spark))
+        _keep(lake, broker or conf.broker_name, request, verdict, workers.options)
     if report is not None:
         write_report(report, report_of(verdict.store, verdict.parts))
-    if as_json:
-        click.echo(json.dumps(verdict.describe(), indent=1))
-    elif not quiet:
-        click.echo("\n".join(verdict_lines(verdict, limit)))
+    answer.give(verdict.describe(), "\n".join(verdict_lines(verdict, limit)), click.echo)
     return verdict.exit_code
 
 
-def _keep(lake: str, broker: str | None, request: Request, verdict: Verdict, options: Mapping[str, str]) -> None:
+def _keep(lake: str, broker: str | None, request: VerifyRequest, verdict: Verdict, options: Mapping[str, str]) -> None:
     """Write the findings into a lake."""
     from jobs.lake.lake import Lake
     from jobs.lake.verifications import record_findings
 
-    store = list_store(request.store, commitlog=request.commitlog, options=options)
+    store = request.listed(options)
     record_findings(Lake(normalise(lake), options), store, broker, verdict.findings)

@@ -15,13 +15,12 @@ from jobs.console.severity import Severity, worst_of
 from jobs.lake.findings import INDEX, LOG, QUEUES, Finding
 from jobs.products.index.settings import Wanted
 from jobs.products.queues.settings import known_releases, queue_rules
-from jobs.storage.local import Care
 from jobs.store.beside_broker import check_room
 from jobs.store.known import UndecidedError
-from jobs.store.ranges import DEFAULT_RANGE_SIZE
 from jobs.store.release import given_rules
+from jobs.store.request import StoreRequest
 from jobs.store.retention import begun_again
-from jobs.store.store import Store, list_store
+from jobs.store.store import Store
 from jobs.store.workers import Workers
 from jobs.verify.findings import Group, PartReport, grouped
 from jobs.verify.index import verify_index
@@ -32,15 +31,11 @@ _SHARE_OF_LOG = 0.25  # of the log's size, what packed keys take at most where k
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class VerifyRequest(StoreRequest):
     """What a user asked for."""
 
-    store: str
-    commitlog: tuple[str, ...] = ()
     wanted: Wanted = Wanted()  # noqa: RUF009 - a tuple
-    range_size: int = DEFAULT_RANGE_SIZE
     scratch: str | None = None
-    care: Care | None = None  # how to read the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +81,12 @@ class Verdict:
         }  # fmt: skip
 
 
-def verify(request: Request, workers: Workers, options: Mapping[str, str]) -> Verdict:
+def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     """Return what is wrong with a store; `UndecidedError` for a release that is none."""
     if request.wanted.release is not None:
         given_rules(request.wanted.release)
-    care = request.care.shared_by(workers.width) if request.care else None
-    store = list_store(request.store, commitlog=request.commitlog, options=options, care=care)
-    log_size = sum(segment.size for segment in store.segments)
-    check_room(store.root, request.scratch or gettempdir(), int(log_size * _SHARE_OF_LOG))
+    store = request.listed(workers.options, workers.width)
+    check_room(store.root, request.scratch or gettempdir(), int(store.log_size * _SHARE_OF_LOG))
     read = begun_again(store, partial(_log_and_queues, request, workers))
     index = begun_again(store, partial(_index, request, workers))
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == "ahead_of_log"]
@@ -120,7 +113,7 @@ class _Read:
     queues: QueueFindings
 
 
-def _log_and_queues(request: Request, workers: Workers, store: Store) -> _Read:
+def _log_and_queues(request: VerifyRequest, workers: Workers, store: Store) -> _Read:
     watch = LogWatch(workers)
     releases = known_releases(store, request.wanted.release)
     rules = queue_rules(store, releases.value.rules, request.wanted.conf)
@@ -129,7 +122,7 @@ def _log_and_queues(request: Request, workers: Workers, store: Store) -> _Read:
     return _Read(store, watch.checks or [], queues)
 
 
-def _index(request: Request, workers: Workers, store: Store) -> PartReport:
+def _index(request: VerifyRequest, workers: Workers, store: Store) -> PartReport:
     try:
         return verify_index(workers, store, request.wanted, request.range_size, request.scratch)
     except UndecidedError as error:

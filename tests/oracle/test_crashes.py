@@ -12,7 +12,7 @@ import pytest
 from jobs.lake.findings import Finding
 from jobs.products.index.settings import Wanted
 from jobs.store.workers import OneByOne
-from jobs.verify.run import Request, verify
+from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.consumequeue.layout import UNIT
 from tests.oracle.conftest import Kills
 from tests.oracle.judge import (
@@ -70,7 +70,7 @@ def _found_by_verify(store: Path, release: str, explained: list[str]) -> list[Fi
     files = zip(list_index_files(store), explained, strict=True)
     half_made = {path.relative_to(store).as_posix() for path in store.rglob("*") if not path.stat().st_size}
     torn = {f"index/{file.name}" for file, word in files if word == "torn"}
-    verdict = verify(Request(str(store), wanted=wanted), OneByOne(), {})
+    verdict = verify(VerifyRequest(str(store), wanted=wanted), OneByOne())
     return [
         finding
         for finding in verdict.findings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.products.index.settings import Wanted
 from jobs.store.workers import OneByOne
@@ -124,7 +124,7 @@ def _come_into_one_lake(lake: Path, stores: Sequence[Path]) -> None:
     superseded: list[tuple[int, bytes]] = []
     for store in stores:
         before = raw_rows(lake)
-        ingest(Request(str(store), str(lake), broker="group"), OneByOne())
+        ingest(IngestRequest(str(store), str(lake), broker="group"), OneByOne())
         log = [(record.physical_offset, encode_record(record)) for record in records(store)]
         superseded += [row for row in before if row not in log]
 
@@ -188,5 +188,5 @@ def _indexed(store: Path) -> set[int]:
 def _findings(store: Path, release: str) -> set[str]:
     wanted = Wanted(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, release)
     return {
-        finding.kind for finding in verify.verify(verify.Request(str(store), wanted=wanted), OneByOne(), {}).findings
+        finding.kind for finding in verify.verify(verify.VerifyRequest(str(store), wanted=wanted), OneByOne()).findings
     }

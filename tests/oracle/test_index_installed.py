@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 
 from jobs.products.index.settings import Wanted
-from jobs.rebuild.index import Request, Result, rebuild
+from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
 from jobs.rebuild.install import broker_kept_out, install, plan_installation
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
@@ -75,7 +75,7 @@ def test_a_supplement_is_loaded_and_its_keys_are_found(real_store: StoreFactory,
 
 def _rebuild_and_install(store: Path, out: Path, release: str, *, advance_checkpoint: bool = False) -> Result:
     wanted = Wanted(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, release)
-    made = rebuild(Request(str(store), str(out), wanted, lost_only=True), OneByOne(), {})
+    made = rebuild(RebuildIndexRequest(str(store), str(out), wanted, lost_only=True), OneByOne())
     assert not made.contradictions
     with broker_kept_out(str(store)):
         install(plan_installation(str(store), str(out), advance_checkpoint=advance_checkpoint))

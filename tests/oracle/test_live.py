@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.ingest.request import Request, Summary
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from tests.oracle.judge import records
 from tests.oracle.process import running
@@ -41,7 +41,7 @@ def test_a_lake_fed_beside_a_working_broker_is_what_was_sent_and_what_is_consume
     """Every message once, although files grew, were added and deleted while they were read."""
     assert spark.version
     store, lake = tmp_path / "store", tmp_path / "lake"
-    request = Request(str(store), str(lake), broker="b0", release=writer)
+    request = IngestRequest(str(store), str(lake), broker="b0", release=writer)
     sent: list[tuple[DirectMessage, Stored]] = []
     runs = Progress()
     stage = Stage(writer, store, _GEOMETRY, tmp_path)

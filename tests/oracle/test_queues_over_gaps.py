@@ -38,7 +38,9 @@ def test_a_broker_skips_blanks_and_serves_the_others_under_their_own_numbers(
     lost = range(2 * segment, 3 * segment)
     (store / "commitlog" / f"{lost.start:020d}").unlink()
     out = tmp_path / "queues"
-    summary = queue_run.rebuild(queue_run.Request(str(store), out, file_size=_FILE, release=writer), OneByOne(), {})
+    summary = queue_run.rebuild(
+        queue_run.RebuildQueuesRequest(str(store), out, file_size=_FILE, release=writer), OneByOne()
+    )
     shutil.rmtree(store / "consumequeue")
     shutil.copytree(out, store / "consumequeue", ignore=shutil.ignore_patterns(queue_run.MANIFEST))
     with real_store(writer, store) as opened:

@@ -18,11 +18,10 @@ from typing import Any, TypeVar
 from pyspark import TaskContext
 
 from jobs.command import cli
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.launch.session import close, hadoop_options, spark_session
-from jobs.rebuild.index import Request as RebuildRequest
-from jobs.rebuild.index import rebuild
+from jobs.launch.session import close, spark_session
+from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.store.chain import Outcome, Task
 from jobs.store.ranges import Range
 from jobs.store.workers import SparkWorkers
@@ -45,14 +44,14 @@ def command(*arguments: str) -> dict[str, Any]:
 def rebuild_index(store: str, out: str, range_size: int) -> int:
     """Rebuild the index files from ranges of that size; give the number of tasks that read the log."""
     workers = _Counting(spark_session("tests"))
-    rebuild(RebuildRequest(store, out, range_size=range_size), workers, dict(hadoop_options(workers.spark)))
+    rebuild(RebuildIndexRequest(store, out, range_size=range_size), workers)
     return workers.asked[0]
 
 
 def ingest_with(trouble: str, store: str, lake: str, range_size: int) -> dict[str, Any]:
     """Ingest with tasks that are in trouble when their files are written; give what the run counted."""
     workers = _Troubled(spark_session("tests"), trouble=_TROUBLES[trouble](lake))
-    summary = ingest(Request(store, lake, range_size=range_size), workers)
+    summary = ingest(IngestRequest(store, lake, range_size=range_size), workers)
     return {"code": int(summary.exit_code), "messages": summary.messages}
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from jobs.command import cli
-from jobs.ingest.request import Request, Summary
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.launch.spark import on_half_the_cores
 from jobs.storage import storage_of
@@ -25,8 +25,7 @@ from jobs.store.beside_broker import DiskWouldFillError, broker_process, care_be
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
-from jobs.verify.run import Request as VerifyRequest
-from jobs.verify.run import verify
+from jobs.verify.run import VerifyRequest, verify
 
 ROOT = Path(__file__).parent.parent.parent
 MIB = 1 << 20
@@ -284,9 +283,9 @@ def test_a_lake_that_would_fill_the_brokers_disk_is_refused(
     lake = str(tmp_path / "lake")
     with held(store):
         with pytest.raises(DiskWouldFillError, match=r"75%"):
-            ingest(Request(str(store), lake), OneByOne())
+            ingest(IngestRequest(str(store), lake), OneByOne())
         with pytest.raises(DiskWouldFillError, match=r"75%"):
-            verify(VerifyRequest(str(store)), OneByOne(), {})
+            verify(VerifyRequest(str(store)), OneByOne())
 
-    alone: Summary = ingest(Request(str(store), lake), OneByOne())
+    alone: Summary = ingest(IngestRequest(str(store), lake), OneByOne())
     assert 0 < alone.messages

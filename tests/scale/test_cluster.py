@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
 from tests.scale.cluster import WORKERS, Cluster, can_set_apart, executors_at_work, spark_cluster
@@ -89,7 +89,7 @@ def test_a_cluster_ingests_what_this_process_ingests(
 ) -> None:
     """Row for row in each table, by workers that import the code that was shipped."""
     ended, lake = ingested
-    ingest(Request(str(store), str(tmp_path)), OneByOne())
+    ingest(IngestRequest(str(store), str(tmp_path)), OneByOne())
 
     assert 0 == ended.code, ended.err
     assert expected_rows(store) == raw_rows(lake)

@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.rebuild.index import Request as RebuildRequest
-from jobs.rebuild.index import rebuild
+from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.storage import storage_of
 from jobs.store.workers import OneByOne
-from jobs.verify.run import Request as VerifyRequest
-from jobs.verify.run import verify
+from jobs.verify.run import VerifyRequest, verify
 from tests.scale.commands import Run, expected_rows, in_one_application, in_this_process
 from tests.scale.hdfs import Hdfs, hdfs
 from tests.scale.servers import ADDRESS, free_port
@@ -67,9 +65,9 @@ def run(server: Hdfs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixt
 def test_every_message_of_a_store_on_hdfs_is_in_the_lake_once(server: Hdfs, local: Path, tmp_path: Path) -> None:
     """Read in small ranges; units and index entries are those of the local copy, and a second run finds nothing new."""
     remote, here = tmp_path / "remote", tmp_path / "here"
-    request = Request(server.uri("/stores/plain"), str(remote), range_size=RANGE)
+    request = IngestRequest(server.uri("/stores/plain"), str(remote), range_size=RANGE)
     first, second = (ingest(request, OneByOne(server.options)) for _ in range(2))
-    ingest(Request(str(local), str(here)), OneByOne())
+    ingest(IngestRequest(str(local), str(here)), OneByOne())
 
     assert (ExitCode.CLEAN, 0, None) == (first.exit_code, second.messages, second.run)
     assert expected_rows(local) == raw_rows(remote)
@@ -110,8 +108,8 @@ def test_inspect_dump_and_query_say_of_hdfs_what_they_say_of_a_disk(server: Hdfs
 def test_verify_and_rebuild_index_read_hdfs(server: Hdfs, local: Path, tmp_path: Path) -> None:
     """A sound store has no findings, and its index files are the broker's own."""
     store = server.uri("/stores/plain")
-    verdict = verify(VerifyRequest(store, range_size=RANGE), OneByOne(server.options), server.options)
-    rebuild(RebuildRequest(store, str(tmp_path), range_size=RANGE), OneByOne(server.options), server.options)
+    verdict = verify(VerifyRequest(store, range_size=RANGE), OneByOne(server.options))
+    rebuild(RebuildIndexRequest(store, str(tmp_path), range_size=RANGE), OneByOne(server.options))
 
     assert [] == verdict.findings
     made = [path.read_bytes() for path in sorted(tmp_path.iterdir()) if path.name.isdigit()]

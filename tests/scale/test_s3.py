@@ -13,14 +13,12 @@ import pytest
 from deltalake import DeltaTable
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.runs import HeldByOtherError
-from jobs.rebuild.index import Request as RebuildRequest
-from jobs.rebuild.index import rebuild
+from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.store.workers import OneByOne
-from jobs.verify.run import Request as VerifyRequest
-from jobs.verify.run import verify
+from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
 from tests.scale.commands import Run, expected_rows, in_this_process, rmq_lake
@@ -48,7 +46,7 @@ class Uploaded:
 
     def ingest(self) -> Any:  # noqa: ANN401 - a summary
         """Bring the store into its lake, without Spark."""
-        return ingest(Request(self.store, self.lake), OneByOne(self.options))
+        return ingest(IngestRequest(self.store, self.lake), OneByOne(self.options))
 
     def rows(self, broker: str = "default") -> list[tuple[int, bytes]]:
         """Return offset and bytes of each message of a broker, as files on the server's disk have them."""
@@ -139,7 +137,7 @@ def test_inspect_and_dump_read_s3_as_they_read_a_disk(uploaded: Uploaded, run: R
 
 def test_index_files_rebuilt_onto_s3_are_the_brokers_own(uploaded: Uploaded) -> None:
     """Byte for byte, scratch files gone."""
-    result = rebuild(RebuildRequest(uploaded.store, uploaded.out), OneByOne(uploaded.options), uploaded.options)
+    result = rebuild(RebuildIndexRequest(uploaded.store, uploaded.out), OneByOne(uploaded.options))
     made = {path.name: path.read_bytes() for path in (uploaded.folder / "index").rglob("*") if path.is_file()}
     manifest = json.loads(made.pop("MANIFEST.json"))
 
@@ -155,7 +153,7 @@ def test_index_files_rebuilt_onto_s3_are_the_brokers_own(uploaded: Uploaded) -> 
 def test_a_sound_store_on_s3_verifies(uploaded: Uploaded) -> None:
     """With packed keys left on S3, as the workers of a cluster need it."""
     request = VerifyRequest(uploaded.store, scratch=uploaded.server.uri("scratch"))
-    verdict = verify(request, OneByOne(uploaded.options), uploaded.options)
+    verdict = verify(request, OneByOne(uploaded.options))
 
     assert [] == verdict.findings
     assert [] == [path for path in uploaded.server.path("scratch").rglob("*") if path.is_file()]
@@ -211,7 +209,7 @@ _SECONDS = 60
 ALL_HAVE_READ: list[Any] = []
 
 
-def run_together(request: Request, options: dict[str, str], barrier: Any, answers: Any) -> None:  # noqa: ANN401
+def run_together(request: IngestRequest, options: dict[str, str], barrier: Any, answers: Any) -> None:  # noqa: ANN401
     """Be one of several processes: ingest, and tell the exit code."""
     ALL_HAVE_READ.append(barrier)
     try:
@@ -220,7 +218,7 @@ def run_together(request: Request, options: dict[str, str], barrier: Any, answer
         answers.put(int(ExitCode.HELD))
 
 
-def exit_codes(requests: Sequence[Request], options: dict[str, str]) -> list[int]:
+def exit_codes(requests: Sequence[IngestRequest], options: dict[str, str]) -> list[int]:
     """Run each request in a process of its own, all at once; give their exit codes in ascending order."""
     context = multiprocessing.get_context("spawn")
     barrier, answers = context.Barrier(len(requests)), context.Queue()
@@ -251,7 +249,7 @@ def test_brokers_that_are_ingested_into_one_lake_at_once_do_not_lose_to_each_oth
     for broker, name in names.items():
         shutil.copytree(golden(name), uploaded.folder / broker, ignore=shutil.ignore_patterns("EXPECT"))
     root = uploaded.store.removesuffix("/store")
-    requests = [Request(f"{root}/{broker}", uploaded.lake, broker=broker) for broker in names]
+    requests = [IngestRequest(f"{root}/{broker}", uploaded.lake, broker=broker) for broker in names]
 
     assert [0, 0, 0] == exit_codes(requests, uploaded.options)
     for broker in names:
@@ -262,7 +260,7 @@ def test_brokers_that_are_ingested_into_one_lake_at_once_do_not_lose_to_each_oth
 
 def test_of_processes_that_ingest_one_store_at_once_one_does_it(uploaded: Uploaded) -> None:
     """Exit codes 0 and 6; the loser's files are gone."""
-    request = Request(uploaded.store, uploaded.lake)
+    request = IngestRequest(uploaded.store, uploaded.lake)
 
     assert [ExitCode.CLEAN, ExitCode.HELD] == exit_codes([request, request], uploaded.options)
     assert expected_rows(uploaded.local) == uploaded.rows()

@@ -21,14 +21,13 @@ from typing import NamedTuple
 
 from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import Request as IngestRequest
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import index, queue_run
 from jobs.store.known import UndecidedError
 from jobs.store.workers import OneByOne
-from jobs.verify.run import Request as VerifyRequest
-from jobs.verify.run import verify
+from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.consumequeue.layout import UNIT
@@ -246,7 +245,7 @@ def _inspect_deep(store: Path, _fault: Fault) -> Cell:
 
 
 def _verify(store: Path, _fault: Fault) -> Cell:
-    return Cell(verify(VerifyRequest(str(store), wanted=Wanted(release="5.3.3")), OneByOne(), {}).exit_code)
+    return Cell(verify(VerifyRequest(str(store), wanted=Wanted(release="5.3.3")), OneByOne()).exit_code)
 
 
 def _dump(store: Path, fault: Fault) -> Cell:
@@ -282,20 +281,20 @@ def _query(store: Path, fault: Fault) -> Cell:
 def _rebuild_index(store: Path, fault: Fault) -> Cell:
     if fault.part in {Part.QUEUES, Part.CHECKPOINT}:
         return Cell(None)
-    request = index.Request(
+    request = index.RebuildIndexRequest(
         str(store), str(store.parent / "index"), Wanted(100, 20, "5.3.3"), lost_only=(store / "index").exists()
     )
-    code = index.rebuild(request, OneByOne(), {}).exit_code
+    code = index.rebuild(request, OneByOne()).exit_code
     return Cell(code, "done" if code is ExitCode.CLEAN else "")
 
 
 def _rebuild_queues(store: Path, fault: Fault) -> Cell:
     if fault.part in {Part.INDEX, Part.CHECKPOINT}:
         return Cell(None)
-    request = queue_run.Request(
+    request = queue_run.RebuildQueuesRequest(
         str(store), store.parent / "queues", file_size=QUEUE_FILE, release="5.3.3", lost_only=True
     )
-    code = queue_run.rebuild(request, OneByOne(), {}).exit_code
+    code = queue_run.rebuild(request, OneByOne()).exit_code
     return Cell(code, "done" if code is ExitCode.CLEAN else "")
 
 

@@ -28,7 +28,7 @@ import deltalake
 from deltalake.exceptions import TableNotFoundError
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake import commit
 from jobs.lake import table_file as writing
@@ -82,7 +82,7 @@ def ended(pid: int) -> int:
 
 def run(root: Path, range_size: int = 4096) -> int:
     """Run `ingest` once, here."""
-    request = Request(str(root / "store"), str(root / "lake"), broker="b", range_size=range_size)
+    request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=range_size)
     return int(ingest(request, OneByOne()).exit_code)
 
 
@@ -307,7 +307,7 @@ def many_stores(folder: Path, stores: int) -> dict[str, Any]:
         roots.append(root)
 
     def work(number: int) -> int:
-        request = Request(str(roots[number] / "store"), str(folder / "lake"), broker=f"broker-{number}")
+        request = IngestRequest(str(roots[number] / "store"), str(folder / "lake"), broker=f"broker-{number}")
         return int(ingest(request, OneByOne()).exit_code)
 
     codes = sorted(ended(pid) for pid in [forked(partial(work, n % stores)) for n in range(2 * stores)])

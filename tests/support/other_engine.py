@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable, QueryBuilder
 
-from jobs.ingest.request import Request, Summary
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.plain import plain_rows
 from jobs.store.workers import OneByOne
@@ -41,7 +41,7 @@ class SharedLake:
 
     def run(self) -> Summary:
         """Bring what is new into the lake."""
-        return ingest(Request(str(self.broker.root), str(self.path), broker="b"), OneByOne())
+        return ingest(IngestRequest(str(self.broker.root), str(self.path), broker="b"), OneByOne())
 
     def name(self, table: str = "messages") -> str:
         """Return how Spark's SQL calls a table of the lake."""

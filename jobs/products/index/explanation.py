@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from functools import partial
 
-from jobs.products.index.file_builder import Compared, RealFile, Recipe, compare_file
+from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, compare_file
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.same_name import is_overwritten
 from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, refusal
@@ -141,10 +141,10 @@ def _is_there(real: RealFile, store: Store) -> bool:
         return False
 
 
-def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules, store: Store) -> Recipe:
+def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules, store: Store) -> IndexRecipe:
     """Return what the file should be made of."""
     count = survivor.real.header.index_count
-    return Recipe(
+    return IndexRecipe(
         geometry,
         rules,
         row.source,

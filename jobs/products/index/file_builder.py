@@ -44,7 +44,7 @@ class RealFile(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class IndexRecipe:
     """What one file is made of: entries of a real file, keys of the row, entries of the real file again."""
 
     geometry: Geometry
@@ -64,7 +64,7 @@ class Recipe:
         return self.head + sum(part.keys for part in self.parts) + self.tail
 
 
-def make(recipe: Recipe, write: Write) -> IndexHeader:
+def make(recipe: IndexRecipe, write: Write) -> IndexHeader:
     """Build the file and hand its blocks to *write*, the header last."""
     builder = FileBuilder(recipe.geometry, RuleTable.of(recipe.rules), write, recipe.previous)
     _adopt(builder, recipe, 1, recipe.head)
@@ -78,7 +78,7 @@ def make(recipe: Recipe, write: Write) -> IndexHeader:
     return builder.finish(recipe.empty_index_count)
 
 
-def _adopt(builder: FileBuilder, recipe: Recipe, number: int, count: int) -> None:
+def _adopt(builder: FileBuilder, recipe: IndexRecipe, number: int, count: int) -> None:
     if recipe.real is None or not count:
         return
     with recipe.storage.open(recipe.real.location) as file:
@@ -102,7 +102,7 @@ class BuiltFile(NamedTuple):
     place: tuple[int, ...] | None = None  # device, node, size and time of change: the same file, seen again
 
 
-def build_file(work: tuple[str, Recipe], *, directory: str, options: Mapping[str, str]) -> BuiltFile:
+def build_file(work: tuple[str, IndexRecipe], *, directory: str, options: Mapping[str, str]) -> BuiltFile:
     """Write the file of that name into *directory*, whole or not at all; a second attempt replaces it by the same."""
     name, recipe = work
     if is_local(directory):
@@ -114,7 +114,7 @@ def build_file(work: tuple[str, Recipe], *, directory: str, options: Mapping[str
     return built._replace(place=None)
 
 
-def _build_local(name: str, recipe: Recipe, directory: Path) -> BuiltFile:
+def _build_local(name: str, recipe: IndexRecipe, directory: Path) -> BuiltFile:
     attempt = directory / f".{name}.attempt-{uuid4()}"
     descriptor = os.open(attempt, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
@@ -191,7 +191,7 @@ class Compared(NamedTuple):
         return not self.differences and not self.beyond
 
 
-def compare_file(recipe: Recipe) -> Compared:
+def compare_file(recipe: IndexRecipe) -> Compared:
     """Build the file in memory, block by block, and compare it with the real one."""
     real: Any = recipe.real
     with recipe.storage.open(real.location) as file:

@@ -42,7 +42,7 @@ class Key(NamedTuple):
     store_timestamp: int
 
 
-class Place(NamedTuple):
+class KeyPlace(NamedTuple):
     """Where the keys of a message are in the row, and how many there are."""
 
     first: int
@@ -57,7 +57,7 @@ class RangeKeys(NamedTuple):
     records: int
     last_record: int | None  # physical offset of the last record, with keys or without
     last_keyed: int | None  # of the last one with keys
-    places: dict[int, Place]  # of the messages asked about; in this run's own numbers
+    places: dict[int, KeyPlace]  # of the messages asked about; in this run's own numbers
     damaged: tuple[tuple[int, int], ...]  # from and to of bytes that are no record
 
     @property
@@ -218,12 +218,12 @@ class KeyRow:
             low, high = (middle + 1, high) if key.physical_offset < physical_offset else (low, middle)
         return low
 
-    def place(self, physical_offset: int) -> Place | None:
+    def place(self, physical_offset: int) -> KeyPlace | None:
         """Return the place of a message that was asked about; None when the log does not hold it."""
         for stretch, end in zip(self.stretches, self._ends, strict=True):
             place = stretch.places.get(physical_offset)
             if place is not None:
-                return Place(place.first + end - stretch.keys, place.keys)
+                return KeyPlace(place.first + end - stretch.keys, place.keys)
         return None
 
 
@@ -277,7 +277,7 @@ class KeyCollector:
         self._damaged: list[tuple[int, int]] = []
         self._last_record: int | None = None
         self._last_keyed: int | None = None
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, KeyPlace] = {}
 
     def add(self, item: Records | Piece) -> None:
         """Take the next records, or what is between them."""
@@ -303,7 +303,7 @@ class KeyCollector:
             if self._write is not None:
                 self._write(block.keys.view(np.uint8).data)
         for offset in starts:
-            self._places.setdefault(offset, Place(self._keys, 0))
+            self._places.setdefault(offset, KeyPlace(self._keys, 0))
 
     def stretch(self, file: str) -> RangeKeys:
         """Return what the range was; *file* is where its keys are."""
@@ -321,13 +321,13 @@ def _starts(records: Records, wanted: Sequence[int]) -> list[int]:
     return [offset for offset, begins in zip(wanted, there.tolist(), strict=True) if begins]
 
 
-def _note_places(places: dict[int, Place], starts: Sequence[int], offsets: NDArray[np.int64], before: int) -> None:
+def _note_places(places: dict[int, KeyPlace], starts: Sequence[int], offsets: NDArray[np.int64], before: int) -> None:
     """Note where messages are in a block of keys that begins with number *before*; blocks hold whole messages."""
     native = offsets.astype(np.int64)
     first, end = (np.searchsorted(native, np.array(starts, np.int64), side) for side in ("left", "right"))
     for offset, low, high in zip(starts, first.tolist(), end.tolist(), strict=True):
         if high > low:
-            places[offset] = Place(before + low, high - low)
+            places[offset] = KeyPlace(before + low, high - low)
 
 
 def read_keys(source: KeySource, parts: Sequence[RowPart]) -> Iterator[NDArray[np.void]]:

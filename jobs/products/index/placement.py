@@ -11,7 +11,7 @@ from enum import StrEnum, unique
 from itertools import pairwise
 from typing import NamedTuple
 
-from jobs.products.index.key_row import Place
+from jobs.products.index.key_row import KeyPlace
 
 
 @unique
@@ -39,7 +39,7 @@ class Anchor(NamedTuple):
     start: int
     end: int
     is_full: bool
-    begins: Place | None = None  # the keys of the message that it begins with
+    begins: KeyPlace | None = None  # the keys of the message that it begins with
 
 
 class RowShape(NamedTuple):

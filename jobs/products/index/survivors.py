@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from jobs.products.index.file_builder import RealFile
-from jobs.products.index.key_row import OWN, KeyRow, Place, RowPart
+from jobs.products.index.key_row import OWN, KeyPlace, KeyRow, RowPart
 from jobs.products.index.placement import Anchor
 from jobs.store.store import Store
 from rmq_formats.indexfile.file import time_diff_s
@@ -67,7 +67,7 @@ class Survivor:
     previous: IndexHeader | None  # what it was made after, as its first entry tells
     head: int  # leading entries of messages before the log
     tail: int  # last entries of messages that the log does not hold yet
-    begins: Place | None
+    begins: KeyPlace | None
     seams: tuple[Seam, ...] = ()
 
     @property
@@ -219,7 +219,7 @@ class Placing:
                 found.append(_Lost(first + 1, after - first, self._row.find(start)))
         return found
 
-    def _start(self, entries: Sequence[IndexEntry], begins: Place | None, before: Survivor | None) -> int:
+    def _start(self, entries: Sequence[IndexEntry], begins: KeyPlace | None, before: Survivor | None) -> int:
         """Return the number of the key that the first entry is."""
         candidates = list(_candidates(begins, before))
         if not candidates:
@@ -357,7 +357,7 @@ def header_before(row: KeyRow, start: int) -> IndexHeader | None:
     return IndexHeader(end_timestamp=key.store_timestamp, end_physical_offset=key.physical_offset)
 
 
-def _candidates(begins: Place | None, before: Survivor | None) -> Iterator[int]:
+def _candidates(begins: KeyPlace | None, before: Survivor | None) -> Iterator[int]:
     if before is not None and before.relation is not Relation.BEFORE_LOG:
         yield before.end
     if begins is not None:

@@ -103,7 +103,7 @@ def by_record(unit: OddUnit, queue: QueueName, record: RecordAt) -> Answer:
     return Answer(None)
 
 
-class Place(NamedTuple):
+class UnitPlace(NamedTuple):
     """What is known of the place where a record's unit should be."""
 
     has_file: bool
@@ -111,7 +111,7 @@ class Place(NamedTuple):
     is_empty: bool  # zeros are stored there
 
 
-def of_missing(kind: QueueKind, physical_offset: int, beginning: int, place: Place) -> DifferenceKind:
+def of_missing(kind: QueueKind, physical_offset: int, beginning: int, place: UnitPlace) -> DifferenceKind:
     """Return why a record has no unit; messages before the *beginning* of the queue are of a deleted topic."""
     if kind is QueueKind.BATCH:
         return DifferenceKind.MISSING

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.products.queues import classification
-from jobs.products.queues.classification import BAD_PLACES, Answer, OddUnit, Place
+from jobs.products.queues.classification import BAD_PLACES, Answer, OddUnit, UnitPlace
 from jobs.products.queues.differences import Difference, DifferenceKind, merged
 from jobs.products.queues.records_at import RecordAt, Resolved
 from jobs.products.queues.rows import RowBlock, Status
@@ -287,7 +287,7 @@ class _Settling:
         has_file = self._queue.file_at(position) is not None
         is_empty = has_file and not int(units_of(self._queue, position, position + 1)[0]["size"])
         is_in_gap = any(start <= position < stop for start, stop in self._remainder.gaps)
-        place = Place(has_file, is_in_gap, is_empty)
+        place = UnitPlace(has_file, is_in_gap, is_empty)
         return classification.of_missing(self._name.kind, physical_offset, self._result.beginning, place)
 
     def _row(

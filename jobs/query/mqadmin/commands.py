@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from jobs.console.exit_codes import ExitCode
 from jobs.query import lookups, reasons
-from jobs.query.lookups import KEY_LIMIT, Window
+from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.message import Message
 from jobs.query.mqadmin.arguments import Line, parse
 from jobs.query.mqadmin.pull_text import Printing, print_queue, queue_order
@@ -70,7 +70,7 @@ def _by_key(line: Line, context: Context) -> ExitCode:
     if key_type not in _KEY_KINDS:
         context.printer.out("index type error, just support K for keys or T for tags")
         return ExitCode.USAGE
-    window = Window(line.integer("beginTimestamp", 0), line.integer("endTimestamp", MAX_TIME))
+    window = TimeWindow(line.integer("beginTimestamp", 0), line.integer("endTimestamp", MAX_TIME))
     limit = max(min(line.integer("maxNum", KEY_LIMIT), KEY_LIMIT), 0)
     kind = _KEY_KINDS[key_type]
     if kind is KeyKind.KEY:

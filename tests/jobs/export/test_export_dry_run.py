@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
 from tests.support.commands import runner, state_of
@@ -20,7 +20,7 @@ SEGMENT = 16384  # bytes; the golden store has four
 def places(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Make the lake of a store with four segments: one file each."""
     lake = tmp_path_factory.mktemp("lake")
-    ingest(Request(str(golden("b533-base")), str(lake), broker="b"), OneByOne())
+    ingest(IngestRequest(str(golden("b533-base")), str(lake), broker="b"), OneByOne())
     return {"--store": golden("b533-base"), "--lake": lake}
 
 

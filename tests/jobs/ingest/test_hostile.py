@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import Request, Summary
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne, SparkWorkers, Workers
 from rmq_formats.commitlog.record import MessageRecord, encode_record
@@ -39,7 +39,7 @@ BLOCK = 4096
 
 def run(store: Path, workers: Workers | None = None, **options: int) -> Summary:
     """Bring a store into the lake beside it."""
-    request = Request(str(store), str(store.parent / "lake"), broker="b", **options)  # type: ignore[arg-type]
+    request = IngestRequest(str(store), str(store.parent / "lake"), broker="b", **options)  # type: ignore[arg-type]
     return ingest(request, workers or OneByOne())
 
 
@@ -218,7 +218,7 @@ def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, tmp_path: Path)
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(500))
     (small_disk / "filler").write_bytes(bytes((3 << 20) - 5 * BLOCK))
-    request = Request(str(broker.root), str(small_disk / "lake"), broker="b", range_size=4096)
+    request = IngestRequest(str(broker.root), str(small_disk / "lake"), broker="b", range_size=4096)
 
     with pytest.raises((OSError, DeltaError), match=r"[Nn]o space left"):
         ingest(request, OneByOne())
@@ -233,7 +233,7 @@ def test_a_lake_that_cannot_be_written_is_told_and_loses_nothing(small_disk: Pat
     """A read-only file system is an error, not a run."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(20))
-    request = Request(str(broker.root), str(small_disk / "lake"), broker="b")
+    request = IngestRequest(str(broker.root), str(small_disk / "lake"), broker="b")
     ingest(request, OneByOne())
     more = broker.append(some_records(20, seed=2))
 

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne, SparkWorkers
 from rmq_formats.commitlog.record import encode_record
@@ -35,9 +35,9 @@ _DELTA_EXTENSION = next(Path(duckdb_extension_delta.__path__[0]).rglob("*.duckdb
 _ORDER = [("broker", "ascending"), ("physical_offset", "ascending")]
 
 
-def _request(store: Path, lake: Path, name: str, **options: object) -> Request:
+def _request(store: Path, lake: Path, name: str, **options: object) -> IngestRequest:
     commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    return Request(str(store), str(lake), broker=name, commitlog=commitlog, release=release_of(name), **options)  # type: ignore[arg-type]
+    return IngestRequest(str(store), str(lake), broker=name, commitlog=commitlog, release=release_of(name), **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,9 @@ def test_a_copy_under_another_path_and_name_is_the_same_store(
     """Bytes tell which store it is, not its path and not its label."""
     shutil.copytree(golden("b551-base"), tmp_path / "moved [1]")
 
-    summary = ingest(Request(str(tmp_path / "moved [1]"), str(golden_lakes / "base"), broker="another"), OneByOne())
+    summary = ingest(
+        IngestRequest(str(tmp_path / "moved [1]"), str(golden_lakes / "base"), broker="another"), OneByOne()
+    )
 
     assert summary.run is None
     assert summary.broker == "b551-base"

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.products.index.product import StartedIndex
 from jobs.store.selection import Selection
@@ -40,7 +40,9 @@ _ENTRY = struct.Struct(">iqii")  # on purpose not the declared layout
 
 def _ingest(store: Path, lake: Path, name: str) -> Any:  # noqa: ANN401 - a summary
     commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    request = Request(str(store), str(lake), broker=name, commitlog=commitlog, hash_slots=SLOTS, index_num=ENTRIES)
+    request = IngestRequest(
+        str(store), str(lake), broker=name, commitlog=commitlog, hash_slots=SLOTS, index_num=ENTRIES
+    )
     return ingest(request, OneByOne())
 
 
@@ -166,7 +168,7 @@ def test_a_choice_of_topics_has_no_index(golden: Golden, tmp_path: Path) -> None
     """An index file holds the keys of all topics; part of one would be nobody's file."""
     shutil.copytree(golden("b551-base"), tmp_path / "store")
     selection = Selection(topics=("T1",))
-    summary = ingest(Request(str(tmp_path / "store"), str(tmp_path / "lake"), selection=selection), OneByOne())
+    summary = ingest(IngestRequest(str(tmp_path / "store"), str(tmp_path / "lake"), selection=selection), OneByOne())
 
     assert summary.index_entries == 0
     assert {"T1"} == {row["topic"] for row in table_of(tmp_path / "lake" / "messages").to_pylist()}

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.products.queues.join import _settle
 from jobs.store.ranges import Range
@@ -35,7 +35,7 @@ CLOSED = ("base", "direct", "types", "types-crc", "clock", "retry", "timer", "dl
 def _ingest(store: Path, lake: Path, name: str) -> Any:  # noqa: ANN401 - a summary
     commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
     return ingest(
-        Request(str(store), str(lake), broker=name, commitlog=commitlog, release=release_of(name)), OneByOne()
+        IngestRequest(str(store), str(lake), broker=name, commitlog=commitlog, release=release_of(name)), OneByOne()
     )
 
 
@@ -190,7 +190,7 @@ def test_a_unit_is_a_row_once_where_its_record_is_read_and_those_behind_it_are_d
     first = _ingest(store, tmp_path / "lake", "b551-base")
     dispatch()
     offset = sorted(unit[3] for unit in _units(whole))[40] + 1 if is_read else 0
-    request = Request(
+    request = IngestRequest(
         str(store), str(tmp_path / "lake"), broker="b551-base", release=release_of("b551-base"), range_size=1024
     )
     second = ingest(request, BetweenRanges(happens=partial(_retention, store, offset)))
@@ -205,7 +205,7 @@ def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(offset
     """They point at no record, and nothing is wrong with them; later runs do not take them again."""
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(10))
-    request = Request(str(broker.root), str(tmp_path / "lake"), broker="b")
+    request = IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b")
     ingest(request, OneByOne())
     broker.append(some_records(300, seed=2))
     ranges = replace(request, range_size=4096)
@@ -226,11 +226,11 @@ def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(offset
 _record = partial(a_record, properties={"TAGS": "TagA"})
 
 
-def _taken_back(root: Path, count: int) -> tuple[Broker, Request, list[MessageRecord]]:
+def _taken_back(root: Path, count: int) -> tuple[Broker, IngestRequest, list[MessageRecord]]:
     """Ingest the store of a broker that then takes back all but the first of its records; their units stay."""
     broker = Broker(root / "store", dispatches=True)
     old = broker.append([_record(b"old") for _ in range(count)])
-    request = Request(str(broker.root), str(root / "lake"), broker="b")
+    request = IngestRequest(str(broker.root), str(root / "lake"), broker="b")
     ingest(request, OneByOne())
     broker.truncate(old[1].physical_offset)
     return broker, request, old

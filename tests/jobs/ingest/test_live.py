@@ -12,7 +12,7 @@ import pytest
 
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest import run as story
-from jobs.ingest.request import Request, Summary
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake import history, identity
 from jobs.lake.lake import Lake
@@ -32,7 +32,7 @@ from tests.support.stores import records_of, segments_of
 
 def run(store: Path, workers: Workers | None = None, **options: int) -> Summary:
     """Bring a store into the lake beside it."""
-    request = Request(str(store), str(store.parent / "lake"), broker="b", **options)  # type: ignore[arg-type]
+    request = IngestRequest(str(store), str(store.parent / "lake"), broker="b", **options)  # type: ignore[arg-type]
     return ingest(request, workers or OneByOne())
 
 

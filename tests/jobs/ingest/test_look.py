@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from jobs.command.cli import main
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest.look import nothing_new
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
@@ -36,7 +36,7 @@ class Taken:
         self.broker = Broker(folder / "store", dispatches=True)
         self.placed = self.broker.append(some_records(120))
         self.lake = folder / "lake"
-        self.request = Request(str(self.broker.root), str(self.lake), broker="b")
+        self.request = IngestRequest(str(self.broker.root), str(self.lake), broker="b")
         self.run()
 
     def run(self) -> dict[str, Any]:
@@ -68,7 +68,9 @@ def test_where_nothing_is_new_the_look_says_what_a_run_says(taken: Taken) -> Non
 def test_a_look_at_a_real_store_says_what_a_run_says(golden: Golden, tmp_path: Path, name: str) -> None:
     """Stores that were closed in order, with all their files."""
     commitlog = [str(path) for path in sorted(golden(name).glob("commitlog-*"))]
-    request = Request(str(golden(name)), str(tmp_path), broker=name, commitlog=commitlog, release=release_of(name))
+    request = IngestRequest(
+        str(golden(name)), str(tmp_path), broker=name, commitlog=commitlog, release=release_of(name)
+    )
     ingest(request, OneByOne())
     seen = nothing_new(request)
 
@@ -199,7 +201,7 @@ def test_a_table_that_is_asked_for_the_first_time_is_left_to_a_run(tmp_path: Pat
     """The run before was told to leave it out."""
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(10))
-    request = Request(str(broker.root), str(tmp_path / "lake"), tables=frozenset({"messages"}))
+    request = IngestRequest(str(broker.root), str(tmp_path / "lake"), tables=frozenset({"messages"}))
     ingest(request, OneByOne())
 
     assert nothing_new(request) is not None
@@ -211,7 +213,7 @@ def test_units_that_the_dispatcher_still_owes_are_left_to_a_run(tmp_path: Path) 
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(10))
     shutil.rmtree(tmp_path / "store" / "consumequeue")
-    request = Request(str(broker.root), str(tmp_path / "lake"))
+    request = IngestRequest(str(broker.root), str(tmp_path / "lake"))
     ingest(request, OneByOne())
 
     assert nothing_new(request) is None

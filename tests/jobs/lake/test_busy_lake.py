@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.commit import commit
 from jobs.lake.lake import Lake
@@ -28,13 +28,13 @@ def test_two_stores_into_one_lake_beside_optimize_and_a_vacuum(tmp_path: Path) -
     brokers = {name: Broker(tmp_path / name) for name in ("a", "b")}
     for name, broker in brokers.items():
         broker.append(some_records(5, seed=ord(name)))
-        ingest(Request(str(broker.root), str(lake), broker=name), OneByOne())
+        ingest(IngestRequest(str(broker.root), str(lake), broker=name), OneByOne())
 
     def fill(name: str) -> list[int]:
         found = []
         for number in range(RUNS):
             found += [record.physical_offset for record in brokers[name].append(some_records(4, seed=number))]
-            ingest(Request(str(brokers[name].root), str(lake), broker=name), OneByOne())
+            ingest(IngestRequest(str(brokers[name].root), str(lake), broker=name), OneByOne())
         return found
 
     def keep_in_shape() -> None:
@@ -61,7 +61,7 @@ def test_a_lake_of_ten_thousand_files(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path / "lake"))
     broker = Broker(tmp_path / "store")
     broker.append(some_records(5))
-    ingest(Request(str(broker.root), lake.location, broker="b"), OneByOne())
+    ingest(IngestRequest(str(broker.root), lake.location, broker="b"), OneByOne())
     (known,) = known_stores(lake)
     row = {"segment": 0, "file": "f", "length": 1, "reason": "r", "sample": b""}
     actions = []
@@ -74,7 +74,7 @@ def test_a_lake_of_ten_thousand_files(tmp_path: Path) -> None:
     commit(lake, QUARANTINE, actions, ("many", 1), {})
 
     broker.append(some_records(5, seed=2))
-    assert ingest(Request(str(broker.root), lake.location, broker="b"), OneByOne()).messages == 5
+    assert ingest(IngestRequest(str(broker.root), lake.location, broker="b"), OneByOne()).messages == 5
     saved = {table.table: table for table in optimize(lake.location, OneByOne())}
 
     assert (saved["quarantine"].merged, saved["quarantine"].written) == (FILES, 1)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.findings import Finding
 from jobs.lake.lake import Lake
@@ -20,7 +20,7 @@ FINDING = Finding(
 def test_each_verification_is_kept_under_its_own_number(golden: Callable[[str], Path], tmp_path: Path) -> None:
     """Findings are appended with the store they are of; a clean verification counts, too."""
     root = golden("b551-base")
-    summary = ingest(Request(str(root), str(tmp_path), broker="b0"), OneByOne())
+    summary = ingest(IngestRequest(str(root), str(tmp_path), broker="b0"), OneByOne())
     lake, store = Lake(str(tmp_path)), list_store(str(root))
 
     assert [record_findings(lake, store, None, found) for found in ([FINDING], [], [FINDING, FINDING])] == [1, 2, 3]

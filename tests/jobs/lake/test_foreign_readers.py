@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.commit import STATISTICS, ensure_table
 from jobs.lake.lake import Lake
@@ -22,7 +22,7 @@ RELEASE = "5.3.3"
 @pytest.fixture
 def lake(golden: Callable[[str], Path], tmp_path: Path) -> Path:
     """Give a lake of a real broker's store."""
-    ingest(Request(str(golden("b533-base")), str(tmp_path / "lake"), release=RELEASE), OneByOne())
+    ingest(IngestRequest(str(golden("b533-base")), str(tmp_path / "lake"), release=RELEASE), OneByOne())
     return tmp_path / "lake"
 
 

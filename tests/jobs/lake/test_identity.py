@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import Request, Summary
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake import history as divergence
 from jobs.lake import runs
@@ -36,7 +36,7 @@ def broker(tmp_path: Path) -> Broker:
 
 def run(store: Path, name: str | None = "b", **options: int) -> Summary:
     """Bring a store into the lake beside it."""
-    return ingest(Request(str(store), str(store.parent / "lake"), broker=name, **options), OneByOne())  # type: ignore[arg-type]
+    return ingest(IngestRequest(str(store), str(store.parent / "lake"), broker=name, **options), OneByOne())  # type: ignore[arg-type]
 
 
 def raw(records: list[MessageRecord]) -> list[tuple[int, bytes]]:
@@ -227,7 +227,10 @@ def test_stores_are_known_in_the_order_of_their_registration_whatever_the_clock_
 
 def test_topics_that_were_not_wanted_before_are_no_other_history(broker: Broker, tmp_path: Path) -> None:
     """Where bytes have rotted, log and lake are compared: rows that earlier runs left out are not missing."""
-    ingest(Request(str(broker.root), str(tmp_path / "lake"), broker="b", selection=Selection(("Orders",))), OneByOne())
+    ingest(
+        IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b", selection=Selection(("Orders",))),
+        OneByOne(),
+    )
     (more,) = broker.append(some_records(1, seed=2))
     run(broker.root)
     rows = raw_rows(tmp_path / "lake")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from jobs.ingest.request import Request, Summary
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.integrity import newest_runs
 from jobs.lake.lake import Lake
@@ -34,7 +34,7 @@ def broker(tmp_path: Path) -> Broker:
 
 def run(broker: Broker) -> Summary:
     """Bring the store into the lake beside it."""
-    return ingest(Request(str(broker.root), str(lake_of(broker)), broker="b"), OneByOne())
+    return ingest(IngestRequest(str(broker.root), str(lake_of(broker)), broker="b"), OneByOne())
 
 
 def lake_of(broker: Broker) -> Path:
@@ -86,7 +86,7 @@ def test_a_table_that_nobody_wants_may_go(broker: Broker) -> None:
     """Without it in `--tables`, a run does not ask for it; with it, it is missed again."""
     lake = lake_of(broker)
     shutil.rmtree(lake / "consume_queue")
-    request = Request(str(broker.root), str(lake), broker="b", tables=frozenset({"index"}))
+    request = IngestRequest(str(broker.root), str(lake), broker="b", tables=frozenset({"index"}))
 
     assert ingest(request, OneByOne()).messages == 20
     broker.append(some_records(20, seed=10))
@@ -165,7 +165,7 @@ def test_a_file_of_rows_that_is_gone_is_told_by_name_where_it_is_needed(broker: 
 def test_a_whole_lake_is_whole_after_every_kind_of_run(broker: Broker) -> None:
     """No false alarm: not when tables are chosen, not when there is nothing new, nor for a lake of an older version."""
     lake = lake_of(broker)
-    ingest(Request(str(broker.root), str(lake), broker="b", tables=frozenset()), OneByOne())
+    ingest(IngestRequest(str(broker.root), str(lake), broker="b", tables=frozenset()), OneByOne())
     assert run(broker).messages == 0
     newest = max((lake / "_manifests").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     manifest = json.loads(newest.read_text())

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
@@ -29,7 +29,7 @@ def test_optimize_says_what_it_saved(spark: SparkSession, tmp_path: Path, capfd:
     broker = Broker(tmp_path / "store")
     for number in range(3):
         broker.append(some_records(5, seed=number))
-        ingest(Request(str(broker.root), str(tmp_path / "lake"), broker="b"), OneByOne())
+        ingest(IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b"), OneByOne())
     rows = raw_rows(tmp_path / "lake")
     files = state_of(tmp_path / "lake")
 

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from jobs.ingest.request import Request, Summary
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake import commit as commits
 from jobs.lake.commit import TransactionTakenError, commit, open_table, paths
@@ -274,7 +274,7 @@ def incremental(root: Path, runs: int) -> Iterator[Summary]:
     broker = Broker(root / "store")
     for number in range(runs):
         broker.append(some_records(3, seed=number))
-        yield ingest(Request(str(root / "store"), str(root / "lake"), broker="b"), OneByOne())
+        yield ingest(IngestRequest(str(root / "store"), str(root / "lake"), broker="b"), OneByOne())
 
 
 def test_small_files_are_merged_as_runs_go_on_and_no_row_is_lost(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_lake_may_lie_anywhere_but_behind_a_percent_sign(tmp_path: Path) -> No
     broker.append(some_records(5))
     place = tmp_path / "my [lake] é*"
 
-    ingest(Request(str(broker.root), str(place), broker="b"), OneByOne())
+    ingest(IngestRequest(str(broker.root), str(place), broker="b"), OneByOne())
 
     assert len(raw_rows(place)) == 5
     with pytest.raises(OSError, match="must not hold '%'"):

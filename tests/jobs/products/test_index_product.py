@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from jobs.ingest.request import Request, Summary
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.products.index.entries import entries_in
@@ -34,7 +34,7 @@ UPGRADED = {"up470-471": "4.7.0,4.7.1@11232", "up533-540": "5.3.3,5.4.0@11232"}
 def run(store: Path, lake: Path, name: str) -> Summary:
     """Bring what is new in a store."""
     commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    request = Request(
+    request = IngestRequest(
         str(store),
         str(lake),
         broker=name,
@@ -172,7 +172,7 @@ def test_a_run_without_new_keys_changes_nothing(golden: StoreOf, tmp_path: Path)
     run(store, lake, "b533-base")
     before = rows_of(lake), files_of(lake)
     shutil.copytree(golden("b533-base") / "consumequeue", store / "consumequeue")
-    request = Request(str(store), str(lake), broker="b533-base", release=release_of("b533-base"))
+    request = IngestRequest(str(store), str(lake), broker="b533-base", release=release_of("b533-base"))
     summary = ingest(request, OneByOne())
     manifests = [json.loads(path.read_bytes()) for path in sorted((lake / "_manifests").iterdir())]
 

@@ -5,7 +5,7 @@ import pytest
 from jobs.products.queues.classification import (
     Answer,
     OddUnit,
-    Place,
+    UnitPlace,
     by_record,
     displaced_runs,
     follows,
@@ -116,14 +116,14 @@ def test_the_text_of_a_foreign_unit_names_whose_it_is() -> None:
 @pytest.mark.parametrize(
     ("offset", "beginning", "place", "kind"),
     [
-        (500, 600, Place(has_file=True, is_in_gap=True, is_empty=True), DifferenceKind.DELETED_TOPIC),
-        (600, 600, Place(has_file=False, is_in_gap=True, is_empty=False), DifferenceKind.MISSING_FILE),
-        (600, 0, Place(has_file=True, is_in_gap=True, is_empty=False), DifferenceKind.MISSING),
-        (600, 0, Place(has_file=True, is_in_gap=False, is_empty=True), DifferenceKind.MISSING),
-        (600, 0, Place(has_file=True, is_in_gap=False, is_empty=False), DifferenceKind.DROPPED),
+        (500, 600, UnitPlace(has_file=True, is_in_gap=True, is_empty=True), DifferenceKind.DELETED_TOPIC),
+        (600, 600, UnitPlace(has_file=False, is_in_gap=True, is_empty=False), DifferenceKind.MISSING_FILE),
+        (600, 0, UnitPlace(has_file=True, is_in_gap=True, is_empty=False), DifferenceKind.MISSING),
+        (600, 0, UnitPlace(has_file=True, is_in_gap=False, is_empty=True), DifferenceKind.MISSING),
+        (600, 0, UnitPlace(has_file=True, is_in_gap=False, is_empty=False), DifferenceKind.DROPPED),
     ],
 )
-def test_a_record_without_unit(offset: int, beginning: int, place: Place, kind: DifferenceKind) -> None:
+def test_a_record_without_unit(offset: int, beginning: int, place: UnitPlace, kind: DifferenceKind) -> None:
     """Of a deleted topic, of a deleted file, lost, or dropped because its number was given already."""
     assert of_missing(QueueKind.PLAIN, offset, beginning, place) is kind
     assert of_missing(QueueKind.BATCH, offset, beginning, place) is DifferenceKind.MISSING

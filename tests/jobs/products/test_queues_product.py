@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
-from jobs.ingest.request import Request, Summary
+from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.products.queues.rows import Status
 from jobs.products.queues.settings import known_releases, queue_rules
@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
 def run(store: Path, lake: Path, name: str = "b551-base", topics: Sequence[str] = ()) -> Run:
     """Bring what is new in the queues of a store."""
-    request = Request(
+    request = IngestRequest(
         str(store),
         str(lake),
         broker=name,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from jobs.command import cli
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.layout import MAGIC_V1
@@ -136,7 +136,7 @@ def test_a_lake_of_the_store_answers_each_recorded_line_byte_for_byte(
 ) -> None:
     """Weeks after the broker has dropped the data."""
     store, lake = golden(name), tmp_path / "lake"
-    ingest(Request(str(store), str(lake), broker="b0", release=release_of(name)), OneByOne({}))
+    ingest(IngestRequest(str(store), str(lake), broker="b0", release=release_of(name)), OneByOne({}))
     later = {case for of, case in _ANSWERED_BEFORE_THE_END if of == name}
     for path in sorted((store / "EXPECT").glob("[0-9]*.txt")):
         call = recorded(path)

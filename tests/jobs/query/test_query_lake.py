@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.query import lookups
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import LakeTables
-from jobs.query.lookups import Window
+from jobs.query.lookups import TimeWindow
 from jobs.query.source import ReasonKind
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
@@ -103,7 +103,7 @@ def test_a_quote_in_a_key_is_a_letter(lake: LakeSource) -> None:
 
 def test_a_window_cuts_by_store_time(lake: LakeSource) -> None:
     """A lake knows the milliseconds."""
-    answer = lookups.by_key(lake, "Orders", "it's", window=Window(STORED + 500, STORED + 700), limit=None)
+    answer = lookups.by_key(lake, "Orders", "it's", window=TimeWindow(STORED + 500, STORED + 700), limit=None)
 
     assert ["id5", "id6", "id7"] == [message.unique_key for message in answer.messages]
 
@@ -178,7 +178,7 @@ def test_a_message_that_the_lake_has_in_quarantine_is_not_called_deleted(tmp_pat
     store = write_store(tmp_path / "store", stored([Sent(keys=("k1",))] * 5))
     segment = store / "commitlog" / ("0" * 20)
     segment.write_bytes(segment.read_bytes().replace(b"hello", b"hellO", 1))
-    ingest(Request(str(store), str(tmp_path / "lake"), broker="b0", release="5.5.1"), OneByOne())
+    ingest(IngestRequest(str(store), str(tmp_path / "lake"), broker="b0", release="5.5.1"), OneByOne())
     source = LakeSource(LakeTables(str(tmp_path / "lake"), {}), "b0", RELEASE)
 
     for answer in (lookups.by_offset(source, "Orders", 0, 0), lookups.by_key(source, "Orders", "k2")):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs.query import lookups
-from jobs.query.lookups import Window
+from jobs.query.lookups import TimeWindow
 from jobs.query.source import Answer, ReasonKind
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
@@ -87,7 +87,7 @@ def test_a_key_that_is_only_a_tag_is_told(opened: Opened) -> None:
 def test_a_key_outside_the_times_asked_for_is_told_with_its_times(opened: Opened) -> None:
     """The message is there, the window is wrong."""
     source = opened([Sent(keys=("4711",))])
-    window = Window(0, STORED - 60_000)
+    window = TimeWindow(0, STORED - 60_000)
 
     _is(lookups.by_key(source, "Orders", "4711", window=window), ReasonKind.OUTSIDE_TIMES, "outside the times")
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.query import log_search, lookups
-from jobs.query.lookups import Window
+from jobs.query.lookups import TimeWindow
 from jobs.query.source import Answer
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_source import StoreSource
@@ -178,7 +178,7 @@ def test_a_window_holds_whole_seconds(tmp_path: Path, begin: int, end: int) -> N
     messages = [Sent(keys=("k",)) for _ in range(60)]
     records = stored(messages)
     with opened(write_store(tmp_path / "store", records, geometry=GEOMETRY)) as source:
-        answer = lookups.by_key(source, "Orders", "k", window=Window(STORED + begin, STORED + end), limit=None)
+        answer = lookups.by_key(source, "Orders", "k", window=TimeWindow(STORED + begin, STORED + end), limit=None)
     times = [message.record.store_timestamp - STORED for message in answer.messages]
 
     assert all(begin <= time <= end + 999 for time in times)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobs.products.index.file_builder import RealFile, make
-from jobs.products.index.key_row import KeyRow, Place, collect_keys
+from jobs.products.index.key_row import KeyPlace, KeyRow, collect_keys
 from jobs.products.index.placement import HISTORY, RESTART, Anchor, Kind, Planned, RowShape, plan_all, plan_lost
 from jobs.products.index.settings import Settings
 from jobs.products.index.survivors import Placing, asked_offsets, real_files
@@ -166,7 +166,7 @@ def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
 
 def test_a_lost_file_before_a_restart_holds_the_first_keys_of_the_message_that_was_indexed_again() -> None:
     """The survivor behind it begins with the whole message, so the lost file is full with a part of it."""
-    survivors = [Anchor(0, 10, is_full=True), Anchor(18, 28, is_full=True, begins=Place(18, 3))]
+    survivors = [Anchor(0, 10, is_full=True), Anchor(18, 28, is_full=True, begins=KeyPlace(18, 3))]
 
     assert plan_lost(a_log(28), 10, survivors) == [Planned(10, 20, Kind.FULL, 0, RESTART)]
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from jobs.products.index.settings import Wanted
-from jobs.rebuild.index import Request, rebuild
+from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.rebuild.install import (
     Installation,
     RefusedError,
@@ -53,7 +53,7 @@ def lose(store: Path, *numbers: int) -> None:
 def rebuilt(store: Path, *, lost_only: bool = True) -> Path:
     """Rebuild into a directory beside the store."""
     out = store.parent / "out"
-    rebuild(Request(str(store), str(out), Wanted(100, 20, "5.3.3"), lost_only=lost_only), OneByOne(), {})
+    rebuild(RebuildIndexRequest(str(store), str(out), Wanted(100, 20, "5.3.3"), lost_only=lost_only), OneByOne())
     return out
 
 

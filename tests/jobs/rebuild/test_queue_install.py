@@ -11,8 +11,7 @@ from jobs.rebuild import queue_run
 from jobs.rebuild.install import RefusedError
 from jobs.rebuild.queue_install import install_queues, plan_queue_installation
 from jobs.store.workers import OneByOne
-from jobs.verify.run import Request as VerifyRequest
-from jobs.verify.run import verify
+from jobs.verify.run import VerifyRequest, verify
 from tests.support.commands import state_of
 
 Golden = Callable[[str], Path]
@@ -35,8 +34,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def rebuilt(store: Path, out: Path, *, lost_only: bool = True) -> queue_run.Summary:
     """Rebuild the queues without Spark."""
-    request = queue_run.Request(str(store), out, file_size=200, release="5.3.3", lost_only=lost_only)
-    return queue_run.rebuild(request, OneByOne(), {})
+    request = queue_run.RebuildQueuesRequest(str(store), out, file_size=200, release="5.3.3", lost_only=lost_only)
+    return queue_run.rebuild(request, OneByOne())
 
 
 def test_lost_queues_are_put_back_and_verify_is_clean(store: Path, tmp_path: Path) -> None:
@@ -55,7 +54,7 @@ def test_lost_queues_are_put_back_and_verify_is_clean(store: Path, tmp_path: Pat
     aside = [path for path in store.iterdir() if path.name.startswith("consumequeue.replaced-")]
     assert [contents(path) for path in aside] == [{str(zeroed.relative_to(queues)): bytes(200)}]
     assert f"new: consumequeue/{zeroed.relative_to(queues)}" in lines
-    assert verify(VerifyRequest(str(store)), OneByOne(), {}).exit_code is ExitCode.CLEAN
+    assert verify(VerifyRequest(str(store)), OneByOne()).exit_code is ExitCode.CLEAN
 
 
 def test_a_full_set_replaces_all_queues(store: Path, tmp_path: Path) -> None:

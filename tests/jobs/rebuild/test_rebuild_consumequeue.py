@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
-from jobs.rebuild.queue_run import MANIFEST, Request, rebuild
+from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild
 from jobs.store.workers import OneByOne, SparkWorkers
 from jobs.verbs.rebuild_consumequeue import command
 from rmq_formats.broker_conf import BrokerConf
@@ -25,9 +25,9 @@ DIFFERENT = {"b533-crash-before", "b498-live", "b551-rockscq", *golden_stores("e
 FOLDERS = ("batchconsumequeue", "consumequeue_ext")
 
 
-def request_for(store: Path, out: Path, name: str, **options: object) -> Request:
+def request_for(store: Path, out: Path, name: str, **options: object) -> RebuildQueuesRequest:
     """Return what a user would ask for."""
-    return Request(
+    return RebuildQueuesRequest(
         str(store),
         out,
         commitlog=[str(path) for path in sorted(store.glob("commitlog-*"))],
@@ -58,7 +58,7 @@ def real_files(store: Path) -> dict[str, bytes]:
 def test_the_files_are_the_brokers_own(golden: Golden, tmp_path: Path, name: str) -> None:
     """Batch queues and extension files included."""
     store = golden(name)
-    rebuild(request_for(store, tmp_path / "out", name), OneByOne(), {})
+    rebuild(request_for(store, tmp_path / "out", name), OneByOne())
 
     assert real_files(store) == made_files(tmp_path / "out")
 
@@ -70,7 +70,7 @@ def test_the_cut_of_ranges_and_groups_changes_nothing(
     """Ranges of a kilobyte, on Spark, in three groups: the same bytes."""
     store = golden(name)
     request = request_for(store, tmp_path / "out", name, range_size=1024, groups=3)
-    rebuild(request, SparkWorkers(spark), {})
+    rebuild(request, SparkWorkers(spark))
 
     assert real_files(store) == made_files(tmp_path / "out")
 
@@ -79,14 +79,14 @@ def test_the_cut_of_ranges_and_groups_changes_nothing(
 def test_no_release_has_to_be_given(golden: Golden, tmp_path: Path, name: str) -> None:
     """The store's own marks tell enough of it."""
     request = replace(request_for(golden(name), tmp_path / "out", name), release=None)
-    rebuild(request, OneByOne(), {})
+    rebuild(request, OneByOne())
 
     assert real_files(golden(name)) == made_files(tmp_path / "out")
 
 
 def test_the_manifest_names_every_file_and_its_hash(golden: Golden, tmp_path: Path) -> None:
     """Of the bytes that were written; all behind them are zeros."""
-    rebuild(request_for(golden("b551-types"), tmp_path, "b551-types"), OneByOne(), {})
+    rebuild(request_for(golden("b551-types"), tmp_path, "b551-types"), OneByOne())
     manifest = json.loads((tmp_path / MANIFEST).read_text())
     made = made_files(tmp_path)
 
@@ -101,7 +101,7 @@ def test_the_manifest_names_every_file_and_its_hash(golden: Golden, tmp_path: Pa
 
 def test_what_the_log_does_not_tell_is_named(golden: Golden, tmp_path: Path) -> None:
     """The units of deleted messages are blanks in a rebuild; which queues have such is said."""
-    summary = rebuild(request_for(golden("b533-expired"), tmp_path, "b533-expired"), OneByOne(), {})
+    summary = rebuild(request_for(golden("b533-expired"), tmp_path, "b533-expired"), OneByOne())
 
     (note,) = summary.notes
     assert note.startswith("3 queues begin after queue offset 0")
@@ -110,7 +110,7 @@ def test_what_the_log_does_not_tell_is_named(golden: Golden, tmp_path: Path) -> 
 
 def test_rocksdb_queues_are_named_and_all_else_works(golden: Golden, tmp_path: Path) -> None:
     """The log alone gives the files of the classic store type."""
-    summary = rebuild(request_for(golden("b551-rockscq"), tmp_path, "b551-rockscq", file_size=200), OneByOne(), {})
+    summary = rebuild(request_for(golden("b551-rockscq"), tmp_path, "b551-rockscq", file_size=200), OneByOne())
 
     assert summary.files == 14
     assert any("RocksDB" in note for note in summary.notes)
@@ -121,7 +121,7 @@ def test_the_delay_levels_of_the_broker_decide_times_of_delivery(golden: Golden,
     """`messageDelayLevel` is no part of the store; a broker's configuration file gives it."""
     name = "b551-base"
     conf = BrokerConf(delay_level="1s 5s")
-    rebuild(request_for(golden(name), tmp_path, name, conf=conf), OneByOne(), {})
+    rebuild(request_for(golden(name), tmp_path, name, conf=conf), OneByOne())
     changed = {path for path, data in real_files(golden(name)).items() if made_files(tmp_path)[path] != data}
 
     assert changed == {"SCHEDULE_TOPIC_XXXX/15/00000000000000000000"}
@@ -132,7 +132,7 @@ def test_a_topic_that_is_no_folder_name_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     log = a_segment([a_record(topic="../../evil"), a_record(topic="good")])
     (tmp_path / "store" / "commitlog" / "00000000000000000000").write_bytes(log)
-    summary = rebuild(Request(str(tmp_path / "store"), tmp_path / "out", file_size=200), OneByOne(), {})
+    summary = rebuild(RebuildQueuesRequest(str(tmp_path / "store"), tmp_path / "out", file_size=200), OneByOne())
 
     assert list(made_files(tmp_path / "out")) == ["good/0/00000000000000000000"]
     assert summary.notes == ["1 queues are not written: no folder can have their topic's name ('../../evil' 0)"]
@@ -147,7 +147,7 @@ def test_damage_in_the_log_is_told_by_the_exit_code(golden: Golden, tmp_path: Pa
         (store / "commitlog" / path.name).write_bytes(path.read_bytes())
     first = store / "commitlog" / "00000000000000000000"
     first.write_bytes(b"U" * 100 + first.read_bytes()[100:])
-    summary = rebuild(Request(str(store), tmp_path / "out", file_size=200), OneByOne(), {})
+    summary = rebuild(RebuildQueuesRequest(str(store), tmp_path / "out", file_size=200), OneByOne())
 
     assert summary.exit_code is ExitCode.DAMAGE
     assert summary.damaged_bytes == 242

@@ -10,9 +10,8 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from jobs.products.index.settings import Wanted
 from jobs.rebuild.dry_run import DryRun, dry_run_of_index, dry_run_of_queues
-from jobs.rebuild.index import Request
-from jobs.rebuild.queue_run import Request as QueueRequest
-from jobs.rebuild.queue_run import look
+from jobs.rebuild.index import RebuildIndexRequest
+from jobs.rebuild.queue_run import RebuildQueuesRequest
 from tests.support.commands import runner, state_of
 
 StoreOf = Callable[[str], Path]
@@ -30,12 +29,11 @@ def _names(store: Path) -> list[str]:
 
 
 def _of_index(store: Path, *, lost_only: bool = False) -> DryRun:
-    return dry_run_of_index(Request(str(store), "never", Wanted(100, 20, "5.3.3"), lost_only=lost_only), {})
+    return dry_run_of_index(RebuildIndexRequest(str(store), "never", Wanted(100, 20, "5.3.3"), lost_only=lost_only), {})
 
 
 def _of_queues(root: Path) -> DryRun:
-    store, settings = look(QueueRequest(str(root), Path("never"), release="5.3.3"), {}, None)
-    return dry_run_of_queues(store, "never", settings)
+    return dry_run_of_queues(RebuildQueuesRequest(str(root), Path("never"), release="5.3.3"), {})
 
 
 def test_bytes_of_the_log_and_settings_are_said(store: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from jobs.products.index.file_builder import BuiltFile, check_built
 from jobs.products.index.settings import Wanted
-from jobs.rebuild.index import Request, Result, is_unused, rebuild
+from jobs.rebuild.index import RebuildIndexRequest, Result, is_unused, rebuild
 from jobs.report.of_rebuild_index import report_of
 from jobs.store.chain import Outcome, Task
 from jobs.store.known import UndecidedError
@@ -59,7 +59,7 @@ def names_in(directory: Path) -> list[str]:
 def rebuilt(store: Path, out: Path, wanted: Wanted = Wanted(), **options: Any) -> Result:  # noqa: ANN401, B008
     """Rebuild without Spark."""
     commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    return rebuild(Request(str(store), str(out), wanted, commitlog, **options), OneByOne(), {})
+    return rebuild(RebuildIndexRequest(str(store), str(out), wanted, commitlog=commitlog, **options), OneByOne())
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ class Reshuffled:
 @pytest.mark.parametrize("seed", range(3))
 def test_order_and_repetition_do_not_matter(golden: StoreOf, tmp_path: Path, seed: int) -> None:
     """A task that Spark runs again, or twice at once, gives the same file."""
-    rebuild(Request(str(golden("b533-base")), str(tmp_path / "out")), Reshuffled(seed), {})
+    rebuild(RebuildIndexRequest(str(golden("b533-base")), str(tmp_path / "out")), Reshuffled(seed))
 
     assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
     assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
@@ -361,8 +361,8 @@ def test_however_the_log_is_cut_the_files_are_the_same(
     """From one range a segment to ranges that hold no record's beginning."""
     from jobs.store.workers import SparkWorkers
 
-    request = Request(str(golden("b533-base")), str(tmp_path / "out"), range_size=range_size)
-    rebuild(request, SparkWorkers(spark), {})
+    request = RebuildIndexRequest(str(golden("b533-base")), str(tmp_path / "out"), range_size=range_size)
+    rebuild(request, SparkWorkers(spark))
 
     assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
 
@@ -374,7 +374,7 @@ def test_a_relative_directory_is_one_of_this_process(
     from jobs.store.workers import SparkWorkers
 
     monkeypatch.chdir(tmp_path)
-    rebuild(Request(str(golden("b533-base")), "out"), SparkWorkers(spark), {})
+    rebuild(RebuildIndexRequest(str(golden("b533-base")), "out"), SparkWorkers(spark))
 
     assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
 

@@ -32,13 +32,13 @@ def lose_segment(store: Path) -> None:
 
 def rebuilt_queues(store: Path, out: Path, *, lost_only: bool = False) -> queue_run.Summary:
     """Rebuild the queues without Spark."""
-    request = queue_run.Request(str(store), out, release="5.3.3", lost_only=lost_only)
-    return queue_run.rebuild(request, OneByOne(), {})
+    request = queue_run.RebuildQueuesRequest(str(store), out, release="5.3.3", lost_only=lost_only)
+    return queue_run.rebuild(request, OneByOne())
 
 
 def rebuilt_index(store: Path, out: Path, *, lost_only: bool = False) -> index.Result:
     """Rebuild the index without Spark."""
-    return index.rebuild(index.Request(str(store), str(out), Wanted(), lost_only=lost_only), OneByOne(), {})
+    return index.rebuild(index.RebuildIndexRequest(str(store), str(out), Wanted(), lost_only=lost_only), OneByOne())
 
 
 def units(folder: Path) -> list[tuple[int, int, int]]:

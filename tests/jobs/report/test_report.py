@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.report.model import Bars, Facts, Grid, Report, Timeline
@@ -46,7 +46,7 @@ def _tags(html: str) -> list[tuple[str, dict[str, str | None]]]:
 
 
 def _ingested(store: Path, lake: Path) -> Report:
-    summary = ingest(Request(str(store), str(lake), broker="broker-a", hash_slots=100, index_num=20), OneByOne())
+    summary = ingest(IngestRequest(str(store), str(lake), broker="broker-a", hash_slots=100, index_num=20), OneByOne())
     return report_of(summary, Lake(str(lake)))
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from jobs.ingest.request import Request as Ingest
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.restore.plan import NothingToRestoreError, plan_log
-from jobs.restore.run import MANIFEST, NotResumableError, Request, find_store, restore
+from jobs.restore.run import MANIFEST, NotResumableError, RestoreRequest, find_store, restore
 from jobs.store.workers import OneByOne
 from tests.golden import GOLDEN, release_of
 from tests.support.lakes import rows_of
@@ -31,14 +31,14 @@ def base(golden: Callable[[str], Path]) -> Path:
 def lake(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a lake that has all of it; copy it before you change anything."""
     folder = tmp_path_factory.mktemp("restore") / "lake"
-    ingest(Ingest(str(base), str(folder), release=RELEASE), OneByOne())
+    ingest(IngestRequest(str(base), str(folder), release=RELEASE), OneByOne())
     return folder
 
 
-def request(lake: Path, out: Path, **options: object) -> Request:
+def request(lake: Path, out: Path, **options: object) -> RestoreRequest:
     """Return what a user asks for who wants the log alone."""
     asked: dict[str, object] = {"with_queues": False, "with_index": False, "wanted": Wanted(release=RELEASE)}
-    return Request(Lake(str(lake)), out, **asked | options)  # type: ignore[arg-type]
+    return RestoreRequest(Lake(str(lake)), out, **asked | options)  # type: ignore[arg-type]
 
 
 def log_of(store: Path) -> dict[str, bytes]:
@@ -72,7 +72,7 @@ def test_every_brokers_log_comes_back_with_its_stale_bytes_and_entries(
     """Ends of files are full of stale bytes, DLedger's entries have numbers: the lake keeps what nothing else gives."""
     store = golden(name)
     paths = [str(path) for path in sorted(store.glob("commitlog-?"))]
-    ingest(Ingest(str(store), str(tmp_path / "lake"), commitlog=paths, release=release_of(name)), OneByOne())
+    ingest(IngestRequest(str(store), str(tmp_path / "lake"), commitlog=paths, release=release_of(name)), OneByOne())
 
     summary = restore(request(tmp_path / "lake", tmp_path / "out"), OneByOne())
 

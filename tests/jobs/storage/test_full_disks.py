@@ -11,7 +11,7 @@ import pytest
 from jobs.command.failures import one_line
 from jobs.export.export import Output, Source, export, plan
 from jobs.export.parts import Format
-from jobs.ingest.request import Request
+from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import index
@@ -39,7 +39,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def _ingest(store: Path, disk: Path) -> object:
-    ingest(Request(str(store), str(disk / "lake"), broker="b", range_size=4096), OneByOne())
+    ingest(IngestRequest(str(store), str(disk / "lake"), broker="b", range_size=4096), OneByOne())
     return raw_rows(disk / "lake")
 
 
@@ -54,8 +54,8 @@ def _export_as(kind: Format) -> Callable[[Path, Path], object]:
 
 
 def _rebuild(store: Path, disk: Path) -> object:
-    request = index.Request(str(store), str(disk / "index"), Wanted(100, 20, "5.3.3"))
-    return [(file["name"], file["sha256"]) for file in index.rebuild(request, OneByOne(), {}).describe()["files"]]
+    request = index.RebuildIndexRequest(str(store), str(disk / "index"), Wanted(100, 20, "5.3.3"))
+    return [(file["name"], file["sha256"]) for file in index.rebuild(request, OneByOne()).describe()["files"]]
 
 
 VERBS: dict[str, Callable[[Path, Path], object]] = {

@@ -14,7 +14,7 @@ from jobs.rebuild import index as rebuilding
 from jobs.rebuild import queue_run as rebuild_consumequeue
 from jobs.store.queue_ends import _look_at_all
 from jobs.store.workers import OneByOne, Workers
-from jobs.verify.run import Request, Verdict, verify
+from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import release_of
 from tests.support.meanwhile import Meanwhile, followed
@@ -44,7 +44,7 @@ def expire(store: Path, segments: int = 2, index_files: int = 3) -> None:
 
 def verified(store: Path, workers: Workers) -> Verdict:
     """Verify the store."""
-    return verify(Request(str(store)), workers, {})
+    return verify(VerifyRequest(str(store)), workers)
 
 
 class _AtSecondReading:
@@ -131,8 +131,8 @@ def test_index_files_are_those_of_the_log_that_is_left(store: Path, tmp_path: Pa
         (tmp_path / "meanwhile", Meanwhile(happens=partial(expire, store))),
         (tmp_path / "before", OneByOne()),
     ):
-        request = rebuilding.Request(str(store), str(out))
-        result = rebuilding.rebuild(request, workers, {})
+        request = rebuilding.RebuildIndexRequest(str(store), str(out))
+        result = rebuilding.rebuild(request, workers)
         assert result.exit_code is ExitCode.CLEAN
 
     assert content(tmp_path / "meanwhile") == content(tmp_path / "before")
@@ -146,8 +146,10 @@ def test_queues_are_those_of_the_log_that_is_left(store: Path, tmp_path: Path) -
         (tmp_path / "meanwhile", Meanwhile(happens=partial(expire, store))),
         (tmp_path / "before", OneByOne()),
     ):
-        request = rebuild_consumequeue.Request(str(store), out, conf=BrokerConf(), release=release_of(NAME))
-        starts.append(rebuild_consumequeue.rebuild(request, workers, {}).from_offset)
+        request = rebuild_consumequeue.RebuildQueuesRequest(
+            str(store), out, conf=BrokerConf(), release=release_of(NAME)
+        )
+        starts.append(rebuild_consumequeue.rebuild(request, workers).from_offset)
 
     assert starts == [2 * 16384] * 2
     assert content(tmp_path / "meanwhile") == content(tmp_path / "before")

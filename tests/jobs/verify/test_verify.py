@@ -14,7 +14,7 @@ from jobs.console.severity import Severity
 from jobs.products.index.settings import Wanted
 from jobs.store.known import UndecidedError
 from jobs.store.workers import OneByOne
-from jobs.verify.run import Request, Verdict, verify
+from jobs.verify.run import Verdict, VerifyRequest, verify
 from jobs.verify.text import verdict_lines
 from tests.support.commands import overwrite
 from tests.support.stores import records_of, segments_of
@@ -31,7 +31,7 @@ def store(golden: Golden, tmp_path: Path) -> Path:
 
 def verified(store: Path, wanted: Wanted | None = None) -> Verdict:
     """Verify a store without Spark."""
-    return verify(Request(str(store), wanted=wanted or Wanted()), OneByOne(), {})
+    return verify(VerifyRequest(str(store), wanted=wanted or Wanted()), OneByOne())
 
 
 def segments(store: Path) -> list[Path]:

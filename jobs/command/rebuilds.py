@@ -1,0 +1,70 @@
+"""What the verbs that rebuild have in common: their options, and how files are put into a store."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, TypeVar
+
+import click
+
+from jobs.command.failures import shown_as_usage
+from jobs.command.options import bundled
+from jobs.console.log import say
+from jobs.rebuild.install import RefusedError, broker_kept_out
+from jobs.store.beside_broker import broker_process
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+class RebuildForm(NamedTuple):
+    """What is rebuilt, and what becomes of it, as the command line says."""
+
+    lost_only: bool
+    wants_install: bool
+    dry_run: bool
+
+    @property
+    def only_says(self) -> bool:
+        """Whether nothing is written."""
+        return self.dry_run and not self.wants_install
+
+
+def rebuild_options(kept: str) -> Callable[[_Command], _Command]:
+    """Return the options; *kept* says what `--lost-only` keeps."""
+    return bundled(
+        "how",
+        RebuildForm,
+        click.option("--lost-only", is_flag=True, help=kept),
+        click.option("--install", "wants_install", is_flag=True, help="Put the files into the stopped broker's store."),
+        click.option(
+            "--dry-run",
+            is_flag=True,
+            help="Say what would be built, and write nothing; with --install, build into DIR, and leave the store "
+            "as it is.",
+        ),
+    )
+
+
+class Plan(Protocol):
+    """What will be done to a store."""
+
+    def describe(self) -> Iterator[str]:
+        """Say it, a line each."""
+        ...
+
+
+_Plan = TypeVar("_Plan", bound=Plan)
+
+
+def refuse_beside_broker(store: str) -> None:
+    """Refuse at once what could not be installed in the end."""
+    if broker_process(store) is not None:
+        raise click.UsageError(f"{store}: the broker runs (it holds the file `lock`); stop it first")
+
+
+def put_in_place(store: str, plan: Callable[[], _Plan], install: Callable[[_Plan], object], *, dry_run: bool) -> None:
+    """Say what will be done, and do it while the broker cannot start."""
+    with shown_as_usage(RefusedError, before="not installed: "), broker_kept_out(store):
+        planned = plan()
+        for line in planned.describe():
+            say(f"  {'would be ' if dry_run else ''}{line}")
+        if not dry_run:
+            install(planned)

@@ -1,0 +1,24 @@
+"""What every verb that reads a store is asked: which store, and how to read it. Each adds what it wants of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+
+from jobs.storage.local import Care
+from jobs.store.ranges import DEFAULT_RANGE_SIZE
+from jobs.store.store import Store, list_store
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRequest:
+    """A store that a user named."""
+
+    store: str
+    _: KW_ONLY
+    commitlog: Sequence[str] = ()  # where the log lies, if not below the store's root
+    range_size: int = DEFAULT_RANGE_SIZE
+    care: Care | None = None  # how to read the store
+
+    def listed(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Store:
+        """Return what the store holds; *readers* at once share the rate of reading."""
+        care = self.care.shared_by(readers) if self.care else None
+        return list_store(self.store, commitlog=self.commitlog, options=options, care=care)
