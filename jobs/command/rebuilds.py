@@ -5,9 +5,12 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import click
 
+from jobs.command.answer import Answer
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import bundled
+from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
+from jobs.rebuild.dry_run import DryRun
 from jobs.rebuild.install import RefusedError, broker_kept_out
 from jobs.store.beside_broker import broker_process
 
@@ -41,6 +44,12 @@ def rebuild_options(kept: str) -> Callable[[_Command], _Command]:
             "as it is.",
         ),
     )
+
+
+def say_dry_run(would: DryRun, answer: Answer) -> ExitCode:
+    """Say what would be done, and return how it would end."""
+    answer.give(would.describe(), "\n".join(would.lines()))
+    return would.exit_code
 
 
 class Plan(Protocol):

@@ -10,18 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
@@ -40,7 +29,7 @@ class Plan(NamedTuple):
     undecoded: Path  # where bodies are noted that are not as their producers sent them
 
 
-class Candidates(DataSource):
+class Candidates(datasource.DataSource):
     """Rows of items with their numbers."""
 
     @classmethod
@@ -48,14 +37,14 @@ class Candidates(DataSource):
         """Return the name of the format."""
         return FORMAT
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> datasource.DataSourceReader:
         """Return the reader of the items that the option names."""
         del schema
         plan = Path(self.options["items"])
         return CandidatesReader(pickle.loads(plan.read_bytes()))  # noqa: S301 - written by `choose`
 
 
-class ItemPartition(InputPartition):
+class ItemPartition(datasource.InputPartition):
     """One item."""
 
     def __init__(self, number: int, item: bytes) -> None:
@@ -64,19 +53,19 @@ class ItemPartition(InputPartition):
         self.item = item
 
 
-class CandidatesReader(DataSourceReader):
+class CandidatesReader(datasource.DataSourceReader):
     """One partition an item."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._filters: list[Filter] = []
+        self._filters: list[datasource.Filter] = []
 
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
+    def pushFilters(self, filters: list[datasource.Filter]) -> Iterator[datasource.Filter]:  # noqa: N802 - Spark's name
         """Note what is asked for; Spark filters the rows all the same."""
         self._filters = [*filters]
         yield from filters
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> Sequence[datasource.InputPartition]:
         """Return the items that may hold a chosen row."""
         return [
             ItemPartition(number, item)
@@ -84,7 +73,7 @@ class CandidatesReader(DataSourceReader):
             if all(_may_hold(bounds, filter_) for filter_ in self._filters)
         ]
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+    def read(self, partition: datasource.InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the columns that the condition names, and the rows' numbers."""
         from jobs.export.condition import numbered
 
@@ -92,14 +81,14 @@ class CandidatesReader(DataSourceReader):
         return numbered(planned.number, pickle.loads(planned.item), self._plan)  # noqa: S301 - written by `choose`
 
 
-def _may_hold(bounds: Mapping[str, tuple[Any, Any]], asked: Filter) -> bool:
+def _may_hold(bounds: Mapping[str, tuple[Any, Any]], asked: datasource.Filter) -> bool:
     """Return whether a value between the bounds of its column may be what is asked for."""
     low, high = bounds.get(".".join(getattr(asked, "attribute", ())), (None, None))
-    if isinstance(asked, EqualTo | In):
-        values = [asked.value] if isinstance(asked, EqualTo) else asked.value
+    if isinstance(asked, datasource.EqualTo | datasource.In):
+        values = [asked.value] if isinstance(asked, datasource.EqualTo) else asked.value
         return any((low is None or low <= value) and (high is None or value <= high) for value in values)
-    if isinstance(asked, GreaterThan | GreaterThanOrEqual):
+    if isinstance(asked, datasource.GreaterThan | datasource.GreaterThanOrEqual):
         return high is None or bool(high >= asked.value)
-    if isinstance(asked, LessThan | LessThanOrEqual):
+    if isinstance(asked, datasource.LessThan | datasource.LessThanOrEqual):
         return low is None or bool(low <= asked.value)
     return True

@@ -30,11 +30,10 @@ from jobs.lake.runs import (
     sweep,
     thinned,
     unfinished,
-    written_tables,
 )
 from jobs.lake.superseded import Superseded, refuse_vectors
 from jobs.lake.table_file import Action, FileNaming
-from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE
+from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, WRITTEN_BY_RUNS
 from jobs.lake.upkeep import keep_up
 from jobs.launch.session import spark_session
 from jobs.products.product import (
@@ -74,7 +73,7 @@ def ingest(request: IngestRequest, workers: Workers | None = None) -> Summary:
 
 def _ingest(request: IngestRequest, workers: Workers, clock: Clock) -> Summary:
     lake = Lake(normalise(request.lake), workers.options)
-    wholeness.refuse_unsupported(lake, written_tables())
+    wholeness.refuse_unsupported(lake, WRITTEN_BY_RUNS)
     clock.lap("session")
     store = request.listed(lake.options, workers.width)
     if any(holes(store.segments)):  # a folder that changes while it is listed may not show all that is in it

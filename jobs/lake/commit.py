@@ -35,6 +35,7 @@ from jobs.lake.vectors import Vector, vectors
 from jobs.storage import arrow_filesystem
 from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
+from jobs.storage.model import is_there
 from jobs.storage.s3 import delta_location, delta_options
 from jobs.storage.space import room_for
 
@@ -155,17 +156,9 @@ def refuse_lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> None
     """Raise `FileNotFoundError` when files that a commit would name were deleted since they were written."""
     known = {info.name for info in lake.list_files(table)} if len(actions) > _FEW else set()
     for action in actions:
-        if action.path not in known and not _exists(lake, f"{table}/{action.path}"):
+        if action.path not in known and not is_there(lake.open, f"{table}/{action.path}"):
             reason = "deleted before its commit; did another engine VACUUM with a retention shorter than a run?"
             raise FileNotFoundError(f"{lake.locate(table, action.path)}: {reason}")
-
-
-def _exists(lake: Lake, path: str) -> bool:
-    try:
-        with lake.open(path):
-            return True
-    except FileNotFoundError:
-        return False
 
 
 def commit_layout(lake: Lake, table: Table, rewrite: Callable[[DeltaTable], Rewrite]) -> Rewrite | None:

@@ -2,22 +2,7 @@
 
 from collections.abc import Iterator
 
-from jobs.lake.tables import (
-    CONSUME_QUEUE,
-    FINDINGS,
-    INDEX_ENTRIES,
-    INDEX_FILES,
-    LOG_PIECES,
-    MESSAGES,
-    QUARANTINE,
-    RUNS,
-    SUPERSEDED_MESSAGES,
-    Table,
-)
-
-TABLES = (
-    MESSAGES, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, QUARANTINE, LOG_PIECES, FINDINGS, RUNS, SUPERSEDED_MESSAGES,
-)  # fmt: skip
+from jobs.lake.tables import TABLES, Table
 
 _HEAD = """\
 # Tables

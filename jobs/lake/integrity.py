@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from jobs.lake.commit import committed_transaction, open_table
 from jobs.lake.features import refuse_features
 from jobs.lake.lake import Lake
-from jobs.lake.runs import HeldByOtherError, KnownStore, Manifest, known_stores, lake_tables
+from jobs.lake.runs import HeldByOtherError, KnownStore, Manifest, known_stores
 from jobs.lake.superseded import REWRITTEN
-from jobs.lake.tables import RUNS, Table
+from jobs.lake.tables import PRODUCED, RUNS, Table
 
 STATE = "tables"  # in a manifest's state: the newest run of each table before this one
 
@@ -38,7 +38,7 @@ def newest_runs(lake: Lake, store: KnownStore, *, is_done: bool, spared: Collect
     own = committed_by(newest) if newest else frozenset()
     before: Mapping[str, int] | None = newest.state.get(STATE) if newest else {}
     found = {}
-    for table in lake_tables():
+    for table in PRODUCED:
         earlier = before.get(table.name, 0) if before is not None else None  # a lake of an older version does not tell
         wanted = number if table.name in own and is_done else earlier
         run = _newest_run(lake, store, table)
@@ -77,7 +77,7 @@ def committed_by(manifest: Manifest) -> frozenset[str]:
 
 def refuse_tables_without_runs(lake: Lake) -> None:
     """Refuse to begin a lake where one was: every message would come twice."""
-    for table in lake_tables():
+    for table in PRODUCED:
         if open_table(lake, table.name) is not None and not known_stores(lake):
             reason = f"this table is missing; without it nobody knows what {table.name} holds already"
             raise OSError(f"{lake.locate(RUNS.name)}: {reason}")

@@ -32,17 +32,7 @@ from jobs.lake.commit import (
 from jobs.lake.lake import Lake
 from jobs.lake.superseded import Superseded, move_rows, rewritten
 from jobs.lake.table_file import Action, FileNaming, TableFile
-from jobs.lake.tables import (
-    CONSUME_QUEUE,
-    INDEX_ENTRIES,
-    INDEX_FILES,
-    LOG_PIECES,
-    MESSAGES,
-    QUARANTINE,
-    RUNS,
-    SUPERSEDED_MESSAGES,
-    Table,
-)
+from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
 from jobs.store.range_reader import Fingerprint
 
 MANIFEST_VERSION = 1
@@ -236,7 +226,7 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
     if superseded is not None:
         move_rows(lake, superseded, transaction, note)
     versions = {}
-    for table in lake_tables():
+    for table in PRODUCED:
         actions = manifest.tables.get(table.name, ())
         change = rewritten(lake, table, superseded, transaction) if superseded else None
         if not actions and change is None:
@@ -264,7 +254,7 @@ def sweep(lake: Lake, manifest: Manifest) -> list[str]:
     """
     removed = []
     naming = FileNaming(manifest.store_id, manifest.run)
-    for table in written_tables():
+    for table in WRITTEN_BY_RUNS:
         names = [name for name in _file_names(lake, table.name) if name.startswith(naming.prefix)]
         if any(name.startswith(naming.merged) for name in names):
             refuse_layouts(lake, table)  # or somebody who is slow, not dead, names it yet
@@ -284,7 +274,7 @@ def sweep(lake: Lake, manifest: Manifest) -> list[str]:
 def has_litter(lake: Lake, store: KnownStore) -> bool:
     """Return whether an attempt of the store's next run left files behind."""
     prefix = FileNaming(store.store_id, store.next_run).prefix
-    folders = (*(table.name for table in written_tables()), MANIFESTS)
+    folders = (*(table.name for table in WRITTEN_BY_RUNS), MANIFESTS)
     return any(name.lstrip(".").startswith(prefix) for folder in folders for name in _file_names(lake, folder))
 
 
@@ -304,11 +294,6 @@ def _delete_halves(lake: Lake, folder: str) -> list[str]:
     files = [info for info in lake.list_files(log) if "#" in info.name or ".json.attempt-" in info.name]
     found = [info.name for info in files if info.modified_ms < before]
     return _delete_files(lake, log, found)
-
-
-def written_tables() -> tuple[Table, ...]:
-    """Return every table that a run may leave files in."""
-    return (*lake_tables(), SUPERSEDED_MESSAGES, RUNS)
 
 
 def _delete_files(lake: Lake, folder: str, names: Iterable[str]) -> list[str]:
@@ -337,11 +322,6 @@ def thinned(fingerprints: Iterable[Fingerprint]) -> tuple[Fingerprint, ...]:
         bits = max(distance.bit_length() - 2, 0)
         kept.setdefault((str(bits), fingerprint.offset >> bits), fingerprint)
     return tuple(sorted(kept.values(), reverse=True))
-
-
-def lake_tables() -> tuple[Table, ...]:
-    """Return the tables that runs commit to, in the order of commits."""
-    return (MESSAGES, QUARANTINE, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, LOG_PIECES)
 
 
 def _done(store_id: str) -> str:

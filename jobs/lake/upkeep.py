@@ -3,9 +3,9 @@
 from jobs.lake.commit import open_table, paths
 from jobs.lake.compaction import MANY, Saved, compact, vacuum
 from jobs.lake.lake import Lake
-from jobs.lake.runs import Manifest, forget, known_stores, unfinished, written_tables
+from jobs.lake.runs import Manifest, forget, known_stores, unfinished
 from jobs.lake.table_file import FileNaming
-from jobs.lake.tables import RUNS
+from jobs.lake.tables import RUNS, WRITTEN_BY_RUNS
 
 _MANIFESTS_KEPT = 64
 _RUNS_BETWEEN_VACUUMS = 64
@@ -18,11 +18,11 @@ def keep_up(lake: Lake, manifest: Manifest) -> list[Saved]:
         return []
     naming = FileNaming(manifest.store_id, manifest.run)
     saved = []
-    for table in written_tables():
+    for table in WRITTEN_BY_RUNS:
         spared = newest_rows(lake) if table is RUNS else ()
         saved.append(compact(lake, table, many=MANY, of=naming, spared=spared))
     if manifest.run % _RUNS_BETWEEN_VACUUMS == 0 and not any(unfinished(lake, store) for store in known_stores(lake)):
-        for table in written_tables():
+        for table in WRITTEN_BY_RUNS:
             vacuum(lake, table)
     forget(lake, manifest, _MANIFESTS_KEPT)
     return saved

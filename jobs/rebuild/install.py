@@ -40,10 +40,10 @@ from rmq_formats.store import (
 )
 
 ATTEMPT = ".attempt-"
-REPLACED = ".replaced-"
+_REPLACED = ".replaced-"
 _RENAMEAT2 = {"x86_64": 316, "aarch64": 276}
 _EXCHANGE = 2
-SPARE = 64 << 20  # bytes that are left free
+_SPARE = 64 << 20  # bytes that are left free
 
 
 class RefusedError(Exception):
@@ -90,13 +90,11 @@ def plan_installation(store: str, out: str, *, advance_checkpoint: bool = False)
     if not is_local(out):
         raise RefusedError("files are installed from a directory on this machine")
     root, source = Path(local_path(store)), Path(local_path(out))
-    manifest = _manifest(source)
+    manifest = read_manifest(source)
     paths = [source / file["name"] for file in manifest["files"]]
     size = sum(path.stat().st_size for path in paths)
     rebuilt = Rebuilt(source, manifest, {path.name: _header(path) for path in paths}, size)
-    user, group = user_of(root)
-    if os.geteuid() not in {0, user}:
-        raise RefusedError(f"files must belong to user {user}; run as that user, or as root")
+    user, group = writer_of(root)
     with acting_as(user, group):
         return _planned(root, rebuilt, advance_checkpoint=advance_checkpoint)
 
@@ -122,17 +120,35 @@ def _planned(root: Path, rebuilt: Rebuilt, *, advance_checkpoint: bool) -> Insta
             f"the broker did not stop cleanly: at its next start it would delete {', '.join(deleted)}. "
             "Give --advance-checkpoint, or start and stop the broker first"
         )
-    free = shutil.disk_usage(index.parent).free
-    if rebuilt.size + SPARE > free:
-        raise RefusedError(f"{index.parent}: {rebuilt.size} bytes needed, {free} free")
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    refuse_full_disk(index.parent, rebuilt.size)
     return Installation(
         root, rebuilt.source, index, new, tuple(kept),
         tuple(name for name in present if name not in kept),
         owner,
-        index.with_name(f"{index.name}{REPLACED}{stamp}-{uuid4().hex[:8]}"),
+        aside_of(index),
         deleted, checkpoint, rebuilt.size,
     )  # fmt: skip
+
+
+def refuse_full_disk(directory: Path, needed: int) -> None:
+    """Refuse what would leave less than a little of the disk."""
+    free = shutil.disk_usage(directory).free
+    if needed + _SPARE > free:
+        raise RefusedError(f"{directory}: {needed} bytes needed, {free} free")
+
+
+def aside_of(directory: Path) -> Path:
+    """Return a new name beside a directory, for what is replaced in it."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    return directory.with_name(f"{directory.name}{_REPLACED}{stamp}-{uuid4().hex[:8]}")
+
+
+def writer_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
+    """Return the user and the group that files of a directory must belong to; this process must be able to be them."""
+    user, group = user_of(root, name)
+    if os.geteuid() not in {0, user}:
+        raise RefusedError(f"files must belong to user {user}; run as that user, or as root")
+    return user, group
 
 
 def user_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
@@ -147,11 +163,12 @@ def user_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
     return part.st_uid, part.st_gid
 
 
-def _manifest(source: Path) -> dict[str, Any]:
+def read_manifest(source: Path) -> dict[str, Any]:
+    """Return what a rebuild has written into its directory."""
     try:
         manifest: dict[str, Any] = json.loads((source / MANIFEST).read_bytes())
     except (OSError, ValueError) as error:
-        raise RefusedError(f"{source}: no whole rebuild lies there: {MANIFEST}: {error}") from error
+        raise RefusedError(f"{source}: no complete rebuild is there: {MANIFEST}: {error}") from error
     return manifest
 
 

@@ -5,20 +5,25 @@ As for index files: the new set is made beside the old one, files that stay are 
 change places in one step. What was replaced stays beside the store under a name of its own.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
-from jobs.rebuild.install import ATTEMPT, REPLACED, SPARE, RefusedError, exchange, owner_of, user_of
+from jobs.rebuild.install import (
+    ATTEMPT,
+    RefusedError,
+    aside_of,
+    exchange,
+    owner_of,
+    read_manifest,
+    refuse_full_disk,
+    writer_of,
+)
 from jobs.rebuild.owner import Owner, acting_as, acting_as_before
-from jobs.rebuild.queue_run import MANIFEST
 from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
 
@@ -68,10 +73,8 @@ def plan_queue_installation(store: str, out: Path) -> QueueInstallation:
     if not is_local(store):
         raise RefusedError("files are installed into a store on this machine")
     root = Path(local_path(store))
-    manifest = _manifest(out)
-    user, group = user_of(root, _PLAIN)
-    if os.geteuid() not in {0, user}:
-        raise RefusedError(f"files must belong to user {user}; run as that user, or as root")
+    manifest = read_manifest(out)
+    user, group = writer_of(root, _PLAIN)
     new: dict[str, dict[str, NewFile]] = {}
     for queue in manifest["queues"]:
         for file in queue["files"]:
@@ -80,35 +83,24 @@ def plan_queue_installation(store: str, out: Path) -> QueueInstallation:
             new.setdefault(place[0], {})[place[1]] = NewFile(
                 out / file["path"], file["size"], file["written"], file["sha256"]
             )
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     with acting_as(user, group):
         plans = tuple(
-            _plan_root(root, name, files, stamp, lost_only=manifest["lost_only"]) for name, files in sorted(new.items())
+            _plan_root(root, name, files, lost_only=manifest["lost_only"]) for name, files in sorted(new.items())
         )
-    needed = sum(file.size for plan in plans for file in plan.new.values())
-    free = shutil.disk_usage(root).free
-    if needed + SPARE > free:
-        raise RefusedError(f"{root}: {needed} bytes needed, {free} free")
+    refuse_full_disk(root, sum(file.size for plan in plans for file in plan.new.values()))
     return QueueInstallation(plans)
 
 
-def _plan_root(root: Path, name: str, new: dict[str, NewFile], stamp: str, *, lost_only: bool) -> RootPlan:
+def _plan_root(root: Path, name: str, new: dict[str, NewFile], *, lost_only: bool) -> RootPlan:
     folder = (root / name).resolve()
     present = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     kept = tuple(path for path in present if path not in new) if lost_only else ()
     owner = owner_of(folder if folder.is_dir() else root, [folder / path for path in present])
     if os.geteuid() not in {0, owner.user}:
         raise RefusedError(f"{folder}: belongs to user {owner.user}, and {root / _PLAIN} does not")
-    aside = folder.with_name(f"{folder.name}{REPLACED}{stamp}-{uuid4().hex[:8]}")
-    return RootPlan(folder, new, kept, tuple(path for path in present if path not in set(kept)), owner, aside)
-
-
-def _manifest(source: Path) -> dict[str, Any]:
-    try:
-        manifest: dict[str, Any] = json.loads((source / MANIFEST).read_bytes())
-    except (OSError, ValueError) as error:
-        raise RefusedError(f"{source}: no complete rebuild is there: {MANIFEST}: {error}") from error
-    return manifest
+    return RootPlan(
+        folder, new, kept, tuple(path for path in present if path not in set(kept)), owner, aside_of(folder)
+    )
 
 
 def install_queues(plan: QueueInstallation, step: Callable[[str], object] = lambda name: name) -> None:

@@ -1,5 +1,6 @@
 """What the jobs need of a file system, whichever it is."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -30,6 +31,15 @@ class Reader(Protocol):
     def next_written(self, position: int) -> int:
         """Return the next position whose byte may not be zero; *position* itself where the storage does not know."""
         return position
+
+
+def is_there(open_file: Callable[[str], AbstractContextManager[Reader]], name: str) -> bool:
+    """Return whether *open_file* finds a file."""
+    try:
+        with open_file(name):
+            return True
+    except FileNotFoundError:
+        return False
 
 
 class Storage(Protocol):

@@ -60,12 +60,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files.")
 @click.option("--release", type=RELEASES, metavar="X.Y.Z", help="The broker's release, where the store cannot tell it.")
 @click.option("--dry-run", is_flag=True, help="Say what would be read; write nothing.")
-@click.option(
-    "--metrics",
-    type=OUTPUT_FILE,
-    metavar="FILE",
-    help="Write the run's figures as a Prometheus text file.",
-)
+@click.option("--metrics", type=OUTPUT_FILE, metavar="FILE", help="Write the run's figures as a Prometheus text file.")
 @max_rate_option
 @report_option
 @answer_options

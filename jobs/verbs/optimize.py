@@ -11,9 +11,9 @@ from jobs.lake.commit import open_table
 from jobs.lake.compaction import Group, Saved, compact, foresee, merge_group, vacuum
 from jobs.lake.integrity import newest_runs, refuse_unsupported
 from jobs.lake.lake import Lake
-from jobs.lake.runs import commit_prepared, known_stores, unfinished, written_tables
+from jobs.lake.runs import commit_prepared, known_stores, unfinished
 from jobs.lake.table_file import Action
-from jobs.lake.tables import RUNS
+from jobs.lake.tables import RUNS, WRITTEN_BY_RUNS
 from jobs.lake.upkeep import newest_rows
 from jobs.launch.session import spark_session
 from jobs.storage.locations import normalise
@@ -36,10 +36,10 @@ def optimize(location: str, workers: Workers | None = None, *, dry_run: bool = F
     if open_table(lake, RUNS.name) is None:
         reason = "no lake: it has no table `runs`"
         raise NotALake(reason, None, lake.location)
-    refuse_unsupported(lake, written_tables())
+    refuse_unsupported(lake, WRITTEN_BY_RUNS)
     if dry_run:
         newest = newest_rows(lake)
-        return [foresee(lake, table, newest if table is RUNS else ()) for table in written_tables()]
+        return [foresee(lake, table, newest if table is RUNS else ()) for table in WRITTEN_BY_RUNS]
     for store in known_stores(lake):
         leftover = unfinished(lake, store)  # its files are named by its manifest alone: the vacuum would take them
         if leftover is not None:
@@ -50,7 +50,7 @@ def optimize(location: str, workers: Workers | None = None, *, dry_run: bool = F
         return workers.map(groups, merge_group)
 
     saved = []
-    for table in written_tables():
+    for table in WRITTEN_BY_RUNS:
         spared = newest_rows(lake) if table is RUNS else ()
         merged = compact(lake, table, spared=spared, merge=merge)
         saved.append(merged._replace(vacuumed=vacuum(lake, table)))

@@ -9,7 +9,7 @@ from jobs.command.answer import Answer, answer_options
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, read_options, store_options
 from jobs.command.places import WRITTEN
-from jobs.command.rebuilds import RebuildForm, put_in_place, rebuild_options, refuse_beside_broker
+from jobs.command.rebuilds import RebuildForm, put_in_place, rebuild_options, refuse_beside_broker, say_dry_run
 from jobs.console.exit_codes import ExitCode
 from jobs.rebuild.dry_run import dry_run_of_queues
 from jobs.rebuild.queue_install import install_queues, plan_queue_installation
@@ -64,9 +64,7 @@ def command(
     )
     with shown_as_usage(UndecidedError):
         if how.only_says:
-            would = dry_run_of_queues(request, workers.options)
-            answer.give(would.describe(), "\n".join(would.lines()))
-            return would.exit_code
+            return say_dry_run(dry_run_of_queues(request, workers.options), answer)
         summary = rebuild(request, workers)
     answer.give({name: getattr(summary, name) for name in Summary.__dataclass_fields__}, _text(summary))
     if how.wants_install and not summary.contradictions:

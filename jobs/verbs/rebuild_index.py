@@ -9,7 +9,7 @@ from jobs.command.answer import Answer, answer_options
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, read_options, report_option, store_options
 from jobs.command.places import WRITTEN
-from jobs.command.rebuilds import RebuildForm, put_in_place, rebuild_options, refuse_beside_broker
+from jobs.command.rebuilds import RebuildForm, put_in_place, rebuild_options, refuse_beside_broker, say_dry_run
 from jobs.console.exit_codes import ExitCode
 from jobs.products.index.settings import Wanted
 from jobs.rebuild.dry_run import dry_run_of_index
@@ -74,9 +74,7 @@ def command(  # noqa: PLR0913 - one argument an option
     )
     with shown_as_usage(UndecidedError):
         if how.only_says:
-            would = dry_run_of_index(request, workers.options)
-            answer.give(would.describe(), "\n".join(would.lines()))
-            return would.exit_code
+            return say_dry_run(dry_run_of_index(request, workers.options), answer)
         result = rebuild(request, workers)
     answer.give(result.describe(), _text(result))
     if report is not None:

@@ -14,6 +14,7 @@ from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, co
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.same_name import is_overwritten
 from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, refusal
+from jobs.storage.model import is_there
 from jobs.storage.scratch import Scratch
 from jobs.store.retention import ListedLog
 from jobs.store.store import Store
@@ -118,7 +119,7 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     sane = [file for file in files if refused[file.name] is None]
     row = collect_keys(workers, log, rules, scratch, asked_offsets(sane))
     # Retention deletes index files after the segments that they lead to.
-    files = [file for file in files if _is_there(file, store)]
+    files = [file for file in files if is_there(store.storage.open, file.location)]
     sane = [file for file in files if refused[file.name] is None]
     survivors = Placing(row, geometry, store).place_all(sane)
     recipes = [recipe_of(survivor, row, geometry, rules, store) for survivor in survivors]
@@ -131,14 +132,6 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
         before = survivor
     explained = tuple(judged.get(file.name) or refused_for(file, refused[file.name] or "") for file in files)
     return Explanation(row, explained, geometry, rules, tuple(_gaps(explained)))
-
-
-def _is_there(real: RealFile, store: Store) -> bool:
-    try:
-        with store.open(real):
-            return True
-    except FileNotFoundError:
-        return False
 
 
 def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules, store: Store) -> IndexRecipe:

@@ -1,5 +1,6 @@
 """`inspect`: what a store holds, whether it is well, who wrote it, what to run next."""
 
+import errno
 import fcntl
 import json
 import os
@@ -411,20 +412,25 @@ def test_what_is_no_store_is_refused_in_one_line(tmp_path: Path, run: Run, kind:
     assert outcome.err.count("\n") == 1
 
 
+def fail_to_open(name: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the file of this name fail to open with an error of the system."""
+    whole = storage.storage_of
+
+    def storage_of(location: str, options: Mapping[str, str], care: Care | None) -> Storage:
+        if location.endswith(name):
+            raise OSError(code, os.strerror(code), location)
+        return whole(location, options, care)
+
+    monkeypatch.setattr(storage, "storage_of", storage_of)
+
+
 def test_a_file_that_cannot_be_read_is_a_problem_of_its_own(
     store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest of the store is told all the same."""
     bad = "00000000000000016384"
 
-    whole = storage.storage_of
-
-    def storage_of(location: str, options: Mapping[str, str], care: Care | None) -> Storage:
-        if location.endswith(f"commitlog/{bad}"):
-            raise OSError(5, "Input/output error", location)
-        return whole(location, options, care)
-
-    monkeypatch.setattr(storage, "storage_of", storage_of)
+    fail_to_open(f"commitlog/{bad}", errno.EIO, monkeypatch)
     outcome = inspected(run, store)
 
     assert outcome.code is ExitCode.DAMAGE
@@ -530,14 +536,7 @@ def test_a_file_without_access_is_an_error_and_no_damage(
     """It says nothing about the store."""
     bad = "00000000000000016384"
 
-    whole = storage.storage_of
-
-    def storage_of(location: str, options: Mapping[str, str], care: Care | None) -> Storage:
-        if location.endswith(f"commitlog/{bad}"):
-            raise PermissionError(13, "Permission denied", location)
-        return whole(location, options, care)
-
-    monkeypatch.setattr(storage, "storage_of", storage_of)
+    fail_to_open(f"commitlog/{bad}", errno.EACCES, monkeypatch)
     outcome = inspected(run, store)
 
     assert outcome.code is ExitCode.FAILED

@@ -289,7 +289,7 @@ def test_a_half_written_rebuild_is_refused(store: Path) -> None:
     """The manifest comes last."""
     out = rebuilt(store)
     (out / "MANIFEST.json").unlink()
-    with pytest.raises(RefusedError, match="no whole rebuild"):
+    with pytest.raises(RefusedError, match="no complete rebuild"):
         plan_installation(str(store), str(out))
 
 
