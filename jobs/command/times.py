@@ -8,7 +8,8 @@ import click
 
 _MS = 1000
 _AGO = re.compile(r"(\d+)\s*(s|m|h|d|w)")
-_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(ms|s|m|h|d|w)?")
+_UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def parse_time(text: str, now_ms: int | None = None) -> int:
@@ -16,7 +17,7 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
     ago = _AGO.fullmatch(text.strip())
     if ago is not None:
         now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        return now - int(ago[1]) * _UNIT_SECONDS[ago[2]] * _MS
+        return now - round(int(ago[1]) * _UNIT_SECONDS[ago[2]] * _MS)
     moment = datetime.fromisoformat(text.strip())
     zoned = moment if moment.tzinfo is not None else moment.astimezone()
     return round(zoned.timestamp() * _MS)
@@ -59,3 +60,33 @@ class LogPlaceType(click.ParamType[LogPlace]):
                 param,
                 ctx,
             )
+
+
+class DurationType(click.ParamType[float]):
+    """How long: `5s`, `2h`; plain digits are seconds. The value is in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds."""
+        text = str(value).strip()
+        found = _DURATION.fullmatch(text)
+        if found is None:
+            self.fail(f"{text!r} is no duration (examples: 500ms, 5s, 2h)", param, ctx)
+        return float(found[1]) * _UNIT_SECONDS[found[2] or "s"]
+
+
+class UntilType(DurationType):
+    """A moment to come: `2h` from now, or a time. The value is in seconds from now."""
+
+    name = "duration or time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds from now."""
+        text = str(value).strip()
+        if _DURATION.fullmatch(text):
+            return super().convert(value, param, ctx)
+        try:
+            return parse_time(text) / _MS - time.time()
+        except (ValueError, OverflowError):
+            self.fail(f"{text!r} is no time (examples: 2h, '2026-11-20 07:42')", param, ctx)

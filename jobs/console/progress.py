@@ -28,6 +28,7 @@ _FEW = 10 * _MIB  # bytes: fewer have a decimal
 BYTES = "bytes"
 
 _announced: set[str] = set()
+_later: list[int] = []  # bytes that follow what is being read, in steps of their own
 
 
 class Work(NamedTuple):
@@ -44,7 +45,8 @@ class Progress:
 
     def __init__(self, work: Work, stream: TextIO | None = None) -> None:
         """Show at once in a terminal what begins."""
-        self.work = work
+        is_step = work.unit == BYTES and work.total > 0
+        self.work = work._replace(total=work.total + sum(_later)) if is_step else work
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._quiet = _is_quiet()
@@ -111,6 +113,16 @@ def announce_once(message: str) -> None:
 
 def _none() -> int:
     return 0
+
+
+@contextmanager
+def followed_by(later: int) -> Iterator[None]:
+    """Count so many *later* bytes as work that is left, while the block shows progress in bytes."""
+    _later.append(later)
+    try:
+        yield
+    finally:
+        _later.pop()
 
 
 @contextmanager

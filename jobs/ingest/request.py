@@ -1,8 +1,10 @@
 """What was asked of a run, and what it did."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import uuid4
 
 from jobs.console.exit_codes import ExitCode
 from jobs.products.registry import NAMES, Product
@@ -12,6 +14,8 @@ from rmq_formats.broker_conf import BrokerConf
 
 if TYPE_CHECKING:
     from jobs.products.index.settings import Wanted
+
+N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +30,10 @@ class IngestRequest(StoreRequest):
     index_num: int | None = None
     conf: BrokerConf = field(default_factory=BrokerConf)
     tables: frozenset[str] = NAMES  # which products
+    step_bytes: int | None = None  # of the log that one run reads at the most; the next run goes on
     settle_ms: int = 0
     dry_run: bool = False
+    command: str = field(default_factory=lambda: uuid4().hex)  # all runs that are its steps name it
 
     @property
     def wanted(self) -> "Wanted":
@@ -67,6 +73,30 @@ class Summary:
     recovered: int | None = None
     plan: dict[str, Any] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    steps: int = 1  # runs that were committed one after the other
+    bytes_left: int = 0  # of the log, that the next step will read
+    newest_ms: int | None = None  # when the newest message of this run was stored
+
+    def followed_by(self, step: "Summary") -> "Summary":
+        """Return what this run and the next one have done together."""
+        return replace(
+            step,
+            run=step.run or self.run,
+            from_offset=self.from_offset,
+            segment_ends=_sum(self.segment_ends, step.segment_ends),
+            messages=self.messages + step.messages,
+            quarantined=self.quarantined + step.quarantined,
+            units=_sum(self.units, step.units),
+            index_entries=self.index_entries + step.index_entries,
+            gaps=self.gaps + step.gaps,
+            superseded=step.superseded or self.superseded,
+            notes=list(dict.fromkeys(self.notes + step.notes)),
+            versions=self.versions | step.versions,
+            recovered=self.recovered if step.recovered is None else step.recovered,
+            seconds=_sum(self.seconds, step.seconds),
+            steps=self.steps + step.steps,
+            newest_ms=step.newest_ms or self.newest_ms,
+        )
 
     def add_gap(self, start: int, end: int, why: str) -> None:
         """Note offsets that the lake will not have."""
@@ -87,7 +117,8 @@ class Summary:
             return f"{self.store}: nothing new since offset {self.to_offset}"
         lines = [
             f"{self.store} → {self.lake}",
-            f"  run {self.run} of broker {self.broker} ({self.store_id})",
+            f"  run {self.run} of broker {self.broker} ({self.store_id})"
+            + (f", the last of {self.steps} steps" if self.steps > 1 else ""),
             f"  {self.messages} messages, offsets {self.from_offset} to {self.to_offset}",
         ]
         lines += [f"  read as written by RocketMQ {self.release}"] if self.release else []
@@ -106,8 +137,12 @@ class Summary:
         return "\n".join(lines)
 
 
+def _sum(one: Mapping[str, N], other: Mapping[str, N]) -> dict[str, N]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in (*one, *other)}
+
+
 class Clock:
-    """Seconds by step."""
+    """Seconds by what was done."""
 
     def __init__(self) -> None:
         """Begin."""

@@ -7,13 +7,15 @@ watermark, let tasks read each of them once for all products, let each product f
 
 import errno
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any
 
 from jobs.console import interruption
+from jobs.console.progress import followed_by
 from jobs.ingest.request import Clock, IngestRequest, Summary
 from jobs.lake import integrity as wholeness
 from jobs.lake.history import CHOSEN, divergence
@@ -21,6 +23,7 @@ from jobs.lake.identity import holds, identify, namesakes
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
 from jobs.lake.runs import (
+    COMMAND,
     KnownStore,
     Manifest,
     commit_prepared,
@@ -62,13 +65,25 @@ _ATTEMPTS = 3  # of a run whose log a broker cuts back meanwhile
 
 def ingest(request: IngestRequest, workers: Workers | None = None) -> Summary:
     """Bring what is new in the store into the lake; `HeldByOtherError` when another run of this store is at work."""
+    return reduce(Summary.followed_by, steps(request, workers))
+
+
+def steps(request: IngestRequest, workers: Workers | None = None) -> Iterator[Summary]:
+    """Do the runs that it takes to bring what is new into the lake: an interruption costs no more than one of them."""
     clock = Clock()
     workers = workers or SparkWorkers(spark_session("rmq-lake ingest", half=request.care is not None))
     with room_for(request.lake):
-        for _ in range(_ATTEMPTS - 1):
-            with suppress(CutBackError):  # what the log is now, the next look tells
-                return _ingest(request, workers, clock)
-        return _ingest(request, workers, clock)
+        yield (summary := _uncut(request, workers, clock))
+        while summary.bytes_left:
+            yield (summary := _uncut(request, workers, Clock()))
+
+
+def _uncut(request: IngestRequest, workers: Workers, clock: Clock) -> Summary:
+    """Do one run, and begin again where a broker cuts its log back meanwhile: what it is now, the next look tells."""
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(CutBackError):
+            return _ingest(request, workers, clock)
+    return _ingest(request, workers, clock)
 
 
 def _ingest(request: IngestRequest, workers: Workers, clock: Clock) -> Summary:
@@ -120,7 +135,8 @@ class _Run:
             self.summary.plan = describe(ranges)
             return
         work = RangePass(self._output, tuple(one.collector for one in started))
-        outcomes = self.workers.ranges(ranges, work, work.discard)
+        with followed_by(self.summary.bytes_left):
+            outcomes = self.workers.ranges(ranges, work, work.discard)
         self.clock.lap("reading and writing")
         self._note_read(outcomes)
         for number, (product, one) in enumerate(zip(products, started, strict=True)):
@@ -195,26 +211,39 @@ class _Run:
         ranges = plan_ranges(
             store,
             from_offset,
-            self.request.range_size,
+            min(self.request.range_size, self.request.step_bytes or self.request.range_size),
             newest.store_timestamp if newest and at_watermark else None,
             time.time_ns() // 1_000_000 - self.request.settle_ms if self.request.settle_ms else None,
         )
+        read_to = self._end_of_step(ranges)
+        ranges = [range_ for range_ in ranges if range_.start_offset < read_to]
         self.newest = newest_segment(store)
         newest_offset = self.newest.segment.base_offset if self.newest else 0
         for before, start, end in holes(store.segments):
-            if summary.from_offset < end <= newest_offset:  # none after the end of what is written
+            # None after the end of what is written; one after this step is the next one's.
+            if summary.from_offset < end <= newest_offset and start < read_to:
                 summary.add_gap(start, end, f"no file holds these offsets; {before.location} ends before them")
         planned = {range_.location for range_ in ranges}
         unseen = self.workers.unseen([segment for segment in store.segments if segment.location in planned])
         if unseen:
             raise OSError(f"{unseen[0].location}: the driver sees this file, the executors do not")
-        check_room(store.root, self.lake.location, sum(range_.end - range_.start for range_ in ranges))
+        size = sum(range_.end - range_.start for range_ in ranges)
+        check_room(store.root, self.lake.location, size + summary.bytes_left)
         if ranges:
             interruption.note(
                 f"Nothing is lost or doubled: run {self.known.next_run} is not finished, and the same command reads "
                 f"offsets {ranges[0].start_offset:,} to {ranges[-1].end_offset:,} again."
             )
         return ranges
+
+    def _end_of_step(self, ranges: Sequence[Range]) -> int:
+        """Return where this run ends: what is new may be more than one run should lose when it is interrupted."""
+        new = [range_ for range_ in ranges if range_.end_offset > self.summary.from_offset]
+        if not new or self.request.dry_run or self.request.step_bytes is None:
+            return self.store.end_offset
+        end = max(new[0].start_offset, self.summary.from_offset) + self.request.step_bytes
+        self.summary.bytes_left = sum(range_.end - range_.start for range_ in new if range_.start_offset >= end)
+        return end
 
     def _note_read(self, outcomes: Sequence[Outcome[Collected]]) -> None:
         """Note what the ranges' tasks have read and written, and segments that were deleted meanwhile."""
@@ -229,6 +258,8 @@ class _Run:
                 end = ENDS[outcome.seen.end].value
                 summary.segment_ends[end] = summary.segment_ends.get(end, 0) + 1
         summary.to_offset = max(watermark(outcomes, summary.from_offset), summary.from_offset)
+        if summary.to_offset == summary.from_offset or (outcomes and outcomes[-1].seen.open_at is not None):
+            summary.bytes_left = 0  # what was planned after it is not written
         self.files = files_of(outcomes)
 
     def _finish(self, product: Product, started: Started[Any], outcomes: Sequence[Outcome[Any]]) -> None:
@@ -255,6 +286,7 @@ class _Run:
     def _manifest(self, outcomes: Sequence[Outcome[Collected]], superseded: Superseded | None) -> Manifest:
         """Put together what will be committed."""
         newest, summary = self.known.newest, self.summary
+        self.state[COMMAND] = self.request.command
         if self.request.selection.takes_or_all:
             self.state[CHOSEN] = summary.to_offset
         counts = {name: sum(action.rows for action in actions) for name, actions in self.files.items()}
@@ -264,6 +296,7 @@ class _Run:
         found = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints]
         known = [one for one in self.known.fingerprints if one.offset + one.size <= summary.from_offset]
         timestamps = [o.seen.store_timestamp for o in outcomes if o.seen.store_timestamp is not None]
+        summary.newest_ms = timestamps[-1] if timestamps and summary.messages else None
         return Manifest(
             store_id=self.known.store_id,
             broker=self.known.broker,

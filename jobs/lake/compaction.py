@@ -63,9 +63,10 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
     merge: Merge | None = None,
 ) -> Saved:
     """
-    Merge the small files of a table, if at least *many* of one store's lie next to each other.
+    Merge the small files of a table.
 
-    For the run *of* a store, only the store's, by files that bear the run's name. Files whose names begin with one of
+    For the run *of* a store, only the store's, by files that bear the run's name, if there are at least *many*; merged
+    with what is much larger, a row would be written again every few runs. Files whose names begin with one of
     *spared* are left alone.
     """
     done: list[tuple[Sequence[StoredFile], Action | None]] = []
@@ -73,7 +74,7 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
     def rewrite(snapshot: DeltaTable) -> Rewrite:
         deleted = vectors(lake, snapshot)
         left = (*spared, *(() if is_local(lake.location) else deleted))  # see `commit.NO_VECTORS`
-        chosen = _chosen(snapshot, left, of.store_id if of else "", many)
+        chosen = _of_run(snapshot, left, of.store_id, many) if of else _chosen(snapshot, left)
         rows = with_their_columns(snapshot, table)
         groups = [_group(some, Group(lake, rows, (), _name(of), deleted)) for some in chosen]
         actions = (merge or _merge_here)(groups)
@@ -115,9 +116,19 @@ def foresee(lake: Lake, table: Table, spared: Iterable[str] = ()) -> Saved:
     return Saved(table.name, sum(map(len, chosen)), len(chosen), size, None, obsolete)
 
 
-def _chosen(snapshot: DeltaTable, spared: tuple[str, ...], store_id: str = "", many: int = 2) -> list[list[StoredFile]]:
-    small = [file for file in _mergeable(snapshot, spared) if _store(file).startswith(store_id)]
-    return list(_groups(small, many))
+def _chosen(snapshot: DeltaTable, spared: tuple[str, ...]) -> list[list[StoredFile]]:
+    return list(_groups(_mergeable(snapshot, spared)))
+
+
+def _of_run(snapshot: DeltaTable, spared: tuple[str, ...], store_id: str, many: int) -> list[list[StoredFile]]:
+    """Return groups of the smallest files: a large one waits until the smaller ones together are as large."""
+    mine = [file for file in _mergeable(snapshot, spared) if _store(file).startswith(store_id)]
+    largest = count = total = 0
+    for number, size in enumerate(sorted(file.size for file in mine), 1):
+        if size <= total:
+            largest, count = size, number
+        total += size
+    return list(_groups(file for file in mine if file.size <= largest)) if count >= many else []
 
 
 def _name(of: FileNaming | None) -> str:
@@ -139,7 +150,7 @@ def _store(file: StoredFile) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-def _groups(small: Iterable[StoredFile], many: int) -> Iterator[list[StoredFile]]:
+def _groups(small: Iterable[StoredFile]) -> Iterator[list[StoredFile]]:
     """Yield files that become one: of one store, in order, and together no more than a large one."""
     for _, of_store in groupby(small, key=_store):
         group: list[StoredFile] = []
@@ -149,7 +160,7 @@ def _groups(small: Iterable[StoredFile], many: int) -> Iterator[list[StoredFile]
                     yield group
                 group = []
             group.append(file)
-        if len(group) >= max(many, 2):
+        if len(group) > 1:
             yield group
 
 

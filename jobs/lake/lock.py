@@ -24,6 +24,7 @@ from jobs.storage.locations import is_local, local_path
 
 _LOCKS = "_locks"
 _LONGEST_NOTE = 1024
+_kept: set[str] = set()  # locks that this process keeps from run to run
 _NO_LOCKS_HERE = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)  # some network file systems
 
 
@@ -35,8 +36,23 @@ def held(lake: Lake, store_id: str) -> Iterator[bool]:
     `HeldByOtherError` says who holds it and since when.
     """
     location = lake.locate(_LOCKS, store_id)
+    if location in _kept:
+        yield False
+        return
     with _file_held(location) if is_local(location) else _noted(lake, store_id) as was_cut_off:
         yield was_cut_off
+
+
+@contextmanager
+def kept(lake: Lake, store_id: str) -> Iterator[None]:
+    """Hold the store's lock for all runs of this process while the block runs."""
+    location = lake.locate(_LOCKS, store_id)
+    with held(lake, store_id):
+        _kept.add(location)
+        try:
+            yield
+        finally:
+            _kept.discard(location)
 
 
 def check_shared(lake: Lake, store_id: str) -> None:

@@ -40,6 +40,7 @@ MANIFESTS = "_manifests"
 REGISTERED = "registered"
 PREPARED = "prepared"
 DONE = "done"
+COMMAND = "command"  # in a manifest's state and in `detail`: runs that are steps of one command have it in common
 _NEWEST_KEPT = 32
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
 _REGISTRY = "stores"  # the transaction that serialises registrations
@@ -196,7 +197,13 @@ def prepare(lake: Lake, manifest: Manifest) -> None:
             to_offset=manifest.to_offset,
             messages=manifest.counts.get("messages", 0),
             manifest=name,
-            detail=json.dumps({"counts": dict(manifest.counts), "gaps": list(manifest.gaps)}),
+            detail=json.dumps(
+                {
+                    "counts": dict(manifest.counts),
+                    "gaps": list(manifest.gaps),
+                    COMMAND: manifest.state.get(COMMAND),
+                }
+            ),
         )
     except TransactionTakenError as error:
         discard(lake, manifest)

@@ -62,6 +62,7 @@ class Writers(NamedTuple):
 
     rules: Rules  # whose rules are followed, from which offset on
     text: str  # the same for people: a range where no mark tells one release from another
+    possible: tuple[Release, ...] = ()  # which may have written the end of the log, where more than one may
 
     def __str__(self) -> str:
         """Name them."""
@@ -150,7 +151,8 @@ def writers_of(eras: Sequence[Era], matter: Sequence[str]) -> Known[Writers]:
     text = _in_words((span_of(era), since_of(eras, number)) for number, era in enumerate(eras))
     reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
     undecided = any(era.undecided(matter) for era in eras)
-    return Known(Writers(rules, text), ASSUMED if undecided else DETECTED, reasons or "nothing in the store tells")
+    writers = Writers(rules, text, tuple(eras[-1].candidates))
+    return Known(writers, ASSUMED if undecided else DETECTED, reasons or "nothing in the store tells")
 
 
 def since_of(eras: Sequence[Era], number: int) -> int:

@@ -1,4 +1,8 @@
-"""Who does the work: Spark's tasks, or this process one item after the other, which gives the same."""
+"""
+Who does the work: Spark's tasks, or this process one item after the other, which gives the same.
+
+`AsNeeded` is both: what is small is done before a task would have begun.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -122,3 +126,53 @@ class SparkWorkers:
     def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
         """Return the segments that the executors do not see: Spark is asked for each."""
         return unseen(segments, seen_by_executors(self.spark, segments))
+
+
+_SMALL = 64 << 20  # bytes of a log that this process reads itself
+_UNWRITTEN = 1 << 16  # zeros that show that nothing is written from here on
+
+
+@dataclass(slots=True)
+class AsNeeded:
+    """This process while there is little to read, and from the first large plan on a session, until plans are small."""
+
+    session: Callable[[], SparkSession]  # started when somebody needs it
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    small: int = _SMALL
+    _now: Workers = field(default_factory=OneByOne)
+
+    @property
+    def width(self) -> int:
+        """How many tasks would run at once now."""
+        return self._now.width
+
+    def ranges(
+        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
+    ) -> list[Outcome[Result]]:
+        """Run *task* on ranges of the log: here where less than `small` bytes are written in them."""
+        if _is_less_written(ranges, self.small):
+            self._now = OneByOne()
+        elif isinstance(self._now, OneByOne):
+            self._now = SparkWorkers(self.session())
+        return self._now.ranges(ranges, task, discard)
+
+    def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
+        """Run *task* on each item, by whoever read the newest ranges."""
+        return self._now.map(items, task, label)
+
+    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Return what those who work now do not see."""
+        return self._now.unseen(segments)
+
+
+def _is_less_written(ranges: Sequence[Range], small: int) -> bool:
+    """Return whether ranges hold less than *small* bytes of log; the last file of a log is mostly unwritten."""
+    left = small
+    for range_ in ranges:
+        if range_.end - range_.start > left:
+            if range_.final:
+                return False
+            with range_.open() as file:
+                return not any(file.read(range_.start + left, min(_UNWRITTEN, range_.end - range_.start - left)))
+        left -= range_.end - range_.start
+    return True

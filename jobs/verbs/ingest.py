@@ -1,14 +1,18 @@
 """`ingest`: bring what is new in a store into the lake, exactly once. The story of a run is in `jobs.ingest.run`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from time import time
+from typing import TYPE_CHECKING
 
 import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.options import RELEASES, StorePlace, max_rate_option, report_option, store_options
 from jobs.command.places import OUTPUT_FILE, WRITTEN
+from jobs.command.times import DurationType, UntilType
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.ingest.look import nothing_new
@@ -16,6 +20,11 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.products.registry import NAMES
 from jobs.store.beside_broker import care_beside
 from jobs.store.selection import Selection
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NAME = "rmq-lake ingest"
 
 
 def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -60,6 +69,15 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files.")
 @click.option("--release", type=RELEASES, metavar="X.Y.Z", help="The broker's release, where the store cannot tell it.")
 @click.option("--dry-run", is_flag=True, help="Say what would be read; write nothing.")
+@click.option(
+    "--max-bytes-per-step",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="Commit whenever so much of the log is read: no more is to read again after an interruption.",
+)
+@click.option("--follow", is_flag=True, help="Do not end: bring what is new again and again, in one process.")
+@click.option("--every", type=DurationType(), metavar="TIME", help="With --follow, how often to look; by default 5s.")
+@click.option("--until", type=UntilType(), metavar="TIME", help="With --follow, when to end: `2h` from now, or a time.")
 @click.option("--metrics", type=OUTPUT_FILE, metavar="FILE", help="Write the run's figures as a Prometheus text file.")
 @max_rate_option
 @report_option
@@ -79,6 +97,10 @@ def command(  # noqa: PLR0913 - one argument an option
     index_num: int | None,
     release: str | None,
     dry_run: bool,
+    max_bytes_per_step: int | None,
+    follow: bool,
+    every: float | None,
+    until: float | None,
     max_rate: int | None,
     metrics: Path | None,
     report: Path | None,
@@ -100,17 +122,22 @@ def command(  # noqa: PLR0913 - one argument an option
         tables=frozenset(tables.split(",")) if tables else NAMES,
         settle_ms=settle,
         dry_run=dry_run,
+        step_bytes=max_bytes_per_step,
         care=care,
     )
-    seen = nothing_new(request)
-    done = (seen, {}) if seen is not None else _run(request)
+    if follow:
+        if dry_run:
+            raise click.UsageError("--follow with --dry-run: nothing would ever be new")
+        done = _follow(request, 5.0 if every is None else every, until, metrics)
+    else:
+        if every is not None or until is not None:
+            raise click.UsageError("--every and --until are for --follow")
+        seen = nothing_new(request)
+        done = (seen, {}) if seen is not None else _run(request)
     if done is None:
         return ExitCode.HELD
     summary, options = done
-    if metrics is not None:
-        from jobs.report.metrics import write_metrics
-
-        write_metrics(metrics, summary)
+    _write_metrics(metrics, summary)
     if report is not None:
         from jobs.lake.lake import Lake
         from jobs.report.of_ingest import report_of
@@ -121,22 +148,76 @@ def command(  # noqa: PLR0913 - one argument an option
     return summary.exit_code
 
 
-def _run(request: IngestRequest) -> tuple[Summary, Mapping[str, str]] | None:
-    """Do a run, and return what it did and the session's settings of file systems; None when another run is at work."""
+def _write_metrics(path: Path | None, summary: Summary) -> None:
+    if path is not None:
+        from jobs.report.metrics import write_metrics
+
+        write_metrics(path, summary)
+
+
+Done = tuple[Summary, Mapping[str, str]]  # what was done, and the settings of file systems
+
+
+def _run(request: IngestRequest) -> Done | None:
+    """Do a run; None when another one is at work."""
     from jobs.launch.session import begin_session, hadoop_options, spark_session
 
-    begin_session("rmq-lake ingest", half=request.care is not None, warm="jobs.products.loaded")
+    begin_session(_NAME, half=request.care is not None, warm="jobs.products.loaded")
 
     # Beside the start of a JVM, Python imports what the run needs.
     from jobs.ingest.run import ingest
-    from jobs.lake.identity import AmbiguousBrokerError
-    from jobs.lake.runs import HeldByOtherError
     from jobs.products import loaded  # noqa: F401
 
+    with _others_named(request.store) as outcome:
+        outcome.append((ingest(request), hadoop_options(spark_session(_NAME))))
+    return outcome[0] if outcome else None
+
+
+def _follow(request: IngestRequest, every: float, until: float | None, metrics: Path | None) -> Done | None:
+    """Do runs until somebody stops them; None when another one is at work."""
+    from jobs.console import systemd
+    from jobs.console.progress import Progress, Work
+    from jobs.ingest.follow import Pace, Stop, follow
+    from jobs.launch.session import hadoop_options, spark_session
+    from jobs.products import loaded  # noqa: F401
+    from jobs.storage.locations import is_local
+    from jobs.store.workers import AsNeeded
+
+    def session() -> "SparkSession":
+        return spark_session(_NAME, half=request.care is not None)
+
+    here = all(map(is_local, (request.store, request.lake, *request.commitlog)))
+    workers = AsNeeded(session, {} if here else hadoop_options(session()))
+    progress = Progress(Work("following"))
+    messages = size = 0
+
+    def done(step: Summary) -> None:
+        nonlocal messages, size
+        messages += step.messages
+        size += step.to_offset - step.from_offset
+        age = f", {max(time() - step.newest_ms / 1000, 0):.1f} s" if step.newest_ms else ""
+        progress.work = Work(f"following, {step.bytes_left:,} bytes{age} after the log")
+        progress.show(size, messages)
+        _write_metrics(metrics, step)
+
+    stop = Stop()
+    with _others_named(request.store) as outcome, stop.heard(), systemd.watched() as alive:
+        whole = follow(request, workers, Pace(every, until), stop, done, alive)
+        outcome.append((whole, workers.options))
+    progress.close()
+    return outcome[0] if outcome else None
+
+
+@contextmanager
+def _others_named(store: str) -> Iterator[list[Done]]:
+    """Yield a list for what was done; it stays empty where another run of the store is at work, which is said."""
+    from jobs.lake.identity import AmbiguousBrokerError
+    from jobs.lake.runs import HeldByOtherError
+
+    outcome: list[Done] = []
     try:
-        return ingest(request), hadoop_options(spark_session("rmq-lake ingest"))
+        yield outcome
     except AmbiguousBrokerError as error:
         raise click.UsageError(str(error)) from error
     except HeldByOtherError as error:
-        say(f"rmq-lake: {request.store}: {error}")
-        return None
+        say(f"rmq-lake: {store}: {error}")

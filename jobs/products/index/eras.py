@@ -40,7 +40,7 @@ def rules_of_files(
 ) -> Known[Writers] | None:
     """Return the releases whose rules explain most of *files*; None when none of them says anything."""
     looks = [look for look in (_Look(store, file, geometry) for file in files) if look.tells]
-    eras = [era for era in ERAS if any(_alike(era, candidate) for candidate in candidates)]
+    eras = [era for era in ERAS if any(is_alike(era, candidate) for candidate in candidates)]
     known = [rules_of((0, era)) for era in eras]
     fitting = [[look.fits(rules) for rules in known] for look in looks]
     if not all(map(any, fitting)) or not any(map(all, zip(*fitting, strict=True))):
@@ -58,7 +58,7 @@ def rules_of_files(
 
 def _name(since: int, release: Release, candidates: Sequence[Release]) -> str:
     """Name an era by the releases that it spans, of those that are possible."""
-    alike = [other for other in candidates if _alike(other, release)] or [release]
+    alike = [other for other in candidates if is_alike(other, release)] or [release]
     first, last = (pick(alike, key=lambda other: other.version) for pick in (min, max))
     span = str(first) if first == last else f"{first} to {last}"
     return f"{span} from offset {since}" if since else span
@@ -79,7 +79,8 @@ def _mixed(looks: "Sequence[_Look]", fitting: Sequence[Sequence[bool]], eras: Se
     return [rules_of((0, older), (switch, newer)) for switch, older, newer in dict.fromkeys(found)]
 
 
-def _alike(one: Release, other: Release) -> bool:
+def is_alike(one: Release, other: Release) -> bool:
+    """Return whether two releases write the same index files."""
     return all(getattr(one, switch) == getattr(other, switch) for switch in SWITCHES)
 
 

@@ -18,7 +18,7 @@ from jobs.lake.snapshot_files import files
 from jobs.lake.table_file import Action
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.index.entries import EntryRows, Opening, plan, write
-from jobs.products.index.eras import SWITCHES, rules_of_files
+from jobs.products.index.eras import is_alike, rules_of_files
 from jobs.products.index.key_row import Kept, KeyCollector, RangeKeys
 from jobs.products.index.settings import settle_geometry
 from jobs.products.index.survivors import asked_offsets, real_files, refusal
@@ -48,7 +48,7 @@ def start(run: Run, state: State | None) -> "StartedIndex":
     rules = rules_of(*((since, Release.of(name)) for since, name in state["rules"]))
     known = Writers(rules, state.get("releases") or ", ".join(name for _, name in state["rules"]))
     header = IndexHeader(*state["header"]) if state["header"] else None
-    writers = _continued(known, run.writers.rules, start)
+    writers = _continued(known, _writers_now(run, known, geometry.value, start), start)
     opening = Opening(geometry.value, writers.rules, start, (), (), state["file"], header)
     return StartedIndex(run, geometry, writers, opening)
 
@@ -68,14 +68,23 @@ def _first(run: Run) -> "StartedIndex":
     return StartedIndex(run, geometry, writers, opening)
 
 
-def _continued(known: Writers, now: Rules, from_offset: int) -> Writers:
+def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Writers:
+    """Return who wrote the log from *start* on: where its marks leave that open, the newest index files may show it."""
+    if run.wanted.release is None and any(not is_alike(known.newest, release) for release in run.writers.possible):
+        newer = [file for file in real_files(run.store) if file.header.begin_physical_offset >= start]
+        shown = rules_of_files(run.store, [file for file in newer if refusal(file, geometry) is None], geometry)
+        if shown:
+            return shown.value
+    return run.writers
+
+
+def _continued(known: Writers, now: Writers, from_offset: int) -> Writers:
     """Return the lake's rules, followed by the store's newest ones where those differ in an index file's bytes."""
-    last, newest = known.rules[-1], now[-1].release
-    is_alike = all(getattr(last.release, switch) == getattr(newest, switch) for switch in SWITCHES)
-    if is_alike or from_offset <= last.since:
+    last = known.rules[-1]
+    if any(is_alike(last.release, release) for release in (now.newest, *now.possible)) or from_offset <= last.since:
         return known
-    since = max(from_offset, now[-1].since)
-    return Writers((*known.rules, Rule(since, newest)), f"{known.text}, then {newest} from offset {since}")
+    since = max(from_offset, now.rules[-1].since)
+    return Writers((*known.rules, Rule(since, now.newest)), f"{known.text}, then {now.newest} from offset {since}")
 
 
 @dataclass(frozen=True, slots=True)

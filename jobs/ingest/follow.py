@@ -1,0 +1,180 @@
+"""
+One run after the other, in one process: seconds after a broker has written a message, a reader of the lake has it.
+
+Each step is a run as any other, with its own transaction. What is small is read by this process itself, what is large
+(catching up, a first run) by Spark's tasks. Between two steps the log's folder is listed and a few bytes are read where
+the next record would begin: while nothing changes there, no run begins.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from posixpath import dirname
+from time import monotonic
+
+from jobs.console.log import say
+from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest.run import steps
+from jobs.lake.lake import Lake
+from jobs.lake.lock import kept
+from jobs.storage import AnyStorage
+from jobs.storage.locations import join, normalise
+from jobs.store.workers import Workers
+from rmq_formats.errors import FormatError
+from rmq_formats.store import offset_of_name
+
+_LOOK_AT_ALL_S = 60.0  # so often all of the store is looked at, whatever its log says: queues, topics, the lake
+_AROUND_END = 4096  # bytes before and after the end of the log that are compared
+_FAILURES = 5  # one after the other that end it
+_PAUSE_S = 5.0  # after a failure
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often to look, and for how long."""
+
+    every_s: float
+    seconds: float | None = None  # until it ends by itself
+
+
+class Stop:
+    """The wish to end after the step at hand: SIGTERM, or the first Ctrl-C; the second one interrupts."""
+
+    def __init__(self) -> None:
+        """Wait for a wish."""
+        self._event = threading.Event()
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Take signals for wishes while the block runs."""
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+        def wish(number: int, _frame: object) -> None:
+            signal.signal(number, before[signal.Signals(number)])
+            self._event.set()
+
+        for number in before:
+            signal.signal(number, wish)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or less where somebody wishes to end; return whether somebody does."""
+        return self._event.wait(max(seconds, 0))
+
+
+def follow(  # noqa: PLR0913, PLR0917 - what is done, how often, and who wants to know
+    request: IngestRequest,
+    workers: Workers,
+    pace: Pace,
+    stop: Stop,
+    done: Callable[[Summary], object] = id,
+    alive: Callable[[], object] = int,
+) -> Summary:
+    """
+    Run again and again until somebody wishes to stop, and return what all steps have done.
+
+    *done* is called with what each step has done, *alive* each time that the log was looked at.
+
+    The store's lock is held throughout: another run ends at once. After an error a step is tried again, as a schedule
+    would.
+    """
+    whole: Summary | None = None
+    failures = 0
+    ends = monotonic() + pace.seconds if pace.seconds is not None else None
+    while True:
+        try:
+            for step in _steps(request, workers, pace, stop, ends, alive):
+                whole = step if whole is None else whole.followed_by(step)
+                failures = 0
+                done(step)
+        except (OSError, FormatError) as error:
+            failures += 1
+            if failures == _FAILURES or whole is None:
+                raise
+            say(f"rmq-lake: {error}; trying again in {_PAUSE_S:.0f} s", "error")
+            if not stop.wait(_PAUSE_S):
+                continue
+        assert whole is not None  # noqa: S101 - the first step has been done, or has raised
+        return whole
+
+
+def _steps(  # noqa: PLR0913, PLR0917
+    request: IngestRequest, workers: Workers, pace: Pace, stop: Stop, ends: float | None, alive: Callable[[], object]
+) -> Iterator[Summary]:
+    """Do runs whenever something may be new; hold the store's lock from the first one on."""
+    place: _Place | None = None
+    is_kept = False
+    looked = 0.0
+    with ExitStack() as stack:  # after an error the lock keeps its note: what is left over is swept
+        while True:
+            began = monotonic()
+            if place is None or began - looked >= _LOOK_AT_ALL_S or place.has_changed():
+                for summary in steps(request, workers):
+                    if not is_kept and summary.store_id is not None:
+                        stack.enter_context(kept(Lake(normalise(request.lake), workers.options), summary.store_id))
+                        is_kept = True
+                    place, looked = _Place.after(summary, request, workers, place), began
+                    yield summary
+                    alive()
+                    if stop.wait(0):
+                        return
+            alive()
+            left = max(pace.every_s - (monotonic() - began), 0)
+            if (ends is not None and monotonic() + left >= ends) or stop.wait(left):
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the log ended, and what was seen there."""
+
+    storage: AnyStorage
+    folders: tuple[str, ...]  # of the log
+    files: Mapping[str, int]  # their sizes, by location
+    to_offset: int
+    before: bytes
+    is_settled: bool  # nothing was left to do when the run ended
+
+    @classmethod
+    def after(cls, summary: Summary, request: IngestRequest, workers: Workers, earlier: "_Place | None") -> "_Place":
+        """Look at the end of what a run has read."""
+        if earlier is None:
+            store = request.listed(workers.options)
+            folders = tuple(dict.fromkeys(dirname(segment.location) for segment in store.segments))
+            earlier = cls(store.storage, folders, {}, 0, b"", is_settled=False)
+        settled = summary.store_id is not None and not (summary.behind or summary.bytes_left)
+        place = replace(earlier, files=earlier.files_now(), to_offset=summary.to_offset, is_settled=settled)
+        return replace(place, before=place.around()[0])
+
+    def files_now(self) -> Mapping[str, int]:
+        """List the log's folders."""
+        found = ((folder, info) for folder in self.folders for info in self.storage.list_files(folder))
+        return {join(folder, info.name): info.size for folder, info in found}
+
+    def around(self) -> tuple[bytes, bytes]:
+        """Return some bytes before the end, and after it."""
+        for location, size in self.files.items():
+            base_offset = offset_of_name(location.rpartition("/")[2])
+            if base_offset is not None and base_offset < self.to_offset <= base_offset + size:
+                at = self.to_offset - base_offset
+                before = min(at, _AROUND_END)
+                with self.storage.open(location) as file:
+                    data = bytes(file.read(at - before, before + min(_AROUND_END, size - at)))
+                return data[:before], data[before:]
+        return b"", b""
+
+    def has_changed(self) -> bool:
+        """Return whether a run may find something to do."""
+        if not self.is_settled:
+            return True
+        try:
+            before, after = self.around()
+            return not before or before != self.before or any(after) or self.files_now() != self.files
+        except FileNotFoundError:  # retention
+            return True
