@@ -19,6 +19,7 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import steps
 from jobs.lake.lake import Lake
 from jobs.lake.lock import kept
+from jobs.lake.upkeep import expect_many_commits
 from jobs.storage import AnyStorage
 from jobs.storage.locations import join, normalise
 from jobs.store.workers import Workers
@@ -53,7 +54,7 @@ class Stop:
 
         def wish(number: int, _frame: object) -> None:
             signal.signal(number, before[signal.Signals(number)])
-            self._event.set()
+            self.wish()
 
         for number in before:
             signal.signal(number, wish)
@@ -62,6 +63,10 @@ class Stop:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def wish(self) -> None:
+        """Wish to end."""
+        self._event.set()
 
     def wait(self, seconds: float) -> bool:
         """Wait so long, or less where somebody wishes to end; return whether somebody does."""
@@ -117,7 +122,9 @@ def _steps(  # noqa: PLR0913, PLR0917
             if place is None or began - looked >= _LOOK_AT_ALL_S or place.has_changed():
                 for summary in steps(request, workers):
                     if not is_kept and summary.store_id is not None:
-                        stack.enter_context(kept(Lake(normalise(request.lake), workers.options), summary.store_id))
+                        lake = Lake(normalise(request.lake), workers.options)
+                        stack.enter_context(kept(lake, summary.store_id))
+                        expect_many_commits(lake)
                         is_kept = True
                     place, looked = _Place.after(summary, request, workers, place), began
                     yield summary

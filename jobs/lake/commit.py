@@ -44,12 +44,15 @@ NO_VECTORS = "files with deletion vectors can be replaced on local file systems 
 LAYOUT = "layout"  # the transaction that serialises commits which remove files
 _FEW = 32  # files that are looked for one by one
 _ATTEMPTS = 20  # of other stores' commits that may come between; each is another snapshot
+FILES_KEPT = "delta.deletedFileRetentionDuration"
 CONFIGURATION = {
     "delta.dataSkippingStringPrefixLength": str(STATISTICS_LENGTH),
     "delta.checkpointInterval": "50",  # commits that a reader of the log replays at most
     "delta.logRetentionDuration": "interval 7 days",  # how far back a reader may travel
-    "delta.deletedFileRetentionDuration": "interval 7 days",
+    FILES_KEPT: "interval 7 days",
 }
+KEPT = ("delta.logRetentionDuration", FILES_KEPT)
+A_DAY = "interval 1 days"
 
 
 class TransactionTakenError(Exception):

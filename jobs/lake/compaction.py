@@ -15,7 +15,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from jobs.lake.commit import Rewrite, TransactionTakenError, commit_layout, open_table
+from jobs.lake.commit import A_DAY, FILES_KEPT, Rewrite, TransactionTakenError, commit_layout, open_table
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, batches, files, with_their_columns, written_again
 from jobs.lake.table_file import MERGED, Action, FileNaming, TableFile
@@ -215,8 +215,9 @@ def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
 
 def _retention(snapshot: DeltaTable) -> int | None:
     """Return how many hours a deleted file is kept: ours, or None for what another engine demands of the table."""
+    hours = 24 if snapshot.metadata().configuration.get(FILES_KEPT) == A_DAY else RETENTION_HOURS
     try:
-        snapshot.vacuum(RETENTION_HOURS, dry_run=True)
+        snapshot.vacuum(hours, dry_run=True)
     except DeltaError:  # the table demands more
         return None
-    return RETENTION_HOURS
+    return hours

@@ -1,6 +1,10 @@
 """What keeps a lake in shape while runs follow each other for months: done every now and then, after a run."""
 
-from jobs.lake.commit import open_table, paths
+from contextlib import suppress
+
+from deltalake.exceptions import CommitFailedError
+
+from jobs.lake.commit import A_DAY, CONFIGURATION, KEPT, open_table, paths
 from jobs.lake.compaction import MANY, Saved, compact, vacuum
 from jobs.lake.lake import Lake
 from jobs.lake.runs import Manifest, forget, known_stores, unfinished
@@ -26,6 +30,19 @@ def keep_up(lake: Lake, manifest: Manifest) -> list[Saved]:
             vacuum(lake, table)
     forget(lake, manifest, _MANIFESTS_KEPT)
     return saved
+
+
+def expect_many_commits(lake: Lake) -> None:
+    """Keep what is obsolete for a day, no longer, in tables that get a commit every few seconds for weeks."""
+    for table in WRITTEN_BY_RUNS:
+        snapshot = open_table(lake, table.name)
+        if snapshot is None:
+            continue
+        there = snapshot.metadata().configuration
+        short = {name: A_DAY for name in KEPT if there.get(name) == CONFIGURATION[name]}  # not what somebody has set
+        if short:
+            with suppress(CommitFailedError):  # another process commits at this moment; the next start asks again
+                snapshot.alter.set_table_properties(short)
 
 
 def newest_rows(lake: Lake) -> tuple[str, ...]:

@@ -31,6 +31,8 @@ def figures(summary: Summary) -> Mapping[str, tuple[float, str]]:
         "messages": (summary.messages, "Rows that it added to messages."),
         "log_offset": (summary.to_offset, "Physical offset up to which the lake has the log."),
         "behind_bytes": (summary.behind, "Bytes of the log that the broker has not dispatched to its queues."),
+        "lag_bytes": (summary.bytes_left, "Bytes of the log that its next step will read."),
+        "newest_message_time_seconds": ((summary.newest_ms or 0) / 1000, "When its newest message was stored."),
         "quarantined": (summary.quarantined, "Damaged places that it found."),
         "gaps": (len(summary.gaps), "Ranges of offsets that the lake will not have."),
         "unit_differences": (summary.units.get("differences", 0), "Queue units that do not fit their messages."),

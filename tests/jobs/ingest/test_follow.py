@@ -1,0 +1,264 @@
+"""`ingest --follow`: run after run in one process, beside a broker that writes, restarts, cuts back and expires."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+from unittest.mock import patch
+
+import pytest
+from deltalake import DeltaTable
+
+from jobs.console import systemd
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest import follow as following
+from jobs.ingest import run
+from jobs.ingest.follow import Pace, Stop, follow
+from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest.run import ingest
+from jobs.store.ranges import plan_ranges
+from jobs.store.store import list_store
+from jobs.store.workers import AsNeeded, OneByOne
+from rmq_formats.commitlog.record import MessageRecord, encode_record
+from tests.support.broker import SEGMENT_SIZE, Broker, some_records
+from tests.support.lakes import raw_rows, rows_of
+
+AT_ONCE = Pace(0.0)
+
+
+def request(broker: Broker) -> IngestRequest:
+    """Ask for everything, in a lake beside the store."""
+    return IngestRequest(str(broker.root), str(broker.root.parent / "lake"), broker="b")
+
+
+def expected(records: list[MessageRecord]) -> list[tuple[int, bytes]]:
+    """Return the rows that these records should have."""
+    return [(record.physical_offset, encode_record(record)) for record in records]
+
+
+@dataclass(slots=True)
+class Story:
+    """What happens at each look, one thing after the other; then somebody stops it."""
+
+    stop: Stop
+    happens: list[Callable[[], object]]
+    steps: list[Summary] = field(default_factory=list)
+    looks: int = 0
+
+    def look(self) -> None:
+        """Let the next thing happen."""
+        if self.looks < len(self.happens):
+            self.happens[self.looks]()
+        else:
+            self.stop.wish()
+        self.looks += 1
+
+    def run(self, asked: IngestRequest) -> Summary:
+        """Follow until the story is over."""
+        return follow(asked, OneByOne(), AT_ONCE, self.stop, self.steps.append, self.look)
+
+
+def test_each_record_comes_once_whatever_the_broker_does(tmp_path: Path) -> None:
+    """It writes, seals, cuts back its log and writes something else, and lets segments expire."""
+    broker = Broker(tmp_path / "store", history=tmp_path / "history")
+    placed = broker.append(some_records(5))
+
+    def cut_back() -> None:
+        broker.truncate(placed[3].physical_offset)
+        placed[3:] = broker.append(some_records(7, seed=3))
+
+    story = Story(
+        Stop(),
+        [
+            lambda: None,  # as the first step is done
+            lambda: placed.extend(broker.append(some_records(3, seed=2))),
+            lambda: None,
+            cut_back,
+            lambda: None,
+            lambda: placed.extend(broker.append(some_records(60, seed=4))),
+            lambda: None,
+            broker.expire,
+            lambda: placed.extend(broker.append(some_records(2, seed=5))),
+            lambda: None,
+        ],
+    )
+    whole = story.run(request(broker))
+
+    assert raw_rows(tmp_path / "lake") == expected(placed)
+    assert whole.messages == sum(step.messages for step in story.steps) == len(placed) + 5  # 5 were cut off again
+    assert whole.exit_code is ExitCode.DAMAGE  # that rows were superseded is said
+
+
+def test_nothing_runs_while_nothing_changes(tmp_path: Path) -> None:
+    """A folder is listed and a few bytes are read."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(5))
+    story = Story(Stop(), [lambda: None] * 20)
+    with patch.object(following, "steps", wraps=run.steps) as runs:
+        story.run(request(broker))
+    assert (story.looks, runs.call_count) == (21, 1)
+
+
+def test_all_of_the_store_is_looked_at_now_and_then(tmp_path: Path) -> None:
+    """What the end of the log does not show: new queues, a table that lost its files."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(5))
+    story = Story(Stop(), [lambda: None] * 8)
+    with patch.object(following, "_LOOK_AT_ALL_S", 0.0):
+        story.run(request(broker))
+    assert len(story.steps) > 3
+
+
+def test_another_run_of_the_store_ends_at_once(tmp_path: Path) -> None:
+    """Between two steps, too; in another process, for the lock is the operating system's."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(5))
+    lake = tmp_path / "lake"
+    code = "import sys; from jobs.command.cli import main; sys.exit(main(sys.argv[1:]))"
+    ended: list[int] = []
+
+    def other() -> None:
+        broker.append(some_records(1, seed=2))
+        command = [sys.executable, "-c", code, "ingest", str(broker.root), "--lake", str(lake), "--broker", "b"]
+        ended.append(subprocess.run([*command, "--follow", "--until", "0s"], check=False, timeout=300).returncode)
+
+    Story(Stop(), [lambda: None, other]).run(request(broker))
+    assert ended == [ExitCode.HELD]
+    ingest(request(broker), OneByOne())  # nothing is held any more
+    assert len(rows_of(lake)) == 6
+
+
+def test_an_error_is_tried_again_and_leaves_nothing_twice(tmp_path: Path) -> None:
+    """As a schedule would; what the failed step left over is swept."""
+    broker = Broker(tmp_path / "store")
+    placed = broker.append(some_records(5))
+    failures = 0
+
+    def fail(*_: object) -> NoReturn:
+        raise OSError(5, "Input/output error", str(broker.root))
+
+    @dataclass(frozen=True, slots=True)
+    class Failing(OneByOne):
+        def ranges(self, ranges, task, discard=id):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+            nonlocal failures
+            if len(placed) > 5 and failures < 2:
+                failures += 1
+                fail()
+            return OneByOne.ranges(self, ranges, task, discard)
+
+    stop = Stop()
+    story = Story(
+        stop, [lambda: None, lambda: placed.extend(broker.append(some_records(3, seed=2)))] + [lambda: None] * 3
+    )
+    with patch.object(following, "_PAUSE_S", 0.0):
+        follow(request(broker), Failing(), AT_ONCE, stop, story.steps.append, story.look)
+    assert failures == 2
+    assert raw_rows(tmp_path / "lake") == expected(placed)
+
+
+def test_an_error_that_stays_ends_it(tmp_path: Path) -> None:
+    """So does one of the first step: then the command line is wrong, not the weather."""
+    broker = Broker(tmp_path / "store")
+    placed = broker.append(some_records(5))
+    story = Story(Stop(), [lambda: None, lambda: placed.extend(broker.append(some_records(3, seed=2)))])
+    real = run.steps
+
+    def steps(asked: IngestRequest, workers: OneByOne) -> object:
+        if len(placed) > 5:
+            raise OSError(5, "Input/output error", str(broker.root))
+        return real(asked, workers)
+
+    with patch.object(following, "_PAUSE_S", 0.0), patch.object(following, "steps", steps):
+        with pytest.raises(OSError, match="Input/output error"):
+            story.run(request(broker))
+        with pytest.raises(OSError, match="Input/output error"):
+            Story(Stop(), []).run(request(broker))
+
+
+def test_tables_that_are_followed_keep_what_is_obsolete_for_a_day(tmp_path: Path) -> None:
+    """A commit every few seconds is a hundred thousand files of log a week; what somebody has set stays."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(5))
+    ingest(request(broker), OneByOne())
+    messages, runs = (DeltaTable(tmp_path / "lake" / name) for name in ("messages", "runs"))
+    name = "delta.logRetentionDuration"
+    runs.alter.set_table_properties({name: "interval 30 days"})
+    Story(Stop(), []).run(request(broker))
+    for table in (messages, runs):
+        table.update_incremental()
+    assert (messages.metadata().configuration[name], runs.metadata().configuration[name]) == (
+        "interval 1 days",
+        "interval 30 days",
+    )
+
+
+def test_what_is_small_needs_no_session(tmp_path: Path) -> None:
+    """And what is large gets one, until plans are small again; unwritten bytes of the last file do not count."""
+    broker = Broker(tmp_path / "store", segment_size=1 << 20)
+    broker.append(some_records(5))
+
+    def asked() -> NoReturn:
+        raise InterruptedError("a session")
+
+    workers = AsNeeded(asked, small=SEGMENT_SIZE)
+    ranges = plan_ranges(list_store(str(broker.root)))
+    assert sum(range_.end - range_.start for range_ in ranges) > workers.small
+    assert [len(outcome.payload) for outcome in workers.ranges(ranges, lambda _, pieces: list(pieces))] == [2]
+    broker.append(some_records(400))
+    with pytest.raises(InterruptedError, match="a session"):
+        workers.ranges(plan_ranges(list_store(str(broker.root))), lambda _, pieces: list(pieces))
+
+
+def test_systemd_hears_that_it_is_ready_and_alive_and_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the socket that it names."""
+    address = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(address))
+        listener.settimeout(10)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(address))
+        with systemd.watched() as alive:
+            alive()
+        assert [listener.recv(100), listener.recv(100)] == [b"READY=1\nWATCHDOG=1", b"STOPPING=1"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order(number: signal.Signals, tmp_path: Path) -> None:
+    """The step at hand is done, the exit is that of a run; no JVM was ever needed."""
+    broker = Broker(tmp_path / "store")
+    placed = broker.append(some_records(5))
+    lake = tmp_path / "lake"
+    metrics = tmp_path / "metrics.prom"
+    code = "import sys; from jobs.command.cli import main; sys.exit(main(sys.argv[1:]))"
+    options = ["--follow", "--every", "100ms", "--metrics", str(metrics)]
+    command = [sys.executable, "-c", code, "ingest", str(broker.root), "--lake", str(lake), *options]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "JAVA_HOME": "/nowhere"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            await_rows(lake, len(placed))
+            placed += broker.append(some_records(3, seed=2))
+            await_rows(lake, len(placed))
+            process.send_signal(number)
+            assert process.stdout is not None
+            shown = process.stdout.read()
+            assert process.wait(60) == ExitCode.CLEAN
+        finally:
+            process.kill()
+    assert "8 messages" in shown
+    assert "rmq_lake_ingest_lag_bytes" in metrics.read_text()
+    assert raw_rows(lake) == expected(placed)
+
+
+def await_rows(lake: Path, count: int) -> None:
+    """Wait until the lake has so many messages."""
+    pause = threading.Event()
+    for _ in range(1200):
+        if (lake / "messages" / "_delta_log").exists() and len(rows_of(lake)) >= count:
+            return
+        pause.wait(0.1)
+    raise AssertionError(f"{count} messages did not come")
