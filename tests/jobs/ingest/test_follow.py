@@ -153,9 +153,9 @@ def test_an_error_is_tried_again_and_leaves_nothing_twice(tmp_path: Path) -> Non
             return OneByOne.ranges(self, ranges, task, discard)
 
     stop = Stop()
-    story = Story(
-        stop, [lambda: None, lambda: placed.extend(broker.append(some_records(3, seed=2)))] + [lambda: None] * 3
-    )
+    more: list[Callable[[], object]] = [lambda: None] * 5
+    more[1] = lambda: placed.extend(broker.append(some_records(3, seed=2)))
+    story = Story(stop, more)
     with patch.object(following, "_PAUSE_S", 0.0):
         follow(request(broker), Failing(), AT_ONCE, stop, story.steps.append, story.look)
     assert failures == 2
