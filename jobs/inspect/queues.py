@@ -104,12 +104,14 @@ def _check_files(queue: StoredQueue, problems: Problems) -> None:
             problems.note(file.location, f"{file.size} bytes are no whole number of units of {queue.unit_size}")
         if file.base_offset % queue.unit_size:
             problems.note(file.location, f"its name is no multiple of a unit's {queue.unit_size} bytes")
+    usual = max(file.size for file in queue.files)
     for before, after in pairwise(queue.files):
-        if before.end != after.base_offset:
+        if before.end != after.base_offset and before.size == usual:
             problems.gap(after.location, f"the file before it ends at {before.end}")
-    usual, newest = max(file.size for file in queue.files), queue.files[-1]
-    if 0 < newest.size < usual:
-        problems.damage(newest.location, f"cut short: {newest.size} bytes long, the others {usual}")
+    for file in queue.files:
+        if 0 < file.size < usual:
+            text = f"cut short: {file.size} bytes long, the others {usual}: a broker would not load this queue"
+            problems.damage(file.location, text)
 
 
 def _find_ends(report: QueueReport, queue: StoredQueue) -> None:

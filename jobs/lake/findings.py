@@ -14,8 +14,13 @@ LOST_START = "lost_start"
 LOST_END = "lost_end"
 NOT_INDEXED = "keys_not_indexed"
 DELETED_TOPIC = "deleted_topic"
+PROMOTION = "promotion"
+TAKEN_BACK_UNITS = "units_of_taken_back_messages"
+TAKEN_BACK_ENTRIES = "entries_of_taken_back_messages"
+NOT_INDEXED_HERE = "keys_not_indexed_on_this_replica"
 
 _GAPS = frozenset({GAP, CUT_SEGMENT, LOST_START, LOST_END})
+_LEGAL = frozenset({DELETED_TOPIC, PROMOTION, TAKEN_BACK_UNITS, TAKEN_BACK_ENTRIES, NOT_INDEXED_HERE})
 
 
 class Finding(NamedTuple):
@@ -41,7 +46,7 @@ class Finding(NamedTuple):
     @property
     def severity(self) -> Severity:
         """How serious it is by itself; a consequence is as serious as its cause."""
-        if self.kind == DELETED_TOPIC:
+        if self.kind in _LEGAL:
             return Severity.HEALTHY
         cause = self.follows.partition(" ")[0] or (self.kind if self.part == LOG else "")
         if cause:

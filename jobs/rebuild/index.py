@@ -26,6 +26,7 @@ from jobs.storage import storage_of
 from jobs.storage.locations import join, normalise
 from jobs.storage.scratch import PREFIX, Scratch, scratch_beside
 from jobs.store.beside_broker import check_room
+from jobs.store.epochs import takeovers
 from jobs.store.ranges import plan_ranges
 from jobs.store.request import StoreRequest
 from jobs.store.retention import ListedLog
@@ -291,8 +292,14 @@ def _left_out(plan: _Plan, store: Store) -> Iterator[str]:
             keys = sum(skip.keys for skip in survivor.skips)
             yield f"{keys} keys inside {explained.real.name}: only a full rebuild brings them back"
     ahead = [explained.real.name for explained in plan.explained if explained.survivor and explained.survivor.tail]
-    if ahead and is_closed(store):
+    if ahead and is_closed(store) and not _was_cut_back(plan.row, store):
         yield f"keys of messages after the log's end, which it has lost: {', '.join(ahead)} have entries of them"
+
+
+def _was_cut_back(row: KeyRow, store: Store) -> bool:
+    """Return whether a promotion cut the log where it ends: what index files have besides was taken back."""
+    last = max((part.last_record for part in row.stretches if part.last_record is not None), default=-1)
+    return any(takeover > last for takeover in takeovers(store))
 
 
 def _same_in_store(built: BuiltFile, files: Sequence[RealFile], store: Store) -> RealFile | bool:

@@ -17,6 +17,7 @@ from jobs.products.queues.join import Joined, join
 from jobs.products.queues.settings import QueueSettings
 from jobs.products.queues.topics import topic_table
 from jobs.rebuild.queues import EXTENSION, BuiltFile, BuiltQueue
+from jobs.store.epochs import promotion_of
 from jobs.store.store import Store, StoredFile
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.build import UNITS
@@ -60,7 +61,7 @@ def select_lost(
     wrong = _wrong_files(joined, settings)
     topics = topic_table(store)
     real = {path_in_output(file.about.path): file for file in store.queue_files}
-    selected = LostQueues(has_lost_end=any(_leads_beyond(difference, joined) for difference in joined.differences))
+    selected = LostQueues(has_lost_end=_has_lost_end(store, joined))
     for queue in built:
         if topics.is_deleted(queue.name.topic):
             _delete(out, queue.files)
@@ -99,6 +100,13 @@ def _wrong_files(joined: Joined, settings: QueueSettings) -> set[str]:
         first, last = (at * unit // size for at in (difference.position, difference.position + difference.times - 1))
         found |= {f"{path_in_output(name.path)}/{name_of_offset(n * size)}" for n in range(first, last + 1)}
     return found
+
+
+def _has_lost_end(store: Store, joined: Joined) -> bool:
+    """Return whether last units lead to records that the log has lost, and that no promotion took back."""
+    offsets = [difference.log_offset for difference in joined.differences if _leads_beyond(difference, joined)]
+    promotion = promotion_of(store, joined.log_end) if offsets else None
+    return any(promotion is None or not promotion.explains(offset) for offset in offsets)
 
 
 def _leads_beyond(difference: Difference, joined: Joined) -> bool:

@@ -147,7 +147,8 @@ class LocalStorage(Storage):
         """
         root = local_path(location)
         if not os.path.isdir(root):  # noqa: PTH112 - one call on a hot path
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), root)
+            os.stat(root)  # noqa: PTH116 - says why: it is not there, or a directory above it may not be entered
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), root)
         found: list[FileInfo] = []
         seen: set[tuple[int, int]] = set()
         pending = [""]

@@ -9,9 +9,11 @@ there leads to is part of the log.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from jobs.store.record_places import record_places
 from jobs.store.store import Segment, Store, StoredFile
+from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.segment import SegmentBytes
 from rmq_formats.epochs import EPOCH_FILE, Epoch, decode_epochs
 from rmq_formats.errors import FormatError
@@ -26,6 +28,16 @@ def read_epochs(store: Store, read: Callable[[StoredFile], bytes]) -> tuple[Epoc
             with suppress(FormatError):
                 return decode_epochs(read(file))
     return ()
+
+
+def takeovers(store: Store) -> tuple[int, ...]:
+    """Return where each epoch but the first begins: there a replica that returned has cut its log."""
+
+    def read(file: StoredFile) -> bytes:
+        with store.open(file) as reader:
+            return bytes(reader.read(0, file.size))
+
+    return tuple(epoch.start_offset for epoch in read_epochs(store, read)[1:])
 
 
 class Leftovers:
@@ -51,3 +63,44 @@ class Leftovers:
             places = record_places(self._segment_bytes(segment), start - segment.base_offset)
             self._chains[start] = frozenset(begin for begin, _ in places)
         return physical_offset not in self._chains[start]
+
+
+class Promotion(NamedTuple):
+    """Where the new master's epoch begins, where the log ends since, and which old records lie after that."""
+
+    start: int
+    log_end: int
+    left_over: frozenset[int] = frozenset()  # where they begin
+    left_end: int = 0  # where the last of them ends
+    segment_end: int = 0
+
+    def explains(self, offset: int | None) -> bool:
+        """Return whether a record at *offset* was taken back: it is left over, or in a segment that was deleted."""
+        if offset is None or not self.left_over:
+            return False
+        return offset in self.left_over or offset >= self.segment_end
+
+
+def promotion_of(store: Store, log_end: int) -> Promotion | None:
+    """Return the last promotion that the log has gone through; None outside of controller mode, or without one."""
+    starts = [start for start in takeovers(store) if store.start_offset <= start <= log_end]
+    if not starts:
+        return None
+    promotion = Promotion(max(starts), log_end)
+    segment = next((one for one in store.segments if 0 <= log_end - one.base_offset < one.readable), None)
+    return promotion if segment is None else _with_left_over(promotion, segment, store)
+
+
+def _with_left_over(promotion: Promotion, segment: Segment, store: Store) -> Promotion:
+    with store.open(segment) as reader:
+        framing = framing_of(reader.read, segment.readable, segment.base_offset)
+        log = SegmentBytes(reader.read, segment.readable, segment.base_offset, framing)
+        first = log.find_record(promotion.log_end - segment.base_offset, None)
+        if first is None:
+            return promotion
+        places = list(record_places(log, first))
+    return promotion._replace(
+        left_over=frozenset(start for start, _ in places),
+        left_end=max((end for _, end in places), default=promotion.log_end),
+        segment_end=segment.base_offset + segment.size,
+    )

@@ -104,6 +104,7 @@ def _text(result: Result) -> str:
         "  {name} {kind} {keys} keys, {is_}proven: {proof}".format(is_="" if file["proven"] else "not ", **file)
         for file in result.files
     ]
+    lines += [f"  REPLACED: {name} of the store" for name in result.replaced]
     lines += [f"  GAP {start} to {end}: no file holds this part of the log" for start, end in result.gaps]
     lines += [f"  LEFT OUT {text}" for text in result.left_out]
     if result.damaged_bytes:

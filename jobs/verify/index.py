@@ -10,8 +10,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from jobs.lake.findings import INDEX, NOT_INDEXED, Finding
+from jobs.lake.findings import INDEX, NOT_INDEXED, NOT_INDEXED_HERE, TAKEN_BACK_ENTRIES, Finding
 from jobs.products.index.explanation import Explained, Explanation, Verdict, explain
+from jobs.products.index.key_row import Key
 from jobs.products.index.settings import Settings, Wanted, settle
 from jobs.products.index.survivors import real_files
 from jobs.products.queues.settings import is_closed
@@ -64,20 +65,23 @@ def verify_index(
     settings = settle(store, files, wanted)
     with scratch_for(scratch_location, workers.options) as scratch:
         explanation = _explain(workers, store, settings, range_size, scratch)
+        behind = list(_behind(explanation, store))
         findings = [
             *(_finding(explained) for explained in explanation.files if _is_finding(explained)),
             *_of_lost_messages(explanation, is_closed=is_closed(store)),
             *_skips(explanation),
             *_gaps(explanation),
-            *_behind(explanation, store),
+            *behind,
             *_checkpoint_findings(explanation, store),
         ]
         notes += _notes(explanation, settings)
         row = explanation.row
+        is_left_out = any(finding.kind == NOT_INDEXED_HERE for finding in behind)
         verdicts = Counter(explained.verdict.name.lower() for explained in explanation.files)
         numbers = {
             "files": len(explanation.files), **dict(sorted(verdicts.items())),
-            "keys": len(row), "messages": row.records, "behind": explanation.behind, "damaged_bytes": row.damage,
+            "keys": len(row), "messages": row.records, "behind": 0 if is_left_out else explanation.behind,
+            "damaged_bytes": row.damage,
         }  # fmt: skip
     return PartReport(findings, numbers, notes)
 
@@ -136,7 +140,14 @@ def _of_lost_messages(explanation: Explanation, *, is_closed: bool) -> Iterator[
             continue
         header = explained.real.header
         file = f"index/{explained.real.name}"
-        if survivor.lost:
+        if explained.verdict is Verdict.TAKEN_BACK:
+            found = f"{survivor.lost} of messages that a promotion took back"
+            cause = "index files are never cut back; lookups skip these entries, all others are right"
+            yield Finding(
+                INDEX, TAKEN_BACK_ENTRIES, file, None, "entries", found, found, cause, survivor.lost,
+                explanation.row.taken_back[0][0],
+            )  # fmt: skip
+        elif survivor.lost:
             offset = next(
                 max(start, header.begin_physical_offset)
                 for start, end in explanation.row.lost
@@ -163,6 +174,9 @@ def _skips(explanation: Explanation) -> Iterator[Finding]:
         for skip in survivor.skips:
             first, *_ = explanation.row.keys(skip.start, skip.start + 1)
             last, *_ = explanation.row.keys(skip.start + skip.keys - 1, skip.start + skip.keys)
+            if explanation.row.is_taken_back(first.physical_offset, last.physical_offset):
+                yield _not_indexed_here(f"index/{explained.real.name}", skip.keys, first, last)
+                continue
             yield Finding(
                 INDEX, NOT_INDEXED, f"index/{explained.real.name}", explanation.geometry.entry_position(skip.entry),
                 f"entry {skip.entry}",
@@ -173,8 +187,23 @@ def _skips(explanation: Explanation) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def _not_indexed_here(file: str, keys: int, first: Key, last: Key) -> Finding:
+    """Return what it means that keys of a new master have no entries on a replica that a promotion cut back."""
+    found = f"{keys} keys of messages at offsets {first.physical_offset} to {last.physical_offset}"
+    cause = (
+        "on this replica the index was ahead of the new master's records; its key queries do not find these messages, "
+        "the other replicas' do; rebuild-index makes them"
+    )
+    return Finding(INDEX, NOT_INDEXED_HERE, file, None, "entries", found, found, cause, keys, first.physical_offset)
+
+
 def _gaps(explanation: Explanation) -> Iterator[Finding]:
-    for name, keys in explanation.gaps:
+    for name, keys, start in explanation.gaps:
+        first, *_ = explanation.row.keys(start, start + 1)
+        last, *_ = explanation.row.keys(start + keys - 1, start + keys)
+        if explanation.row.is_taken_back(first.physical_offset, last.physical_offset):
+            yield _not_indexed_here(f"index/{name}", keys, first, last)
+            continue
         yield Finding(
             INDEX, MISSING_FILES, f"index/{name}", None, "before this file", f"no entries for {keys} keys", "",
             "index files were deleted or lost, or a restart did not index these messages again", keys,
@@ -189,6 +218,9 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
     total = len(explanation.row)
     first, *_ = explanation.row.keys(total - behind, total - behind + 1)
     last, *_ = explanation.row.keys(total - 1, total)
+    if explanation.row.is_taken_back(first.physical_offset, last.physical_offset):
+        yield _not_indexed_here(f"index/{explanation.files[-1].real.name}", behind, first, last)
+        return
     crashed = any(file.about.kind is FileKind.ABORT for file in store.other_files)
     running = broker_process(store.root) is not None
     if (crashed or running) and last.store_timestamp - first.store_timestamp < STALE_MS:
@@ -249,7 +281,7 @@ def _checkpoint(store: Store) -> Checkpoint | None:
 
 def _notes(explanation: Explanation, settings: Settings) -> Iterator[str]:
     for explained in explanation.files:
-        is_finding = explained.verdict in {Verdict.SKIPPED, Verdict.LOST_IN_LOG}
+        is_finding = explained.verdict in {Verdict.SKIPPED, Verdict.LOST_IN_LOG, Verdict.TAKEN_BACK}
         if explained.verdict.is_explained and explained.detail and not is_finding:
             yield f"index/{explained.real.name}: {explained.verdict}: {explained.detail}"
     yield f"index files of {settings.geometry.value} ({settings.geometry.origin}: {settings.geometry.reason})"

@@ -16,6 +16,7 @@ from jobs.lake.findings import INDEX, LOG, QUEUES, Finding
 from jobs.products.index.settings import Wanted
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.beside_broker import check_room
+from jobs.store.epochs import promotion_of
 from jobs.store.known import UndecidedError
 from jobs.store.release import given_rules
 from jobs.store.request import StoreRequest
@@ -25,6 +26,7 @@ from jobs.store.workers import Workers
 from jobs.verify.findings import Group, PartReport, grouped
 from jobs.verify.index import verify_index
 from jobs.verify.log import LogWatch, LostRanges, log_findings
+from jobs.verify.promotion import set_apart
 from jobs.verify.queues import QueueFindings, compare_queues
 
 _SHARE_OF_LOG = 0.25  # of the log's size, what packed keys take at most where keys are usual
@@ -91,7 +93,12 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     index = begun_again(store, partial(_index, request, workers))
     known_ahead = [finding.log_offset for finding in index.findings if finding.kind == "ahead_of_log"]
     ahead = max([offset for offset in (*known_ahead, read.queues.ahead) if offset is not None], default=None)
+    promotion = promotion_of(read.store, read.queues.log_end)
+    if promotion is not None and promotion.explains(ahead):
+        ahead = None
     log = log_findings(read.store, read.checks, read.queues.log_end, ahead)
+    if promotion is not None:
+        set_apart(promotion, log.report, [read.queues.report, index], read.store)
     parts = {LOG: log.report, QUEUES: read.queues.report, INDEX: index}
     for part in (read.queues.report, index):
         part.findings = [_attributed(finding, log.lost) for finding in part.findings]

@@ -317,7 +317,7 @@ def said(verb: str, healthy: Path, fault: Fault, folder: Path) -> Cell:
     store = Path(shutil.copytree(healthy, work / "store"))
     fault.plant(store)
     try:
-        with _without_rights(work, denied="denied" in fault.name):
+        with without_rights(work, denied="denied" in fault.name):
             return VERBS[verb](store, fault)
     except PermissionError:
         return Cell(ExitCode.FAILED)
@@ -330,7 +330,7 @@ def said(verb: str, healthy: Path, fault: Fault, folder: Path) -> Cell:
 
 
 @contextmanager
-def _without_rights(work: Path, *, denied: bool) -> Iterator[None]:
+def without_rights(work: Path, *, denied: bool) -> Iterator[None]:
     """Be a user to whom rights of files mean something: root reads everything."""
     if not denied or os.geteuid() != 0:
         yield

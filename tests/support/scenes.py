@@ -1,5 +1,6 @@
 """What the documentation shows, as scenes: the commands of a page or a section, on a store that fits what it tells."""
 
+import os
 import re
 import shlex
 import shutil
@@ -74,6 +75,11 @@ def segment_lost(store: Path) -> None:
     sorted((store / "commitlog").iterdir())[1].unlink()
 
 
+def queue_file_cut(store: Path) -> None:
+    """Cut a queue file short: a broker refuses to load it."""
+    os.truncate(min((store / "consumequeue" / "T1" / "0").iterdir()), 90)
+
+
 # What has happened to the store that a section is about.
 STORES: dict[tuple[str, str], Callable[[Path], None]] = {
     ("docs/runbook.md", "Key queries find nothing, or less than they should"): index_lost,
@@ -81,6 +87,7 @@ STORES: dict[tuple[str, str], Callable[[Path], None]] = {
     ("docs/runbook.md", "Queues are lost, or consumers see nothing"): queue_lost,
     ("docs/runbook.md", "A segment is lost or cut short"): segment_lost,
     ("docs/runbook.md", "The disk is damaged"): damaged,
+    ("docs/runbook.md", "The broker does not start"): queue_file_cut,
 }
 
 

@@ -6,16 +6,17 @@ that way demands, and equality is the proof. Only what has no name is a contradi
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
 from functools import partial
 
 from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, compare_file
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.same_name import is_overwritten
-from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, refusal
+from jobs.products.index.survivors import Placing, Relation, Survivor, asked_offsets, refusal, taken_back
 from jobs.storage.model import is_there
 from jobs.storage.scratch import Scratch
+from jobs.store.epochs import takeovers
 from jobs.store.retention import ListedLog
 from jobs.store.store import Store
 from jobs.store.workers import Workers
@@ -38,6 +39,7 @@ class Verdict(StrEnum):
     GROWING = "written to while it was read"
     SKIPPED = "keys left out"
     LOST_IN_LOG = "messages that the log has lost"
+    TAKEN_BACK = "messages that a promotion took back"
     OVERWRITTEN = "two rolls in one millisecond: one file over another"
     OTHER_RULE = "other release's rule"
     TRUNCATED = "truncated"
@@ -69,6 +71,7 @@ _EXPLAINED = frozenset(
         Verdict.GROWING,
         Verdict.SKIPPED,
         Verdict.LOST_IN_LOG,
+        Verdict.TAKEN_BACK,
         Verdict.OVERWRITTEN,
     }
 )
@@ -96,7 +99,7 @@ class Explanation:
     files: tuple[Explained, ...]
     geometry: Geometry
     rules: Rules
-    gaps: tuple[tuple[str, int], ...] = field(default=())  # before which file, how many keys of the log
+    gaps: tuple[tuple[str, int, int], ...] = field(default=())  # before which file, how many keys of the log, from
 
     @property
     def behind(self) -> int:
@@ -121,6 +124,7 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     # Retention deletes index files after the segments that they lead to.
     files = [file for file in files if is_there(store.storage.open, file.location)]
     sane = [file for file in files if refused[file.name] is None]
+    row = replace(row, taken_back=taken_back(sane, takeovers(store), row, geometry, store))
     survivors = Placing(row, geometry, store).place_all(sane)
     recipes = [recipe_of(survivor, row, geometry, rules, store) for survivor in survivors]
     compared = workers.map(recipes, compare_file)
@@ -151,8 +155,12 @@ def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules,
     )
 
 
-def _gaps(files: Sequence[Explained]) -> Iterator[tuple[str, int]]:
-    """Yield (file, keys) for keys that are before a file and in none; beside a damaged file nobody can tell."""
+def _gaps(files: Sequence[Explained]) -> Iterator[tuple[str, int, int]]:
+    """
+    Yield (file, keys, the first one's number) for keys that are before a file and in none.
+
+    Beside a damaged file nobody can say.
+    """
     end = 0
     known = True
     for explained in files:
@@ -161,7 +169,7 @@ def _gaps(files: Sequence[Explained]) -> Iterator[tuple[str, int]]:
             known = False
             continue
         if survivor.start > end and known:
-            yield explained.real.name, survivor.start - end
+            yield explained.real.name, survivor.start - end, end
         end, known = max(survivor.end, 0), True
 
 
@@ -183,7 +191,7 @@ def _judge(  # noqa: PLR0913 - a file, and what it is compared with
     store: Store,
 ) -> Explained:
     if compared.is_equal:
-        return Explained(survivor.real, *_how_equal(survivor, compared))
+        return Explained(survivor.real, *_how_equal(survivor, compared, row))
     if compared.is_changing and not compared.counts[Part.ENTRY]:
         detail = f"its first {survivor.real.header.entry_count} entries are equal"
         return Explained(survivor.real, Verdict.GROWING, survivor, compared, detail)
@@ -206,8 +214,11 @@ def _other_slots(real: RealFile, geometry: Geometry, store: Store) -> int | None
 
 
 def _how_equal(  # noqa: PLR0911 - one a verdict
-    survivor: Survivor, compared: Compared
+    survivor: Survivor, compared: Compared, row: KeyRow
 ) -> tuple[Verdict, Survivor, Compared, str]:
+    if survivor.lost and _is_taken_back(survivor, row):
+        detail = f"{survivor.lost} entries are of messages that a promotion took back; the others are equal"
+        return Verdict.TAKEN_BACK, survivor, compared, detail
     if survivor.skips:
         keys = sum(skip.keys for skip in survivor.skips)
         numbers = ", ".join(str(skip.entry) for skip in survivor.skips)
@@ -226,6 +237,16 @@ def _how_equal(  # noqa: PLR0911 - one a verdict
         offset = survivor.real.header.begin_physical_offset
         return Verdict.RESTARTED, survivor, compared, f"continued from offset {offset}, that message included"
     return Verdict.EQUAL, survivor, compared, ""
+
+
+def _is_taken_back(survivor: Survivor, row: KeyRow) -> bool:
+    """Return whether a promotion explains every message of the file that the log does not have."""
+    header = survivor.real.header
+    return all(
+        row.is_taken_back(start, end - 1)
+        for start, end in row.lost
+        if end > header.begin_physical_offset and start <= header.end_physical_offset
+    )
 
 
 def _how_different(survivor: Survivor, compared: Compared) -> tuple[Verdict, str]:  # noqa: PLR0911 - one a verdict

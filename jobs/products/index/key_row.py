@@ -158,6 +158,7 @@ class KeyRow:
     stretches: tuple[RangeKeys, ...]
     start_offset: int  # of the log
     gaps: tuple[tuple[int, int], ...] = ()  # offsets that no file of the log holds
+    taken_back: tuple[tuple[int, int], ...] = ()  # of messages that a promotion took back and index files still name
     _ends: tuple[int, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -180,8 +181,13 @@ class KeyRow:
 
     @cached_property
     def lost(self) -> list[tuple[int, int]]:
-        """From and to of what the log has lost, ascending: its gaps, and its bytes that are no record."""
-        return _merged([*self.gaps, *(range_ for stretch in self.stretches for range_ in stretch.damaged)])
+        """From and to of what the log has lost, ascending: gaps, bytes that are no record, and what was taken back."""
+        damaged = (range_ for stretch in self.stretches for range_ in stretch.damaged)
+        return _merged([*self.gaps, *self.taken_back, *damaged])
+
+    def is_taken_back(self, first: int, last: int) -> bool:
+        """Return whether a promotion took back what once was at the offsets from *first* to *last*."""
+        return any(start <= first and last < end for start, end in self.taken_back)
 
     @property
     def ends_without_keys(self) -> bool:

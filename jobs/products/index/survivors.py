@@ -6,7 +6,7 @@ for where an undisturbed broker would have continued, then at every key of that 
 happened between two files.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from itertools import takewhile
@@ -23,6 +23,7 @@ from rmq_formats.indexfile.lookup import IndexReader
 COMPARED = 64  # entries that are compared to find a file's place
 COMPARED_AGAIN = 8  # entries that are compared to find where a file goes on after a restart
 MOST_SEAMS = 64
+_KEYS_OF_A_MESSAGE = 4096  # that are looked at
 
 
 @unique
@@ -158,6 +159,58 @@ def refusal(real: RealFile, geometry: Geometry) -> str | None:
 def asked_offsets(files: Sequence[RealFile]) -> list[int]:
     """Return the messages whose places in the row must be known to place *files*."""
     return sorted({o for file in files for o in (file.header.begin_physical_offset, file.header.end_physical_offset)})
+
+
+def taken_back(
+    files: Sequence[RealFile], takeovers: Iterable[int], row: KeyRow, geometry: Geometry, store: Store
+) -> tuple[tuple[int, int], ...]:
+    """
+    Return from and to of messages that index files name and a promotion took back; *takeovers* are where epochs begin.
+
+    A replica that returns cuts its log where the new master begins, but never its index files: they keep entries of
+    what was cut off, and lack messages of the new master that have offsets before the last of those.
+    """
+    found = []
+    for takeover in takeovers:
+        start = max(takeover, row.start_offset)
+        if any(stretch.last_record is not None and stretch.last_record >= start for stretch in row.stretches):
+            odd = _entries_without_key(files, start, row, geometry, store)
+            if odd:
+                found.append((odd[0], odd[-1] + 1))
+    return tuple(found)
+
+
+def _entries_without_key(
+    files: Sequence[RealFile], start: int, row: KeyRow, geometry: Geometry, store: Store
+) -> list[int]:
+    """Return the messages of entries from *start* on that are no keys of the log, up to the first that is one."""
+    odd: list[int] = []
+    for real in files:
+        if real.header.end_physical_offset < start:
+            continue
+        with store.open(real) as file:
+            reader = IndexReader(file.read, geometry, real.location)
+            count = real.header.entry_count
+            for number in range(_first_at_or_after(reader, count, start) + 1, count + 1):
+                entry = reader.entry(number)
+                if any(first <= entry.physical_offset < end for first, end in row.lost):
+                    continue
+                if _is_key(entry, row, real.header.begin_timestamp if number > 1 else None):
+                    return odd
+                odd.append(entry.physical_offset)
+    return odd
+
+
+def _is_key(entry: IndexEntry, row: KeyRow, begin: int | None) -> bool:
+    """Return whether the log has the key of an entry; a message that was sent again has other seconds since *begin*."""
+    first = row.find(entry.physical_offset)
+    return any(
+        key.key_hash == entry.key_hash
+        and (begin is None or abs(time_diff_s(begin, key.store_timestamp) - entry.time_diff_s) <= 1)
+        for key in takewhile(
+            lambda key: key.physical_offset == entry.physical_offset, row.keys(first, first + _KEYS_OF_A_MESSAGE)
+        )
+    )
 
 
 class _Lost(NamedTuple):

@@ -16,6 +16,7 @@ from jobs.store.known import UndecidedError
 from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from jobs.verify.text import verdict_lines
+from rmq_formats.indexfile.layout import Geometry
 from tests.support.commands import overwrite
 from tests.support.stores import records_of, segments_of
 
@@ -246,3 +247,60 @@ def test_a_checkpoint_that_is_cut_short_is_named(store: Path) -> None:
     (finding,) = verified(store).findings
 
     assert (finding.kind, finding.file, finding.found) == ("checkpoint_cut_short", "checkpoint", "10")
+
+
+def failover(situation: Golden, replica: str, tmp_path: Path) -> Path:
+    """Copy one of the stores of two replicas, of which the second took over at offset 20,340."""
+    return Path(shutil.copytree(situation("b551-controller-failover") / replica, tmp_path / replica))
+
+
+def test_a_master_that_returned_after_a_failover_is_no_contradiction(situation: Golden, tmp_path: Path) -> None:
+    """It was `lost_end` and an index file that nothing explained: a broker leaves a returned master like this."""
+    verdict = verified(failover(situation, "store", tmp_path))
+    facts = [fact for part in verdict.parts.values() for fact in part.facts]
+
+    assert verdict.severity is Severity.HEALTHY
+    assert [(fact.kind, fact.times) for fact in facts] == [
+        ("promotion", 1),
+        ("units_of_taken_back_messages", 2),
+        ("entries_of_taken_back_messages", 55),
+        ("keys_not_indexed_on_this_replica", 29),
+    ]
+    assert (facts[0].log_offset, facts[0].expected) == (
+        20340,
+        "the log ends at 23251, 2,114 bytes after that are left over",
+    )
+    assert "WHAT TO DO" not in text_of(verdict)
+
+
+@pytest.mark.parametrize("replica", ["old-master-killed", "new-master-elected", "new-master-end"])
+def test_the_other_replicas_of_a_failover_have_nothing_to_take_back(
+    situation: Golden, tmp_path: Path, replica: str
+) -> None:
+    """They were never cut back."""
+    verdict = verified(failover(situation, replica, tmp_path))
+
+    assert verdict.severity is Severity.HEALTHY
+    assert [fact for part in verdict.parts.values() for fact in part.facts] == []
+
+
+@pytest.mark.parametrize(("replica", "entry"), [("store", 3), ("new-master-end", 2)])
+def test_a_failover_explains_no_damaged_index_entry(
+    situation: Golden, tmp_path: Path, replica: str, entry: int
+) -> None:
+    """Neither before the new master's epoch in the old one's file, nor a first one in the new one's own."""
+    store = failover(situation, replica, tmp_path)
+    index_file = sorted((store / "index").iterdir())[4]
+    overwrite(index_file, Geometry(100, 60).entry_position(entry) + 3, b"\x55")
+
+    assert verified(store).exit_code is ExitCode.MISMATCH
+
+
+def test_a_returned_master_that_lost_its_end_is_said_to_have_lost_it(situation: Golden, tmp_path: Path) -> None:
+    """Old records after the end are the proof of a promotion; where they are zeros the log was damaged."""
+    store = failover(situation, "store", tmp_path)
+    overwrite(segments(store)[0], 22807, bytes(32768 - 22807))
+    verdict = verified(store)
+
+    assert verdict.groups[0].cause.kind == "lost_end"
+    assert verdict.exit_code is ExitCode.DAMAGE

@@ -1,0 +1,142 @@
+"""The runbook's decision tree: on each row's store one sees what the row says, and its section leads out."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.store.workers import OneByOne
+from tests.documentation import ROOT, commands
+from tests.golden import unpack
+from tests.support.commands import Run, copy_of, overwrite, runner
+from tests.support.faults import without_rights
+from tests.support.scenes import damaged, index_lost, queue_file_cut, queue_lost, segment_lost
+
+RUNBOOK = ROOT / "docs" / "runbook.md"
+_ROW = re.compile(r"^\| (\d+) \| (.+?) \| (.+) \|$", re.MULTILINE)
+_LINK = re.compile(r"\[([^\]]+)\]\(#([\w-]+)\)")
+
+
+class Row(NamedTuple):
+    """One row of the tree: what happened, what one runs and sees, and whether the store can be made healthy again."""
+
+    happened: Callable[[Path], None]
+    verb: str
+    code: ExitCode
+    sees: str  # a pattern
+    leads_to: ExitCode = ExitCode.CLEAN  # of `verify`, once the section's commands have been run
+
+
+def nothing(_store: Path) -> None:
+    """Leave a store as it is."""
+
+
+def denied(store: Path) -> None:
+    """Take the rights of a segment away."""
+    (store / "commitlog" / f"{0:020d}").chmod(0)
+
+
+def dispatcher_behind(store: Path) -> None:
+    """Make it look as if a broker was killed before it had dispatched its newest messages."""
+    (store / "abort").write_text("")
+    newest = max((store / "consumequeue" / "T1" / "0").iterdir())
+    overwrite(newest, 0, bytes(newest.stat().st_size))
+
+
+PATHS = {
+    1: Row(denied, "inspect", ExitCode.FAILED, r"not accessible|Permission denied"),
+    2: Row(segment_lost, "inspect", ExitCode.DAMAGE, r"gap.*\n(.*\n)*.*no segment \d{20}", ExitCode.DAMAGE),
+    3: Row(damaged, "inspect --deep", ExitCode.DAMAGE, r"body has another CRC", ExitCode.DAMAGE),
+    4: Row(queue_file_cut, "inspect", ExitCode.DAMAGE, r"DAMAGED? .*consumequeue/T1/0/0{20}: cut short"),
+    5: Row(queue_lost, "verify", ExitCode.MISMATCH, r"missing_queue: consumequeue/T1/0"),
+    6: Row(index_lost, "inspect", ExitCode.DAMAGE, r"GAP .*index/"),
+    7: Row(index_lost, "verify", ExitCode.MISMATCH, r"missing_index_entries: index/"),
+    9: Row(nothing, "inspect", ExitCode.CLEAN, r"not verified"),
+}
+REPAIRS = {  # of a section: the commands that it tells to run in the end
+    4: ["rebuild-consumequeue STORE --out OUT --lost-only --install"],
+    5: ["rebuild-consumequeue STORE --out OUT --lost-only --install"],
+    6: ["rebuild-index STORE --out OUT --lost-only --install"],
+    7: ["rebuild-index STORE --out OUT --lost-only --install"],
+}
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run verbs without Spark."""
+    monkeypatch.setattr("jobs.launch.session.spark_session", lambda *_, **__: None)
+    monkeypatch.setattr("jobs.launch.session.hadoop_options", lambda *_: {})
+    monkeypatch.setattr("jobs.store.workers.SparkWorkers", lambda _: OneByOne())
+    return runner(capfd)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Copy the store that the documentation's commands run on, too."""
+    (tmp_path / "golden").mkdir()
+    return Path(copy_of(unpack("b551-base", tmp_path / "golden"), tmp_path).rename(tmp_path / "STORE"))
+
+
+def rows() -> dict[int, tuple[str, str]]:
+    """Return the rows of the tree: what one sees, and where to go."""
+    return {int(number): (sees, leads) for number, sees, leads in _ROW.findall(RUNBOOK.read_text())}
+
+
+def test_every_row_of_the_tree_is_a_test() -> None:
+    """Row 8 has tests of its own: `behind`, deleted topics and promotions, in tests/jobs/verify."""
+    assert set(rows()) == {*PATHS, 8}
+
+
+def test_every_row_leads_to_a_section_that_is_there() -> None:
+    """A link's name is the heading; each section with commands is led to."""
+    sections = {shown.section for shown in commands(RUNBOOK)}
+    led_to = [link for _, leads in rows().values() for link in _LINK.findall(leads)]
+
+    headings = re.findall(r"^## (.+)$", RUNBOOK.read_text(), re.MULTILINE)
+    assert {anchor for _, anchor in led_to} <= {
+        re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings
+    }
+    assert len({anchor for _, anchor in led_to}) == len(sections - {"Runbook"})
+
+
+@pytest.mark.parametrize("number", PATHS)
+def test_one_sees_what_the_row_says_and_is_led_out(number: int, store: Path, tmp_path: Path, run: Run) -> None:
+    """What cannot be made again without a copy is still damage or a gap afterwards, and nothing else."""
+    row = PATHS[number]
+    row.happened(store)
+    with without_rights(tmp_path, denied=row.happened is denied):
+        seen = run(*row.verb.split()[:1], store, *row.verb.split()[1:])
+    assert seen.code is row.code, seen.out + seen.err
+    assert re.search(row.sees, seen.out + seen.err), seen.out + seen.err
+
+    for at, command in enumerate(REPAIRS.get(number, [])):
+        words = [str(store) if word == "STORE" else str(tmp_path / f"{at}") if word == "OUT" else word
+                 for word in command.split()]  # fmt: skip
+        assert run(*words).code in {ExitCode.CLEAN, ExitCode.DAMAGE}
+    if row.happened is denied:
+        (store / "commitlog" / f"{0:020d}").chmod(0o644)
+    verified = run("verify", store)
+    assert verified.code is row.leads_to, verified.out
+
+
+def test_a_segment_that_is_put_back_makes_the_store_healthy_again(store: Path, tmp_path: Path, run: Run) -> None:
+    """What the section about lost segments says to do first."""
+    segment = sorted((store / "commitlog").iterdir())[1]
+    shutil.move(segment, tmp_path / segment.name)
+    assert run("verify", store).code is ExitCode.DAMAGE
+
+    shutil.move(tmp_path / segment.name, segment)
+    assert run("verify", store).code is ExitCode.CLEAN
+
+
+def test_a_key_that_the_index_has_lost_is_found_through_the_log(store: Path, run: Run) -> None:
+    """The answer for a user who asks for a message, before anything is made again."""
+    index_lost(store)
+    found = [run("query", "by-key", "--store", store, "-t", "T1", "-k", "k1", *how) for how in ([], ["--through-log"])]
+
+    assert found[1].code is ExitCode.CLEAN
+    assert found[0].out != found[1].out or found[0].code is ExitCode.CLEAN
