@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from tempfile import TemporaryFile
 from typing import IO, NamedTuple
 
@@ -23,18 +24,16 @@ from numpy.typing import NDArray
 from jobs.lake.lake import Lake
 from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import INDEX_ENTRIES
-from jobs.products.index.file_builder import RealFile, hash_file
-from jobs.products.index.key_row import Kept, KeyRow, LogKeys, RangeKeys, RowPart
+from jobs.products.index.file_builder import IndexRecipe, RealFile, fill, hash_file, write_all
+from jobs.products.index.key_row import Kept, KeyBlock, KeyRow, LogKeys, RangeKeys
 from jobs.products.index.placement import Anchor, Kind, RowShape, plan_all, plan_lost
 from jobs.products.index.survivors import Placing, Relation, Survivor, completed_end, header_before
 from jobs.products.product import Output
-from jobs.storage.model import Storage
 from jobs.store.ranges import Range
 from jobs.store.store import Store
 from rmq_formats.indexfile.build import FileBuilder, RuleTable
 from rmq_formats.indexfile.columns import SCHEMA, STORED_ENTRY, entry_batch
-from rmq_formats.indexfile.layout import ENTRY, Geometry, IndexHeader
-from rmq_formats.layout import Buffer
+from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import Rules
 
 ROWS_A_GROUP = 1 << 18  # of a Parquet file: they are sorted in memory
@@ -58,15 +57,15 @@ class EntryWork:
     """New entries of one index file."""
 
     ordinal: int
-    geometry: Geometry
-    rules: Rules
-    source: LogKeys
-    parts: tuple[RowPart, ...]
-    previous: IndexHeader | None  # of the file before
+    recipe: IndexRecipe
+    ranges: tuple[Range, ...]  # which the recipe's parts name by number
     opened: IndexHeader | None = None  # as the last run left it
     opened_in: tuple[str, ...] = ()  # the files of `index_entries` that hold its entries so far
-    real: RealFile | None = None  # the broker's own file at this place
-    head: int = 0  # its leading entries that are of messages before the log
+
+    @property
+    def entries(self) -> int:
+        """How many entries the file has then."""
+        return self.recipe.entries + (self.opened.entry_count if self.opened else 0)
 
 
 class EntryRows(NamedTuple):
@@ -97,7 +96,7 @@ def plan(
     source = LogKeys(tuple(range_ for range_, _ in counted), opening.rules, opening.from_offset, tuple(kept))
     stretches = tuple(stretch._replace(file=str(number)) for number, (_, stretch) in enumerate(counted))
     row = KeyRow(source, stretches, opening.from_offset)
-    maker = _Maker(opening, row, source)
+    maker = _Maker(opening, row, source, store)
     if opening.files:
         return list(maker.anchored(_anchors(opening, store, row)))
     return list(maker.continued(opened_in))
@@ -122,8 +121,9 @@ def _ends_right(survivor: Survivor, row: KeyRow) -> bool:
 class _Maker:
     """Turns places in the row into work."""
 
-    def __init__(self, opening: Opening, row: KeyRow, source: LogKeys) -> None:
+    def __init__(self, opening: Opening, row: KeyRow, source: LogKeys, store: Store) -> None:
         self._opening = opening
+        self._store = store
         self._row = row
         self._source = source
         self._capacity = opening.geometry.capacity
@@ -161,96 +161,70 @@ class _Maker:
             work = self._work(ordinal, max(start, 0), max(end, 0), previous)
             if survivor:
                 parts = (*survivor.parts(row), *row.parts(survivor.end, end))
-                work = replace(work, parts=parts, real=survivor.real, head=survivor.head)
+                recipe = replace(work.recipe, parts=parts, real=survivor.real, head=survivor.head)
+                work = replace(work, recipe=recipe)
             yield work
 
     def _work(self, ordinal: int, start: int, end: int, previous: IndexHeader | None) -> EntryWork:
-        parts = tuple(self._row.parts(start, end))
-        return EntryWork(ordinal, self._opening.geometry, self._opening.rules, self._source, parts, previous)
+        opening, parts = self._opening, tuple(self._row.parts(start, end))
+        storage = self._store.storage
+        recipe = IndexRecipe(opening.geometry, opening.rules, self._source, parts, previous, storage=storage)
+        return EntryWork(ordinal, recipe, self._source.ranges)
 
 
 def _span(anchor: Anchor) -> tuple[int, int]:
     return anchor.start, anchor.end
 
 
-def write(work: EntryWork, *, output: Output, storage: Storage) -> EntryRows:
-    """Write the new rows of one index file; *storage* is the store's."""
-    return _FileWriter(work, output, storage).run()
+def write(work: EntryWork, *, output: Output) -> EntryRows:
+    """Write the new rows of one index file."""
+    return _FileWriter(work, output).run()
 
 
 class _FileWriter:
-    """Builds one index file and writes its new entries as rows."""
+    """Writes the new entries of one index file as rows, and the whole file too where its hash is wanted."""
 
-    def __init__(self, work: EntryWork, output: Output, storage: Storage) -> None:
+    def __init__(self, work: EntryWork, output: Output) -> None:
         self._work = work
         self._output = output
-        self._storage = storage
-        count = (work.opened.entry_count if work.opened else work.head) + sum(part.keys for part in work.parts)
-        self._builder = FileBuilder(work.geometry, RuleTable.of(work.rules), self._store, work.previous)
         self._pending: list[pa.RecordBatch] = []
         self._files = ExitStack()
-        # Only a full file is hashed, and a full one is too large to be kept in memory for that.
-        self._is_hashed = count >= work.geometry.capacity
-        self._bytes: IO[bytes] | None = None
         self._rows: TableFile | None = None  # the Parquet file that is being written
         self._rows_written = 0  # into it
         self._actions: list[Action] = []
 
     def run(self) -> EntryRows:
-        with TemporaryFile() if self._is_hashed else nullcontext() as self._bytes, self._files:
-            return self._run()
+        # Only a full file is hashed, and a full one is too large to be kept in memory for that.
+        is_hashed = self._work.entries >= self._work.recipe.geometry.capacity
+        with TemporaryFile() if is_hashed else nullcontext() as file, self._files:
+            return self._run(file)
 
-    def _run(self) -> EntryRows:
-        work = self._work
+    def _run(self, file: IO[bytes] | None) -> EntryRows:
+        work, recipe = self._work, self._work.recipe
+        write = partial(write_all, file.fileno()) if file is not None else lambda *_: None
+        builder = FileBuilder(recipe.geometry, RuleTable.of(recipe.rules), write, recipe.previous)
         if work.opened is not None:
             lake, store_id = self._output.lake, self._output.naming.store_id
             so_far = entries_in(lake, work.opened_in, work.ordinal, work.opened.entry_count, store_id)
-            self._builder.adopt(so_far, work.opened)
-        elif work.real is not None and work.head:
-            self._add_history(work.real)
-        short = []
-        for part in work.parts:
-            left = part.keys
-            for keys, places, buffer in work.source.decoded(part):
-                left -= len(keys)
-                times = keys["store_timestamp"].astype(np.int64)
-                first = self._builder.header.index_count
-                packed = keys.copy()
-                self._builder.add(packed)
-                self._add(entry_batch(
-                    work.ordinal, first, work.geometry, packed.view(STORED_ENTRY), times, places, buffer
-                ))  # fmt: skip
-            if left:
-                short.append(work.source.ranges[int(part.file)])
+            builder.adopt(so_far, work.opened)
+        short = fill(builder, recipe, self._note)
         self._flush()
         self._close_rows()
-        header = self._builder.finish()
-        is_complete = header.index_count >= work.geometry.index_num
-        digest = self._digest() if is_complete else None
-        name = work.real.name if work.real else None
-        return EntryRows(work.ordinal, name, header, is_complete, digest, tuple(self._actions), tuple(short))
+        header = builder.finish()
+        is_complete = header.index_count >= recipe.geometry.index_num
+        digest = _digest(file, recipe.geometry.file_size) if is_complete and file is not None else None
+        name = recipe.real.name if recipe.real else None
+        gone = tuple(work.ranges[int(part.file)] for part in short)
+        return EntryRows(work.ordinal, name, header, is_complete, digest, tuple(self._actions), gone)
 
-    def _add_history(self, real: RealFile) -> None:
-        """Take the entries of messages that were deleted from the broker's own file."""
-        with self._storage.open(real.location) as file:
-            data = bytearray(file.read(self._work.geometry.entry_position(1), self._work.head * ENTRY.size))
-        entries = np.frombuffer(data, np.uint8)
-        self._builder.adopt(entries, real.header)
-        self._add(entry_batch(self._work.ordinal, 1, self._work.geometry, entries.view(STORED_ENTRY)))
-
-    def _store(self, position: int, block: Buffer) -> None:
-        """Keep the file's parts for its hash."""
-        if self._bytes is not None:
-            self._bytes.seek(position)
-            self._bytes.write(block)
-
-    def _digest(self) -> str | None:
-        if self._bytes is None:
-            return None
-        self._bytes.truncate(self._work.geometry.file_size)
-        self._bytes.flush()
-        descriptor = self._bytes.fileno()
-        return hash_file(lambda position, length: os.pread(descriptor, length, position))
+    def _note(self, first: int, entries: NDArray[np.void], block: KeyBlock | None) -> None:
+        """Take entries as rows; those of messages that the log does not hold come without their keys."""
+        stored, geometry = entries.view(STORED_ENTRY), self._work.recipe.geometry
+        if block is None:
+            self._add(entry_batch(self._work.ordinal, first, geometry, stored))
+            return
+        times = block.keys["store_timestamp"].astype(np.int64)
+        self._add(entry_batch(self._work.ordinal, first, geometry, stored, times, block.places, block.buffer))
 
     def _add(self, batch: pa.RecordBatch) -> None:
         self._pending.append(batch)
@@ -280,6 +254,12 @@ class _FileWriter:
             action = self._rows.close()
             self._actions += [action] if action else []
             self._rows, self._rows_written = None, 0
+
+
+def _digest(file: IO[bytes], size: int) -> str:
+    descriptor = file.fileno()
+    os.ftruncate(descriptor, size)
+    return hash_file(lambda position, length: os.pread(descriptor, length, position))
 
 
 def entries_in(lake: Lake, names: Sequence[str], ordinal: int, count: int, store_id: str) -> NDArray[np.uint8]:

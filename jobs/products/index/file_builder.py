@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -18,19 +19,22 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import numpy as np
+from numpy.typing import NDArray
 
-from jobs.products.index.key_row import KEYS_AT_ONCE, OWN, KeySource, RowPart, read_keys
+from jobs.products.index.key_row import KEYS_AT_ONCE, OWN, KeyBlock, KeySource, RowPart
 from jobs.storage import AnyStorage, storage_of
 from jobs.storage.local import flush_directory, start_flush
 from jobs.storage.locations import is_local, join, local_path
 from jobs.storage.model import Reader, Storage
-from rmq_formats.indexfile.build import FileBuilder, RuleTable
+from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable
 from rmq_formats.indexfile.compare import Comparison, Difference, Part
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
 from rmq_formats.layout import Buffer
 from rmq_formats.release import Rules
 
 Write = Callable[[int, Buffer], object]
+# The number of the first of some entries, the entries, and the keys that they were, where the log has these.
+Note = Callable[[int, NDArray[np.void], KeyBlock | None], object]
 HASHED_AT_ONCE = 8 << 20
 
 
@@ -67,18 +71,33 @@ class IndexRecipe:
 def make(recipe: IndexRecipe, write: Write) -> IndexHeader:
     """Build the file and hand its blocks to *write*, the header last."""
     builder = FileBuilder(recipe.geometry, RuleTable.of(recipe.rules), write, recipe.previous)
-    _adopt(builder, recipe, 1, recipe.head)
-    for part in recipe.parts:
-        if part.file == OWN:
-            _adopt(builder, recipe, part.first, part.keys)
-            continue
-        for block in read_keys(recipe.source, [part]):
-            builder.add(block)
-    _adopt(builder, recipe, recipe.entries - recipe.tail + 1, recipe.tail)
+    fill(builder, recipe)
     return builder.finish(recipe.empty_index_count)
 
 
-def _adopt(builder: FileBuilder, recipe: IndexRecipe, number: int, count: int) -> None:
+def fill(builder: FileBuilder, recipe: IndexRecipe, note: Note | None = None) -> list[RowPart]:
+    """Put the file's entries into *builder*, and tell *note* of them; return parts that had fewer keys than counted."""
+    short = []
+    _adopt(builder, recipe, 1, recipe.head, note)
+    for part in recipe.parts:
+        if part.file == OWN:
+            _adopt(builder, recipe, part.first, part.keys, note)
+            continue
+        left = part.keys
+        for block in recipe.source.blocks(part, with_texts=note is not None):
+            left -= len(block.keys)
+            entries = block.keys if note is None else block.keys.copy()
+            number = builder.header.index_count
+            builder.add(entries)
+            if note is not None:
+                note(number, entries, block)
+        if left:
+            short.append(part)
+    _adopt(builder, recipe, recipe.entries - recipe.tail + 1, recipe.tail, note)
+    return short
+
+
+def _adopt(builder: FileBuilder, recipe: IndexRecipe, number: int, count: int, note: Note | None) -> None:
     if recipe.real is None or not count:
         return
     with recipe.storage.open(recipe.real.location) as file:
@@ -87,7 +106,11 @@ def _adopt(builder: FileBuilder, recipe: IndexRecipe, number: int, count: int) -
             data = bytearray(some * ENTRY.size)
             found = file.read(recipe.geometry.entry_position(number), len(data))
             data[: len(found)] = found
-            builder.adopt(np.frombuffer(data, np.uint8), recipe.real.header)
+            entries = np.frombuffer(data, np.uint8)
+            first = builder.header.index_count
+            builder.adopt(entries, recipe.real.header)
+            if note is not None:
+                note(first, entries.view(PACKED_KEY), None)
             number, count = number + some, count - some
 
 
@@ -118,7 +141,7 @@ def _build_local(name: str, recipe: IndexRecipe, directory: Path) -> BuiltFile:
     attempt = directory / f".{name}.attempt-{uuid4()}"
     descriptor = os.open(attempt, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
-        header = make(recipe, lambda position, block: _write_all(descriptor, position, block))
+        header = make(recipe, partial(_write_and_flush, descriptor))
         os.ftruncate(descriptor, recipe.geometry.file_size)
         digest = hash_file(lambda position, length: os.pread(descriptor, length, position))
         os.fsync(descriptor)
@@ -154,13 +177,17 @@ def _place(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _write_all(descriptor: int, position: int, block: Buffer) -> None:
+def _write_and_flush(descriptor: int, position: int, block: Buffer) -> None:
+    write_all(descriptor, position, block)
+    start_flush(descriptor, position, memoryview(block).nbytes)
+
+
+def write_all(descriptor: int, position: int, block: Buffer) -> None:
+    """Write a block in full."""
     view = memoryview(block).cast("B")
-    start, size = position, view.nbytes
     while view.nbytes:
         written = os.pwrite(descriptor, view, position)
         view, position = view[written:], position + written
-    start_flush(descriptor, start, size)
 
 
 def hash_file(read: Callable[[int, int], Buffer]) -> str:

@@ -77,11 +77,19 @@ class RowPart(NamedTuple):
     keys: int
 
 
+class KeyBlock(NamedTuple):
+    """Consecutive keys, which may be changed; with their texts, where these are in the buffer they were read into."""
+
+    keys: NDArray[np.void]
+    places: NDArray[np.void] | None = None
+    buffer: NDArray[np.uint8] | None = None
+
+
 class KeySource(Protocol):
     """Where the keys of runs are."""
 
-    def blocks(self, part: RowPart) -> Iterator[NDArray[np.void]]:
-        """Yield the keys of a part, some at a time; what is yielded may be changed."""
+    def blocks(self, part: RowPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
+        """Yield the keys of a part, some at a time; their texts only where the source has them."""
         ...
 
 
@@ -91,23 +99,16 @@ class ScratchKeys:
 
     scratch: Scratch
 
-    def blocks(self, part: RowPart) -> Iterator[NDArray[np.void]]:
-        """Yield the keys of a part of one file."""
+    def blocks(self, part: RowPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
+        """Yield the keys of a part of one file, which has no texts."""
+        del with_texts
         with self.scratch.open(part.file) as file:
             first, left = part.first, part.keys
             while left:
                 count = min(left, KEYS_AT_ONCE)
                 data = bytearray(file.read(first * PACKED_KEY.itemsize, count * PACKED_KEY.itemsize))
-                yield np.frombuffer(data, PACKED_KEY)
+                yield KeyBlock(np.frombuffer(data, PACKED_KEY))
                 first, left = first + count, left - count
-
-
-class Decoded(NamedTuple):
-    """Keys with the places of their texts in the buffer they were read into."""
-
-    keys: NDArray[np.void]
-    places: NDArray[np.void]
-    buffer: NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +120,17 @@ class LogKeys:
     from_offset: int = 0
     kept: tuple[Kept, ...] = ()  # of each range
 
-    def blocks(self, part: RowPart) -> Iterator[NDArray[np.void]]:
-        """Yield the keys of a part of one range."""
-        for decoded in self.decoded(part, with_places=False):
-            yield decoded.keys
-
-    def decoded(self, part: RowPart, *, with_places: bool = True) -> Iterator[Decoded]:
+    def blocks(self, part: RowPart, *, with_texts: bool = False) -> Iterator[KeyBlock]:
         """Decode the range again, as far as the part reaches; a log that has grown since has the same keys before."""
         table = RuleTable.of(self.rules)
         number, end = 0, part.first + part.keys
         for item in self._records(int(part.file)):
-            for block in pack_keys(item, table, self.from_offset, with_places=with_places):
+            for block in pack_keys(item, table, self.from_offset, with_places=with_texts):
                 start, stop = max(part.first - number, 0), min(end - number, len(block.keys))
                 number += len(block.keys)
                 if start < stop:
-                    yield Decoded(block.keys[start:stop], block.places[start:stop], item.buffer)
+                    places = block.places[start:stop] if with_texts else None
+                    yield KeyBlock(block.keys[start:stop], places, item.buffer)
                 if number >= end:
                     return
 
@@ -212,8 +209,8 @@ class KeyRow:
 
     def keys(self, start: int, end: int) -> list[Key]:
         """Return a few keys."""
-        wanted = self.parts(max(start, 0), min(end, len(self)))
-        return [Key(*key) for block in read_keys(self.source, wanted) for key in block.tolist()]
+        parts = self.parts(max(start, 0), min(end, len(self)))
+        return [Key(*key) for part in parts for block in self.source.blocks(part) for key in block.keys.tolist()]
 
     def find(self, physical_offset: int) -> int:
         """Return the number of the first key of a message at *physical_offset* or after it."""
@@ -334,9 +331,3 @@ def _note_places(places: dict[int, KeyPlace], starts: Sequence[int], offsets: ND
     for offset, low, high in zip(starts, first.tolist(), end.tolist(), strict=True):
         if high > low:
             places[offset] = KeyPlace(before + low, high - low)
-
-
-def read_keys(source: KeySource, parts: Sequence[RowPart]) -> Iterator[NDArray[np.void]]:
-    """Yield the keys of *parts* in blocks that may be changed."""
-    for part in parts:
-        yield from source.blocks(part)

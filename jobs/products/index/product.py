@@ -112,9 +112,7 @@ class StartedIndex:
         counted = [(outcome.range, outcome.payload.value) for outcome in outcomes]
         kept = [_rows_of(output, outcome.payload.files) for outcome in outcomes]
         works = plan(self.opening, run.store, counted, partial(_files_with, output.lake, output.naming.store_id), kept)
-        written = run.workers.map(
-            works, partial(write, output=output, storage=run.store.storage), "making index entries"
-        )
+        written = run.workers.map(works, partial(write, output=output), "making index entries")
         finished = Finished(state=self._state(written, to_offset))
         finished.add(INDEX_ENTRIES, *(action for rows in written for action in rows.actions))
         finished.add(INDEX_FILES, self._headers(written))

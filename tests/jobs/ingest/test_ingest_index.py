@@ -173,3 +173,22 @@ def test_a_choice_of_topics_has_no_index(golden: Golden, tmp_path: Path) -> None
     assert summary.index_entries == 0
     assert {"T1"} == {row["topic"] for row in table_of(tmp_path / "lake" / "messages").to_pylist()}
     assert {"T1"} == {row["topic"] for row in table_of(tmp_path / "lake" / "consume_queue").to_pylist()}
+
+
+def test_entries_of_a_message_that_damage_has_taken_come_from_the_broker_s_own_file(
+    golden: Golden, tmp_path: Path
+) -> None:
+    """The log does not give their keys back; what the broker wrote of them is kept, without key and topic."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b551-base"), store)
+    (_, _, _, offset, _, _) = _real_entries(store)[30]
+    segment = max(path for path in segments_of(store) if int(path.name) <= offset)
+    with segment.open("r+b") as file:
+        file.seek(offset - int(segment.name))
+        file.write(b"\xff" * 64)
+    summary = _ingest(store, tmp_path / "lake", "b551-base")
+
+    assert 1 == summary.quarantined
+    assert _real_entries(store) == _entries(tmp_path / "lake")
+    rows = table_of(tmp_path / "lake" / "index_entries").to_pylist()
+    assert {offset} == {row["physical_offset"] for row in rows if row["key"] is None}
