@@ -21,7 +21,7 @@ from jobs.lake.table_file import Action
 from jobs.products.queues.differences import Difference
 from jobs.products.queues.range_matcher import EMPTY, LeftOver, Matcher, Matching, RangeMatches
 from jobs.products.queues.records_at import Resolved, resolve
-from jobs.products.queues.rows import batch_of_rows, batches_of
+from jobs.products.queues.rows import batches_of
 from jobs.products.queues.settings import is_closed
 from jobs.products.queues.unmatched import Bounds, Remainder, Settled, settle, unresolved
 from jobs.store.chain import Outcome, watermark
@@ -245,15 +245,13 @@ def _settle(part: Sequence[Remainder], *, bounds: Bounds, resolved: Resolved, wr
     first = part[0].queue.name
     written = write(f"rest-{crc32(first.path.encode('utf-8', 'surrogatepass')):08x}", _rows(settled))
     for one in settled:
-        one.blocks, one.rows = [], []
+        one.blocks, one.tags = [], []
     return _Part(settled, written)
 
 
 def _rows(settled: Sequence[Settled]) -> Rows:
     for one in settled:
-        yield from batches_of(one.blocks, [])
-        if one.rows:
-            yield batch_of_rows(one.rows)
+        yield from batches_of(one.blocks, one.tags)
 
 
 def _add(joined: Joined, settled: Settled) -> None:

@@ -3,7 +3,7 @@ The units of a range of the log, compared with the queues' files, in the range's
 
 In a healthy queue the unit of a record is where its queue offset says. So the units that a range's records should
 have are read by address, one read a queue, and compared; neither side is sorted or moved. What is elsewhere, or
-does not be at all, is left over and goes to `remaining`.
+missing, is left over and goes to `unmatched`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.products.queues.differences import Difference, DifferenceKind
-from jobs.products.queues.rows import RowBlock, Status
+from jobs.products.queues.rows import RowBlock, Status, expected_rows
 from jobs.products.queues.topics import TopicTable
 from jobs.store.queue_ends import EVERYTHING
 from jobs.store.queue_files import StoredQueue
@@ -105,7 +105,7 @@ class Matcher:
                 matches.last_without[name] = int(units["physical_offset"][-1])
                 if self._matching.with_rows:
                     is_deleted = self._matching.topics.is_deleted(name.topic)
-                    blocks.append(_block(name, units, tags, Status.DELETED if is_deleted else Status.MISSING))
+                    blocks.append(expected_rows(name, units, Status.DELETED if is_deleted else Status.MISSING, tags))
                 continue
             queue = self._matching.queues[number]
             found, differences = match(queue, units) if name.kind is QueueKind.PLAIN else (None, [])
@@ -151,7 +151,7 @@ class Found(NamedTuple):
 
 
 def match(queue: StoredQueue, units: Units) -> tuple[Found | None, list[Difference]]:
-    """Hold the expected *units* of a plain queue against what is at their addresses."""
+    """Compare the expected *units* of a plain queue with what is at their addresses."""
     positions = units["queue_offset"]
     # A damaged queue offset leads anywhere: it must not take those of the whole range along.
     middle, reach = int(np.sort(positions)[units.size // 2]), units.size * _SPREAD + _FREE
@@ -190,23 +190,9 @@ def _blocks(name: QueueName, units: Units, tags: NDArray[np.int32] | None, found
             stored = units[chosen].copy()
             for field_ in ("size", "tags_code"):  # what the unit says: of an extension the address
                 stored[field_] = found.stored[field_][chosen]
-            block = _block(name, stored, tags[chosen] if tags is not None else None, Status.MATCHED)
+            block = expected_rows(name, stored, Status.MATCHED, tags[chosen] if tags is not None else None)
             wrong = tuple(field_ for field_, is_right in (("size", has_size), ("tags_code", has_code)) if not is_right)
             yield block._replace(status=Status.MISMATCHED, mismatch=wrong) if wrong else block
-
-
-def _block(name: QueueName, units: Units, tags: NDArray[np.int32] | None, status: Status) -> RowBlock:
-    return RowBlock(
-        name,
-        units["queue_offset"],
-        units["physical_offset"],
-        units["size"],
-        units["tags_code"],
-        units["batch_count"] if name.kind is QueueKind.BATCH else None,
-        status,
-        units["store_timestamp"],
-        tags,
-    )
 
 
 EMPTY = np.empty(0, PACKED_UNIT)

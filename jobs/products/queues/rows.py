@@ -9,7 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from jobs.lake.tables import CONSUME_QUEUE
-from rmq_formats.consumequeue.unit import QueueName
+from jobs.store.units import Units
+from rmq_formats.consumequeue.unit import QueueKind, QueueName
 
 
 @unique
@@ -44,6 +45,38 @@ class RowBlock(NamedTuple):
     mismatch: tuple[str, ...] = ()
 
 
+def expected_rows(name: QueueName, units: Units, status: Status, tags: NDArray[np.int32] | None = None) -> RowBlock:
+    """Return rows of the units that records should have; *tags* are numbers of texts."""
+    return RowBlock(
+        name,
+        units["queue_offset"],
+        units["physical_offset"],
+        units["size"],
+        units["tags_code"],
+        units["batch_count"] if name.kind is QueueKind.BATCH else None,
+        status,
+        units["store_timestamp"],
+        tags,
+    )
+
+
+def stored_rows(
+    name: QueueName, positions: NDArray[np.int64], units: Units, status: Status, *, is_pre_blank: bool = False
+) -> RowBlock:
+    """Return rows of units as they are stored at *positions*, without what records say of them."""
+    is_batch = name.kind is QueueKind.BATCH
+    return RowBlock(
+        name,
+        units["base_offset"] if is_batch else positions,
+        units["physical_offset"],
+        units["size"],
+        units["tags_code"],
+        units["batch_count"] if is_batch else None,
+        status,
+        is_pre_blank=is_pre_blank,
+    )
+
+
 def batches_of(
     blocks: Sequence[RowBlock], tags: Sequence[str], rows_at_once: int = 1 << 17
 ) -> Iterator[pa.RecordBatch]:
@@ -62,7 +95,7 @@ def batches_of(
 
 def _batch(blocks: Sequence[RowBlock], tags: Sequence[str]) -> pa.RecordBatch:
     counts = [block.queue_offset.size for block in blocks]
-    columns: dict[str, Any] = {
+    columns: dict[str, pa.Array] = {
         "topic": _repeated([block.name.topic for block in blocks], counts, pa.string()),
         "queue_id": pa.array(np.repeat([block.name.queue_id for block in blocks], counts), pa.int32()),
         "is_pre_blank": pa.array(np.repeat([block.is_pre_blank for block in blocks], counts), pa.bool_()),
@@ -104,8 +137,3 @@ def _tags(parts: Sequence[NDArray[np.int32] | None], counts: Sequence[int], tags
     return pa.DictionaryArray.from_arrays(pa.array(numbers, mask=numbers < 0), pa.array(tags, pa.string())).cast(
         pa.string()
     )
-
-
-def batch_of_rows(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-    """Return a few rows given one by one."""
-    return pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA)

@@ -9,7 +9,7 @@ each of them is, `classification` says.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,7 @@ from jobs.products.queues import classification
 from jobs.products.queues.classification import BAD_PLACES, Answer, OddUnit, UnitPlace
 from jobs.products.queues.differences import Difference, DifferenceKind, merged
 from jobs.products.queues.records_at import RecordAt, Resolved
-from jobs.products.queues.rows import RowBlock, Status
-from jobs.products.queues.unmatched_rows import Row, block_rows, missing_row, unit_row
+from jobs.products.queues.rows import RowBlock, Status, expected_rows, stored_rows
 from jobs.store.queue_files import StoredQueue, chunks
 from jobs.store.tag_extensions import stored_tags_codes
 from jobs.store.units import Units, is_gone, is_written, units_of
@@ -70,13 +69,13 @@ class Settled:
     ahead: int = 0  # units newer than the log's end, of a store that was copied while it was written
     misplaced: int = 0
     blocks: list[RowBlock] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)  # the texts that the numbers in the blocks mean
     beginning: int = 0  # physical offset of the newest message that was the first of the queue
 
 
 class _Odd(NamedTuple):
     unit: OddUnit
-    stored: Any  # the whole unit
+    stored: Units  # the one unit
 
 
 def unresolved(remainder: Remainder, bounds: Bounds) -> list[int]:
@@ -99,8 +98,8 @@ class _Part(NamedTuple):
 
     start: int
     units: Units
-    expired: Any
-    blanks: Any
+    expired: NDArray[np.bool_]
+    blanks: NDArray[np.bool_]
     odd: list[_Odd]
 
 
@@ -133,7 +132,7 @@ def _parts(remainder: Remainder, bounds: Bounds) -> Iterator[_Part]:
                         int(units["size"][number]),
                         int(units["tags_code"][number] if codes is None else codes[number]),
                     ),
-                    units[number],
+                    units[number : number + 1].copy(),  # or a few units would keep all of them
                 )
                 for number in np.flatnonzero(~(expired | blanks | newer)).tolist()
             ]
@@ -157,6 +156,7 @@ class _Settling:
         self._offsets = remainder.units["physical_offset"]
         self._claimed = np.zeros(remainder.units.size, np.bool_)
         self._displaced: list[tuple[int, int]] = []  # position and queue offset
+        self._odd_blocks: list[RowBlock] = []
         gaps = remainder.gaps
         self._result = Settled(remainder.queue, gaps[-1][1] if gaps else 0, beginning=self._find_beginning())
 
@@ -170,13 +170,19 @@ class _Settling:
         self._result.misplaced = len(self._displaced)
         self._missing()
         self._result.differences = list(merged(self._result.differences))
+        self._result.blocks += self._odd_blocks
         return self._result
 
     def _expire(self, part: _Part) -> None:
         self._result.expired += int(part.expired.sum())
         self._result.blanks += int(part.blanks.sum())
         if self._with_rows:
-            self._result.blocks += block_rows(self._name, part.start, part.units, part.expired, part.blanks)
+            positions = np.arange(part.start, part.start + part.units.size)
+            for chosen, is_blank in ((part.expired, False), (part.blanks, True)):
+                some = part.units[chosen]
+                if some.size and not is_gone(some).all():
+                    rows = stored_rows(self._name, positions[chosen], some, Status.EXPIRED, is_pre_blank=is_blank)
+                    self._result.blocks.append(rows)
 
     def _explain(self, odd: _Odd) -> None:
         unit = odd.unit
@@ -223,7 +229,7 @@ class _Settling:
         self._result.matched += not wrong
         self._row(odd, Status.MISMATCHED if wrong else Status.MATCHED, wrong, record)
 
-    def _wrong_fields(self, odd: _Odd, expected: Any) -> Iterator[str]:  # noqa: ANN401 - one packed unit
+    def _wrong_fields(self, odd: _Odd, expected: np.void) -> Iterator[str]:
         """Yield the fields in which a unit differs from its record; note how."""
         unit = odd.unit
         values = [
@@ -233,7 +239,7 @@ class _Settling:
         if self._name.kind is QueueKind.BATCH:
             names = (("base_offset", "queue_offset"), ("batch_count",) * 2, ("store_timestamp",) * 2)
             values[:0] = [
-                (DifferenceKind.WRONG_BATCH_FIELD, name, int(odd.stored[name]), int(expected[wanted]))
+                (DifferenceKind.WRONG_BATCH_FIELD, name, int(odd.stored[name][0]), int(expected[wanted]))
                 for name, wanted in names
             ]
         elif int(expected["queue_offset"]) != unit.position:
@@ -300,11 +306,21 @@ class _Settling:
         is_pre_blank: bool = False,
     ) -> None:
         if self._with_rows:
-            row = unit_row(
-                self._name, odd.unit.position, odd.stored, status, mismatch, record, is_pre_blank=is_pre_blank
-            )
-            self._result.rows.append(row)
+            position = np.array([odd.unit.position])
+            block = stored_rows(self._name, position, odd.stored, status, is_pre_blank=is_pre_blank)
+            if record is not None:
+                time = np.array([record.store_timestamp], np.int64)
+                block = block._replace(store_timestamp=time, tag_numbers=self._tag_number(record.tags))
+            self._odd_blocks.append(block._replace(mismatch=tuple(mismatch)))
 
     def _missing_row(self, number: int, status: Status) -> None:
         if self._with_rows:
-            self._result.rows.append(missing_row(self._name, self._units[number], self._remainder.tags[number], status))
+            tag = self._tag_number(self._remainder.tags[number])
+            self._odd_blocks.append(expected_rows(self._name, self._units[number : number + 1], status, tag))
+
+    def _tag_number(self, text: str | None) -> NDArray[np.int32]:
+        """Return the number of a text, -1 where there is none."""
+        if text is None:
+            return np.array([-1], np.int32)
+        self._result.tags.append(text)
+        return np.array([len(self._result.tags) - 1], np.int32)
