@@ -41,12 +41,12 @@ from jobs.lake.upkeep import keep_up
 from jobs.launch.session import spark_session
 from jobs.products.product import (
     Collected,
+    Finished,
     Output,
     RangePass,
     Run,
-    Started,
+    StartedProduct,
     files_of,
-    of_product,
 )
 from jobs.products.queues.settings import known_releases
 from jobs.products.registry import PRODUCTS, Product
@@ -140,7 +140,7 @@ class _Run:
         self.clock.lap("reading and writing")
         self._note_read(outcomes)
         for number, (product, one) in enumerate(zip(products, started, strict=True)):
-            self._finish(product, one, of_product(number, outcomes))
+            self._finish(product, one.finish_of(number, outcomes, self.summary.to_offset))
             self.clock.lap(product.step)
         self._confirm_read(outcomes)
         # What an attempt left may be deleted only when its number is taken.
@@ -184,7 +184,7 @@ class _Run:
     def _output(self) -> Output:
         return Output(self.lake, FileNaming(self.known.store_id, self.known.next_run), self.known.broker)
 
-    def _start(self, products: Sequence[Product], superseded: Superseded | None) -> list[Started[Any]]:
+    def _start(self, products: Sequence[Product], superseded: Superseded | None) -> list[StartedProduct]:
         """Start every product, before the log is looked at: what there is now, the log has by the time it is read."""
         request = self.request
         writers = known_releases(self.store, request.release)
@@ -262,10 +262,9 @@ class _Run:
             summary.bytes_left = 0  # what was planned after it is not written
         self.files = files_of(outcomes)
 
-    def _finish(self, product: Product, started: Started[Any], outcomes: Sequence[Outcome[Any]]) -> None:
-        """Let a product finish, and note what it adds."""
+    def _finish(self, product: Product, finished: Finished) -> None:
+        """Note what a product adds."""
         summary = self.summary
-        finished = started.finish(outcomes, summary.to_offset)
         for table, actions in finished.files.items():
             self.files.setdefault(table, []).extend(actions)
         if product.key is not None:

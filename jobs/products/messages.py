@@ -16,7 +16,7 @@ import numpy as np
 from jobs.lake.table_file import Action
 from jobs.lake.tables import LOG_PIECES, MESSAGES, QUARANTINE
 from jobs.products.log_pieces import PieceCollector
-from jobs.products.product import Collector, Finished, Made, NewCollector, Output, Run, State
+from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
 from jobs.storage.model import Reader
 from jobs.store.chain import Outcome
 from jobs.store.ranges import Range
@@ -36,27 +36,14 @@ _ROWS_A_BATCH = 1 << 15  # what a batch takes beside its bytes depends on them: 
 def start(run: Run, state: State | None) -> "StartedMessages":
     """Begin where the log's new part begins."""
     del state
-    return StartedMessages(run)
+    collector = partial(MessageCollector, run.output, run.writers.rules, run.selection, run.from_offset)
+    return StartedMessages(run, run.from_offset, collector)
 
 
-class StartedMessages(NamedTuple):
+class StartedMessages(Started[None]):
     """Messages in a run."""
 
-    run: Run
-
-    @property
-    def from_offset(self) -> int:
-        """Where the log's new part begins."""
-        return self.run.from_offset
-
-    @property
-    def collector(self) -> NewCollector[None]:
-        """What makes the collector of a range."""
-        run = self.run
-        return partial(MessageCollector, run.output, run.writers.rules, run.selection, run.from_offset)
-
-    @staticmethod
-    def finish(outcomes: Sequence[Outcome[Made[None]]], to_offset: int) -> Finished:
+    def finish(self, outcomes: Sequence[Outcome[Made[None]]], to_offset: int) -> Finished:
         """Add nothing: the ranges' tasks have written all of it."""
         del outcomes, to_offset
         return Finished()

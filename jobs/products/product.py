@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 import pyarrow as pa
 
@@ -31,6 +31,7 @@ from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
 
 C = TypeVar("C")
+C_co = TypeVar("C_co", covariant=True)
 State = Mapping[str, Any]  # JSON
 
 
@@ -69,14 +70,14 @@ class Run:
     back_to: int | None = None  # where the broker has cut off its log since the last run
 
 
-class Made(NamedTuple, Generic[C]):
+class Made(NamedTuple, Generic[C_co]):
     """What a collector made of a range: a value of its own, and files that are not committed yet, by table."""
 
-    value: C
+    value: C_co
     files: Mapping[str, Action]
 
 
-class Collector(ABC, Generic[C]):
+class Collector(ABC, Generic[C_co]):
     """Takes the pieces of one range, in its task."""
 
     @abstractmethod
@@ -84,7 +85,7 @@ class Collector(ABC, Generic[C]):
         """Take the next records, or what lies between them; a buffer of records is valid until the next call."""
 
     @abstractmethod
-    def finish(self) -> Made[C]:
+    def finish(self) -> Made[C_co]:
         """Return what was made of the range."""
 
     def __enter__(self) -> Self:
@@ -126,8 +127,8 @@ class Finished:
             self.files.setdefault(table.name, []).extend(found)
 
 
-class Started(Protocol[C]):
-    """A product in a run that has begun."""
+class StartedProduct(Protocol):
+    """A product in a run, whatever its collectors make."""
 
     @property
     def from_offset(self) -> int:
@@ -135,20 +136,41 @@ class Started(Protocol[C]):
         ...
 
     @property
-    def collector(self) -> NewCollector[C]:
+    def collector(self) -> NewCollector[object]:
         """What makes the collector of a range."""
         ...
 
+    def finish_of(self, number: int, outcomes: "Sequence[Outcome[Collected]]", to_offset: int) -> Finished:
+        """Settle what no range's task could settle; of each range's results, *number* is this product's."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Started(ABC, Generic[C]):
+    """A product in a run: from where it reads the log, and what makes the collector of a range."""
+
+    run: Run
+    from_offset: int
+    collector: NewCollector[C]
+
+    @abstractmethod
     def finish(self, outcomes: Sequence[Outcome[Made[C]]], to_offset: int) -> Finished:
         """
         Settle what no range's task could settle; *to_offset* is where the next run goes on.
 
         Each accepted range comes with what this product's collector made of it, and with the files of all products.
         """
-        ...
+
+    def finish_of(self, number: int, outcomes: "Sequence[Outcome[Collected]]", to_offset: int) -> Finished:
+        """Finish with result *number* of each range, which this product's own collector made."""
+        own = [
+            Outcome(one.range, one.seen, Made(cast("C", one.payload[number].value), _files(one.payload)))
+            for one in outcomes
+        ]
+        return self.finish(own, to_offset)
 
 
-Collected = tuple[Made[Any], ...]  # of one range: by each product, in their order
+Collected = tuple[Made[object], ...]  # of one range: by each product, in their order
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +178,7 @@ class RangePass:
     """One pass over a range for all products, in a task."""
 
     output: Output
-    collectors: tuple[NewCollector[Any], ...]
+    collectors: tuple[NewCollector[object], ...]
 
     def __call__(self, range_: Range, pieces: Iterator[Records | Piece]) -> Collected:
         """Give every piece to every collector; return what each has made of them."""
@@ -172,14 +194,6 @@ class RangePass:
         """Delete what was written for a range that was not accepted."""
         for table, action in _files(collected).items():
             self.output.lake.delete(f"{table}/{action.path}")
-
-
-def of_product(number: int, outcomes: Sequence[Outcome[Collected]]) -> list[Outcome[Made[Any]]]:
-    """Return what product *number* made of each range, beside the files of all products."""
-    return [
-        Outcome(outcome.range, outcome.seen, Made(outcome.payload[number].value, _files(outcome.payload)))
-        for outcome in outcomes
-    ]
 
 
 def files_of(outcomes: Sequence[Outcome[Collected]]) -> dict[str, list[Action]]:

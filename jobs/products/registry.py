@@ -6,10 +6,10 @@ This module is light, so that options and a look before the run know the product
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jobs.products.product import Run, Started, State
+    from jobs.products.product import Run, StartedProduct, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class Product:
     is_always_made: bool = False
     needs_every_topic: bool = False  # so a choice of topics has none of it
 
-    def start(self, run: "Run", state: "State | None") -> "Started[Any]":
+    def start(self, run: "Run", state: "State | None") -> "StartedProduct":
         """Look at the store before the log is read; *state* is what the last run left."""
-        started: Started[Any] = import_module(self.module).start(run, state)
+        started: StartedProduct = import_module(self.module).start(run, state)
         return started
 
 

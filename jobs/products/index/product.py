@@ -22,7 +22,7 @@ from jobs.products.index.eras import is_alike, rules_of_files
 from jobs.products.index.key_row import Kept, KeyCollector, RangeKeys
 from jobs.products.index.settings import settle_geometry
 from jobs.products.index.survivors import asked_offsets, real_files, refusal
-from jobs.products.product import Collector, Finished, Gap, Made, NewCollector, Output, Run, State
+from jobs.products.product import Collector, Finished, Gap, Made, Output, Run, Started, State
 from jobs.store.chain import Outcome
 from jobs.store.known import ASSUMED, Known, UndecidedError
 from jobs.store.ranges import Range
@@ -50,7 +50,7 @@ def start(run: Run, state: State | None) -> "StartedIndex":
     header = IndexHeader(*state["header"]) if state["header"] else None
     writers = _continued(known, _writers_now(run, known, geometry.value, start), start)
     opening = Opening(geometry.value, writers.rules, start, (), (), state["file"], header)
-    return StartedIndex(run, geometry, writers, opening)
+    return _started(run, geometry, writers, opening)
 
 
 def _first(run: Run) -> "StartedIndex":
@@ -65,7 +65,12 @@ def _first(run: Run) -> "StartedIndex":
     writers = shown.value if shown else run.writers
     asked = tuple(asked_offsets(real))
     opening = Opening(geometry.value, writers.rules, store.start_offset, asked, tuple(real), 0, None)
-    return StartedIndex(run, geometry, writers, opening)
+    return _started(run, geometry, writers, opening)
+
+
+def _started(run: Run, geometry: Known[Geometry], writers: Writers, opening: Opening) -> "StartedIndex":
+    collector = partial(IndexCollector, opening.rules, opening.asked, opening.from_offset)
+    return StartedIndex(run, opening.from_offset, collector, geometry, writers, opening)
 
 
 def _writers_now(run: Run, known: Writers, geometry: Geometry, start: int) -> Writers:
@@ -88,23 +93,12 @@ def _continued(known: Writers, now: Writers, from_offset: int) -> Writers:
 
 
 @dataclass(frozen=True, slots=True)
-class StartedIndex:
+class StartedIndex(Started[RangeKeys]):
     """The index in a run, before the log is read."""
 
-    run: Run
     geometry: Known[Geometry]
     writers: Writers
     opening: Opening
-
-    @property
-    def from_offset(self) -> int:
-        """Where keys are not in the lake yet."""
-        return self.opening.from_offset
-
-    @property
-    def collector(self) -> NewCollector[RangeKeys]:
-        """What makes the collector of a range."""
-        return partial(IndexCollector, self.opening.rules, self.opening.asked, self.opening.from_offset)
 
     def finish(self, outcomes: Sequence[Outcome[Made[RangeKeys]]], to_offset: int) -> Finished:
         """Make the index entries of the new messages."""

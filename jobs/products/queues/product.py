@@ -15,7 +15,7 @@ from typing import Any
 from jobs.lake.log_rows import committed_records
 from jobs.lake.table_file import Action
 from jobs.lake.tables import CONSUME_QUEUE
-from jobs.products.product import Collector, Finished, Made, NewCollector, Output, Run, State
+from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
 from jobs.products.queues.join import Joined, LogExtent, finish
 from jobs.products.queues.range_matcher import Matcher, Matching, RangeMatches
 from jobs.products.queues.rows import Status, batches_of
@@ -44,24 +44,18 @@ def start(run: Run, state: State | None) -> "StartedQueues":
     topics = topic_table(run.store)
     matching = Matching(rules, seen.queues, from_offset, seen.dispatched, with_rows=True, takes=takes, topics=topics)
     boundary = max(_boundary(state), run.store.start_offset)
-    return StartedQueues(run, state, seen, matching, taken_to, boundary)
+    collector = partial(QueueCollector, run.output, matching)
+    return StartedQueues(run, boundary, collector, state, seen, matching, taken_to)
 
 
 @dataclass(frozen=True, slots=True)
-class StartedQueues:
-    """A run's view of the queues, taken before it reads the log."""
+class StartedQueues(Started[RangeMatches]):
+    """A run's view of the queues, taken before it reads the log; it begins at the end of a record."""
 
-    run: Run
     state: State | None
     seen: Look
     matching: Matching  # what the task of each range needs
     taken_to: int  # earlier runs took the units of every record before it
-    from_offset: int  # the end of a record
-
-    @property
-    def collector(self) -> NewCollector[RangeMatches]:
-        """What makes the collector of a range."""
-        return partial(QueueCollector, self.run.output, self.matching)
 
     def finish(self, outcomes: Sequence[Outcome[Made[RangeMatches]]], to_offset: int) -> Finished:
         """Settle the units that no range's task could settle."""
