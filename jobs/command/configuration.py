@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, wraps
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -50,7 +50,7 @@ def _read_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
     ctx.default_map = {**(ctx.default_map or {}), **_defaults(values, path, ctx)}
 
 
-def _defaults(values: dict[str, Any], path: Path, ctx: click.Context) -> dict[str, Any]:
+def _defaults(values: dict[str, object], path: Path, ctx: click.Context) -> dict[str, object]:
     """
     Return what a configuration file says about the command of *ctx*, by parameter name.
 

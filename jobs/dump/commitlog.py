@@ -4,7 +4,6 @@ import base64
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 from jobs.console.terminal import printable
 from jobs.dump.file import DumpFile, open_file
@@ -198,7 +197,7 @@ def _record_item(segment: SegmentBytes, piece: Piece, request: DumpRequest) -> I
     properties = parse_properties(record.properties_raw, PropertyParser.SCAN)
     problems = _problems(record)
     text = _line(record, properties, problems)
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     fields: list[Field] = []
     if request.as_json:
         names = (field.name for field in DLEDGER_ENTRY.fields)
@@ -230,7 +229,7 @@ def _line(record: MessageRecord, properties: dict[str, str], problems: list[str]
     return "  ".join(parts)
 
 
-def _values(record: MessageRecord, properties: dict[str, str]) -> dict[str, Any]:
+def _values(record: MessageRecord, properties: dict[str, str]) -> dict[str, object]:
     values = record._asdict()
     body = values.pop("body")
     inner = [

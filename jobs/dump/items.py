@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rmq_formats.layout import Layout
 
@@ -26,7 +26,7 @@ class Item(NamedTuple):
     size: int
     kind: str
     text: str
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
     fields: Sequence[Field] = ()
     is_damage: bool = False
 

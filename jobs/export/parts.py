@@ -127,7 +127,7 @@ class _LinesPart:
             else:
                 self._file.writelines(json_text.pieces("message", value))
 
-    def _object(self, row: dict[str, Any], body: Body) -> dict[str, Any]:
+    def _object(self, row: dict[str, object], body: Body) -> dict[str, object]:
         message = Message(record_of_row({**row, "body": row["body"] or b""}), self._release)
         message.body = None if body.error is not None else body.data or b""
         shown = json_text.message_object(message, with_body=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jobs.console.severity import Severity, worst_of
 from rmq_formats.errors import FormatError, is_unreadable
@@ -21,7 +21,7 @@ class Problem(NamedTuple):
         place = "" if self.offset is None else f" at offset {self.offset}"
         return f"{self.file}: {self.text}{place}"
 
-    def as_values(self) -> dict[str, Any]:
+    def as_values(self) -> dict[str, object]:
         """Return what JSON says."""
         return self._asdict() | {"severity": str(self.severity)}
 

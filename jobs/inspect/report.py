@@ -2,7 +2,6 @@
 
 from dataclasses import asdict, dataclass, field
 from shlex import quote
-from typing import Any
 
 from jobs.console.severity import Severity
 from jobs.console.verbs import VERBS
@@ -53,7 +52,7 @@ class StoreReport:
             steps.append((f"ingest {store} --lake LAKE", "bring the messages into tables"))
         return [(command, why) for command, why in steps if command.split()[0] in VERBS]
 
-    def as_values(self) -> dict[str, Any]:
+    def as_values(self) -> dict[str, object]:
         """Return what JSON says."""
         return {
             "store": self.store,

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from jobs.storage import arrow_file, storage_of
 from jobs.storage.locations import join
 from jobs.storage.model import FileInfo, Reader
+
+if TYPE_CHECKING:
+    from pyarrow import NativeFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Lake:
         """Open a file for reading."""
         return storage_of(self.location, self.options).open(self.locate(path))
 
-    def arrow_file(self, path: str) -> Any:  # noqa: ANN401 - a file of pyarrow's
+    def arrow_file(self, path: str) -> "NativeFile":
         """Open a file for pyarrow's own readers."""
         return arrow_file(self.locate(path), self.options)
 

@@ -341,7 +341,7 @@ def _append_row(
     run: int,
     state: str,
     transaction: tuple[str, int],
-    **values: Any,  # noqa: ANN401
+    **values: object,
 ) -> None:
     """Append one row to `runs` under *transaction*."""
     constants = {"broker": store.broker, "store_id": store.store_id}

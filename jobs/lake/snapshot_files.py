@@ -17,6 +17,7 @@ from jobs.lake.tables import Table
 from jobs.lake.vectors import Vector
 
 Result = TypeVar("Result")
+T = TypeVar("T")
 
 _BATCH_SIZE = 16 << 20  # bytes, as a file states them: a body that repeats itself may be far larger in memory
 _BATCH_ROWS = 1 << 16
@@ -31,19 +32,19 @@ class StoredFile(NamedTuple):
     lowest: Mapping[str, Any]
     highest: Mapping[str, Any]
 
-    def low(self, column: str, otherwise: Any) -> Any:  # noqa: ANN401 - whatever type the column has
+    def low(self, column: str, otherwise: T) -> T:
         """Return the least value of a column, or *otherwise* where the log does not say."""
-        value = self.lowest.get(column)
+        value: T | None = self.lowest.get(column)
         return otherwise if value is None else value
 
-    def high(self, column: str, otherwise: Any) -> Any:  # noqa: ANN401
+    def high(self, column: str, otherwise: T) -> T:
         """Return the greatest value of a column, or *otherwise* where the log does not say."""
-        value = self.highest.get(column)
+        value: T | None = self.highest.get(column)
         return otherwise if value is None else value
 
     def may_hold(self, store_id: str) -> bool:
         """Return whether rows of this store may be in the file."""
-        return bool(self.low("store_id", store_id) <= store_id <= self.high("store_id", store_id))
+        return self.low("store_id", store_id) <= store_id <= self.high("store_id", store_id)
 
 
 def files(snapshot: DeltaTable) -> list[StoredFile]:

@@ -10,7 +10,7 @@ import datetime as dt
 import json
 import os
 import time
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
@@ -76,7 +76,7 @@ class TableFile:
 
     group_size = SMALL_GROUP  # bytes that batches are put together to, before they become a row group
 
-    def __init__(self, lake: Lake, table: Table, name: str, constants: Mapping[str, Any]) -> None:
+    def __init__(self, lake: Lake, table: Table, name: str, constants: Mapping[str, object]) -> None:
         """Prepare a file that is created by its first rows; *constants* fill the columns that the batches lack."""
         self._lake = lake
         self._path = f"{table.name}/{name}"
@@ -84,7 +84,7 @@ class TableFile:
         self._table = table
         self._name = name
         self._constants = constants
-        self._sink: Any = None
+        self._sink: pa.NativeFile  # once there are rows
         self._flushing = 0  # so many bytes are on their way to the disk
         self._writer: pq.ParquetWriter | None = None
         self._held: list[pa.RecordBatch] = []  # of the next row group
@@ -102,7 +102,7 @@ class TableFile:
         if self._held_size >= self.group_size:
             self._write_held()
 
-    def write_rows(self, rows: list[dict[str, Any]]) -> None:
+    def write_rows(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Append a few rows given one by one."""
         fields = [field for field in self._table.schema if field.name not in self._constants]
         self.write(pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields)))
@@ -228,8 +228,8 @@ def _repeated(table: Table) -> Iterator[str]:
 
 def statistics(metadata: pq.FileMetaData, table: Table) -> dict[str, Any]:
     """Return Delta's statistics of a file, from its own footer."""
-    low: dict[str, Any] = {}
-    high: dict[str, Any] = {}
+    low: dict[str, object] = {}
+    high: dict[str, object] = {}
     nulls: dict[str, int] = {}
     columns = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
     for name in table.limited:
@@ -246,17 +246,17 @@ def statistics(metadata: pq.FileMetaData, table: Table) -> dict[str, Any]:
     return {"numRecords": metadata.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
 
 
-def _lowest(value: Any) -> Any:  # noqa: ANN401 - whatever type the column has
+def _lowest(value: object) -> object:
     return value[:STATISTICS_LENGTH] if isinstance(value, str) else _json(value)
 
 
-def _highest(value: Any) -> Any:  # noqa: ANN401
+def _highest(value: object) -> object:
     if isinstance(value, str) and len(value) > STATISTICS_LENGTH:
         return value[:STATISTICS_LENGTH] + _HIGHEST
     return _json(value)
 
 
-def _json(value: Any) -> Any:  # noqa: ANN401
+def _json(value: object) -> object:
     if isinstance(value, dt.datetime):
         return value.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     if isinstance(value, dt.date):

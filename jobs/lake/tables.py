@@ -6,7 +6,7 @@ Every table begins with `broker` (a label) and `store_id` (which log the row is 
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -38,7 +38,7 @@ class Table:
     sorted_by: str | None = None  # inside a file; files of the others are in the order of the log
     may_lack: frozenset[str] = frozenset()  # required columns that are NULL in rows of another engine
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Travel to tasks as declared: what `deltalake` made of it cannot."""
         return {declared.name: getattr(self, declared.name) for declared in fields(self)}
 

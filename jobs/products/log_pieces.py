@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jobs.storage.model import Reader
 from jobs.store.ranges import Range
@@ -26,6 +27,7 @@ _GROUP_SIZE = 4 << 20
 _ROWS_AT_ONCE = 4096
 _BLOCK = 4096
 ENTRY_HEADER_SIZE = DLEDGER_ENTRY.size
+Sizes = NDArray[np.int32] | Integers
 _FIELDS = np.dtype(
     [
         ("magic", ">i4"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8"), ("pos", ">i8"), ("channel", ">i4"),
@@ -151,9 +153,9 @@ class PieceCollector:
             self._entries.append(run)
 
 
-def _is_usual(headers: Any, offsets: Integers, sizes: Any) -> Any:  # noqa: ANN401 - structured arrays
+def _is_usual(headers: NDArray[np.void], offsets: Integers, sizes: Sizes) -> NDArray[np.bool_]:
     """Return which headers follow from their index and term alone."""
-    return (
+    usual: NDArray[np.bool_] = (
         (headers["magic"] == DLEDGER_MAGIC)
         & (headers["size"] == sizes + ENTRY_HEADER_SIZE)
         & (headers["pos"] == offsets)
@@ -162,9 +164,10 @@ def _is_usual(headers: Any, offsets: Integers, sizes: Any) -> Any:  # noqa: ANN4
         & (headers["body_crc"] == 0)
         & (headers["body_length"] == sizes)
     )
+    return usual
 
 
-def entry_headers(offsets: Integers, sizes: Any, index: int, term: int) -> bytes:  # noqa: ANN401 - of any width
+def entry_headers(offsets: Integers, sizes: Sizes, index: int, term: int) -> bytes:
     """Return the headers of entries that follow each other from *index* on; records have these offsets and sizes."""
     headers = np.zeros(offsets.size, _FIELDS)
     headers["magic"] = DLEDGER_MAGIC
@@ -176,7 +179,7 @@ def entry_headers(offsets: Integers, sizes: Any, index: int, term: int) -> bytes
     return headers.tobytes()
 
 
-def _row(kind: str, offset: int, size: int, data: bytes | None = None, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+def _row(kind: str, offset: int, size: int, data: bytes | None = None, **more: object) -> dict[str, Any]:
     empty = {"path": None, "entry_index": None, "entry_term": None}
     return {"kind": kind, "physical_offset": offset, "length": size, "bytes": data, **empty, **more}
 

@@ -45,7 +45,7 @@ class Output:
 
     def file(self, table: Table, part: str, **constants: str | int) -> TableFile:
         """Return a file of this run, not created before it has rows; *constants* are values of columns."""
-        whose = {"broker": self.broker, "store_id": self.naming.store_id}
+        whose: dict[str, str | int] = {"broker": self.broker, "store_id": self.naming.store_id}
         return TableFile(self.lake, table, self.naming.name(part), whose | constants)
 
     def write(self, table: Table, part: str, batches: Iterable[pa.RecordBatch]) -> Action | None:

@@ -2,7 +2,7 @@
 
 from datetime import UTC, tzinfo
 from ipaddress import ip_address
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jobs.query.mqadmin.text import host_text, pad, time_text
 from rmq_formats.errors import FormatError
@@ -46,7 +46,7 @@ def as_text(read: Readings) -> str:
     return "".join(f"{pad(label, 20)} {value}".rstrip() + "\n" for label, value in lines)
 
 
-def as_json(read: Readings) -> dict[str, Any]:
+def as_json(read: Readings) -> dict[str, object]:
     """Return both readings for programs."""
     unique = read.unique_id
     return {

@@ -8,7 +8,6 @@ import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from datetime import UTC
-from typing import Any
 
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange, host_text, time_text
@@ -31,11 +30,13 @@ _NARROW = (
 )
 
 
-def message_object(message: Message, offsets: OffsetRange | None = None, *, with_body: bool = False) -> dict[str, Any]:
+def message_object(
+    message: Message, offsets: OffsetRange | None = None, *, with_body: bool = False
+) -> dict[str, object]:
     """Return every field of a message, and what is derived from them."""
     record = message.record
     fields = record._asdict()
-    shown: dict[str, Any] = {
+    shown: dict[str, object] = {
         "topic": message.topic,
         **{name: fields[name] for name in _NARROW},
         **{name: str(fields[name]) for name in _WIDE},
@@ -71,17 +72,17 @@ def _text(body: bytes | None) -> str | None:
         return None
 
 
-def reason_object(reason: Reason) -> dict[str, Any]:
+def reason_object(reason: Reason) -> dict[str, object]:
     """Return why an answer is empty."""
     return {"reason": str(reason.kind), "text": reason.text}
 
 
-def line(kind: str, value: Mapping[str, Any], *, ascii_only: bool = False) -> str:
+def line(kind: str, value: Mapping[str, object], *, ascii_only: bool = False) -> str:
     """Return one line of the output; *ascii_only* where a terminal must not see what texts from a store hold."""
     return json.dumps({"version": VERSION, "type": kind, **value}, ensure_ascii=ascii_only) + "\n"
 
 
-def pieces(kind: str, value: Mapping[str, Any]) -> Iterator[str]:
+def pieces(kind: str, value: Mapping[str, object]) -> Iterator[str]:
     """Yield one line of the output field by field: a large body is in memory once, not as often as it is wrapped."""
     yield "{"
     for number, (name, field) in enumerate({"version": VERSION, "type": kind, **value}.items()):

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Protocol
 
 from jobs.launch.arguments import file_system_options
 from jobs.query.log_search import Progress
@@ -38,7 +39,7 @@ class Asked(Protocol):
     @property
     def commitlog(self) -> tuple[str, ...] | None: ...  # noqa: D102
     @property
-    def broker_conf(self) -> Any: ...  # noqa: ANN401, D102
+    def broker_conf(self) -> Path | None: ...  # noqa: D102
     @property
     def broker(self) -> str | None: ...  # noqa: D102
     @property
@@ -85,7 +86,7 @@ def _seeming_release(reader: StoreReader) -> tuple[Release, str | None]:
     )
 
 
-def broker_name(topics: Mapping[str, Mapping[str, Any]]) -> str | None:
+def broker_name(topics: Mapping[str, Mapping[str, object]]) -> str | None:
     """Return the broker's name as its own topics tell it: each broker makes one of its name, with one queue."""
     for topic in topics:
         if topic.startswith(_SYNC_MEMBER):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import click
@@ -84,7 +83,7 @@ class Printer:
         say(f"rmq-lake: {reason.text}")
         return ExitCode.NOT_FOUND
 
-    def object(self, kind: str, value: Mapping[str, Any]) -> None:
+    def object(self, kind: str, value: Mapping[str, object]) -> None:
         """Print one JSON line."""
         self.out(json_text.line(kind, value, ascii_only=sys.stdout.isatty()))
 

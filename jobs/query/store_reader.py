@@ -5,10 +5,10 @@ Nothing is read that is not needed for the answer: a record costs two reads, an 
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 from jobs.query.static_topics import MAPPING_FILE, StaticQueue, static_queues
 from jobs.storage.model import Reader
@@ -229,7 +229,7 @@ class StoreReader:
         return bool(self.topic_config)
 
     @cached_property
-    def topic_config(self) -> Mapping[str, Mapping[str, Any]]:
+    def topic_config(self) -> Mapping[str, Mapping[str, object]]:
         """What the broker's `config/topics.json`, or RocksDB, says of each topic; empty where neither can be read."""
         table = (read_config(self.store, TOPICS_FILE) or {}).get(TOPIC_TABLE)
         known = table if isinstance(table, Mapping) else {}
@@ -243,5 +243,5 @@ class StoreReader:
 _PHYSICAL_OFFSET = [field.name for field in HEAD.fields].index("physical_offset")
 
 
-def _reading(store: StoreReader, location: str) -> Any:  # noqa: ANN401 - read(position, length)
+def _reading(store: StoreReader, location: str) -> Callable[[int, int], bytes | memoryview]:
     return lambda position, length: store.file(location).read(position, length)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from jobs.query.log_search import Progress, Sieve, search, silent
 from jobs.query.message import Message
@@ -11,7 +10,7 @@ from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueRules
 from rmq_formats.release import Release
 
 
-def _is_batch(topic: Mapping[str, Any]) -> bool:
+def _is_batch(topic: Mapping[str, object]) -> bool:
     attributes = topic.get("attributes")
     return isinstance(attributes, dict) and attributes.get("queue.type") == "BatchCQ"
 

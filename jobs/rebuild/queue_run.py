@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from jobs.console.exit_codes import ExitCode
 from jobs.products.queues.settings import QueueSettings, settle_queues
@@ -209,7 +208,7 @@ def _check(out: Path, queues: Sequence[BuiltQueue]) -> None:
 
 
 def _write_manifest(out: Path, recipe: QueueRecipe, queues: Sequence[BuiltQueue], summary: Summary) -> None:
-    manifest: dict[str, Any] = {
+    manifest: dict[str, object] = {
         "store": summary.store,
         "release": summary.release,
         "release_origin": summary.release_origin,

@@ -74,7 +74,7 @@ class BuiltQueue:
     blanks: int = 0  # in place of units of records that the log has lost
     last_physical_offset: int = 0
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return the queue's entry in the manifest."""
         return {
             "kind": self.name.kind,

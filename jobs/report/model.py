@@ -7,7 +7,6 @@ What a report is made of. Each part knows its title and its numbers; how it look
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 VERSION = 1
 
@@ -73,6 +72,6 @@ class Report:
     made: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     version: int = VERSION
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """Return the form of `report.json`."""
         return asdict(self)

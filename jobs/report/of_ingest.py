@@ -183,7 +183,7 @@ class _Contents:
 _HEADER = ("index_file", "name", "index_count", "index_num", "hash_slot_count", "hash_slots", "sha256", "is_complete")
 
 
-def _counted(column: pa.Array) -> dict[Any, int]:
+def _counted(column: pa.Array) -> dict[str, int]:
     return {str(item["values"]): item["counts"] for item in pc.value_counts(column).to_pylist()}
 
 

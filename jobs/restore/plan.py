@@ -104,8 +104,8 @@ def _names(some: Sequence[StoredFile]) -> tuple[str, ...]:
 
 def _segments_in(lake: Lake, file: StoredFile, store_id: str) -> Iterator[int]:
     """Yield the segments that a file has rows of; mostly Delta's log tells, and nothing is read."""
-    lowest, highest = file.low("segment", None), file.high("segment", None)
-    is_ours = file.low("store_id", None) == file.high("store_id", None) == store_id
+    lowest, highest = file.lowest.get("segment"), file.highest.get("segment")
+    is_ours = file.lowest.get("store_id") == file.highest.get("store_id") == store_id
     if lowest is not None and lowest == highest and is_ours:
         yield int(lowest)
         return

@@ -8,12 +8,16 @@ stores through pyarrow, HDFS over HTTP.
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from jobs.storage.local import Care, LocalStorage
 from jobs.storage.locations import HDFS, is_local, local_path, refusal, scheme_of
 from jobs.storage.model import FileInfo, Reader, Storage
 from jobs.storage.s3 import S3Storage, s3_storage
+
+if TYPE_CHECKING:
+    from pyarrow import NativeFile
+    from pyarrow.fs import FileSystem
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ def storage_of(location: str, options: Mapping[str, str] | None = None, care: Ca
     return s3_storage(tuple(sorted((options or {}).items())))
 
 
-def arrow_file(location: str, options: Mapping[str, str]) -> Any:  # noqa: ANN401 - a file of pyarrow's
+def arrow_file(location: str, options: Mapping[str, str]) -> "NativeFile":
     """Open a file for pyarrow's own readers."""
     if is_local(location):
         from pyarrow import OSFile
@@ -68,7 +72,7 @@ def arrow_file(location: str, options: Mapping[str, str]) -> Any:  # noqa: ANN40
     return arrow_filesystem(location, options).open_input_file(location.split("://", 1)[1])
 
 
-def arrow_filesystem(location: str, options: Mapping[str, str]) -> Any:  # noqa: ANN401 - pyarrow has no types
+def arrow_filesystem(location: str, options: Mapping[str, str]) -> "FileSystem":
     """Return pyarrow's file system of a location that is not local."""
     storage = storage_of(location, options)
     if not isinstance(storage, S3Storage):

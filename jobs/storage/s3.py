@@ -7,10 +7,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from jobs.storage.locations import S3_SCHEMES, scheme_of
 from jobs.storage.model import FileInfo, Reader, Storage
+
+if TYPE_CHECKING:
+    from pyarrow import NativeFile
+    from pyarrow.fs import FileSystem
 
 _SHOWN = 200
 _DENIED = re.compile(
@@ -22,7 +26,7 @@ _DENIED = re.compile(
 class _ArrowReader(Reader):
     """A file of a pyarrow file system."""
 
-    def __init__(self, file: Any, size: int, denials: "_Denials") -> None:  # noqa: ANN401 - pyarrow has no types
+    def __init__(self, file: "NativeFile", size: int, denials: "_Denials") -> None:
         self._file = file
         self._denials = denials
         self.size = size
@@ -54,7 +58,7 @@ class _Denials(NamedTuple):
 class S3Storage(Storage):
     """An object store that speaks S3; objects are born whole."""
 
-    filesystem: Any = field(repr=False)  # never print what holds a key
+    filesystem: "FileSystem" = field(repr=False)  # never print what holds a key
     asked: str = "with the credentials of the AWS environment"  # in whose name, for messages
 
     @staticmethod

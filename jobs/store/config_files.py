@@ -1,7 +1,5 @@
 """The broker's own `config/*.json` in a store: what its configuration of topics and its consumers' progress say."""
 
-from typing import Any
-
 from jobs.store.rocksdb_topics import rocksdb_topics
 from jobs.store.store import Store
 from rmq_formats.config_json import decode_config
@@ -12,7 +10,7 @@ TOPIC_TABLE = "topicConfigTable"
 _LARGEST = 64 << 20  # a table of 250,000 topics; what is larger, sparse or not, is none
 
 
-def read_config(store: Store, name: str) -> dict[str, Any] | None:
+def read_config(store: Store, name: str) -> dict[str, object] | None:
     """Return what the store's `config/<name>` holds, or RocksDB in its place; None where neither can be read."""
     file = next((file for file in store.other_files if file.about.path == f"config/{name}"), None)
     if file is None and name == TOPICS_FILE:

@@ -1,7 +1,6 @@
 """The broker's table of topics where it is in RocksDB: with storeType=defaultRocksDB, or configManagerVersion=v2."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from jobs.storage.locations import join
 from jobs.store.rocksdb import Database, open_database
@@ -16,7 +15,7 @@ _V2_TOPIC = b"\x01\x00\x03\x02"  # version 1, table 3, data; then i16 length and
 _V2_JSON = b"\x01"  # before the value's JSON
 
 
-def rocksdb_topics(store: Store) -> Mapping[str, Mapping[str, Any]]:
+def rocksdb_topics(store: Store) -> Mapping[str, Mapping[str, object]]:
     """Return what RocksDB says of each topic; nothing where there is no such database, or one that cannot be read."""
     folders = {file.about.path.rpartition("/")[0] for file in store.other_files if file.about.path.endswith("/CURRENT")}
     for folder in (*_BY_NAME, _V2_FOLDER):
@@ -29,12 +28,12 @@ def rocksdb_topics(store: Store) -> Mapping[str, Mapping[str, Any]]:
     return {}
 
 
-def _by_name(database: Database, family: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _by_name(database: Database, family: str) -> Iterator[tuple[str, Mapping[str, object]]]:
     for key, value in database.items(family):
         yield key.decode("utf-8", "replace"), decode_config(value)
 
 
-def _v2(database: Database) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _v2(database: Database) -> Iterator[tuple[str, Mapping[str, object]]]:
     for key, value in database.items(_V2_FAMILY):
         if key.startswith(_V2_TOPIC) and value.startswith(_V2_JSON):
             start = len(_V2_TOPIC) + 2

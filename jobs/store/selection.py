@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +24,6 @@ class Selection:
         """The test, or None where every topic is wanted: then nobody needs to ask."""
         return self.takes if self.topics or self.exclude_topics else None
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return the form that a manifest keeps."""
         return asdict(self)

@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import click
 
@@ -117,7 +116,7 @@ def _text_lines(item: Item, location: str) -> Iterator[str]:
 
 
 def _json_lines(item: Item, location: str) -> Iterator[str]:
-    values: dict[str, Any] = {"file": location, "offset": item.offset, "size": item.size, "kind": item.kind}
+    values: dict[str, object] = {"file": location, "offset": item.offset, "size": item.size, "kind": item.kind}
     yield json.dumps(values | dict(item.values), ensure_ascii=False)
 
 

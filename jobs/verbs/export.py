@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -106,7 +106,7 @@ def command(  # noqa: PLR0913 - one argument an option
     return ExitCode.CLEAN if summary.messages else ExitCode.NOT_FOUND
 
 
-def _described(summary: "Summary", out: Path) -> dict[str, Any]:
+def _described(summary: "Summary", out: Path) -> dict[str, object]:
     return {
         "messages": summary.messages,
         "bytes": summary.bytes,

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from tempfile import gettempdir
-from typing import Any
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity, worst_of
@@ -25,7 +24,7 @@ from jobs.store.store import Store
 from jobs.store.workers import Workers
 from jobs.verify.findings import Group, PartReport, grouped
 from jobs.verify.index import verify_index
-from jobs.verify.log import LogWatch, LostRanges, log_findings
+from jobs.verify.log import LogWatch, LostRanges, RangeCheck, log_findings
 from jobs.verify.promotion import set_apart
 from jobs.verify.queues import QueueFindings, compare_queues
 
@@ -67,7 +66,7 @@ class Verdict:
         """What scripts branch on: 4 for a contradiction, 3 for damage or a gap of the log alone."""
         return self.severity.exit_code
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return the form that scripts read."""
         return {
             "store": self.store,
@@ -116,7 +115,7 @@ class _Read:
     """What one pass over the log said."""
 
     store: Store
-    checks: list[Any]
+    checks: list[RangeCheck]
     queues: QueueFindings
 
 

@@ -15,7 +15,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from socket import gethostname
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import uuid4
 
 import numpy as np
@@ -220,7 +220,9 @@ class Compared(NamedTuple):
 
 def compare_file(recipe: IndexRecipe) -> Compared:
     """Build the file in memory, block by block, and compare it with the real one."""
-    real: Any = recipe.real
+    real = recipe.real
+    if real is None:
+        raise ValueError("no real file to compare with")
     with recipe.storage.open(real.location) as file:
         comparison = Comparison(recipe.geometry, file.read)
         expected = make(recipe, comparison.write)

@@ -1,7 +1,7 @@
 """What decides about a store's queues beside its log: release, configuration, and what its own files show."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jobs.store.config_files import read_config
 from jobs.store.known import Known
@@ -96,7 +96,7 @@ def _batch_topics(store: Store) -> Iterator[str]:
             yield topic
 
 
-def _objects(table: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _objects(table: object) -> Iterator[tuple[str, Mapping[str, object]]]:
     if isinstance(table, dict):
         yield from ((name, value) for name, value in table.items() if isinstance(value, dict))
 
