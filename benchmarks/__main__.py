@@ -121,7 +121,7 @@ def _plot() -> None:
         if "per_gib" in result:
             seconds = {peer: figures["cpu_s"] for peer, figures in result["per_gib"].items()}
             parts.append(Bars(f"{path.stem}: CPU of all processes", "core-seconds per GiB", seconds))
-    report = Report("bench", "benchmarks", "good", "Benchmarks", parts)
+    report = Report("bench", "benchmarks", "healthy", "", "Benchmarks", parts)
     (_RESULTS / "plots.html").write_text(page(report), encoding="utf-8")
 
 

@@ -1,14 +1,24 @@
-"""How a verb answers: as text or as JSON. With it every verb ends: `--json`, `--quiet`, `--config`, `--show-config`."""
+"""
+How a verb answers: as text or as JSON. With it every verb ends: `--json`, `--quiet`, `--config`, `--show-config`.
+
+Answers are on standard output, progress and errors on standard error. The last line of a text is the result.
+"""
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterable
+from time import monotonic
 from typing import NamedTuple
 
 import click
 
 from jobs.command.configuration import config_option
 from jobs.command.options import bundled, composed, json_option, quiet_option
-from jobs.console.log import say
+from jobs.console.result import Result
+from jobs.console.secrets import masked
+from jobs.console.severity import Severity
+from jobs.console.terminal import printable_with_colours
+
+_WORDS = {severity.value.upper(): severity for severity in Severity}
 
 
 class Answer(NamedTuple):
@@ -17,12 +27,39 @@ class Answer(NamedTuple):
     as_json: bool = False
     quiet: bool = False
 
-    def give(self, values: object, text: str, say: Callable[[str], object] = say, *, indent: int | None = 1) -> None:
-        """Print *values* as JSON, or else *say* the text; by default on standard error: what was made is the answer."""
+    def give(
+        self, values: object, lines: Iterable[str], result: Result | None = None, *, indent: int | None = 1
+    ) -> None:
+        """Print *values* as JSON, or else *lines* and the result."""
         if self.as_json:
             click.echo(json.dumps(values, indent=indent))
         elif not self.quiet:
-            say(text)
+            verb = click.get_current_context().info_name or ""
+            self.add([*lines, *([result.line(verb)] if result is not None else [])])
+
+    def add(self, lines: Iterable[str]) -> None:
+        """Print more lines for people: on standard error where standard output is one JSON document."""
+        for line in lines:
+            click.echo(_coloured(printable_with_colours(masked(line))), err=self.as_json)
+
+
+class Stopwatch:
+    """How long a command has taken."""
+
+    def __init__(self) -> None:
+        """Start."""
+        self._began = monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return round(monotonic() - self._began, 3)
+
+
+def _coloured(line: str) -> str:
+    """Return a line whose first word is of the vocabulary in its colour; `click.echo` drops it where no terminal is."""
+    word = line.strip().partition(" ")[0]
+    return line.replace(word, _WORDS[word].styled(word), 1) if word in _WORDS else line
 
 
 answer_options = composed(bundled("answer", Answer, json_option, quiet_option), config_option)

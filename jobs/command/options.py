@@ -108,7 +108,7 @@ ONE_RELEASE = ReleaseType(is_one=True)
 RELEASES = ReleaseType(is_one=False)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, nothing else there.")
-quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and no summary on standard error.")
+quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
 
 report_option = click.option(
     "--report",

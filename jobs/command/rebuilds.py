@@ -9,7 +9,6 @@ from jobs.command.answer import Answer
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import bundled
 from jobs.console.exit_codes import ExitCode
-from jobs.console.log import say
 from jobs.rebuild.dry_run import DryRun
 from jobs.rebuild.install import RefusedError, broker_kept_out
 from jobs.store.beside_broker import broker_process
@@ -48,7 +47,7 @@ def rebuild_options(kept: str) -> Callable[[_Command], _Command]:
 
 def say_dry_run(would: DryRun, answer: Answer) -> ExitCode:
     """Say what would be done, and return how it would end."""
-    answer.give(would.describe(), "\n".join(would.lines()))
+    answer.give(would.describe(), would.lines())
     return would.exit_code
 
 
@@ -69,11 +68,12 @@ def refuse_beside_broker(store: str) -> None:
         raise click.UsageError(f"{store}: the broker runs (it holds the file `lock`); stop it first")
 
 
-def put_in_place(store: str, plan: Callable[[], _Plan], install: Callable[[_Plan], object], *, dry_run: bool) -> None:
+def put_in_place(
+    store: str, plan: Callable[[], _Plan], install: Callable[[_Plan], object], answer: Answer, *, dry_run: bool
+) -> None:
     """Say what will be done, and do it while the broker cannot start."""
     with shown_as_usage(RefusedError, before="not installed: "), broker_kept_out(store):
         planned = plan()
-        for line in planned.describe():
-            say(f"  {'would be ' if dry_run else ''}{line}")
+        answer.add(f"  {'would be ' if dry_run else ''}{line}" for line in planned.describe())
         if not dry_run:
             install(planned)

@@ -15,7 +15,7 @@ from jobs.console.verbs import VERBS
 from jobs.ingest.request import Summary
 from jobs.launch.places import CONF
 from jobs.report.metrics import PREFIX, figures
-from jobs.report.model import VERSION, Bars, Facts, Grid, Report, Timeline
+from jobs.report.model import VERSION, Bars, Facts, Grid, Remedy, Report, Timeline
 
 VARIABLES = {
     "RMQ_LAKE_<VERB>_<OPTION>": "any option of a verb; see its table",
@@ -146,11 +146,11 @@ def _metrics() -> str:
 
 
 def _report() -> str:
-    parts = [_of_class(kind) for kind in (Report, Facts, Grid, Bars, Timeline)]
+    parts = [_of_class(kind) for kind in (Report, Remedy, Facts, Grid, Bars, Timeline)]
     return "\n".join([_DOCUMENT, *parts])
 
 
-def _of_class(kind: type[Report | Facts | Grid | Bars | Timeline]) -> str:
+def _of_class(kind: type[Report | Remedy | Facts | Grid | Bars | Timeline]) -> str:
     described = re.sub(r"\s+", " ", kind.__doc__ or "")
     rows = [(f"`{field.name}`", f"`{_type(field.type)}`") for field in fields(kind)]
     return f"**{kind.__name__}**: {described}\n\n" + _table(("name", "type"), *rows)

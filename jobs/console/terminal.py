@@ -1,11 +1,21 @@
 """Text from a store as a terminal may show it: whoever sent a message chose its topic, keys, tags and body."""
 
+import re
+
+_STYLE = re.compile(r"(\x1b\[[\d;]*m)")
+
 
 def printable(text: str) -> str:
     """Return *text* in one line that does nothing to a terminal: what is not printable is written as its escape."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def printable_with_colours(line: str) -> str:
+    """Return a line in which `click.style` has coloured words: colours stay, everything else is as `printable` has it."""
+    pieces = _STYLE.split(line)
+    return "".join(piece if number % 2 else printable(piece) for number, piece in enumerate(pieces))
 
 
 def printable_lines(text: str) -> str:

@@ -1,12 +1,15 @@
 """What was asked of a run, and what it did."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
+from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
+from jobs.console.result import Result
+from jobs.console.severity import Severity, worst_of
 from jobs.products.registry import NAMES, Product
 from jobs.store.request import StoreRequest
 from jobs.store.selection import Selection
@@ -103,38 +106,65 @@ class Summary:
         self.gaps.append({"broker": self.broker, "from": start, "to": end, "why": why})
 
     @property
-    def exit_code(self) -> ExitCode:
-        """Damage and gaps are shown by the exit code; the run is done all the same."""
-        found = self.gaps or self.quarantined or self.superseded or self.notes
-        return ExitCode.DAMAGE if found else ExitCode.CLEAN
+    def severity(self) -> Severity:
+        """The worst of what was met; only `verify` can say that a store is healthy."""
+        found = [Severity.NOT_VERIFIED]
+        found += [Severity.BEHIND] * bool(self.behind)
+        found += [Severity.GAP] * bool(self.gaps or self.notes)
+        found += [Severity.DAMAGE] * bool(self.quarantined or self.superseded)
+        return worst_of(found)
 
     @property
-    def text(self) -> str:
-        """The summary for people."""
+    def exit_code(self) -> ExitCode:
+        """Damage and gaps are shown by the exit code; the run is done all the same."""
+        return self.severity.exit_code
+
+    @property
+    def bytes(self) -> int:
+        """How much of the log the run has taken."""
+        start, end = self.from_offset, self.to_offset
+        missing = sum(max(min(int(gap["to"]), end) - max(int(gap["from"]), start), 0) for gap in self.gaps)
+        return max(end - start - missing, 0)
+
+    @property
+    def result(self) -> Result:
+        """What the run came to."""
+        verdict = "done, nothing wrong seen" if self.severity is Severity.NOT_VERIFIED else ""
+        seconds = sum(self.seconds.values())
         if self.plan is not None:
-            return "would read {bytes} bytes in {ranges} ranges of {segments} segments".format(**self.plan)
+            ranges, segments = counted(self.plan["ranges"], "range"), counted(self.plan["segments"], "segment")
+            what = f"would read {size_text(self.plan['bytes'])} in {ranges} of {segments}"
+            return Result(self.severity, what, seconds, verdict="dry run")
         if self.run is None:
-            return f"{self.store}: nothing new since offset {self.to_offset}"
-        lines = [
-            f"{self.store} → {self.lake}",
-            f"  run {self.run} of broker {self.broker} ({self.store_id})"
-            + (f", the last of {self.steps} steps" if self.steps > 1 else ""),
-            f"  {self.messages} messages, offsets {self.from_offset} to {self.to_offset}",
-        ]
-        lines += [f"  read as written by RocketMQ {self.release}"] if self.release else []
-        if any(self.units.values()):
-            lines.append("  units: " + ", ".join(f"{count} {name}" for name, count in self.units.items()))
-        if self.index_entries:
-            lines.append(f"  {self.index_entries} index entries")
-        if self.behind:
-            lines.append(f"  the broker has not dispatched the last {self.behind} bytes of its log yet")
-        if self.quarantined:
-            lines.append(f"  {self.quarantined} damaged places in quarantine")
-        if self.superseded:
-            lines.append("  SUPERSEDED {from_offset} to {to_offset}: {why}".format(**self.superseded))
-        lines += [f"  NOTE {note}" for note in self.notes]
-        lines += [f"  GAP {gap['from']} to {gap['to']}: {gap['why']}" for gap in self.gaps]
-        return "\n".join(lines)
+            verdict = "done" if verdict else ""
+            return Result(self.severity, f"nothing new after offset {self.to_offset:,}", seconds, verdict=verdict)
+        return Result(self.severity, counted(self.messages, "message"), seconds, self.bytes, verdict)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the form that scripts read."""
+        return {**asdict(self), "bytes": self.bytes, "severity": self.severity.value}
+
+    def lines(self) -> Iterator[str]:
+        """Yield the summary for people, without the result."""
+        if self.run is not None:
+            yield f"{self.store} → {self.lake}"
+            steps = f", the last of {self.steps:,} steps" if self.steps > 1 else ""
+            yield f"  run {self.run} of broker {self.broker} ({self.store_id}){steps}"
+            yield f"  {counted(self.messages, 'message')}, offsets {self.from_offset:,} to {self.to_offset:,}"
+            if self.release:
+                yield f"  read as written by RocketMQ {self.release}"
+            if any(self.units.values()):
+                yield f"  units: {', '.join(f'{count:,} {name}' for name, count in self.units.items())}"
+            if self.index_entries:
+                yield f"  {self.index_entries:,} index entries"
+            if self.behind:
+                yield f"  the broker has not dispatched the last {self.behind:,} bytes of its log yet"
+            if self.quarantined:
+                yield f"  DAMAGE {counted(self.quarantined, 'damaged place')} in quarantine"
+            if self.superseded:
+                yield "  SUPERSEDED {from_offset:,} to {to_offset:,}: {why}".format(**self.superseded)
+            yield from (f"  NOTE {note}" for note in self.notes)
+            yield from (f"  GAP {gap['from']:,} to {gap['to']:,}: {gap['why']}" for gap in self.gaps)
 
 
 def _sum(one: Mapping[str, N], other: Mapping[str, N]) -> dict[str, N]:

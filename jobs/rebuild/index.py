@@ -13,7 +13,10 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
+from jobs.console.result import Result as Outcome
+from jobs.console.severity import Severity, worst_of
 from jobs.products.index.explanation import Explained, Verdict, explain
 from jobs.products.index.file_builder import BuiltFile, IndexRecipe, RealFile, build_file, check_built, hash_file
 from jobs.products.index.file_names import names_between
@@ -76,6 +79,7 @@ class Result:
     replaced: list[str] = field(default_factory=list)
     gaps: tuple[tuple[int, int], ...] = ()  # offsets that no file of the log holds
     left_out: list[str] = field(default_factory=list)  # keys that no index file gets, in words
+    log_bytes: int = 0  # that were read
 
     @property
     def contradictions(self) -> list[dict[str, Any]]:
@@ -83,11 +87,29 @@ class Result:
         return [entry for entry in self.survivors if entry["role"] == "contradicts"]
 
     @property
+    def severity(self) -> Severity:
+        """The worst of what was met; healthy where everything that was made is proven."""
+        found = [Severity.NOT_VERIFIED] * (not all(file["proven"] for file in self.files))
+        found += [Severity.GAP] * bool(self.gaps or self.left_out)
+        found += [Severity.DAMAGE] * bool(self.damaged_bytes or self.replaced)
+        found += [Severity.CONTRADICTION] * bool(self.contradictions)
+        return worst_of(found)
+
+    @property
     def exit_code(self) -> ExitCode:
         """A survivor that contradicts weighs more than damage."""
+        return self.severity.exit_code
+
+    def result(self, seconds: float) -> Outcome:
+        """Return what the run came to."""
+        verdicts = {Severity.HEALTHY: "done, all proven", Severity.NOT_VERIFIED: "done, not all proven"}
+        proven = sum(file["proven"] for file in self.files)
+        keys = sum(file["keys"] for file in self.files)
+        files = counted(len(self.files), "index file")
+        what = f"{files} with {keys:,} of {counted(self.row_keys, 'key')} written, {proven:,} proven"
         if self.contradictions:
-            return ExitCode.MISMATCH
-        return ExitCode.DAMAGE if self.damaged_bytes or self.replaced or self.gaps or self.left_out else ExitCode.CLEAN
+            what = f"nothing written, {counted(len(self.contradictions), 'index file')} against the log"
+        return Outcome(self.severity, what, seconds, self.log_bytes, verdicts.get(self.severity, ""))
 
     def describe(self) -> dict[str, Any]:
         """Return the manifest."""
@@ -121,6 +143,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
             survivors=[_describe_survivor(explained) for explained in plan.explained],
             replaced=sorted(name for build in plan.builds for name in build.replaces),
             gaps=plan.row.gaps, left_out=list(_left_out(plan, store)),
+            log_bytes=sum(segment.size for segment in store.segments),
         )  # fmt: skip
         if result.contradictions:
             return result

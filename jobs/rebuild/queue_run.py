@@ -12,7 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
+from jobs.console.result import Result
+from jobs.console.severity import Severity, worst_of
 from jobs.products.queues.settings import QueueSettings, settle_queues
 from jobs.products.queues.topics import topic_table
 from jobs.rebuild.lost_queues import LostQueues, select_lost
@@ -70,14 +73,29 @@ class Summary:
     contradictions: list[str] = field(default_factory=list)
     proof: str = ""
     has_lost_end: bool = False
+    log_bytes: int = 0  # that were read
+
+    @property
+    def severity(self) -> Severity:
+        """The worst of what was met; only `verify` can say that a store is healthy."""
+        found = [Severity.NOT_VERIFIED]
+        found += [Severity.GAP] * bool(self.gaps or self.has_lost_end)
+        found += [Severity.DAMAGE] * bool(self.damaged_bytes or self.replaced)
+        found += [Severity.CONTRADICTION] * bool(self.contradictions)
+        return worst_of(found)
 
     @property
     def exit_code(self) -> ExitCode:
         """The queues are made in spite of a damaged log, and not where files of the store contradict it."""
+        return self.severity.exit_code
+
+    def result(self, seconds: float) -> Result:
+        """Return what the run came to."""
+        verdict = "done, nothing wrong seen" if self.severity is Severity.NOT_VERIFIED else ""
+        what = f"{counted(self.queues, 'queue')}, {counted(self.units, 'unit')} written"
         if self.contradictions:
-            return ExitCode.MISMATCH
-        is_lossy = self.damaged_bytes or self.gaps or self.has_lost_end
-        return ExitCode.DAMAGE if is_lossy or self.replaced else ExitCode.CLEAN
+            what = f"nothing written, {counted(len(self.contradictions), 'file')} against the log"
+        return Result(self.severity, what, seconds, self.log_bytes, verdict)
 
 
 def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
@@ -113,6 +131,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
         sum(end - first for first, end in damaged),
         gaps=gaps,
         blanks=sum(queue.blanks for queue in queues),
+        log_bytes=sum(segment.size for segment in store.segments),
     )
     summary.notes = list(_notes(store, recipe, queues, summary))
     _check(request.out, queues)

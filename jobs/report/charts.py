@@ -1,26 +1,26 @@
-"""Plots as SVG text: bars and timelines, with a title for who cannot see them. No script, no library, no network."""
+"""
+Plots as HTML and SVG: bars and timelines, with a title for who cannot see them. No script, no library, no network.
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+Text is HTML beside the drawing, never in it: so it keeps its size on a phone.
+"""
+
+from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import cycle
 
 from jobs.console.terminal import printable
+from jobs.report.axes import Tick, date_text, duration_name, round_step, time_ticks, whole_step
 from jobs.report.model import Bars, Timeline
 
-_WIDTH = 720
-_BAR = 22
-_LABEL = 236
-_NUMBER = 90
-_HEIGHT = 220
-_LEFT, _BOTTOM, _TOP = 56, 28, 10
 COLOURS = 8  # of series, in the page's style sheet; further ones are summed up
+_HEIGHT = 100  # of a drawing, in units of its own
 
 
 def number(value: float) -> str:
     """Return a number as people write it."""
     if isinstance(value, int) or float(value).is_integer():
         return f"{int(value):,}"
-    return f"{value:,.3g}"
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"  # noqa: PLR2004 - digits before the point
 
 
 def html_text(text: str) -> str:
@@ -29,79 +29,96 @@ def html_text(text: str) -> str:
 
 
 def bars(part: Bars) -> str:
-    """Return horizontal bars, with a mark where the ideal is."""
-    names = list(part.values)
-    highest = max([*part.values.values(), *part.ideal.values(), 1e-9])
-    room = _WIDTH - _LABEL - _NUMBER
-    height = _BAR * len(names) + 6
-    lines = [_opening(height, f"{part.title}, {part.unit}")]
-    for row, name in enumerate(names):
-        value = part.values[name]
-        top = row * _BAR + 4
-        length = max(room * value / highest, 1 if value else 0)
-        lines.append(
-            f'<text class="label" x="{_LABEL - 8}" y="{top + 13}" text-anchor="end">{html_text(_short(name))}</text>'
-        )
-        lines.append(f'<rect class="s0" x="{_LABEL}" y="{top}" width="{length:.1f}" height="{_BAR - 6}"/>')
-        end = _LABEL + length
-        if name in part.ideal:
-            at = _LABEL + room * part.ideal[name] / highest
-            end = max(end, at)
-            lines.append(f'<line class="ideal" x1="{at:.1f}" x2="{at:.1f}" y1="{top - 2}" y2="{top + _BAR - 4}"/>')
-        lines.append(f'<text class="number" x="{end + 6:.1f}" y="{top + 13}">{number(value)}</text>')
-    return "".join([*lines, "</svg>"])
+    """Return horizontal bars on an axis with ticks, and a mark where the ideal is; a single number is a sentence."""
+    if len(part.values) == 1 and not part.ideal:
+        ((name, value),) = part.values.items()
+        return f'<p class="single">{html_text(name)}: <b>{number(value)}</b> {html_text(part.unit)}</p>'
+    highest = max([*part.values.values(), *part.ideal.values(), 0])
+    is_counted = all(float(value).is_integer() for value in part.values.values())
+    step = whole_step(highest) if is_counted else round_step(highest)
+    ticks = [tick * step for tick in range(int(highest / step) + 1)]
+    whole = max(highest, 1e-9) * 1.02  # a little room for the last tick
+    rows = "".join(_bar(name, value, part.ideal.get(name), whole) for name, value in part.values.items())
+    axis = _x_axis([Tick(tick / whole, number(round(tick, 9))) for tick in ticks])
+    grid = f"--tick:{100 * step / whole:.4f}%"
+    return (
+        f'<div class="bars" role="img" aria-label="{html_text(f"{part.title}, {part.unit}")}" style="{grid}">{rows}'
+        f'<span></span>{axis}<span class="unit">{html_text(part.unit)}</span></div>'
+    )
+
+
+def _bar(name: str, value: float, ideal: float | None, whole: float) -> str:
+    mark = "" if ideal is None else f'<i class="ideal" style="left:{100 * ideal / whole:.3f}%"></i>'
+    return (
+        f'<span class="label">{html_text(_short(name)).replace("_", "_<wbr>")}</span>'
+        f'<span class="track"><i class="bar k0" style="width:{100 * value / whole:.3f}%"></i>{mark}</span>'
+        f'<span class="number">{number(value)}</span>'
+    )
+
+
+def _x_axis(ticks: Iterable[Tick]) -> str:
+    classes = cycle(("tick", "tick other"))  # a phone shows every second one
+    marks = "".join(
+        f'<span class="{kind}" style="left:{100 * tick.share:.3f}%">{html_text(tick.label)}</span>'
+        for kind, tick in zip(classes, ticks, strict=False)
+    )
+    return f'<span class="axis">{marks}</span>'
 
 
 def timeline(part: Timeline) -> str:
-    """Return stacked columns over time."""
+    """Return stacked columns over time, with round numbers and round times at the axes, unit, zone and bucket width."""
     series = list(part.series.items())[:COLOURS]
     count = max((len(values) for _, values in series), default=0)
     totals = [sum(values[slot] for _, values in series) for slot in range(count)]
-    highest = max([*totals, 1])
-    room, depth = _WIDTH - _LEFT - 10, _HEIGHT - _BOTTOM - _TOP
-    width = room / max(count, 1)
-    lines = [_opening(_HEIGHT, f"{part.title}, {part.unit}")]
-    for share in (0.5, 1.0):
-        y = _TOP + depth * (1 - share)
-        lines.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - 10}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        label = number(round(highest * share))
-        lines.append(f'<text class="number" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
+    step = whole_step(max([*totals, 1]))
+    top = -(-max([*totals, 1]) // step) * step
+    name = html_text(f"{part.title}, {part.unit}")
+    end = part.start + count * part.step
+    levels = [Tick(level / top, number(level)) for level in range(0, top + 1, step)]
+    bucket = f"store time in UTC from {date_text(part.start)}, one column = {duration_name(part.step)}"
+    return (
+        f'<p class="unit">{html_text(part.unit)}</p><div class="timeline"><span class="levels">{_levels(levels)}</span>'
+        f'<svg viewBox="0 0 {max(count, 1)} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{name}">'
+        f"<title>{name}</title>{_grid_lines(levels, count)}{_columns(series, count, top)}</svg>"
+        f"{_x_axis(time_ticks(part.start, end))}</div>"
+        f'<p class="unit below">{html_text(bucket)}</p>{_legend([label for label, _ in series])}'
+    )
+
+
+def _levels(ticks: Iterable[Tick]) -> str:
+    return "".join(
+        f'<span class="level" style="bottom:{100 * tick.share:.3f}%">{html_text(tick.label)}</span>' for tick in ticks
+    )
+
+
+def _grid_lines(ticks: Iterable[Tick], count: int) -> str:
+    heights = [_HEIGHT * (1 - tick.share) for tick in ticks]
+    return "".join(
+        f'<line class="grid" vector-effect="non-scaling-stroke" x1="0" x2="{count}" y1="{y:.2f}" y2="{y:.2f}"/>'
+        for y in heights
+    )
+
+
+def _columns(series: Sequence[tuple[str, Sequence[int]]], count: int, top: int) -> str:
+    drawn = []
     for slot in range(count):
-        base = float(_TOP + depth)
+        base = float(_HEIGHT)
         for colour, (_, values) in enumerate(series):
-            length = depth * values[slot] / highest
+            length = _HEIGHT * values[slot] / top
             if length:
                 base -= length
-                place = f'x="{_LEFT + slot * width:.1f}" y="{base:.1f}"'
-                size = f'width="{max(width - 0.6, 0.6):.1f}" height="{length:.1f}"'
-                lines.append(f'<rect class="s{colour}" {place} {size}/>')
-    for slot, anchor in ((0, "start"), (count, "end")):
-        x = _LEFT + slot * width
-        lines.append(
-            f'<text class="label" x="{x:.1f}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{_when(part, slot)}</text>'
-        )
-    return "".join([*lines, "</svg>"]) + _legend([name for name, _ in series])
+                drawn.append(
+                    f'<rect class="s{colour}" x="{slot + 0.05:.2f}" y="{base:.2f}" width="0.9" height="{length:.2f}"/>'
+                )
+    return "".join(drawn)
 
 
 def _legend(names: Sequence[str]) -> str:
     items = "".join(
-        f'<li><span class="key k{colour}"></span>{html_text(name)}</li>' for colour, name in enumerate(names)
+        f'<li><span class="key k{colour}"></span>{html_text(_short(name))}</li>' for colour, name in enumerate(names)
     )
     return f'<ul class="legend">{items}</ul>'
 
 
-def _when(part: Timeline, slot: int) -> str:
-    try:
-        moment = datetime.fromtimestamp((part.start + slot * part.step) / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return str(part.start + slot * part.step)
-    return moment.strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _opening(height: float, title: str) -> str:
-    name = html_text(title)
-    return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{name}"><title>{name}</title>'
-
-
 def _short(name: str) -> str:
-    return name if len(name) <= 30 else f"{name[:14]}…{name[-14:]}"  # noqa: PLR2004 - what fits beside the bars
+    return name if len(name) <= 40 else f"{name[:19]}…{name[-19:]}"  # noqa: PLR2004 - what fits beside the bars

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
-VERSION = 1
+from jobs.console.result import Result
+
+VERSION = 2
 
 Value = str | int | float | bool | None
 
@@ -47,13 +49,14 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Counts over time, one series a name; `start` and `step` are milliseconds."""
+    """Counts over time in UTC, one series a name; `start` and `step` are milliseconds."""
 
     title: str
     unit: str
     start: int
     step: int
     series: Mapping[str, Sequence[int]]
+    note: str = ""
     kind: str = "timeline"
 
 
@@ -61,16 +64,34 @@ Part = Facts | Grid | Bars | Timeline
 
 
 @dataclass(frozen=True, slots=True)
+class Remedy:
+    """One thing to do: in words, as commands to paste, and the findings that it is for."""
+
+    words: str
+    commands: Sequence[str] = ()
+    findings: Grid | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that a run tells."""
+    """Everything about one run."""
 
     verb: str
     subject: str
-    health: str  # good, attention or bad: the light at the top
-    headline: str
+    severity: str  # the word of `jobs.console.severity`
+    verdict: str  # the same, or what says it better
+    headline: str  # what, how much, how fast
     parts: Sequence[Part]
+    remedies: Sequence[Remedy] = ()
     made: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     version: int = VERSION
+
+    @classmethod
+    def of(
+        cls, verb: str, subject: str, result: Result, parts: Sequence[Part], remedies: Sequence[Remedy] = ()
+    ) -> "Report":
+        """Return the report of a run that came to *result*."""
+        return cls(verb, subject, result.severity.value, result.word, result.amount, parts, remedies)
 
     def document(self) -> dict[str, object]:
         """Return the form of `report.json`."""

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import exp, factorial
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from jobs.console.exit_codes import ExitCode
+from jobs.console.amounts import counted
+from jobs.console.program import program
+from jobs.console.severity import Severity
 from jobs.ingest.request import Summary
 from jobs.lake.commit import chosen, open_table
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files
 from jobs.lake.table_file import FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE
-from jobs.report.model import Bars, Facts, Grid, Part, Report, Timeline, Value
+from jobs.report.axes import round_duration
+from jobs.report.model import Bars, Facts, Grid, Part, Remedy, Report, Timeline, Value
 
 _SLOTS = 60  # of a timeline
 _SHOWN = 7  # topics and producers by name; the rest is summed up
@@ -29,19 +33,12 @@ _OTHERS = "others"
 
 def report_of(summary: Summary, lake: Lake) -> Report:
     """Return the report of a run that has ended."""
-    health = "good" if summary.exit_code is ExitCode.CLEAN else "attention"
-    parts: list[Part] = [_facts(summary), *_troubles(summary, lake)]
+    parts: list[Part] = []
     if summary.run is not None and summary.store_id is not None:
         contents = _Contents(lake, FileNaming(summary.store_id, summary.run).prefix)
         parts += contents.parts()
-    parts += [_tables(summary), Bars("Where the time went", "seconds", summary.seconds)]
-    return Report("ingest", summary.store, health, _headline(summary), parts)
-
-
-def _headline(summary: Summary) -> str:
-    if summary.run is None:
-        return f"Nothing new since offset {summary.to_offset:,}"
-    return f"{summary.messages:,} messages of broker {summary.broker}, run {summary.run}"
+    parts += [_facts(summary), *_tables(summary), Bars("Where the time went", "seconds", summary.seconds)]
+    return Report.of("ingest", summary.store, summary.result, parts, list(_remedies(summary, lake)))
 
 
 def _facts(summary: Summary) -> Facts:
@@ -52,6 +49,7 @@ def _facts(summary: Summary) -> Facts:
         "store id": summary.store_id,
         "run": summary.run,
         "offsets": f"{summary.from_offset:,} to {summary.to_offset:,}",
+        "bytes of the log": summary.bytes,
         "messages": summary.messages,
         "index entries": summary.index_entries,
         "damaged places": summary.quarantined,
@@ -62,35 +60,65 @@ def _facts(summary: Summary) -> Facts:
     return Facts("This run", values)
 
 
-def _tables(summary: Summary) -> Grid:
-    rows = [(name, version) for name, version in summary.versions.items()]
-    return Grid("Tables written", ("table", "Delta version"), rows)
+def _tables(summary: Summary) -> Iterator[Grid]:
+    if summary.versions:
+        yield Grid("Tables written", ("table", "Delta version"), list(summary.versions.items()))
 
 
-def _troubles(summary: Summary, lake: Lake) -> Iterator[Part]:
-    """Yield what a person should look at."""
-    if summary.notes or summary.superseded:
-        notes = {f"note {number}": note for number, note in enumerate(summary.notes, 1)}
-        if summary.superseded:
-            notes["superseded"] = "{from_offset} to {to_offset}: {why}".format(**summary.superseded)
-        yield Facts("Notes", notes)
-    if summary.gaps:
-        rows = [(gap["from"], gap["to"], gap["why"]) for gap in summary.gaps]
-        yield Grid("Gaps: offsets that the lake will not have", ("from", "to", "why"), rows)
+def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
+    """Yield what a person should do, each with what was found."""
+    verify = (f"{program()} verify {quote(summary.store)}",)
     if summary.quarantined:
-        yield _damage(summary, lake)
+        yield Remedy(
+            "Part of the log is damaged. Its bytes are in the table quarantine, every other record was read. Take the "
+            "messages from a slave or a backup; inspect shows the places:",
+            (f"{program()} inspect {quote(summary.store)} --deep",),
+            _damage(summary, lake),
+        )
+    if summary.gaps:
+        rows = [(Severity.GAP.value, gap["from"], gap["to"], gap["why"]) for gap in summary.gaps]
+        yield Remedy(
+            "The lake will not have these offsets. Where a slave or a backup has the files, put them back with the "
+            "broker stopped. If retention deleted them before they were read, run ingest more often.",
+            (),
+            Grid("Gaps", ("severity", "from", "to", "why"), rows),
+        )
+    if summary.superseded:
+        row = (summary.superseded["from_offset"], summary.superseded["to_offset"], summary.superseded["why"])
+        yield Remedy(
+            "The log was rewritten from this offset on; the rows of the old log were replaced. Versions of the tables "
+            "before this run still have them:",
+            (),
+            Grid("Rewritten log", ("from", "to", "why"), [row]),
+        )
+    if summary.notes:
+        yield Remedy("Check whether this is meant:", (), Grid("Notes", ("note",), [(note,) for note in summary.notes]))
+    if summary.units.get("differences"):
+        yield Remedy(
+            f"{counted(summary.units['differences'], 'queue unit')} do not fit the messages (the column status of "
+            "consume_queue). Only verify says why:",
+            verify,
+        )
+    elif summary.severity is Severity.NOT_VERIFIED and summary.run is not None:
+        yield Remedy("Nothing. To compare queues and index files with the log:", verify)
 
 
 def _damage(summary: Summary, lake: Lake) -> Grid:
     snapshot = open_table(lake, QUARANTINE.name)
     found = chosen(lake, snapshot).to_pylist() if snapshot is not None else []
     rows = [
-        (row["physical_offset"], row["length"], row["reason"], (row["sample"] or b"")[:_HEX].hex(" "))
+        (
+            Severity.DAMAGE.value,
+            row["physical_offset"],
+            row["length"],
+            row["reason"],
+            (row["sample"] or b"")[:_HEX].hex(" "),
+        )
         for row in found
         if row["store_id"] == summary.store_id and row["run"] == summary.run
     ]
-    columns = ("offset", "bytes", "reason", f"first {_HEX} bytes")
-    return Grid("Damage in quarantine", columns, sorted(rows), note="Every other record was read.")
+    columns = ("severity", "offset", "bytes", "reason", f"first {_HEX} bytes")
+    return Grid("Damage in quarantine", columns, sorted(rows))
 
 
 class _Contents:
@@ -133,14 +161,15 @@ class _Contents:
         yield Bars("Producers", "messages", _largest(producers))
 
     def _span(self) -> tuple[int, int]:
-        """Return the first time and the milliseconds of one slot, by the middle of the run's times: clocks lie."""
+        """Return the first time and the milliseconds of one slot, both round."""
         lows, highs = [], []
         for batch in self._batches(MESSAGES.name, ("store_timestamp",)):
             limits = pc.min_max(batch["store_timestamp"]).as_py()
             lows.append(limits["min"])
             highs.append(limits["max"])
-        start = min(lows, default=0)
-        return start, max((max(highs, default=0) - start) // _SLOTS + 1, 1)
+        first, last = min(lows, default=0), max(highs, default=0)
+        step = round_duration((last - first + 1) / (_SLOTS - 1))
+        return first // step * step, step
 
     def _index(self) -> Iterator[Part]:
         rows = [row for batch in self._batches(INDEX_FILES.name, _HEADER) for row in batch.to_pylist()]
@@ -207,8 +236,9 @@ def _by_time(batch: pa.RecordBatch, start: int, step: int) -> Iterator[tuple[str
 
 def _timeline(times: Mapping[str, Counter[int]], topics: Counter[str], start: int, step: int) -> Timeline:
     shown = [topic for topic, _ in topics.most_common(_SHOWN)]
-    series = {topic: [times[topic][slot] for slot in range(_SLOTS)] for topic in shown}
-    rest = [sum(of[slot] for topic, of in times.items() if topic not in series) for slot in range(_SLOTS)]
+    count = max(slot for of in times.values() for slot in of) + 1
+    series = {topic: [times[topic][slot] for slot in range(count)] for topic in shown}
+    rest = [sum(of[slot] for topic, of in times.items() if topic not in series) for slot in range(count)]
     if any(rest):
         series[_OTHERS] = rest
     return Timeline("Messages over store time", "messages", start, step, series)

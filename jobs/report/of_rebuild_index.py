@@ -1,20 +1,32 @@
 """The report of a `rebuild-index`: what was made, by which rules, and what is proven."""
 
-from jobs.console.exit_codes import ExitCode
+from collections.abc import Iterator
+from shlex import quote
+
+from jobs.console.program import program
+from jobs.console.result import Result as Outcome
+from jobs.console.severity import Severity
 from jobs.rebuild.index import Result
-from jobs.report.model import Facts, Grid, Part, Report
+from jobs.report.model import Bars, Facts, Grid, Part, Remedy, Report
 
-_HEALTH = {ExitCode.CLEAN: "good", ExitCode.DAMAGE: "attention"}
+_SURVIVOR = ("name", "role", "verdict", "detail")
+_BARS = 40  # files that are drawn
 
 
-def report_of(result: Result) -> Report:
-    """Return the report of a run."""
+def report_of(result: Result, outcome: Outcome, *, installs: bool = False) -> Report:
+    """Return the report of a run that came to *outcome*; *installs*: it puts the files in place itself."""
     settings = result.settings
-    proven = sum(file["proven"] for file in result.files)
-    headline = f"{len(result.files)} index files written, {proven} of them proven by survivors"
-    if result.contradictions:
-        headline = f"{len(result.contradictions)} index files contradict the log: nothing was written"
-    parts: list[Part] = [
+    parts: list[Part] = []
+    if result.files:
+        columns = ("name", "kind", "keys", "bytes", "proven", "why", "SHA-256")
+        rows = [
+            (file["name"], str(file["kind"]), file["keys"], file["size"], file["proven"], file["proof"], file["sha256"])
+            for file in result.files
+        ]
+        parts.append(Grid("Files written", columns, rows))
+    if len(result.files) > 1:
+        parts.append(Bars("Keys by file", "keys", {file["name"]: file["keys"] for file in result.files[:_BARS]}))
+    parts.append(
         Facts(
             "What it is made by",
             {
@@ -23,23 +35,53 @@ def report_of(result: Result) -> Report:
                 "Names in": f"{settings.zone.value} ({settings.zone.origin}: {settings.zone.reason})",
                 "Messages": result.records,
                 "Keys": result.row_keys,
+                "Bytes of the log": result.log_bytes,
                 "Damaged bytes of the log": result.damaged_bytes,
             },
-        ),
-        Grid(
-            "Files written",
-            ("Name", "Kind", "Keys", "Proven", "Why", "SHA-256"),
-            [
-                (file["name"], file["kind"], file["keys"], file["proven"], file["proof"], file["sha256"])
-                for file in result.files
-            ],
-        ),
-    ]
+        )
+    )
     if result.survivors:
-        rows = [
-            (entry["name"], entry["role"], entry["verdict"], entry["detail"] or "; ".join(entry["differences"][:1]))
-            for entry in result.survivors
-        ]
-        parts.append(Grid("Files that were there", ("Name", "Role", "Verdict", "Detail"), rows))
-    health = _HEALTH.get(result.exit_code, "bad")
-    return Report("rebuild-index", f"{result.store} → {result.out}", health, headline, parts)
+        rows_of_survivors = [_survivor(entry) for entry in result.survivors]
+        parts.append(Grid("Files that were there", _SURVIVOR, rows_of_survivors))
+    subject = f"{result.store} → {result.out}"
+    return Report.of("rebuild-index", subject, outcome, parts, list(_remedies(result, installs=installs)))
+
+
+def _survivor(entry: dict[str, str]) -> tuple[str, str, str, str]:
+    detail = entry["detail"] or "; ".join(entry["differences"][:1])
+    return entry["name"], str(entry["role"]), str(entry["verdict"]), detail
+
+
+def _remedies(result: Result, *, installs: bool) -> Iterator[Remedy]:
+    store, out = quote(result.store), quote(result.out)
+    if result.contradictions:
+        rows = [(Severity.CONTRADICTION.value, *_survivor(entry)) for entry in result.contradictions]
+        yield Remedy(
+            "Nothing was written: these files are not what any known release leaves. See what verify says of them; "
+            "rebuild all files where they are not to be kept:",
+            (f"{program()} verify {store}", f"{program()} rebuild-index {store} --out {out}"),
+            Grid("Contradictions", ("severity", *_SURVIVOR), rows),
+        )
+        return
+    if result.damaged_bytes:
+        yield Remedy(
+            f"{result.damaged_bytes:,} bytes of the log are damaged: keys of the records that were there are missing. "
+            "See the places:",
+            (f"{program()} inspect {store} --deep",),
+        )
+    if result.gaps:
+        gaps = [(Severity.GAP.value, start, end) for start, end in result.gaps]
+        yield Remedy(
+            "No file holds this part of the log. Put the segment back from a slave or a backup, and rebuild again.",
+            (),
+            Grid("Gaps", ("severity", "from", "to"), gaps),
+        )
+    if result.left_out:
+        rows_left_out = [(Severity.GAP.value, text) for text in result.left_out]
+        yield Remedy("These keys are in no file:", (), Grid("Left out", ("severity", "keys"), rows_left_out))
+    if result.files and not installs:
+        only = " --lost-only" * result.lost_only
+        yield Remedy(
+            "Stop the broker and put the files into its store (this builds them once more, into a new directory):",
+            (f"{program()} rebuild-index {store} --out {out}-2{only} --install",),
+        )

@@ -1,43 +1,58 @@
-"""The report of `verify`: what fits, and each finding with its place and cause."""
+"""The report of `verify`: the verdict, each remedy with the findings that it is for, and what was compared."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
-from jobs.console.severity import worst_of
 from jobs.lake.findings import Finding
-from jobs.report.model import Bars, Facts, Grid, Part, Report
-from jobs.verify.findings import PartReport
+from jobs.report.model import Bars, Facts, Grid, Part, Remedy, Report
+from jobs.verify.advice import advice
+from jobs.verify.findings import Group
+from jobs.verify.run import Verdict
+from jobs.verify.text import HEAD, part_row
+
+_COLUMNS = ("severity", "finding", "file", "offset", "field", "found", "expected", "times", "cause", "follows")
 
 
-def report_of(store: str, parts: Mapping[str, PartReport]) -> Report:
+def report_of(verdict: Verdict, seconds: float) -> Report:
     """Return the report of a verification that has ended."""
-    findings = [finding for part in parts.values() for finding in part.findings]
-    shown: list[Part] = [Facts(name.capitalize(), {**part.numbers, **_notes(part)}) for name, part in parts.items()]
-    if findings:
-        classes = Counter(_class_of(finding) for finding in findings)
-        shown.append(Bars("Findings by class", "findings", dict(classes.most_common())))
-        shown.append(_table(findings))
-    severity = worst_of(part.severity for part in parts.values())
-    unverified = [name for name, part in parts.items() if part.unverified]
-    headline = f"{severity.value}: {len(findings):,} findings" if findings else "Log, queues and index files agree"
-    if unverified and not findings:
-        headline = f"Nothing wrong seen; not verified: {', '.join(unverified)}"
-    light = "bad" if severity.is_alarm else "attention" if unverified else "good"
-    return Report("verify", store, light, headline, shown)
-
-
-def _notes(part: PartReport) -> dict[str, str]:
-    return {f"note {number}": note for number, note in enumerate(part.notes, 1)}
-
-
-def _class_of(finding: Finding) -> str:
-    return finding.kind
-
-
-def _table(findings: list[Finding]) -> Grid:
-    columns = ["severity", *(name.replace("_", " ") for name in Finding._fields)]
-    rows = [
-        [finding.severity.value, *("" if value is None else str(value) for value in finding)]
-        for finding in sorted(findings, key=lambda finding: bool(finding.follows))
+    rows = [part_row(name, part) for name, part in verdict.parts.items()]
+    parts: list[Part] = [
+        Grid("What was compared", HEAD, [(name, severity.value, *texts) for name, severity, *texts in rows])
     ]
-    return Grid("Findings", columns, rows)
+    if verdict.findings:
+        classes = Counter(finding.kind for finding in verdict.findings)
+        parts.append(Bars("Findings by class", "findings", dict(classes.most_common())))
+    facts = [fact for part in verdict.parts.values() for fact in part.facts]
+    if facts:
+        rows_of_facts = [(fact.kind, fact.file, fact.expected, fact.cause) for fact in facts]
+        parts.append(Grid("Worth knowing; nothing to be done", ("fact", "file", "expected", "cause"), rows_of_facts))
+    for name, part in verdict.parts.items():
+        notes = {f"note {number}": note for number, note in enumerate(part.notes, 1)}
+        parts.append(Facts(name.capitalize(), {**part.numbers, **notes}))
+    return Report.of("verify", verdict.store, verdict.result(seconds), parts, list(_remedies(verdict)))
+
+
+def _remedies(verdict: Verdict) -> Iterator[Remedy]:
+    all_groups = verdict.groups
+    advised = advice(verdict.store, verdict.parts, all_groups)
+    for step, groups in advised:
+        yield Remedy(step.words, step.commands, _table(groups) if groups else None)
+    named = set(map(id, chain.from_iterable(groups for _, groups in advised)))
+    others = [group for group in all_groups if id(group) not in named]
+    if others:
+        yield Remedy("No command of this tool mends these; know them:", (), _table(others))
+
+
+def _table(groups: Sequence[Group]) -> Grid:
+    """Return causes, and below each what follows from it."""
+    findings = [finding for group in groups for finding in (group.cause, *group.consequences)]
+    return Grid("Findings", _COLUMNS, [_row(finding) for finding in findings])
+
+
+def _row(finding: Finding) -> tuple[str | int, ...]:
+    offset = "" if finding.offset is None else finding.offset
+    return (
+        finding.severity.value, finding.kind, finding.file, offset, finding.field, finding.found, finding.expected,
+        finding.times, finding.cause, finding.follows,
+    )  # fmt: skip

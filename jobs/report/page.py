@@ -1,33 +1,85 @@
 """
 A report as one HTML page: no network, no script, light and dark, fit for paper and for a phone.
 
-Everything that comes from a store is escaped: a topic may have any name.
+First the result in one line, then what to do, each step with the findings that it is for, then the rest. Everything
+that comes from a store is escaped: a topic may have any name.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
+from jobs.console.severity import Severity
 from jobs.report.charts import bars, html_text, number, timeline
-from jobs.report.model import Facts, Grid, Part, Report, Value
-
-_HEALTH = {"good": "all is well", "attention": "look at this", "bad": "something is wrong"}
+from jobs.report.model import Facts, Grid, Part, Remedy, Report, Value
 
 _STYLE = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
+_CARDS = 8  # rows that are shown as cards, not as a table
+_NUMBER = re.compile(r"(\d) (?=[a-zA-Z])")
+_LONG = 40  # characters of a cell
+_LONG_WORD = re.compile(r"[^\s&;<>]{25,}")
+_PIECE = re.compile(r"[^/]{0,31}/|[^/]{1,32}")
+_PERCENT = re.compile(r"[\d.]+%")
+_SHOWN = 200  # rows of a table; report.json has all
+_WORDS = frozenset(severity.value for severity in Severity)  # shown in their colours
 
 
 def page(report: Report) -> str:
-    """Return the whole page."""
+    """Return the page."""
     title = html_text(f"{report.verb} · {report.subject}")
     sections = "".join(_section(part) for part in report.parts)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<style>{_STYLE}</style></head><body><header>"
-        f'<p class="light {html_text(report.health)}">{html_text(_HEALTH.get(report.health, report.health))}</p>'
-        f"<h1>{html_text(report.headline)}</h1><p>rmq-lake {title}</p><p>{html_text(report.made)}</p></header>"
-        f"<main>{sections}</main></body></html>\n"
+        f"<h1>{_verdict(report)}{_unbroken(report.headline)}</h1>"
+        f"<p>rmq-lake {title}</p><p>{html_text(report.made)}</p></header>"
+        f"<main>{_to_do(report)}{sections}</main></body></html>\n"
     )
+
+
+def _verdict(report: Report) -> str:
+    if not report.verdict:
+        return ""
+    return f'<span class="severity {_class_of(report.severity)}">{html_text(report.verdict)}</span> '
+
+
+def _unbroken(text: str) -> str:
+    """Return a line that never breaks between a number and its unit."""
+    return _NUMBER.sub("\\1&nbsp;", html_text(text))
+
+
+def _class_of(severity: str) -> str:
+    return html_text(severity.replace(" ", "-"))
+
+
+def _to_do(report: Report) -> str:
+    if not report.remedies:
+        return '<section><h2>What to do</h2><p class="single">Nothing.</p></section>' if report.verdict else ""
+    if len(report.remedies) == 1:
+        return f"<section><h2>What to do</h2>{_remedy(report.remedies[0])}</section>"
+    items = "".join(f"<li>{_remedy(remedy)}</li>" for remedy in report.remedies)
+    return f'<section><h2>What to do</h2><ol class="steps">{items}</ol></section>'
+
+
+def _remedy(remedy: Remedy) -> str:
+    commands = "".join(f"<pre>{html_text(command)}</pre>" for command in remedy.commands)
+    findings = ""
+    if remedy.findings is not None:
+        is_short = len(remedy.findings.rows) <= _CARDS
+        findings = "".join(_cards(remedy.findings)) if is_short else _grid(remedy.findings)
+    return f"<p>{html_text(remedy.words)}</p>{commands}{findings}"
+
+
+def _cards(part: Grid) -> Iterator[str]:
+    """Yield a card for each row: the first two columns are its head."""
+    for row in part.rows:
+        head = " ".join(_text(value) for value in row[:2])
+        named = zip(part.columns[2:], row[2:], strict=True)
+        facts = "".join(f"<dt>{html_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in named if value != "")
+        yield f'<div class="finding"><p>{head}</p><dl>{facts}</dl></div>'
 
 
 def _section(part: Part) -> str:
@@ -43,29 +95,58 @@ def _facts(part: Facts) -> str:
 
 
 def _grid(part: Grid) -> str:
+    part = _without_empty_columns(part)
     numeric = [all(_is_number(row[at]) for row in part.rows) and bool(part.rows) for at in range(len(part.columns))]
     head = "".join(
         f'<th{_align(n)} scope="col">{html_text(name)}</th>' for name, n in zip(part.columns, numeric, strict=True)
     )
     body = "".join(
-        "<tr>" + "".join(f"<td{_align(n)}>{_text(value)}</td>" for value, n in zip(row, numeric, strict=True)) + "</tr>"
-        for row in part.rows
+        "<tr>" + "".join(_cell(value, n) for value, n in zip(row, numeric, strict=True)) + "</tr>"
+        for row in part.rows[:_SHOWN]
     )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    more = len(part.rows) - _SHOWN
+    left_out = f'<p class="note">{more:,} more rows: report.json has all.</p>' if more > 0 else ""
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{left_out}'
+
+
+def _without_empty_columns(part: Grid) -> Grid:
+    kept = [
+        at for at in range(len(part.columns)) if not part.rows or any(row[at] not in {None, ""} for row in part.rows)
+    ]
+    rows = [[row[at] for at in kept] for row in part.rows]
+    return replace(part, columns=[part.columns[at] for at in kept], rows=rows)
 
 
 def _align(is_number: bool) -> str:  # noqa: FBT001 - one fact
     return ' class="n"' if is_number else ""
 
 
+def _cell(value: Value, is_number: bool) -> str:  # noqa: FBT001 - one fact
+    if not isinstance(value, str) or value in _WORDS:
+        return f"<td{_align(is_number)}>{_text(value)}</td>"
+    kind = ' class="long"' if len(value) > _LONG and " " in value else _align(is_number)
+    return f"<td{kind}>{_LONG_WORD.sub(_breakable, html_text(value))}</td>"
+
+
+def _breakable(word: re.Match[str]) -> str:
+    """Return a long word with the places where a line may break: after slashes, else after 32 characters."""
+    return "<wbr>".join(_PIECE.findall(word[0]))
+
+
 def _is_number(value: Value) -> bool:
+    if isinstance(value, str):
+        return _PERCENT.fullmatch(value) is not None
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _text(value: Value) -> str:
     if value is None:
         return "-"
-    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else html_text(str(value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return number(value)
+    return f'<span class="severity {_class_of(value)}">{value}</span>' if value in _WORDS else html_text(value)
 
 
 _RENDERERS: Mapping[str, Callable[[Any], str]] = {

@@ -9,13 +9,16 @@ killed is continued: a segment that has its name is whole.
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
+from jobs.console.result import Result
+from jobs.console.severity import Severity, worst_of
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_stores
 from jobs.products.index.settings import Wanted
@@ -77,29 +80,41 @@ class Summary:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def exit_code(self) -> ExitCode:
-        """What is missing is a gap; the rest is restored all the same."""
-        found = self.missing or self.incomplete or self.twice
-        return ExitCode.DAMAGE if found else ExitCode.CLEAN
+    def severity(self) -> Severity:
+        """The worst of what was met; only `verify` can say that a store is healthy."""
+        found = [Severity.NOT_VERIFIED]
+        found += [Severity.GAP] * bool(self.missing)
+        found += [Severity.DAMAGE] * bool(self.incomplete or self.twice)
+        return worst_of(found)
 
     @property
-    def text(self) -> str:
-        """The summary for people."""
-        lines = [
-            f"{self.lake} → {self.out}",
-            f"  broker {self.broker} ({self.store_id})",
-            f"  {self.messages:,} messages, offsets {self.from_offset:,} to {self.to_offset:,}",
-            f"  {self.segments:,} segments of {self.segment_size:,} bytes ({self.segment_size_origin})",
-        ]
+    def exit_code(self) -> ExitCode:
+        """What is missing is a gap; the rest is restored all the same."""
+        return self.severity.exit_code
+
+    def result(self, seconds: float) -> Result:
+        """Return what the run came to."""
+        verdict = "done, nothing missing" if self.severity is Severity.NOT_VERIFIED else ""
+        missing = sum(end - start for start, end in self.missing)
+        size = max(self.to_offset - self.from_offset - missing, 0)
+        return Result(self.severity, counted(self.messages, "message"), seconds, size, verdict)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the summary for people."""
+        yield f"{self.lake} → {self.out}"
+        yield f"  broker {self.broker} ({self.store_id})"
+        yield f"  {counted(self.messages, 'message')}, offsets {self.from_offset:,} to {self.to_offset:,}"
+        yield f"  {counted(self.segments, 'segment')} of {self.segment_size:,} bytes ({self.segment_size_origin})"
         if self.resumed:
-            lines.append(f"  {self.resumed:,} of them were whole already")
+            yield f"  {self.resumed:,} of them were complete already"
         if self.assumed:
-            lines.append(f"  {len(self.assumed):,} ends of full files written as releases from 4.9.1 on leave them")
-        lines += [f"  NOTE {note}" for note in self.notes]
-        lines += [f"  GAP {start} to {end}: the lake has no record of these offsets" for start, end in self.missing]
-        lines += [f"  TWICE {start} to {end}: two rows claim these offsets" for start, end in self.twice]
-        lines += [f"  INCOMPLETE {offset}: no record can be made of this row" for offset in self.incomplete]
-        return "\n".join(lines)
+            yield f"  {len(self.assumed):,} ends of full files written as releases from 4.9.1 on leave them"
+        yield from (f"  NOTE {note}" for note in self.notes)
+        yield from (
+            f"  GAP {start:,} to {end:,}: the lake has no record of these offsets" for start, end in self.missing
+        )
+        yield from (f"  TWICE {start:,} to {end:,}: two rows claim these offsets" for start, end in self.twice)
+        yield from (f"  INCOMPLETE {offset:,}: no record can be made of this row" for offset in self.incomplete)
 
 
 def find_store(lake: Lake, broker: str | None) -> KnownStore:

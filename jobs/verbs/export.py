@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobs.command.answer import Answer, answer_options
+from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.options import ONE_RELEASE
 from jobs.command.places import OUTPUT_FILE, STORED, WRITTEN, PathListType
+from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
+from jobs.console.result import Result
+from jobs.console.severity import Severity, worst_of
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Release
 
@@ -76,6 +79,7 @@ def command(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("give --store STORE or --lake LAKE, one of them")
     if out.exists():
         raise click.UsageError(f"--out {out}: is there already")
+    watch = Stopwatch()
     printed_as = Release.of(release) if release else None
     from jobs.export.condition import choose, condition_of
     from jobs.export.export import Output, Source, export, plan
@@ -94,16 +98,26 @@ def command(  # noqa: PLR0913 - one argument an option
         # How much of it a condition spares only the run tells.
         files, size = len(planned.items), sum(item.size for item in planned.items)
         values = {"files": files, "bytes": size, "format": kind, "out": str(out)}
-        text = f"would read at most {files} files, {size} bytes, and write {kind} → {out}; nothing is written"
-        answer.give(values, text, indent=None)
+        amount = f"{counted(files, 'file')}, {size_text(size)}"
+        text = f"would read at most {amount}, and write {kind} → {out}; nothing is written"
+        answer.give(values, [text], indent=None)
         return ExitCode.CLEAN
     chooser = partial(choose, spark, condition) if condition is not None else None
     summary = export(planned, printed_as, Output(out, Format(kind), max_body_size), workers, chooser)
-    text = "\n".join([f"{summary.messages} messages, {summary.bytes} bytes → {out}", *_left_out(summary)])
-    answer.give(_described(summary, out), text, indent=None)
+    result = _result(summary, watch.seconds)
+    described = {**_described(summary, out), "severity": result.severity.value, "seconds": result.seconds}
+    answer.give(described, [f"{store or lake} → {out}", *_left_out(summary)], result, indent=None)
     if summary.damaged or summary.gaps:
         return ExitCode.DAMAGE
     return ExitCode.CLEAN if summary.messages else ExitCode.NOT_FOUND
+
+
+def _result(summary: "Summary", seconds: float) -> Result:
+    found = [Severity.NOT_VERIFIED, *[Severity.GAP] * bool(summary.gaps), *[Severity.DAMAGE] * bool(summary.damaged)]
+    severity = worst_of(found)
+    verdict = "done" if summary.messages else "no message was found"
+    what = counted(summary.messages, "message")
+    return Result(severity, what, seconds, summary.bytes, verdict if severity is Severity.NOT_VERIFIED else "")
 
 
 def _described(summary: "Summary", out: Path) -> dict[str, object]:
@@ -124,17 +138,18 @@ def _left_out(summary: "Summary") -> list[str]:
     undecoded, damaged, gaps = summary.undecoded, summary.damaged, summary.gaps
     lines = []
     if undecoded.count:
-        lines.append(f"{undecoded.count} bodies are left as they are stored (--max-body-size is the limit of one):")
+        lines.append(f"  {undecoded.count:,} bodies are left as they are stored (--max-body-size is the limit of one):")
         lines += _places(undecoded.places, undecoded.count)
     if damaged:
-        lines.append(f"DAMAGE: {summary.damaged_bytes} bytes of the log are no messages, and left out:")
+        lines.append(f"  DAMAGE {summary.damaged_bytes:,} bytes of the log are no messages, and left out:")
         lines += _places(damaged, len(damaged))
     if gaps:
-        lines.append("GAP: the log is not complete:")
+        lines.append("  GAP the log is not complete:")
         lines += _places(gaps, len(gaps))
     return lines
 
 
 def _places(places: "Sequence[LeftOut]", count: int) -> list[str]:
-    lines = [f"  at physical offset {place.offset}, {place.size} bytes: {place.reason}" for place in places[:_SHOWN]]
-    return lines if count <= _SHOWN else [*lines, f"  … {count - _SHOWN} more (--json names more of them)"]
+    shown = places[:_SHOWN]
+    lines = [f"    at physical offset {place.offset:,}, {place.size:,} bytes: {place.reason}" for place in shown]
+    return lines if count <= _SHOWN else [*lines, f"    … {count - _SHOWN:,} more (--json names more of them)"]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING
@@ -144,7 +143,7 @@ def command(  # noqa: PLR0913 - one argument an option
         from jobs.report.output import write_report
 
         write_report(report, report_of(summary, Lake(summary.lake, options)))
-    answer.give(asdict(summary), summary.text, click.echo)
+    answer.give(summary.describe(), summary.lines(), summary.result)
     return summary.exit_code
 
 

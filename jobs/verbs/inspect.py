@@ -46,7 +46,7 @@ def command(*, place: StorePlace, deep: bool, answer: Answer) -> ExitCode:
     """
     report = inspect_store(place.store, place.log_directories(place.conf()), deep=deep, walked=_Walked())
     # Only the progress line asks for --quiet: the report is what was asked for.
-    answer._replace(quiet=False).give(report.as_values(), dashboard(report), click.echo)
+    answer._replace(quiet=False).give(report.as_values(), dashboard(report).split("\n"))
     return worst(problem.severity.exit_code for problem in report.problems)
 
 

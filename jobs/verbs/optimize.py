@@ -4,9 +4,12 @@ from collections.abc import Sequence
 
 import click
 
-from jobs.command.answer import Answer, answer_options
+from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.places import WRITTEN
+from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
+from jobs.console.result import Result
+from jobs.console.severity import Severity
 from jobs.lake.commit import open_table
 from jobs.lake.compaction import Group, Saved, compact, foresee, merge_group, vacuum
 from jobs.lake.integrity import newest_runs, refuse_unsupported
@@ -67,19 +70,25 @@ def command(*, lake: str, dry_run: bool, answer: Answer) -> ExitCode:
 
     Rows and their order in the log stay as they are; runs may go on meanwhile.
     """
+    watch = Stopwatch()
     saved = optimize(lake, dry_run=dry_run)
-    text = "\n".join(_text(table, dry_run=dry_run) for table in saved)
-    answer.give([table._asdict() for table in saved], text)
+    lines = [f"  {_text(table, dry_run=dry_run)}" for table in saved]
+    merged, deleted = sum(table.merged for table in saved), sum(table.vacuumed for table in saved)
+    would = "would be " * dry_run
+    what = f"{counted(merged, 'file')} {would}merged, {counted(deleted, 'obsolete file')} {would}deleted"
+    result = Result(Severity.HEALTHY, what, watch.seconds, verdict="dry run" if dry_run else "done")
+    answer.give([table._asdict() for table in saved], [lake, *lines], result)
     return ExitCode.CLEAN
 
 
 def _text(saved: Saved, *, dry_run: bool) -> str:
     if dry_run:
-        merged = f"{saved.merged} files of {saved.bytes_before} bytes would become {saved.written}, size not known yet"
+        before = f"{saved.merged:,} files of {size_text(saved.bytes_before)}"
+        merged = f"{before} would become {saved.written:,}, size not known yet"
         return (
             f"{saved.table}: {merged if saved.merged else 'nothing to merge'}; "
-            f"{saved.vacuumed} obsolete files would be deleted"
+            f"{counted(saved.vacuumed, 'obsolete file')} would be deleted"
         )
-    merged = f"{saved.merged} files merged into {saved.written}" if saved.merged else "nothing to merge"
-    size = f", {saved.bytes_before} bytes into {saved.bytes_after}" if saved.merged else ""
-    return f"{saved.table}: {merged}{size}; {saved.vacuumed} obsolete files deleted"
+    merged = f"{saved.merged:,} files merged into {saved.written:,}" if saved.merged else "nothing to merge"
+    size = f", {size_text(saved.bytes_before)} into {size_text(saved.bytes_after or 0)}" if saved.merged else ""
+    return f"{saved.table}: {merged}{size}; {counted(saved.vacuumed, 'obsolete file')} deleted"

@@ -1,15 +1,17 @@
 """`rebuild-consumequeue`: queues written again from a store's log, and put in place if asked."""
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import click
 
-from jobs.command.answer import Answer, answer_options
+from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, read_options, store_options
 from jobs.command.places import WRITTEN
 from jobs.command.rebuilds import RebuildForm, put_in_place, rebuild_options, refuse_beside_broker, say_dry_run
+from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.rebuild.dry_run import dry_run_of_queues
 from jobs.rebuild.queue_install import install_queues, plan_queue_installation
@@ -42,6 +44,7 @@ def command(
     answer: Answer,
 ) -> ExitCode:
     """Write the queues of STORE again from its log: DIR/<topic>/<queue id>/<20 digits>, byte for byte a broker's."""
+    watch = Stopwatch()
     root = place.store
     target = _output(out)
     from jobs.launch.session import spark_session
@@ -66,9 +69,12 @@ def command(
         if how.only_says:
             return say_dry_run(dry_run_of_queues(request, workers.options), answer)
         summary = rebuild(request, workers)
-    answer.give({name: getattr(summary, name) for name in Summary.__dataclass_fields__}, _text(summary))
+    result = summary.result(watch.seconds)
+    fields = {name: getattr(summary, name) for name in Summary.__dataclass_fields__}
+    described = {**fields, "severity": summary.severity.value, "seconds": result.seconds}
+    answer.give(described, _lines(summary), result)
     if how.wants_install and not summary.contradictions:
-        put_in_place(root, partial(plan_queue_installation, root, target), install_queues, dry_run=how.dry_run)
+        put_in_place(root, partial(plan_queue_installation, root, target), install_queues, answer, dry_run=how.dry_run)
     return summary.exit_code
 
 
@@ -82,22 +88,19 @@ def _output(out: str) -> Path:
     return target
 
 
-def _text(summary: Summary) -> str:
-    """Return the summary for people."""
-    lines = [
-        f"{summary.store} → {summary.out}",
-        f"  {summary.units} units of {summary.records} records in {summary.queues} queues",
-        f"  {summary.files} files of {summary.file_size} bytes, as RocketMQ {summary.release} writes them",
-        f"  release {summary.release_origin}",
-        *(f"  GAP {start} to {end}: no file holds this part of the log" for start, end in summary.gaps),
-        *(f"  NOTE {note}" for note in summary.notes),
-    ]
+def _lines(summary: Summary) -> Iterator[str]:
+    """Yield the summary for people."""
+    yield f"{summary.store} → {summary.out}"
+    units, records = counted(summary.units, "unit"), counted(summary.records, "record")
+    yield f"  {units} of {records} in {counted(summary.queues, 'queue')}"
+    files = counted(summary.files, "file")
+    yield f"  {files} of {summary.file_size:,} bytes, as RocketMQ {summary.release} writes them"
+    yield f"  release {summary.release_origin}"
+    yield from (f"  GAP {start:,} to {end:,}: no file holds this part of the log" for start, end in summary.gaps)
+    yield from (f"  NOTE {note}" for note in summary.notes)
     if summary.lost_only:
-        lines += [
-            f"  kept {summary.kept} files of the store; {summary.proof}",
-            *(f"  REPLACED {path}" for path in summary.replaced),
-            *(f"  CONTRADICTS {path}" for path in summary.contradictions),
-        ]
+        yield f"  kept {counted(summary.kept, 'file')} of the store; {summary.proof}"
+        yield from (f"  REPLACED {path}" for path in summary.replaced)
+        yield from (f"  CONTRADICTION {path}" for path in summary.contradictions)
     if summary.contradictions:
-        lines.append("  nothing was written: these files are not of this log")
-    return "\n".join(lines)
+        yield "  nothing was written: these files are not of this log"

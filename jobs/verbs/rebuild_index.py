@@ -1,15 +1,17 @@
 """`rebuild-index`: index files written again from a store's log, and put in place if asked."""
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import click
 
-from jobs.command.answer import Answer, answer_options
+from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, read_options, report_option, store_options
 from jobs.command.places import WRITTEN
 from jobs.command.rebuilds import RebuildForm, put_in_place, rebuild_options, refuse_beside_broker, say_dry_run
+from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.products.index.settings import Wanted
 from jobs.rebuild.dry_run import dry_run_of_index
@@ -51,6 +53,7 @@ def command(  # noqa: PLR0913 - one argument an option
     from jobs.launch.session import spark_session
     from jobs.store.workers import SparkWorkers
 
+    watch = Stopwatch()
     root = place.store
     if advance_checkpoint and not how.wants_install:
         raise click.UsageError("--advance-checkpoint belongs to --install")
@@ -76,40 +79,34 @@ def command(  # noqa: PLR0913 - one argument an option
         if how.only_says:
             return say_dry_run(dry_run_of_index(request, workers.options), answer)
         result = rebuild(request, workers)
-    answer.give(result.describe(), _text(result))
+    outcome = result.result(watch.seconds)
     if report is not None:
-        write_report(report, report_of(result))
+        write_report(report, report_of(result, outcome, installs=how.wants_install))
+    described = {**result.describe(), "severity": result.severity.value, "seconds": outcome.seconds}
+    answer.give(described, _lines(result), outcome)
     if how.wants_install and not result.contradictions:
         plan = partial(plan_installation, root, out, advance_checkpoint=advance_checkpoint)
-        put_in_place(root, plan, install, dry_run=how.dry_run)
+        put_in_place(root, plan, install, answer, dry_run=how.dry_run)
     return result.exit_code
 
 
-def _text(result: Result) -> str:
-    """Return the summary for people."""
-    lines = [
-        f"{result.store} → {result.out}",
-        f"  {result.row_keys} keys of {result.records} messages",
-        *result.settings.lines(),
-    ]
-    lines += [
-        f"  {entry['role'].upper()} {entry['name']}: {entry['verdict']}; {entry['detail']}"
-        for entry in result.survivors
-        if entry["role"] != "kept"
-    ]
+def _lines(result: Result) -> Iterator[str]:
+    """Yield the summary for people."""
+    yield f"{result.store} → {result.out}"
+    yield f"  {counted(result.row_keys, 'key')} of {counted(result.records, 'message')}"
+    yield from result.settings.lines()
+    for entry in result.survivors:
+        if entry["role"] != "kept":
+            yield f"  {entry['role'].upper()} {entry['name']}: {entry['verdict']}; {entry['detail']}"
     if result.contradictions:
-        lines.append("  nothing was written: these files are not what any known release leaves")
-        return "\n".join(lines)
-    lines += [
-        "  {name} {kind} {keys} keys, {is_}proven: {proof}".format(is_="" if file["proven"] else "not ", **file)
-        for file in result.files
-    ]
-    lines += [f"  REPLACED: {name} of the store" for name in result.replaced]
-    lines += [f"  GAP {start} to {end}: no file holds this part of the log" for start, end in result.gaps]
-    lines += [f"  LEFT OUT {text}" for text in result.left_out]
+        yield "  nothing was written: these files are not what any known release leaves"
+        return
+    for file in result.files:
+        proven = "proven" if file["proven"] else "not proven"
+        yield f"  {file['name']} {file['kind']} {counted(file['keys'], 'key')}, {proven}: {file['proof']}"
+    yield from (f"  REPLACED {name} of the store" for name in result.replaced)
+    yield from (f"  GAP {start:,} to {end:,}: no file holds this part of the log" for start, end in result.gaps)
+    yield from (f"  LEFT OUT {text}" for text in result.left_out)
     if result.damaged_bytes:
-        lines.append(
-            f"  {result.damaged_bytes} bytes of the log are damaged: keys of the records lost there are missing"
-        )
-    lines.append(f"  {len(result.files)} {'file' if len(result.files) == 1 else 'files'} and {MANIFEST}")
-    return "\n".join(lines)
+        yield f"  DAMAGE {result.damaged_bytes:,} bytes of the log: keys of the records lost there are missing"
+    yield f"  {counted(len(result.files), 'file')} and {MANIFEST}"

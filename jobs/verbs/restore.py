@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from jobs.command.answer import Answer, answer_options
+from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, form_options
 from jobs.command.places import NEW_STORE, STORED
@@ -62,6 +62,7 @@ def command(  # noqa: PLR0913 - one argument an option
     """
     from jobs.launch.session import begin_session, spark_session
 
+    watch = Stopwatch()
     begin_session("rmq-lake restore", half=False, warm="jobs.restore.segment")
     from jobs.lake.lake import Lake
     from jobs.products.index.settings import Wanted
@@ -97,5 +98,8 @@ def command(  # noqa: PLR0913 - one argument an option
             ),
             workers,
         )
-    answer.give({name: getattr(summary, name) for name in summary.__dataclass_fields__}, summary.text)
+    result = summary.result(watch.seconds)
+    fields = {name: getattr(summary, name) for name in summary.__dataclass_fields__}
+    described = {**fields, "bytes": result.size, "severity": summary.severity.value, "seconds": result.seconds}
+    answer.give(described, summary.lines(), result)
     return summary.exit_code

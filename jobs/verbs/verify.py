@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from jobs.command.answer import Answer, answer_options
+from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, read_options, report_option, store_options
 from jobs.command.places import WRITTEN
@@ -59,6 +59,7 @@ def command(  # noqa: PLR0913 - one argument an option
     from jobs.launch.session import spark_session
     from jobs.store.workers import SparkWorkers
 
+    watch = Stopwatch()
     conf = place.conf()
     wanted = Wanted(form.hash_slots, form.index_num, form.release, form.time_zone, conf)
     care = care_beside(place.store, form.max_rate)
@@ -69,8 +70,10 @@ def command(  # noqa: PLR0913 - one argument an option
     if lake is not None:
         _keep(lake, broker or conf.broker_name, request, verdict, workers.options)
     if report is not None:
-        write_report(report, report_of(verdict.store, verdict.parts))
-    answer.give(verdict.describe(), "\n".join(verdict_lines(verdict, limit)), click.echo)
+        write_report(report, report_of(verdict, watch.seconds))
+    result = verdict.result(watch.seconds)
+    described = {**verdict.describe(), "bytes": result.size, "seconds": result.seconds}
+    answer.give(described, verdict_lines(verdict, limit), result)
     return verdict.exit_code
 
 

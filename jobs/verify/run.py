@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from tempfile import gettempdir
 
+from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
+from jobs.console.result import Result
 from jobs.console.severity import Severity, worst_of
 from jobs.lake.findings import INDEX, LOG, QUEUES, Finding
 from jobs.products.index.settings import Wanted
@@ -65,6 +67,19 @@ class Verdict:
     def exit_code(self) -> ExitCode:
         """What scripts branch on: 4 for a contradiction, 3 for damage or a gap of the log alone."""
         return self.severity.exit_code
+
+    def result(self, seconds: float) -> Result:
+        """Return what the verification came to."""
+        log, queues, index = (self.parts[name].numbers if name in self.parts else {} for name in (LOG, QUEUES, INDEX))
+        records, keys = counted(log.get("records", 0), "record"), counted(index.get("keys", 0), "index key")
+        compared = f"{records}, {counted(queues.get('expected', 0), 'queue unit')} and {keys}"
+        causes = len(self.groups)
+        what = f"{counted(causes, 'cause')} found in {compared}" if causes else f"{compared} compared"
+        size = log.get("to_offset", 0) - log.get("from_offset", 0)
+        unverified = [name for name, part in self.parts.items() if part.unverified]
+        verdict = f"nothing wrong seen; not verified: {', '.join(unverified)}" if unverified else ""
+        verdict = verdict if self.severity is Severity.NOT_VERIFIED else ""
+        return Result(self.severity, what, seconds, max(size, 0), verdict)
 
     def describe(self) -> dict[str, object]:
         """Return the form that scripts read."""

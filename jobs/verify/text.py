@@ -10,14 +10,14 @@ from jobs.verify.findings import Group, PartReport
 from jobs.verify.run import Verdict
 
 _CONSEQUENCES = 3  # shown of each cause
-_HEAD = ("part", "verdict", "compared", "not right")
+HEAD = ("part", "verdict", "compared", "not right")
 
 
 def verdict_lines(verdict: Verdict, limit: int) -> Iterator[str]:
     """Yield the lines; at most *limit* causes are shown."""
     yield f"{verdict.store}: {verdict.severity.styled(_headline(verdict))}"
     yield ""
-    yield from _table([_row(name, part) for name, part in verdict.parts.items()])
+    yield from _table([part_row(name, part) for name, part in verdict.parts.items()])
     groups = verdict.groups
     if groups:
         yield ""
@@ -38,7 +38,7 @@ def verdict_lines(verdict: Verdict, limit: int) -> Iterator[str]:
     if steps:
         yield ""
         yield "WHAT TO DO"
-    for step in steps:
+    for step, _ in steps:
         yield f"  {step.words}"
         yield from (f"    {command}" for command in step.commands)
 
@@ -63,7 +63,8 @@ def _group(number: int, group: Group) -> Iterator[str]:
         yield f"       → … {len(group.consequences) - _CONSEQUENCES} more consequences (--json)"
 
 
-def _row(name: str, part: PartReport) -> tuple[str, Severity, str, str]:
+def part_row(name: str, part: PartReport) -> tuple[str, Severity, str, str]:
+    """Return what a table says of a part, below `HEAD`."""
     wrong = sum(not finding.follows for finding in part.findings)
     consequences = len(part.findings) - wrong
     texts = [f"{wrong:,} {'finding' if wrong == 1 else 'findings'}"] * bool(wrong)
@@ -78,7 +79,7 @@ def _compared(name: str, numbers: Mapping[str, Any]) -> str:
     if name == LOG:
         return (
             f"{numbers['records']:,} records in {numbers['segments']:,} segments, "
-            f"offsets {numbers['from_offset']} to {numbers['to_offset']}"
+            f"offsets {numbers['from_offset']:,} to {numbers['to_offset']:,}"
         )
     if name == QUEUES and "expected" in numbers:
         expected = numbers["expected"] - numbers["of_deleted_topics"]
@@ -90,8 +91,8 @@ def _compared(name: str, numbers: Mapping[str, Any]) -> str:
 
 def _table(rows: Sequence[tuple[str, Severity, str, str]]) -> Iterator[str]:
     """Yield the rows under their heads, as wide as they need to be; colours take no room."""
-    plain = [_HEAD, *((name, severity.value, compared, wrong) for name, severity, compared, wrong in rows)]
-    widths = [max(len(row[column]) for row in plain) for column in range(len(_HEAD))]
+    plain = [HEAD, *((name, severity.value, compared, wrong) for name, severity, compared, wrong in rows)]
+    widths = [max(len(row[column]) for row in plain) for column in range(len(HEAD))]
     for number, row in enumerate(plain):
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         if number:

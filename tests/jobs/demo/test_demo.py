@@ -16,8 +16,8 @@ from jobs.demo import Tour, TourError, command, extract, run, unpack
 # What each step must show. A step that is gone, or shows something else, fails here.
 SHOWN = {
     "inspect": "● nothing wrong seen; not verified",
-    "ingest": "65 messages, offsets 0 to 57539",
-    "again": "nothing new since offset 57539",
+    "ingest": "65 messages, offsets 0 to 57,539",
+    "again": "nothing new after offset 57,539",
     "verify": ": healthy",
     "query": "0A010203075F4E0E2F2A6380678E0019",
     "lose": "moved 20261120074239491",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
@@ -38,8 +39,10 @@ def test_files_and_bytes_are_said_and_nothing_is_touched(
 
         assert document.code is ExitCode.CLEAN
         assert document.document == {"files": len(files), "bytes": size, "format": "ndjson", "out": str(out)}
-        assert f"would read at most {len(files)} files, {size} bytes, and write ndjson → {out}" in text.err
-        assert (text.out, quiet.out, "would read" in quiet.err) == ("", "", False)
+        assert (
+            f"would read at most {counted(len(files), 'file')}, {size_text(size)}, and write ndjson → {out}" in text.out
+        )
+        assert ("would read" in text.err, quiet.out) == (False, "")
     assert before == {place: state_of(path) for place, path in places.items()}
     assert not list(tmp_path.iterdir())
 

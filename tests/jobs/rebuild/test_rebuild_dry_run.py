@@ -96,9 +96,9 @@ def test_the_command_says_it_and_writes_nothing(
     )
 
     assert {text.code, document.code, quiet.code} == {ExitCode.CLEAN}
-    assert f"  would read {4 * SEGMENT} bytes of the log in 4 segments" in text.err
+    assert f"  would read {4 * SEGMENT} bytes of the log in 4 segments" in text.out
     assert text.out == quiet.out == ""
-    assert "would" not in quiet.err
+    assert "would" not in quiet.out + quiet.err
     assert (document.document["out"], document.document["read"]["segments"]) == (str(out), 4)
     assert before == state_of(store)
     assert not list(tmp_path.iterdir())
@@ -142,7 +142,7 @@ def test_with_install_the_files_are_built_and_the_store_stays_as_it_is(
     built = json.loads((tmp_path / "out" / "MANIFEST.json").read_text())["files"]
 
     assert outcome.code is ExitCode.CLEAN
-    assert [line for line in outcome.err.splitlines() if "would be new: " in line] == [
+    assert [line for line in outcome.out.splitlines() if "would be new: " in line] == [
         f"  would be new: {file['name']}" for file in built
     ]
     assert before == state_of(store)

@@ -465,7 +465,11 @@ def test_a_file_written_here_is_known_again_by_its_place(tmp_path: Path) -> None
 def test_the_report_says_what_was_made_and_what_is_proven(store: Path, tmp_path: Path) -> None:
     """For those who were not there."""
     (store / "index" / names_in(store / "index")[4]).unlink()
-    report = report_of(rebuilt(store, tmp_path / "out", lost_only=True))
+    result = rebuilt(store, tmp_path / "out", lost_only=True)
+    report = report_of(result, result.result(2.0))
 
-    assert (report.health, report.headline) == ("good", "1 index files written, 1 of them proven by survivors")
-    assert [part.title for part in report.parts] == ["What it is made by", "Files written", "Files that were there"]
+    assert (report.severity, report.verdict) == ("healthy", "done, all proven")
+    assert report.headline.startswith("1 index file with 19 of ")
+    assert report.headline.endswith(" KiB in 2.00 s, 32.0 KiB/s")
+    assert [part.title for part in report.parts] == ["Files written", "What it is made by", "Files that were there"]
+    assert "--lost-only --install" in report.remedies[0].commands[0]

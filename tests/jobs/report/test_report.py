@@ -10,14 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from jobs.console.severity import Severity
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
+from jobs.report import charts
 from jobs.report.model import Bars, Facts, Grid, Report, Timeline
 from jobs.report.of_ingest import report_of
+from jobs.report.of_verify import report_of as report_of_verification
 from jobs.report.output import write_report
 from jobs.report.page import page
 from jobs.store.workers import OneByOne
+from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.commitlog.record import encode_record
 from tests.rmq_formats.builders import a_record, placed
 from tests.support.stores import segments_of
@@ -69,7 +73,8 @@ def test_the_report_of_a_run_has_its_figures(golden: Golden, tmp_path: Path) -> 
     assert isinstance(topics, Bars)
     assert isinstance(timeline, Timeline)
     assert isinstance(index, Grid)
-    assert report.health == "good"
+    assert (report.severity, report.verdict) == ("not verified", "done, nothing wrong seen")
+    assert report.headline.startswith("65 messages, 56.2 KiB in ")
     assert facts.values["messages"] == 65
     assert topics.values["T1"] == 49
     assert sum(sum(counts) for counts in timeline.series.values()) == 65
@@ -87,12 +92,14 @@ def test_damage_is_shown_with_its_bytes(golden: Golden, tmp_path: Path) -> None:
     content[90] ^= 0xFF
     segment.write_bytes(content)
     report = _ingested(store, tmp_path / "lake")
-    damage = next(part for part in report.parts if part.title == "Damage in quarantine")
+    (remedy,) = report.remedies
+    damage = remedy.findings
 
     assert isinstance(damage, Grid)
-    assert report.health == "attention"
-    assert [(0, 242)] == [row[:2] for row in damage.rows]
-    assert str(damage.rows[0][3]).startswith("00 00 00 f2 da a3 20 a7")
+    assert report.severity == "damage"
+    assert [("damage", 0, 242)] == [row[:3] for row in damage.rows]
+    assert str(damage.rows[0][4]).startswith("00 00 00 f2 da a3 20 a7")
+    assert remedy.commands[0].endswith(f"inspect {store} --deep")
 
 
 def test_names_from_a_store_stay_text(tmp_path: Path) -> None:
@@ -107,7 +114,7 @@ def test_names_from_a_store_stay_text(tmp_path: Path) -> None:
 
 def test_names_from_a_store_do_nothing_to_whoever_reads_the_page() -> None:
     """Control characters and those that turn the direction of writing are shown as their escapes."""
-    shown = page(Report("ingest", "store", "good", "all", (Facts("names", {"topic": "T\x1b[2J\u202e"}),)))
+    shown = page(Report("ingest", "store", "healthy", "healthy", "all", (Facts("names", {"topic": "T\x1b[2J\u202e"}),)))
 
     assert "T\\x1b[2J\\u202e" in shown
     assert all(character.isprintable() for character in shown.replace("\n", ""))
@@ -130,9 +137,50 @@ def test_the_document_is_the_page_s_data(golden: Golden, tmp_path: Path) -> None
     write_report(tmp_path / "report", report)
     document = json.loads((tmp_path / "report" / "report.json").read_text())
 
-    assert document["version"] == 1
+    assert document["version"] == 2
     assert [part["title"] for part in document["parts"]] == [part.title for part in report.parts]
     assert {"report.json", "report.html"} == {path.name for path in (tmp_path / "report").iterdir()}
+
+
+def test_findings_lie_below_what_to_do_about_them(golden: Golden, tmp_path: Path) -> None:
+    """Each finding has its remedy and its command, and no finding is named twice."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b551-base"), store)
+    sorted((store / "index").iterdir())[2].unlink()
+    shutil.rmtree(store / "consumequeue" / "T1" / "1")
+    verdict = verify(VerifyRequest(str(store)), OneByOne())
+    report = report_of_verification(verdict, 2.0)
+    kinds = [[row[1] for row in remedy.findings.rows] for remedy in report.remedies if remedy.findings]
+
+    assert [["missing_queue"], ["missing_index_entries"]] == kinds
+    assert ["rebuild-consumequeue", "rebuild-index"] == [
+        next(word for word in remedy.commands[0].split() if word.startswith("rebuild")) for remedy in report.remedies
+    ]
+    assert (report.severity, report.verdict) == ("contradiction", "contradiction")
+    assert report.headline.startswith("2 causes found in 65 records, 65 queue units and 286 index keys, 56.2 KiB in ")
+    assert page(report).index("missing_queue") < page(report).index("What was compared")
+
+
+def test_one_number_is_no_chart() -> None:
+    """A bar over the page says nothing that a sentence does not."""
+    shown = page(Report("v", "s", "healthy", "healthy", "all", [Bars("Producers", "messages", {"127.0.0.1": 65})]))
+
+    assert "127.0.0.1: <b>65</b> messages" in shown
+    assert 'class="bars"' not in shown
+
+
+def test_a_page_uses_the_words_and_colours_of_the_terminal() -> None:
+    """Every word of the vocabulary has a colour in the style sheet, named as in a terminal."""
+    styles = (Path(charts.__file__).parent / "page.css").read_text()
+    names = {
+        severity: re.search(rf"\.{severity.value.replace(' ', '-')} {{\s*color: var\(--(\w+)\)", styles)
+        for severity in Severity
+        if severity is not Severity.NOT_ACCESSIBLE  # grey, as the class `severity` itself
+    }
+
+    assert {severity: severity.colour for severity in names} == {
+        severity: found and found[1] for severity, found in names.items()
+    }
 
 
 @pytest.mark.browser

@@ -1,0 +1,39 @@
+"""What a command comes to, in one line, and what to do next: the same in a terminal and in a report."""
+
+from typing import NamedTuple
+
+from jobs.console.amounts import duration_text, rate_text, size_text
+from jobs.console.severity import Severity
+
+
+class Result(NamedTuple):
+    """What was done, how much of it, how fast, and how serious what was found is."""
+
+    severity: Severity
+    what: str  # done: `65 messages, 168 index entries`
+    seconds: float
+    size: int = 0  # bytes of the log that were read; 0 where none were
+    verdict: str = ""  # where the word of the severity says too much or too little
+
+    @property
+    def amount(self) -> str:
+        """What, how much, how fast."""
+        size = f", {size_text(self.size)}" if self.size else ""
+        rate = f", {rate_text(self.size, self.seconds)}" if self.size else ""
+        return f"{self.what}{size} in {duration_text(self.seconds)}{rate}"
+
+    @property
+    def word(self) -> str:
+        """The verdict."""
+        return self.verdict or self.severity.value
+
+    def line(self, verb: str) -> str:
+        """Return the last line of a command; `click.echo` drops the colour where no terminal is."""
+        return f"{verb}: {self.severity.styled(self.word)}: {self.amount}"
+
+
+class Step(NamedTuple):
+    """One thing to do: in words, and as commands to paste."""
+
+    words: str
+    commands: tuple[str, ...] = ()

@@ -1,0 +1,52 @@
+"""Amounts as people read them."""
+
+import pytest
+
+from jobs.console.amounts import counted, duration_text, rate_text, size_text
+from jobs.console.result import Result
+from jobs.console.severity import Severity
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (1023, "1,023 bytes"),
+        (1024, "1.0 KiB"),
+        (57_539, "56.2 KiB"),
+        (1 << 20, "1.0 MiB"),
+        (3 << 29, "1.5 GiB"),
+        (5 << 60, "5,120.0 PiB"),
+    ],
+)
+def test_a_size_has_the_largest_unit_that_it_fills(size: int, text: str) -> None:
+    """Nobody counts the digits of a number of bytes."""
+    assert text == size_text(size)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.251, "0.25 s"), (9.5, "9.50 s"), (12.34, "12.3 s"), (125, "2 min 5 s"), (4321, "1 h 12 min")],
+)
+def test_a_duration_has_the_units_that_it_needs(seconds: float, text: str) -> None:
+    """Seconds, minutes or hours."""
+    assert text == duration_text(seconds)
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"), [(1, "file", "1 file"), (1200, "file", "1,200 files"), (2, "key", "2 keys")]
+)
+def test_a_number_agrees_with_what_it_counts(number: int, noun: str, text: str) -> None:
+    """Never `1 files`, never `2 keies`."""
+    assert text == counted(number, noun)
+    assert "2 entries" == counted(2, "entry")
+
+
+def test_a_result_says_what_how_much_and_how_fast() -> None:
+    """One line, which a scheduler's log may end with."""
+    result = Result(Severity.NOT_VERIFIED, "65 messages", 2.0, 4 << 20, "done")
+
+    assert "65 messages, 4.0 MiB in 2.00 s, 2.0 MiB/s" == result.amount
+    assert result.line("ingest").startswith("ingest: ")
+    assert "at once" == rate_text(5, 0)

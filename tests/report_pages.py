@@ -1,0 +1,88 @@
+"""
+Pictures of the report pages: `python -m tests.report_pages` makes a report of each kind and shows it to a Chromium.
+
+Three stores: a healthy one is ingested, a damaged one verified, one that lost an index file is rebuilt. Each page is
+taken at the widths of a desk, a tablet and a phone; the desk's is taken dark, too.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake.lake import Lake
+from jobs.rebuild import index
+from jobs.report import of_ingest, of_rebuild_index, of_verify
+from jobs.report.model import Report
+from jobs.report.output import write_report
+from jobs.store.workers import OneByOne
+from jobs.verify.run import VerifyRequest, verify
+from tests.golden import unpack
+
+PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+WIDTHS = (1280, 768, 390)
+_TALLEST = 1200  # pixels of a page that a picture shows
+_LOG_BYTE = 21_000  # of a record's body, in the second segment
+
+
+def reports(folder: Path) -> Iterator[Report]:
+    """Yield a report of each verb that makes one."""
+    healthy, damaged, lossy = (unpack("b551-base", folder / name) for name in ("healthy", "damaged", "lossy"))
+    segment = sorted((damaged / "commitlog").iterdir())[1]
+    content = bytearray(segment.read_bytes())
+    content[_LOG_BYTE % len(content)] ^= 0xFF
+    segment.write_bytes(content)
+    shutil.rmtree(damaged / "consumequeue" / "T1" / "1")
+    for store in (damaged, lossy):
+        sorted((store / "index").iterdir())[2].unlink()
+    workers = OneByOne()
+    lake = str(folder / "lake")
+    summary = ingest(IngestRequest(str(healthy), lake, "broker-a", hash_slots=100, index_num=20), workers)
+    yield of_ingest.report_of(summary, Lake(lake))
+    yield of_verify.report_of(verify(VerifyRequest(str(damaged)), workers), 1.5)
+    result = index.rebuild(index.RebuildIndexRequest(str(lossy), str(folder / "new"), lost_only=True), workers)
+    yield of_rebuild_index.report_of(result, result.result(1.5))
+
+
+def photograph(page: Path, picture: Path, width: int, *, dark: bool = False, height: int = _TALLEST) -> None:
+    """Take a picture of a page in a window that is *width* wide."""
+    if CHROMIUM is None:
+        raise FileNotFoundError("no Chromium is installed: apt-get install chromium")
+    # A window is never narrower than some 500 pixels: a frame is.
+    frame = page.with_name(f"frame-{width}.html")
+    frame.write_text(
+        f'<body style="margin:0"><iframe src="{page.name}" style="border:0;width:{width}px;height:{height}px"></iframe>'
+    )
+    with tempfile.TemporaryDirectory() as profile:
+        subprocess.run(
+            [
+                CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+                "--disable-background-networking", "--hide-scrollbars", f"--user-data-dir={profile}",
+                f"--window-size={width},{height}", f"--screenshot={picture}",
+                *["--blink-settings=preferredColorScheme=0"] * dark, frame.as_uri(),
+            ],
+            check=True, capture_output=True, timeout=120,
+        )  # fmt: skip
+
+
+def main(pictures: Path) -> None:
+    """Take all of them."""
+    with tempfile.TemporaryDirectory() as name, patch.dict("os.environ", RMQ_LAKE_PROGRAM="./spark-submit.sh"):
+        folder = Path(name) / "data"
+        for report in reports(folder):
+            write_report(folder / report.verb, report)
+            page = folder / report.verb / "report.html"
+            page.write_text(page.read_text(encoding="utf-8").replace(str(folder), "/data"), encoding="utf-8")
+            for width in WIDTHS:
+                photograph(page, pictures / f"report-{report.verb}-{width}.png", width)
+            photograph(page, pictures / f"report-{report.verb}-dark.png", WIDTHS[0], dark=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if sys.argv[1:] else PICTURES)
