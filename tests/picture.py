@@ -13,7 +13,7 @@ from tests.golden import unpack
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "inspect.svg"
 _COMMAND = "./spark-submit.sh inspect /data/store"
 _COLUMNS, _LINE, _GLYPH = 100, 17, 7.83
-_COLOURS = {"31": "#f47067", "32": "#57ab5a", "33": "#c69026"}
+_COLOURS = {"31": "#f47067", "32": "#57ab5a", "33": "#c69026", "34": "#539bf5", "35": "#b083f0", "36": "#39c5cf"}
 _STYLED = re.compile(r"\x1b\[([\d;]*)m")
 
 
@@ -31,7 +31,7 @@ def printed() -> str:
         store = unpack("b551-base", Path(folder))
         with (
             patch("sys.stdout", _Terminal()) as terminal,
-            patch.dict("os.environ", RMQ_LAKE_PROGRAM="./spark-submit.sh"),
+            patch.dict("os.environ", RMQ_LAKE_PROGRAM="./spark-submit.sh", COLUMNS=str(_COLUMNS)),
         ):
             cli.main(["inspect", str(store)])
         return terminal.getvalue().replace(str(store), "/data/store")

@@ -5,6 +5,7 @@ Answers are on standard output, progress and errors on standard error. The last 
 """
 
 import json
+import sys
 from collections.abc import Iterable
 from time import monotonic
 from typing import NamedTuple
@@ -13,6 +14,7 @@ import click
 
 from jobs.command.configuration import config_option
 from jobs.command.options import bundled, composed, json_option, quiet_option
+from jobs.console.lines import fitted, width_of
 from jobs.console.result import Result
 from jobs.console.secrets import masked
 from jobs.console.severity import Severity
@@ -39,8 +41,10 @@ class Answer(NamedTuple):
 
     def add(self, lines: Iterable[str]) -> None:
         """Print more lines for people: on standard error where standard output is one JSON document."""
+        width = width_of(sys.stderr if self.as_json else sys.stdout)
         for line in lines:
-            click.echo(_coloured(printable_with_colours(masked(line))), err=self.as_json)
+            for piece in fitted(_coloured(printable_with_colours(masked(line))), width):
+                click.echo(piece, err=self.as_json)
 
 
 class Stopwatch:

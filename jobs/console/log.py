@@ -6,6 +6,7 @@ libraries', the JVM's. What has more to tell than its text (`say` with fields) k
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from datetime import UTC, datetime
 from io import TextIOBase
 from typing import TextIO
 
+from jobs.console.lines import fitted, width_of
 from jobs.console.secrets import masked
 from jobs.console.terminal import printable_lines
 
@@ -52,7 +54,10 @@ def say(message: str, level: str = "info", **fields: Field) -> None:
     if isinstance(sys.stderr, JsonLines):
         sys.stderr.event(message, level, **fields)
     else:
-        sys.stderr.write(f"{printable_lines(masked(message))}\n")
+        width = width_of(sys.stderr)
+        lines = [piece for line in printable_lines(masked(message)).split("\n") for piece in fitted(line, width)]
+        wiped = "\r\x1b[K" if width is not None and os.environ.get("TERM", "dumb") != "dumb" else ""  # of progress
+        sys.stderr.write("".join([wiped, *(f"{line}\n" for line in lines)]))
         sys.stderr.flush()
 
 

@@ -13,7 +13,7 @@ def printable(text: str) -> str:
 
 
 def printable_with_colours(line: str) -> str:
-    """Return a line in which `click.style` has coloured words: colours stay, everything else is as `printable` has it."""
+    """Return a line as `printable` has it, but for the colours of words that `click.style` has coloured."""
     pieces = _STYLE.split(line)
     return "".join(piece if number % 2 else printable(piece) for number, piece in enumerate(pieces))
 

@@ -126,7 +126,7 @@ def export(
             choose(planned.items, folder / "chosen", output.limit)
             rows, undecoded = partial(chosen_rows, folder / "chosen"), undecoded_of(folder / "chosen")
         task = PartTask(folder, output.kind, release or NEWEST, output.limit, rows)
-        parts = workers.map(list(enumerate(planned.items)), task)
+        parts = workers.map(list(enumerate(planned.items)), task, "writing messages")
         return _summary(planned, parts, merge(parts, folder, output.kind, out), undecoded)
 
 

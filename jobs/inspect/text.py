@@ -132,7 +132,8 @@ def _index(report: StoreReport) -> Iterator[str]:
         last = index.files[-1].entries
         slots, entry_number = index.geometry
         yield _line("", f"made for {slots:,} slots and {entry_number:,} entries, {index.geometry_origin}")
-        yield _line("", f"the newest is {last / index.geometry.capacity:.0%} full, up to offset {index.last_offset}")
+        up_to = "none" if index.last_offset is None else f"{index.last_offset:,}"
+        yield _line("", f"the newest is {last / index.geometry.capacity:.0%} full, up to offset {up_to}")
     else:
         yield _line("", "no full file tells the numbers of slots and entries: give --hash-slots and --index-num")
 
@@ -143,8 +144,10 @@ def _checkpoint(report: StoreReport) -> Iterator[str]:
         yield _line("CHECKPOINT", "none")
         return
     names = {"log": "physical_timestamp", "queues": "logic_timestamp", "index": "index_timestamp"}
-    times = [f"{name} {time_text(checkpoint[key]) if checkpoint[key] else 'never'}" for name, key in names.items()]
-    yield _line("CHECKPOINT", ", ".join(times))
+    title = "CHECKPOINT"
+    for name, key in names.items():
+        yield _line(title, f"{name:<7}{time_text(checkpoint[key]) if checkpoint[key] else 'never'}")
+        title = ""
 
 
 def _releases(report: StoreReport) -> Iterator[str]:
@@ -170,7 +173,8 @@ def _problems(report: StoreReport) -> Iterator[str]:
 def _next(report: StoreReport) -> Iterator[str]:
     title = "NEXT"
     for command, why in report.next_steps():
-        yield _line(title, f"{program()} {command}    # {why}")
+        yield _line(title, f"# {why}")
+        yield _line("", f"{program()} {command}")
         title = ""
 
 

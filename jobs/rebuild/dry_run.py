@@ -7,6 +7,7 @@ How many files come of the log only reading it tells; nothing is estimated.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
 from jobs.products.index.explanation import Explained, refused_for
 from jobs.products.index.survivors import refusal
@@ -61,13 +62,14 @@ class DryRun:
         log = self.log
         yield f"{self.store} → {self.out}: dry run, nothing is written"
         yield (
-            f"  would read {log['bytes']} bytes of the log in {log['segments']} segments, "
-            f"offsets {log['from_offset']} to {log['to_offset']}"
+            f"  would read {size_text(log['bytes'] or 0)} of the log in {counted(log['segments'] or 0, 'segment')}, "
+            f"offsets {log['from_offset'] or 0:,} to {log['to_offset'] or 0:,}"
         )
-        yield from (f"  GAP {start} to {end}: no file holds this part of the log" for start, end in self.gaps)
+        yield from (f"  GAP {start:,} to {end:,}: no file holds this part of the log" for start, end in self.gaps)
         yield from self.setting_lines
         if self.kept:
-            yield f"  KEPT if recomputed and equal: {len(self.kept)} files, {self.kept[0]} to {self.kept[-1]}"
+            kept = counted(len(self.kept), "file")
+            yield f"  KEPT if recomputed and equal: {kept}, {self.kept[0]} to {self.kept[-1]}"
         for explained in self.refused:
             verb = "REPLACED" if explained.verdict.is_damage else "REFUSED"
             yield f"  {verb} {explained.real.name}: {explained.detail}"
@@ -90,7 +92,7 @@ def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -
         list(settings.lines()),
         describe(plan_ranges(store)),
         _gaps(store),
-        f"{which}, {geometry.file_size} bytes each, up to {geometry.capacity} keys a file",
+        f"{which}, {geometry.file_size:,} bytes each, up to {geometry.capacity:,} keys a file",
         [name for name, reason in reasons.items() if reason is None],
         [refused_for(file, reason) for file in files if (reason := reasons.get(file.name)) is not None],
     )
@@ -99,7 +101,7 @@ def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -
 def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str]) -> DryRun:
     """Return what a rebuild of the queues would do; the log is not read, and nothing is written."""
     store, settings = queue_run.look(request, options)
-    sizes = ", ".join(f"{size} bytes ({kind.value})" for kind, size in settings.file_sizes.items())
+    sizes = ", ".join(f"{size:,} bytes ({kind.value})" for kind, size in settings.file_sizes.items())
     return DryRun(
         store.root,
         str(request.out),

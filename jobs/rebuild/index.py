@@ -148,7 +148,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
         if result.contradictions:
             return result
         work = [(build.name, build.recipe) for build in plan.builds]
-        built = workers.map(work, partial(build_file, directory=directory, options=options))
+        built = workers.map(work, partial(build_file, directory=directory, options=options), "building index files")
     check = partial(check_built, directory=directory, options=options)
     with ThreadPoolExecutor(CHECKERS) as checkers:
         list(checkers.map(check, built))

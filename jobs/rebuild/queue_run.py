@@ -115,7 +115,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
         damaged = [range_ for outcome in outcomes for range_ in outcome.payload.damaged]
         recipe = replace(recipe, lost=tuple(sorted([*gaps, *damaged])))
         groups = [group for group in range(request.groups) if any(file.sections[group].units for file in files)]
-        built = workers.map(groups, partial(build_group, recipe=recipe, ranges=files))
+        built = workers.map(groups, partial(build_group, recipe=recipe, ranges=files), "writing queues")
     queues = sorted((queue for group in built for queue in group), key=lambda queue: queue.name)
     summary = Summary(
         store.root,

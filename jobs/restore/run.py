@@ -156,7 +156,7 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
         )
         for segment in todo
     ]
-    made = workers.map(works, partial(_restore_and_note, folder=str(unfinished)))
+    made = workers.map(works, partial(_restore_and_note, folder=str(unfinished)), "writing segments")
     results = sorted([*made, *(_read(state) for state in done.values())])
     summary = _summary(request, known, plan, results, resumed=len(done))
     _build_rest(request, summary, workers)

@@ -50,7 +50,7 @@ def optimize(location: str, workers: Workers | None = None, *, dry_run: bool = F
             commit_prepared(lake, leftover)
 
     def merge(groups: Sequence[Group]) -> list[Action | None]:
-        return workers.map(groups, merge_group)
+        return workers.map(groups, merge_group, "merging files")
 
     saved = []
     for table in WRITTEN_BY_RUNS:

@@ -127,7 +127,7 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     row = replace(row, taken_back=taken_back(sane, takeovers(store), row, geometry, store))
     survivors = Placing(row, geometry, store).place_all(sane)
     recipes = [recipe_of(survivor, row, geometry, rules, store) for survivor in survivors]
-    compared = workers.map(recipes, compare_file)
+    compared = workers.map(recipes, compare_file, "comparing index files")
     judge = partial(_judge, row=row, geometry=geometry, rules=rules, store=store)
     judged: dict[str, Explained] = {}
     before: Survivor | None = None

@@ -138,9 +138,15 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     bounds = Bounds(log.start, log.end, limit, is_closed(store), tuple(log.gone), gaps)
     remainders = list(_remainders(seen, matches, log.before, joined, limit))
     parts = [remainders[at : at + _QUEUES_A_TASK] for at in range(0, len(remainders), _QUEUES_A_TASK)]
-    open_offsets = [offset for part in workers.map(parts, partial(_unresolved, bounds=bounds)) for offset in part]
+    open_offsets = [
+        offset
+        for part in workers.map(parts, partial(_unresolved, bounds=bounds), "matching queue units")
+        for offset in part
+    ]
     resolved = resolve(workers, store, rules, open_offsets) if open_offsets else {}
-    for part in workers.map(parts, partial(_settle, bounds=bounds, resolved=resolved, write=write)):
+    for part in workers.map(
+        parts, partial(_settle, bounds=bounds, resolved=resolved, write=write), "matching queue units"
+    ):
         for settled in part.settled:
             _add(joined, settled)
         if part.written is not None:

@@ -48,7 +48,7 @@ def resolve(workers: Workers, store: Store, rules: QueueRules, offsets: Iterable
         if ((wanted >= range_.start_offset) & (wanted < range_.end_offset)).any()
     ]
     found: dict[int, RecordAt | str] = {}
-    for part in workers.map(ranges, partial(_resolve_in, wanted=wanted, rules=rules)):
+    for part in workers.map(ranges, partial(_resolve_in, wanted=wanted, rules=rules), "reading records again"):
         found.update(part)
     return found
 

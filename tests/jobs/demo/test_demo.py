@@ -41,7 +41,9 @@ def test_the_tour_shows_everything(spark: SparkSession, tmp_path: Path) -> None:
         assert text in part, step
     assert "0A010203075F4E0E2F2A6380678E0019" not in parts[list(SHOWN).index("miss")]
     assert {"store", "lake"} <= {path.name for path in (tmp_path / "tour").iterdir()}
-    assert "65 messages of broker" in (tmp_path / "tour" / "report" / "report.html").read_text(encoding="utf-8")
+    assert "65&nbsp;messages, 56.2&nbsp;KiB in " in (tmp_path / "tour" / "report" / "report.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_steps_are_those_of_the_contract(tmp_path: Path) -> None:

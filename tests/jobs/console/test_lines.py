@@ -1,0 +1,46 @@
+"""Lines in a terminal: broken between words, and a command stays one."""
+
+import shlex
+
+import click
+import pytest
+
+from jobs.console.lines import fitted
+
+LONG = (
+    "  GAP        index/20261120073946545: no index file has the keys of messages from offset 952 up to offset 4999, "
+    "where the next one begins"
+)
+COMMAND = "    ./spark-submit.sh rebuild-consumequeue '/data/my store' --out NEW-QUEUES --lost-only --install --dry-run"
+
+
+def test_a_line_that_fits_stays_as_it_is() -> None:
+    """Nor is any line broken where nobody watches: scripts read lines."""
+    assert [LONG] == list(fitted(LONG, None))
+    assert ["short"] == list(fitted("short", 80))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_long_line_is_broken_between_words(width: int) -> None:
+    """What follows lies below the text, not below its label."""
+    lines = list(fitted(LONG, width))
+
+    assert all(len(line) <= width for line in lines)
+    assert LONG.split() == " ".join(lines).split()
+    assert all(line.startswith(" " * 13) for line in lines[1:])
+
+
+def test_colours_take_no_room() -> None:
+    """They are no columns."""
+    coloured = LONG.replace("GAP", click.style("GAP", fg="yellow", bold=True))
+
+    assert list(fitted(LONG, 80)) == [click.unstyle(line) for line in fitted(coloured, 80)]
+
+
+def test_a_long_command_can_still_be_pasted() -> None:
+    """A shell reads the same words."""
+    lines = list(fitted(COMMAND, 80))
+
+    assert all(len(line) <= 80 for line in lines)
+    assert all(line.endswith(" \\") for line in lines[:-1])
+    assert shlex.split(COMMAND) == shlex.split(" ".join(line.removesuffix("\\") for line in lines))
