@@ -68,9 +68,9 @@ def in_terminal(*arguments: str | Path, interrupt_at: str | None = None, **more:
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a terminal that knows colours."""
+    """Return the environment of a terminal that knows colours, and is wide."""
     inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    return {**inherited, "TERM": "xterm-256color", "PYTHONSAFEPATH": "", **more}
+    return {**inherited, "TERM": "xterm-256color", "COLUMNS": "1000", "PYTHONSAFEPATH": "", **more}
 
 
 @pytest.fixture(scope="module")
@@ -174,3 +174,13 @@ def test_colours_are_for_terminals_that_want_them(golden: Callable[[str], Path])
     assert "\x1b" not in piped
     left = re.sub(r"\r[^\r\n]*?\x1b\[K", "", plain.text)  # without the line of progress, which clears itself
     assert piped.splitlines() == left.splitlines()
+
+
+def test_no_line_is_wider_than_the_terminal(golden: Callable[[str], Path]) -> None:
+    """At 80 columns words stayed whole only by luck; now every line but that of a long path fits."""
+    store = golden("b551-base")
+    seen = in_terminal("inspect", store, COLUMNS="80")
+    lines = re.sub(r"\r[^\r\n]*?\x1b\[K|\x1b\[[\d;]*m", "", seen.text).splitlines()
+
+    assert "  NEXT       # walk every record" in lines
+    assert [] == [line for line in lines if len(line) > 80 and str(store) not in line]
