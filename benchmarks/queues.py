@@ -26,7 +26,7 @@ from jobs.store.queue_ends import look
 from jobs.store.queue_files import stored_queues
 from jobs.store.store import Store, list_store
 from jobs.store.workers import OneByOne, SparkWorkers, Workers
-from jobs.verify.queues import verify_queues
+from jobs.verify.queues import compare_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.layout import UNIT
 
@@ -53,7 +53,7 @@ def _workers(*, one_process: bool) -> Workers:
 
 def _verify(workers: Workers, store: Store) -> dict[str, Any]:
     rules = queue_rules(store, known_releases(store, RELEASE).value.rules, BrokerConf())
-    report = verify_queues(workers, store, rules)
+    report = compare_queues(workers, store, rules).report
     if report.findings:
         raise SystemExit(report.findings[0].text)
     return dict(report.numbers)

@@ -24,7 +24,6 @@ from jobs.store.store import log_directories, read_broker_conf
 from rmq_formats.broker_conf import BrokerConf
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
-_Decorator = Callable[[_Command], _Command]
 
 
 def composed(*decorators: Callable[[Any], Any]) -> Callable[[_Command], _Command]:

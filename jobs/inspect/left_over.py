@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from jobs.inspect.index import IndexReport
-from jobs.inspect.log import LogReport
-from jobs.inspect.problems import Problems
-from jobs.inspect.queues import QueuesReport, drop_left_over
+from jobs.inspect.queues import drop_left_over
+from jobs.inspect.report import StoreReport
 from jobs.inspect.state import StateReport
 from jobs.store.epochs import Leftovers
 from jobs.store.store import Segment, Store
@@ -14,19 +12,13 @@ from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.segment import SegmentBytes
 
 
-def note_left_over(  # noqa: PLR0913, PLR0917 - the parts of a report
-    store: Store,
-    state: StateReport,
-    queues: QueuesReport,
-    index: IndexReport,
-    log: LogReport,
-    problems: Problems,
-) -> None:
+def note_left_over(store: Store, report: StoreReport) -> None:
     """Count what the log's end leaves without a message; all of it is what a broker itself leaves, and no damage."""
+    state, index, log, problems = report.state, report.index, report.log, report.problems
     epoch = state.epochs[-1]
     since = f"epoch {epoch.number} begins at offset {epoch.start_offset}"
     with ExitStack() as stack, problems.noted(store.root):
-        units = drop_left_over(queues, store, _is_left_over(store, state, stack))
+        units = drop_left_over(report.queues, store, _is_left_over(store, state, stack))
         if units:
             text = f"{units} units at the ends of queues are of messages that a promotion took back: {since}"
             problems.note(store.root, text)

@@ -58,4 +58,3 @@ PRODUCTS = (
     ),
 )
 NAMES = frozenset(product.name for product in PRODUCTS)  # what `--tables` chooses from
-MODULES = tuple(product.module for product in PRODUCTS)

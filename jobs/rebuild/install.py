@@ -19,7 +19,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,9 +62,7 @@ class Installation:
     set_aside: tuple[str, ...]
     owner: Owner
     aside: Path
-    deleted_at_start: tuple[str, ...] = ()  # by a broker that finds `abort`
     checkpoint: Checkpoint | None = None  # the one to be written
-    needed: int = field(default=0)
 
     def describe(self) -> Iterator[str]:
         """Say it, a line each."""
@@ -126,7 +124,7 @@ def _planned(root: Path, rebuilt: Rebuilt, *, advance_checkpoint: bool) -> Insta
         tuple(name for name in present if name not in kept),
         owner,
         aside_of(index),
-        deleted, checkpoint, rebuilt.size,
+        checkpoint,
     )  # fmt: skip
 
 

@@ -201,7 +201,7 @@ class _Files:
 
     def write(self, stretch: QueueBytes) -> None:
         """Write bytes behind those that are there, into as many files as they need."""
-        offset, data = stretch.offset, memoryview(stretch.data)  # type: ignore[arg-type]  # an array of bytes
+        offset, data = stretch.offset, stretch.data.data
         while data:
             base = offset // self.size * self.size
             part = data[: base + self.size - offset]

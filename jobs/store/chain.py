@@ -41,7 +41,6 @@ def run_ranges(
     ranges: Sequence[Range],
     task: Task[T],
     discard: Callable[[T], object] = id,
-    label: str = "reading",
 ) -> list[Outcome[T]]:
     """
     Return the outcome of each range that holds part of the log, in order.
@@ -53,7 +52,7 @@ def run_ranges(
         announce_once("rmq-lake: compiling what reads the log, once …")
     records = spark.sparkContext.accumulator(0)
     with Tally.of(len(ranges)) as tally:
-        work = Work(label, size, tasks=len(ranges))
+        work = Work("reading", size, tasks=len(ranges))
         with of_spark_job(spark, work, lambda: tally.sums()[0], lambda: max(records.value, tally.sums()[1])):
             return chained(
                 ranges, lambda some: _run(spark, some, task, records, tally if some is ranges else None), discard

@@ -132,37 +132,59 @@ _SMALL = 64 << 20  # bytes of a log that this process reads itself
 _UNWRITTEN = 1 << 16  # zeros that show that nothing is written from here on
 
 
-@dataclass(slots=True)
-class AsNeeded:
-    """This process while there is little to read, and from the first large plan on a session, until plans are small."""
+class HandedOn:
+    """Workers that hand on what they are asked to others."""
 
-    session: Callable[[], SparkSession]  # started when somebody needs it
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    small: int = _SMALL
-    _now: Workers = field(default_factory=OneByOne)
+    def __init__(self, workers: Workers) -> None:
+        """Hand on to *workers*."""
+        self.workers = workers
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Settings of the file systems that they read and write."""
+        return self.workers.options
 
     @property
     def width(self) -> int:
-        """How many tasks would run at once now."""
-        return self._now.width
+        """How many tasks run at once."""
+        return self.workers.width
+
+    def ranges(
+        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
+    ) -> list[Outcome[Result]]:
+        """Run *task* on ranges of the log."""
+        return self.workers.ranges(ranges, task, discard)
+
+    def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
+        """Run *task* on each item."""
+        return self.workers.map(items, task, label)
+
+    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Return the segments that the driver sees and those who work do not."""
+        return self.workers.unseen(segments)
+
+
+class AsNeeded(HandedOn):
+    """This process while there is little to read, and from the first large plan on a session, until plans are small."""
+
+    def __init__(
+        self, session: Callable[[], SparkSession], options: Mapping[str, str] | None = None, small: int = _SMALL
+    ) -> None:
+        """Start no *session* before somebody needs it."""
+        self._here = OneByOne(options or {})
+        super().__init__(self._here)
+        self._session = session
+        self.small = small
 
     def ranges(
         self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
     ) -> list[Outcome[Result]]:
         """Run *task* on ranges of the log: here where less than `small` bytes are written in them."""
         if _is_less_written(ranges, self.small):
-            self._now = OneByOne()
-        elif isinstance(self._now, OneByOne):
-            self._now = SparkWorkers(self.session())
-        return self._now.ranges(ranges, task, discard)
-
-    def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
-        """Run *task* on each item, by whoever read the newest ranges."""
-        return self._now.map(items, task, label)
-
-    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return what those who work now do not see."""
-        return self._now.unseen(segments)
+            self.workers = self._here
+        elif self.workers is self._here:
+            self.workers = SparkWorkers(self._session())
+        return super().ranges(ranges, task, discard)
 
 
 def _is_less_written(ranges: Sequence[Range], small: int) -> bool:

@@ -66,12 +66,13 @@ def inspect_store(root: str, commitlog: Sequence[str], *, deep: bool, walked: "_
     walked.total = store.log_size if deep else 0
     log = LogInspector(store, problems, known, see, walked.passed, state.epochs).inspect(deep=deep)
     walked.close()
+    report = StoreReport(store.root, log, queues, index, state, marks.eras(), problems, deep=deep)
     if len(state.epochs) > 1:
-        note_left_over(store, state, queues, index, log, problems)
+        note_left_over(store, report)
     sampled.compare(queues, topics_of(store, problems), problems)
     is_closed = state.process is None and state.abort is None
     compare_index(store, index, problems, log.end_offset if is_closed else None)
-    return StoreReport(store.root, log, queues, index, state, marks.eras(), problems, deep=deep)
+    return report
 
 
 class _Walked:

@@ -5,7 +5,7 @@ The log itself: what of it is missing, damaged, unreadable, or has a body that i
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
@@ -15,7 +15,7 @@ from jobs.lake.findings import CUT_SEGMENT, DAMAGED_RANGE, GAP, LOG, LOST_END, U
 from jobs.store.chain import Outcome, Task
 from jobs.store.ranges import Range, holes
 from jobs.store.store import Segment, Store
-from jobs.store.workers import Workers
+from jobs.store.workers import HandedOn, Workers
 from jobs.verify.findings import PartReport
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import IO_ERROR, Records
@@ -82,40 +82,22 @@ def check_range(_range: Range, pieces: Iterator[Records | Piece]) -> None:
         pass
 
 
-class LogWatch:
+class LogWatch(HandedOn):
     """Workers that check every range of the log that they are given; the first pass over it is the one that counts."""
 
     def __init__(self, workers: Workers) -> None:
         """Watch *workers*."""
-        self._workers = workers
+        super().__init__(workers)
         self.checks: list[RangeCheck] | None = None
-
-    @property
-    def options(self) -> Mapping[str, str]:
-        """Settings of the file systems that they read and write."""
-        return self._workers.options
-
-    @property
-    def width(self) -> int:
-        """How many tasks run at once."""
-        return self._workers.width
 
     def ranges(
         self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
     ) -> list[Outcome[Result]]:
         """Run *task* on ranges of the log, and check them."""
-        watched = self._workers.ranges(ranges, partial(_checked, task=task), lambda one: discard(one.payload))
+        watched = self.workers.ranges(ranges, partial(_checked, task=task), lambda one: discard(one.payload))
         if self.checks is None:
             self.checks = [outcome.payload.check for outcome in watched]
         return [Outcome(outcome.range, outcome.seen, outcome.payload.payload) for outcome in watched]
-
-    def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
-        """Run *task* on each item."""
-        return self._workers.map(items, task, label)
-
-    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Return the segments that the driver sees and those who work do not."""
-        return self._workers.unseen(segments)
 
 
 class LostRanges:

@@ -78,13 +78,6 @@ class QueueFindings(NamedTuple):
     ahead: int | None = None  # a record after the log's end that the last unit of a queue leads to
 
 
-def verify_queues(
-    workers: Workers, store: Store, rules: QueueRules, range_size: int = DEFAULT_RANGE_SIZE
-) -> PartReport:
-    """Return what is wrong with the queues of a store."""
-    return compare_queues(workers, store, rules, range_size).report
-
-
 def compare_queues(
     workers: Workers, store: Store, rules: QueueRules, range_size: int = DEFAULT_RANGE_SIZE
 ) -> QueueFindings:

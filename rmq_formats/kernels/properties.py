@@ -1,7 +1,7 @@
 """The properties of a record in compiled code, by both parsers of `rmq_formats.properties`."""
 
 from rmq_formats.compiled import compiled, inlined
-from rmq_formats.kernels.integers import Bytes, byte_at, read_u32, same_bytes
+from rmq_formats.kernels.integers import Bytes, byte_at, read_u32
 from rmq_formats.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, PropertyParser
 
 PARSER_SPLIT = 0
@@ -66,15 +66,3 @@ def next_property(buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, i
         elif first > start and item_end > first + 1:
             return start, first, first + 1, item_end, min(at, end)
     return end, end, end, end, end
-
-
-@compiled
-def property_value(buffer: Bytes, start: int, end: int, parser: int, name: Bytes) -> tuple[int, int]:
-    """Return where the last value of *name* is; an empty slice when there is none. *name* is clean text."""
-    value_start, value_end = start, start
-    at = start
-    while at < end:
-        name_start, name_end, from_, to, at = next_property(buffer, at, end, parser)
-        if to > from_ and same_bytes(buffer, name_start, name_end, name, 0, name.size):
-            value_start, value_end = from_, to
-    return value_start, value_end

@@ -120,21 +120,6 @@ def test_properties_are_what_the_releases_parser_sees(parser: PropertyParser, ra
     assert list(found) == list(expected)
 
 
-@_PARSERS
-@given(
-    items=st.lists(
-        st.tuples(st.sampled_from(["KEYS", "KEY", "TAGS", ""]), st.sampled_from(["", "a", "b\x01c", "d\x01"])),
-        max_size=8,
-    )
-)
-def test_a_property_lookup_takes_the_last_value(parser: PropertyParser, items: list[tuple[str, str]]) -> None:
-    """The map that Java fills keeps the last of several values."""
-    raw = "\x02".join(f"{name}\x01{value}" for name, value in items).encode()
-    buffer, at, end = _text_at_an_offset(raw)
-    start, stop = properties.property_value(buffer, at, end, properties.PARSER_CODES[parser], as_bytes(b"KEYS"))
-    assert buffer[start:stop].tobytes().decode() == parse_properties(raw, parser).get("KEYS", "")
-
-
 @given(st.binary(max_size=20), st.binary(max_size=20))
 def test_equal_means_equal_in_every_byte(left: bytes, right: bytes) -> None:
     """Neither a common beginning nor an equal length is enough."""

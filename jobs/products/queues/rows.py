@@ -26,6 +26,7 @@ class Status(StrEnum):
 
 
 SCHEMA = pa.schema(CONSUME_QUEUE.columns)
+_ROWS_AT_ONCE = 1 << 17
 _NAMES = [field.name for field in SCHEMA]
 
 
@@ -77,16 +78,14 @@ def stored_rows(
     )
 
 
-def batches_of(
-    blocks: Sequence[RowBlock], tags: Sequence[str], rows_at_once: int = 1 << 17
-) -> Iterator[pa.RecordBatch]:
+def batches_of(blocks: Sequence[RowBlock], tags: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of *blocks*; *tags* are the texts that their tag numbers mean."""
     some: list[RowBlock] = []
     count = 0
     for block in blocks:
         some.append(block)
         count += block.queue_offset.size
-        if count >= rows_at_once:
+        if count >= _ROWS_AT_ONCE:
             yield _batch(some, tags)
             some, count = [], 0
     if count:

@@ -13,9 +13,7 @@ _LOAD_NUMERATOR, _LOAD_DENOMINATOR = 3, 4
 
 def map_text(properties: Mapping[str, str], buckets: int) -> str:
     """Return `{name=value, …}` as a HashMap that began with *buckets* buckets prints it."""
-    while len(properties) * _LOAD_DENOMINATOR > buckets * _LOAD_NUMERATOR:
-        buckets *= 2
-    names = sorted(properties, key=lambda name: _bucket(name, buckets))
+    names = set_order({name: java_hash(name) for name in properties}, buckets)
     return "{" + ", ".join(f"{name}={properties[name]}" for name in names) + "}"
 
 
@@ -24,10 +22,6 @@ def set_order(hashes: Mapping[str, int], buckets: int = 16) -> list[str]:
     while len(hashes) * _LOAD_DENOMINATOR > buckets * _LOAD_NUMERATOR:
         buckets *= 2
     return sorted(hashes, key=lambda name: _spread(hashes[name]) & (buckets - 1))
-
-
-def _bucket(name: str, buckets: int) -> int:
-    return _spread(java_hash(name)) & (buckets - 1)
 
 
 def _spread(value: int) -> int:

@@ -216,7 +216,6 @@ def test_a_clean_stop_leaves_the_checkpoint_alone(store: Path) -> None:
     plan = planned(store)
 
     assert plan.checkpoint is None
-    assert plan.deleted_at_start == ()
 
 
 def test_files_get_owner_group_and_mode_of_what_is_there(store: Path) -> None:
