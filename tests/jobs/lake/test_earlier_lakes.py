@@ -1,0 +1,78 @@
+"""Lakes that earlier commits wrote: read, continued, merged and verified as if they were today's."""
+
+from pathlib import Path
+
+import pytest
+
+from jobs.demo import extract
+from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest.run import ingest
+from jobs.lake.compaction import compact
+from jobs.lake.history import divergence
+from jobs.lake.integrity import newest_runs
+from jobs.lake.lake import Lake
+from jobs.lake.runs import known_stores
+from jobs.lake.tables import WRITTEN_BY_RUNS
+from jobs.store.store import list_store
+from jobs.store.workers import OneByOne
+from tests.support.broker import Broker, some_records
+from tests.support.lakes import raw_rows, rows_of
+
+LAKES = Path(__file__).parents[2] / "lakes"
+
+
+def played(root: Path) -> Broker:
+    """Write the store again that the archives were made of."""
+    broker = Broker(root, dispatches=True)
+    broker.append(some_records(60))
+    placed = broker.append(some_records(30, seed=2))
+    broker.truncate(placed[20].physical_offset)
+    broker.append(some_records(40, seed=3))
+    broker.append(some_records(60, seed=4))
+    return broker
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    """Return every file's bytes."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def of_log(lake: Path, table: str, end: int = 1 << 62) -> list[str]:
+    """Return the rows of records before *end*."""
+    return sorted(repr(row) for row in rows_of(lake, table) if row["physical_offset"] < end)
+
+
+def run(store: Path, lake: Path) -> Summary:
+    """Bring what is new into a lake."""
+    return ingest(IngestRequest(str(store), str(lake), broker="b"), OneByOne())
+
+
+@pytest.mark.parametrize("commit", sorted(path.name.removesuffix(".tar.xz") for path in LAKES.glob("*.tar.xz")))
+def test_a_lake_of_an_earlier_commit_is_continued(commit: str, tmp_path: Path) -> None:
+    """The new rows follow the old ones; then both are merged, and nothing is lost, twice, or called another log."""
+    extract(LAKES / f"{commit}.tar.xz", tmp_path)
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    broker = played(tmp_path / "again")
+    assert contents(store) == contents(broker.root)
+    before = {name: of_log(lake, name) for name in ("messages", "consume_queue", "index_entries")}
+
+    unchanged = run(broker.root, lake)
+    placed = broker.append(some_records(50, seed=5))
+    continued = run(broker.root, lake)
+    fresh = run(broker.root, tmp_path / "fresh")
+
+    assert (unchanged.run, unchanged.messages) == (None, 0)
+    assert (continued.run, continued.messages, continued.units["matched"]) == (4, 50, 50)
+    assert continued.index_entries == 3 * len(placed)
+    assert raw_rows(lake) == raw_rows(tmp_path / "fresh")
+    assert fresh.messages == 60 + 20 + 40 + 60 + 50
+    for name, rows in before.items():
+        assert of_log(lake, name, placed[0].physical_offset) == rows
+
+    of_lake = Lake(str(lake))
+    for table in WRITTEN_BY_RUNS:
+        compact(of_lake, table)
+    known = known_stores(of_lake)[0]
+    assert raw_rows(lake) == raw_rows(tmp_path / "fresh")
+    assert divergence(of_lake, known, list_store(str(broker.root))) is None
+    assert newest_runs(of_lake, known, is_done=True, spared=frozenset())["messages"] == 4
