@@ -1,31 +1,29 @@
-"""Moments as people write them on a command line: ISO 8601, a date with a time, or `2h` ago."""
+"""Options that take a moment or a duration, as people write them on a command line."""
 
 import re
 import time
-from datetime import UTC, datetime
 
 import click
 
+from jobs.console.moments import EXAMPLES, UNIT_SECONDS, GivenTime, parse_time
+
 _MS = 1000
-_AGO = re.compile(r"(\d+)\s*(s|m|h|d|w)")
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(ms|s|m|h|d|w)?")
-_UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-def parse_time(text: str, now_ms: int | None = None) -> int:
-    """Return milliseconds since 1970; `ValueError` for text that is no moment. Without a zone it is local time."""
-    ago = _AGO.fullmatch(text.strip())
-    if ago is not None:
-        now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        return now - round(int(ago[1]) * _UNIT_SECONDS[ago[2]] * _MS)
-    moment = datetime.fromisoformat(text.strip())
-    zoned = moment if moment.tzinfo is not None else moment.astimezone()
-    return round(zoned.timestamp() * _MS)
+class TimeType(click.ParamType[GivenTime]):
+    """A moment; plain digits are milliseconds."""
 
+    name = "time"
 
-def time_text(timestamp: int) -> str:
-    """Return a moment as it is shown to people, its zone said."""
-    return datetime.fromtimestamp(timestamp / _MS, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> GivenTime:
+        """Return the moment, or say that it is none."""
+        if isinstance(value, GivenTime):
+            return value
+        try:
+            return GivenTime(str(value))
+        except (ValueError, OverflowError):
+            self.fail(f"{str(value)[:60]!r} is no time (examples: {EXAMPLES})", param, ctx)
 
 
 class LogPlace:
@@ -73,7 +71,18 @@ class DurationType(click.ParamType[float]):
         found = _DURATION.fullmatch(text)
         if found is None:
             self.fail(f"{text!r} is no duration (examples: 500ms, 5s, 2h)", param, ctx)
-        return float(found[1]) * _UNIT_SECONDS[found[2] or "s"]
+        return float(found[1]) * UNIT_SECONDS[found[2] or "s"]
+
+
+class MillisecondsType(DurationType):
+    """How long: `5s`, `2h`; plain digits are milliseconds, and so is the value."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return milliseconds."""
+        text = str(value).strip()
+        if text.isascii() and text.isdigit():
+            return int(text)
+        return round(super().convert(text, param, ctx) * _MS)
 
 
 class UntilType(DurationType):

@@ -10,8 +10,11 @@ import click
 from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.options import ONE_RELEASE
 from jobs.command.places import OUTPUT_FILE, STORED, WRITTEN, PathListType
+from jobs.command.times import TimeType
 from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
+from jobs.console.log import say
+from jobs.console.moments import GivenTime
 from jobs.console.result import Result
 from jobs.console.severity import Severity, worst_of
 from rmq_formats.errors import UnsupportedFormat
@@ -29,7 +32,7 @@ _SHOWN = 5
     epilog="\b\nExamples:\n"
     "  rmq-lake export --store /data/store -t Orders --format ndjson --out orders.ndjson\n"
     "  rmq-lake export --lake LAKE --where \"properties['region'] = 'eu'\" --out eu.ndjson\n"
-    '  rmq-lake export --store STORE --where "store_timestamp >= 1763600000000" --out new.ndjson --dry-run\n'
+    "  rmq-lake export --store STORE --since 2h --out new.ndjson --dry-run\n"
     "  rmq-lake export --lake LAKE --where \"get_json_object(body_text, '$.id') = '7'\" --format parquet --out 7.parq"
 )
 @click.option("--store", type=STORED, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs).")
@@ -40,6 +43,8 @@ _SHOWN = 5
     "--release", type=ONE_RELEASE, metavar="X.Y.Z", help="The broker's release, where the store cannot tell it."
 )
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
+@click.option("--since", type=TimeType(), metavar="TIME", help="Stored then or later: milliseconds, ISO 8601, 2h.")
+@click.option("--until", type=TimeType(), metavar="TIME", help="Stored then or before.")
 @click.option("--where", metavar="SQL", help="A condition in Spark's SQL on the columns of `messages`, and body_text.")
 @click.option("--format", "kind", type=click.Choice(["ndjson", "parquet"]), default="ndjson", show_default=True)
 @click.option(
@@ -61,6 +66,8 @@ def command(  # noqa: PLR0913 - one argument an option
     broker: str | None,
     release: str | None,
     topics: tuple[str, ...],
+    since: GivenTime | None,
+    until: GivenTime | None,
     where: str | None,
     kind: str,
     max_body_size: int,
@@ -79,6 +86,7 @@ def command(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("give --store STORE or --lake LAKE, one of them")
     if out.exists():
         raise click.UsageError(f"--out {out}: is there already")
+    where = _with_times(where, since, until)
     watch = Stopwatch()
     printed_as = Release.of(release) if release else None
     from jobs.export.condition import choose, condition_of
@@ -110,6 +118,18 @@ def command(  # noqa: PLR0913 - one argument an option
     if summary.damaged or summary.gaps:
         return ExitCode.DAMAGE
     return ExitCode.CLEAN if summary.messages else ExitCode.NOT_FOUND
+
+
+def _with_times(where: str | None, since: GivenTime | None, until: GivenTime | None) -> str | None:
+    """Return the condition with the limits of store time; say in which zone a time is taken."""
+    conditions = [f"({where})"] if where is not None else []
+    for given, comparison in ((since, ">="), (until, "<=")):
+        if given is not None:
+            conditions.append(f"store_timestamp {comparison} {given.milliseconds()}")
+            sentence = given.explained()
+            if sentence is not None:
+                say(f"rmq-lake: {sentence}")
+    return " AND ".join(conditions) or None
 
 
 def _result(summary: "Summary", seconds: float) -> Result:

@@ -11,7 +11,7 @@ import click
 from jobs.command.answer import Answer, answer_options
 from jobs.command.options import RELEASES, StorePlace, max_rate_option, report_option, store_options
 from jobs.command.places import OUTPUT_FILE, WRITTEN
-from jobs.command.times import DurationType, UntilType
+from jobs.command.times import DurationType, MillisecondsType, UntilType
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.ingest.look import nothing_new
@@ -53,10 +53,10 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--no-damage", is_flag=True, help="Keep no damaged bytes but their sample: `restore` then lacks them.")
 @click.option(
     "--settle",
-    type=click.IntRange(min=0),
+    type=MillisecondsType(),
     default=0,
-    metavar="MS",
-    help="Leave the newest MS milliseconds to the next run.",
+    metavar="TIME",
+    help="Leave what was stored in the newest TIME (5s, 2m; digits are milliseconds) to the next run.",
 )
 @click.option(
     "--tables",
@@ -90,7 +90,7 @@ def command(  # noqa: PLR0913 - one argument an option
     exclude_topics: tuple[str, ...],
     no_body: bool,
     no_damage: bool,
-    settle: int,
+    settle: float,
     tables: str | None,
     hash_slots: int | None,
     index_num: int | None,
@@ -119,7 +119,7 @@ def command(  # noqa: PLR0913 - one argument an option
         index_num=index_num,
         conf=conf,
         tables=frozenset(tables.split(",")) if tables else NAMES,
-        settle_ms=settle,
+        settle_ms=round(settle),
         dry_run=dry_run,
         step_bytes=max_bytes_per_step,
         care=care,

@@ -12,7 +12,9 @@ import click
 from jobs.command.configuration import config_option
 from jobs.command.options import ONE_RELEASE, CharsetType, ZoneType, bundled, json_option, quiet_option
 from jobs.command.places import OUTPUT_DIRECTORY, STORED, WRITTEN, PathListType
+from jobs.command.times import TimeType
 from jobs.console.exit_codes import ExitCode
+from jobs.console.moments import GivenTime
 from jobs.console.progress import Progress as ProgressLine
 from jobs.console.progress import Work
 from jobs.query import lookups, reasons
@@ -151,6 +153,7 @@ _EPILOG = """\
 \b
 Examples:
   rmq-lake query by-key -t Orders -k 4711 --store /data/store
+  rmq-lake query by-key -t Orders -k 4711 --lake LAKE --since 2h
   rmq-lake query message -i 7F00000100002A9F00000000000001F4 --lake LAKE
   rmq-lake query mqadmin --store STORE queryMsgByKey -n host:9876 -t Orders -k 4711
 
@@ -170,19 +173,44 @@ def command() -> None:
 @click.option(
     "-p", "--key-type", type=click.Choice(list(_KINDS)), default="K", help="K: a key, T: the tags, U: unique."
 )
-@click.option("-b", "--begin", type=int, default=MIN_TIME, metavar="MS", help="Stored then or later.")
-@click.option("-e", "--end", type=int, default=MAX_TIME, metavar="MS", help="Stored then or before.")
+@click.option(
+    "-b",
+    "--begin",
+    "--since",
+    type=TimeType(),
+    metavar="TIME",
+    help="Stored then or later: milliseconds, ISO 8601, 2h.",
+)
+@click.option("-e", "--end", "--until", type=TimeType(), metavar="TIME", help="Stored then or before.")
 @click.option(
     "-m", "--max", "limit", type=click.IntRange(min=0), default=KEY_LIMIT, metavar="N", help="The newest N; 0: all."
 )
 @_place_options
-def by_key(options: QueryOptions, topic: str, key: str, key_type: str, begin: int, end: int, limit: int) -> ExitCode:  # noqa: PLR0913, PLR0917
-    """Print the messages of a topic under a key, as queryMsgByKey does."""
+def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
+    options: QueryOptions,
+    topic: str,
+    key: str,
+    key_type: str,
+    begin: GivenTime | None,
+    end: GivenTime | None,
+    limit: int,
+) -> ExitCode:
+    """
+    Print the messages of a topic under a key, as queryMsgByKey does.
+
+    A time without a zone is in --time-zone, by default this machine's.
+    """
+    window = TimeWindow(
+        MIN_TIME if begin is None else begin.milliseconds(options.time_zone),
+        MAX_TIME if end is None else end.milliseconds(options.time_zone),
+    )
     with _opened(options) as (source, _):
-        answer = lookups.by_key(
-            source, topic, key, kind=_KINDS[key_type], window=TimeWindow(begin, end), limit=limit or None
-        )
+        answer = lookups.by_key(source, topic, key, kind=_KINDS[key_type], window=window, limit=limit or None)
         printer = options.printer
+        for given in (begin, end):
+            sentence = given.explained(options.time_zone) if given is not None else None
+            if sentence is not None:
+                printer.note(sentence)
         printer.rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
         return printer.finish(answer, source.notes)
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from jobs.console.exit_codes import ExitCode
+from jobs.console.moments import EXAMPLES, GivenTime
 from jobs.query import lookups, reasons
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.message import Message
@@ -70,7 +71,7 @@ def _by_key(line: Line, context: Context) -> ExitCode:
     if key_type not in _KEY_KINDS:
         context.printer.out("index type error, just support K for keys or T for tags")
         return ExitCode.USAGE
-    window = TimeWindow(line.integer("beginTimestamp", 0), line.integer("endTimestamp", MAX_TIME))
+    window = TimeWindow(_moment(line, "beginTimestamp", 0, context), _moment(line, "endTimestamp", MAX_TIME, context))
     limit = max(min(line.integer("maxNum", KEY_LIMIT), KEY_LIMIT), 0)
     kind = _KEY_KINDS[key_type]
     if kind is KeyKind.KEY:
@@ -209,6 +210,11 @@ def _asked_offsets(line: Line, context: Context, topic: str, queue_id: int, offs
     return OffsetRange(limit("beginTimestamp", offsets.minimum), limit("endTimestamp", offsets.maximum))
 
 
+def _moment(line: Line, name: str, otherwise: int, context: Context) -> int:
+    text = line.options.get(name)
+    return otherwise if text is None else _milliseconds(text, context)
+
+
 def _milliseconds(text: str, context: Context) -> int:
     match = _TIME.fullmatch(text)
     if match:
@@ -216,9 +222,9 @@ def _milliseconds(text: str, context: Context) -> int:
         moment = datetime(*parts, tzinfo=context.printer.zone)  # type: ignore[misc,arg-type]  # year to second
         return int(moment.timestamp()) * 1000 + milliseconds
     try:
-        return int(text)
-    except ValueError as error:
-        reason = f"{text!r} is neither a number of milliseconds nor yyyy-MM-dd#HH:mm:ss:SSS"
+        return GivenTime(text).milliseconds(context.printer.zone)
+    except (ValueError, OverflowError) as error:
+        reason = f"{text!r} is neither yyyy-MM-dd#HH:mm:ss:SSS nor another time (examples: {EXAMPLES})"
         raise UnsupportedFormat(reason) from error
 
 
