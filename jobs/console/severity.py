@@ -77,3 +77,8 @@ _COLOURS = {
 def worst_of(severities: Iterable[Severity]) -> Severity:
     """Return the worst of *severities*; healthy where there are none."""
     return max(severities, key=lambda severity: severity.rank, default=Severity.HEALTHY)
+
+
+def worst_met(least: Severity = Severity.NOT_VERIFIED, **met: object) -> Severity:
+    """Return the worst of the severities, by name, that anything was met of; *least* where nothing was."""
+    return worst_of([least, *(Severity[name.upper()] for name, found in met.items() if found)])

@@ -9,7 +9,7 @@ from uuid import uuid4
 from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
-from jobs.console.severity import Severity, worst_of
+from jobs.console.severity import Severity, worst_met
 from jobs.products.registry import NAMES, Product
 from jobs.store.request import StoreRequest
 from jobs.store.selection import Selection
@@ -108,11 +108,7 @@ class Summary:
     @property
     def severity(self) -> Severity:
         """The worst of what was met; only `verify` can say that a store is healthy."""
-        found = [Severity.NOT_VERIFIED]
-        found += [Severity.BEHIND] * bool(self.behind)
-        found += [Severity.GAP] * bool(self.gaps or self.notes)
-        found += [Severity.DAMAGE] * bool(self.quarantined or self.superseded)
-        return worst_of(found)
+        return worst_met(behind=self.behind, gap=self.gaps or self.notes, damage=self.quarantined or self.superseded)
 
     @property
     def exit_code(self) -> ExitCode:

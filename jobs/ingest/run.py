@@ -17,7 +17,7 @@ from typing import Any
 from jobs.console import interruption
 from jobs.console.progress import followed_by
 from jobs.ingest.request import Clock, IngestRequest, Summary
-from jobs.lake import integrity as wholeness
+from jobs.lake import integrity
 from jobs.lake.history import CHOSEN, divergence
 from jobs.lake.identity import holds, identify, namesakes
 from jobs.lake.lake import Lake
@@ -88,7 +88,7 @@ def _uncut(request: IngestRequest, workers: Workers, clock: Clock) -> Summary:
 
 def _ingest(request: IngestRequest, workers: Workers, clock: Clock) -> Summary:
     lake = Lake(normalise(request.lake), workers.options)
-    wholeness.refuse_unsupported(lake, WRITTEN_BY_RUNS)
+    integrity.refuse_unsupported(lake, WRITTEN_BY_RUNS)
     clock.lap("session")
     store = request.listed(lake.options, workers.width)
     if any(holes(store.segments)):  # a folder that changes while it is listed may not show all that is in it
@@ -156,8 +156,8 @@ class _Run:
         leftover = unfinished(self.lake, self.known)
         written = {table for product in products for table in product.tables}
         spared = {table for product in PRODUCTS for table in product.tables} - written
-        tables = wholeness.newest_runs(self.lake, self.known, is_done=leftover is None, spared=spared)
-        self.state = {**(self.known.newest.state if self.known.newest else {}), wholeness.STATE: tables}
+        tables = integrity.newest_runs(self.lake, self.known, is_done=leftover is None, spared=spared)
+        self.state = {**(self.known.newest.state if self.known.newest else {}), integrity.STATE: tables}
         if self.request.dry_run:
             return
         if leftover is not None:

@@ -60,7 +60,7 @@ def begin_session(app_name: str, *, half: bool, warm: str) -> None:
 
     def start() -> None:
         try:
-            _start(app_name, half=half)
+            _start(app_name, None, record_classes=True, half=half)
             if _jvms and _jvms[-1].is_local:
                 _warming.append(threading.Thread(target=_warm_up, args=(SparkContext.getOrCreate(), warm), daemon=True))
                 _warming[-1].start()
@@ -109,7 +109,7 @@ def spark_session(
     with shown(Work("rmq-lake: starting Spark")):
         if _starting:
             return _made_active(_starting.pop().result())
-        _start(app_name, spark_options=spark_options, record_classes=record_classes, half=half)
+        _start(app_name, spark_options, record_classes=record_classes, half=half)
     return SparkSession.builder.appName(app_name).getOrCreate()
 
 
@@ -128,13 +128,7 @@ def _made_active(session: SparkSession) -> SparkSession:
     return session
 
 
-def _start(
-    app_name: str,
-    *,
-    spark_options: Sequence[str] | None = None,
-    record_classes: bool = True,
-    half: bool = False,
-) -> None:
+def _start(app_name: str, spark_options: Sequence[str] | None, *, record_classes: bool, half: bool) -> None:
     """Start a JVM where this process has none."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         _ship_code()

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result as Outcome
-from jobs.console.severity import Severity, worst_of
+from jobs.console.severity import Severity, worst_met
 from jobs.products.index.explanation import Explained, Verdict, explain
 from jobs.products.index.file_builder import BuiltFile, IndexRecipe, RealFile, build_file, check_built, hash_file
 from jobs.products.index.file_names import names_between
@@ -89,11 +89,13 @@ class Result:
     @property
     def severity(self) -> Severity:
         """The worst of what was met; healthy where everything that was made is proven."""
-        found = [Severity.NOT_VERIFIED] * (not all(file["proven"] for file in self.files))
-        found += [Severity.GAP] * bool(self.gaps or self.left_out)
-        found += [Severity.DAMAGE] * bool(self.damaged_bytes or self.replaced)
-        found += [Severity.CONTRADICTION] * bool(self.contradictions)
-        return worst_of(found)
+        least = Severity.NOT_VERIFIED if not all(file["proven"] for file in self.files) else Severity.HEALTHY
+        return worst_met(
+            least,
+            gap=self.gaps or self.left_out,
+            damage=self.damaged_bytes or self.replaced,
+            contradiction=self.contradictions,
+        )
 
     @property
     def exit_code(self) -> ExitCode:

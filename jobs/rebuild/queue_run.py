@@ -15,7 +15,7 @@ from pathlib import Path
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
-from jobs.console.severity import Severity, worst_of
+from jobs.console.severity import Severity, worst_met
 from jobs.products.queues.settings import QueueSettings, settle_queues
 from jobs.products.queues.topics import topic_table
 from jobs.rebuild.lost_queues import LostQueues, select_lost
@@ -78,11 +78,11 @@ class Summary:
     @property
     def severity(self) -> Severity:
         """The worst of what was met; only `verify` can say that a store is healthy."""
-        found = [Severity.NOT_VERIFIED]
-        found += [Severity.GAP] * bool(self.gaps or self.has_lost_end)
-        found += [Severity.DAMAGE] * bool(self.damaged_bytes or self.replaced)
-        found += [Severity.CONTRADICTION] * bool(self.contradictions)
-        return worst_of(found)
+        return worst_met(
+            gap=self.gaps or self.has_lost_end,
+            damage=self.damaged_bytes or self.replaced,
+            contradiction=self.contradictions,
+        )
 
     @property
     def exit_code(self) -> ExitCode:

@@ -18,7 +18,7 @@ from typing import Any
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
-from jobs.console.severity import Severity, worst_of
+from jobs.console.severity import Severity, worst_met
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_stores
 from jobs.products.index.settings import Wanted
@@ -82,10 +82,7 @@ class Summary:
     @property
     def severity(self) -> Severity:
         """The worst of what was met; only `verify` can say that a store is healthy."""
-        found = [Severity.NOT_VERIFIED]
-        found += [Severity.GAP] * bool(self.missing)
-        found += [Severity.DAMAGE] * bool(self.incomplete or self.twice)
-        return worst_of(found)
+        return worst_met(gap=self.missing, damage=self.incomplete or self.twice)
 
     @property
     def exit_code(self) -> ExitCode:

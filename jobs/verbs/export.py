@@ -16,7 +16,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.console.moments import GivenTime
 from jobs.console.result import Result
-from jobs.console.severity import Severity, worst_of
+from jobs.console.severity import Severity, worst_met
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Release
 
@@ -133,8 +133,7 @@ def _with_times(where: str | None, since: GivenTime | None, until: GivenTime | N
 
 
 def _result(summary: "Summary", seconds: float) -> Result:
-    found = [Severity.NOT_VERIFIED, *[Severity.GAP] * bool(summary.gaps), *[Severity.DAMAGE] * bool(summary.damaged)]
-    severity = worst_of(found)
+    severity = worst_met(gap=summary.gaps, damage=summary.damaged)
     verdict = "done" if summary.messages else "no message was found"
     what = counted(summary.messages, "message")
     return Result(severity, what, seconds, summary.bytes, verdict if severity is Severity.NOT_VERIFIED else "")

@@ -1,6 +1,7 @@
 """`rebuild-consumequeue`: queues written again from a store's log, and put in place if asked."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def command(
             return say_dry_run(dry_run_of_queues(request, workers.options), answer)
         summary = rebuild(request, workers)
     result = summary.result(watch.seconds)
-    fields = {name: getattr(summary, name) for name in Summary.__dataclass_fields__}
+    fields = asdict(summary)
     described = {**fields, "severity": summary.severity.value, "seconds": result.seconds}
     answer.give(described, _lines(summary), result)
     if how.wants_install and not summary.contradictions:

@@ -1,5 +1,6 @@
 """`restore`: a broker's store, given back by the lake."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -99,7 +100,7 @@ def command(  # noqa: PLR0913 - one argument an option
             workers,
         )
     result = summary.result(watch.seconds)
-    fields = {name: getattr(summary, name) for name in summary.__dataclass_fields__}
+    fields = asdict(summary)
     described = {**fields, "bytes": result.size, "severity": summary.severity.value, "seconds": result.seconds}
     answer.give(described, summary.lines(), result)
     return summary.exit_code
