@@ -28,6 +28,7 @@ import deltalake
 from deltalake.exceptions import TableNotFoundError
 
 from jobs.console.exit_codes import ExitCode
+from jobs.ingest.follow import Pace, Stop, follow
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake import commit
@@ -84,6 +85,12 @@ def run(root: Path, range_size: int = 4096) -> int:
     """Run `ingest` once, here."""
     request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=range_size)
     return int(ingest(request, OneByOne()).exit_code)
+
+
+def follow_for_ever(root: Path) -> int:
+    """Follow the store until somebody kills this process."""
+    request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096)
+    return int(follow(request, OneByOne(), Pace(0.05), Stop()).exit_code)
 
 
 def killed_at(effect: int, root: Path) -> int:
@@ -252,8 +259,12 @@ def write_for_ever(broker: Broker, seed: int, *, crashes: bool, pause_s: float =
         time.sleep(random.random() * pause_s)
 
 
-def random_moments(folder: Path, kills: int, *, crashes: bool, kept: int = 6) -> dict[str, Any]:
-    """Kill runs at any moment while the store is written to, and expires or crashes; then run to the end and judge."""
+def random_moments(folder: Path, kills: int, *, crashes: bool, kept: int = 6, follows: bool = False) -> dict[str, Any]:
+    """
+    Kill runs at any moment while the store is written to, and expires or crashes; then run to the end and judge.
+
+    One that *follows* does several steps before it is killed.
+    """
     seed = int(os.environ.get("SEED", "1000"))
     random = Random(seed)
     codes: Counter[int] = Counter()
@@ -265,13 +276,14 @@ def random_moments(folder: Path, kills: int, *, crashes: bool, kept: int = 6) ->
     until = time.monotonic() + LONGEST_S
     while codes[-signal.SIGKILL] < kills and time.monotonic() < until:
         began = time.monotonic()
-        pid = forked(partial(run, folder))
-        time.sleep(random.random() * 1.2 * longest)
+        pid = forked(partial(follow_for_ever if follows else run, folder))
+        time.sleep(random.random() * (5 if follows else 1.2) * longest)
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
         code = ended(pid)
         codes[code] += 1
-        longest = (longest + time.monotonic() - began) / 2 if code >= 0 else longest * 1.02
+        if not follows:
+            longest = (longest + time.monotonic() - began) / 2 if code >= 0 else longest * 1.02
     os.kill(writer, signal.SIGTERM)
     assert ended(writer) == 0
     ended(forked(partial(run, folder)))
@@ -353,6 +365,8 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "retention": partial(random_moments, crashes=False),
     "hasty": partial(random_moments, crashes=False, kept=2),
     "crashes": partial(random_moments, crashes=True),
+    "followed": partial(random_moments, crashes=False, follows=True),
+    "followed-crashes": partial(random_moments, crashes=True, follows=True),
     "together": together,
     "many": many_stores,
 }
