@@ -152,8 +152,9 @@ def config_option(command: _Command) -> _Command:
 
 
 def settings_of(command: click.Command) -> list[click.Parameter]:
-    """Return what can be set in a configuration file: all parameters but those that are about it."""
-    return [parameter for parameter in command.params if parameter.name not in {"config", "show_config", "help"}]
+    """Return what can be set in a configuration file: all parameters but those that are about it, and hidden ones."""
+    shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
+    return [parameter for parameter in shown if parameter.name not in {"config", "show_config", "help"}]
 
 
 def name_variables(command: click.Command, *names: str) -> None:

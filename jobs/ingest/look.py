@@ -18,6 +18,7 @@ from jobs.lake.lake import Lake
 from jobs.products.queues.settings import known_releases
 from jobs.products.registry import PRODUCTS
 from jobs.storage.locations import is_local, normalise
+from jobs.store.config_files import config_files
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
@@ -184,7 +185,7 @@ def _check_lake(lake: Lake, request: IngestRequest, manifest: dict[str, Any]) ->
     notes = [info.size for info in lake.list_files(_LOCKS) if info.name == store_id]
     _require(notes == [0])
     _require(_transactions(lake, _RUNS, store_id, f"{store_id}/done") == [run, run])
-    own = {*manifest["tables"], *(("messages", "consume_queue") if manifest.get("superseded") else ())}
+    own = {*manifest["tables"], *(("messages", "consume_queue", "log_pieces") if manifest.get("superseded") else ())}
     before = manifest["state"]["tables"]
     for table in (table for product in PRODUCTS if request.wants(product) for table in product.tables):
         expected = run if table in own else before.get(table, 0)
@@ -213,6 +214,9 @@ def _check_products(store: Store, request: IngestRequest, manifest: dict[str, An
     for product in PRODUCTS:
         if product.key is not None and request.wants(product):
             _require(state[product.key][product.reached] >= last.end)  # after it comes no more than a file's end
+            if product.key == "config_files":
+                now = {file.name: sha256(file.data).hexdigest() for file in config_files(store)}
+                _require(now == state[product.key]["files"])
             if product.key == "queues":
                 known = {(kind, topic, queue_id) for kind, topic, queue_id, _ in state[product.key]["queues"]}
                 abouts = (file.about for file in store.queue_files if file.about.kind in _QUEUE_KINDS)

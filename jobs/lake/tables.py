@@ -196,6 +196,20 @@ LOG_PIECES = Table(
     statistics=("segment", "physical_offset"),
 )
 
+CONFIG_FILES = Table(
+    "config_files",
+    "one version of a file in the broker's folder `config`: topics, groups, consumers' offsets",
+    (
+        column("name", pa.string(), "of the file"),
+        column("modified", TIMESTAMP, "when the broker wrote it"),
+        column("sha256", pa.string(), "of the file's bytes"),
+        column("bytes", pa.binary(), "the file; NULL where it was deleted"),
+        column("to_offset", pa.int64(), "where the log ended for the run that read it"),
+        column("run", pa.int64(), "number of the store's run that read it; the newest one counts"),
+    ),
+    statistics=("name", "to_offset", "run"),
+)
+
 FINDINGS = Table(
     "findings",
     "one thing that verify found",
@@ -236,6 +250,7 @@ RUNS = Table(
     statistics=("run",),
 )
 
-PRODUCED = (MESSAGES, QUARANTINE, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, LOG_PIECES)  # in the order of commits
+# In the order of commits.
+PRODUCED = (MESSAGES, QUARANTINE, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, LOG_PIECES, CONFIG_FILES)
 WRITTEN_BY_RUNS = (*PRODUCED, SUPERSEDED_MESSAGES, RUNS)
 TABLES = (*PRODUCED, FINDINGS, RUNS, SUPERSEDED_MESSAGES)

@@ -56,5 +56,13 @@ PRODUCTS = (
         reached="to_offset",
         needs_every_topic=True,  # an index file holds the keys of all topics
     ),
+    Product(
+        "config_files",
+        "jobs.products.config_files",
+        "keeping configuration",
+        ("config_files",),
+        key="config_files",
+        reached="to_offset",
+    ),
 )
 NAMES = frozenset(product.name for product in PRODUCTS)  # what `--tables` chooses from

@@ -9,17 +9,22 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
-from jobs.lake.commit import chosen, open_table, rows
+from jobs.lake.commit import chosen, open_table
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
-from jobs.lake.snapshot_files import StoredFile, files
-from jobs.lake.tables import LOG_PIECES, MESSAGES
-from jobs.lake.vectors import Vector, vectors
+from jobs.lake.snapshot_files import StoredFile
+from jobs.lake.tables import LOG_PIECES, MESSAGES, QUARANTINE
+from jobs.lake.vectors import Vector
 from jobs.products.log_pieces import FILE
+from jobs.restore.causes import Causes, causes_of
+from jobs.restore.coverage import missing
+from jobs.restore.sources import source_of
 from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known
 from rmq_formats.commitlog.layout import DEFAULT_SEGMENT_SIZE
+
+_TABLES = (MESSAGES, LOG_PIECES, QUARANTINE)
+_OF_FILES = ("kind", "physical_offset", "length", "path")
 
 
 class NothingToRestoreError(ValueError):
@@ -43,50 +48,44 @@ class Plan:
     end: int  # where the log ends
     pieces: tuple[str, ...]  # files of the table `log_pieces`
     vectors: Mapping[str, Vector]  # of the files that another engine has deleted rows of
+    lost: Mapping[str, str]  # files that the lake should have, and what is wrong with them
+    causes: Causes
 
     @property
     def absent(self) -> list[tuple[int, int]]:
-        """The offsets between two segments of which the lake has no row at all."""
-        ends = [segment.base_offset + self.size.value for segment in self.segments]
-        starts = [segment.base_offset for segment in self.segments[1:]]
-        return [(end, start) for end, start in zip(ends, starts, strict=False) if start > end]
+        """The offsets between segments, and up to the log's end, of which the lake has no row at all."""
+        there = [(segment.base_offset, segment.base_offset + self.size.value) for segment in self.segments]
+        return list(missing(there, self.segments[0].base_offset, self.end))
 
 
 def plan_log(
     lake: Lake, known: KnownStore, *, start: int = 0, until: int | None = None, size: int | None = None
 ) -> Plan:
     """Return what there is to make of [start, until); a log begins with a whole file, so *start* is rounded down."""
-    snapshot = open_table(lake, MESSAGES.name)
-    stored = [file for file in files(snapshot) if file.may_hold(known.store_id)] if snapshot is not None else []
+    messages, pieces, quarantine = (source_of(lake, table, known.store_id) for table in _TABLES)
     end = known.newest.to_offset if known.newest else 0
     end = end if until is None else min(until, end)
-    found: dict[int, list[StoredFile]] = {}
-    for file in stored:
+    noted = {row["physical_offset"]: row for row in pieces.rows(known.store_id, _OF_FILES) if row["kind"] == FILE}
+    found: dict[int, list[StoredFile]] = {base: [] for base in noted}
+    for file in messages.files:
         for base in _segments_in(lake, file, known.store_id):
             found.setdefault(base, []).append(file)
     bases = sorted(base for base in found if base < end)
     if not bases:
         raise NothingToRestoreError(f"the lake has no message of store {known.store_id} before offset {end}")
-    noted = _noted_files(lake, known.store_id)
     length = _file_size(bases, size, {row["length"] for row in noted.values()})
     kept = [base for base in bases if base + length.value > start]
     if not kept:
         raise NothingToRestoreError(f"the lake's rows of store {known.store_id} end before offset {start}")
-    segments = [PlannedSegment(base, _names(found[base]), _path(base, noted)) for base in kept]
-    pieces = open_table(lake, LOG_PIECES.name)
-    deleted = {name: vector for table in (snapshot, pieces) if table for name, vector in vectors(lake, table).items()}
-    return Plan(tuple(segments), length, end, _piece_files(pieces, known.store_id), deleted)
-
-
-def _noted_files(lake: Lake, store_id: str) -> dict[int, dict[str, Any]]:
-    """Return what the lake notes of the log's files; nothing of those that earlier versions have read."""
-    wanted = (pc.field("store_id") == store_id) & (pc.field("kind") == FILE)
-    columns = ["physical_offset", "length", "path"]
-    return {row["physical_offset"]: row for row in rows(lake, LOG_PIECES.name, columns, wanted)}
-
-
-def _piece_files(snapshot: DeltaTable | None, store_id: str) -> tuple[str, ...]:
-    return _names([file for file in files(snapshot) if file.may_hold(store_id)]) if snapshot is not None else ()
+    return Plan(
+        tuple(PlannedSegment(base, _names(found[base]), _path(base, noted)) for base in kept),
+        length,
+        end,
+        pieces.names,
+        {**messages.vectors, **pieces.vectors},
+        {**messages.lost, **pieces.lost, **quarantine.lost},
+        causes_of(lake, known, messages, quarantine),
+    )
 
 
 def _path(base_offset: int, noted: Mapping[int, Mapping[str, Any]]) -> str:
@@ -112,8 +111,8 @@ def _segments_in(lake: Lake, file: StoredFile, store_id: str) -> Iterator[int]:
     with lake.arrow_file(f"{MESSAGES.name}/{file.path}") as source:
         seen: set[int] = set()
         for batch in pq.ParquetFile(source).iter_batches(columns=["store_id", "segment"]):
-            ours = batch.filter(pc.equal(batch.column("store_id").cast(pa.string()), store_id))
-            seen.update(pc.unique(ours.column("segment")).to_pylist())
+            ours = pc.equal(batch.column("store_id").cast(pa.string()), store_id)  # other engines' types of text vary
+            seen.update(pc.unique(batch.column("segment").filter(ours)).to_pylist())
     yield from sorted(seen)
 
 

@@ -24,6 +24,7 @@ from jobs.lake.runs import KnownStore, known_stores
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
+from jobs.restore.config import write_config
 from jobs.restore.coverage import Interval
 from jobs.restore.plan import NothingToRestoreError, Plan, plan_log
 from jobs.restore.segment import ATTEMPT, RestoredSegment, SegmentWork, restore_segment
@@ -35,6 +36,7 @@ MANIFEST = "MANIFEST.json"
 UNFINISHED = ".restore"
 _PLAN = "plan.json"
 _BLOCK = 16 << 20
+_WALKED_AT_START = 3  # files of the log, by a broker that was stopped in order
 
 
 class NotResumableError(ValueError):
@@ -75,14 +77,17 @@ class Summary:
     resumed: int
     missing: list[Interval] = field(default_factory=list)
     assumed: list[Interval] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)  # of what is missing, one for each
+    lost: list[str] = field(default_factory=list)  # files of the lake, and what is wrong with them
     incomplete: list[int] = field(default_factory=list)
     twice: list[Interval] = field(default_factory=list)
+    config: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
     def severity(self) -> Severity:
         """The worst of what was met; only `verify` can say that a store is healthy."""
-        return worst_met(gap=self.missing, damage=self.incomplete or self.twice)
+        return worst_met(gap=self.missing, damage=self.incomplete or self.twice or self.lost)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -106,10 +111,12 @@ class Summary:
             yield f"  {self.resumed:,} of them were complete already"
         if self.assumed:
             yield f"  {len(self.assumed):,} ends of full files written as releases from 4.9.1 on leave them"
+        if self.config:
+            yield f"  configuration: {', '.join(self.config)}"
         yield from (f"  NOTE {note}" for note in self.notes)
-        yield from (
-            f"  GAP {start:,} to {end:,}: the lake has no record of these offsets" for start, end in self.missing
-        )
+        yield from (f"  LOST {file}" for file in self.lost)
+        gaps = zip(self.missing, self.causes, strict=True)
+        yield from (f"  GAP {start:,} to {end:,}: {why}" for (start, end), why in gaps)
         yield from (f"  TWICE {start:,} to {end:,}: two rows claim these offsets" for start, end in self.twice)
         yield from (f"  INCOMPLETE {offset:,}: no record can be made of this row" for offset in self.incomplete)
 
@@ -134,7 +141,9 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
         request.lake, known, start=request.start, until=request.until, size=request.segment_size
     )  # fmt: skip
     unfinished = request.out / UNFINISHED
-    _claim(request, known, plan)
+    complete = _claim(request, known, plan)
+    if complete is not None:
+        return complete
     paths = {segment.base_offset: request.out / segment.path for segment in plan.segments}
     done = {state["base_offset"]: state for state in _finished(unfinished, paths)}
     todo = [segment for segment in plan.segments if segment.base_offset not in done]
@@ -156,15 +165,23 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
     made = workers.map(works, partial(_restore_and_note, folder=str(unfinished)), "writing segments")
     results = sorted([*made, *(_read(state) for state in done.values())])
     summary = _summary(request, known, plan, results, resumed=len(done))
+    config = write_config(request.lake, known.store_id, request.out, request.until)
+    summary.config, summary.notes = [*config.names], [*summary.notes, *config.notes]
+    summary.lost += [f"{name} {reason}" for name, reason in config.lost.items()]
+    summary.notes += _of_gaps(plan, summary.missing)
     _build_rest(request, summary, workers)
     _write_checkpoint(request.out, known)
     _write_manifest(request.out, summary)
-    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.rmtree(unfinished)
     return summary
 
 
-def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> None:
-    """Make sure that the directory is empty, or holds the beginning of this very restore."""
+def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> Summary | None:
+    """
+    Make sure that the directory is empty, or holds the beginning of this very restore.
+
+    Return what one did that came to its end, the manifest: what is left of its notes is deleted.
+    """
     unfinished = request.out / UNFINISHED
     described = {
         "store_id": known.store_id,
@@ -172,16 +189,33 @@ def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> None:
         "segment_size": plan.size.value,
         "segments": [segment.base_offset for segment in plan.segments],
     }
+    if request.resume and (request.out / MANIFEST).exists():
+        manifest = json.loads((request.out / MANIFEST).read_bytes())
+        if (manifest["store_id"], manifest["to_offset"]) != (known.store_id, plan.end):
+            raise NotResumableError(f"{request.out}: another restore ended here; begin again in an empty directory")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        return Summary(**{name: manifest[name] for name in Summary.__dataclass_fields__})
     if request.resume and (unfinished / _PLAN).exists():
         before = json.loads((unfinished / _PLAN).read_bytes())
         if before != described:
             reason = "the lake has changed, or other options were given: begin again in an empty directory"
             raise NotResumableError(f"{request.out}: another restore began here ({reason})")
-        return
-    if request.out.exists() and any(request.out.iterdir()):
+        _sweep(request.out)
+        return None
+    there = [path.name for path in request.out.iterdir()] if request.out.exists() else []
+    if request.resume and there == [UNFINISHED]:  # killed before it had written down what it would do
+        shutil.rmtree(unfinished)
+    elif there:
         hint = "; --resume continues a restore that was interrupted" if unfinished.exists() else ""
         raise NotResumableError(f"{request.out}: the directory is not empty{hint}")
     LocalStorage().create(str(unfinished / _PLAN), json.dumps(described).encode())
+    return None
+
+
+def _sweep(out: Path) -> None:
+    """Delete what a killed run has half written: such a file has a dot before its name."""
+    for path in [path for path in out.rglob(".*") if ATTEMPT in path.name and path.is_file()]:
+        path.unlink()
 
 
 def _restore_and_note(work: SegmentWork, *, folder: str) -> RestoredSegment:
@@ -206,12 +240,17 @@ def _finished(unfinished: Path, paths: Mapping[int, Path]) -> list[dict[str, Any
 
 def _read(state: dict[str, Any]) -> RestoredSegment:
     pairs = {name: tuple(tuple(pair) for pair in state[name]) for name in ("missing", "assumed", "twice")}
-    return RestoredSegment(**{**state, **pairs, "incomplete": tuple(state["incomplete"])})
+    return RestoredSegment(
+        **{**state, **pairs, "incomplete": tuple(state["incomplete"]), "unreadable": tuple(state["unreadable"])}
+    )
 
 
 def _summary(
     request: RestoreRequest, known: KnownStore, plan: Plan, results: Sequence[RestoredSegment], *, resumed: int
 ) -> Summary:
+    gaps = sorted([*plan.absent, *(interval for result in results for interval in result.missing)])
+    unreadable = dict.fromkeys(name for result in results for name in result.unreadable)
+    lost = dict(plan.lost) | dict.fromkeys(unreadable, "cannot be read to its end")
     return Summary(
         request.lake.location,
         str(request.out),
@@ -224,11 +263,23 @@ def _summary(
         plan.end,
         sum(result.records for result in results),
         resumed,
-        missing=[*plan.absent, *(interval for result in results for interval in result.missing)],
+        missing=gaps,
+        causes=[plan.causes.of(*gap) for gap in gaps],
+        lost=[f"{name} {reason}" for name, reason in sorted(lost.items())],
         assumed=[interval for result in results for interval in result.assumed],
         incomplete=[offset for result in results for offset in result.incomplete],
         twice=[interval for result in results for interval in result.twice],
     )
+
+
+def _of_gaps(plan: Plan, gaps: Sequence[Interval]) -> list[str]:
+    """Say what a broker does that starts on such a log: it walks its newest files."""
+    walked = plan.segments[-_WALKED_AT_START:][0].base_offset
+    first = min((start for start, end in gaps if end > walked), default=None)
+    if first is None:
+        return []
+    why = "5.3.3 and 5.5.0 walk the newest file, releases up to 5.1 the three newest"
+    return [f"a broker that starts on this log cuts it off at the gap at {first}, if it walks that file ({why})"]
 
 
 def _build_rest(request: RestoreRequest, summary: Summary, workers: Workers) -> None:
@@ -246,6 +297,7 @@ def _build_rest(request: RestoreRequest, summary: Summary, workers: Workers) -> 
         (folder / MANIFEST).unlink()
         for name in ("batchconsumequeue", "consumequeue_ext"):
             if (folder / name).exists():
+                shutil.rmtree(out / name, ignore_errors=True)  # of a run that was killed before the last name
                 (folder / name).rename(out / name)
         folder.rename(out / "consumequeue")
     if request.with_index and not (out / "index").exists():
@@ -270,7 +322,7 @@ def _write_manifest(out: Path, summary: Summary) -> None:
     listed = [
         {"path": str(path.relative_to(out)), "size": path.stat().st_size, "sha256": _sha256(path)}
         for path in sorted(out.rglob("*"))
-        if path.is_file() and UNFINISHED not in path.parts and not path.name.startswith(ATTEMPT)
+        if path.is_file() and UNFINISHED not in path.parts
     ]
     described = {name: getattr(summary, name) for name in Summary.__dataclass_fields__}
     manifest = json.dumps({**described, "files": listed}, indent=1, ensure_ascii=False)

@@ -8,6 +8,7 @@ only when all of it is on the disk, so a run that is killed leaves no half segme
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from mmap import mmap
 from pathlib import Path
@@ -26,6 +27,7 @@ from jobs.lake.vectors import Vector
 from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, entry_headers
 from jobs.restore.coverage import Coverage, Interval, missing
 from jobs.storage.local import flush_directory, start_flush
+from jobs.storage.locations import is_local
 from rmq_formats.commitlog.assembly import COLUMNS, Assembled, assemble
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes
@@ -63,6 +65,7 @@ class RestoredSegment(NamedTuple):
     assumed: tuple[Interval, ...]  # the end of a full file that the lake does not keep, as releases from 4.9.1 leave it
     incomplete: tuple[int, ...]  # rows that no record can be made of
     twice: tuple[Interval, ...]
+    unreadable: tuple[str, ...] = ()  # files of the lake that could not be read to their end
 
 
 @dataclass(slots=True)
@@ -159,9 +162,10 @@ def restore_segment(work: SegmentWork) -> RestoredSegment:
     try:
         os.ftruncate(descriptor, work.size)
         segment = _Segment(work, descriptor)
-        pieces = list(_pieces(work))
+        unreadable: list[str] = []
+        pieces = list(_pieces(work, unreadable))
         places: list[tuple[Integers, Sizes]] | None = [] if any(row["kind"] == ENTRIES for row in pieces) else None
-        for batch in _batches(work):
+        for batch in rows_of_segment(work, unreadable):
             made = assemble(batch)
             segment.add(made)
             if places is not None:
@@ -181,16 +185,15 @@ def restore_segment(work: SegmentWork) -> RestoredSegment:
         attempt.unlink(missing_ok=True)
     return RestoredSegment(
         work.base_offset, work.size, digest, segment.records, lost, tuple(assumed), tuple(sorted(segment.incomplete)),
-        tuple(twice),
+        tuple(twice), tuple(unreadable),
     )  # fmt: skip
 
 
-def _batches(work: SegmentWork) -> Iterator[pa.RecordBatch]:
+def rows_of_segment(work: SegmentWork, unreadable: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield the segment's rows; a row group whose limits leave it out is not read."""
     for name in work.files:
         vector = work.vectors.get(name)
-        with work.lake.arrow_file(f"{MESSAGES.name}/{name}") as source:
-            file = pq.ParquetFile(source)
+        with _opened(work.lake, f"{MESSAGES.name}/{name}", unreadable) as file:
             start = 0  # the place of a row group's first row in the file
             for group in range(file.num_row_groups):
                 here, start = start, start + file.metadata.row_group(group).num_rows
@@ -203,15 +206,29 @@ def _batches(work: SegmentWork) -> Iterator[pa.RecordBatch]:
                     yield plain.filter(_wanted(work, plain))
 
 
-def _pieces(work: SegmentWork) -> Iterator[Mapping[str, Any]]:
+def _pieces(work: SegmentWork, unreadable: list[str]) -> Iterator[Mapping[str, Any]]:
     """Yield what the lake keeps of the segment beside messages."""
     for name in work.pieces:
-        with work.lake.arrow_file(f"{LOG_PIECES.name}/{name}") as source:
+        with _opened(work.lake, f"{LOG_PIECES.name}/{name}", unreadable) as file:
             vector, start = work.vectors.get(name), 0
-            for batch in pq.ParquetFile(source).iter_batches():
+            for batch in file.iter_batches():
                 plain = in_schema(batch if vector is None else vector.of_batch(batch, start), LOG_PIECES.plain_schema)
                 start += batch.num_rows
                 yield from plain.filter(_wanted(work, plain)).to_pylist()
+
+
+@contextmanager
+def _opened(lake: Lake, path: str, unreadable: list[str]) -> Iterator[pq.ParquetFile]:
+    """Open a file; one whose bytes are wrong is noted, and its other rows are left out."""
+    with lake.arrow_file(path) as source:
+        try:
+            yield pq.ParquetFile(source)
+        except pa.ArrowInvalid:
+            unreadable.append(path)
+        except OSError as error:
+            if error.errno is not None or not is_local(lake.location):  # of the file system, not of the bytes
+                raise
+            unreadable.append(path)
 
 
 def _wanted(work: SegmentWork, batch: pa.RecordBatch) -> pa.Array:

@@ -1,12 +1,20 @@
 """The broker's own `config/*.json` in a store: what its configuration of topics and its consumers' progress say."""
 
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
 from jobs.store.rocksdb_topics import rocksdb_topics
 from jobs.store.store import Store
 from rmq_formats.config_json import decode_config
 from rmq_formats.errors import FormatError
+from rmq_formats.store import FileKind
 
 TOPICS_FILE = "topics.json"
 TOPIC_TABLE = "topicConfigTable"
+CONFIG_FOLDER = "config"
+_BACKUP = ".bak"
+_KEPT = (".json", "transactionMetrics")  # as names end; what else is in the folder belongs to files of other folders
 _LARGEST = 64 << 20  # a table of 250,000 topics; what is larger, sparse or not, is none
 
 
@@ -25,3 +33,33 @@ def read_config(store: Store, name: str) -> dict[str, object] | None:
         raise  # somebody else's file says nothing of the store
     except (FormatError, OSError):
         return None
+
+
+class ConfigFile(NamedTuple):
+    """A configuration file as a broker would load it now."""
+
+    name: str
+    modified_ms: int
+    data: bytes
+
+
+def config_files(store: Store) -> Iterator[ConfigFile]:
+    """
+    Yield the configuration files of a broker that keeps them as JSON, by name.
+
+    Of a file that is missing or empty a broker loads the backup: one that is at work may be writing the file again.
+    """
+    kinds = {FileKind.CONFIG, FileKind.CONFIG_BACKUP}
+    there = {file.about.path: file for file in store.other_files if file.about.kind in kinds}
+    for path in sorted({path.removesuffix(_BACKUP) for path in there}):
+        name = path.removeprefix(f"{CONFIG_FOLDER}/")
+        if not name.endswith(_KEPT):
+            continue
+        for file in (there.get(path), there.get(path + _BACKUP)):
+            data = b""
+            if file is not None and file.size <= _LARGEST:
+                with suppress(FileNotFoundError), store.open(file) as reader:
+                    data = bytes(reader.read(0, min(reader.size, _LARGEST)))
+            if file is not None and data:
+                yield ConfigFile(name, file.modified_ms, data)
+                break

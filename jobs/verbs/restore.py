@@ -12,6 +12,18 @@ from jobs.command.places import NEW_STORE, STORED
 from jobs.command.times import LogPlace, LogPlaceType
 from jobs.console.exit_codes import ExitCode
 
+_NO_TOPICS = (
+    "a log of some topics alone has gaps, and a broker (4.5.2, 4.9.8 and 5.1.4 were tried) cuts its log off at the "
+    "first one in its three newest files. Restore the whole log, or bring the messages of a topic out with:\n"
+    "  rmq-lake export --lake LAKE -t TOPIC --out FILE"
+)
+
+
+def _refuse_topics(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:
+    """Say why topics cannot be chosen."""
+    if value:
+        raise click.BadParameter(_NO_TOPICS, ctx, parameter)
+
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake restore /data/lake --broker broker-a --out /data/restored\n  "
                "rmq-lake restore LAKE --out DIR --until '2026-11-17 12:00'\n  "
@@ -31,6 +43,7 @@ from jobs.console.exit_codes import ExitCode
 @click.option(
     "--until", type=LogPlaceType(), metavar="OFFSET|TIME", help="End the log before the first record from there."
 )
+@click.option("-t", "--topic", multiple=True, hidden=True, expose_value=False, callback=_refuse_topics)
 @click.option(
     "--segment-size",
     type=click.IntRange(min=1),
@@ -57,7 +70,7 @@ def command(  # noqa: PLR0913 - one argument an option
     answer: Answer,
 ) -> ExitCode:
     """
-    Write the store of a broker into DIR, from the lake alone: the log byte for byte, then queues, index, checkpoint.
+    Write the store of a broker into DIR, from the lake alone: log and configuration byte for byte, queues, index.
 
     A time without a zone is this machine's local time. A new broker starts on DIR.
     """

@@ -21,6 +21,7 @@ TABLES = (
     "index_entries",
     "index_files",
     "log_pieces",
+    "config_files",
     "superseded_messages",
     "runs",
 )

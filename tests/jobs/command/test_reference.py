@@ -30,7 +30,7 @@ def test_every_verb_has_its_section_with_its_options() -> None:
     for name, verb in VERBS.items():
         command = import_module(verb.module).command
         section = PAGE.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
-        options = [option for option in command.params if isinstance(option, click.Option)]
+        options = [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
         named = {opt for option in options if option.name not in {"config", "show_config"} for opt in option.opts}
         assert section
         assert {opt for opt in named if opt not in section} == set()

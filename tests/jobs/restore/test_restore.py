@@ -1,6 +1,7 @@
 """The lake gives the log back, byte for byte, and says what it cannot give."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,14 +9,19 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
+from jobs.lake.compaction import compact
 from jobs.lake.lake import Lake
+from jobs.lake.tables import MESSAGES
 from jobs.products.index.settings import Wanted
 from jobs.restore.plan import NothingToRestoreError, plan_log
 from jobs.restore.run import MANIFEST, NotResumableError, RestoreRequest, find_store, restore
+from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from tests.golden import GOLDEN, release_of
+from tests.support.broker import Broker, some_records
 from tests.support.lakes import rows_of
 
 RELEASE = "5.3.3"
@@ -106,10 +112,14 @@ def test_queues_index_and_checkpoint_follow_from_the_restored_log(base: Path, la
     assert named == {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} - {MANIFEST}
 
 
-def test_rows_that_are_gone_are_named_and_the_rest_is_restored(lake: Path, tmp_path: Path) -> None:
-    """Somebody deleted messages from the table: their bytes are zeros, the offsets are said, the exit code is 3."""
-    copy = tmp_path / "lake"
-    shutil.copytree(lake, copy)
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_rows_that_are_deleted_are_named_and_the_rest_is_restored(
+    lake: Path, tmp_path: Path, *, is_merged: bool
+) -> None:
+    """Another engine deleted messages: their bytes are zeros, the offsets are said, the exit code is 3."""
+    copy = copied(lake, tmp_path)
+    if is_merged:  # a file of several segments, which the other engine writes again with types of its own
+        compact(Lake(str(copy)), MESSAGES)
     victims = rows_of(copy)[10:13]
     table = DeltaTable(copy / "messages")
     table.delete(
@@ -120,6 +130,117 @@ def test_rows_that_are_gone_are_named_and_the_rest_is_restored(lake: Path, tmp_p
 
     start, end = victims[0]["physical_offset"], victims[-1]["physical_offset"] + victims[-1]["total_size"]
     assert (3, [(start, end)]) == (summary.exit_code, summary.missing)
+    assert summary.causes == ["rows were deleted from the lake"]
+
+
+def copied(lake: Path, tmp_path: Path) -> Path:
+    """Return a copy of a lake, to be damaged."""
+    return Path(shutil.copytree(lake, tmp_path / "lake"))
+
+
+def test_a_lost_parquet_file_is_named_and_the_rest_is_restored(base: Path, lake: Path, tmp_path: Path) -> None:
+    """Somebody tidied up by hand: which file, which offsets, exit code 3, and every other byte."""
+    copy = copied(lake, tmp_path)
+    victim = sorted((copy / "messages").glob("*.parquet"))[1]
+    victim.unlink()
+
+    summary = restore(request(copy, tmp_path / "out"), OneByOne())
+
+    ((start, end),) = summary.missing
+    assert (3, [f"messages/{victim.name} is missing"]) == (summary.exit_code, summary.lost)
+    assert summary.causes == [f"messages/{victim.name} is missing"]
+    whole, found = b"".join(log_of(base).values()), b"".join(log_of(tmp_path / "out").values())
+    assert whole[:start] == found[:start]
+    assert whole[end:] == found[end:]
+    assert not any(found[start:end])
+
+
+@pytest.mark.parametrize("size", [0, 1000])
+def test_a_parquet_file_that_was_cut_short_is_named(lake: Path, tmp_path: Path, size: int) -> None:
+    """A copy that broke off has no footer."""
+    copy = copied(lake, tmp_path)
+    victim = min((copy / "messages").glob("*.parquet"))
+    os.truncate(victim, size)
+
+    summary = restore(request(copy, tmp_path / "out"), OneByOne())
+
+    assert (3, [f"messages/{victim.name} is no Parquet file any more"]) == (summary.exit_code, summary.lost)
+
+
+def test_a_parquet_file_with_a_damaged_page_is_named(lake: Path, tmp_path: Path) -> None:
+    """Its length and its footer are right; what can be read of it is restored."""
+    copy = copied(lake, tmp_path)
+    victim = min((copy / "messages").glob("*.parquet"))
+    data = bytearray(victim.read_bytes())
+    data[4:2000] = bytes(1996)
+    victim.write_bytes(data)
+
+    summary = restore(request(copy, tmp_path / "out"), OneByOne())
+
+    assert (3, [f"messages/{victim.name} cannot be read to its end"]) == (summary.exit_code, summary.lost)
+    assert summary.missing
+
+
+@pytest.mark.parametrize("table", ["log_pieces", "config_files"])
+def test_files_of_the_other_tables_are_missed_too(lake: Path, tmp_path: Path, table: str) -> None:
+    """The end of a full file is assumed then, and the configuration is missing."""
+    copy = copied(lake, tmp_path)
+    victim = min((copy / table).glob("*.parquet"))
+    victim.unlink()
+
+    summary = restore(request(copy, tmp_path / "out"), OneByOne())
+
+    assert (3, [f"{table}/{victim.name} is missing"]) == (summary.exit_code, summary.lost)
+
+
+def test_a_gap_of_the_store_is_a_gap_of_what_is_restored(base: Path, tmp_path: Path) -> None:
+    """A segment that was lost before it was read: the lake says so, and so does who has the store back."""
+    store = Path(shutil.copytree(base, tmp_path / "store"))
+    victim = sorted((store / "commitlog").iterdir())[1]
+    size = victim.stat().st_size
+    victim.unlink()
+    ingest(IngestRequest(str(store), str(tmp_path / "lake"), release=RELEASE), OneByOne())
+
+    summary = restore(request(tmp_path / "lake", tmp_path / "out"), OneByOne())
+
+    assert (3, [(size, 2 * size)]) == (summary.exit_code, summary.missing)
+    assert "no file holds these offsets" in summary.causes[0]
+    assert log_of(store) == {name: data for name, data in log_of(tmp_path / "out").items() if name != victim.name}
+
+
+def test_rows_that_the_broker_took_back_are_not_restored(tmp_path: Path) -> None:
+    """After a crash a broker cut off its log's end and wrote other records: the log as it is now comes back."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(60))
+    taken_back = broker.append(some_records(20, seed=2))
+    asked = IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b", release=RELEASE)
+    ingest(asked, OneByOne())
+    broker.truncate(taken_back[5].physical_offset)
+    broker.append(some_records(40, seed=3))
+    assert ingest(asked, OneByOne()).superseded
+
+    summary = restore(request(tmp_path / "lake", tmp_path / "out"), OneByOne())
+
+    assert (0, []) == (summary.exit_code, summary.missing)
+    assert log_of(broker.root) == log_of(tmp_path / "out")
+
+
+def test_a_lake_of_some_topics_says_what_it_was_not_given(base: Path, tmp_path: Path) -> None:
+    """Its log has gaps by choice."""
+    topic = rows_of_topics(base, tmp_path)[0]
+    chosen = IngestRequest(str(base), str(tmp_path / "lake"), release=RELEASE, selection=Selection(topics=(topic,)))
+    ingest(chosen, OneByOne())
+
+    summary = restore(request(tmp_path / "lake", tmp_path / "out"), OneByOne())
+
+    assert summary.exit_code == ExitCode.DAMAGE
+    assert all("were not chosen" in cause for cause in summary.causes)
+
+
+def rows_of_topics(store: Path, tmp_path: Path) -> list[str]:
+    """Return the topics of a store."""
+    ingest(IngestRequest(str(store), str(tmp_path / "all"), release=RELEASE), OneByOne())
+    return sorted({row["topic"] for row in rows_of(tmp_path / "all")})
 
 
 def test_a_log_ends_where_the_user_says(base: Path, lake: Path, tmp_path: Path) -> None:

@@ -1,0 +1,199 @@
+"""
+What a store and a lake have of the same log.
+
+The store is known by its bytes, as `ingest` knows it. One task compares a segment; what one side lacks gets its cause
+from what runs have noted (gaps, quarantine, a choice of topics), from the lake's own files, and from what the store has
+in its place.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from jobs.console.amounts import counted
+from jobs.console.exit_codes import ExitCode
+from jobs.console.result import Result
+from jobs.console.severity import Severity, worst_of
+from jobs.diff.segment import DIFFERENT, ONLY_IN_STORE, DiffWork, Run, diff_segment
+from jobs.lake.identity import AmbiguousBrokerError, identify
+from jobs.lake.lake import Lake
+from jobs.lake.runs import KnownStore
+from jobs.restore.plan import NothingToRestoreError, Plan, plan_log
+from jobs.restore.segment import SegmentWork
+from jobs.store.ranges import plan_ranges
+from jobs.store.request import StoreRequest
+from jobs.store.store import Store
+from jobs.store.workers import Workers
+
+_WHOLE = 1 << 62
+_NOT_CHOSEN = "not chosen"
+_OTHERS = "the store has other records here: its broker has cut off its log and written on, and no run has seen it yet"
+
+
+class NotInLakeError(ValueError):
+    """The lake has nothing of this store."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiffRequest(StoreRequest):
+    """What a user asked for."""
+
+    lake: Lake
+    broker: str | None = None
+
+
+class Difference(NamedTuple):
+    """Records that follow each other, which side has them, and why the other does not."""
+
+    severity: Severity
+    what: str
+    start: int
+    end: int
+    records: int
+    cause: str
+
+
+@dataclass(slots=True)
+class DiffSummary:
+    """What was compared, and what differs."""
+
+    store: str
+    lake: str
+    broker: str
+    store_id: str
+    from_offset: int
+    to_offset: int
+    equal: int = 0
+    incomplete: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)  # files of the lake, and what is wrong with them
+
+    @property
+    def severity(self) -> Severity:
+        """The worst of all."""
+        found = [difference.severity for difference in self.differences]
+        found += [Severity.DAMAGE] if self.lost else []
+        found += [Severity.NOT_VERIFIED] if self.incomplete else []
+        return worst_of(found)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What scripts branch on: 4 for other records at the same place, 3 for what is lost on a side."""
+        return self.severity.exit_code
+
+    def describe(self) -> dict[str, Any]:
+        """Return the form that scripts read."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        differences = [one._asdict() | {"severity": str(one.severity)} for one in self.differences]
+        return {**values, "severity": str(self.severity), "differences": differences}
+
+    def result(self, seconds: float) -> Result:
+        """Return what the comparison came to."""
+        what = f"{counted(self.equal, 'equal record')}"
+        return Result(self.severity, what, seconds, self.to_offset - self.from_offset)
+
+    def lines(self, limit: int) -> Iterator[str]:
+        """Yield the summary for people: the worst differences first."""
+        yield f"{self.store} \N{LEFT RIGHT ARROW} {self.lake}"
+        yield f"  broker {self.broker} ({self.store_id}), offsets {self.from_offset:,} to {self.to_offset:,}"
+        yield f"  {counted(self.equal, 'record')} the same on both sides, byte for byte"
+        if self.incomplete:
+            yield f"  {counted(self.incomplete, 'row')} without a body to compare"
+        yield from (f"  LOST {name}" for name in self.lost)
+        worst_first = sorted(self.differences, key=lambda one: (-one.severity.rank, one.start))
+        for one in worst_first[:limit]:
+            place = f"{one.start:,} to {one.end:,}, {counted(one.records, 'record')}"
+            yield f"  {one.severity.value.upper()} {one.what}: {place}: {one.cause}"
+        if len(worst_first) > limit:
+            yield f"  and {len(worst_first) - limit:,} more; --json has all"
+
+
+def diff(request: DiffRequest, workers: Workers) -> DiffSummary:
+    """Compare a store with what a lake has of it; `NotInLakeError` when that is nothing."""
+    store = request.listed(workers.options, workers.width)
+    try:
+        known = identify(request.lake, store, request.broker, register_new=False)
+    except AmbiguousBrokerError:
+        known = None
+    if known is None or known.newest is None:
+        raise NotInLakeError(f"{request.lake.location}: has no run of the store {store.root}")
+    plan = _planned(request.lake, known)
+    until = known.newest.to_offset
+    works = list(_works(request.lake, known, store, plan, until))
+    results = workers.map(works, diff_segment, "comparing")
+    summary = DiffSummary(
+        store.root,
+        request.lake.location,
+        known.broker,
+        known.store_id,
+        min((_base(work) for work in works), default=0),
+        max((run.end for result in results for run in result.runs), default=until),
+        sum(result.equal for result in results),
+        sum(result.incomplete for result in results),
+        lost=[f"{name} {reason}" for name, reason in sorted(plan.lost.items())] if plan else [],
+    )
+    summary.to_offset = max(summary.to_offset, until)
+    for work, result in zip(works, results, strict=True):
+        summary.lost += [f"{name} cannot be read to its end" for name in result.unreadable]
+        for run in result.runs:
+            is_expired = result.is_gone or (work.store is None and run.end <= store.start_offset)
+            severity, cause = _meaning(run, _Sides(store, plan, until, is_expired, has_file=work.store is not None))
+            summary.differences.append(Difference(severity, run.what, run.start, run.end, run.records, cause))
+    return summary
+
+
+def _planned(lake: Lake, known: KnownStore) -> Plan | None:
+    """Return which files of the lake hold which segments; None where it has no message."""
+    try:
+        return plan_log(lake, known)
+    except NothingToRestoreError:
+        return None
+
+
+def _works(lake: Lake, known: KnownStore, store: Store, plan: Plan | None, until: int) -> Iterator[DiffWork]:
+    """Yield every segment that a side has."""
+    of_store = {range_.base_offset: range_ for range_ in plan_ranges(store, store.start_offset, _WHOLE)}
+    of_lake = {}
+    for segment in plan.segments if plan else ():
+        vectors = {name: plan.vectors[name] for name in segment.files if name in plan.vectors} if plan else {}
+        of_lake[segment.base_offset] = SegmentWork(
+            lake, known.store_id, segment.base_offset, 0, "", until, is_last=False, files=segment.files, vectors=vectors
+        )
+    for base in sorted(of_store.keys() | of_lake.keys()):
+        yield DiffWork(of_lake.get(base), of_store.get(base), until)
+
+
+def _base(work: DiffWork) -> int:
+    return work.store.base_offset if work.store else work.lake.base_offset if work.lake else 0
+
+
+class _Sides(NamedTuple):
+    """What is known about the two sides of a run."""
+
+    store: Store
+    plan: Plan | None
+    until: int  # the lake has read up to here
+    is_expired: bool
+    has_file: bool  # the store, of the run's segment
+
+
+def _meaning(run: Run, sides: _Sides) -> tuple[Severity, str]:
+    """Return what a run means, and why one side lacks it."""
+    if run.what == ONLY_IN_STORE:
+        return _lacking_in_lake(run, sides)
+    if run.is_damaged:
+        return Severity.DAMAGE, "damaged in the store since it was read"
+    if sides.is_expired and run.what != DIFFERENT:
+        return Severity.HEALTHY, "expired: the broker has deleted the segment"
+    if run.is_unwritten or run.start >= sides.store.end_offset:
+        return Severity.GAP, "the store's log ends before: it was cut off, cut short, or is of a replica that is behind"
+    if not sides.has_file:
+        return Severity.GAP, "lost: no file of the store holds these offsets"
+    return Severity.CONTRADICTION, _OTHERS
+
+
+def _lacking_in_lake(run: Run, sides: _Sides) -> tuple[Severity, str]:
+    if run.start >= sides.until:
+        return Severity.BEHIND, "not ingested yet"
+    cause = sides.plan.causes.of(run.start, run.end) if sides.plan else "the lake has no messages"
+    return (Severity.NOT_VERIFIED if _NOT_CHOSEN in cause else Severity.GAP), cause

@@ -1,0 +1,80 @@
+"""The broker's configuration, as the lake keeps it: topics, groups, offsets of consumers."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jobs.lake.lake import Lake
+from jobs.lake.tables import CONFIG_FILES
+from jobs.restore.sources import source_of
+from jobs.storage.local import LocalStorage
+from jobs.store.config_files import CONFIG_FOLDER
+
+_COLUMNS = ("name", "bytes", "to_offset", "run")
+_PROGRESS = ("Offset.json", "OrderInfo.json")  # as the names of files end that say how far somebody has read
+_NONE = (
+    "the lake has no configuration files of this broker: topics and groups must be made before clients are served, and "
+    "consumers begin where their own rules say"
+)
+_FROM_LATER = (
+    "the lake has them as they were after the log's new end, and consumers would be ahead of it; delayed messages are "
+    "delivered again, consumers begin where their own rules say"
+)
+
+
+class RestoredConfig(NamedTuple):
+    """Which files were written, and what there is to say of the others."""
+
+    names: tuple[str, ...]
+    notes: tuple[str, ...]
+    lost: Mapping[str, str]  # files of the lake, and what is wrong with them
+
+
+def write_config(lake: Lake, store_id: str, out: Path, until: int | None) -> RestoredConfig:
+    """
+    Write each file as the newest run found it.
+
+    Of a log that ends at *until*: as the newest run found it whose log ended no later. Where there is none, as the
+    first run found it, but for files that say how far somebody has read: consumers must not be ahead of the log.
+    """
+    versions: dict[str, list[Mapping[str, Any]]] = {}
+    source = source_of(lake, CONFIG_FILES, store_id)
+    for row in source.rows(store_id, _COLUMNS):
+        if _is_name(row["name"]):
+            versions.setdefault(row["name"], []).append(row)
+    left_out, written = [], []
+    for name, of_file in sorted(versions.items()):
+        data = _version(of_file, until)
+        if data is None:
+            newest = max(of_file, key=_run)
+            left_out += [name] if newest["bytes"] is not None else []
+            continue
+        path = out / CONFIG_FOLDER / name
+        if not path.exists():  # a run that was killed has written it
+            LocalStorage().create(str(path), data)
+        written.append(name)
+    return RestoredConfig(tuple(written), tuple(_notes(written, left_out)), source.lost)
+
+
+def _version(of_file: Sequence[Mapping[str, Any]], until: int | None) -> bytes | None:
+    """Return the version of a file that belongs to a log that ends at *until*; None where there is none."""
+    in_time = [row for row in of_file if until is None or row["to_offset"] <= until]
+    if in_time:
+        data: bytes | None = max(in_time, key=_run)["bytes"]
+        return data
+    oldest = min(of_file, key=_run)
+    return None if oldest["name"].endswith(_PROGRESS) else oldest["bytes"]
+
+
+def _run(row: Mapping[str, Any]) -> int:
+    return int(row["run"])
+
+
+def _notes(written: Sequence[str], left_out: Sequence[str]) -> list[str]:
+    if not written and not left_out:
+        return [_NONE]
+    return [f"{', '.join(left_out)} left out: {_FROM_LATER}"] if left_out else []
+
+
+def _is_name(name: str) -> bool:
+    return bool(name) and "/" not in name and "\0" not in name and name not in {".", ".."}

@@ -1,0 +1,61 @@
+"""`diff`: what a store has that a lake lacks, and the other way round, with the cause. Nothing is written."""
+
+import click
+
+from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.failures import shown_as_usage
+from jobs.command.options import StorePlace, max_rate_option, store_options
+from jobs.command.places import STORED
+from jobs.console.exit_codes import ExitCode
+
+_SHOWN = 20
+
+
+@click.command(epilog="\b\nExamples:\n  rmq-lake diff /data/rocketmq/store /data/lake\n  "
+               "rmq-lake diff STORE LAKE --json")  # fmt: skip
+@store_options
+@click.argument("lake", metavar="LAKE", type=STORED)
+@click.option("--broker", metavar="NAME", help="Label of the broker in the lake, where all its bytes have expired.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=_SHOWN,
+    show_default=True,
+    metavar="N",
+    help="How many differences to print, the worst first; --json has all.",
+)
+@max_rate_option
+@answer_options
+def command(  # noqa: PLR0913 - one argument an option
+    *, place: StorePlace, lake: str, broker: str | None, limit: int, max_rate: int | None, answer: Answer
+) -> ExitCode:
+    """
+    Compare the log of STORE with LAKE, record by record and byte for byte, and say why one lacks what the other has.
+
+    Expired, not ingested yet, or not chosen is no finding (exit code 0); what is lost or damaged on a side is (3), and
+    so are other records at the same place (4).
+    """
+    from jobs.diff.run import DiffRequest, NotInLakeError, diff
+    from jobs.lake.lake import Lake
+    from jobs.launch.session import spark_session
+    from jobs.storage.locations import normalise
+    from jobs.store.beside_broker import care_beside
+    from jobs.store.workers import SparkWorkers
+
+    watch = Stopwatch()
+    conf = place.conf()
+    care = care_beside(place.store, max_rate)
+    workers = SparkWorkers(spark_session("rmq-lake diff", half=care is not None))
+    request = DiffRequest(
+        place.store,
+        Lake(normalise(lake), workers.options),
+        broker or conf.broker_name,
+        commitlog=place.log_directories(conf),
+        care=care,
+    )
+    with shown_as_usage(NotInLakeError):
+        summary = diff(request, workers)
+    result = summary.result(watch.seconds)
+    described = {**summary.describe(), "bytes": result.size, "seconds": result.seconds}
+    answer.give(described, summary.lines(limit), result)
+    return summary.exit_code

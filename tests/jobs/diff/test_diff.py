@@ -1,0 +1,240 @@
+"""A store and a lake of the same log: what one has and the other lacks is named, with its cause."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from jobs.console.severity import Severity
+from jobs.diff.run import Difference, DiffRequest, DiffSummary, NotInLakeError, diff
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake.lake import Lake
+from jobs.store.selection import Selection
+from jobs.store.workers import OneByOne
+from tests.golden import GOLDEN, release_of
+from tests.support.broker import Broker, some_records
+from tests.support.lakes import rows_of
+
+RELEASE = "5.3.3"
+
+
+@pytest.fixture
+def store(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+    """Give a copy of a healthy broker's store."""
+    return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+
+
+def taken(store: Path, **selection: object) -> Path:
+    """Return a lake that has the store as it is now."""
+    lake = store.parent / "lake"
+    chosen = Selection(**selection)  # type: ignore[arg-type]
+    ingest(IngestRequest(str(store), str(lake), release=RELEASE, selection=chosen), OneByOne())
+    return lake
+
+
+def compared(store: Path) -> DiffSummary:
+    """Return what differs."""
+    return diff(DiffRequest(str(store), Lake(str(store.parent / "lake"))), OneByOne())
+
+
+def segments(store: Path) -> list[Path]:
+    """Return the files of a log."""
+    return sorted(path for path in (store / "commitlog").iterdir())
+
+
+def rows_in(lake: Path, start: int, end: int) -> int:
+    """Return how many messages of the lake lie there."""
+    return sum(start <= row["physical_offset"] < end for row in rows_of(lake))
+
+
+def test_a_store_and_its_lake_are_the_same(store: Path) -> None:
+    """Every record is compared byte for byte, and there is nothing to say."""
+    lake = taken(store)
+
+    summary = compared(store)
+
+    assert (0, Severity.HEALTHY, []) == (summary.exit_code, summary.severity, summary.differences)
+    assert len(rows_of(lake)) == summary.equal
+
+
+QUICK = {"b498-dledger", "b498-multipath", "b420-crash-later"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in GOLDEN])
+def test_every_brokers_store_equals_its_lake(name: str, golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Of whatever release and kind."""
+    root = golden(name)
+    paths = [str(path) for path in sorted(root.glob("commitlog-?"))]
+    ingest(IngestRequest(str(root), str(tmp_path / "lake"), commitlog=paths, release=release_of(name)), OneByOne())
+
+    summary = diff(DiffRequest(str(root), Lake(str(tmp_path / "lake")), commitlog=paths), OneByOne())
+
+    assert [] == [one for one in summary.differences if "damaged when it was read" not in one.cause]
+    assert len(rows_of(tmp_path / "lake")) == summary.equal
+
+
+def test_what_retention_has_deleted_is_no_finding(store: Path) -> None:
+    """The lake is history: it has what the store no longer has."""
+    lake = taken(store)
+    first, second = segments(store)[:2]
+    end = int(second.name)
+    first.unlink()
+
+    summary = compared(store)
+
+    (expired,) = summary.differences
+    assert (0, "only in the lake", 0) == (summary.exit_code, expired.what, expired.start)
+    assert "expired" in expired.cause
+    assert expired.records == rows_in(lake, 0, end)
+
+
+def test_what_is_new_in_the_store_is_not_ingested_yet(tmp_path: Path) -> None:
+    """A number, not a finding."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(30))
+    ingest(IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b", release=RELEASE), OneByOne())
+    new = broker.append(some_records(7, seed=2))
+
+    summary = compared(broker.root)
+
+    assert (0, Severity.BEHIND) == (summary.exit_code, summary.severity)
+    assert ("only in the store", "not ingested yet") == (summary.differences[0].what, summary.differences[0].cause)
+    assert sum(one.records for one in summary.differences) == len(new)
+
+
+def test_a_lost_segment_of_the_store_is_a_gap(store: Path) -> None:
+    """It lies between others: no retention deletes it."""
+    lake = taken(store)
+    victim, after = segments(store)[1:3]
+    victim.unlink()
+
+    (lost,) = compared(store).differences
+
+    assert (Severity.GAP, rows_in(lake, int(victim.name), int(after.name))) == (lost.severity, lost.records)
+    assert "no file of the store" in lost.cause
+
+
+def test_a_byte_of_a_body_that_rotted_since_is_damage_of_the_store(store: Path) -> None:
+    """The lake has it as it was."""
+    lake = taken(store)
+    row = next(row for row in rows_of(lake) if row["body"])
+    path = segments(store)[0]
+    data = bytearray(path.read_bytes())
+    at = data.index(row["body"], row["physical_offset"])
+    data[at] ^= 0xFF
+    path.write_bytes(data)
+
+    summary = compared(store)
+
+    (rotten,) = summary.differences
+    assert (3, row["physical_offset"], 1) == (summary.exit_code, rotten.start, rotten.records)
+    assert "damaged in the store since" in rotten.cause
+
+
+def test_overwritten_records_are_damage_of_the_store(store: Path) -> None:
+    """What is no record any more is only in the lake."""
+    rows = rows_of(taken(store))
+    path = segments(store)[0]
+    data = bytearray(path.read_bytes())
+    start, end = rows[3]["physical_offset"], rows[5]["physical_offset"]
+    data[start:end] = b"\xff" * (end - start)
+    path.write_bytes(data)
+
+    (lost,) = compared(store).differences
+
+    assert Difference(
+        Severity.DAMAGE, "only in the lake", start, end, 2, "damaged in the store since it was read"
+    ) == lost  # fmt: skip
+
+
+def test_a_log_that_was_written_again_contradicts_the_lake(tmp_path: Path) -> None:
+    """A broker took records back after a crash, and no run has seen it yet."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(40))
+    taken_back = broker.append(some_records(20, seed=2))
+    asked = IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b", release=RELEASE)
+    ingest(asked, OneByOne())
+    broker.truncate(taken_back[5].physical_offset)
+    broker.append(some_records(30, seed=3))
+
+    assert compared(broker.root).exit_code == 4
+    ingest(asked, OneByOne())
+    assert compared(broker.root).exit_code == 0
+
+
+def test_a_store_that_ends_before_the_lake_lacks_its_end(tmp_path: Path) -> None:
+    """An old copy, or a replica that is behind."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(20))
+    copy = Path(shutil.copytree(broker.root, tmp_path / "copy"))
+    broker.append(some_records(5, seed=2))
+    ingest(IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b", release=RELEASE), OneByOne())
+
+    summary = diff(DiffRequest(str(copy), Lake(str(tmp_path / "lake"))), OneByOne())
+
+    assert (3, 5) == (summary.exit_code, sum(one.records for one in summary.differences))
+    assert all("ends before" in one.cause for one in summary.differences)
+
+
+def test_rows_that_another_engine_deleted_are_a_gap_of_the_lake(store: Path) -> None:
+    """The store still has them."""
+    lake = taken(store)
+    first, *_, last = rows_of(lake)[10:13]
+    start, end = first["physical_offset"], last["physical_offset"]
+    DeltaTable(lake / "messages").delete(f"physical_offset >= {start} AND physical_offset <= {end}")
+
+    summary = compared(store)
+
+    (gap,) = summary.differences
+    assert (3, "only in the store", start, 3) == (summary.exit_code, gap.what, gap.start, gap.records)
+    assert gap.cause == "rows were deleted from the lake"
+
+
+def test_a_lost_file_of_the_lake_is_named(store: Path) -> None:
+    """With the records that only the store has now."""
+    lake = taken(store)
+    victim = max((lake / "messages").glob("*.parquet"))
+    victim.unlink()
+
+    summary = compared(store)
+
+    assert (3, [f"messages/{victim.name} is missing"]) == (summary.exit_code, summary.lost)
+    assert {f"messages/{victim.name} is missing"} == {one.cause for one in summary.differences}
+
+
+def test_topics_that_were_not_chosen_are_no_finding(store: Path) -> None:
+    """The lake was asked to take no more."""
+    lake = taken(store)
+    topic = rows_of(lake)[0]["topic"]
+    chosen = sum(row["topic"] == topic for row in rows_of(lake))
+    others = len(rows_of(lake)) - chosen
+    shutil.rmtree(lake)
+    taken(store, topics=(topic,))
+
+    summary = compared(store)
+
+    assert (0, chosen) == (summary.exit_code, summary.equal)
+    assert sum(one.records for one in summary.differences) == others
+    assert all("not chosen" in one.cause for one in summary.differences)
+
+
+def test_bodies_that_were_left_out_cannot_be_compared(store: Path) -> None:
+    """It says so, and that nothing was verified."""
+    lake = taken(store, with_body=False)
+
+    summary = compared(store)
+
+    with_body = sum(row["body_length"] > 0 for row in rows_of(lake))
+    assert (0, Severity.NOT_VERIFIED, []) == (summary.exit_code, summary.severity, summary.differences)
+    assert with_body == summary.incomplete
+
+
+def test_a_lake_of_another_broker_is_refused(store: Path, golden: Callable[[str], Path]) -> None:
+    """It has nothing to be compared with."""
+    taken(store)
+
+    with pytest.raises(NotInLakeError, match="has no run of the store"):
+        diff(DiffRequest(str(golden("b498-base")), Lake(str(store.parent / "lake"))), OneByOne())

@@ -1,0 +1,106 @@
+"""`config_files`: each version of the broker's configuration that a run has found, and what a restore gives back."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.ingest.look import nothing_new
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake.lake import Lake
+from jobs.restore.config import write_config
+from jobs.store.workers import OneByOne
+from tests.support.lakes import rows_of
+
+KEPT = {
+    "consumerFilter.json", "consumerOffset.json", "consumerOrderInfo.json", "delayOffset.json",
+    "subscriptionGroup.json", "topics.json", "transactionMetrics",
+}  # fmt: skip
+
+
+@pytest.fixture
+def store(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+    """Give a copy of a broker's store, to be changed."""
+    return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+
+
+def request(store: Path) -> IngestRequest:
+    """Return what a scheduled run is asked for."""
+    return IngestRequest(str(store), str(store.parent / "lake"), release="5.3.3")
+
+
+def restored(store: Path, folder: str, until: int | None = None) -> dict[str, bytes]:
+    """Return the configuration that the lake gives back."""
+    lake, out = store.parent / "lake", store.parent / folder
+    (store_id,) = {row["store_id"] for row in rows_of(lake, "runs", "time")}
+    config = write_config(Lake(str(lake)), store_id, out, until)
+    return {name: (out / "config" / name).read_bytes() for name in config.names}
+
+
+def of_broker(store: Path) -> dict[str, bytes]:
+    """Return the configuration that the broker has."""
+    return {name: (store / "config" / name).read_bytes() for name in KEPT if (store / "config" / name).exists()}
+
+
+def test_the_brokers_configuration_comes_back_byte_for_byte(store: Path) -> None:
+    """Topics, groups and offsets of consumers, not their backups."""
+    ingest(request(store), OneByOne())
+
+    assert of_broker(store) == restored(store, "out")
+    assert set(of_broker(store)) == KEPT
+
+
+def test_a_run_keeps_what_has_changed_and_what_was_deleted(store: Path) -> None:
+    """Without a new message, too: a group's last confirmation comes after the last message."""
+    ingest(request(store), OneByOne())
+    (store / "config" / "consumerOffset.json").write_bytes(b'{"offsetTable":{"T@g":{0:1}}}')
+    (store / "config" / "delayOffset.json").unlink()
+    (store / "config" / "delayOffset.json.bak").unlink()
+
+    assert nothing_new(request(store)) is None
+    again = ingest(request(store), OneByOne())
+
+    assert (again.messages, again.run) == (0, 2)
+    assert ["consumerOffset.json", "delayOffset.json"] == sorted(
+        row["name"] for row in rows_of(store.parent / "lake", "config_files", "run") if row["run"] == again.run
+    )
+    assert of_broker(store) == restored(store, "out")
+    assert nothing_new(request(store)) is not None
+
+
+def test_a_file_that_is_being_written_again_is_its_backup(store: Path) -> None:
+    """A broker that finds an empty file loads the backup, and so does who reads beside it."""
+    expected = (store / "config" / "topics.json.bak").read_bytes()
+    (store / "config" / "topics.json").write_bytes(b"")
+
+    ingest(request(store), OneByOne())
+
+    assert expected == restored(store, "out")["topics.json"]
+
+
+def test_no_consumer_is_ahead_of_a_log_that_ends_earlier(store: Path) -> None:
+    """A log of last Tuesday gets the offsets of last Tuesday."""
+    segments = sorted((store / "commitlog").iterdir())
+    later = {path: path.read_bytes() for path in segments[2:]}
+    for path in later:
+        path.unlink()
+    ingest(request(store), OneByOne())
+    first = of_broker(store)
+    for path, data in later.items():
+        path.write_bytes(data)
+    (store / "config" / "consumerOffset.json").write_bytes(b'{"offsetTable":{"T@g":{0:99}}}')
+    end = ingest(request(store), OneByOne()).from_offset
+
+    assert first == restored(store, "then", until=end)
+    assert of_broker(store) == restored(store, "now")
+
+
+def test_progress_after_the_end_of_a_shorter_log_is_left_out(store: Path) -> None:
+    """The lake knows no earlier version: topics are better than none, offsets are not."""
+    until = ingest(request(store), OneByOne()).to_offset - 1
+
+    assert set(restored(store, "then", until=until)) == {
+        "consumerFilter.json", "subscriptionGroup.json", "topics.json", "transactionMetrics",
+    }  # fmt: skip

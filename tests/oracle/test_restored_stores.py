@@ -1,0 +1,148 @@
+"""A lake gives a store back: a real broker starts on it, serves it, lets groups go on where they were."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake.lake import Lake
+from jobs.products.index.settings import Wanted
+from jobs.restore.run import RestoreRequest, Summary, restore
+from jobs.store.workers import OneByOne
+from tests.oracle.conftest import BrokerFactory
+from tests.oracle.judge import records
+from tests.oracle.sessions import ClientMessage, Consumed, RealBroker
+from tests.oracle.settings import SMALL_GEOMETRY
+
+_TOPIC, _GROUP = "Orders", "billing"
+_CONSUMED, _LEFT, _MORE = 120, 30, 20
+_FEW = 4
+
+
+def test_a_broker_serves_a_restored_store_and_goes_on(real_broker: BrokerFactory, tmp_path: Path, release: str) -> None:
+    """Every message for a consumer and for mqadmin, a group's own place, and new messages after the old ones."""
+    store, out = tmp_path / "store", tmp_path / "restored"
+    with real_broker(release, store) as broker:
+        _fill(broker)
+        pulled = sorted(broker.pull(_TOPIC))
+        printed = _printed(broker)
+    summary = _restored(store, out, release)
+    log = records(store)
+    with real_broker(release, out) as broker:
+        served = sorted(broker.pull(_TOPIC))
+        asked = _printed(broker)
+        left = broker.consume(_TOPIC, _GROUP, milliseconds=5000)
+        broker.send_each(_messages("third", _MORE))
+        more = broker.consume(_TOPIC, _GROUP, milliseconds=5000)
+
+    assert (0, []) == (summary.exit_code, summary.notes)
+    assert pulled == served
+    assert printed == asked
+    assert _numbered("second", _LEFT) == _keys(left)
+    assert _numbered("third", _MORE) == _keys(more)
+    kept = [record for record in records(out) if record.physical_offset <= log[-1].physical_offset]
+    assert log == kept
+
+
+def test_a_broker_starts_on_a_log_without_its_beginning_and_its_end(
+    real_broker: BrokerFactory, tmp_path: Path, release: str
+) -> None:
+    """A rehearsal of last Tuesday: the group goes on where it was then, new messages follow the last one of then."""
+    store, out = tmp_path / "store", tmp_path / "restored"
+    lake = tmp_path / "lake"
+    with real_broker(release, store) as broker:
+        _fill(broker)
+    until = ingest(IngestRequest(str(store), str(lake), release=release), OneByOne()).to_offset
+    log = records(store)
+    with real_broker(release, store) as broker:
+        broker.send_each(_messages("later", _MORE))
+        assert len(broker.consume(_TOPIC, _GROUP, milliseconds=5000)) == _LEFT + _MORE
+    ingest(IngestRequest(str(store), str(lake), release=release), OneByOne())
+    start = log[len(log) // 3].physical_offset
+    summary = restore(_request(lake, out, release, start=start, until=until), OneByOne())
+    expected = [record for record in log if record.physical_offset >= summary.from_offset]
+    assert 0 < len(expected) < len(log)
+    with real_broker(release, out) as broker:
+        served = broker.pull(_TOPIC)
+        left = broker.consume(_TOPIC, _GROUP, milliseconds=5000)
+        broker.send_each(_messages("third", _MORE))
+        more = broker.consume(_TOPIC, _GROUP, milliseconds=5000)
+
+    orders = [record.physical_offset for record in expected if record.topic == _TOPIC]
+    assert orders == sorted(message.physical_offset for message in served)
+    assert _numbered("second", _LEFT) == _keys(left)
+    assert _numbered("third", _MORE) == _keys(more)
+
+
+def test_a_broker_cuts_a_log_off_at_a_gap_so_topics_cannot_be_chosen(
+    real_broker: BrokerFactory, tmp_path: Path, release: str
+) -> None:
+    """A message in the newest file is missing: those after it are lost once a broker has started."""
+    store, out = tmp_path / "store", tmp_path / "restored"
+    with real_broker(release, store) as broker:
+        _fill(broker)
+        while len(_newest_file(store)) < _FEW:
+            broker.send_each(_messages("more", 1))
+            broker.drain()
+    lake = tmp_path / "lake"
+    ingest(IngestRequest(str(store), str(lake), release=release), OneByOne())
+    first, after, *_ = _newest_file(store)
+    DeltaTable(lake / "messages").delete(f"physical_offset = {first}")
+    summary = restore(_request(lake, out, release), OneByOne())
+    with real_broker(release, out) as broker:
+        served = {message.physical_offset for message in broker.pull(_TOPIC)}
+
+    there = {record.physical_offset for record in records(store) if record.topic == _TOPIC}
+    assert (3, [(first, after)]) == (summary.exit_code, summary.missing)
+    assert f"cuts it off at the gap at {first}" in summary.notes[0]
+    assert {at for at in there if at < first} == served
+
+
+def _newest_file(store: Path) -> list[int]:
+    """Return where the messages in the newest file of a log begin."""
+    offsets = [record.physical_offset for record in records(store)]
+    size = SMALL_GEOMETRY.commit_log_file_size
+    return [offset for offset in offsets if offset // size == offsets[-1] // size]
+
+
+def _fill(broker: RealBroker) -> None:
+    """Send messages of which a group has confirmed the first ones."""
+    broker.make_topic(_TOPIC, 2)
+    broker.send_each(_messages("first", _CONSUMED))
+    consumed = broker.consume(_TOPIC, _GROUP, milliseconds=5000)
+    assert _numbered("first", _CONSUMED) == _keys(consumed)
+    broker.send_each(_messages("second", _LEFT))
+    broker.drain()
+
+
+def _restored(store: Path, out: Path, release: str) -> Summary:
+    """Bring a store into a lake, and have it back from there."""
+    lake = out.with_name(f"{out.name}-lake")
+    ingest(IngestRequest(str(store), str(lake), release=release), OneByOne())
+    return restore(_request(lake, out, release), OneByOne())
+
+
+def _request(lake: Path, out: Path, release: str, *, start: int = 0, until: int | None = None) -> RestoreRequest:
+    wanted = Wanted(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries, release)
+    size = SMALL_GEOMETRY.consume_queue_file_size
+    return RestoreRequest(Lake(str(lake)), out, start=start, until=until, consume_queue_size=size, wanted=wanted)
+
+
+def _messages(life: str, count: int) -> list[ClientMessage]:
+    return [ClientMessage(_TOPIC, bytes(300 + number), "TagA", f"{life}-{number}") for number in range(count)]
+
+
+def _numbered(life: str, count: int) -> list[str]:
+    return sorted(f"{life}-{number}" for number in range(count))
+
+
+def _keys(consumed: Sequence[Consumed]) -> list[str]:
+    return sorted(message.keys for message in consumed)
+
+
+def _printed(broker: RealBroker) -> list[str]:
+    """Ask mqadmin for the oldest and the newest message, and for the topic's ends."""
+    lines = [("queryMsgByKey", "-t", _TOPIC, "-k", key) for key in ("first-0", f"second-{_LEFT - 1}")]
+    return [broker.mqadmin(*line).stdout for line in (*lines, ("topicStatus", "-t", _TOPIC))]
