@@ -75,10 +75,11 @@ class CandidatesReader(datasource.DataSourceReader):
 
     def read(self, partition: datasource.InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the columns that the condition names, and the rows' numbers."""
-        from jobs.export.condition import numbered
+        from jobs.export.candidate_rows import numbered
 
         planned = cast("ItemPartition", partition)  # Spark hands back what `partitions` returned
-        return numbered(planned.number, pickle.loads(planned.item), self._plan)  # noqa: S301 - written by `choose`
+        item = pickle.loads(planned.item)  # noqa: S301 - written by `choose`
+        return numbered(planned.number, item, self._plan.columns, self._plan.limit, self._plan.undecoded)
 
 
 def _may_hold(bounds: Mapping[str, tuple[Any, Any]], asked: datasource.Filter) -> bool:

@@ -8,7 +8,7 @@ through the JVM, a body only where the condition looks at it, and nothing is nee
 import json
 import pickle
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,17 +21,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from jobs.export.bodies import NEEDED, LeftOut, Undecoded, slices
+from jobs.export.bodies import LeftOut, Undecoded
+from jobs.export.candidate_rows import ITEM, NUMBERS, ROW, schema_of
 from jobs.export.candidates import FORMAT, Candidates, Plan
 from jobs.export.items import COLUMNS, Item
 from jobs.export.parts import BODY_TEXT
-from jobs.lake.tables import MESSAGES
-from rmq_formats.commitlog.segment import Piece
 from rmq_formats.errors import UnsupportedFormat
 
-_ITEM, _ROW = "_item", "_row"
-_TEXT = pa.field(BODY_TEXT, pa.string())
-_NUMBERS = (pa.field(_ITEM, pa.int32()), pa.field(_ROW, pa.int64()))
 _STAR = re.compile(r"[(,]\s*\*")  # hash(*): of all columns
 
 
@@ -69,16 +65,16 @@ def choose(spark: SparkSession, condition: Condition, items: Sequence[Item], fol
     plan.write_bytes(pickle.dumps(Plan(packed, bounds, condition.columns, limit, undecoded)))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(Candidates)
-    schema = StructType([*_spark_schema(condition.columns), *from_arrow_schema(pa.schema(_NUMBERS))])
+    schema = StructType([*_spark_schema(condition.columns), *from_arrow_schema(pa.schema(NUMBERS))])
     frame = spark.read.format(FORMAT).schema(schema).option("items", str(plan)).load()
-    numbers = frame.where(condition.text).select(_ITEM, _ROW)
-    numbers.write.partitionBy(_ITEM).parquet((folder / "rows").as_uri())
+    numbers = frame.where(condition.text).select(ITEM, ROW)
+    numbers.write.partitionBy(ITEM).parquet((folder / "rows").as_uri())
 
 
 def chosen_rows(folder: Path, item: int) -> NDArray[np.int64]:
     """Return the numbers of the rows of an item that were chosen, in order."""
-    paths = (folder / "rows" / f"{_ITEM}={item}").glob("*.parquet")
-    numbers = [pq.ParquetFile(path).read([_ROW]).column(_ROW).to_numpy() for path in paths]
+    paths = (folder / "rows" / f"{ITEM}={item}").glob("*.parquet")
+    numbers = [pq.ParquetFile(path).read([ROW]).column(ROW).to_numpy() for path in paths]
     return np.sort(np.concatenate([np.zeros(0, np.int64), *numbers]))
 
 
@@ -92,45 +88,4 @@ def undecoded_of(folder: Path) -> Undecoded:
 
 
 def _spark_schema(columns: Sequence[str]) -> StructType:
-    return from_arrow_schema(_schema(columns))
-
-
-def _schema(columns: Sequence[str]) -> pa.Schema:
-    return pa.schema([_TEXT if name == BODY_TEXT else MESSAGES.plain_schema.field(name) for name in columns])
-
-
-def numbered(number: int, item: Item, plan: Plan) -> Iterator[pa.RecordBatch]:
-    """Yield the columns of an item's rows that a condition names, and the rows' numbers."""
-    row = 0
-    undecoded = Undecoded()
-    for batch in candidates(item, plan.columns, plan.limit, undecoded):
-        numbers = [
-            pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows),
-            pa.array(np.arange(row, row + batch.num_rows)),
-        ]
-        schema = pa.schema([*batch.schema, *_NUMBERS])
-        yield pa.RecordBatch.from_arrays([*batch.columns, *numbers], schema=schema)
-        row += batch.num_rows
-    if undecoded.count:
-        (plan.undecoded / str(number)).write_text(json.dumps([undecoded.count, undecoded.places]))
-
-
-def candidates(item: Item, columns: Sequence[str], limit: int, undecoded: Undecoded) -> Iterator[pa.RecordBatch]:
-    """Yield some columns of an item's rows, bodies as their producers sent them; note those that are not."""
-    schema = _schema(columns)
-    needs_body = bool({"body", BODY_TEXT} & {*columns})
-    wanted = {*columns, *(NEEDED if needs_body else ("physical_offset",))} - {BODY_TEXT}
-    for batch in item.read([name for name in COLUMNS if name in wanted]):
-        if isinstance(batch, Piece):
-            continue
-        for part, bodies in slices(batch, limit) if needs_body else [(batch, [])]:
-            undecoded.note(part, bodies)
-            made = {
-                "body": lambda bodies=bodies: pa.array([body.data for body in bodies], pa.binary()),
-                BODY_TEXT: lambda bodies=bodies: pa.array([body.text for body in bodies], pa.string()),
-            }
-            arrays = [
-                made[field.name]() if field.name in made else part.column(field.name).cast(field.type)
-                for field in schema
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return from_arrow_schema(schema_of(columns))

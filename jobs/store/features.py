@@ -9,7 +9,7 @@ files are read unless `combineCQPreferCQType` says otherwise.
 from enum import StrEnum, unique
 from typing import NamedTuple
 
-from jobs.store.store import Store, StoredFile
+from jobs.store.store import Store
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER, FileKind
 
 _CURRENT = "CURRENT"  # the file that makes a folder a database
@@ -55,23 +55,6 @@ def features_of(store: Store) -> Features:
 def rocksdb_queue_folder(store: Store) -> str | None:
     """Return the folder of the database that holds queues; of two, the one that was asked for by a switch."""
     return _database(store, ROCKSDB_QUEUE_FOLDER) or _database(store, CONSUME_QUEUE_FOLDER)
-
-
-def every_queue_file(store: Store) -> tuple[StoredFile, ...]:
-    """
-    Return the files of all queues, with those that are in RocksDB alone as files of our own.
-
-    A queue that has files is read from them, as a broker with double write does. `FormatError` where the database is
-    not to be read.
-    """
-    if rocksdb_queue_folder(store) is None:
-        return store.queue_files
-    from jobs.store.rocksdb_queues import rocksdb_queues  # who reads files alone does not wait for numpy
-
-    stored = rocksdb_queues(store)
-    names = {(file.about.topic, file.about.queue_id) for file in store.queue_files}
-    alone = (file for file in stored.files if (file.about.topic, file.about.queue_id) not in names) if stored else ()
-    return (*store.queue_files, *alone)
 
 
 def _database(store: Store, folder: str) -> str | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from jobs.storage import AnyStorage
 from jobs.storage.model import Reader
-from jobs.store.features import every_queue_file
+from jobs.store.features import rocksdb_queue_folder
 from jobs.store.store import Store, StoredFile
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.consumequeue.unit import (
@@ -210,6 +210,23 @@ def _written_fields(kind: QueueKind) -> list[_WrittenField]:
 
 _SIGNS = bytes(byte >> 7 for byte in range(256))
 _WRITTEN = {kind: _written_fields(kind) for kind in QueueKind}
+
+
+def every_queue_file(store: Store) -> tuple[StoredFile, ...]:
+    """
+    Return the files of all queues, with those that are in RocksDB alone as files of our own.
+
+    A queue that has files is read from them, as a broker with double write does. `FormatError` where the database is
+    not to be read.
+    """
+    if rocksdb_queue_folder(store) is None:
+        return store.queue_files
+    from jobs.store.rocksdb_queues import rocksdb_queues  # who reads files alone does not wait for numpy
+
+    stored = rocksdb_queues(store)
+    names = {(file.about.topic, file.about.queue_id) for file in store.queue_files}
+    alone = (file for file in stored.files if (file.about.topic, file.about.queue_id) not in names) if stored else ()
+    return (*store.queue_files, *alone)
 
 
 def stored_queues(store: Store, opener: Opener | None = None) -> list[StoredQueue]:

@@ -19,8 +19,8 @@ from jobs.products.queues.settings import (
 )
 from jobs.products.queues.topics import TopicTable, topic_table
 from jobs.store.chain import watermark
-from jobs.store.features import every_queue_file, features_of
-from jobs.store.queue_files import QueueFile, StoredQueue, plain_file_size
+from jobs.store.features import features_of
+from jobs.store.queue_files import QueueFile, StoredQueue, every_queue_file, plain_file_size
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import confirm_gone
 from jobs.store.store import Store

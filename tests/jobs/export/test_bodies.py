@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.export.bodies import Undecoded, slices
-from jobs.export.condition import candidates
+from jobs.export.candidate_rows import candidates
 from jobs.export.export import Output, Source, Summary, export, plan
 from jobs.export.items import Item
 from jobs.export.parts import Format

@@ -8,8 +8,8 @@ import pytest
 
 from jobs.storage import AnyStorage
 from jobs.store import rocksdb
-from jobs.store.features import Features, QueueStorage, every_queue_file, features_of
-from jobs.store.queue_files import StoredQueue, stored_queues
+from jobs.store.features import Features, QueueStorage, features_of
+from jobs.store.queue_files import StoredQueue, every_queue_file, stored_queues
 from jobs.store.rocksdb import open_database
 from jobs.store.rocksdb_queues import rocksdb_queues
 from jobs.store.store import list_store, with_queues_of_now
