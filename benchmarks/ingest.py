@@ -1,5 +1,5 @@
 """
-Ingest a log into `messages`, against what stands on either side of it.
+Ingest a log into `messages`, against what is on either side of it.
 
     python -m benchmarks.ingest [--mib N] [--record-size BYTES] [--runs N] [--compressible] [--broker]
                                 [--folder DIR] [--scratch DIR]
@@ -9,7 +9,7 @@ columns with the same codec from batches that lie ready in memory (the floor: it
 same work shared by two processes at once, whose CPU seconds are those of busy cores, as ours are; one process again,
 without a codec for bodies that it does not shorten, as we write them; Spark's own writer on our batches; naive PySpark
 (binaryFile, `struct` for each record; of a smaller log with small segments, counted per byte). The log is in the page
-cache, and sessions are started before the clock. `--broker`: once, behind them, a real broker that dispatches the same
+cache, and sessions are started before the clock. `--broker`: once, after them, a real broker that dispatches the same
 log to its queues and its index.
 """
 

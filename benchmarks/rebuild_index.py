@@ -6,7 +6,7 @@ Rebuild the index of a log of default geometry, and let a real broker do the sam
 Both read the log from the page cache and write full-size files; the start of either JVM is not counted. The broker
 cannot make its index without its queues: loading, starting and dispatching are one figure. It runs once; ours is the
 best of three runs, of which all are given. The files must be the same, byte for byte, before the two are compared. CPU
-seconds are those of all processes: a shared machine stretches wall times more than these.
+seconds are those of all processes: a shared machine lengthens wall times more than these.
 """
 
 import argparse

@@ -85,7 +85,7 @@ def _is_for_types(node: ast.If) -> bool:
 
 
 def is_compiled(name: str) -> bool:
-    """Tell whether a module of rmq_formats is a compiled one."""
+    """Return whether a module of rmq_formats is a compiled one."""
     return name.partition(".")[0] == "rmq_formats" and name not in SCALAR
 
 

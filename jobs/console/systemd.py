@@ -1,4 +1,4 @@
-"""What systemd is told of a service that runs on: that it is ready, that it is alive, that it ends."""
+"""What systemd hears of a service that runs on: that it is ready, that it is alive, that it ends."""
 
 import os
 import socket

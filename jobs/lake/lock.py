@@ -5,7 +5,7 @@ On a local lake the lock is the operating system's, on a file: it ends with the 
 ends. On an object store there is no such lock; there only the note is left.
 
 What the note says is for people, and for the next run: if it was not taken away, the last run did not end well, and may
-have left files behind.
+have left files.
 """
 
 import errno

@@ -255,7 +255,7 @@ def unfinished(lake: Lake, store: KnownStore) -> Manifest | None:
 
 def sweep(lake: Lake, manifest: Manifest) -> list[str]:
     """
-    Delete what attempts of this run left behind that are not part of it; they can never be committed.
+    Delete files that attempts of this run left, and that are not part of it; they can never be committed.
 
     Only when the run is prepared: until then, another attempt of the same number may still win.
     """
@@ -279,7 +279,7 @@ def sweep(lake: Lake, manifest: Manifest) -> list[str]:
 
 
 def has_litter(lake: Lake, store: KnownStore) -> bool:
-    """Return whether an attempt of the store's next run left files behind."""
+    """Return whether an attempt of the store's next run left files."""
     prefix = FileNaming(store.store_id, store.next_run).prefix
     folders = (*(table.name for table in WRITTEN_BY_RUNS), MANIFESTS)
     return any(name.lstrip(".").startswith(prefix) for folder in folders for name in _file_names(lake, folder))

@@ -150,7 +150,7 @@ def close(*, succeeded: bool) -> None:
     End the session as the command ends.
 
     A local JVM ends by itself when our end of its standard input closes, and nobody waits for it; unless it is to leave
-    the class archive of later runs behind. Until then it serves whatever else this process runs. On a cluster the
+    the class archive of later runs. Until then it serves whatever else this process runs. On a cluster the
     application is informed that it is over.
     """
     if not _jvms or (_jvms[-1].is_local and (_jvms[-1].recording is None or not succeeded)):

@@ -200,7 +200,7 @@ class _Files:
     _finished: dict[int, str] = field(default_factory=dict)
 
     def write(self, stretch: QueueBytes) -> None:
-        """Write bytes behind those that are there, into as many files as they need."""
+        """Write bytes after those that are there, into as many files as they need."""
         offset, data = stretch.offset, stretch.data.data
         while data:
             base = offset // self.size * self.size

@@ -292,7 +292,7 @@ def explain_index(store: Path, log: list[MessageRecord], writer: Writer) -> list
     stopped. `repeated`: after a crash the broker puts all keys of that message, or of the last one in a file that
     survived, again. `again`: a file that a killed broker had just made, of zeros, survives recovery; as it names no
     message that it ends with, all messages that recovery dispatches, from a log file's first on, are indexed once more.
-    `lost`: recovery threw a file away and began to dispatch behind its messages, as in a DLedger log it does.
+    `lost`: recovery threw a file away and began to dispatch after its messages, as in a DLedger log it does.
     `behind`: the last file of a killed broker lacks what was not dispatched yet; `torn`: within one entry.
     `partly`: the first file of a log whose oldest messages are deleted still names those, and agrees about all others.
     All else is `unexplained`.
@@ -333,7 +333,7 @@ class _Part(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """One way in which an index file may have come about: what was put behind which file."""
+    """One way in which an index file may have come about: what was put after which file."""
 
     word: str
     previous: IndexHeader | None
@@ -419,7 +419,7 @@ def _agrees_about_the_log(file: bytes, log: list[MessageRecord], writer: Writer)
 
 
 def _differs_in_one_entry(ours: bytes, file: bytes, writer: Writer) -> bool:
-    """Tell whether the files differ in the header, in the entry behind the last one, and in one slot at most."""
+    """Return whether the files differ in the header, in the entry after the last one, and in one slot at most."""
     geometry = writer.index_geometry
     entry = geometry.entry_position(decode_header(file).index_count)
     differing = {at for at, (mine, theirs) in enumerate(zip(ours, file, strict=True)) if mine != theirs}
@@ -443,7 +443,7 @@ def _keys(log: list[MessageRecord], writer: Writer) -> list[tuple[int, int]]:
 
 
 def units_into_log(files: dict[str, bytes], log_start: int) -> list[tuple[str, int, bytes]]:
-    """List the written units of plain queues that point at *log_start* or behind it, with their places."""
+    """List the written units of plain queues that point at *log_start* or after it, with their places."""
     return [
         (path, at, data[at : at + UNIT.size])
         for path, data in sorted(files.items())

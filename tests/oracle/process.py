@@ -1,5 +1,5 @@
 """
-One Java process that runs one RocketMQ release and does as it is told, line by line.
+One Java process that runs one RocketMQ release and does what it reads, line by line.
 
 The driver in `driver/` is compiled once against each release's own JARs. The process leads a process group of its own
 and ends with its standard input, so nothing survives the test: not when it fails, not when it is killed.
@@ -70,7 +70,7 @@ _JVM_FLAGS: Final = (
 
 
 class DriverError(Exception):
-    """The driver could not do what it was asked, or is gone."""
+    """The driver could not do what it was asked, or is deleted."""
 
 
 class DriverProcess:
@@ -127,7 +127,7 @@ class DriverProcess:
                 yield self._receive(verb, values, patience)
 
     def hang_up(self) -> None:
-        """Let the process read the end of its standard input, as it does when this process is gone."""
+        """Let the process read the end of its standard input, as it does when this process is deleted."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -262,7 +262,7 @@ def _made(directory: Path) -> Path:
 
 
 def _close_quietly(pipe: object) -> None:
-    """Close *pipe*, whose other end may be gone with bytes still unsent."""
+    """Close *pipe*, whose other end may be deleted with bytes still unsent."""
     try:
         pipe.close()  # type: ignore[attr-defined]
     except BrokenPipeError:

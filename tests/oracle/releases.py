@@ -2,7 +2,7 @@
 The RocketMQ releases that judge this project.
 
 A release is a set of published modules. Some modules of some releases were never published; the nearest published
-version stands in for those, and only for modules that do not decide what stands in a store (see docs/formats.md).
+version is in for those, and only for modules that do not decide what is in a store (see docs/formats.md).
 """
 
 from dataclasses import dataclass
@@ -71,5 +71,5 @@ def version_of(release: str) -> tuple[int, int, int]:
 
 
 def _has_acl(release: str) -> bool:
-    """Tell whether mqadmin of *release* needs the access control module, which its descriptor does not always name."""
+    """Say whether mqadmin of *release* needs the access control module, which its descriptor does not always name."""
     return (4, 4, 0) <= version_of(release) < (5, 3, 0)

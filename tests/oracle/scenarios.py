@@ -42,7 +42,7 @@ class Scenario:
     geometry: Geometry
 
     def runs_on(self, release: str) -> bool:
-        """Tell whether *release* knows everything that this scenario asks for."""
+        """Return whether *release* knows everything that this scenario asks for."""
         return version_of(release) >= version_of(self.since)
 
     def on(self, release: str, store: Path, scratch: Path) -> Stage:
@@ -384,7 +384,7 @@ def timed(stage: Stage) -> None:
 
 @scenario(since="4.5.2")
 def dledger(stage: Stage) -> None:
-    """Run a group of one: every record in an entry of a DLedger log, offsets counted behind its header."""
+    """Run a group of one: every record in an entry of a DLedger log, offsets counted after its header."""
     with stage.broker(_group_of_one(stage)) as broker:
         for topic in ("T1", "T2"):
             broker.make_topic(topic, queues=2)

@@ -24,7 +24,7 @@ from tests.oracle.settings import OPTIONAL_SETTINGS, REAL_GEOMETRY, Geometry, fr
 
 
 class UnknownSettingError(Exception):
-    """A release was told something that it does not know."""
+    """A release was said something that it does not know."""
 
 
 class StoreRefusedError(Exception):

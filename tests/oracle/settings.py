@@ -1,4 +1,4 @@
-"""How the stores of these tests are laid out and what their brokers are told."""
+"""How the stores of these tests are laid out and what their brokers are given."""
 
 import random
 import socket
@@ -54,7 +54,7 @@ SMALL_GEOMETRY: Final = Geometry()
 REAL_GEOMETRY: Final = Geometry(
     commit_log_file_size=1 << 30, consume_queue_units=300_000, hash_slots=5_000_000, index_entries=20_000_000
 )
-"""What a broker uses that is told nothing."""
+"""What a broker uses that is given nothing."""
 
 
 def store_settings(store: Path, geometry: Geometry, more: dict[str, str] | None = None) -> dict[str, str]:
@@ -90,7 +90,7 @@ def free_port() -> int:
 
 
 def _is_free(port: int) -> bool:
-    """Tell whether *port* can be listened on."""
+    """Return whether *port* can be listened on."""
     with socket.socket() as listener:
         try:
             listener.bind(("127.0.0.1", port))

@@ -60,7 +60,7 @@ class Stage:
         self._driver: DriverProcess | None = None
 
     def runs(self, since: str) -> bool:
-        """Tell whether the release at work is *since* or newer."""
+        """Return whether the release at work is *since* or newer."""
         return version_of(self.release) >= version_of(since)
 
     def note(self, line: str) -> None:
@@ -102,7 +102,7 @@ class Stage:
                     self.note(f"removed {path.relative_to(self.store_directory)}, which was empty")
 
     def upgrade(self, release: str, next_offset: int) -> None:
-        """Let *release* go on with the store; its first message will stand at *next_offset* or later."""
+        """Let *release* go on with the store; its first message will are at *next_offset* or later."""
         self.end()
         self.release = release
         self.rules.append((next_offset, release))

@@ -43,7 +43,7 @@ def test_a_broker_killed_at_any_moment_leaves_nothing_unexplained(
     The log has no damage; queues lack at most the newest units; index files follow one from another.
 
     Killed in the middle of hundreds of appends, three times in a row on one store. Where many messages have one store
-    time, unfinished index files survive recovery: their end is not behind that of the last full one.
+    time, unfinished index files survive recovery: their end is not after that of the last full one.
     """
     random = Random(release)
     store = tmp_path / "store"

@@ -2,7 +2,7 @@
 A DLedger group of three whose leader is killed: what each member has, and that we read it as they do.
 
 The leader has entries that nobody else got. The new one writes others in their place, and what it does not write over
-stays in the old leader's file, behind its last entry, where it would be a message like any other.
+stays in the old leader's file, after its last entry, where it would be a message like any other.
 """
 
 import shutil
@@ -50,8 +50,8 @@ def test_entries_that_a_new_leader_took_back_are_no_messages(tmp_path: Path, ver
     Looked at three times: the dead leader's store, which has what nobody agreed on; after it came back; at the end. A
     leader of 5.3.3 or 5.5.0 that comes back gives what is taken back units and index entries first, and keeps them. A
     leader of 5.4.0 may do the same, or give no units to what was written over it, any member of 5.4.0 none to the last
-    record that it had: units behind then stand one place too low, also in a log whose next leader that is. A member of
-    5.2.0 that comes back has forgotten its queues: they begin anew where they ended.
+    record that it had: units after then stand one place too low, also in a log whose next leader that is. A member of
+    5.2.0 that comes back has forgotten its queues: they begin again where they ended.
     """
     with Group(writer, tmp_path, SMALL_GEOMETRY) as group:
         group.start(*MEMBERS)
@@ -146,7 +146,7 @@ def _drain(group: Group) -> None:
 
 
 def _are_among(some: Mapping[str, bytes], *others: Mapping[str, bytes], in_place: bool) -> bool:
-    """Tell whether all units of some queues are units of others; *in_place*, where they stand there."""
+    """Return whether all units of some queues are units of others; *in_place*, where they are there."""
     known = set[tuple[str, int, bytes]]().union(*map(_units, others))
     if in_place:
         return _units(some) <= known
@@ -166,7 +166,7 @@ def _units(queues: Mapping[str, bytes]) -> set[tuple[str, int, bytes]]:
 
 
 def _offsets_of_entries(store: Path) -> set[int]:
-    """List where entries stand in the last file, whatever was made of them."""
+    """List where entries are in the last file, whatever was made of them."""
     path = segments(store)[-1]
     raw, at, offsets = path.read_bytes(), 0, set()
     while at + DLEDGER_ENTRY.size <= len(raw) and raw[at : at + 4] == (1).to_bytes(4):

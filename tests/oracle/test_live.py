@@ -51,7 +51,7 @@ def test_a_lake_fed_beside_a_working_broker_is_what_was_sent_and_what_is_consume
         while producer.is_alive():
             summary = ingest(request)
             assert _lost_bytes(summary) == 0, summary
-            # Retention is days behind a scheduler's runs; here it is one run behind.
+            # Retention is days after a scheduler's runs; here it is one run after.
             stage.age(path for path in stage.segments()[:-2] if int(path.name) + _SEGMENT_SIZE <= summary.to_offset)
             runs.done += 1
         producer.join()

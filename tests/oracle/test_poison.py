@@ -15,7 +15,7 @@ def test_behind_a_delay_that_is_no_number_a_broker_passes_over_messages_up_to_th
     """
     No client gets such a record into a log; the store's own door takes it. How many depends on how far it had written.
 
-    We make the units of the messages behind it: they are whole, and consumers of a broker never see them.
+    We make the units of the messages after it: they are whole, and consumers of a broker never see them.
     """
     store = tmp_path / "store"
     poison = DirectMessage(SCHEDULE_TOPIC, 0, b"poison", "DELAY\1soon\2KEYS\1poison\2")

@@ -34,7 +34,7 @@ def test_a_process_ends_with_its_with_block(tmp_path: Path) -> None:
 
 @pytest.mark.oracle
 def test_a_process_ends_when_nobody_speaks_to_it_any_more(tmp_path: Path) -> None:
-    """A test run that is killed leaves nothing behind: the driver's standard input ends with it."""
+    """A test run that is killed leaves nothing: the driver's standard input ends with it."""
     with DriverProcess(NEWEST_OF_TWO_LINES[0], tmp_path) as driver:
         driver.hang_up()
         deadline = time.monotonic() + 60

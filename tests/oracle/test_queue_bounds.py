@@ -1,4 +1,4 @@
-"""What a real broker says a queue holds, once the beginning of its log is gone, and what we say."""
+"""What a real broker says a queue holds, once the beginning of its log is deleted, and what we say."""
 
 import shutil
 from pathlib import Path
@@ -27,7 +27,7 @@ _STORES = [
 def test_a_queue_begins_and_ends_where_the_broker_says(
     real_store: StoreFactory, tmp_path: Path, name: str, deleted: int
 ) -> None:
-    """The more of the log is gone, the more queues have nothing left, in their first file or at all."""
+    """The more of the log is deleted, the more queues have nothing left, in their first file or at all."""
     store = unpack(name, tmp_path)
     for segment in sorted((store / "commitlog").iterdir())[:deleted]:
         segment.unlink()

@@ -46,7 +46,7 @@ def a_record(
 def placed(
     records: Iterable[MessageRecord], base_offset: int = 0, framing: Framing = Framing.PLAIN
 ) -> list[MessageRecord]:
-    """Return the records as they stand one behind the other, the first at the start of a segment."""
+    """Return the records as they stand one after the other, the first at the start of a segment."""
     result: list[MessageRecord] = []
     offset = base_offset
     for record in records:
@@ -56,7 +56,7 @@ def placed(
 
 
 def framed(record: MessageRecord, framing: Framing = Framing.PLAIN, index: int = 0) -> bytes:
-    """Return a record's bytes, behind DLedger's entry header if it has one."""
+    """Return a record's bytes, after DLedger's entry header if it has one."""
     raw = encode_record(record)
     if framing is Framing.PLAIN:
         return raw
@@ -72,7 +72,7 @@ def a_blank(size: int, framing: Framing = Framing.PLAIN) -> bytes:
 
 
 def log_of(records: Sequence[MessageRecord], base_offset: int = 0, framing: Framing = Framing.PLAIN) -> bytes:
-    """Return the bytes of *records*, one behind the other, each saying where it stands."""
+    """Return the bytes of *records*, one after the other, each saying where it stands."""
     in_place = placed(records, base_offset, framing)
     return b"".join(framed(record, framing, index) for index, record in enumerate(in_place))
 

@@ -32,7 +32,7 @@ def read_segment(path: Path) -> SegmentBytes:
 
 
 def newest_segment(store: Path) -> Path:
-    """Find the last segment that holds anything: a crash leaves one of zeros behind it, made ahead of need."""
+    """Find the last segment that holds anything: a crash leaves one of zeros after it, made ahead of need."""
     return [path for path in segment_files(store) if any(path.read_bytes()[:8])][-1]
 
 
@@ -62,7 +62,7 @@ def names(store: Path) -> list[str]:
 
 
 def is_dledger(store: Path) -> bool:
-    """Whether part of the log lies behind DLedger's entry headers."""
+    """Whether part of the log lies after DLedger's entry headers."""
     return any(read_segment(path).framing is Framing.DLEDGER for path in segment_files(store))
 
 

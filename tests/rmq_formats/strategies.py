@@ -27,7 +27,7 @@ _FIELDS = {
 
 
 def records() -> st.SearchStrategy[MessageRecord]:
-    """Any record, of both versions; it stands at offset 0."""
+    """Any record, of both versions; it is at offset 0."""
     v1 = st.builds(new_record, magic_code=st.just(MAGIC_V1), topic=st.binary(max_size=127), **_FIELDS)
     v2 = st.builds(new_record, magic_code=st.just(MAGIC_V2), topic=st.binary(max_size=300), **_FIELDS)
     return v1 | v2
@@ -35,7 +35,7 @@ def records() -> st.SearchStrategy[MessageRecord]:
 
 @st.composite
 def mutations(draw: st.DrawFn, raw: bytes) -> bytes:
-    """*raw* with some bytes changed, a stretch moved over another, or its end cut off."""
+    """*raw* with some bytes changed, a span moved over another, or its end cut off."""
     damaged = bytearray(raw)
     positions = st.integers(0, max(len(raw) - 1, 0))
     for _ in range(draw(st.integers(0, 4))):

@@ -73,7 +73,7 @@ def _decode(raw: bytes, framing: Framing, size: int) -> int:
 def test_every_buffer_may_end_at_a_page_without_access(
     monkeypatch: pytest.MonkeyPatch, segment: tuple[bytes, Framing], size: int
 ) -> None:
-    """A byte read or written behind an end would kill the process."""
+    """A byte read or written after an end would kill the process."""
     shim = SimpleNamespace(**{**vars(np), "empty": lambda count, type_: _page_guarded_room(type_, count)})
     monkeypatch.setattr(window, "np", shim)
     monkeypatch.setattr(columns, "_room", _page_guarded_room)

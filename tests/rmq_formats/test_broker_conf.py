@@ -30,7 +30,7 @@ storeType=defaultRocksDB
 
 
 def test_a_configuration_says_where_a_store_lies_and_what_shape_it_has() -> None:
-    """Whatever else stands there is not ours."""
+    """Whatever else is there is not ours."""
     assert parse_broker_conf(EXAMPLE) == BrokerConf(
         broker_name="broker-a",
         broker_cluster_name="DefaultCluster",

@@ -248,7 +248,7 @@ def test_a_batch_owns_its_bytes() -> None:
 
 
 def test_every_column_says_what_it_means() -> None:
-    """Comments travel with the schema to the table; the body stands last, behind everything narrow."""
+    """Comments travel with the schema to the table; the body stands last, after everything narrow."""
     assert all(field.metadata[b"comment"] for field in SCHEMA)
     assert SCHEMA.names[-1] == "body"
     mission = {

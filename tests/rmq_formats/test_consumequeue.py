@@ -192,7 +192,7 @@ def test_multi_dispatch_depends_on_release_and_topic(topic: str, release: str, c
     ],
 )
 def test_multi_dispatch_lists_are_read_as_the_broker_reads_them(names: str, offsets: str, queues: list[str]) -> None:
-    """Lists of different length are ignored, and nothing is dispatched behind an offset that is no number."""
+    """Lists of different length are ignored, and nothing is dispatched after an offset that is no number."""
     record = a_record(properties={"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets})
 
     assert [unit.queue.topic for unit in units_of(record)[1:]] == queues

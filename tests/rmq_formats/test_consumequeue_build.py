@@ -25,7 +25,7 @@ RELEASES = [Release.of(version) for version in ("4.0.0", "4.4.0", "4.9.0", "4.9.
 
 
 def group(log: Sequence[MessageRecord]) -> Records:
-    """Return records, placed one behind the other, as a scan yields them."""
+    """Return records, placed one after the other, as a scan yields them."""
     base_offset = log[0].physical_offset if log else 0
     positions = [record.physical_offset - base_offset for record in log]
     return Records(
@@ -280,7 +280,7 @@ def filled(builder: QueueBuilder, slices: Sequence[Sequence[ExpectedUnit]]) -> l
 
 @st.composite
 def sequences(draw: st.DrawFn, kind: QueueKind) -> list[ExpectedUnit]:
-    """Return units of one queue: mostly one behind the other, as a healthy broker numbers them."""
+    """Return units of one queue: mostly one after the other, as a healthy broker numbers them."""
     units: list[ExpectedUnit] = []
     queue_offset, physical_offset = draw(st.integers(0, 12)), draw(st.integers(0, 100))
     for _ in range(draw(st.integers(0, 25))):

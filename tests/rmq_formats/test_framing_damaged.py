@@ -1,4 +1,4 @@
-"""What the records of a segment stand behind is known though its first bytes are damaged."""
+"""What the records of a segment follow is known though its first bytes are damaged."""
 
 import errno
 

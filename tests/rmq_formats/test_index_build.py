@@ -46,7 +46,7 @@ releases = st.sampled_from([Release.of(name) for name in ("4.2.0", "4.7.1", "4.9
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[MessageRecord]:
-    """Draw records as they stand behind each other in a log that begins at BASE."""
+    """Draw records as they are after each other in a log that begins at BASE."""
     records: list[MessageRecord] = []
     offset = BASE
     for _ in range(draw(st.integers(0, 12))):
@@ -148,7 +148,7 @@ def built(keys: NDArray[np.void], rules: Rules, cut: int, previous: IndexHeader 
 
 @given(written_logs(), st.integers(1, 12), times)
 def test_built_files_are_those_of_the_scalar_model(log: Written, cut: int, end: int) -> None:
-    """Cut into files of any fill, behind any previous file, in blocks of any size."""
+    """Cut into files of any fill, after any previous file, in blocks of any size."""
     records, rules = log
     previous: IndexHeader | None = IndexHeader(0, end, 0, BASE - 1, 0, 12)
     writer = IndexWriter(GEOMETRY, rules, None, previous)
@@ -210,7 +210,7 @@ def test_a_message_of_more_keys_than_fit_a_block_is_packed_whole() -> None:
 
 
 def test_empty_parts_of_the_keys_are_no_keys() -> None:
-    """Spaces before, between and behind them; what stands twice is put twice."""
+    """Spaces before, between and after them; what stands twice is put twice."""
     properties = b"KEYS\x01  a  b a \x02"
     record = new_record(topic=b"T", magic_code=MAGIC_V1, properties=properties, physical_offset=BASE)
     expected = [index_key_hash(text) for text in ("T#a", "T#b", "T#a")]
@@ -240,7 +240,7 @@ def test_the_same_functions_run_uncompiled() -> None:
 def test_entries_that_are_adopted_and_keys_that_follow_make_the_same_file(
     records: list[MessageRecord], adopted: int, release: Release
 ) -> None:
-    """A real file's entries are chained as they stand; the rest is put behind them."""
+    """A real file's entries are chained as they stand; the rest is put after them."""
     rules = rules_of((0, release))
     keys = packed(records, rules)[: GEOMETRY.capacity]
     whole, header = built(keys.copy(), rules, 12, None)

@@ -55,7 +55,7 @@ def test_the_same_bytes_are_equal() -> None:
 
 @pytest.mark.parametrize("size", [1, 4, 9])
 def test_an_entry_that_differs_is_named_by_number_and_field(size: int) -> None:
-    """Its place in the file, what stands there, what should."""
+    """Its place in the file, what is there, what should."""
     at = GEOMETRY.entry_position(6)
     comparison = compared(changed(at + 15, 200), a_file(), size)
 

@@ -235,7 +235,7 @@ def test_keys_of_one_message_straddle_two_files() -> None:
 
 
 def test_a_message_without_keys_creates_a_file() -> None:
-    """The file is asked for before anyone looks at the message: the first one, and the one behind a full file."""
+    """The file is asked for before anyone looks at the message: the first one, and the one after a full file."""
     writer = a_writer(Release.of("5.3.3"))
     writer.dispatch(a_message(0))
     assert [file.header.index_count for file in writer.files] == [1]

@@ -80,7 +80,7 @@ def test_times_are_compared_without_their_milliseconds() -> None:
 
 
 def test_the_walk_ends_at_the_first_entry_before_the_begin() -> None:
-    """Entries are in the order of time as far as the broker knows; a clock that went back hides what lies behind."""
+    """Entries are in the order of time as far as the broker knows; a clock that went back hides what lies after."""
     reader = a_reader(a_file(("T#a", 1, 10_000), ("T#a", 2, 30_000), ("T#a", 3, 11_000), ("T#a", 4, 31_000)))
 
     assert reader.select("T#a", 20_000, 40_000).physical_offsets == [4]
@@ -212,7 +212,7 @@ def test_a_header_with_an_absurd_begin_is_read_as_java_reads_it() -> None:
 def test_a_unique_key_is_found_where_the_broker_told_the_producer(
     golden: Callable[[str], Path], unique_key: str, expected: int
 ) -> None:
-    """Both ids stand in what the producer got back: the offset id ends in the physical offset."""
+    """Both ids are in what the producer got back: the offset id ends in the physical offset."""
     files = sorted((golden("b498-base") / "index").iterdir(), reverse=True)
     readers = [a_reader(path.read_bytes(), Geometry(100, 20)) for path in files]
 

@@ -20,7 +20,7 @@ PAIR = Layout(("size", "i", "bytes that follow"), ("offset", "q", "where"))
 
 
 def test_fields_stand_behind_each_other_without_padding() -> None:
-    """A gap in a layout would shift everything behind it."""
+    """A gap in a layout would shift everything after it."""
     assert PAIR.size == 12
     assert (PAIR.offset("size"), PAIR.offset("offset")) == (0, 4)
 

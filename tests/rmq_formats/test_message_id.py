@@ -36,7 +36,7 @@ def ms(*when: int, zone: ZoneInfo | None = None) -> int:
 
 
 def test_an_offset_id_is_host_and_offset() -> None:
-    """An id that a real broker returned: 127.0.0.1:20911, first record behind 0x1E4 bytes."""
+    """An id that a real broker returned: 127.0.0.1:20911, first record after 0x1E4 bytes."""
     text = "7F000001000051AF00000000000001E4"
 
     assert decode_offset_id(text) == (Host(bytes([127, 0, 0, 1]), 20911), 0x1E4)

@@ -33,6 +33,6 @@ def test_a_queue_that_has_nothing_left_begins_at_its_end_from_5_0_0_on(release: 
 
 
 def test_a_queue_shorter_than_a_file_ends_where_its_units_end() -> None:
-    """Behind them are zeros."""
+    """After them are zeros."""
     assert bounds(1200, OLD, units=4) == (12, 14)
     assert bounds(0, NEW, start=0, units=0) == (0, 0)

@@ -109,7 +109,7 @@ def test_each_host_has_its_own_length() -> None:
 
 
 def test_hosts_are_written_as_address_and_port() -> None:
-    """An IPv6 address stands in brackets."""
+    """An IPv6 address is in brackets."""
     assert str(BROKER) == "10.0.0.1:10911"
     assert str(BROKER_V6) == "[2001:db8::1]:10911"
 
@@ -257,7 +257,7 @@ def test_an_inner_batch_gives_back_its_messages(messages: list[InnerMessage]) ->
 
 @given(st.data())
 def test_a_damaged_inner_batch_gives_messages_or_a_format_error(data: st.DataObject) -> None:
-    """It comes from a producer: anything may stand there."""
+    """It comes from a producer: anything may are there."""
     body = encode_inner_batch([InnerMessage(1, b"first", b"a\x01b"), InnerMessage(2, b"", b"")])
     damaged = data.draw(mutations(body))
     try:

@@ -180,7 +180,7 @@ def test_a_record_that_begins_behind_the_range_is_the_next_ones() -> None:
 
 @pytest.mark.parametrize(("limit", "expected"), [(STORED - 1, 0), (STORED, 2), (STORED + 8, 2), (STORED + 9, 4)])
 def test_records_settle_up_to_the_first_that_was_stored_too_late(limit: int, expected: int) -> None:
-    """What stands behind it waits, too: nothing overtakes. A host of IPv6 moves where the time stands."""
+    """What is after it waits, too: nothing overtakes. A host of IPv6 moves where the time stands."""
     times = [STORED, STORED - 5, STORED + 9, STORED]
     hosts = [PRODUCER, PRODUCER_V6, PRODUCER_V6, PRODUCER]
     log = [a_record(born_host=host, store_timestamp=time) for host, time in zip(hosts, times, strict=True)]
@@ -191,7 +191,7 @@ def test_records_settle_up_to_the_first_that_was_stored_too_late(limit: int, exp
 
 
 def _proves_itself(raw: bytes, position: int, framing: Framing) -> bool:
-    """Tell whether a walk from here begins with a record whose body is right."""
+    """Return whether a walk from here begins with a record whose body is right."""
     try:
         return has_right_body_crc(SegmentBytes.of(raw, BASE, framing).record_at(position))
     except FormatError:
@@ -337,7 +337,7 @@ def test_what_cannot_be_read_is_damage_and_the_rest_is_read(window: int, into: b
 
 
 def test_an_unreadable_block_at_the_end_of_a_live_log_is_damage_and_the_rest_waits() -> None:
-    """What is not written behind it is told apart; nothing else contradicts the block."""
+    """What is not written after it is told apart; nothing else contradicts the block."""
     raw = a_segment(placed([a_record(b"a" * 1000) for _ in range(6)], BASE), 4 * BLOCK, BASE)
     found = flat(scan(Disk(raw, 1).read, 0, len(raw), len(raw), BASE, final=False))
     kinds = [(piece.kind, piece.offset - BASE) for piece in found[-2:]]
@@ -361,7 +361,7 @@ def test_a_file_that_is_cut_while_it_is_read_ends_where_it_ends(
     """A short read is the end of what is there, whatever the listing had said."""
     raw, framing = segment
     expected = list(walk(raw, BASE, framing, final=final))
-    if expected and expected[-1].kind is PieceKind.BLANK:  # the bytes left are told by the listing until they are read
+    if expected and expected[-1].kind is PieceKind.BLANK:  # the bytes left are shown by the listing until they are read
         behind = expected[-1].offset - BASE + 1
         assume(SegmentBytes.of(raw, BASE, framing).find_record(behind, None) is None)
     found = scanned(raw, framing, size=len(raw) + shorter, window=window, final=final)

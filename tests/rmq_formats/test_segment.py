@@ -86,7 +86,7 @@ def test_a_blank_may_be_eight_bytes_and_nothing_else() -> None:
 
 
 def test_a_blank_ends_the_segment_whatever_follows_it() -> None:
-    """Brokers to 4.9.0 leave stale bytes of earlier messages behind a blank: whole records, with right offsets."""
+    """Brokers to 4.9.0 leave stale bytes of earlier messages after a blank: whole records, with right offsets."""
     log = log_of([ONE])
     stale = encode_record(TWO._replace(physical_offset=len(log) + BLANK.size))
     size = BLANK.size + len(stale)
@@ -122,7 +122,7 @@ def test_a_dledger_end_that_states_other_bytes_than_are_left_hides_no_record() -
 
 
 def test_leftovers_behind_such_a_blank_are_no_records() -> None:
-    """As behind any damage: where the log is still written, an older record was left there by a truncation."""
+    """As after any damage: where the log is still written, an older record was left there by a truncation."""
     segment = a_segment([ONE, TWO, THREE._replace(store_timestamp=STORED - 1)])
 
     assert kinds(list(walk(damaged(segment, ONE.total_size, BLANK.pack(8, MAGIC_BLANK)), 0))) == [RECORD, BLANK_PIECE]
@@ -137,7 +137,7 @@ def test_zeros_behind_the_last_record_are_not_written_yet() -> None:
 
 
 def test_a_segment_of_zeros_was_made_ahead_of_need() -> None:
-    """A crash leaves such a file behind the newest."""
+    """A crash leaves such a file after the newest."""
     assert list(walk(bytes(4096), 0)) == [Piece(UNWRITTEN, 0, 4096)]
 
 
@@ -169,7 +169,7 @@ def test_both_versions_of_records_follow_each_other() -> None:
     assert kinds(list(walk(a_segment([ONE, long, TWO]), 0))) == [RECORD] * 3 + [UNWRITTEN]
 
 
-# --- DLedger: the same records, each behind an entry header
+# --- DLedger: the same records, each after an entry header
 
 
 def test_dledger_puts_a_header_before_each_record() -> None:
@@ -270,7 +270,7 @@ def test_a_record_with_a_wrong_body_still_chains() -> None:
 
 def test_a_record_behind_damage_must_have_a_right_body() -> None:
     """In the chain its neighbours vouch for it; alone it has only itself."""
-    raw = damaged(a_segment([ONE, TWO, THREE]), 0)  # the first is gone
+    raw = damaged(a_segment([ONE, TWO, THREE]), 0)  # the first is deleted
     raw = damaged(raw, ONE.total_size + 88)  # and the second's body is wrong
 
     pieces = list(walk(raw, 0))
@@ -324,7 +324,7 @@ def test_zeros_in_a_segment_that_others_follow_are_damage() -> None:
 
 @pytest.mark.parametrize("size", range(4, TWO.total_size))
 def test_a_record_that_is_being_written_waits(size: int) -> None:
-    """The broker copies it front to back (and the first bytes of its size are zeros); the file behind is zeros."""
+    """The broker copies it front to back (and the first bytes of its size are zeros); the file after is zeros."""
     raw = (log_of([ONE, TWO])[: ONE.total_size + size]).ljust(4096, b"\0")
 
     pieces = list(walk(raw, 0))
@@ -357,7 +357,7 @@ def test_the_tail_of_a_live_segment_is_not_damage_even_if_it_is_no_zeros() -> No
 
 
 def test_leftovers_of_a_truncation_are_older_than_the_record_before_them() -> None:
-    """They stand at right offsets, whole: but they were stored before what was written over their neighbours."""
+    """They are at right offsets, whole: but they were stored before what was written over their neighbours."""
     leftover = THREE._replace(store_timestamp=STORED - 1)
     raw = damaged(a_segment([ONE, TWO, leftover]), ONE.total_size)
 
@@ -366,7 +366,7 @@ def test_leftovers_of_a_truncation_are_older_than_the_record_before_them() -> No
 
 
 def test_what_was_stored_before_the_start_counts_for_leftovers_too() -> None:
-    """A walk that begins in the middle is told how new the log was there."""
+    """A walk that begins in the middle hears how new the log was there."""
     raw = damaged(a_segment([ONE, TWO]), 0)
 
     assert kinds(list(walk(raw, 0, store_timestamp=STORED))) == [DAMAGE, RECORD, UNWRITTEN]
@@ -496,7 +496,7 @@ def test_every_segment_of_a_broker_but_the_newest_is_sealed(golden: StoreOf, nam
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_log_of_a_broker_is_one_space_of_offsets(golden: StoreOf, name: str) -> None:
-    """Whichever folders its segments lie in, plain or behind entry headers."""
+    """Whichever folders its segments lie in, plain or after entry headers."""
     segments = [segment for segment, _ in walked_segments(golden(name))]
 
     assert [segment.base_offset for segment in segments[1:]] == [

@@ -1,4 +1,4 @@
-"""A store's files: what their names say, and what stands in its checkpoint."""
+"""A store's files: what their names say, and what is in its checkpoint."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,7 @@
 """
 Terms of a DLedger log: a new leader takes entries back, and what it leaves of them is not read.
 
-Seen in real groups of three: the old leader's last entries, which no other member had, stay in its log behind what the
+Seen in real groups of three: the old leader's last entries, which no other member had, stay in its log after what the
 new leader wrote over the first of them, each where it says that it stands (`tests/oracle/test_group.py`).
 """
 
@@ -68,7 +68,7 @@ def test_a_record_that_is_not_whole_yet_waits_although_a_leftover_follows_it() -
 
 
 def test_a_later_run_that_begins_at_a_leftover_does_not_take_it_either() -> None:
-    """It looks behind itself for the term of the entry that ends there, however long that is."""
+    """It looks after itself for the term of the entry that ends there, however long that is."""
     raw = entries([1, 2, 1], body=bytes(range(256)) * 5000)
     start = len(raw) // 3 * 2
     pieces = list(walk(raw, BASE, Framing.DLEDGER, start=start))
@@ -97,7 +97,7 @@ def test_in_a_segment_that_is_followed_terms_say_nothing() -> None:
 
 
 def test_damage_says_nothing_of_terms_wherever_a_range_begins() -> None:
-    """A term that is wrong itself must not hide what a range that begins behind the damage would find."""
+    """A term that is wrong itself must not hide what a range that begins after the damage would find."""
     raw = bytearray(entries([1, 900, 1, 1, 1]))
     size = len(raw) // 5
     raw[2 * size : 3 * size] = bytes([255]) * size
@@ -111,7 +111,7 @@ def test_damage_says_nothing_of_terms_wherever_a_range_begins() -> None:
 
 
 def test_an_entry_whose_record_is_damaged_still_says_its_term() -> None:
-    """Its header adds up: a lower term behind it is a leftover."""
+    """Its header adds up: a lower term after it is a leftover."""
     raw = bytearray(entries([2, 2, 2, 1]))
     size = len(raw) // 4
     raw[2 * size + DLEDGER_ENTRY.size + 4] = 0  # the record's magic

@@ -68,7 +68,7 @@ class _Counting(SparkWorkers):
 
 @dataclass(frozen=True)
 class _Troubled(SparkWorkers):
-    """Runs the tasks of ranges with trouble behind them."""
+    """Runs the tasks of ranges with trouble after them."""
 
     trouble: Callable[[int, int], object] = max
 

@@ -104,7 +104,7 @@ def spark_cluster(folder: Path) -> Iterator[Cluster]:
 
 @cache
 def can_set_apart() -> bool:
-    """Tell whether this system gives a process mounts and a host name of its own."""
+    """Return whether this system gives a process mounts and a host name of its own."""
     command = [*_UNSHARE, "mount", "-t", "tmpfs", "none", "/mnt"]
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
@@ -145,7 +145,7 @@ def _processes() -> list[int]:
 
 
 def _works(process: int, cluster: Cluster) -> bool:
-    """Tell whether a process is a Python worker with compiled code: a child of an executor's daemon."""
+    """Return whether a process is a Python worker with compiled code: a child of an executor's daemon."""
     entry = Path(f"/proc/{process}")
     try:
         if not (entry / "cwd").readlink().is_relative_to(cluster.folder):

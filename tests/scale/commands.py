@@ -1,4 +1,4 @@
-"""Run verbs as users do, in another process or in this one; and what a lake must hold behind them."""
+"""Run verbs as users do, in another process or in this one; and what a lake must hold after them."""
 
 import json
 import os

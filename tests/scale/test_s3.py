@@ -259,7 +259,7 @@ def test_brokers_that_are_ingested_into_one_lake_at_once_do_not_lose_to_each_oth
 
 
 def test_of_processes_that_ingest_one_store_at_once_one_does_it(uploaded: Uploaded) -> None:
-    """Exit codes 0 and 6; the loser's files are gone."""
+    """Exit codes 0 and 6; the loser's files are deleted."""
     request = IngestRequest(uploaded.store, uploaded.lake)
 
     assert [ExitCode.CLEAN, ExitCode.HELD] == exit_codes([request, request], uploaded.options)

@@ -63,7 +63,7 @@ class Broker:
             (root / "abort").touch()
 
     def append(self, records: Iterable[MessageRecord], *, cut_at: int | None = None) -> list[MessageRecord]:
-        """Append *records* and return them as they stand in the log; of the last one only *cut_at* bytes, if given."""
+        """Append *records* and return them as they are in the log; of the last one only *cut_at* bytes, if given."""
         placed = []
         for record in records:
             left = self._segment_size - self.offset % self._segment_size
@@ -92,7 +92,7 @@ class Broker:
             path.unlink()
 
     def truncate(self, offset: int) -> None:
-        """Go back to *offset*, as recovery does: bytes behind it stay in its file, whole files behind it go."""
+        """Go back to *offset*, as recovery does: bytes after it stay in its file, whole files after it go."""
         for number, log in enumerate(self._logs):
             for path in log.iterdir():
                 if int(path.name) > offset:
@@ -105,7 +105,7 @@ class Broker:
         self.offset = offset
 
     def _write_unit(self, record: MessageRecord) -> None:
-        """Write a record's unit; what stood behind it before a crash stays, as in the log."""
+        """Write a record's unit; what was after it before a crash stays, as in the log."""
         position = record.queue_offset * UNIT.size
         base = position - position % QUEUE_FILE_SIZE
         folder = self.root / "consumequeue" / record.topic / str(record.queue_id)

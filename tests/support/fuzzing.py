@@ -203,7 +203,7 @@ def _collect(_: Range, pieces: Iterator[Records | Piece]) -> tuple[Rows, Damage]
 
 
 def _collect_raw(_: Range, pieces: Iterator[Records | Piece]) -> tuple[Rows, Damage]:
-    """Collect records as they stand in the buffer: no columns are made."""
+    """Collect records as they are in the buffer: no columns are made."""
     rows: Rows = []
     damage: Damage = []
     for item in pieces:

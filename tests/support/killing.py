@@ -1,7 +1,7 @@
 """
 Runs that are killed, by the hundred.
 
-This process imports and compiles everything once, then forks one run after the other and kills it, behind each of its
+This process imports and compiles everything once, then forks one run after the other and kills it, after each of its
 effects or at any moment. It never touches a lake itself, as what `deltalake` starts does not survive a fork. Run it as
 a program, so that the tests' own process may hold a JVM: `python -m tests.support.killing SCENARIO FOLDER COUNT`.
 """
@@ -94,7 +94,7 @@ def follow_for_ever(root: Path) -> int:
 
 
 def killed_at(effect: int, root: Path) -> int:
-    """Run `ingest`, and kill it behind the effect of that number; what is before one is behind another."""
+    """Run `ingest`, and kill it after the effect of that number; what is before one is after another."""
     seen = 0
 
     def step() -> None:
@@ -181,7 +181,7 @@ def run_and_judge(root: Path) -> dict[str, Any]:
 
 
 def every_boundary(prepare: Callable[[Path], object], folder: Path, stride: int) -> dict[str, Any]:
-    """Kill runs behind each *stride*-th of their effects, run again, and judge; until a run has no more effects."""
+    """Kill runs after each *stride*-th of their effects, run again, and judge; until a run has no more effects."""
     base = folder / "base"
     prepare(base)
     bad, killed = [], 0

@@ -30,7 +30,7 @@ WORKERS_EVERY = 8  # kills
 FIRST_SHARE = 0.5  # of a run: before, the JVM starts and nothing of ours has happened
 KEPT_SEGMENTS = 60
 PAUSE_S = 1.0  # of the broker, between bursts, at most
-CLEAN = (0, 3)  # a gap or damage is told by 3
+CLEAN = (0, 3)  # a gap or damage is said by 3
 
 
 def started(root: Path) -> "subprocess.Popen[bytes]":

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Meanwhile(OneByOne):
-    """Workers before whose first range something happens: behind the plan, in front of the tasks."""
+    """Workers before whose first range something happens: after the plan, in front of the tasks."""
 
     happens: Callable[[], object] = lambda: None
 
@@ -53,7 +53,7 @@ def preceded(step: Callable[P, T], happens: Callable[[], object]) -> Callable[P,
 
 
 def followed(step: Callable[P, T], happens: Callable[[], object]) -> Callable[P, T]:
-    """Return *step* with something that happens behind it."""
+    """Return *step* with something that happens after it."""
 
     def with_it(*arguments: P.args, **options: P.kwargs) -> T:
         result = step(*arguments, **options)

@@ -29,7 +29,7 @@ def name_of_time(timestamp: int, zone: tzinfo) -> str:
 
 def names_between(timestamps: Sequence[int], zone: tzinfo, before: str = "", behind: str = "") -> list[str]:
     """
-    Return names for files with these first store times, that sort behind *before* and before *behind*, in order.
+    Return names for files with these first store times, that sort after *before* and before *after*, in order.
 
     Where milliseconds do not suffice, digits are added: the broker sorts names as text and reads any number.
     """
@@ -59,7 +59,7 @@ def _next(name: str) -> str:
 
 
 def _leaves_room(name: str, behind: str, files: int) -> bool:
-    """Return whether *files* names, of which *name* is the first, fit before *behind*."""
+    """Return whether *files* names, of which *name* is the first, fit before *after*."""
     for _ in range(files):
         if name >= behind:
             return False

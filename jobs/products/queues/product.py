@@ -2,7 +2,7 @@
 The queues in a run of `ingest`: what is new in them, joined with what is new in the log, each unit once.
 
 A run takes the records that were dispatched when it looked at the queues, from where the last one ended; newer records,
-and the units that lead to them, are the next run's. So units may be ahead of the log or behind it, and both may lose
+and the units that lead to them, are the next run's. So units may be ahead of the log or late, and both may lose
 their beginnings at different times: every unit gets its row in exactly one run. A record that retention took before its
 unit was seen is compared with the queues as the lake's row describes it.
 """

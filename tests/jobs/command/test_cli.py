@@ -452,7 +452,7 @@ def test_what_to_do_after_an_interruption_is_said(probe: Probe, capsys: pytest.C
 
     cli.main(["probe"])
 
-    # The line behind the terminal's `^C` is ended first.
+    # The line after the terminal's `^C` is ended first.
     assert "\nrmq-lake: interrupted. Nothing was written; the same command starts again.\n" == capsys.readouterr().err
 
 

@@ -21,7 +21,7 @@ _EXAMPLES = [
 
 
 def test_the_page_is_made_from_the_code() -> None:
-    """An option, a variable or an exit code that is added or explained anew must be so in the page."""
+    """An option, a variable or an exit code that is added or explained in other words must be so in the page."""
     assert page() == PAGE
 
 

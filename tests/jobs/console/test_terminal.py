@@ -1,4 +1,4 @@
-"""What a user sees in a terminal, and a log file without one: real processes, at a pty and behind a pipe."""
+"""What a user sees in a terminal, and a log file without one: real processes, at a pty and in a pipe."""
 
 import os
 import pty
@@ -109,7 +109,7 @@ def test_a_run_that_is_stopped_says_how_to_go_on_and_does(store: Path, tmp_path:
     assert (ExitCode.INTERRUPTED, True) == (terminated.code, terminated.is_gone), terminated.text
     assert '"level": "error", "verb": "ingest", "message": "rmq-lake: interrupted.' in terminated.text
     assert '"message": "ended", "exit_code": 130' in terminated.text
-    # Behind a pipe: plain lines, nothing that moves or colours.
+    # In a pipe: plain lines, nothing that moves or colours.
     assert 0 == finished.returncode, finished.stderr
     assert [line for line in finished.stderr.splitlines() if line.startswith("reading: ")]
     assert not {"\r", "\x1b"} & set(finished.stderr + finished.stdout)
@@ -140,7 +140,7 @@ def test_a_run_that_is_stopped_while_it_starts_leaves_nothing_running(
 
 
 def _terminated(*arguments: str) -> Seen:
-    """Run a command line behind a pipe, and send it SIGTERM when it has shown progress."""
+    """Run a command line in a pipe, and send it SIGTERM when it has shown progress."""
     command = [*_TOOL, *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from jobs.console.exit_codes import ExitCode
 from jobs.demo import Tour, TourError, command, extract, run, unpack
 
-# What each step must show. A step that is gone, or shows something else, fails here.
+# What each step must show. A step that is missing, or shows something else, fails here.
 SHOWN = {
     "inspect": "● nothing wrong seen; not verified",
     "ingest": "65 messages, offsets 0 to 57,539",
@@ -30,7 +30,7 @@ SHOWN = {
 
 
 def test_the_tour_shows_everything(spark: SparkSession, tmp_path: Path) -> None:
-    """Run as a user runs it, the tour ends well and leaves store and lake behind."""
+    """Run as a user runs it, the tour ends well and leaves store and lake."""
     del spark
     result = CliRunner().invoke(command, [str(tmp_path / "tour")], standalone_mode=False)
     parts = re.split(r"\n── \d+ of \d+: .*\n", result.output)[1:]

@@ -166,7 +166,7 @@ def test_a_log_that_was_written_again_contradicts_the_lake(tmp_path: Path) -> No
 
 
 def test_a_store_that_ends_before_the_lake_lacks_its_end(tmp_path: Path) -> None:
-    """An old copy, or a replica that is behind."""
+    """An old copy, or a replica that lags."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(20))
     copy = Path(shutil.copytree(broker.root, tmp_path / "copy"))

@@ -113,7 +113,7 @@ def test_a_record_is_one_line_for_people(segment: Path, run: Run) -> None:
     ids=["plain", "v6 born host", "V2", "odd properties", "odd inner batch"],
 )
 def test_every_byte_of_a_record_has_a_name(tmp_path: Path, run: Run, record: object) -> None:
-    """Fields stand at growing offsets from the record's first byte to its last."""
+    """Fields are at growing offsets from the record's first byte to its last."""
     path = tmp_path / ("0" * 20)
     path.write_bytes(log_of([record]))  # type: ignore[list-item]
 
@@ -128,7 +128,7 @@ def test_every_byte_of_a_record_has_a_name(tmp_path: Path, run: Run, record: obj
 
 
 def test_a_dump_begins_where_it_is_told(segment: Path, run: Run) -> None:
-    """At a record, or at the next one behind; the file before it is not read."""
+    """At a record, or at the next one after; the file before it is not read."""
     two, three = (record.physical_offset for record in placed([ONE, TWO, THREE], 4096)[1:])
 
     assert [line["offset"] for line in run("dump", "--json", "--from", two, segment).lines][:1] == [two]
@@ -146,14 +146,14 @@ def test_a_dump_stops_after_so_many_things(segment: Path, run: Run) -> None:
 
 
 def test_a_dump_can_begin_at_the_blank(segment: Path, run: Run) -> None:
-    """What stands there is the end of the file."""
+    """What is there is the end of the file."""
     blank = 4096 + sum(record.total_size for record in (ONE, TWO, THREE))
 
     assert [line["kind"] for line in run("dump", "--json", "--from", blank, segment).lines] == ["blank", "end"]
 
 
 def test_damage_is_shown_where_it_is_and_changes_the_exit_code(segment: Path, run: Run) -> None:
-    """The walk goes on behind it."""
+    """The walk goes on after it."""
     overwrite(segment, ONE.total_size + 4, b"\xff")
 
     outcome = run("dump", segment)
@@ -378,7 +378,7 @@ class BadSector:
 def test_a_sector_that_cannot_be_read_is_damage_and_what_follows_is_found(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The place is named; records behind it are printed."""
+    """The place is named; records after it are printed."""
     records = [a_record(b"x" * 900) for _ in range(30)]
     raw = a_segment(records, 65536, sealed=True)
     path = tmp_path / ("0" * 20)
@@ -399,7 +399,7 @@ def test_a_sector_that_cannot_be_read_is_damage_and_what_follows_is_found(
 
 
 def test_other_failures_of_a_disk_end_the_file(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network file system that is gone is no bad sector."""
+    """A network file system that is lost is no bad sector."""
 
     class Storage:
         def open(self, location: str) -> None:

@@ -39,7 +39,7 @@ def dumped(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[Exit
 
 @pytest.mark.parametrize("name", golden_stores("base", "direct"))
 def test_every_byte_is_accounted_for(golden: StoreOf, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """Header, slots, entries, room: one behind the other, from the first byte to the last."""
+    """Header, slots, entries, room: one after the other, from the first byte to the last."""
     for path in sorted((golden(name) / "index").iterdir())[:-1]:
         code, text = dumped(capsys, path, "--json")
         items = [json.loads(line) for line in text.splitlines()]
@@ -105,7 +105,7 @@ def test_a_slot_that_points_nowhere_and_bytes_behind_the_end_are_damage(
 
 
 def test_what_is_asked_for_is_printed_from_an_offset_on(teaching: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The third entry stands at 188 + 60."""
+    """The third entry is at 188 + 60."""
     at = Geometry(32, 20).entry_position(3)
     _, text = dumped(capsys, teaching, "--from", at, "--limit", 1, "--fields")
 

@@ -37,7 +37,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.mark.parametrize("name", golden_stores("base", "types", "cqext"))
 def test_every_file_of_a_real_queue_is_printed_without_damage(golden: StoreOf, name: str, run: Run) -> None:
-    """Items lie end to end, so that every byte is told of."""
+    """Items lie end to end, so that every byte is covered."""
     store = golden(name)
     files = [
         path

@@ -44,7 +44,7 @@ def run(store: Path, workers: Workers | None = None, **options: int) -> Summary:
 
 
 def raw(records: list[MessageRecord]) -> list[tuple[int, bytes]]:
-    """Return what the lake holds of records that stand in a log."""
+    """Return what the lake holds of records that are in a log."""
     return [(record.physical_offset, encode_record(record)) for record in records]
 
 

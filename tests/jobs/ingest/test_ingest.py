@@ -223,7 +223,7 @@ def test_damage_is_quarantined_and_reading_goes_on(golden: Golden, tmp_path: Pat
 
 
 def test_a_dry_run_writes_nothing(golden: Golden, tmp_path: Path) -> None:
-    """A plan is told, and the lake is not even made."""
+    """A plan is shown, and the lake is not even made."""
     summary = ingest(_request(golden("b551-base"), tmp_path / "lake", "b551-base", dry_run=True), OneByOne())
 
     assert summary.plan is not None

@@ -147,7 +147,7 @@ def test_entries_of_segments_that_are_deleted_behind_the_reading_are_made_from_r
 
 
 def test_what_neither_the_log_nor_the_lake_has_is_a_gap_of_the_index(golden: Golden, tmp_path: Path) -> None:
-    """A record with a wrong body is no row, but the broker has indexed it: that it is missing is told."""
+    """A record with a wrong body is no row, but the broker has indexed it: that it is missing is said."""
     store = tmp_path / "store"
     shutil.copytree(golden("b551-base"), store)
     shutil.rmtree(store / "index")

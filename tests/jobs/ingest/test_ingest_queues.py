@@ -142,7 +142,7 @@ def _shown_later(whole: Path, store: Path, number: int) -> Callable[[], object]:
 
 
 def test_a_unit_may_come_a_run_later_than_its_message(golden: Golden, tmp_path: Path) -> None:
-    """What the broker has not dispatched yet is behind, not missing; the next run joins it."""
+    """What the broker has not dispatched yet is a number, not missing; the next run joins it."""
     whole, store = golden("b551-base"), tmp_path / "store"
     dispatch = _shown_later(whole, store, 40)
     first = _ingest(store, tmp_path / "lake", "b551-base")
@@ -237,7 +237,7 @@ def _taken_back(root: Path, count: int) -> tuple[Broker, IngestRequest, list[Mes
 
 
 def test_a_unit_in_front_of_what_recovery_left_in_its_queue_is_a_row_once(tmp_path: Path) -> None:
-    """Old units behind a new one say that the log was dispatched less far than it was: the new one must wait."""
+    """Old units after a new one say that the log was dispatched less far than it was: the new one must wait."""
     broker, request, old = _taken_back(tmp_path, 5)
     new = broker.append([_record(bytes(2000), store_timestamp=STORED + 1000), _record(b"new")])
     assert new[1].physical_offset > old[4].end_offset
@@ -251,7 +251,7 @@ def test_a_unit_in_front_of_what_recovery_left_in_its_queue_is_a_row_once(tmp_pa
 
 
 def test_a_unit_that_is_written_over_what_recovery_left_while_a_run_looks_is_a_row_once(tmp_path: Path) -> None:
-    """The run has settled how much of the queue it takes; what stands there a moment later is of the next run."""
+    """The run has settled how much of the queue it takes; what is there a moment later is of the next run."""
     broker, request, old = _taken_back(tmp_path, 3)
     new = broker.append([_record(bytes(2000), queue_id=1, store_timestamp=STORED + 1000)])
 

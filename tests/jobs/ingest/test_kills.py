@@ -23,18 +23,18 @@ def campaign(scenario: str, folder: Path, number: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.support.killing", scenario, str(folder), str(number)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
     result: dict[str, Any] = json.loads(done.stdout)
-    print(scenario, {name: value for name, value in result.items() if name != "bad"})  # noqa: T201 - the count is told
+    print(scenario, {name: value for name, value in result.items() if name != "bad"})  # noqa: T201 - the count is said
     return result
 
 
 def is_right(result: dict[str, Any]) -> bool:
-    """Tell whether every record is there once, and nothing else."""
+    """Return whether every record is there once, and nothing else."""
     return not any(result[fault] for fault in FAULTS) and result["rows"] + result["in_gaps"] == result["history"]
 
 
 @pytest.mark.parametrize("scenario", ["new", "growing", "rewritten", "busy"])
 def test_a_run_killed_behind_any_of_its_effects_is_made_good_by_the_next(scenario: str, tmp_path: Path) -> None:
-    """Every eleventh effect here, each one in the long version: nothing lost, nothing twice, nothing left behind."""
+    """Every eleventh effect here, each one in the long version: nothing lost, nothing twice, nothing left over."""
     result = campaign(scenario, tmp_path, 11)
 
     assert result["killed"] > 3
@@ -52,7 +52,7 @@ def test_a_run_killed_behind_each_of_its_effects_is_made_good_by_the_next(scenar
 
 
 def test_a_broker_that_crashes_and_runs_that_are_killed_leave_the_true_history(tmp_path: Path) -> None:
-    """What a broker took back and wrote anew is in the lake as it is now, however often runs were killed meanwhile."""
+    """What a broker took back and wrote again is in the lake as it is now, however often runs were killed meanwhile."""
     assert is_right(campaign("crashes", tmp_path, 6))
 
 

@@ -25,7 +25,7 @@ def campaign(folder: Path, kills: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.support.killing_spark", str(folder), str(kills)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT)
     result: dict[str, Any] = json.loads(done.stdout)
-    print(result)  # noqa: T201 - the count is told
+    print(result)  # noqa: T201 - the count is said
     return result
 
 

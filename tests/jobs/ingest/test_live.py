@@ -54,7 +54,7 @@ def test_a_record_that_is_half_there_waits_for_the_next_run(written: int, tmp_pa
 
 
 def test_a_segment_that_is_sealed_between_listing_and_reading_is_read_to_its_end(tmp_path: Path) -> None:
-    """The segment that appeared behind it is the next run's."""
+    """The segment that appeared after it is the next run's."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(10))
     more: list[Any] = []
@@ -68,7 +68,7 @@ def test_a_segment_that_is_sealed_between_listing_and_reading_is_read_to_its_end
 
 
 def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(tmp_path: Path) -> None:
-    """The run goes on behind them; the next one is clean."""
+    """The run goes on after them; the next one is clean."""
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(200))
 
@@ -130,7 +130,7 @@ def test_a_log_that_is_written_anew_before_its_index_entries_are_made_is_looked_
 
 @pytest.mark.parametrize("records", [1, 30])
 def test_what_a_recovery_left_is_no_damage_of_a_segment_that_was_final_before(records: int, tmp_path: Path) -> None:
-    """A segment is read just when its end was cut off; behind it there is a file of that name again a moment later."""
+    """A segment is read just when its end was cut off; after it there is a file of that name again a moment later."""
     broker = Broker(tmp_path / "store", history=tmp_path / "history")
     placed = broker.append(some_records(100))
     while broker.offset < 2 * SEGMENT_SIZE + 1000:  # just into its third segment
@@ -212,7 +212,7 @@ def test_a_store_that_is_taken_away_is_no_gap(tmp_path: Path) -> None:
 
 
 def test_what_expired_between_runs_is_a_gap(tmp_path: Path) -> None:
-    """It is told once, with its offsets."""
+    """It is said once, with its offsets."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(30))
     first = run(broker.root)

@@ -198,7 +198,7 @@ def test_whoever_asks_for_something_else_gets_a_run(taken: Taken, asked: dict[st
 
 
 def test_a_table_that_is_asked_for_the_first_time_is_left_to_a_run(tmp_path: Path) -> None:
-    """The run before was told to leave it out."""
+    """The run before was said to leave it out."""
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(10))
     request = IngestRequest(str(broker.root), str(tmp_path / "lake"), tables=frozenset({"messages"}))

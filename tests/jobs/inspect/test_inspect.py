@@ -91,7 +91,7 @@ def test_a_deep_look_counts_every_record(golden: StoreOf, name: str, run: Run) -
 
 @pytest.mark.parametrize("name", golden_stores("base", "types"))
 def test_queues_and_index_files_are_counted(golden: StoreOf, name: str, run: Run) -> None:
-    """Units by queue as the model behind the store counted messages; the geometry is that of PROVENANCE."""
+    """Units by queue as the model after the store counted messages; the geometry is that of PROVENANCE."""
     store = golden(name)
     files = [classify(path) for path in names(store)]
     queues = {
@@ -427,7 +427,7 @@ def fail_to_open(name: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_that_cannot_be_read_is_a_problem_of_its_own(
     store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rest of the store is told all the same."""
+    """The rest of the store is shown all the same."""
     bad = "00000000000000016384"
 
     fail_to_open(f"commitlog/{bad}", errno.EIO, monkeypatch)

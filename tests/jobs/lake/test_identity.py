@@ -40,7 +40,7 @@ def run(store: Path, name: str | None = "b", **options: int) -> Summary:
 
 
 def raw(records: list[MessageRecord]) -> list[tuple[int, bytes]]:
-    """Return what the lake holds of records that stand in a log."""
+    """Return what the lake holds of records that are in a log."""
     return [(record.physical_offset, encode_record(record)) for record in records]
 
 
@@ -91,7 +91,7 @@ def test_what_a_broker_took_back_moves_aside_and_what_it_wrote_instead_is_there(
 
 
 def test_a_record_in_the_place_of_a_files_end_is_read(tmp_path: Path) -> None:
-    """The log was cut behind the last record of a file, and a smaller one still fits in: nothing else differs."""
+    """The log was cut after the last record of a file, and a smaller one still fits in: nothing else differs."""
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(30))
     broker.seal()
@@ -121,7 +121,7 @@ def test_a_crash_that_takes_back_whole_segments_is_seen(broker: Broker, tmp_path
 
 
 def test_one_record_over_the_middle_of_what_was_taken_back_is_seen_at_once(broker: Broker, tmp_path: Path) -> None:
-    """The broker wrote little and waits: what it took back still stands behind, and looks as it did."""
+    """The broker wrote little and waits: what it took back still follows, and looks as it did."""
     tail = broker.append(some_records(12, seed=2))
     run(broker.root)
     broker.truncate(tail[3].physical_offset)
@@ -165,7 +165,7 @@ def test_a_file_that_now_ends_before_what_was_taken_back_is_seen(
 
 
 def test_a_sector_that_broke_in_what_the_lake_has_does_not_make_another_store(broker: Broker, tmp_path: Path) -> None:
-    """It says nothing of whose the store is; the run goes on behind it."""
+    """It says nothing of whose the store is; the run goes on after it."""
     run(broker.root)
     more = broker.append(some_records(10, seed=2))
     original = os.preadv
@@ -274,7 +274,7 @@ def test_bytes_that_rot_behind_the_watermark_are_no_other_history(broker: Broker
 
 
 def test_what_has_rotted_in_an_old_file_does_not_have_every_run_read_the_log_again(broker: Broker) -> None:
-    """A broker that cuts off its log deletes the files behind the cut: a later one that agrees settles it."""
+    """A broker that cuts off its log deletes the files after the cut: a later one that agrees settles it."""
     run(broker.root)
     with (broker.root / "commitlog" / f"{0:020}").open("r+b") as file:
         file.write(b"\xff" * 50)

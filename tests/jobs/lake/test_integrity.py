@@ -1,4 +1,4 @@
-"""A lake of which something is gone, or older than the rest: told by name, and nothing is read or written over it."""
+"""A lake of which something is missing, or older than the rest: it is named, and nothing is read or written over it."""
 
 import json
 import shutil
@@ -120,7 +120,7 @@ def test_runs_that_are_older_than_the_tables_are_told(broker: Broker) -> None:
 
 
 def test_tables_without_runs_are_no_new_lake(broker: Broker) -> None:
-    """To begin anew would bring every message twice."""
+    """To begin again would bring every message twice."""
     shutil.rmtree(lake_of(broker) / "runs")
 
     refused(broker, r"runs: .* is missing")

@@ -114,7 +114,7 @@ def test_a_log_written_anew_takes_its_rows_out_of_files_with_vectors(lake: Share
 
 
 def test_rows_that_another_engine_deleted_are_no_other_history(lake: SharedLake) -> None:
-    """Before the place where the log was written anew, the log has records that the lake has not: they stay deleted."""
+    """Before the place where the log was written again, the log has records that the lake lacks: they stay deleted."""
     offsets = lake.offsets()
     cut = offsets[25]
     lake.sql(f"DELETE FROM {{messages}} WHERE physical_offset IN ({offsets[3]}, {offsets[21]}, {offsets[22]})")

@@ -77,7 +77,7 @@ def a_manifest(lake: Lake, store: KnownStore, run: int = 1) -> Manifest:
 
 
 def test_of_two_runs_with_one_number_one_loses_and_leaves_nothing(lake: Lake, store: KnownStore) -> None:
-    """The row in `runs` decides; the loser is told who was faster, and its files are gone."""
+    """The row in `runs` decides; the loser hears who was faster, and its files are deleted."""
     winner, loser = a_manifest(lake, store), a_manifest(lake, store)
     prepare(lake, winner)
 

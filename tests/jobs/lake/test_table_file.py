@@ -120,7 +120,7 @@ def test_a_file_that_an_error_ends_is_not_left_behind(tmp_path: Path) -> None:
 
 
 def test_a_file_is_never_written_over_another(tmp_path: Path) -> None:
-    """A name that is taken is an error, and what stands there stays."""
+    """A name that is taken is an error, and what is there stays."""
     taken = tmp_path / QUARANTINE.name / "f.parquet"
     taken.parent.mkdir()
     taken.write_bytes(b"precious")

@@ -9,7 +9,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "tables.md"
 
 
 def test_the_page_is_made_from_the_declarations() -> None:
-    """A column that is added, renamed or explained anew must be so in the page."""
+    """A column that is added, renamed or explained in other words must be so in the page."""
     assert page() == DOCS.read_text(encoding="utf-8")
 
 

@@ -51,7 +51,7 @@ def test_a_bare_python_of_the_same_version_finds_the_packages(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("_one_package")
 def test_a_name_that_spark_would_not_unpack_is_refused(tmp_path: Path) -> None:
-    """And nothing is left behind."""
+    """And nothing is left over."""
     with pytest.raises(SetupError, match=r"name it \.tar\.gz or \.tar"):
         packing.pack(tmp_path / "environment.zip2")
 

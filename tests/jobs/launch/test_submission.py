@@ -1,4 +1,4 @@
-"""What spark-submit is told, and what a run leaves in the cache for the next."""
+"""What spark-submit is given, and what a run leaves in the cache for the next."""
 
 import shlex
 import socket
@@ -225,7 +225,7 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_one(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A service without a home still runs; it is told that it could be faster."""
+    """A service without a home still runs; it is said that it could be faster."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path / "file" / "cache"))
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))

@@ -187,7 +187,7 @@ def test_a_run_without_new_keys_changes_nothing(golden: StoreOf, tmp_path: Path)
 def test_the_first_run_takes_its_boundaries_from_the_brokers_own_files(
     golden: StoreOf, tmp_path: Path, name: str
 ) -> None:
-    """A restart, or messages that are gone: entries are those of the files that are there."""
+    """A restart, or messages that are deleted: entries are those of the files that are there."""
     store, lake = golden(name), tmp_path / "lake"
     run(store, lake, name)
 

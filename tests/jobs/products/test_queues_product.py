@@ -138,7 +138,7 @@ HISTORIES = [
 def test_a_growing_store_gives_each_unit_one_row(
     golden: Golden, tmp_path: Path, history: list[float], lag: int
 ) -> None:
-    """The dispatcher is some records behind the log, and another number of records at each run."""
+    """The dispatcher is some records after the log, and another number of records at each run."""
     whole = golden("b551-base")
     records = [record for record, _ in records_of(segments_of(whole))]
     lake = tmp_path / "lake"
@@ -166,7 +166,7 @@ def cut(whole: Path, target: Path, log_end: int) -> Path:
 
 
 def test_units_that_are_newer_than_what_a_run_reads_are_left_to_the_next(golden: Golden, tmp_path: Path) -> None:
-    """Even of a store that was closed in order: the run was told to leave the newest messages."""
+    """Even of a store that was closed in order: the run was said to leave the newest messages."""
     whole = golden("b551-base")
     records = [record for record, _ in records_of(segments_of(whole))]
     first = run(cut(whole, tmp_path / "store", records[30].physical_offset), tmp_path / "lake")
@@ -194,7 +194,7 @@ def born_again(whole: Path, target: Path, offset: int) -> Path:
 def test_what_a_broker_wrote_anew_behind_a_cut_is_taken_and_nothing_twice(
     golden: Golden, tmp_path: Path, grown: int
 ) -> None:
-    """A recovery cuts log and queues; what comes then stands at places that were taken already."""
+    """A recovery cuts log and queues; what comes then is at places that were taken already."""
     whole = golden("b551-base")
     records = [record for record, _ in records_of(segments_of(whole))]
     middle = Moment(records[45].physical_offset, records[45].physical_offset)
@@ -274,7 +274,7 @@ def test_messages_deleted_between_two_runs_leave_no_row_twice(golden: Golden, tm
 
 
 def test_a_message_without_unit_has_a_row_that_says_so(golden: Golden, tmp_path: Path) -> None:
-    """So a query finds it; the unit that stands in its place has a row of its own."""
+    """So a query finds it; the unit that is in its place has a row of its own."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     path = store / "consumequeue/T1/0/00000000000000000200"
     data = bytearray(path.read_bytes())

@@ -71,7 +71,7 @@ def as_it_was(store: Path, folder: Path) -> Path:
 
 
 def _offset_of_checked(segment: Path) -> int:
-    """Return where the first record begins that the check has written; behind everything if none is in the segment."""
+    """Return where the first record begins that the check has written; after everything if none is in the segment."""
     data = segment.read_bytes()
     found = data.find(_CHECKED)
     return 1 << 62 if found < 0 else int(segment.name) + data.rfind(MAGIC, 0, found) - 4

@@ -114,7 +114,7 @@ def test_a_key_that_the_index_has_lost_is_found_in_the_log(tmp_path: Path) -> No
 
 
 def test_an_id_that_its_batch_hides_leads_to_the_offset_id(opened: Opened) -> None:
-    """A batch's own UNIQ_KEY stands behind that of each message and wins."""
+    """A batch's own UNIQ_KEY is after that of each message and wins."""
     hidden = f"UNIQ_KEY\x01{UNIQUE}\x02UNIQ_KEY\x01BATCH\x02".encode()
     source = opened([Sent(keys=("1",))])
     message = Sent(keys=("1",)).record(0, 0, STORED)

@@ -124,7 +124,7 @@ CANDIDATES = tuple(name for name in (*UNDISTURBED, *RULES) if name != "b533-cras
 
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_lost_files_of_an_undisturbed_store_come_back_byte_for_byte(golden: StoreOf, name: str, tmp_path: Path) -> None:
-    """Whichever files are gone, between, before or behind survivors, straddling messages included."""
+    """Whichever files are deleted, between, before or after survivors, straddling messages included."""
     losses_come_back(golden(name), name, tmp_path, every=False)
 
 
@@ -165,14 +165,14 @@ def test_a_gap_that_no_uninterrupted_broker_left_gets_a_supplement() -> None:
 
 
 def test_a_lost_file_before_a_restart_holds_the_first_keys_of_the_message_that_was_indexed_again() -> None:
-    """The survivor behind it begins with the whole message, so the lost file is full with a part of it."""
+    """The survivor after it begins with the whole message, so the lost file is full with a part of it."""
     survivors = [Anchor(0, 10, is_full=True), Anchor(18, 28, is_full=True, begins=KeyPlace(18, 3))]
 
     assert plan_lost(a_log(28), 10, survivors) == [Planned(10, 20, Kind.FULL, 0, RESTART)]
 
 
 def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards() -> None:
-    """What is left at the log's beginning is the end of a file whose beginning is gone."""
+    """What is left at the log's beginning is the end of a file whose beginning is deleted."""
     planned = plan_lost(a_log(40, is_whole=False), 10, [Anchor(23, 33, is_full=True)])
 
     assert planned == [

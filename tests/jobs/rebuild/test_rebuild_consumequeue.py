@@ -1,4 +1,4 @@
-"""`rebuild-consumequeue`: the queues of real brokers, written anew from their logs."""
+"""`rebuild-consumequeue`: the queues of real brokers, written again from their logs."""
 
 import json
 from collections.abc import Callable
@@ -85,7 +85,7 @@ def test_no_release_has_to_be_given(golden: Golden, tmp_path: Path, name: str) -
 
 
 def test_the_manifest_names_every_file_and_its_hash(golden: Golden, tmp_path: Path) -> None:
-    """Of the bytes that were written; all behind them are zeros."""
+    """Of the bytes that were written; all after them are zeros."""
     rebuild(request_for(golden("b551-types"), tmp_path, "b551-types"), OneByOne())
     manifest = json.loads((tmp_path / MANIFEST).read_text())
     made = made_files(tmp_path)

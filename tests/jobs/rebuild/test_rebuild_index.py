@@ -67,7 +67,7 @@ def rebuilt(store: Path, out: Path, wanted: Wanted = Wanted(), **options: Any) -
     [name for name in GOLDEN if SCENARIO[name] in {"base", "dledger-upgraded", "multipath", "rockscq", "upgraded"}],
 )
 def test_all_files_come_out_of_the_log_with_everything_detected(golden: StoreOf, name: str, tmp_path: Path) -> None:
-    """Geometry, rules and zone are told by the files that are there; the bytes do not depend on them."""
+    """Geometry, rules and zone are shown by the files that are there; the bytes do not depend on them."""
     result = rebuilt(golden(name), tmp_path / "out")
 
     assert files_in(tmp_path / "out") == files_in(golden(name) / "index")
@@ -233,7 +233,7 @@ def test_a_wrong_release_contradicts_the_survivors(golden: StoreOf, tmp_path: Pa
 
 
 def test_the_newest_file_is_completed_when_messages_are_missing_in_it(store: Path, tmp_path: Path) -> None:
-    """After a crash the broker does not index them again; beside a running one it is merely behind."""
+    """After a crash the broker does not index them again; beside a running one it is merely after."""
     names = names_in(store / "index")
     whole = (store / "index" / names[-2]).read_bytes()
     writer = decode_header(whole)
@@ -302,7 +302,7 @@ def test_what_an_expired_log_still_tells_is_rebuilt_from_the_survivors(
 def test_files_before_the_survivors_of_an_expired_log_are_named_for_what_they_are(
     golden: StoreOf, tmp_path: Path
 ) -> None:
-    """The first one began in the history that is gone: it becomes a supplement."""
+    """The first one began in the history that is deleted: it becomes a supplement."""
     store = tmp_path / "store"
     shutil.copytree(golden("b533-expired"), store)
     whole = [path.read_bytes() for path in sorted((store / "index").iterdir())]
@@ -393,7 +393,7 @@ def run(arguments: list[str]) -> ExitCode:
 def test_the_command_writes_files_and_a_manifest_and_nothing_else(
     golden: StoreOf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Scratch files are gone; `--json` prints the manifest."""
+    """Scratch files are deleted; `--json` prints the manifest."""
     store, out = golden("b533-base"), tmp_path / "out"
 
     assert run([str(store), "--out", str(out), "--json"]) is ExitCode.CLEAN

@@ -108,7 +108,7 @@ def test_a_queue_that_is_made_meanwhile_is_looked_at(store: Path, tmp_path: Path
 
 
 def test_a_queue_that_is_deleted_meanwhile_is_missing(store: Path) -> None:
-    """Its messages are in the log; what is told is the finding that an earlier deletion would be."""
+    """Its messages are in the log; what is said is the finding that an earlier deletion would be."""
     queues = store / "consumequeue" / TOPIC
     with patch(
         "jobs.store.queue_ends._look_at_all", followed(_look_at_all, partial(shutil.rmtree, queues, ignore_errors=True))
@@ -140,7 +140,7 @@ def test_index_files_are_those_of_the_log_that_is_left(store: Path, tmp_path: Pa
 
 
 def test_queues_are_those_of_the_log_that_is_left(store: Path, tmp_path: Path) -> None:
-    """As if the segments had been deleted before; scratch files of what is gone are gone."""
+    """As if the segments had been deleted before; scratch files of what is deleted are deleted."""
     starts = []
     for out, workers in (
         (tmp_path / "meanwhile", Meanwhile(happens=partial(expire, store))),

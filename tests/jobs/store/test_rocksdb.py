@@ -83,7 +83,7 @@ def test_every_queue_has_the_units_that_the_broker_answered(name: str, tmp_path:
 
 @pytest.mark.parametrize("name", ["b533-cqdouble", "b551-cqdouble", "b551-cqdouble-later"])
 def test_with_double_write_files_are_what_is_read(name: str, tmp_path: Path) -> None:
-    """As the broker does, unless it is told otherwise."""
+    """As the broker does, unless an option says otherwise."""
     store = list_store(str(unpack_feature(name, tmp_path).root))
 
     assert every_queue_file(store) == store.queue_files

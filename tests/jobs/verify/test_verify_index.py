@@ -82,12 +82,12 @@ def test_every_golden_store_is_explained(golden: StoreOf, name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name != "b533-live"])
 def test_the_checkpoint_of_every_store_has_the_end_of_the_newest_full_file(golden: StoreOf, name: str) -> None:
-    """A store copied while live may be one file behind."""
+    """A store copied while live may be one file after."""
     assert not [finding for finding in checked(golden(name)).findings if finding.kind == "checkpoint_index_time"]
 
 
 def test_a_changed_bit_of_an_entry_is_named_by_its_field(store: Path) -> None:
-    """Place, what stands there, what should."""
+    """Place, what is there, what should."""
     path = index_file(store, 4)
     data = bytearray(path.read_bytes())
     at = TINY.entry_position(7) + 8
@@ -259,7 +259,7 @@ def test_a_restart_inside_a_file_is_explained(
     for restart in (*restarts, len(log)):
         for record in log[done:restart]:
             writer.dispatch(record)
-        # What stands before the file's end is skipped; the message at its end is not.
+        # What is before the file's end is skipped; the message at its end is not.
         done = max(restart - back, 0)
     for number, file in enumerate(writer.files):
         (store / "index" / f"202311142213{number:05d}").write_bytes(file.encode(1))

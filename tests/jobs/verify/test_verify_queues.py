@@ -107,7 +107,7 @@ def only(store: Store, kind: str, file: str, offset: int | None, times: int = 1)
 
 
 def test_a_unit_that_points_between_records_dangles(store: Store) -> None:
-    """The place is the unit's, and what should stand there is said."""
+    """The place is the unit's, and what should are there is said."""
     whole = decode_unit(store.unit(T1, 12))
     store.write(T1, 12, struct.pack(">q", whole.physical_offset + 1))
     finding = only(store, "dangling_unit", f"{T1}/{name_of_offset(200)}", 40)
@@ -181,7 +181,7 @@ def test_a_unit_that_stands_twice_is_told(store: Store) -> None:
 
 
 def test_a_unit_appended_twice_is_told(store: Store) -> None:
-    """Behind all others: nothing is lost, a message is consumed twice."""
+    """After all others: nothing is lost, a message is consumed twice."""
     store.write(T1, 26, store.unit(T1, 25))
     only(store, "duplicate_unit", f"{T1}/{name_of_offset(400)}", 120)
 
@@ -241,7 +241,7 @@ def test_a_hole_is_told(store: Store) -> None:
 
 
 def test_a_blank_in_place_of_a_message_is_told(store: Store) -> None:
-    """Blanks stand only before messages that are gone."""
+    """Blanks stand only before messages that are deleted."""
     store.write(T1, 0, UNIT.pack(*PRE_BLANK))
     only(store, "blank_inside", f"{T1}/{name_of_offset(0)}", 0)
 
