@@ -24,6 +24,7 @@ from jobs.store.store import log_directories, read_broker_conf
 from rmq_formats.broker_conf import BrokerConf
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
+_SHOWN = 20
 
 
 def composed(*decorators: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
@@ -150,6 +151,19 @@ store_options = bundled(
         help="The broker's own configuration: paths, file sizes and names are read from it.",
     ),
 )
+
+
+def limit_option(what: str) -> Callable[[_Command], _Command]:
+    """Return the option that says how many lines of *what* are printed."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(min=0),
+        default=_SHOWN,
+        show_default=True,
+        metavar="N",
+        help=f"How many {what}; --json has all.",
+    )
+
 
 max_rate_option = click.option(
     "--max-rate",

@@ -24,7 +24,6 @@ from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.placement import LOST, Kind, Planned, RowShape, plan_all, plan_lost
 from jobs.products.index.settings import Settings, Wanted, settle
 from jobs.products.index.survivors import Survivor, completed_end, header_before, real_files
-from jobs.products.queues.settings import is_closed
 from jobs.storage import storage_of
 from jobs.storage.locations import join, normalise
 from jobs.storage.scratch import PREFIX, Scratch, scratch_beside
@@ -317,7 +316,7 @@ def _left_out(plan: _Plan, store: Store) -> Iterator[str]:
             keys = sum(skip.keys for skip in survivor.skips)
             yield f"{keys} keys inside {explained.real.name}: only a full rebuild brings them back"
     ahead = [explained.real.name for explained in plan.explained if explained.survivor and explained.survivor.tail]
-    if ahead and is_closed(store) and not _was_cut_back(plan.row, store):
+    if ahead and store.is_closed and not _was_cut_back(plan.row, store):
         yield f"keys of messages after the log's end, which it has lost: {', '.join(ahead)} have entries of them"
 
 

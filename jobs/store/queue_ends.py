@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from jobs.products.queues.settings import is_closed
 from jobs.store.queue_files import StoredQueue, stored_queues
 from jobs.store.store import Store, with_queues_of_now
 from jobs.store.units import units_of
@@ -56,7 +55,7 @@ def look(
     every = stored_queues(store)
     looks = _look_at_all(workers, [_Wish(queue, known.get(queue.name), from_offset) for queue in every], store)
     dispatched = max((seen.physical_end for seen in looks), default=0)
-    closed = is_closed(store)
+    closed = store.is_closed
     first = {queue.name: seen for queue, seen in zip(every, looks, strict=True)}
     # What was dispatched may lie in a file, or a queue, that was made after the store was listed.
     queues = every if closed else stored_queues(with_queues_of_now(store))

@@ -79,6 +79,11 @@ class Store:
         return self.segments[0].base_offset if self.segments else 0
 
     @property
+    def is_closed(self) -> bool:
+        """Whether a broker shut the store down in order: then everything in the log was dispatched."""
+        return all(file.about.kind is not FileKind.ABORT for file in self.other_files)
+
+    @property
     def log_size(self) -> int:
         """How many bytes the segments have."""
         return sum(segment.size for segment in self.segments)

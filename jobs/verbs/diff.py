@@ -4,11 +4,9 @@ import click
 
 from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.failures import shown_as_usage
-from jobs.command.options import StorePlace, max_rate_option, store_options
+from jobs.command.options import StorePlace, limit_option, max_rate_option, store_options
 from jobs.command.places import STORED
 from jobs.console.exit_codes import ExitCode
-
-_SHOWN = 20
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake diff /data/rocketmq/store /data/lake\n  "
@@ -16,14 +14,7 @@ _SHOWN = 20
 @store_options
 @click.argument("lake", metavar="LAKE", type=STORED)
 @click.option("--broker", metavar="NAME", help="Label of the broker in the lake, where all its bytes have expired.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=_SHOWN,
-    show_default=True,
-    metavar="N",
-    help="How many differences to print, the worst first; --json has all.",
-)
+@limit_option("differences to print, the worst first")
 @max_rate_option
 @answer_options
 def command(  # noqa: PLR0913 - one argument an option

@@ -7,7 +7,7 @@ import click
 
 from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.failures import shown_as_usage
-from jobs.command.options import StoreForm, StorePlace, read_options, report_option, store_options
+from jobs.command.options import StoreForm, StorePlace, limit_option, read_options, report_option, store_options
 from jobs.command.places import WRITTEN
 from jobs.console.exit_codes import ExitCode
 from jobs.products.index.settings import Wanted
@@ -19,20 +19,11 @@ from jobs.store.known import UndecidedError
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from jobs.verify.text import verdict_lines
 
-_SHOWN = 20
-
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake verify /data/rocketmq/store\n  "
                "rmq-lake verify STORE --broker-conf broker.conf --json")  # fmt: skip
 @store_options
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=_SHOWN,
-    show_default=True,
-    metavar="N",
-    help="How many findings to print; --json has all.",
-)
+@limit_option("findings to print")
 @click.option(
     "--scratch",
     type=WRITTEN,

@@ -15,7 +15,6 @@ from jobs.products.index.explanation import Explained, Explanation, Verdict, exp
 from jobs.products.index.key_row import Key
 from jobs.products.index.settings import Settings, Wanted, settle
 from jobs.products.index.survivors import real_files
-from jobs.products.queues.settings import is_closed
 from jobs.storage.scratch import Scratch, scratch_for
 from jobs.store.beside_broker import broker_process
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
@@ -68,7 +67,7 @@ def verify_index(
         behind = list(_behind(explanation, store))
         findings = [
             *(_finding(explained) for explained in explanation.files if _is_finding(explained)),
-            *_of_lost_messages(explanation, is_closed=is_closed(store)),
+            *_of_lost_messages(explanation, is_closed=store.is_closed),
             *_skips(explanation),
             *_gaps(explanation),
             *behind,

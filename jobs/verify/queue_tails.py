@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from jobs.lake.findings import QUEUES, Finding
-from jobs.products.queues.settings import is_closed
 from jobs.store.queue_files import StoredQueue
 from jobs.store.store import Store
 from jobs.store.units import units_of
@@ -34,7 +33,7 @@ class _Tail(NamedTuple):
 def tail_findings(workers: Workers, store: Store, queues: Sequence[tuple[StoredQueue, int]]) -> Iterator[Finding]:
     """Yield the queues, each with its end, that have anything but zeros after it."""
     parts = [queues[at : at + _TAILS_A_TASK] for at in range(0, len(queues), _TAILS_A_TASK)]
-    looks = 1 if is_closed(store) else _LOOKS
+    looks = 1 if store.is_closed else _LOOKS
     by_name = {queue.name: queue for queue, _ in queues}
     for part in workers.map(parts, partial(_tails, looks=looks), "looking at the ends of queues"):
         for tail in part:

@@ -15,7 +15,6 @@ from jobs.products.queues.join import Joined, join
 from jobs.products.queues.settings import (
     consumer_offsets,
     delay_offsets,
-    is_closed,
 )
 from jobs.products.queues.topics import TopicTable, topic_table
 from jobs.store.chain import watermark
@@ -167,7 +166,7 @@ def _notes(store: Store, joined: Joined, double: DoubleWrite | None, left_out: C
         yield f"{joined.behind:,} bytes of the log had no units yet when the queues were looked at"
     if joined.ahead:
         yield f"{joined.ahead:,} units are newer than the log: it was copied before them"
-    if not joined.queues and not is_closed(store) and features_of(store).queue_database is not None:
+    if not joined.queues and not store.is_closed and features_of(store).queue_database is not None:
         yield (
             "RocksDB holds no queue unit: they were in memory when the broker was killed; nothing is lost, "
             "the next start makes every unit from the log"
@@ -277,7 +276,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
     for queue in queues:
         for file in queue.files:
             # A broker makes a file first and gives it its size then: one that was killed leaves an empty last file.
-            if file.size or file != queue.files[-1] or is_closed(store):
+            if file.size or file != queue.files[-1] or store.is_closed:
                 yield from _size_and_name(queue, file, usual[queue.name.kind])
     for stored in store.other_files:
         if stored.about.kind is FileKind.UNKNOWN and stored.about.path.startswith(

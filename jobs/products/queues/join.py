@@ -22,7 +22,6 @@ from jobs.products.queues.differences import Difference
 from jobs.products.queues.range_matcher import EMPTY, LeftOver, Matcher, Matching, RangeMatches
 from jobs.products.queues.records_at import Resolved, resolve
 from jobs.products.queues.rows import batches_of
-from jobs.products.queues.settings import is_closed
 from jobs.products.queues.unmatched import Bounds, Remainder, Settled, settle, unresolved
 from jobs.store.chain import Outcome, watermark
 from jobs.store.queue_ends import EVERYTHING, Look, look
@@ -135,7 +134,7 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     # A run takes no unit that is newer than its log; to verify a store is to look at every one.
     limit = seen.dispatched if write is None else joined.dispatched
     gaps = tuple((start, end) for _, start, end in holes(store.segments))
-    bounds = Bounds(log.start, log.end, limit, is_closed(store), tuple(log.gone), gaps)
+    bounds = Bounds(log.start, log.end, limit, store.is_closed, tuple(log.gone), gaps)
     remainders = list(_remainders(seen, matches, log.before, joined, limit))
     parts = [remainders[at : at + _QUEUES_A_TASK] for at in range(0, len(remainders), _QUEUES_A_TASK)]
     open_offsets = [

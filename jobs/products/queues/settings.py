@@ -123,8 +123,3 @@ def delay_offsets(store: Store) -> Iterator[tuple[int, int]]:
     for level, offset in table.items() if isinstance(table, dict) else ():
         if isinstance(offset, int) and level.isdigit():
             yield int(level) - 1, offset
-
-
-def is_closed(store: Store) -> bool:
-    """Return whether a broker shut this store down in order: then everything in the log was dispatched."""
-    return all(file.about.kind is not FileKind.ABORT for file in store.other_files)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jobs.products.queues.join import join
-from jobs.products.queues.settings import is_closed, known_releases, queue_rules
+from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.queues import compare_queues
@@ -62,7 +62,7 @@ def test_whatever_a_queue_holds_is_told_and_never_fails(
     joined = join(OneByOne(), store, rules, range_size=4096)
 
     # Of a store that was not closed, what is lost at the end of all queues may not have been written yet.
-    if is_closed(store):
+    if store.is_closed:
         assert report.findings or report.numbers["matched"] == report.numbers["expected"]
     assert bool(report.findings) or not joined.differences
     assert joined.matched <= joined.expected
