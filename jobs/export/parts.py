@@ -5,6 +5,7 @@ A task writes one part and returns its name and what it holds. A part of an atte
 deleted with the folder that the parts lie in.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, unique
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from jobs.console.rows import csv_line
 from jobs.export.bodies import BUDGET, DEFAULT_LIMIT, Body, LeftOut, Undecoded, slices
 from jobs.export.items import Item
 from jobs.lake.tables import MESSAGES
@@ -41,6 +43,8 @@ class Format(StrEnum):
     """What a file of messages is."""
 
     NDJSON = "ndjson"
+    JSON = "json"
+    CSV = "csv"
     PARQUET = "parquet"
 
 
@@ -106,11 +110,12 @@ def _chosen(batches: Iterator[pa.RecordBatch], numbers: NDArray[np.int64]) -> It
 
 
 class _LinesPart:
-    """A part of NDJSON."""
+    """A part of NDJSON, of a JSON array (each object with its comma), or of CSV (with its header)."""
 
-    def __init__(self, path: Path, release: Release) -> None:
+    def __init__(self, path: Path, release: Release, kind: Format) -> None:
         self._path = path
         self._release = release
+        self._kind = kind
         self._file: Any = None
 
     def __enter__(self) -> Self:
@@ -122,7 +127,13 @@ class _LinesPart:
         for number, body in enumerate(bodies):
             row = batch.slice(number, 1).to_pylist()[0]
             value = self._object(row, body)
-            if len(body.data or b"") < _LONG:
+            if self._kind is Format.CSV:
+                if self._file.tell() == 0:
+                    self._file.write(csv_line(tuple(value)))
+                self._file.write(csv_line(tuple(value.values())))
+            elif self._kind is Format.JSON:
+                self._file.write(f"{json_text.line('message', value).rstrip()},\n")
+            elif len(body.data or b"") < _LONG:
                 self._file.write(json_text.line("message", value))
             else:
                 self._file.writelines(json_text.pieces("message", value))
@@ -178,7 +189,7 @@ class _ParquetPart:
 
 
 def _part(kind: Format, path: Path, release: Release) -> _LinesPart | _ParquetPart:
-    return _ParquetPart(path) if kind is Format.PARQUET else _LinesPart(path, release)
+    return _ParquetPart(path) if kind is Format.PARQUET else _LinesPart(path, release, kind)
 
 
 def merge(parts: Sequence[Part], folder: Path, kind: Format, out: Path) -> int:
@@ -191,20 +202,30 @@ def merge(parts: Sequence[Part], folder: Path, kind: Format, out: Path) -> int:
             if kind is Format.PARQUET:
                 _merge_parquet(files, attempt)
             else:
-                _merge_text(files, attempt)
+                _merge_text(files, attempt, kind)
             attempt.replace(out)
     finally:
         attempt.unlink(missing_ok=True)
     return out.stat().st_size
 
 
-def _merge_text(files: Sequence[Path], attempt: Path) -> None:
+def _merge_text(files: Sequence[Path], attempt: Path, kind: Format) -> None:
     with attempt.open("xb") as whole:
-        for path in files:
+        if kind is Format.JSON:
+            whole.write(b"[\n")
+        for number, path in enumerate(files):
             with path.open("rb") as file:
+                if kind is Format.CSV and number:
+                    file.readline()  # every part has the header; its names have no line breaks
                 while chunk := file.read(_CHUNK):
                     whole.write(chunk)
             path.unlink()
+        if kind is Format.JSON:
+            if files:
+                whole.seek(-2, os.SEEK_END)  # the last comma
+                whole.truncate()
+                whole.write(b"\n")
+            whole.write(b"]\n")
 
 
 def _merge_parquet(files: Sequence[Path], attempt: Path) -> None:

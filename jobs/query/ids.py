@@ -52,14 +52,14 @@ def as_json(read: Readings) -> dict[str, object]:
     return {
         "offset_id": {
             "store_host": host_text(read.offset_id.host),
-            "physical_offset": str(read.offset_id.physical_offset),
+            "physical_offset": read.offset_id.physical_offset,
         },
         "unique_id": {
             "address": str(ip_address(unique.address)),
             "process_id": unique.process_id,
             "loader_hash": unique.loader_hash,
             "time_diff": unique.time_diff,
-            "nearly_time": str(read.nearly_time),
+            "nearly_time": read.nearly_time,
             "counter": unique.counter,
         },
     }

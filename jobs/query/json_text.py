@@ -1,7 +1,8 @@
 """
 Answers as JSON, one object a line. `docs/queries.md` says what each name means; `VERSION` changes when one does.
 
-Integers of 64 bits are text: most readers of JSON keep only 53 bits of a number.
+Integers are numbers, times are ISO 8601 in UTC. A client may give any 64-bit number as a timestamp: a reader that keeps
+only 53 bits of a number rounds such a one; offsets are far smaller.
 """
 
 import json
@@ -13,7 +14,7 @@ from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange, host_text, time_text
 from jobs.query.source import Reason
 
-VERSION = 1
+VERSION = 2
 
 _WIDE = ("queue_offset", "physical_offset", "born_timestamp", "store_timestamp", "prepared_transaction_offset")
 _NARROW = (
@@ -30,6 +31,11 @@ _NARROW = (
 )
 
 
+def iso_time(milliseconds: int) -> str:
+    """Return a time as ISO 8601 in UTC, whatever the number."""
+    return f"{time_text(milliseconds, UTC).replace(' ', 'T').replace(',', '.')}Z"
+
+
 def message_object(
     message: Message, offsets: OffsetRange | None = None, *, with_body: bool = False
 ) -> dict[str, object]:
@@ -39,11 +45,11 @@ def message_object(
     shown: dict[str, object] = {
         "topic": message.topic,
         **{name: fields[name] for name in _NARROW},
-        **{name: str(fields[name]) for name in _WIDE},
+        **{name: fields[name] for name in _WIDE},
         "born_host": host_text(record.born_host),
         "store_host": host_text(record.store_host),
-        "born_time": f"{time_text(record.born_timestamp, UTC)} UTC",
-        "store_time": f"{time_text(record.store_timestamp, UTC)} UTC",
+        "born_time": iso_time(record.born_timestamp),
+        "store_time": iso_time(record.store_timestamp),
         "message_id": message.message_id,
         "unique_key": message.unique_key,
         "offset_id": message.offset_id,
@@ -58,7 +64,7 @@ def message_object(
         "body_base64": b64encode(record.body).decode(),
     }
     if offsets:
-        shown |= {"min_offset": str(offsets.minimum), "max_offset": str(offsets.maximum)}
+        shown |= {"min_offset": offsets.minimum, "max_offset": offsets.maximum}
     if with_body:
         shown["decoded_body_base64"] = None if message.body is None else b64encode(message.body).decode()
         shown["decoded_body_text"] = _text(message.body)

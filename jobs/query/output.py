@@ -13,6 +13,7 @@ import click
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
+from jobs.console.rows import Form, Rows
 from jobs.console.terminal import printable
 from jobs.query import json_text
 from jobs.query.message import Message, TerminalMessage
@@ -31,13 +32,26 @@ class Printer:
     """How one command prints."""
 
     zone: tzinfo | None = None
-    as_json: bool = False
+    form: Form = Form.TEXT
     quiet: bool = False
     bodies: Path | None = None  # the folder that body files are written to
     charset: str | None = None  # that the body is printed in
     has_damage: bool = False  # whether a message was printed whose body is not what was written
+    _rows: Rows | None = None
     _said: set[str] = field(default_factory=set)
     _named: dict[str, list[int]] = field(default_factory=dict)  # name of a body's file → offsets of the messages
+
+    @property
+    def as_json(self) -> bool:
+        """Whether rows are printed, not mqadmin's layout."""
+        return self.form is not Form.TEXT
+
+    def close(self) -> None:
+        """Print the end of what needs one."""
+        if self._rows is not None:
+            self._rows.close()
+        elif self.form is Form.JSON:
+            self.out("[]\n")
 
     def out(self, shown: str) -> None:
         """Write to standard output, in UTF-8 whatever the terminal's locale says."""
@@ -78,14 +92,17 @@ class Printer:
 
     def empty(self, reason: Reason) -> ExitCode:
         """Say why there is no answer."""
-        if self.as_json:
+        if self.form in {Form.JSON, Form.NDJSON}:
             self.object("empty", json_text.reason_object(reason))
         say(f"rmq-lake: {reason.text}")
         return ExitCode.NOT_FOUND
 
     def object(self, kind: str, value: Mapping[str, object]) -> None:
-        """Print one JSON line."""
-        self.out(json_text.line(kind, value, ascii_only=sys.stdout.isatty()))
+        """Print one row."""
+        row = {"version": json_text.VERSION, "type": kind, **value}
+        is_for_people = self.form in {Form.TABLE, Form.CSV}
+        self._rows = self._rows or Rows(self.form, self.out, ascii_only=sys.stdout.isatty())
+        self._rows.add(value if is_for_people else row)
 
     def details(self, answer: Answer, *, has_offset_id: bool = True) -> None:
         """Print messages in full."""

@@ -46,7 +46,15 @@ _SHOWN = 5
 @click.option("--since", type=TimeType(), metavar="TIME", help="Stored then or later: milliseconds, ISO 8601, 2h.")
 @click.option("--until", type=TimeType(), metavar="TIME", help="Stored then or before.")
 @click.option("--where", metavar="SQL", help="A condition in Spark's SQL on the columns of `messages`, and body_text.")
-@click.option("--format", "kind", type=click.Choice(["ndjson", "parquet"]), default="ndjson", show_default=True)
+@click.option(
+    "--format",
+    "--output",
+    "kind",
+    type=click.Choice(["ndjson", "json", "csv", "parquet"]),
+    default="ndjson",
+    show_default=True,
+    help="ndjson: an object a line; json: one array; csv: nested values as JSON; parquet: the table's columns.",
+)
 @click.option(
     "--max-body-size",
     type=click.IntRange(1, 1 << 30),

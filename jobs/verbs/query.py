@@ -17,6 +17,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.moments import GivenTime
 from jobs.console.progress import Progress as ProgressLine
 from jobs.console.progress import Work
+from jobs.console.rows import Form
 from jobs.query import lookups, reasons
 from jobs.query.log_search import silent
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
@@ -28,6 +29,20 @@ from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release
 
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
+
+
+def form_of(output: str, *, as_json: bool) -> Form:
+    """Return the form that is asked for; `--json` is `--output ndjson`."""
+    form = Form(output)
+    if as_json and form not in {Form.TEXT, Form.NDJSON}:
+        raise click.UsageError(f"--json is --output ndjson, not --output {form}")
+    return Form.NDJSON if as_json else form
+
+
+def closed_at_the_end(printer: Printer) -> Printer:
+    """Return a printer that prints the end of its form when the command ends."""
+    click.get_current_context().call_on_close(printer.close)
+    return printer
 
 
 class QueryOptions(NamedTuple):
@@ -45,6 +60,7 @@ class QueryOptions(NamedTuple):
     through_log: bool = False
     any_host: bool = False
     as_json: bool = False
+    output: str = Form.TEXT
     quiet: bool = False
     body: bool = False
     charset: str = "UTF-8"
@@ -62,7 +78,8 @@ class QueryOptions(NamedTuple):
     def printer(self) -> Printer:
         """How the answer is printed."""
         charset = self.charset if self.body else None
-        return Printer(self.time_zone, self.as_json, self.quiet, self.bodies, charset)
+        form = form_of(self.output, as_json=self.as_json)
+        return closed_at_the_end(Printer(self.time_zone, form, self.quiet, self.bodies, charset))
 
     @property
     def geometry(self) -> Geometry | None:
@@ -72,6 +89,14 @@ class QueryOptions(NamedTuple):
     def known_release(self) -> Release | None:
         """Return the release that is given."""
         return Release.of(self.release) if self.release else None
+
+
+output_option = click.option(
+    "--output",
+    type=click.Choice([form.value for form in Form]),
+    default=Form.TEXT.value,
+    help="text: mqadmin's layout; table: columns; csv, json (one array), ndjson (one object a line, as --json).",
+)
 
 
 _place_options = bundled(
@@ -100,6 +125,7 @@ _place_options = bundled(
     click.option("--through-log", is_flag=True, help="Search the log itself, as if index and queue files were lost."),
     click.option("--any-host", is_flag=True, help="Take an offset id's offset whatever host it names: a moved broker."),
     json_option,
+    output_option,
     quiet_option,
     click.option("--body", is_flag=True, help="Print the body, decompressed."),
     click.option(
@@ -295,15 +321,16 @@ def by_offset(options: QueryOptions, topic: str, broker_name: str | None, queue_
 @click.argument("message_id", metavar="ID")
 @click.option("--time-zone", type=ZoneType(), metavar="ZONE", help="The zone of the client that made the id.")
 @json_option
-def decode_id(message_id: str, time_zone: ZoneInfo | None, *, as_json: bool) -> ExitCode:
+@output_option
+def decode_id(message_id: str, time_zone: ZoneInfo | None, output: str, *, as_json: bool) -> ExitCode:
     """Show both readings of an id: a broker's (host, port, offset) and a producer's (IP, process, time, counter)."""
     from jobs.query import ids
 
-    printer = Printer(time_zone, as_json)
+    printer = closed_at_the_end(Printer(time_zone, form_of(output, as_json=as_json)))
     readings = ids.readings(message_id.strip(), time_zone, time.time_ns() // 1_000_000)
     if readings is None:
         return printer.empty(reasons.no_id(message_id))
-    if as_json:
+    if printer.as_json:
         printer.object("id", ids.as_json(readings))
     else:
         printer.out(ids.as_text(readings))

@@ -252,8 +252,7 @@ def _query_cq(line: Line, context: Context) -> ExitCode:
         printer.out(queue_header(offsets))
     for index, unit in units:
         if unit and printer.as_json:
-            shown = {name: str(value) for name, value in unit._asdict().items()}
-            printer.object("unit", {"topic": topic, "queue_id": queue_id, "queue_offset": str(index), **shown})
+            printer.object("unit", {"topic": topic, "queue_id": queue_id, "queue_offset": index, **unit._asdict()})
         elif unit:
             printer.out(queue_unit(index, unit._asdict()))
     return printer.finish(Answer(), source.notes)
@@ -295,9 +294,9 @@ def _topic_status(line: Line, context: Context) -> ExitCode:
         printer.out(topic_status_header())
     for row in sorted(_status_rows(topic, context)):
         if printer.as_json:
-            limits = {"min_offset": str(row.offsets.minimum), "max_offset": str(row.offsets.maximum)}
+            limits = {"min_offset": row.offsets.minimum, "max_offset": row.offsets.maximum}
             queue = {"topic": topic, "broker": row.broker, "queue_id": row.queue_id}
-            printer.object("queue", {**queue, **limits, "updated": str(row.stored)})
+            printer.object("queue", {**queue, **limits, "updated": row.stored})
         else:
             updated = time_text(row.stored, printer.zone) if row.stored > 0 else ""
             printer.out(topic_status_row(row.broker, row.queue_id, row.offsets, updated))

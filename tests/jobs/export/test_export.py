@@ -1,5 +1,6 @@
 """`export` writes the messages that a condition chooses, the same from a store and from its lake."""
 
+import csv
 import json
 import os
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import zlib
 from base64 import b64decode
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +144,20 @@ def test_export_runs_where_pandas_is_not_installed(places: dict[str, Path], tmp_
         assert (0, "") == (finished.returncode, finished.stdout), finished.stderr
     assert [["k1"]] == pq.read_table(tmp_path / "parquet").column("keys").to_pylist()
     assert ["k1"] == json.loads((tmp_path / "ndjson").read_text())["keys"]
+
+
+def test_an_array_and_csv_hold_the_rows_of_ndjson(places: dict[str, Path], tmp_path: Path) -> None:
+    """The same rows in the same order, whatever the form; one header, one array, of several parts."""
+    texts = {}
+    for kind in ("ndjson", "json", "csv"):
+        out = tmp_path / kind
+        arguments = ["--lake", str(places["--lake"]), "--format", kind, "--out", str(out), "--quiet"]
+        assert not command.main(arguments, standalone_mode=False)
+        texts[kind] = out.read_text()
+    lines = [json.loads(line) for line in texts["ndjson"].splitlines()]
+    array = json.loads(texts["json"])
+    table = list(csv.DictReader(StringIO(texts["csv"])))
+
+    assert lines == array
+    assert [row["message_id"] for row in table] == [row["message_id"] for row in lines]
+    assert list(table[0]) == list(lines[0])[2:]  # all but version and type

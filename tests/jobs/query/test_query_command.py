@@ -42,18 +42,17 @@ def store(tmp_path: Path) -> str:
     return str(write_store(tmp_path / "store", stored(messages)))
 
 
-def test_json_is_one_object_a_line_with_wide_integers_as_text(run: Run, store: str) -> None:
-    """A reader that keeps 53 bits of a number loses nothing."""
+def test_json_is_one_object_a_line(run: Run, store: str) -> None:
+    """Each says its version and type; integers are numbers."""
     code, out, _ = run("by-key", "-t", "Orders", "-k", "k3", "--store", store, "--json")
     (line,) = out.splitlines()
     message = json.loads(line)
 
     assert code == ExitCode.CLEAN
-    assert {"version": 1, "type": "message", "topic": "Orders"}.items() <= message.items()
-    assert {"queue_offset": "3", "store_timestamp": str(STORED + 300), "unique_key": "id3"}.items() <= message.items()
+    assert {"version": 2, "type": "message", "topic": "Orders"}.items() <= message.items()
+    assert {"queue_offset": 3, "store_timestamp": STORED + 300, "unique_key": "id3"}.items() <= message.items()
     assert ["order", "k3"] == message["keys"]
     assert b"hello" == base64.b64decode(message["body_base64"])
-    assert all(abs(value) < 1 << 31 for value in message.values() if type(value) is int)
 
 
 def test_json_of_an_empty_answer_gives_the_reason(run: Run, store: str) -> None:
@@ -61,7 +60,7 @@ def test_json_of_an_empty_answer_gives_the_reason(run: Run, store: str) -> None:
     code, out, err = run("by-key", "-t", "Orders", "-k", "absent", "--store", store, "--json")
 
     assert code == ExitCode.NOT_FOUND
-    assert {"version": 1, "type": "empty", "reason": "not_on_disk"}.items() <= json.loads(out).items()
+    assert {"version": 2, "type": "empty", "reason": "not_on_disk"}.items() <= json.loads(out).items()
     assert "no message there has the key 'absent'" in err
 
 

@@ -1,0 +1,92 @@
+"""Rows in the forms that programs and people read: a table, CSV, one JSON array, or one JSON object a line."""
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum, unique
+from io import StringIO
+
+_WIDEST = 48  # columns of a cell in a table
+# What a table shows of a message; of other rows it shows everything.
+_OF_MESSAGE = (
+    "store_time", "topic", "queue_id", "queue_offset", "physical_offset", "message_id", "keys", "tags", "body_length"
+)  # fmt: skip
+
+
+@unique
+class Form(StrEnum):
+    """In which form rows are printed."""
+
+    TEXT = "text"  # the verb's own layout
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    NDJSON = "ndjson"
+
+
+def csv_line(cells: Sequence[object]) -> str:
+    """Return one line of CSV; what is nested is JSON in its cell, and what is null is empty."""
+    line = StringIO()
+    csv.writer(line, lineterminator="\n").writerow([_cell(cell) for cell in cells])
+    return line.getvalue()
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, Mapping | list | tuple) else value
+
+
+class Rows:
+    """Prints rows as they come; a table waits for the last of them."""
+
+    def __init__(self, form: Form, write: Callable[[str], object], *, ascii_only: bool = False) -> None:
+        """*ascii_only*: where a terminal must not see what texts from a store hold."""
+        self._form = form
+        self._write = write
+        self._ascii_only = ascii_only
+        self._columns: tuple[str, ...] = ()
+        self._held: list[Mapping[str, object]] = []
+        self._has_begun = False
+
+    def add(self, row: Mapping[str, object]) -> None:
+        """Print or hold one row."""
+        if self._form is Form.TABLE:
+            self._held.append(row)
+        elif self._form is Form.CSV:
+            if not self._has_begun:
+                self._columns = tuple(row)
+                self._write(csv_line(self._columns))
+            self._write(csv_line([row.get(column) for column in self._columns]))
+        else:
+            text = json.dumps(row, ensure_ascii=self._ascii_only)
+            if self._form is Form.JSON:
+                text = f"{',' if self._has_begun else '['}\n{text}"
+            self._write(text if self._form is Form.JSON else f"{text}\n")
+        self._has_begun = True
+
+    def close(self) -> None:
+        """Print what is held, and the end of an array."""
+        if self._form is Form.JSON:
+            self._write("\n]\n" if self._has_begun else "[]\n")
+        if self._held:
+            self._write("".join(f"{line}\n" for line in _table(self._held)))
+            self._held = []
+
+
+def _table(rows: Sequence[Mapping[str, object]]) -> Iterator[str]:
+    names = [name for name in _OF_MESSAGE if name in rows[0]] if "message_id" in rows[0] else list(rows[0])
+    cells = [names, *([_short(row.get(name)) for name in names] for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
+    is_number = [all(isinstance(row.get(name), int) for row in rows) for name in names]
+    for line in cells:
+        padded = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, is_number, strict=True)
+        )
+        yield "  ".join(padded).rstrip()
+
+
+def _short(value: object) -> str:
+    text = "" if value is None else " ".join(map(str, value)) if isinstance(value, list | tuple) else str(_cell(value))
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"

@@ -1,0 +1,76 @@
+"""The forms of an answer: the same rows as a table, CSV, one JSON array, or an object a line."""
+
+import csv
+import json
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.console.rows import Form, Rows, csv_line
+from tests.support.commands import Run, runner
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run command lines."""
+    return runner(capfd)
+
+
+def _query(golden: Callable[[str], Path], *more: str) -> tuple[str, ...]:
+    return ("query", "by-key", "-t", "T1", "-k", "k1", "--store", str(golden("b551-base")), *more)
+
+
+def test_all_forms_have_the_same_rows(golden: Callable[[str], Path], run: Run) -> None:
+    """And `--json` is the form with an object a line."""
+    lines = run(*_query(golden, "--json")).out
+    array = json.loads(run(*_query(golden, "--output", "json")).out)
+    table = list(csv.DictReader(StringIO(run(*_query(golden, "--output", "csv")).out)))
+    shown = run(*_query(golden, "--output", "table")).out.splitlines()
+
+    assert lines == run(*_query(golden, "--output", "ndjson")).out
+    assert [json.loads(line) for line in lines.splitlines()] == array
+    assert [row["message_id"] for row in table] == [message["message_id"] for message in array]
+    assert json.loads(table[0]["properties"]) == array[0]["properties"]
+    assert len(array) + 1 == len(shown)
+    assert "store_time" in shown[0]
+
+
+def test_offsets_are_numbers_and_times_are_iso(golden: Callable[[str], Path], run: Run) -> None:
+    """Nobody parses a text to get a number, or guesses a zone."""
+    message = json.loads(run(*_query(golden, "--json")).out.splitlines()[0])
+
+    assert 2 == message["version"]
+    assert isinstance(message["physical_offset"], int)
+    assert message["store_time"].endswith("Z")
+    assert "T" in message["store_time"]
+
+
+def test_an_empty_answer_is_an_empty_array(golden: Callable[[str], Path], run: Run) -> None:
+    """A JSON reader finds a document, CSV nothing; the reason is in JSON as before, and on standard error."""
+    empty = ("query", "by-key", "-t", "T1", "-k", "nobody", "--store", str(golden("b551-base")))
+    as_json, as_csv = run(*empty, "--output", "json"), run(*empty, "--output", "csv")
+
+    assert ["empty"] == [one["type"] for one in json.loads(as_json.out)]
+    assert ("", ExitCode.NOT_FOUND) == (as_csv.out, as_csv.code)
+    assert as_csv.err
+
+
+def test_json_and_another_form_contradict_each_other(golden: Callable[[str], Path], run: Run) -> None:
+    """Nothing is guessed."""
+    assert run(*_query(golden, "--json", "--output", "csv")).code is ExitCode.USAGE
+
+
+def test_csv_keeps_what_is_nested() -> None:
+    """A map is JSON in its cell, what is null is empty, a line break is quoted."""
+    assert 'a,"{""k"": ""v""}",,true,"x\ny"\n' == csv_line(["a", {"k": "v"}, None, True, "x\ny"])
+
+
+def test_no_row_at_all_is_still_a_document() -> None:
+    """An array without an element."""
+    printed: list[str] = []
+    Rows(Form.JSON, printed.append).close()
+
+    assert [] == json.loads("".join(printed))
