@@ -8,7 +8,7 @@ in its place.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
@@ -81,7 +81,7 @@ class DiffSummary:
         """What scripts branch on: 4 for other records at the same place, 3 for what is lost on a side."""
         return self.severity.exit_code
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return the form that scripts read."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         differences = [one._asdict() | {"severity": str(one.severity)} for one in self.differences]

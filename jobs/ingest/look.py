@@ -18,20 +18,17 @@ from jobs.lake.lake import Lake
 from jobs.products.queues.settings import known_releases
 from jobs.products.registry import PRODUCTS
 from jobs.storage.locations import is_local, normalise
-from jobs.store.config_files import config_files
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.segment import Framing, SegmentEnd
 from rmq_formats.errors import FormatError
-from rmq_formats.store import FileKind
 
 _MANIFESTS, _LOCKS, _RUNS = "_manifests", "_locks", "runs"
 _ID_LENGTH = 36  # of a store's id, with which the name of a manifest begins
 _ZEROS = 4096  # bytes after the last record that must be unwritten
 _LARGEST_MESSAGE = 16 << 20
 _LONGEST_WALK = 64 << 20
-_QUEUE_KINDS = {FileKind.CONSUME_QUEUE: "consumequeue", FileKind.BATCH_CONSUME_QUEUE: "batchconsumequeue"}
 
 
 class _Fingerprint(NamedTuple):
@@ -207,18 +204,11 @@ def _transactions(lake: Lake, table: str, *applications: str) -> list[int]:
 
 
 def _check_products(store: Store, request: IngestRequest, manifest: dict[str, Any]) -> None:
-    """Doubt where the choice is another one, or a product has not taken all of the log, or has got new queues."""
+    """Doubt where the choice is another one, or a product has not taken all of the log, or of what lies beside it."""
     state, selection = manifest["state"], request.selection
     *_, last = _fingerprints(store, manifest)
     _require(json.loads(json.dumps(selection.describe())) == manifest["selection"])
     for product in PRODUCTS:
         if product.key is not None and request.wants(product):
             _require(state[product.key][product.reached] >= last.end)  # after it comes no more than a file's end
-            if product.key == "config_files":
-                now = {file.name: sha256(file.data).hexdigest() for file in config_files(store)}
-                _require(now == state[product.key]["files"])
-            if product.key == "queues":
-                known = {(kind, topic, queue_id) for kind, topic, queue_id, _ in state[product.key]["queues"]}
-                abouts = (file.about for file in store.queue_files if file.about.kind in _QUEUE_KINDS)
-                there = {(_QUEUE_KINDS[about.kind], about.topic, about.queue_id) for about in abouts}
-                _require(all(queue in known for queue in there if selection.takes(queue[1] or "")))
+            _require(product.has_all_of(store, state[product.key], selection))

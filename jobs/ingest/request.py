@@ -136,7 +136,7 @@ class Summary:
             return Result(self.severity, f"nothing new after offset {self.to_offset:,}", seconds, verdict=verdict)
         return Result(self.severity, counted(self.messages, "message"), seconds, self.bytes, verdict)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return the form that scripts read."""
         return {**asdict(self), "bytes": self.bytes, "severity": self.severity.value}
 

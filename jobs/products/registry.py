@@ -4,12 +4,36 @@ What runs produce: every product, in the order of its step in a run.
 This module is light, so that options and a look before the run know the products; `start` imports what one needs.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from jobs.store.config_files import config_files
+from jobs.store.selection import Selection
+from jobs.store.store import Store
+from rmq_formats.store import FileKind
+
 if TYPE_CHECKING:
     from jobs.products.product import Run, StartedProduct, State
+
+
+HasAllOf = Callable[[Store, "State", Selection], bool]
+_QUEUE_KINDS = {FileKind.CONSUME_QUEUE: "consumequeue", FileKind.BATCH_CONSUME_QUEUE: "batchconsumequeue"}
+
+
+def _has_every_queue(store: Store, state: "State", selection: Selection) -> bool:
+    """Return whether a run has seen every queue that has files."""
+    known = {(kind, topic, queue_id) for kind, topic, queue_id, _ in state["queues"]}
+    abouts = (file.about for file in store.queue_files if file.about.kind in _QUEUE_KINDS)
+    there = {(_QUEUE_KINDS[about.kind], about.topic, about.queue_id) for about in abouts}
+    return all(queue in known for queue in there if selection.takes(queue[1] or ""))
+
+
+def _has_every_config_file(store: Store, state: "State", _: Selection) -> bool:
+    """Return whether the files are as they were."""
+    return bool(state["files"] == {file.name: sha256(file.data).hexdigest() for file in config_files(store)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +48,7 @@ class Product:
     reached: str = ""  # the field of its state that says up to which offset it has taken the log
     is_always_made: bool = False
     needs_every_topic: bool = False  # so a choice of topics has none of it
+    has_all_of: HasAllOf = lambda *_: True  # beside the log, by its state; cheap
 
     def start(self, run: "Run", state: "State | None") -> "StartedProduct":
         """Look at the store before the log is read; *state* is what the last run left."""
@@ -46,6 +71,7 @@ PRODUCTS = (
         ("consume_queue",),
         key="queues",
         reached="dispatched",
+        has_all_of=_has_every_queue,
     ),
     Product(
         "index",
@@ -63,6 +89,7 @@ PRODUCTS = (
         ("config_files",),
         key="config_files",
         reached="to_offset",
+        has_all_of=_has_every_config_file,
     ),
 )
 NAMES = frozenset(product.name for product in PRODUCTS)  # what `--tables` chooses from

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jobs.storage import AnyStorage
 from jobs.storage.model import Reader, Storage
@@ -153,7 +153,7 @@ def holes(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int, int]]:
             yield before, end, after.base_offset
 
 
-def describe(ranges: Sequence[Range]) -> dict[str, Any]:
+def describe(ranges: Sequence[Range]) -> dict[str, int | None]:
     """Return what a plan holds, for `--dry-run` and the report."""
     return {
         "ranges": len(ranges),
