@@ -59,6 +59,8 @@ _DOCUMENT = f"""\
 
 `--report DIR` writes `report.html` and the same as `report.json`, version {VERSION}. The version grows when a name
 changes its meaning or goes; new names may come. `parts` holds the other objects, distinguished by `kind`.
+
+What a verb prints with `--json` has a JSON Schema: `docs/schemas/VERB.json`, with a version at the end of its `$id`.
 """
 
 

@@ -29,6 +29,7 @@ _NARROW = (
     "topic_length",
     "properties_length",
 )
+INTEGERS = (*_NARROW, *_WIDE)
 
 
 def iso_time(milliseconds: int) -> str:

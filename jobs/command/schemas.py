@@ -1,0 +1,242 @@
+"""
+JSON Schemas of what each verb prints with `--json`: `python -m jobs.command.schemas DIR` writes a file a verb.
+
+They are made from the types of the values, so that neither can be changed without the other. The number at the end of
+`$id` grows when a name goes or changes its meaning; new names may come.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from enum import Enum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from jobs.console.severity import Severity
+from jobs.diff.run import DiffSummary
+from jobs.export.bodies import LeftOut
+from jobs.ingest.request import Summary as IngestSummary
+from jobs.inspect.log import LogReport
+from jobs.inspect.queues import QueuesReport
+from jobs.inspect.state import StateReport
+from jobs.lake.compaction import Saved
+from jobs.lake.findings import Finding
+from jobs.query import json_text
+from jobs.rebuild.queue_run import Summary as QueuesSummary
+from jobs.restore.run import Summary as RestoreSummary
+
+Schema = dict[str, Any]
+
+_VERSIONS = {"query": json_text.VERSION}  # 1 for all others
+_SIMPLE: Mapping[object, Schema] = {
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    NoneType: {"type": "null"},
+    Path: {"type": "string"},
+}
+_TEXT, _INTEGER, _NUMBER, _FLAG = (_SIMPLE[kind] for kind in (str, int, float, bool))
+_SEVERITY: Schema = {"enum": [severity.value for severity in Severity]}
+_HAS_SEVERITY = {"severity": _SEVERITY, "seconds": _NUMBER}
+
+
+def schemas() -> Iterator[tuple[str, Schema]]:
+    """Yield each verb's name and the schema of its document, or of each line where it prints lines."""
+    for verb, schema in _schemas():
+        version = _VERSIONS.get(verb, 1)
+        yield (
+            verb,
+            {
+                "$schema": "https://json-schema.org/draft/2020-12/schema",
+                "$id": f"urn:rmq-lake:schema:{verb}:{version}",
+                "title": f"rmq-lake {verb} --json",
+                **schema,
+            },
+        )
+
+
+def _schemas() -> Iterator[tuple[str, Schema]]:
+    yield "ingest", _of(IngestSummary, bytes=_INTEGER, severity=_SEVERITY)
+    yield "rebuild-consumequeue", _of(QueuesSummary, **_HAS_SEVERITY)
+    yield "restore", _of(RestoreSummary, bytes=_INTEGER, **_HAS_SEVERITY)
+    yield "optimize", _list(_of(Saved))
+    yield "diff", _of(DiffSummary, differences=_list({"type": "object"}), **_HAS_SEVERITY)
+    yield "verify", _verify()
+    yield "rebuild-index", _rebuild_index()
+    yield "export", _export()
+    yield "inspect", _inspect()
+    yield "query", _query()
+    yield "dump", _object(file=_TEXT, kind=_TEXT) | {"description": "One line; other names by kind."}
+
+
+def _verify() -> Schema:
+    return _object(
+        store=_TEXT,
+        severity=_SEVERITY,
+        findings=_list(_of(Finding, severity=_SEVERITY)),
+        facts=_list(_of(Finding)),
+        parts=_map(_SEVERITY),
+        unverified=_map(_TEXT),
+        numbers=_map({"type": "object"}),
+        notes=_map(_list(_TEXT)),
+        bytes=_INTEGER,
+        seconds=_NUMBER,
+    )
+
+
+def _rebuild_index() -> Schema:
+    file = _object(
+        name=_TEXT, kind=_TEXT, size=_INTEGER, sha256=_TEXT, header=_map(_INTEGER), first_key=_INTEGER, keys=_INTEGER,
+        ranges=_INTEGER, proven=_FLAG, proof=_TEXT,
+    )  # fmt: skip
+    survivor = _object(name=_TEXT, verdict=_TEXT, role=_TEXT, detail=_TEXT, differences=_list(_TEXT))
+    origin = {"origin": _TEXT, "evidence": _TEXT}
+    return _object(
+        store=_TEXT,
+        geometry=_object(hash_slots=_INTEGER, index_num=_INTEGER, **origin),
+        rules=_object(releases=_list(_object(from_offset=_INTEGER, release=_TEXT)), **origin),
+        time_zone=_object(zone=_TEXT, **origin),
+        lost_only=_FLAG,
+        messages=_INTEGER,
+        keys=_INTEGER,
+        damaged_bytes=_INTEGER,
+        gaps=_list(_list(_INTEGER)),
+        left_out=_list(_TEXT),
+        files=_list(file),
+        survivors=_list(survivor),
+        replaced=_list(_TEXT),
+        **_HAS_SEVERITY,
+    )
+
+
+def _export() -> Schema:
+    places = _list(_of(LeftOut))
+    return _object(
+        messages=_INTEGER,
+        bytes=_INTEGER,
+        out=_TEXT,
+        undecoded_bodies=_INTEGER,
+        undecoded=places,
+        damaged_bytes=_INTEGER,
+        damaged=places,
+        gaps=places,
+        **_HAS_SEVERITY,
+    )
+
+
+def _inspect() -> Schema:
+    problem = _object(severity=_SEVERITY, file=_TEXT, text=_TEXT, offset=_or_null(_INTEGER))
+    return _object(
+        store=_TEXT,
+        health=_SEVERITY,
+        state=_of(StateReport),
+        log=_of(LogReport),
+        queues=_of(QueuesReport, units=_INTEGER, deleted_topics=_list(_TEXT)),
+        index=_object(files=_list({"type": "object"})),
+        releases=_list(_object(from_offset=_INTEGER, lowest=_TEXT, highest=_TEXT, candidates=_list(_TEXT))),
+        problems=_list(problem),
+        next=_list(_object(run=_TEXT, why=_TEXT)),
+    )
+
+
+def _query() -> Schema:
+    texts = ("topic", "born_host", "store_host", "message_id", "offset_id", "transaction_type")
+    moment = {"type": "string", "pattern": "T.*Z$"}
+    base64 = {"type": "string", "contentEncoding": "base64"}
+    message = _line(
+        "message",
+        **dict.fromkeys(texts, _TEXT),
+        **dict.fromkeys(json_text.INTEGERS, _INTEGER),
+        born_time=moment,
+        store_time=moment,
+        unique_key=_or_null(_TEXT),
+        tags=_or_null(_TEXT),
+        keys=_list(_TEXT),
+        properties=_map(_TEXT),
+        **dict.fromkeys(("is_compressed", "has_right_body_crc"), _FLAG),
+        properties_base64=base64,
+        topic_base64=base64,
+        body_base64=base64,
+    )
+    numbers = ("queue_id", "queue_offset", "physical_offset", "size", "tags_code")
+    return {
+        "description": "One line of --json or --output ndjson; --output json prints an array of them.",
+        "oneOf": [
+            message,
+            _line("empty", reason=_TEXT, text=_TEXT),
+            _line("unit", topic=_TEXT, **dict.fromkeys(numbers, _INTEGER)),
+            _line("queue", topic=_TEXT, broker=_TEXT,
+                  **dict.fromkeys(("queue_id", "min_offset", "max_offset", "updated"), _INTEGER)),
+            _line("id", offset_id=_object(store_host=_TEXT, physical_offset=_INTEGER),
+                  unique_id=_object(address=_TEXT, process_id=_INTEGER, loader_hash=_INTEGER, time_diff=_INTEGER,
+                                    nearly_time=_INTEGER, counter=_INTEGER)),
+        ],
+    }  # fmt: skip
+
+
+def _line(kind: str, **properties: Schema) -> Schema:
+    return _object(version={"const": json_text.VERSION}, type={"const": kind}, **properties)
+
+
+def _object(**properties: Schema) -> Schema:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _map(values: Schema) -> Schema:
+    return {"type": "object", "additionalProperties": values}
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, _SIMPLE[NoneType]]}
+
+
+def _of(kind: type[Any], **more: Schema) -> Schema:
+    """Return the schema of a dataclass or a named tuple; *more* are names that its document has besides, or others."""
+    names: Sequence[str] = tuple(getattr(kind, "__dataclass_fields__", getattr(kind, "_fields", ())))
+    hints = get_type_hints(kind)
+    return _object(**{name: _of_type(hints[name]) for name in names} | more)
+
+
+def _of_type(hint: Any) -> Schema:  # noqa: ANN401 - any annotation
+    """Return the schema of a type as JSON has its values."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in {Union, UnionType}:
+        return {"anyOf": [_of_type(argument) for argument in arguments]}
+    if origin is None and isinstance(hint, type):
+        return _of_class(hint)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _map(_of_type(arguments[1]))
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        kinds = {str(argument): argument for argument in arguments if argument is not Ellipsis}
+        return _list(_of_type(next(iter(kinds.values()))) if len(kinds) == 1 else {})
+    return {}
+
+
+def _of_class(kind: type[Any]) -> Schema:
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
+    if issubclass(kind, Severity):
+        return _SEVERITY
+    if issubclass(kind, Enum):
+        return {} if not issubclass(kind, str) else _TEXT
+    if is_dataclass(kind):
+        return _of(kind)
+    return _list({}) if issubclass(kind, tuple) else {}
+
+
+def main(directory: Path) -> None:
+    """Write every schema."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for verb, schema in schemas():
+        (directory / f"{verb}.json").write_text(json.dumps(schema, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
