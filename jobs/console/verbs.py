@@ -46,6 +46,11 @@ _ALL = (
         help="Give a store back from the lake, byte for byte.",
         again="The same command with --resume goes on with the segments that are missing.",
     ),
+    Verb(
+        "repair", "jobs.verbs.repair", needs_spark=True,
+        help="Plan what makes a damaged store right, and do it if asked.",
+        again="The same command starts again; with --undo it takes back what was done.",
+    ),
     Verb("diff", "jobs.verbs.diff", needs_spark=True, help="Say what a store and a lake have of each other, and why."),
     Verb("query", "jobs.verbs.query", needs_spark=False, help="Find messages as mqadmin does, with the broker down."),
     Verb("export", "jobs.verbs.export", needs_spark=True, help="Write messages out, bodies decompressed."),

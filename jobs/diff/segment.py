@@ -94,25 +94,38 @@ def diff_segment(work: DiffWork) -> SegmentDiff:
         *_runs(ONLY_IN_STORE, store_starts, store_ends, ~is_known & ~is_new),
         *_runs(ONLY_IN_STORE, store_starts, store_ends, ~is_known & is_new),
         *(_explained(run, pieces) for run in _runs(ONLY_IN_LAKE, lake_starts, lake_ends, ~is_there & ~equal)),
-        *_different(work.store, lake_starts, lake_ends, is_there & ~equal),
+        *_different(work.store, lake_starts, lake_ends, _Differing(is_there & ~equal, equal)),
     ]
     return SegmentDiff(
         tuple(runs), int(np.count_nonzero(equal)), len(incomplete), tuple(dict.fromkeys(unreadable)), is_gone
     )  # fmt: skip
 
 
-def _different(range_: Range | None, starts: Integers, ends: Integers, chosen: Flags) -> Iterator[Run]:
-    """Yield the records that both sides have, with other bytes; a body that its CRC denies has been damaged since."""
-    if range_ is None or not chosen.any():
+class _Differing(NamedTuple):
+    """Which of the lake's records have other bytes in the store, and which the same."""
+
+    chosen: Flags
+    equal: Flags
+
+
+def _different(range_: Range | None, starts: Integers, ends: Integers, flags: _Differing) -> Iterator[Run]:
+    """
+    Yield the records that both sides have, with other bytes.
+
+    A body that its CRC denies has been damaged since, and so has a record after which the log goes on as it was: a
+    broker that cuts its log off writes all that follows again.
+    """
+    if range_ is None or not flags.chosen.any():
         return
     damaged: list[int] = []
     with closing(RangeReader(range_).pieces()) as pieces:
         for item in pieces:
             if not isinstance(item, Piece):
                 damaged += [offset for offset, _ in message_batch(item, PropertyParser.SCAN, with_body=False)[1]]
-    is_damaged = np.isin(starts, np.array(damaged, np.int64))
-    yield from (run._replace(is_damaged=True) for run in _runs(DIFFERENT, starts, ends, chosen & is_damaged))
-    yield from _runs(DIFFERENT, starts, ends, chosen & ~is_damaged)
+    last_equal = int(starts[flags.equal][-1]) if flags.equal.any() else -1
+    is_damaged = np.isin(starts, np.array(damaged, np.int64)) | (starts < last_equal)
+    yield from (run._replace(is_damaged=True) for run in _runs(DIFFERENT, starts, ends, flags.chosen & is_damaged))
+    yield from _runs(DIFFERENT, starts, ends, flags.chosen & ~is_damaged)
 
 
 def _of_store(range_: Range | None) -> tuple[_Places, list[Piece], bool]:

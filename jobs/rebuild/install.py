@@ -71,7 +71,7 @@ class Installation:
         yield from (f"kept: {name}" for name in self.kept)
         yield from (f"set aside in {self.aside.name}: {name}" for name in self.set_aside)
         if self.checkpoint is not None:
-            yield f"checkpoint: index time {self.checkpoint.index_timestamp}, the old one in {_backup(self).name}"
+            yield f"checkpoint: index time {self.checkpoint.index_timestamp}, the old one in {backup_of(self).name}"
 
 
 class Rebuilt(NamedTuple):
@@ -209,7 +209,8 @@ def _deleted_at_start(root: Path, headers: dict[str, IndexHeader]) -> tuple[str,
     return tuple(sorted(name for name, header in headers.items() if header.end_timestamp > time))
 
 
-def _backup(plan: Installation) -> Path:
+def backup_of(plan: Installation) -> Path:
+    """Return where the checkpoint stays that the installation replaces."""
     return plan.store / f"checkpoint{plan.aside.name.removeprefix(plan.index.name)}"
 
 
@@ -337,7 +338,7 @@ def _replace_checkpoint(plan: Installation, checkpoint: Checkpoint, root: int) -
             pass
         else:
             _give(descriptor, status.st_gid, status.st_mode & 0o7777)
-            os.link("checkpoint", _backup(plan).name, src_dir_fd=root, dst_dir_fd=root, follow_symlinks=False)
+            os.link("checkpoint", backup_of(plan).name, src_dir_fd=root, dst_dir_fd=root, follow_symlinks=False)
         os.fsync(descriptor)
     os.replace(attempt, "checkpoint", src_dir_fd=root, dst_dir_fd=root)
     os.fsync(root)

@@ -1,0 +1,133 @@
+"""
+What a repair does to a store, written down before it is done: whoever is killed, and whoever undoes it, reads it.
+
+A step exchanges a folder of the store for a new one, or puts files of the log and the checkpoint in place. What was
+replaced stays beside the store; undoing puts it back, in the opposite order, as often as it is asked for.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from jobs.rebuild.install import ATTEMPT
+from jobs.storage.local import LocalStorage, flush_directory
+
+JOURNAL = "REPAIR.json"
+CHECKPOINT_PART = "checkpoint"
+
+
+@dataclass(slots=True)
+class Entry:
+    """One step: which files of a folder are new, and which were set aside where."""
+
+    part: str
+    folder: str
+    aside: str
+    new: list[str]
+    set_aside: list[str]
+    inode: int | None  # of the folder as it was; None where there was none, or where it is not exchanged
+    is_exchange: bool = True
+    backup: str | None = None  # of the checkpoint, where the step advances it
+    done: bool = False
+
+
+@dataclass(slots=True)
+class Journal:
+    """The steps of one repair of one store."""
+
+    store: str
+    folder: str
+    entries: list[Entry] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Journal | None":
+        """Return what an earlier command wrote; None where there was none."""
+        try:
+            values = json.loads((folder / JOURNAL).read_bytes())
+        except FileNotFoundError:
+            return None
+        return cls(values["store"], values["folder"], [Entry(**entry) for entry in values["entries"]])
+
+    def write(self) -> None:
+        """Write it durably, in place of what was written before."""
+        target = Path(self.folder) / JOURNAL
+        attempt = target.with_name(f".{JOURNAL}.new")
+        attempt.unlink(missing_ok=True)
+        LocalStorage().create(str(attempt), json.dumps(asdict(self), indent=1).encode())
+        attempt.replace(target)
+        flush_directory(target.parent)
+
+    def begin(self, entry: Entry) -> None:
+        """Note a step before it is done."""
+        self.entries.append(entry)
+        self.write()
+
+    def end(self) -> None:
+        """Note that the newest step is done."""
+        self.entries[-1].done = True
+        self.write()
+
+    def undo(self, acting: Callable[[], AbstractContextManager[None]]) -> list[str]:
+        """Put back what was replaced, the newest step first, *acting* as the store's owner; return what was done."""
+        said = []
+        while self.entries:
+            with acting():
+                said += _undo(self.entries[-1])
+            self.entries.pop()
+            self.write()
+        return said
+
+
+def inode_of(folder: Path) -> int | None:
+    """Return what tells a folder from another one of the same name."""
+    return folder.stat().st_ino if folder.exists() else None
+
+
+def _undo(entry: Entry) -> list[str]:
+    folder, aside = Path(entry.folder), Path(entry.aside)
+    beside = folder if entry.part != CHECKPOINT_PART else folder / CHECKPOINT_PART
+    for attempt in beside.parent.glob(f"{beside.name}{ATTEMPT}*"):  # of a step that was killed
+        shutil.rmtree(attempt)
+    if not _was_done(entry, folder):
+        shutil.rmtree(aside, ignore_errors=True)  # a new set that had got its name, and not its place
+        return [f"{entry.part}: had not been changed"]
+    _put_back(folder, aside, entry.set_aside)
+    for name in sorted(set(entry.new) - set(entry.set_aside)):
+        (folder / name).unlink(missing_ok=True)
+    _remove_empty(aside)
+    if entry.inode is None and entry.is_exchange:
+        _remove_empty(folder)
+    if entry.backup is not None and Path(entry.backup).exists():
+        Path(entry.backup).replace(Path(entry.backup).with_name("checkpoint"))
+    return [f"{entry.part}: {len(entry.set_aside)} files put back, {len(entry.new)} taken out"]
+
+
+def _was_done(entry: Entry, folder: Path) -> bool:
+    """Return whether a step has changed the store; of one that was killed, the folder itself tells."""
+    if entry.done or not entry.is_exchange:
+        return True
+    return inode_of(folder) != entry.inode
+
+
+def _put_back(folder: Path, aside: Path, names: Sequence[str]) -> None:
+    for name in names:
+        if (aside / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (aside / name).replace(folder / name)
+            (aside / name).unlink(missing_ok=True)  # of two names of one file, both stay
+    if folder.exists():
+        flush_directory(folder)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Delete folders that have nothing in them any more."""
+    if not folder.is_dir():
+        return
+    for inner in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
+        if not any(inner.iterdir()):
+            inner.rmdir()
+    if not any(folder.iterdir()):
+        folder.rmdir()

@@ -1,0 +1,340 @@
+"""
+The story of a repair.
+
+Verify the store, and compare it with the lake if there is one. Make beside the store what it should have: segments
+from the lake, then queues and index files that follow from that log, a checkpoint. Say what would be put where. With
+`--apply`, put it there while the broker cannot start, each step written down before it is done, and verify again.
+"""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jobs.console.amounts import counted
+from jobs.console.exit_codes import ExitCode
+from jobs.console.result import Result
+from jobs.console.severity import Severity
+from jobs.diff.run import DiffRequest, NotInLakeError, diff
+from jobs.lake.findings import INDEX, NOT_INDEXED, QUEUES
+from jobs.lake.lake import Lake
+from jobs.products.index.settings import Wanted
+from jobs.rebuild import index as index_builder
+from jobs.rebuild import queue_run as queue_builder
+from jobs.rebuild.install import (
+    Installation,
+    RefusedError,
+    backup_of,
+    broker_kept_out,
+    install,
+    plan_installation,
+    user_of,
+)
+from jobs.rebuild.owner import acting_as
+from jobs.rebuild.queue_install import QueueInstallation, install_queues, plan_queue_installation
+from jobs.repair.files_install import FilesInstallation, aside_for, install_files, plan_files
+from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, Entry, Journal, inode_of
+from jobs.repair.segments import MendedSegment, Source, damaged_bases, link_log, mend
+from jobs.restore.plan import plan_log
+from jobs.restore.run import find_store
+from jobs.storage.local import LocalStorage
+from jobs.storage.locations import is_local, local_path, normalise
+from jobs.store.request import StoreRequest
+from jobs.store.workers import Workers
+from jobs.verify.run import Verdict, VerifyRequest, verify
+from rmq_formats.errors import FormatError
+from rmq_formats.indexfile.layout import HEADER, decode_header
+from rmq_formats.store import Checkpoint, decode_checkpoint, encode_checkpoint, is_index_name
+
+_WORK = "work"
+
+
+class NotRepairableError(ValueError):
+    """Why nothing can be begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairRequest(StoreRequest):
+    """What a user asked for."""
+
+    out: Path  # what is made, and the journal
+    lake: Lake | None = None
+    broker: str | None = None
+    wanted: Wanted = Wanted()  # noqa: RUF009 - a tuple
+    consume_queue_size: int | None = None
+    apply: bool = False
+
+
+@dataclass(slots=True)
+class RepairSummary:
+    """What was found, what is to be done about it or has been, and what is left."""
+
+    store: str
+    found: Verdict
+    plan: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    left: Verdict | None = None  # after it has been done
+
+    @property
+    def severity(self) -> Severity:
+        """How serious what is left is; before anything has been done, what was found."""
+        return (self.left or self.found).severity
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """As `verify` would end now."""
+        return self.severity.exit_code
+
+    def describe(self) -> dict[str, object]:
+        """Return the form that scripts read."""
+        return {
+            "store": self.store,
+            "severity": self.severity.value,
+            "plan": self.plan,
+            "notes": self.notes,
+            "applied": self.left is not None,
+            "found": [finding._asdict() for finding in self.found.findings],
+            "left": [finding._asdict() for finding in self.left.findings] if self.left else None,
+        }
+
+    def result(self, seconds: float) -> Result:
+        """Return what the repair came to."""
+        done = "applied" if self.left is not None else "planned"
+        return Result(self.severity, f"{counted(len(self.plan), 'step')} {done}", seconds)
+
+    def lines(self, limit: int) -> Iterator[str]:
+        """Yield the summary for people."""
+        yield self.store
+        yield from _findings("found", self.found, limit)
+        yield from (f"  NOTE {note}" for note in self.notes)
+        would = "" if self.left is not None else "would be "
+        yield from (f"  {would}{step}" for step in self.plan)
+        if not self.plan:
+            yield "  nothing to repair" if not self.found.severity.is_alarm else "  nothing that could be repaired"
+        if self.left is not None:
+            yield from _findings("left", self.left, limit)
+
+
+def _findings(when: str, verdict: Verdict, limit: int) -> Iterator[str]:
+    groups = verdict.groups
+    yield f"  {when}: {verdict.severity.value}, {counted(len(groups), 'cause')}"
+    yield from (f"    {group.cause.text}" for group in groups[:limit])
+    if len(groups) > limit:
+        yield f"    and {len(groups) - limit:,} more: `verify` has all"
+
+
+@dataclass(slots=True)
+class _Plans:
+    """What will be done, in this order."""
+
+    files: list[FilesInstallation] = field(default_factory=list)
+    queues: QueueInstallation | None = None
+    index: Installation | None = None
+
+    def describe(self) -> Iterator[str]:
+        for one in (*self.files, self.queues, self.index):
+            if one is not None:
+                yield from one.describe()
+
+
+def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
+    """Find out what is wrong, make what is right, and put it in place if that is asked for."""
+    if not is_local(request.store):
+        raise NotRepairableError("a store on this machine can be repaired")
+    work = _claimed(request.out) / _WORK
+    found = _verified(request, request.commitlog, workers)
+    story = _Repair(request, workers, work, RepairSummary(normalise(request.store), found), tuple(request.commitlog))
+    story.run()
+    return story.summary
+
+
+def undo(store: str, out: Path) -> list[str]:
+    """Put back what repairs with this directory have replaced; return what was done."""
+    journal = Journal.read(out)
+    if journal is None or not journal.entries:
+        raise NotRepairableError(f"{out}: no repair was applied from here")
+    root = Path(local_path(store))
+    if Path(journal.store) != root.absolute():
+        raise NotRepairableError(f"{out}: this repair was of {journal.store}")
+    with broker_kept_out(store):
+        return journal.undo(acting=lambda: acting_as(*user_of(root)))
+
+
+def _claimed(out: Path) -> Path:
+    """Return the directory to work in: a new one, an empty one, or that of an earlier repair."""
+    if out.exists() and not (out / JOURNAL).exists() and any(out.iterdir()):
+        raise NotRepairableError(f"{out}: the directory is not empty")
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(out / _WORK, ignore_errors=True)
+    if not (out / JOURNAL).exists():
+        Journal("", str(out)).write()
+    (out / _WORK).mkdir()
+    return out
+
+
+def _verified(request: RepairRequest, commitlog: Sequence[str], workers: Workers) -> Verdict:
+    return verify(VerifyRequest(request.store, request.wanted, commitlog=commitlog, care=request.care), workers)
+
+
+@dataclass(slots=True)
+class _Repair:
+    """What is made beside the store, ready to be installed."""
+
+    request: RepairRequest
+    workers: Workers
+    work: Path
+    summary: RepairSummary
+    log: tuple[str, ...]  # as it will be; where it lies, if not below the store's root
+    segments: list[MendedSegment] = field(default_factory=list)
+    queues: Path | None = None
+    index: Path | None = None
+    checkpoint: Path | None = None
+
+    @property
+    def root(self) -> Path:
+        """The store's own directory."""
+        return Path(local_path(self.request.store))
+
+    def run(self) -> None:
+        """Do all of it."""
+        request, verdict = self.request, self.summary.found
+        if request.lake is not None:
+            self._make_segments(request.lake)
+            if self.segments:
+                verdict = _verified(request, self.log, self.workers)
+        self._make_rest(verdict)
+        with broker_kept_out(request.store):
+            plans = self._planned()
+            self.summary.plan = list(plans.describe())
+            if request.apply and self.summary.plan:
+                _apply(request, plans)
+        if request.apply:
+            self.summary.left = _verified(request, request.commitlog, self.workers)
+
+    def _make_segments(self, lake: Lake) -> None:
+        """Make the segments that the lake has and the store has lost."""
+        request, notes = self.request, self.summary.notes
+        asked = DiffRequest(request.store, lake, request.broker, commitlog=request.commitlog, care=request.care)
+        try:
+            found = diff(asked, self.workers)
+        except NotInLakeError as error:
+            notes.append(str(error))
+            return
+        rewritten = [one.start for one in found.differences if one.severity is Severity.CONTRADICTION]
+        if rewritten:
+            at = min(rewritten)
+            notes.append(f"nothing is taken from the lake: from {at:,} on the store has other records; ingest it first")
+            return
+        store = request.listed(self.workers.options)
+        source = Source(lake, find_store(lake, found.store_id), store)
+        plan = plan_log(source.lake, source.known)
+        bases = damaged_bases(found, plan)
+        if bases:
+            self.segments = mend(source, plan, bases, self.work / "log", self.workers)
+            link_log(store, self.segments, self.work / "linked")
+            self.log = (str(self.work / "linked"),)
+
+    def _make_rest(self, verdict: Verdict) -> None:
+        """Make queues, index files and checkpoint, where what there is does not follow from the log as it will be."""
+        own = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]
+        if any(one.part == QUEUES for one in own):
+            self._make_queues()
+        kinds = {one.kind for one in own if one.part == INDEX}
+        if kinds:
+            self.index = self._made_index(lost_only=NOT_INDEXED not in kinds)
+        checkpoint = self.root / "checkpoint"
+        if checkpoint.is_file() and not _is_checkpoint(checkpoint):
+            self.checkpoint = self.work / "checkpoint"
+            time = _newest_indexed(self.root / "index")
+            LocalStorage().create(str(self.checkpoint), encode_checkpoint(Checkpoint(time, time, time)))
+
+    def _make_queues(self) -> None:
+        request, wanted, notes = self.request, self.request.wanted, self.summary.notes
+        out = self.work / "queues"
+        asked = queue_builder.RebuildQueuesRequest(
+            request.store, out, wanted.conf, request.consume_queue_size, wanted.release,
+            lost_only=True, commitlog=self.log, care=request.care,
+        )  # fmt: skip
+        built = queue_builder.rebuild(asked, self.workers)
+        notes += built.notes
+        if built.contradictions:
+            notes.append(f"queues stay as they are: these files are of another log: {', '.join(built.contradictions)}")
+        else:
+            self.queues = out
+
+    def _made_index(self, *, lost_only: bool) -> Path:
+        """Make the index files that are lost; all of them, where some of those that are there follow from no log."""
+        there = self.root / "index"
+        lost_only = lost_only and there.is_dir() and any(is_index_name(path.name) for path in there.iterdir())
+        out = self.work / ("index" if lost_only else "all-index")
+        request = self.request
+        asked = index_builder.RebuildIndexRequest(
+            request.store, str(out), request.wanted, lost_only=lost_only, commitlog=self.log, care=request.care
+        )
+        if index_builder.rebuild(asked, self.workers).contradictions:
+            return self._made_index(lost_only=False)
+        return out
+
+    def _planned(self) -> _Plans:
+        """Look at everything once more and return what would be done; `RefusedError` when it must not be."""
+        root, plans = self.root, _Plans()
+        with acting_as(*user_of(root)):
+            by_folder: dict[Path, dict[str, Path]] = {}
+            for one in self.segments:
+                target = Path(one.target)
+                by_folder.setdefault(target.parent, {})[target.name] = Path(one.path)
+            plans.files = [plan_files("log", folder, files, folder) for folder, files in sorted(by_folder.items())]
+            if self.checkpoint is not None:
+                files = {CHECKPOINT_PART: self.checkpoint}
+                plans.files.append(plan_files(CHECKPOINT_PART, root, files, root / CHECKPOINT_PART))
+        if self.queues is not None:
+            plans.queues = plan_queue_installation(self.request.store, self.queues)
+        if self.index is not None:
+            has_crashed = (root / "abort").exists()
+            plans.index = plan_installation(self.request.store, str(self.index), advance_checkpoint=has_crashed)
+        return plans
+
+
+def _is_checkpoint(path: Path) -> bool:
+    try:
+        decode_checkpoint(path.read_bytes())
+    except FormatError:
+        return False
+    return True
+
+
+def _newest_indexed(index: Path) -> int:
+    """Return up to when keys are surely indexed: a broker that recovers begins no later."""
+    newest = 0
+    for path in index.iterdir() if index.is_dir() else ():
+        with suppress(FormatError), path.open("rb") as file:
+            newest = max(newest, decode_header(file.read(HEADER.size)).end_timestamp)
+    return newest
+
+
+def _apply(request: RepairRequest, plans: _Plans) -> None:
+    """Do it, each step written down before it is done."""
+    journal = Journal.read(request.out) or Journal("", str(request.out))
+    journal.store = str(Path(local_path(request.store)).absolute())
+    for plan in plans.files:
+        aside = aside_for(plan)
+        places = (plan.part, str(plan.folder), str(aside))
+        journal.begin(Entry(*places, [*plan.files], [*plan.set_aside], None, is_exchange=False))
+        install_files(plan, aside)
+        journal.end()
+    for root in plans.queues.roots if plans.queues else ():
+        places = (root.folder.name, str(root.folder), str(root.aside))
+        journal.begin(Entry(*places, [*root.new], [*root.set_aside], inode_of(root.folder)))
+        install_queues(QueueInstallation((root,)))
+        journal.end()
+    index = plans.index
+    if index is not None:
+        places = ("index", str(index.index), str(index.aside))
+        backup = str(backup_of(index)) if index.checkpoint is not None else None
+        journal.begin(Entry(*places, [*index.new], [*index.set_aside], inode_of(index.index), backup=backup))
+        install(index)
+        journal.end()
+
+
+__all__ = ["NotRepairableError", "RefusedError", "RepairRequest", "RepairSummary", "repair", "undo"]

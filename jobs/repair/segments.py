@@ -1,0 +1,130 @@
+"""
+Segments as they should be: what the lake has of them, and the store's own bytes wherever the lake has none.
+
+They are made beside the store. A folder that has them, and links to the store's other segments, is the log as it will
+be: queues and index files are compared with it before anything in the store changes.
+"""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from jobs.console.severity import Severity
+from jobs.diff.run import DiffSummary
+from jobs.diff.segment import ONLY_IN_STORE
+from jobs.lake.lake import Lake
+from jobs.lake.runs import KnownStore
+from jobs.restore.plan import Plan
+from jobs.restore.segment import RestoredSegment, SegmentWork, restore_segment
+from jobs.storage.locations import local_path
+from jobs.store.store import Segment, Store
+from jobs.store.workers import Workers
+from rmq_formats.store import name_of_offset
+
+_BLOCK = 16 << 20
+
+
+class Source(NamedTuple):
+    """A store, and where its log is kept besides."""
+
+    lake: Lake
+    known: KnownStore
+    store: Store
+
+
+class MendWork(NamedTuple):
+    """One segment to be made: the lake's rows, and the store's file, if it has one."""
+
+    lake: SegmentWork
+    segment: Segment | None
+
+
+class MendedSegment(NamedTuple):
+    """A segment that is made."""
+
+    base_offset: int
+    path: str
+    target: str  # where it belongs
+    records: int  # that the lake gave
+
+
+def damaged_bases(summary: DiffSummary, plan: Plan) -> list[int]:
+    """Return the segments of which the lake has what the store has lost."""
+    found = set()
+    for one in summary.differences:
+        if one.what != ONLY_IN_STORE and one.severity in {Severity.GAP, Severity.DAMAGE}:
+            found |= {
+                segment.base_offset
+                for segment in plan.segments
+                if segment.base_offset < one.end and one.start < segment.base_offset + plan.size.value
+            }
+    return sorted(found)
+
+
+def mend(source: Source, plan: Plan, bases: list[int], folder: Path, workers: Workers) -> list[MendedSegment]:
+    """Make the segments; one task each."""
+    store = source.store
+    there = {segment.base_offset: segment for segment in store.segments}
+    works = []
+    for segment in plan.segments:
+        if segment.base_offset in bases:
+            work = SegmentWork(
+                source.lake,
+                source.known.store_id,
+                segment.base_offset,
+                plan.size.value,
+                str(folder / name_of_offset(segment.base_offset)),
+                plan.end,
+                is_last=segment is plan.segments[-1],
+                files=segment.files,
+                pieces=plan.pieces,
+                vectors={name: plan.vectors[name] for name in segment.files if name in plan.vectors},
+            )
+            works.append(MendWork(work, there.get(segment.base_offset)))
+    made = workers.map(works, mend_segment, "making segments")
+    home = Path(local_path(store.segments[0].location)).parent
+    return [
+        MendedSegment(
+            result.base_offset,
+            work.lake.path,
+            local_path(work.segment.location) if work.segment else str(home / name_of_offset(result.base_offset)),
+            result.records,
+        )
+        for work, result in zip(works, made, strict=True)
+    ]
+
+
+def mend_segment(work: MendWork) -> RestoredSegment:
+    """Write a segment from the lake's rows, then what the lake lacks from the store's file."""
+    result = restore_segment(work.lake)
+    if work.segment is not None:
+        base, limit = work.lake.base_offset, work.lake.base_offset + work.lake.size
+        whole = Path(local_path(work.segment.location)).stat().st_size >= work.lake.size
+        kept = [*result.missing, *(result.assumed if whole else ()), (max(base, min(work.lake.end, limit)), limit)]
+        _copy(Path(local_path(work.segment.location)), Path(work.lake.path), [(a - base, b - base) for a, b in kept])
+    return result
+
+
+def _copy(source: Path, target: Path, ranges: list[tuple[int, int]]) -> None:
+    """Copy some ranges of bytes, as far as there are any."""
+    with source.open("rb") as stored, target.open("r+b") as made:
+        for start, end in ranges:
+            position = start
+            while position < end:
+                data = os.pread(stored.fileno(), min(_BLOCK, end - position), position)
+                if not data:
+                    break
+                os.pwrite(made.fileno(), data, position)
+                position += len(data)
+        made.flush()
+        os.fsync(made.fileno())
+
+
+def link_log(store: Store, mended: list[MendedSegment], folder: Path) -> None:
+    """Make a folder that is the log as it will be: links to segments."""
+    folder.mkdir(parents=True)
+    for base, path in {
+        **{segment.base_offset: local_path(segment.location) for segment in store.segments},
+        **{one.base_offset: one.path for one in mended},
+    }.items():
+        (folder / name_of_offset(base)).symlink_to(path)

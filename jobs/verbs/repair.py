@@ -1,0 +1,95 @@
+"""`repair`: what is wrong with a store, made right beside it, and put in place if asked."""
+
+from pathlib import Path
+
+import click
+
+from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.failures import shown_as_usage
+from jobs.command.options import StoreForm, StorePlace, read_options, store_options
+from jobs.command.places import OUTPUT_DIRECTORY, STORED
+from jobs.command.rebuilds import refuse_beside_broker
+from jobs.console.exit_codes import ExitCode
+from jobs.products.index.settings import Wanted
+from jobs.rebuild.install import RefusedError
+from jobs.store.beside_broker import care_beside
+from jobs.store.known import UndecidedError
+
+_SHOWN = 5
+
+
+@click.command(epilog="\b\nExamples:\n  rmq-lake repair /data/rocketmq/store --out /data/repair --lake /data/lake\n  "
+               "rmq-lake repair STORE --out DIR --lake LAKE --apply\n  "
+               "rmq-lake repair STORE --out DIR --undo")  # fmt: skip
+@store_options
+@click.option(
+    "--out",
+    required=True,
+    type=OUTPUT_DIRECTORY,
+    metavar="DIR",
+    help="An empty directory, a new one, or that of an earlier repair: what is made, and what was done.",
+)
+@click.option("--lake", type=STORED, metavar="LAKE", help="Where lost and damaged segments are taken from.")
+@click.option("--broker", metavar="NAME", help="Label of the broker in the lake, where all its bytes have expired.")
+@click.option("--apply", "applies", is_flag=True, help="Put it into the stopped broker's store; a backup is kept.")
+@click.option("--undo", "undoes", is_flag=True, help="Put back what repairs with this DIR have replaced.")
+@read_options
+@answer_options
+def command(  # noqa: PLR0913 - one argument an option
+    *,
+    place: StorePlace,
+    out: Path,
+    lake: str | None,
+    broker: str | None,
+    applies: bool,
+    undoes: bool,
+    form: StoreForm,
+    answer: Answer,
+) -> ExitCode:
+    """
+    Find out what is wrong with STORE, and make it right in DIR: segments from LAKE, then queues, index, checkpoint.
+
+    Without --apply nothing is written into the store: the answer is the plan. With it the plan is done while the broker
+    cannot start, and the store is verified again; --undo takes all of it back.
+    """
+    if applies and undoes:
+        raise click.UsageError("--apply and --undo exclude each other")
+    if applies or undoes:
+        refuse_beside_broker(place.store)
+    if undoes:
+        return _undone(place.store, out, answer)
+    from jobs.lake.lake import Lake
+    from jobs.launch.session import spark_session
+    from jobs.repair.run import NotRepairableError, RepairRequest, repair
+    from jobs.storage.locations import normalise
+    from jobs.store.workers import SparkWorkers
+
+    watch = Stopwatch()
+    conf = place.conf()
+    care = care_beside(place.store, form.max_rate)
+    workers = SparkWorkers(spark_session("rmq-lake repair", half=care is not None))
+    request = RepairRequest(
+        place.store,
+        out.absolute(),
+        Lake(normalise(lake), workers.options) if lake is not None else None,
+        broker or conf.broker_name,
+        Wanted(form.hash_slots, form.index_num, form.release, form.time_zone, conf),
+        form.consume_queue_size,
+        applies,
+        commitlog=place.log_directories(conf),
+        care=care,
+    )
+    with shown_as_usage(NotRepairableError, UndecidedError, RefusedError):
+        summary = repair(request, workers)
+    result = summary.result(watch.seconds)
+    answer.give({**summary.describe(), "seconds": result.seconds}, summary.lines(_SHOWN), result)
+    return summary.exit_code
+
+
+def _undone(store: str, out: Path, answer: Answer) -> ExitCode:
+    from jobs.repair.run import NotRepairableError, undo
+
+    with shown_as_usage(NotRepairableError, RefusedError):
+        done = undo(store, out.absolute())
+    answer.give({"store": store, "undone": done}, [store, *(f"  {line}" for line in done)])
+    return ExitCode.CLEAN

@@ -1,0 +1,234 @@
+"""A damaged store is repaired: what log and lake can tell is right again, the rest is named, all can be undone."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from jobs.console.severity import Severity
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake.lake import Lake
+from jobs.products.index.settings import Wanted
+from jobs.repair import run as story
+from jobs.repair.run import NotRepairableError, RepairRequest, RepairSummary, repair, undo
+from jobs.store.workers import OneByOne
+from tests.golden import unpack
+from tests.support.faults import GEOMETRY, QUEUE_FILE, STORE, Fault, Part, faults
+from tests.support.stores import tree_state
+
+WANTED = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, "5.3.3")
+
+
+@pytest.fixture(scope="module")
+def healthy(golden: Callable[[str], Path]) -> Path:
+    """Give the store that faults are planted in."""
+    return golden(STORE)
+
+
+@pytest.fixture(scope="module")
+def lake(healthy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a lake that had all of it before."""
+    folder = tmp_path_factory.mktemp("repair") / "lake"
+    ingest(IngestRequest(str(healthy), str(folder), release="5.3.3"), OneByOne())
+    return folder
+
+
+@pytest.fixture
+def store(healthy: Path, tmp_path: Path) -> Path:
+    """Give a copy, to be damaged."""
+    return Path(shutil.copytree(healthy, tmp_path / "store"))
+
+
+def repaired(store: Path, lake: Path | None = None, *, apply: bool = True) -> RepairSummary:
+    """Repair a store; what is made lies beside it."""
+    source = Lake(str(lake)) if lake is not None else None
+    request = RepairRequest(
+        str(store), store.parent / "repair", source, None, WANTED, QUEUE_FILE, apply
+    )  # fmt: skip
+    return repair(request, OneByOne())
+
+
+def content(store: Path) -> dict[str, bytes]:
+    """Return the store's files: not what was set aside."""
+    files = [path for path in store.rglob("*") if path.is_file()]
+    return {
+        str(path.relative_to(store)): path.read_bytes()
+        for path in sorted(files)
+        if ".replaced-" not in str(path.relative_to(store))
+    }
+
+
+def _all_faults() -> list[Fault]:
+    with TemporaryDirectory() as name:
+        return [fault for fault in faults(unpack(STORE, Path(name))) if "denied" not in fault.name]
+
+
+FAULTS = _all_faults()
+QUICK = {
+    "middle segment missing", "last segment missing", "middle segment cut short", "record: body", "record: topic",
+    "middle file missing", "unit: size", "slot", "all files missing", "all folders missing", "cut short",
+}  # fmt: skip
+
+
+def named(fault: Fault) -> str:
+    """Name a fault in the page's words."""
+    return f"{fault.part.value}: {fault.name}"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(one, id=named(one), marks=[] if one.name in QUICK else pytest.mark.slow) for one in FAULTS],
+)
+def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(store: Path, lake: Path, fault: Fault) -> None:
+    """After `--apply` verify is clean; after `--undo` every byte is as it was."""
+    fault.plant(store)
+    damaged = content(store)
+
+    summary = repaired(store, lake)
+
+    assert summary.left is not None
+    assert (0, []) == (summary.exit_code, summary.left.findings)
+    assert bool(summary.plan) == (content(store) != damaged)
+    if summary.plan:
+        undo(str(store), store.parent / "repair")
+        assert content(store) == damaged
+        assert not list(store.rglob("*.replaced-*"))
+
+
+def test_a_lost_segment_comes_back_byte_for_byte(healthy: Path, store: Path, lake: Path) -> None:
+    """Nothing else in the store changes."""
+    sorted((store / "commitlog").iterdir())[1].unlink()
+
+    summary = repaired(store, lake)
+
+    assert content(healthy) == content(store)
+    assert [step for step in summary.plan if step.startswith("new: commitlog/")]
+
+
+def test_a_record_that_rotted_comes_back_and_queues_stay(healthy: Path, store: Path, lake: Path) -> None:
+    """One bit of a topic's name: the queues are right, and the log is not."""
+    next(one for one in FAULTS if one.name == "record: topic").plant(store)
+
+    repaired(store, lake)
+
+    assert content(healthy) == content(store)
+
+
+@pytest.mark.parametrize("part", [Part.QUEUES, Part.INDEX])
+def test_queues_and_index_need_no_lake(store: Path, part: Part) -> None:
+    """They follow from the log."""
+    next(one for one in FAULTS if one.part is part and one.name == "middle file missing").plant(store)
+
+    assert repaired(store).exit_code == 0
+
+
+def test_without_a_lake_what_only_the_lost_bytes_could_tell_is_said(store: Path) -> None:
+    """Nobody else has them."""
+    sorted((store / "commitlog").iterdir())[1].unlink()
+
+    summary = repaired(store)
+
+    assert (3, Severity.GAP) == (summary.exit_code, summary.severity)
+    assert "nothing that could be repaired" in "\n".join(summary.lines(5))
+
+
+def test_nothing_is_written_into_the_store_before_apply(store: Path, lake: Path) -> None:
+    """The plan says what would be; it is made beside the store."""
+    sorted((store / "commitlog").iterdir())[1].unlink()
+    sorted((store / "index").iterdir())[3].unlink()
+    before = tree_state(store)
+
+    summary = repaired(store, lake, apply=False)
+
+    assert before == tree_state(store)
+    assert any(step.startswith("new: commitlog/") for step in summary.plan)
+    assert summary.left is None
+
+
+def test_a_healthy_store_needs_nothing(store: Path, lake: Path) -> None:
+    """And nothing is done."""
+    before = tree_state(store)
+
+    summary = repaired(store, lake)
+
+    assert (0, [], before) == (summary.exit_code, summary.plan, tree_state(store))
+
+
+class KilledError(BaseException):
+    """Stands for a kill."""
+
+
+def steps(count: int) -> Callable[[str], object]:
+    """Return what is given before each step, and dies before one of them."""
+    left = iter(range(count))
+
+    def step(_: str) -> None:
+        if next(left, None) is None:
+            raise KilledError
+
+    return step
+
+
+def killed_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next repair die before a step of its installation, whichever part it is in."""
+    step = steps(number)
+    for name in ("install_files", "install_queues", "install"):
+        original = getattr(story, name)
+        monkeypatch.setattr(story, name, lambda *given, do=original: do(*given, step))
+
+
+@pytest.mark.parametrize("is_undone", [False, True])
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 4, 5, 8, 12, 20, 30])
+def test_a_killed_repair_is_done_again_or_undone(
+    store: Path, lake: Path, monkeypatch: pytest.MonkeyPatch, number: int, *, is_undone: bool
+) -> None:
+    """Whenever it dies: the same command ends it, and one command takes back what it has done."""
+    sorted((store / "commitlog").iterdir())[1].unlink()
+    (store / "consumequeue" / "T1" / "0" / f"{QUEUE_FILE:020d}").unlink()
+    sorted((store / "index").iterdir())[3].unlink()
+    damaged = content(store)
+    killed_at(number, monkeypatch)
+    with pytest.raises(KilledError):
+        repaired(store, lake)
+    monkeypatch.undo()
+
+    if not is_undone:
+        assert repaired(store, lake).exit_code == 0
+    undo(str(store), store.parent / "repair")
+
+    assert content(store) == damaged
+
+
+def test_a_directory_of_others_is_refused(store: Path) -> None:
+    """What is made is not mixed with anything."""
+    (store.parent / "repair").mkdir()
+    (store.parent / "repair" / "mine").touch()
+
+    with pytest.raises(NotRepairableError, match="not empty"):
+        repaired(store)
+
+
+def test_there_is_nothing_to_undo_before_something_is_applied(store: Path) -> None:
+    """And it is said."""
+    with pytest.raises(NotRepairableError, match="no repair was applied"):
+        undo(str(store), store.parent / "repair")
+
+
+def test_nothing_is_taken_from_a_lake_whose_log_goes_on_otherwise(store: Path, tmp_path: Path) -> None:
+    """The broker has cut off its log and written on: what the lake has is the history of before."""
+    lake = tmp_path / "lake"
+    ingest(IngestRequest(str(store), str(lake), release="5.3.3"), OneByOne())
+    last = max((store / "commitlog").iterdir())
+    data = bytearray(last.read_bytes())
+    first = int.from_bytes(data[:4], "big")
+    data[first - 1] ^= 1  # a property of the file's only record, or of its first one
+    end = len(data.rstrip(b"\0"))
+    data[first:end] = bytes(end - first)
+    last.write_bytes(data)
+
+    summary = repaired(store, lake)
+
+    assert any("nothing is taken from the lake" in note for note in summary.notes)
