@@ -80,6 +80,6 @@ site: environment ## The documentation as a site with search, in build/site; a d
 bench: environment ## Benchmarks, results as JSON and plots; SCALE=small takes minutes, SCALE=tiny seconds
 	$(PYTHON) -m benchmarks --scale $(or $(SCALE),full) $(ARGS)
 
-lock: ## Resolve both lock files anew from pyproject.toml (needs uv)
+lock: ## Resolve both lock files again from pyproject.toml (needs uv)
 	$(LOCK) --extra spark --extra rocksdb --output-file requirements.lock
 	$(LOCK) --extra spark --extra rocksdb --extra lineage --group dev --constraint requirements.lock --output-file requirements-dev.lock

@@ -52,7 +52,7 @@ def scan(ranges: Sequence[Range]) -> Iterator[Records]:
 
 
 def check(ranges: Sequence[Range]) -> None:
-    """Find the records, and hold their bodies against their checksums."""
+    """Find the records, and compare their bodies with their checksums."""
     if sum(_count_wrong(records.buffer, records.positions) for records in scan(ranges)):
         raise SystemExit("a body is not what was written")
 

@@ -1,6 +1,7 @@
 """A picture of a terminal: `python -m tests.picture` draws what `inspect` prints of a real store of a broker."""
 
 import re
+import shutil
 import tempfile
 from html import escape
 from io import StringIO
@@ -25,22 +26,25 @@ class _Terminal(StringIO):
         return True
 
 
-def printed() -> str:
-    """Return what the command prints in a terminal, colours included."""
+def printed(columns: int = _COLUMNS, *, with_gaps: bool = False) -> str:
+    """Return what the command prints in a terminal of so many columns, colours included."""
     with tempfile.TemporaryDirectory() as folder:
         store = unpack("b551-base", Path(folder))
+        if with_gaps:
+            shutil.rmtree(store / "consumequeue" / "T1" / "1")
+            sorted((store / "index").iterdir())[2].unlink()
         with (
             patch("sys.stdout", _Terminal()) as terminal,
-            patch.dict("os.environ", RMQ_LAKE_PROGRAM="./spark-submit.sh", COLUMNS=str(_COLUMNS)),
+            patch.dict("os.environ", RMQ_LAKE_PROGRAM="./spark-submit.sh", COLUMNS=str(columns)),
         ):
             cli.main(["inspect", str(store)])
         return terminal.getvalue().replace(str(store), "/data/store")
 
 
-def drawn(text: str) -> str:
+def drawn(text: str, columns: int = _COLUMNS) -> str:
     """Return the lines as a picture that needs no font but a monospaced one."""
-    lines = [f"$ {_COMMAND}", *(cut(line) for line in text.rstrip().splitlines())]
-    width, height = round(_COLUMNS * _GLYPH + 32), len(lines) * _LINE + 28
+    lines = [f"$ {_COMMAND}", *(cut(line, columns) for line in text.rstrip().splitlines())]
+    width, height = round(columns * _GLYPH + 32), len(lines) * _LINE + 28
     rows = (
         f'<text x="16" y="{24 + number * _LINE}" xml:space="preserve">{_coloured(line)}</text>'
         for number, line in enumerate(lines)
@@ -56,10 +60,10 @@ def drawn(text: str) -> str:
     )
 
 
-def cut(line: str) -> str:
+def cut(line: str, columns: int = _COLUMNS) -> str:
     """Return a line without what does not fit."""
     plain = _STYLED.sub("", line)
-    return line if len(plain) <= _COLUMNS else f"{plain[: _COLUMNS - 1]}…"
+    return line if len(plain) <= columns else f"{plain[: columns - 1]}…"
 
 
 def _coloured(line: str) -> str:
@@ -73,3 +77,6 @@ def _coloured(line: str) -> str:
 
 if __name__ == "__main__":
     PICTURE.write_text(drawn(printed()), encoding="utf-8")
+    for width in (80, 120):
+        picture = PICTURE.with_name(f"inspect-{width}.svg")
+        picture.write_text(drawn(printed(width, with_gaps=True), width), encoding="utf-8")

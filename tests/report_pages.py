@@ -81,7 +81,8 @@ def main(pictures: Path) -> None:
             page.write_text(page.read_text(encoding="utf-8").replace(str(folder), "/data"), encoding="utf-8")
             for width in WIDTHS:
                 photograph(page, pictures / f"report-{report.verb}-{width}.png", width)
-            photograph(page, pictures / f"report-{report.verb}-dark.png", WIDTHS[0], dark=True)
+            if report.verb == "verify":
+                photograph(page, pictures / f"report-{report.verb}-dark.png", WIDTHS[0], dark=True)
 
 
 if __name__ == "__main__":

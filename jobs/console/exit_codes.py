@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
 MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.CLEAN: "done, nothing to say",
     ExitCode.FAILED: "failed; one line says why, with file and offset",
-    ExitCode.USAGE: "usage or configuration: nothing was begun",
+    ExitCode.USAGE: "usage or configuration: nothing was started",
     ExitCode.DAMAGE: "done; damage or a gap was found in this run",
     ExitCode.MISMATCH: "verification found a difference, or a surviving file contradicts the proof",
     ExitCode.NOT_FOUND: "nothing was found, and why",

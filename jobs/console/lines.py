@@ -37,25 +37,25 @@ def fitted(line: str, width: int | None) -> Iterator[str]:
 
 def _broken(line: str, width: int, indent: str) -> Iterator[str]:
     first, *others = re.split(r"( +)", line)
-    begun, column = first, len(click.unstyle(first))
+    started, column = first, len(click.unstyle(first))
     for gap, word in zip(others[::2], others[1::2], strict=True):
         length = len(click.unstyle(word))
-        if column + len(gap) + length > width and click.unstyle(begun).strip():
-            yield begun
-            begun, column = f"{indent}{word}", len(indent) + length
+        if column + len(gap) + length > width and click.unstyle(started).strip():
+            yield started
+            started, column = f"{indent}{word}", len(indent) + length
         else:
-            begun, column = f"{begun}{gap}{word}", column + len(gap) + length
-    yield begun
+            started, column = f"{started}{gap}{word}", column + len(gap) + length
+    yield started
 
 
 def _command(indent: str, command: str, *, width: int) -> Iterator[str]:
     """Yield a command with a backslash at the end of each line but the last, as a shell reads it."""
     words = re.findall(r"(?:'[^']*'|\"[^\"]*\"|\S)+", command)
-    begun = f"{indent}{words[0]}"
+    started = f"{indent}{words[0]}"
     for word in words[1:]:
-        if len(begun) + len(word) + 3 > width and begun.strip():
-            yield f"{begun} \\"
-            begun = f"{indent}  {word}"
+        if len(started) + len(word) + 3 > width and started.strip():
+            yield f"{started} \\"
+            started = f"{indent}  {word}"
         else:
-            begun = f"{begun} {word}"
-    yield begun
+            started = f"{started} {word}"
+    yield started

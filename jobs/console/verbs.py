@@ -30,7 +30,7 @@ _ALL = (
         help="Bring what is new in a store into Delta tables, once.",
         again="Nothing is lost or doubled: the same command starts again.",
     ),
-    Verb("verify", "jobs.verbs.verify", needs_spark=True, help="Hold log, queues and index files against each other."),
+    Verb("verify", "jobs.verbs.verify", needs_spark=True, help="Compare log, queues and index files with each other."),
     Verb(
         "rebuild-index", "jobs.verbs.rebuild_index", needs_spark=True,
         help="Write a store's index files again.",

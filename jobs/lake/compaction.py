@@ -105,7 +105,7 @@ def _group(files: Sequence[StoredFile], like: Group) -> Group:
     return like._replace(paths=paths, vectors={path: like.vectors[path] for path in paths if path in like.vectors})
 
 
-def foresee(lake: Lake, table: Table, spared: Iterable[str] = ()) -> Saved:
+def estimate(lake: Lake, table: Table, spared: Iterable[str] = ()) -> Saved:
     """Return what `compact` and `vacuum` would do now; how small the merged files get, only they know."""
     snapshot = open_table(lake, table.name)
     if snapshot is None:

@@ -18,13 +18,14 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from jobs.console.log import JsonLines, say
-from jobs.console.progress import Work, shown
+from jobs.console.progress import Progress, Work, shown
 from jobs.console.secrets import masked
 from jobs.launch import code_archive, spark, workers_python
 from jobs.launch.arguments import without_secrets
 from jobs.launch.class_archive import Recording
 from jobs.storage.hadoop_settings import file_system_settings
 
+_STARTING = "rmq-lake: starting Spark"
 _WARM_WORKERS = 4  # at most: a segment of a gigabyte has as many ranges, and a small run has nothing else
 _JVM_FLAGS = "SPARK_SUBMIT_OPTS"
 _DEATH_SECONDS = 5  # until a JVM whose connections are closed has ended, on a busy machine
@@ -69,6 +70,7 @@ def begin_session(app_name: str, *, half: bool, warm: str) -> None:
             session.set_exception(error)
 
     _starting.append(session)
+    Progress(Work(_STARTING))  # at once: what is imported meanwhile takes a second, too
     threading.Thread(target=start, daemon=True).start()  # nobody who leaves before it is there waits for it
 
 
@@ -106,7 +108,7 @@ def spark_session(
     """
     if _jvms and not _starting:
         return SparkSession.builder.appName(app_name).getOrCreate()
-    with shown(Work("rmq-lake: starting Spark")):
+    with shown(Work(_STARTING)):
         if _starting:
             return _made_active(_starting.pop().result())
         _start(app_name, spark_options, record_classes=record_classes, half=half)

@@ -1,8 +1,8 @@
 """
 Beside a running broker the tool takes the back seat: priority, page cache, speed, and room on the disk.
 
-A broker that runs holds a lock on the file `lock` in its store. Whether it is held tells whether one runs; whether the
-file exists, or `abort` does, tells nothing.
+A broker that runs holds a lock on the file `lock` in its store. That the file exists, or that `abort` does, means
+nothing.
 """
 
 import fcntl

@@ -11,7 +11,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
 from jobs.console.severity import Severity
 from jobs.lake.commit import open_table
-from jobs.lake.compaction import Group, Saved, compact, foresee, merge_group, vacuum
+from jobs.lake.compaction import Group, Saved, compact, estimate, merge_group, vacuum
 from jobs.lake.integrity import newest_runs, refuse_unsupported
 from jobs.lake.lake import Lake
 from jobs.lake.runs import commit_prepared, known_stores, unfinished
@@ -42,7 +42,7 @@ def optimize(location: str, workers: Workers | None = None, *, dry_run: bool = F
     refuse_unsupported(lake, WRITTEN_BY_RUNS)
     if dry_run:
         newest = newest_rows(lake)
-        return [foresee(lake, table, newest if table is RUNS else ()) for table in WRITTEN_BY_RUNS]
+        return [estimate(lake, table, newest if table is RUNS else ()) for table in WRITTEN_BY_RUNS]
     for store in known_stores(lake):
         leftover = unfinished(lake, store)  # its files are named by its manifest alone: the vacuum would take them
         if leftover is not None:

@@ -39,7 +39,7 @@ Each inequality has one of these names; nothing else was seen, and a test fails 
   both goes on where it stopped.
 * `repeated`: as `continued`, but the straddling message has all its keys once more: after a crash the broker deletes
   the unfinished file and dispatches that message again. An unfinished file survives if its end time is not behind the
-  checkpoint's, which is the end time of the last full file; then its last message stands in it twice.
+  checkpoint's, which is the end time of the last full file; then its last message is in it twice.
 * `partly`: the first index file of a shortened log; it still names deleted messages, and agrees about all others.
 * `behind`: the newest index file of a killed broker; it lacks the keys that were not dispatched yet.
 * `torn`: as `behind`, with one entry half put.
@@ -50,7 +50,7 @@ Each inequality has one of these names; nothing else was seen, and a test fails 
   of a killed member and dispatches from the end of its queues on; what stood in the deleted file is indexed no more.
   A member of 5.3.3 or 5.5.0 that led and comes back indexes what is taken back from it, too; one of 5.4.0 sometimes
   gives no units to what is written over that. A killed member of 5.4.0 that comes back sometimes has no unit for its
-  last record, and those behind stand one place too low. A member of 5.2.0 that comes back begins its queues anew,
+  last record, and those after it are one place too low. A member of 5.2.0 that comes back begins its queues again,
   behind the units that they had (`tests/oracle/test_group.py`).
 * *lost at recovery* (not in the table: the brokers here are told otherwise): from 5.4.0 on recovery looks at the ten
   newest log files only (`commitLogRecoverMaxNum`); what was not dispatched before them never gets units and entries.

@@ -34,7 +34,7 @@ _AGREED = 40
 _LOST = 2
 # What members that come back have forgotten by then, and what `verify` calls it: units of records that are in the log.
 _FORGETFUL = {
-    "5.2.0": ("queues begin anew", {"missing_file", "blank_inside"}),
+    "5.2.0": ("queues begin again", {"missing_file", "blank_inside"}),
     "5.4.0": ("units at a killed member's end may be missing", {"missing_unit"}),
 }
 _ALL_EQUAL = ("all members equal", set[str]())
@@ -97,7 +97,7 @@ def test_entries_that_a_new_leader_took_back_are_no_messages(tmp_path: Path, ver
 
 
 def _judge(store: Path, writer: str, taken_back: Sequence[MessageRecord], *, led: bool) -> None:
-    """Hold a member's files against its log; one that *led* may have files with what was taken back from it."""
+    """Compare a member's files with its log; one that *led* may have files with what was taken back from it."""
     rules = Writer(((0, writer),), SMALL_GEOMETRY)
     log = records(store)
     made = by_scalar(log, rules).queues

@@ -236,7 +236,7 @@ def lost(store: TinyStore, result: Result) -> list[int]:
 
 
 def campaign(folder: Path, count: int, seed: int) -> dict[str, Any]:
-    """Hold *count* stores against the oracle; the first that fails ends it."""
+    """Compare *count* stores with the oracle; the first that fails ends it."""
     random = Random(seed)
     totals: Counter[str] = Counter()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -122,7 +122,7 @@ FAULTS = ("lost", "twice", "other", "units", "entries", "leftovers")
 
 
 def judge(root: Path) -> dict[str, Any]:
-    """Hold the lake against everything that was ever written to the store."""
+    """Compare the lake with everything that was ever written to the store."""
     history = {record.physical_offset: raw for record, raw in records_of(segments_of(root / "history"))}
     found = raw_rows(root / "lake")
     gaps = gaps_of(root / "lake")

@@ -30,7 +30,7 @@ def campaign(folder: Path, kills: int) -> dict[str, Any]:
 
 
 def prove(result: dict[str, Any], folder: Path) -> None:
-    """Hold what the lake has become against all that the broker ever wrote."""
+    """Compare what the lake has become with all that the broker ever wrote."""
     assert not any(result[fault] for fault in FAULTS), result
     assert result["rows"] + result["in_gaps"] == result["history"]
     assert {int(code) for code in result["codes"]} <= set(CLEAN), (folder / "errors.txt").read_text()[-4000:]

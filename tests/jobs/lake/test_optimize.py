@@ -24,7 +24,7 @@ def _size_of(table: Path) -> int:
 
 
 def test_optimize_says_what_it_saved(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """One document on standard output, foreseen by `--dry-run`: files and bytes, by table; the rows are the same."""
+    """One document on standard output, estimated by `--dry-run`: files and bytes, by table; the rows are the same."""
     del spark
     broker = Broker(tmp_path / "store")
     for number in range(3):
@@ -33,10 +33,10 @@ def test_optimize_says_what_it_saved(spark: SparkSession, tmp_path: Path, capfd:
     rows = raw_rows(tmp_path / "lake")
     files = state_of(tmp_path / "lake")
 
-    foreseen = runner(capfd)("optimize", tmp_path / "lake", "--dry-run", "--json").document
+    estimated = runner(capfd)("optimize", tmp_path / "lake", "--dry-run", "--json").document
     said = runner(capfd)("optimize", tmp_path / "lake", "--dry-run").err.splitlines()
     assert files == state_of(tmp_path / "lake")
-    assert {table["bytes_after"] for table in foreseen} == {None}
+    assert {table["bytes_after"] for table in estimated} == {None}
     (told,) = (line for line in said if line.startswith("messages: "))
     assert told == (
         f"messages: 3 files of {_size_of(tmp_path / 'lake' / 'messages')} bytes would become 1, size not known yet; "
@@ -44,7 +44,7 @@ def test_optimize_says_what_it_saved(spark: SparkSession, tmp_path: Path, capfd:
     )
 
     outcome = runner(capfd)("optimize", tmp_path / "lake", "--json")
-    assert _planned(foreseen) == _planned(outcome.document)
+    assert _planned(estimated) == _planned(outcome.document)
 
     saved = {table["table"]: table for table in outcome.document}
     assert outcome.code is ExitCode.CLEAN

@@ -85,7 +85,7 @@ class Story:
             return
         before = self._random.choice(live[-8:])
         cut = self._log[self._log.index(before) + 1]
-        self.done.append(f"log anew from {cut}")
+        self.done.append(f"log again from {cut}")
         old_end = self.lake.broker.offset
         self.lake.broker.truncate(cut)
         new: list[int] = []

@@ -175,7 +175,7 @@ def test_mqadmin_lines_end_where_their_release_ends(run: Run, store: str) -> Non
 
 
 def test_an_offset_id_of_another_topic_is_found_by_mqadmin_up_to_5_5_0(run: Run, store: str) -> None:
-    """The broker of 5.5.1 holds the message against the topic that mqadmin must be given."""
+    """The broker of 5.5.1 compares the message with the topic that mqadmin must be given."""
     offset_id = "0A000001" + f"{10911:08X}" + f"{0:016X}"
     line = ("queryMsgById", "-i", offset_id, "-t")
 

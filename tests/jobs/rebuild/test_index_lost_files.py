@@ -105,7 +105,7 @@ def subsets(names: list[str], seed: str, *, every: bool) -> Iterator[set[str]]:
 
 
 def losses_come_back(store: Path, name: str, folder: Path, *, every: bool) -> None:
-    """Lose subsets of a store's files, and hold what is rebuilt against what was lost."""
+    """Lose subsets of a store's files, and compare what is rebuilt with what was lost."""
     opened = Opened(store, name, folder)
     names = [file.name for file in opened.files]
     for lost in subsets(names, name, every=every):
