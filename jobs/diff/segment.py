@@ -142,7 +142,7 @@ def _of_store(range_: Range | None) -> tuple[_Places, list[Piece], bool]:
             others += item.between
             starts = item.positions + item.base_offset
             places.add(starts, starts + item.sizes)
-    return places, others, reader.gone
+    return places, others, reader.was_deleted
 
 
 def _of_lake(work: DiffWork, unreadable: list[str]) -> tuple[_Places, list[int]]:

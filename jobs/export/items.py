@@ -27,7 +27,7 @@ Bounds = Mapping[str, tuple[Any, Any]]  # the least and the greatest value of a 
 STORE_TIME = "store_timestamp"
 _ROWS = replace(MESSAGES, may_lack=frozenset(MESSAGES.schema.names))  # another engine's rows may lack what ours have
 COLUMNS = tuple(MESSAGES.plain_schema.names)
-GONE = "deleted while it was read"
+DELETED = "deleted while it was read"
 _CLOCK_SLACK_MS = 3_600_000  # a broker's clock may have been set back a little while it wrote a segment
 
 
@@ -80,9 +80,9 @@ class LogItem:
             batch, bad = message_batch(item, self.parser, with_body="body" in columns, takes=takes)
             yield from (Piece(PieceKind.DAMAGE, offset, size, "a body with a wrong CRC") for offset, size in bad)
             yield table_rows(batch, self.range.base_offset, self.broker).select(columns)
-        if reader.gone:
+        if reader.was_deleted:
             start = reader.seen.next if reader.seen.first is not None else self.range.start_offset
-            yield Piece(PieceKind.DAMAGE, start, self.range.end_offset - start, GONE)
+            yield Piece(PieceKind.DAMAGE, start, self.range.end_offset - start, DELETED)
 
 
 def table_rows(batch: pa.RecordBatch, segment: int, broker: str) -> pa.RecordBatch:

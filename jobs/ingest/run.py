@@ -55,7 +55,7 @@ from jobs.storage.space import room_for
 from jobs.store.beside_broker import check_room
 from jobs.store.chain import Outcome, watermark
 from jobs.store.ranges import Newest, Range, describe, holes, newest_segment, plan_ranges
-from jobs.store.retention import CutBackError, confirm_gone, confirm_uncut
+from jobs.store.retention import CutBackError, confirm_deleted, confirm_uncut
 from jobs.store.store import Store, list_again
 from jobs.store.workers import SparkWorkers, Workers
 from rmq_formats.commitlog.segment import ENDS
@@ -248,11 +248,12 @@ class _Run:
     def _note_read(self, outcomes: Sequence[Outcome[Collected]]) -> None:
         """Note what the ranges' tasks have read and written, and segments that were deleted meanwhile."""
         summary = self.summary
-        confirm_gone(self.store, outcomes)
+        confirm_deleted(self.store, outcomes)
         confirm_uncut(self.store, self.newest)
         for outcome in outcomes:
             start = max(outcome.range.start_offset, summary.from_offset)
-            if outcome.seen.gone and start < outcome.range.end_offset:  # else it was read again for other products
+            # Else it was read again for other products.
+            if outcome.seen.was_deleted and start < outcome.range.end_offset:
                 summary.add_gap(start, outcome.range.end_offset, "deleted while it was being read")
             if outcome.seen.end is not None and outcome.range.end == outcome.range.segment_size:
                 end = ENDS[outcome.seen.end].value

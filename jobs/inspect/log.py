@@ -166,23 +166,23 @@ class LogInspector:
     ) -> None:
         report.end, report.end_offset = "open", log.base_offset + start
         records = 0
-        for stretch in walk(log, start, final=final, next_written=next_written):
-            records += stretch.records
-            self._note(stretch, report, log)
-            report.end = str(ENDS[stretch.piece.kind])
-            self._progress(stretch.piece.size)
+        for walked in walk(log, start, final=final, next_written=next_written):
+            records += walked.records
+            self._note(walked, report, log)
+            report.end = str(ENDS[walked.piece.kind])
+            self._progress(walked.piece.size)
         if start == 0:
             report.records = records
 
-    def _note(self, stretch: WalkedPiece, report: SegmentReport, log: SegmentBytes) -> None:
-        piece = stretch.piece
+    def _note(self, walked: WalkedPiece, report: SegmentReport, log: SegmentBytes) -> None:
+        piece = walked.piece
         if piece.kind is PieceKind.RECORD:
             report.end_offset = piece.end
-            report.last_store_timestamp = stretch.shown[-1].store_timestamp
-            self._topics.update(stretch.topics)
-            for record in stretch.shown:
+            report.last_store_timestamp = walked.shown[-1].store_timestamp
+            self._topics.update(walked.topics)
+            for record in walked.shown:
                 self._see(record)
-            for offset in stretch.wrong:
+            for offset in walked.wrong:
                 self._problems.damage(report.file, "a record's body has another CRC", offset)
         elif piece.kind is PieceKind.DAMAGE:
             self._problems.damage(report.file, f"{piece.size} bytes are no record: {piece.reason}", piece.offset)

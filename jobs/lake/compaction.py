@@ -80,8 +80,8 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
         actions = (merge or _merge_here)(groups)
         done.extend(zip(chosen, actions, strict=True))
         removed = tuple(path for group in groups for path in group.paths)
-        gone = {path: vector for group in groups for path, vector in group.vectors.items()}
-        return Rewrite(removed, tuple(action for action in actions if action is not None), gone)
+        read_through = {path: vector for group in groups for path, vector in group.vectors.items()}
+        return Rewrite(removed, tuple(action for action in actions if action is not None), read_through)
 
     try:
         commit_layout(lake, table, rewrite)

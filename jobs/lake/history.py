@@ -170,10 +170,10 @@ def _compared(lake: Lake, known: KnownStore, group: _Group, end: int) -> Iterato
     for name in _COMPARED:
         unequal += _values(group.records, name)[in_log] != _values(kept, name)[in_lake]
     compared: dict[int, int | None] = dict(zip(both.tolist(), unequal.tolist(), strict=True))
-    gone = set(np.delete(of_lake, in_lake).tolist()) - group.damaged
+    of_lake_alone = set(np.delete(of_lake, in_lake).tolist()) - group.damaged
     new = [at for at in np.delete(of_log, in_log).tolist() if at >= _chosen_until(known)]
     compared |= dict.fromkeys(_not_in_quarantine(lake, known, new) if new else ())
-    compared |= dict.fromkeys(gone, len(_COMPARED))
+    compared |= dict.fromkeys(of_lake_alone, len(_COMPARED))
     yield from sorted(compared.items())
 
 

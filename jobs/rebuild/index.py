@@ -254,13 +254,13 @@ def _named(
     for after, group in groupby(planned, key=lambda plan: plan.after):
         gap = list(group)
         before = names[after] if after >= 0 else ""
-        behind = names[after + 1] if after + 1 < len(names) else ""
-        replaced = [name for name in damaged if before < name and (not behind or name < behind)]
+        following = names[after + 1] if after + 1 < len(names) else ""
+        replaced = [name for name in damaged if before < name and (not following or name < following)]
         if len(replaced) == len(gap):
             chosen = replaced
         else:
             times = [maker.time(plan.start) for plan in gap]
-            chosen = names_between(times, settings.zone.value, before, behind)
+            chosen = names_between(times, settings.zone.value, before, following)
         for number, (name, plan) in enumerate(zip(chosen, gap, strict=True)):
             yield maker.build(name, plan)._replace(replaces=tuple(replaced) if number == 0 else ())
 
@@ -322,7 +322,7 @@ def _left_out(plan: _Plan, store: Store) -> Iterator[str]:
 
 def _was_cut_back(row: KeyRow, store: Store) -> bool:
     """Return whether a promotion cut the log where it ends: what index files have besides was taken back."""
-    last = max((part.last_record for part in row.stretches if part.last_record is not None), default=-1)
+    last = max((part.last_record for part in row.spans if part.last_record is not None), default=-1)
     return any(takeover > last for takeover in takeovers(store))
 
 

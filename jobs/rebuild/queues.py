@@ -153,11 +153,11 @@ class _Queue:
         if not self._is_safe:
             return
         if self._extension is not None and self._extension_files is not None:
-            units, stretches = self._extension.append(units)
-            for stretch in stretches:
-                self._extension_files.write(stretch)
-        for stretch in self._builder.append(units):
-            self._files.write(stretch)
+            units, written = self._extension.append(units)
+            for part in written:
+                self._extension_files.write(part)
+        for part in self._builder.append(units):
+            self._files.write(part)
 
     def finish(self) -> BuiltQueue:
         start = self._builder.start or 0
@@ -199,14 +199,14 @@ class _Files:
     _hashes: dict[int, Any] = field(default_factory=dict)
     _finished: dict[int, str] = field(default_factory=dict)
 
-    def write(self, stretch: QueueBytes) -> None:
+    def write(self, part: QueueBytes) -> None:
         """Write bytes after those that are there, into as many files as they need."""
-        offset, data = stretch.offset, stretch.data.data
+        offset, data = part.offset, part.data.data
         while data:
             base = offset // self.size * self.size
-            part = data[: base + self.size - offset]
-            self._write(base, offset - base, part)
-            offset, data = offset + len(part), data[len(part) :]
+            fitting = data[: base + self.size - offset]
+            self._write(base, offset - base, fitting)
+            offset, data = offset + len(fitting), data[len(fitting) :]
 
     def _write(self, base: int, position: int, data: memoryview) -> None:
         if base not in self._hashes:

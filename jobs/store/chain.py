@@ -70,7 +70,7 @@ def chained(
         boundary = _boundary(accepted, range_)
         if _log_ends(accepted) or (range_.sync and boundary >= range_.end_offset):
             discard(outcome.payload)
-        elif range_.sync and outcome.seen.first != boundary and not _is_gone(outcome, *accepted[-1:]):
+        elif range_.sync and outcome.seen.first != boundary and not _was_deleted(outcome, *accepted[-1:]):
             discard(outcome.payload)
             start = boundary - range_.base_offset
             known = accepted[-1].seen.store_timestamp
@@ -88,9 +88,9 @@ def watermark(accepted: Sequence[Outcome[T]], from_offset: int) -> int:
     return seen.next if seen.open_at is None else seen.open_at
 
 
-def _is_gone(*outcomes: Outcome[T]) -> bool:
+def _was_deleted(*outcomes: Outcome[T]) -> bool:
     """Return whether retention was faster: what was read of a file that is missing is all that there will ever be."""
-    return any(outcome.seen.gone for outcome in outcomes)
+    return any(outcome.seen.was_deleted for outcome in outcomes)
 
 
 def _log_ends(accepted: Sequence[Outcome[T]]) -> bool:

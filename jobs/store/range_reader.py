@@ -32,7 +32,7 @@ class Seen(NamedTuple):
     next: int  # where the piece after its last one begins
     end: PieceKind | None  # what its last piece is
     open_at: int | None  # where the log is not written yet, or not whole: a later run goes on there
-    gone: bool  # the file was deleted before it could be opened
+    was_deleted: bool  # the file was deleted before it could be opened
     records: int
     store_timestamp: int | None  # of its last record
     fingerprints: tuple[Fingerprint, ...]  # of its first record, of one some way before its end, of its last records
@@ -134,7 +134,7 @@ class RangeReader:
         self._records += count
 
     @property
-    def gone(self) -> bool:
+    def was_deleted(self) -> bool:
         """Whether the file was deleted before all of it was read."""
         return self._gone
 

@@ -31,27 +31,27 @@ class CutBackError(FileNotFoundError):
     """The newest segments are missing: a broker that recovers from a crash has taken back the end of its log."""
 
 
-def gone_ranges(outcomes: Sequence[Outcome[T]]) -> list[tuple[int, int]]:
+def deleted_ranges(outcomes: Sequence[Outcome[T]]) -> list[tuple[int, int]]:
     """Return from where to where the log was listed, and not read: retention took files meanwhile."""
-    return [(outcome.range.start_offset, outcome.range.end_offset) for outcome in outcomes if outcome.seen.gone]
+    return [(outcome.range.start_offset, outcome.range.end_offset) for outcome in outcomes if outcome.seen.was_deleted]
 
 
-def confirm_gone(store: Store, outcomes: Sequence[Outcome[T]]) -> None:
+def confirm_deleted(store: Store, outcomes: Sequence[Outcome[T]]) -> None:
     """
     Accept that segments were deleted while they were read, if that is what happened.
 
     Retention deletes the oldest ones, and leaves the newest. A disk that was taken away looks the same to a task, but
     then nothing is left, or what is missing is not the beginning. `CutBackError` when it is the end.
     """
-    gone = [outcome.range for outcome in outcomes if outcome.seen.gone]
-    if not gone:
+    deleted = [outcome.range for outcome in outcomes if outcome.seen.was_deleted]
+    if not deleted:
         return
     now = list_again(store)
-    if now.segments and now.start_offset >= max(range_.end_offset for range_ in gone):
+    if now.segments and now.start_offset >= max(range_.end_offset for range_ in deleted):
         return
-    is_cut_back = now.segments and now.segments[-1].base_offset < min(range_.base_offset for range_ in gone)
+    is_cut_back = now.segments and now.segments[-1].base_offset < min(range_.base_offset for range_ in deleted)
     kind = CutBackError if is_cut_back else FileNotFoundError
-    raise kind(errno.ENOENT, "disappeared while it was read, and not by retention", gone[0].location)
+    raise kind(errno.ENOENT, "disappeared while it was read, and not by retention", deleted[0].location)
 
 
 def confirm_uncut(store: Store, newest: Newest | None) -> None:
@@ -84,9 +84,9 @@ def read_what_stays(
 ) -> list[Outcome[T]]:
     """Run *task* on the ranges of a log; return those after the last segment that was deleted meanwhile."""
     outcomes = workers.ranges(log.ranges, task, discard)
-    confirm_gone(log.store, outcomes)
-    gone = {outcome.range.location for outcome in outcomes if outcome.seen.gone}
-    first = max((number for number, outcome in enumerate(outcomes, 1) if outcome.range.location in gone), default=0)
+    confirm_deleted(log.store, outcomes)
+    deleted = {outcome.range.location for outcome in outcomes if outcome.seen.was_deleted}
+    first = max((number for number, outcome in enumerate(outcomes, 1) if outcome.range.location in deleted), default=0)
     for outcome in outcomes[:first]:
         discard(outcome.payload)
     return outcomes[first:]

@@ -8,7 +8,7 @@ from rmq_formats.consumequeue.build import UNITS
 
 Units = NDArray[np.void]
 
-GONE = -1  # in every field of a unit whose file the broker deleted after we listed it
+DELETED = -1  # in every field of a unit whose file the broker deleted after we listed it
 
 
 def units_of(queue: StoredQueue, start: int, stop: int) -> Units:
@@ -26,7 +26,7 @@ def is_written(units: Units) -> NDArray[np.bool_]:
 
 def is_gone(units: Units) -> NDArray[np.bool_]:
     """Return of each unit whether its file was deleted after it was listed."""
-    gone: NDArray[np.bool_] = (
-        (units["physical_offset"] == GONE) & (units["size"] == GONE) & (units["tags_code"] == GONE)
+    deleted: NDArray[np.bool_] = (
+        (units["physical_offset"] == DELETED) & (units["size"] == DELETED) & (units["tags_code"] == DELETED)
     )
-    return gone
+    return deleted

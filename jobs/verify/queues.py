@@ -21,7 +21,7 @@ from jobs.store.chain import watermark
 from jobs.store.features import features_of
 from jobs.store.queue_files import QueueFile, StoredQueue, every_queue_file, plain_file_size
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
-from jobs.store.retention import confirm_gone
+from jobs.store.retention import confirm_deleted
 from jobs.store.store import Store
 from jobs.store.workers import Workers
 from jobs.verify.double_write import DoubleWrite, compare_double_write, unwritten_light_queues
@@ -129,7 +129,7 @@ def _unreadable(error: FormatError) -> PartReport:
 def _read_log(workers: Workers, store: Store, range_size: int) -> int:
     """Read the log for whoever watches, and return where it ends."""
     outcomes = workers.ranges(plan_ranges(store, store.start_offset, range_size), check_range, id)
-    confirm_gone(store, outcomes)
+    confirm_deleted(store, outcomes)
     return watermark(outcomes, store.start_offset)
 
 

@@ -250,11 +250,11 @@ def _built_queues(collector: UnitCollector, writer: Writer) -> dict[str, bytes]:
     for name, part in units.queues():
         size = writer.queue_file_size(name.kind)
         builder = QueueBuilder(name.kind, size, writer.rules)
-        stretches = list(builder.append(units.units[part]))
+        spans = list(builder.append(units.units[part]))
         start = builder.start or 0
         data = bytearray(builder.files_end - start)
-        for stretch in stretches:
-            data[stretch.offset - start : stretch.offset - start + stretch.data.size] = stretch.data.tobytes()
+        for span in spans:
+            data[span.offset - start : span.offset - start + span.data.size] = span.data.tobytes()
         for at in range(0, len(data), size):
             files[f"{name.path}/{name_of_offset(start + at)}"] = bytes(data[at : at + size])
     return files

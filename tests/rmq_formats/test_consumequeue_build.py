@@ -269,10 +269,10 @@ def filled(builder: QueueBuilder, slices: Sequence[Sequence[ExpectedUnit]]) -> l
     """Append slices and return the queue's files."""
     data = bytearray()
     for units in slices:
-        for stretch in builder.append(packed_of(units)):
+        for part in builder.append(packed_of(units)):
             start = builder.start or 0
-            assert stretch.offset == start + len(data)
-            data += stretch.data.tobytes()
+            assert part.offset == start + len(data)
+            data += part.data.tobytes()
     start = builder.start or 0
     data = data.ljust(builder.files_end - start, b"\0")
     return [(start + at, bytes(data[at : at + builder.file_size])) for at in range(0, len(data), builder.file_size)]
@@ -333,10 +333,10 @@ def test_extension_units_and_addresses_are_those_of_the_scalar_extension(
     files = bytearray(110 * 25)
     made: list[int] = []
     for part in (units[:cut], units[cut:]):
-        addressed, stretches = builder.append(packed_of(part))
+        addressed, spans = builder.append(packed_of(part))
         made += addressed["tags_code"].tolist()
-        for stretch in stretches:
-            files[stretch.offset : stretch.offset + len(stretch.data)] = stretch.data.tobytes()
+        for span in spans:
+            files[span.offset : span.offset + len(span.data)] = span.data.tobytes()
 
     assert made == codes
     for base, expected in scalar.files():

@@ -94,8 +94,8 @@ def plan(
     files that hold entries of an index file; *kept* gives the records of each range whose file is deleted by then.
     """
     source = LogKeys(tuple(range_ for range_, _ in counted), opening.rules, opening.from_offset, tuple(kept))
-    stretches = tuple(stretch._replace(file=str(number)) for number, (_, stretch) in enumerate(counted))
-    row = KeyRow(source, stretches, opening.from_offset)
+    spans = tuple(span._replace(file=str(number)) for number, (_, span) in enumerate(counted))
+    row = KeyRow(source, spans, opening.from_offset)
     maker = _Maker(opening, row, source, store)
     if opening.files:
         return list(maker.anchored(_anchors(opening, store, row)))

@@ -129,8 +129,8 @@ class _Look:
             return int(offsets[matching]) if matching < self._count else None
         # Counted at every put before the switch, at every empty slot after it.
         empty = (entries["prev_entry"] == 0).astype(np.int64)
-        behind = np.concatenate([np.cumsum(empty[::-1])[::-1], [0]])
-        fitting = np.flatnonzero(np.arange(self._count + 1) + behind == self._file.header.hash_slot_count)
+        rest = np.concatenate([np.cumsum(empty[::-1])[::-1], [0]])
+        fitting = np.flatnonzero(np.arange(self._count + 1) + rest == self._file.header.hash_slot_count)
         return next(
             (int(offsets[at]) for at in fitting if 0 < at < self._count and offsets[at] > offsets[at - 1]), None
         )

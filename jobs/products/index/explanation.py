@@ -250,7 +250,7 @@ def _is_taken_back(survivor: Survivor, row: KeyRow) -> bool:
 
 
 def _how_different(survivor: Survivor, compared: Compared) -> tuple[Verdict, str]:  # noqa: PLR0911 - one a verdict
-    first = str(compared.differences[0]) if compared.differences else f"{compared.beyond} bytes behind the last entry"
+    first = str(compared.differences[0]) if compared.differences else f"{compared.beyond} bytes after the last entry"
     rows = compared.counts[Part.SLOT] + compared.counts[Part.ENTRY]
     fields = {difference.field for difference in compared.differences if difference.part is Part.HEADER}
     if not rows and fields == {"hash_slot_count"} and _counts_otherwise(survivor.real.header, compared):
@@ -258,7 +258,7 @@ def _how_different(survivor: Survivor, compared: Compared) -> tuple[Verdict, str
     if _is_half_put(survivor.real.header, compared):
         return Verdict.HALF_WRITTEN, f"{first}; the slot has an entry that the header does not count"
     if compared.beyond:
-        return Verdict.HALF_WRITTEN, f"{first}; {compared.beyond} bytes behind the last entry that the header counts"
+        return Verdict.HALF_WRITTEN, f"{first}; {compared.beyond} bytes after the last entry that the header counts"
     if rows and compared.zeroed == rows:
         return Verdict.ZEROED, f"{first}; {rows} slots and entries are zero"
     if compared.bits <= FEW_BITS:

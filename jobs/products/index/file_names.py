@@ -27,9 +27,9 @@ def name_of_time(timestamp: int, zone: tzinfo) -> str:
     return f"{local.year:04d}{local:%m%d%H%M%S}{local.microsecond // 1000:03d}"
 
 
-def names_between(timestamps: Sequence[int], zone: tzinfo, before: str = "", behind: str = "") -> list[str]:
+def names_between(timestamps: Sequence[int], zone: tzinfo, before: str = "", following: str = "") -> list[str]:
     """
-    Return names for files with these first store times, that sort after *before* and before *after*, in order.
+    Return names for files with these first store times, that sort after *before* and before *following*, in order.
 
     Where milliseconds do not suffice, digits are added: the broker sorts names as text and reads any number.
     """
@@ -40,10 +40,10 @@ def names_between(timestamps: Sequence[int], zone: tzinfo, before: str = "", beh
         left = len(timestamps) - number
         if name <= low:
             name = _next(low)
-        if behind and not _leaves_room(name, behind, left):
+        if following and not _leaves_room(name, following, left):
             name = _next(low)
-            if not _leaves_room(name, behind, left):
-                return names + _squeezed(low, behind, left)
+            if not _leaves_room(name, following, left):
+                return names + _squeezed(low, following, left)
         names.append(name)
         low = name
     return names
@@ -58,22 +58,22 @@ def _next(name: str) -> str:
     return name_of_time((time - _EPOCH) // _MILLISECOND, UTC)
 
 
-def _leaves_room(name: str, behind: str, files: int) -> bool:
-    """Return whether *files* names, of which *name* is the first, fit before *after*."""
+def _leaves_room(name: str, following: str, files: int) -> bool:
+    """Return whether *files* names, of which *name* is the first, fit before *following*."""
     for _ in range(files):
-        if name >= behind:
+        if name >= following:
             return False
         name = _next(name)
     return True
 
 
-def _squeezed(low: str, behind: str, files: int) -> list[str]:
+def _squeezed(low: str, following: str, files: int) -> list[str]:
     """Return names that continue *low* with more digits, which sort after it and before any other number."""
     digits = len(str(files))
     stem = low or "0" * TIME_DIGITS
     names = [f"{stem}{number:0{digits}d}" for number in range(1, files + 1)]
-    if names[-1] >= behind or len(names[-1]) >= OFFSET_DIGITS:
-        raise OSError(f"no {files} names sort between {low} and {behind}")
+    if names[-1] >= following or len(names[-1]) >= OFFSET_DIGITS:
+        raise OSError(f"no {files} names sort between {low} and {following}")
     return names
 
 

@@ -143,7 +143,7 @@ class LogKeys:
             if isinstance(item, Records):
                 yield item
                 start = item.base_offset + int(item.positions[-1]) + 1
-        if reader.gone and self.kept:
+        if reader.was_deleted and self.kept:
             yield from self.kept[number](start, range_.end_offset)
 
 
@@ -152,7 +152,7 @@ class KeyRow:
     """The keys of a log, run after run."""
 
     source: KeySource
-    stretches: tuple[RangeKeys, ...]
+    spans: tuple[RangeKeys, ...]
     start_offset: int  # of the log
     gaps: tuple[tuple[int, int], ...] = ()  # offsets that no file of the log holds
     taken_back: tuple[tuple[int, int], ...] = ()  # of messages that a promotion took back and index files still name
@@ -160,7 +160,7 @@ class KeyRow:
 
     def __post_init__(self) -> None:
         """Sum up the counts."""
-        object.__setattr__(self, "_ends", tuple(accumulate(stretch.keys for stretch in self.stretches)))
+        object.__setattr__(self, "_ends", tuple(accumulate(span.keys for span in self.spans)))
 
     def __len__(self) -> int:
         """How many keys the log has."""
@@ -169,17 +169,17 @@ class KeyRow:
     @property
     def records(self) -> int:
         """How many messages the log has."""
-        return sum(stretch.records for stretch in self.stretches)
+        return sum(span.records for span in self.spans)
 
     @property
     def damage(self) -> int:
         """How many bytes of the log are no record and never will be."""
-        return sum(stretch.damage for stretch in self.stretches)
+        return sum(span.damage for span in self.spans)
 
     @cached_property
     def lost(self) -> list[tuple[int, int]]:
         """From and to of what the log has lost, ascending: gaps, bytes that are no record, and what was taken back."""
-        damaged = (range_ for stretch in self.stretches for range_ in stretch.damaged)
+        damaged = (range_ for span in self.spans for range_ in span.damaged)
         return _merged([*self.gaps, *self.taken_back, *damaged])
 
     def is_taken_back(self, first: int, last: int) -> bool:
@@ -189,8 +189,8 @@ class KeyRow:
     @property
     def ends_without_keys(self) -> bool:
         """Whether a message without keys comes after the last one with keys."""
-        record = max((stretch.last_record for stretch in self.stretches if stretch.last_record is not None), default=-1)
-        keyed = max((stretch.last_keyed for stretch in self.stretches if stretch.last_keyed is not None), default=-1)
+        record = max((span.last_record for span in self.spans if span.last_record is not None), default=-1)
+        keyed = max((span.last_keyed for span in self.spans if span.last_keyed is not None), default=-1)
         return record > keyed
 
     def parts(self, start: int, end: int) -> list[RowPart]:
@@ -198,11 +198,11 @@ class KeyRow:
         found = []
         number = bisect_right(self._ends, start)
         while start < end:
-            stretch = self.stretches[number]
-            first = start - (self._ends[number] - stretch.keys)
-            count = min(stretch.keys - first, end - start)
+            span = self.spans[number]
+            first = start - (self._ends[number] - span.keys)
+            count = min(span.keys - first, end - start)
             if count:
-                found.append(RowPart(stretch.file, first, count))
+                found.append(RowPart(span.file, first, count))
             start += count
             number += 1
         return found
@@ -223,17 +223,17 @@ class KeyRow:
 
     def place(self, physical_offset: int) -> KeyPlace | None:
         """Return the place of a message that was asked about; None when the log does not hold it."""
-        for stretch, end in zip(self.stretches, self._ends, strict=True):
-            place = stretch.places.get(physical_offset)
+        for span, end in zip(self.spans, self._ends, strict=True):
+            place = span.places.get(physical_offset)
             if place is not None:
-                return KeyPlace(place.first + end - stretch.keys, place.keys)
+                return KeyPlace(place.first + end - span.keys, place.keys)
         return None
 
 
 def collect_keys(workers: Workers, log: ListedLog, rules: Rules, scratch: Scratch, asked: Sequence[int] = ()) -> KeyRow:
     """Read a log and return its keys; *asked* are offsets of messages whose places are wanted."""
     task = partial(collect_range, rules=rules, scratch=scratch, asked=tuple(sorted(set(asked))))
-    outcomes = read_what_stays(workers, log, task, lambda stretch: scratch.delete(stretch.file))
+    outcomes = read_what_stays(workers, log, task, lambda span: scratch.delete(span.file))
     start = outcomes[0].range.start_offset if outcomes else max((range_.end_offset for range_ in log.ranges), default=0)
     gaps = tuple((first, last) for _, first, last in holes(log.store.segments) if first >= start)
     return KeyRow(ScratchKeys(scratch), tuple(outcome.payload for outcome in outcomes), start, gaps)
@@ -258,7 +258,7 @@ def collect_range(
         collector = KeyCollector(rules, asked, write=file.write)
         for item in pieces:
             collector.add(item)
-    return collector.stretch(name)
+    return collector.span(name)
 
 
 class KeyCollector:
@@ -308,7 +308,7 @@ class KeyCollector:
         for offset in starts:
             self._places.setdefault(offset, KeyPlace(self._keys, 0))
 
-    def stretch(self, file: str) -> RangeKeys:
+    def span(self, file: str) -> RangeKeys:
         """Return what the range was; *file* is where its keys are."""
         damaged = tuple(_merged(self._damaged))
         return RangeKeys(file, self._keys, self._records, self._last_record, self._last_keyed, self._places, damaged)

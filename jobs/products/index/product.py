@@ -167,7 +167,7 @@ class IndexCollector(Collector[RangeKeys]):
 
     def finish(self) -> Made[RangeKeys]:
         """Return how many there are."""
-        return Made(self._keys.stretch(self._part), {})
+        return Made(self._keys.span(self._part), {})
 
 
 def _rows_of(output: Output, written: Mapping[str, Action]) -> Kept:

@@ -173,7 +173,7 @@ def taken_back(
     found = []
     for takeover in takeovers:
         start = max(takeover, row.start_offset)
-        if any(stretch.last_record is not None and stretch.last_record >= start for stretch in row.stretches):
+        if any(span.last_record is not None and span.last_record >= start for span in row.spans):
             odd = _entries_without_key(files, start, row, geometry, store)
             if odd:
                 found.append((odd[0], odd[-1] + 1))

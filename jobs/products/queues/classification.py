@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from jobs.products.queues.differences import Difference, DifferenceKind
-from jobs.products.queues.records_at import DAMAGED, GONE, RecordAt
+from jobs.products.queues.records_at import DAMAGED, DELETED, RecordAt
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
 
@@ -79,7 +79,7 @@ def without_record(
     unit: OddUnit, found: str | None, log_end: int, gaps: Sequence[tuple[int, int]], *, is_closed: bool
 ) -> Answer | None:
     """Return what a unit is whose record was not found; None for one whose record was deleted with its segment."""
-    if found == GONE:
+    if found == DELETED:
         return None
     if unit.physical_offset >= log_end:
         return Answer(DifferenceKind.BEHIND_LOG if is_closed else None, unit.text)

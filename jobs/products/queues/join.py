@@ -27,7 +27,7 @@ from jobs.store.chain import Outcome, watermark
 from jobs.store.queue_ends import EVERYTHING, Look, look
 from jobs.store.queue_files import StoredQueue, chunks
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, Range, holes, plan_ranges
-from jobs.store.retention import confirm_gone, gone_ranges
+from jobs.store.retention import confirm_deleted, deleted_ranges
 from jobs.store.store import Store
 from jobs.store.units import units_of
 from jobs.store.workers import Workers
@@ -73,17 +73,17 @@ class LogExtent(NamedTuple):
 
     listed: int  # where the oldest record was when the store was listed
     end: int
-    gone: Sequence[tuple[int, int]] = ()  # ranges that retention took before they were read
+    deleted_meanwhile: Sequence[tuple[int, int]] = ()  # ranges that retention took before they were read
     before: Sequence[RangeMatches] = ()  # of records before the start, which somebody still knows
 
     @property
     def start(self) -> int:
         """Where the oldest record is that is still there."""
-        return max([self.listed, *(end for _, end in self.gone)])
+        return max([self.listed, *(end for _, end in self.deleted_meanwhile)])
 
     def deleted(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield what of [start, end) nobody has read, because it was deleted before or meanwhile."""
-        for first, last in ((0, self.listed), *self.gone):
+        for first, last in ((0, self.listed), *self.deleted_meanwhile):
             if max(first, start) < min(last, end):
                 yield max(first, start), min(last, end)
 
@@ -108,11 +108,11 @@ def join(workers: Workers, store: Store, rules: QueueRules, range_size: int = DE
     matching = Matching(rules, seen.queues, store.start_offset, seen.dispatched)
     ranges = plan_ranges(store, store.start_offset, range_size)
     outcomes: list[Outcome[RangeMatches]] = workers.ranges(ranges, partial(match_range, matching), id)
-    confirm_gone(store, outcomes)
+    confirm_deleted(store, outcomes)
     log_end = next(
         (o.seen.open_at for o in outcomes if o.seen.open_at is not None), watermark(outcomes, store.start_offset)
     )
-    log = LogExtent(store.start_offset, log_end, gone_ranges(outcomes))
+    log = LogExtent(store.start_offset, log_end, deleted_ranges(outcomes))
     return finish(workers, store, rules, seen, [outcome.payload for outcome in outcomes], log)
 
 
@@ -134,7 +134,7 @@ def finish(  # noqa: PLR0913, PLR0917 - what the steps before have found
     # A run takes no unit that is newer than its log; to verify a store is to look at every one.
     limit = seen.dispatched if write is None else joined.dispatched
     gaps = tuple((start, end) for _, start, end in holes(store.segments))
-    bounds = Bounds(log.start, log.end, limit, store.is_closed, tuple(log.gone), gaps)
+    bounds = Bounds(log.start, log.end, limit, store.is_closed, tuple(log.deleted_meanwhile), gaps)
     remainders = list(_remainders(seen, matches, log.before, joined, limit))
     parts = [remainders[at : at + _QUEUES_A_TASK] for at in range(0, len(remainders), _QUEUES_A_TASK)]
     open_offsets = [
@@ -177,9 +177,9 @@ def _remainders(
     for part in matches:
         for left_over in part.left_over:
             left.setdefault(left_over.name, []).append(left_over)
-    live, stretches = _stretches(matches), _stretches([*before, *matches])
+    live, matched = _matched_runs(matches), _matched_runs([*before, *matches])
     for number, queue in enumerate(seen.queues):
-        mine = stretches.get(number, [])
+        mine = matched.get(number, [])
         start = seen.watermarks[number]
         end = max(seen.ends[number], *(at + count for at, count in mine)) if mine else seen.ends[number]
         gaps = tuple(_gaps(start, end, mine))
@@ -199,7 +199,7 @@ def _remainders(
             yield Remainder(queue, gaps, first_live, units, texts, open_from)
 
 
-def _stretches(matches: Sequence[RangeMatches]) -> Mapping[int, list[tuple[int, int]]]:
+def _matched_runs(matches: Sequence[RangeMatches]) -> Mapping[int, list[tuple[int, int]]]:
     """Return the matched runs of each queue, ascending."""
     if not matches:
         return {}
@@ -211,8 +211,8 @@ def _stretches(matches: Sequence[RangeMatches]) -> Mapping[int, list[tuple[int, 
     return {number: [(at, count) for _, at, count in some] for number, some in groupby(rows, lambda row: row[0])}
 
 
-def _gaps(start: int, end: int, stretches: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    for at, count in stretches:
+def _gaps(start: int, end: int, matched: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    for at, count in matched:
         if at > start:
             yield start, at
         start = max(start, at + count)

@@ -24,7 +24,7 @@ from jobs.products.queues.topics import topic_table
 from jobs.store.chain import Outcome
 from jobs.store.queue_ends import Look, look
 from jobs.store.ranges import Range
-from jobs.store.retention import gone_ranges
+from jobs.store.retention import deleted_ranges
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.unit import QueueKind, QueueName
@@ -60,7 +60,7 @@ class StartedQueues(Started[RangeMatches]):
     def finish(self, outcomes: Sequence[Outcome[Made[RangeMatches]]], to_offset: int) -> Finished:
         """Settle the units that no range's task could settle."""
         run, finished = self.run, Finished()
-        log = LogExtent(run.store.start_offset, to_offset, gone_ranges(outcomes))
+        log = LogExtent(run.store.start_offset, to_offset, deleted_ranges(outcomes))
         log = log._replace(before=self._match_deleted(log, finished))
         matches = [outcome.payload.value for outcome in outcomes]
         write = partial(run.output.write, CONSUME_QUEUE)

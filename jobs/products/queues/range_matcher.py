@@ -90,7 +90,7 @@ class Matcher:
         """Return what was found, and with rows their blocks and the texts of their tags."""
         packed = self.collector.finish()
         numbers = _numbers(self._matching.queues)
-        stretches: list[tuple[int, int, int]] = []
+        matched: list[tuple[int, int, int]] = []
         matches = RangeMatches(*_arrays([]), [], {}, {}, {}, [], int(packed.units.size), self._taken_to)
         blocks: list[RowBlock] = []
         for name, place in packed.queues():
@@ -111,13 +111,13 @@ class Matcher:
             found, differences = match(queue, units) if name.kind is QueueKind.PLAIN else (None, [])
             at_place = np.zeros(units.size, np.bool_) if found is None else found.at_place
             matches.differences += differences
-            stretches += ((number, start, count) for start, count in runs(units["queue_offset"][at_place]))
+            matched += ((number, start, count) for start, count in runs(units["queue_offset"][at_place]))
             if not at_place.all():
                 texts = tuple(packed.tags[n] if n >= 0 else None for n in tags[~at_place]) if tags is not None else ()
                 matches.left_over.append(LeftOver(name, units[~at_place].copy(), texts))
             if self._matching.with_rows and found is not None:
                 blocks += _blocks(name, units, tags, found)
-        matches.queue_numbers, matches.starts, matches.counts = _arrays(stretches)
+        matches.queue_numbers, matches.starts, matches.counts = _arrays(matched)
         return matches, blocks, packed.tags
 
 
@@ -126,9 +126,9 @@ def _numbers(queues: Sequence[StoredQueue]) -> Mapping[QueueName, int]:
 
 
 def _arrays(
-    stretches: Sequence[tuple[int, int, int]],
+    matched: Sequence[tuple[int, int, int]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    table = np.array(stretches, np.int64).reshape(-1, 3)
+    table = np.array(matched, np.int64).reshape(-1, 3)
     return table[:, 0].copy(), table[:, 1].copy(), table[:, 2].copy()
 
 

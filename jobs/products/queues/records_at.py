@@ -23,7 +23,7 @@ from rmq_formats.properties import TAGS, parse_properties
 
 _WHOLE_SEGMENT = 1 << 62
 DAMAGED = "damaged"
-GONE = "gone"
+DELETED = "gone"
 
 
 class RecordAt(NamedTuple):
@@ -36,7 +36,7 @@ class RecordAt(NamedTuple):
 
 Resolved = Mapping[
     int, RecordAt | str
-]  # DAMAGED: in bytes that are no record; GONE: deleted meanwhile; absent: none begins
+]  # DAMAGED: in bytes that are no record; DELETED: deleted meanwhile; absent: none begins
 
 
 def resolve(workers: Workers, store: Store, rules: QueueRules, offsets: Iterable[int]) -> Resolved:
@@ -64,7 +64,7 @@ def _resolve_in(range_: Range, *, wanted: NDArray[np.int64], rules: QueueRules) 
             found.update(_records_in(item, inside, rules))
         elif item.kind is PieceKind.DAMAGE:
             found.update(_damaged_in(item, inside))
-    return {**dict.fromkeys(inside.tolist(), GONE), **found} if reader.gone else found
+    return {**dict.fromkeys(inside.tolist(), DELETED), **found} if reader.was_deleted else found
 
 
 def _records_in(records: Records, wanted: NDArray[np.int64], rules: QueueRules) -> Iterator[tuple[int, RecordAt]]:

@@ -35,12 +35,12 @@ class Bounds(NamedTuple):
     log_end: int
     dispatched: int
     is_closed: bool
-    gone: tuple[tuple[int, int], ...] = ()  # ranges of the log that were deleted before they were read
+    deleted_meanwhile: tuple[tuple[int, int], ...] = ()  # ranges of the log that were deleted before they were read
     gaps: tuple[tuple[int, int], ...] = ()  # ranges between segments that no file holds
 
     def are_gone(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which offsets lie in a range that was deleted."""
-        bounds = np.array(self.gone, np.int64).reshape(-1, 2)
+        bounds = np.array(self.deleted_meanwhile, np.int64).reshape(-1, 2)
         return np.searchsorted(bounds[:, 0], offsets, "right") > np.searchsorted(bounds[:, 1], offsets, "right")
 
 

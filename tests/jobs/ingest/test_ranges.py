@@ -134,7 +134,7 @@ def test_a_segment_deleted_before_it_is_opened_is_gone_not_an_error(golden: Gold
     Path(store.segments[0].location).unlink()
     outcomes = chained(ranges, _run)
 
-    assert [outcome.seen.gone for outcome in outcomes] == [True, False, False, False]
+    assert [outcome.seen.was_deleted for outcome in outcomes] == [True, False, False, False]
     assert len(outcomes[1].payload) > 0
 
 

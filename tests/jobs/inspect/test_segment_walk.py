@@ -28,15 +28,15 @@ def _seen(raw: bytes, framing: Framing, *, final: bool) -> _Seen:
     records, topics, newest, end = 0, Counter[str](), None, _BASE
     wrong: list[int] = []
     others = []
-    for stretch in walking.walk(SegmentBytes.of(raw, _BASE, framing), 0, final=final):
-        end = max(end, stretch.piece.end)  # damage inside a group comes before the group
-        records += stretch.records
-        topics.update(stretch.topics)
-        wrong += stretch.wrong
-        if stretch.piece.kind is PieceKind.RECORD:
-            newest = stretch.shown[-1].store_timestamp
+    for part in walking.walk(SegmentBytes.of(raw, _BASE, framing), 0, final=final):
+        end = max(end, part.piece.end)  # damage inside a group comes before the group
+        records += part.records
+        topics.update(part.topics)
+        wrong += part.wrong
+        if part.piece.kind is PieceKind.RECORD:
+            newest = part.shown[-1].store_timestamp
         else:
-            others.append(stretch.piece)
+            others.append(part.piece)
     return _Seen(records, topics, wrong, newest, others, end)
 
 

@@ -15,7 +15,7 @@ from jobs.products.queues.classification import (
     without_record,
 )
 from jobs.products.queues.differences import Difference, DifferenceKind
-from jobs.products.queues.records_at import DAMAGED, GONE, RecordAt
+from jobs.products.queues.records_at import DAMAGED, DELETED, RecordAt
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import ExpectedUnit, QueueKind, QueueName
 
@@ -85,7 +85,7 @@ def test_a_unit_without_record(offset: int, found: str | None, kind: DifferenceK
 
 def test_a_unit_whose_record_was_deleted_meanwhile_is_nothing() -> None:
     """Retention took the segment while it was read."""
-    assert without_record(unit(), GONE, LOG_END, GAPS, is_closed=True) is None
+    assert without_record(unit(), DELETED, LOG_END, GAPS, is_closed=True) is None
 
 
 @pytest.mark.parametrize(
