@@ -12,13 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.incremental_runs import bars
-from jobs.report.model import Bars, Facts, Part, Report
-from jobs.report.page import page
+from benchmarks.plots import draw
 
 _ROOT = Path(__file__).parents[1]
 _RESULTS = Path(__file__).parent / "results"
-_PLAIN = str | int | float
 
 # Where it is processors that are timed, what is written goes to memory; a disk would be the slower one.
 _MEMORY = Path("/dev/shm")  # noqa: S108 - benchmarks make a folder of their own in it
@@ -93,7 +90,7 @@ def main() -> None:
         if given.scale == "full":
             (_RESULTS / f"{name}.json").write_text(json.dumps(results[name], indent=2) + "\n", encoding="utf-8")
     if given.scale == "full":
-        _plot()
+        draw()
     print(json.dumps(results, indent=2))
 
 
@@ -108,21 +105,6 @@ def _commit() -> str:
         ["git", "rev-parse", "--short", "HEAD"], cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=False
     )
     return answer.stdout.strip()
-
-
-def _plot() -> None:
-    """Draw every result that is kept, whenever it was made."""
-    parts: list[Part] = []
-    for path in sorted(_RESULTS.glob("*.json")):
-        result = json.loads(path.read_text())
-        parts.append(Facts(path.stem, {key: value for key, value in result.items() if isinstance(value, _PLAIN)}))
-        if "samples" in result:
-            parts += bars(result["samples"])
-        if "per_gib" in result:
-            seconds = {peer: figures["cpu_s"] for peer, figures in result["per_gib"].items()}
-            parts.append(Bars(f"{path.stem}: CPU of all processes", "core-seconds per GiB", seconds))
-    report = Report("bench", "benchmarks", "healthy", "", "Benchmarks", parts)
-    (_RESULTS / "plots.html").write_text(page(report), encoding="utf-8")
 
 
 if __name__ == "__main__":

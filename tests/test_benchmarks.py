@@ -8,6 +8,8 @@ from subprocess import run
 import pytest
 
 from benchmarks.__main__ import PROGRAMS
+from benchmarks.plots import RESULTS, parts
+from jobs.report.model import Grid
 
 _ROOT = Path(__file__).parents[1]
 _QUICK = {
@@ -52,3 +54,18 @@ def test_a_benchmark_beside_a_broker_runs_and_says_how_it_was_made(name: str, tm
     answer = _answer(name, tmp_path)
 
     assert {"machine", "command"} < answer.keys()
+
+
+def test_the_page_of_plots_says_what_was_not_reached() -> None:
+    """Every record is on it, and so is each way that was faster than ours, though some do less."""
+    results = {path.stem: json.loads(path.read_text()) for path in RESULTS.glob("*.json")}
+    drawn = {part.title: part for part in parts(results)}
+    not_reached, records = drawn["What was not reached"], drawn["Records"]
+    per_gib = results["ingest"]["per_gib"]
+    faster = {peer for peer, figures in per_gib.items() if figures["wall_s"] < per_gib["rocketmq-lake"]["wall_s"]}
+
+    assert isinstance(not_reached, Grid)
+    assert isinstance(records, Grid)
+    assert {f"{name}.json" for name in results} == {row[0] for row in records.rows}
+    assert faster
+    assert faster <= {row[2] for row in not_reached.rows}
