@@ -69,6 +69,7 @@ PROGRAMS: dict[str, Program] = {
     "query-store": Program("query_store", tiny=("--records", "900", "--entries", "1000")),
     "query-lake": Program("query_lake", small=("--entries", "1000000"), tiny=("--entries", "10000", "--no-peers")),
     "growth": Program("growth", small=("--gib", "1"), tiny=("--gib", "0.004", "0.008", "--cores", "1")),
+    "restore": Program("restore", small=("--gib", "0.5"), tiny=("--gib", "0.004")),
     "damage": Program("damage", small=("--mib", "256", "--runs", "1"), tiny=("--mib", "4", "--runs", "1")),
     "incremental-runs": Program("incremental_runs", small=("--runs", "100"), tiny=("--runs", "2")),
     "memory": Program("memory", small=("64",), tiny=("8",)),

@@ -17,7 +17,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
 from jobs.console.severity import Severity
 from jobs.diff.run import DiffRequest, NotInLakeError, diff
-from jobs.lake.findings import INDEX, NOT_INDEXED, QUEUES
+from jobs.lake.findings import INDEX, NOT_INDEXED, QUEUES, Finding
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import index as index_builder
@@ -42,6 +42,7 @@ from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
 from jobs.store.request import StoreRequest
 from jobs.store.workers import Workers
+from jobs.verify.index import CHECKPOINT_TIME, SHORT_CHECKPOINT
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, decode_header
@@ -240,14 +241,13 @@ class _Repair:
         own = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]
         if any(one.part == QUEUES for one in own):
             self._make_queues()
-        kinds = {one.kind for one in own if one.part == INDEX}
-        if kinds:
-            self.index = self._made_index(lost_only=NOT_INDEXED not in kinds)
-        checkpoint = self.root / "checkpoint"
-        if checkpoint.is_file() and not _is_checkpoint(checkpoint):
-            self.checkpoint = self.work / "checkpoint"
-            time = _newest_indexed(self.root / "index")
-            LocalStorage().create(str(self.checkpoint), encode_checkpoint(Checkpoint(time, time, time)))
+        of_index = {one.kind: one for one in own if one.part == INDEX}
+        if of_index.keys() - {CHECKPOINT_TIME, SHORT_CHECKPOINT}:
+            self.index = self._made_index(lost_only=NOT_INDEXED not in of_index)
+        checkpoint = _checkpoint(self.root, of_index.get(CHECKPOINT_TIME))
+        if checkpoint is not None:
+            self.checkpoint = self.work / CHECKPOINT_PART
+            LocalStorage().create(str(self.checkpoint), encode_checkpoint(checkpoint))
 
     def _make_queues(self) -> None:
         request, wanted, notes = self.request, self.request.wanted, self.summary.notes
@@ -296,12 +296,17 @@ class _Repair:
         return plans
 
 
-def _is_checkpoint(path: Path) -> bool:
+def _checkpoint(root: Path, wrong_time: Finding | None) -> Checkpoint | None:
+    """Return what the checkpoint should say; None where it is right, or where a broker makes one at its next start."""
+    path = root / CHECKPOINT_PART
+    if not path.is_file():
+        return None
     try:
-        decode_checkpoint(path.read_bytes())
+        stored = decode_checkpoint(path.read_bytes())
     except FormatError:
-        return False
-    return True
+        time = _newest_indexed(root / "index")
+        return Checkpoint(time, time, time)
+    return stored._replace(index_timestamp=int(wrong_time.expected)) if wrong_time is not None else None
 
 
 def _newest_indexed(index: Path) -> int:

@@ -171,7 +171,7 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
     summary.notes += _of_gaps(plan, summary.missing)
     _build_rest(request, summary, workers)
     _write_checkpoint(request.out, known)
-    _write_manifest(request.out, summary)
+    _write_manifest(request.out, summary, {paths[result.base_offset]: result.sha256 for result in results})
     shutil.rmtree(unfinished)
     return summary
 
@@ -317,10 +317,10 @@ def _write_checkpoint(out: Path, known: KnownStore) -> None:
         )
 
 
-def _write_manifest(out: Path, summary: Summary) -> None:
-    """Name every file with its size and hash: the last thing that a restore writes."""
+def _write_manifest(out: Path, summary: Summary, hashed: Mapping[Path, str]) -> None:
+    """Name every file with its size and hash, which is known of some: the last thing that a restore writes."""
     listed = [
-        {"path": str(path.relative_to(out)), "size": path.stat().st_size, "sha256": _sha256(path)}
+        {"path": str(path.relative_to(out)), "size": path.stat().st_size, "sha256": hashed.get(path) or _sha256(path)}
         for path in sorted(out.rglob("*"))
         if path.is_file() and UNFINISHED not in path.parts
     ]

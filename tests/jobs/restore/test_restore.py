@@ -1,5 +1,6 @@
 """The lake gives the log back, byte for byte, and says what it cannot give."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -108,8 +109,9 @@ def test_queues_index_and_checkpoint_follow_from_the_restored_log(base: Path, la
     assert queues == {
         str(path.relative_to(out)): path.read_bytes() for path in (out / "consumequeue").rglob("*") if path.is_file()
     }
-    named = {file["path"] for file in json.loads((out / MANIFEST).read_bytes())["files"]}
-    assert named == {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} - {MANIFEST}
+    named = {file["path"]: file["sha256"] for file in json.loads((out / MANIFEST).read_bytes())["files"]}
+    there = {str(path.relative_to(out)): path for path in out.rglob("*") if path.is_file() and path.name != MANIFEST}
+    assert named == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in there.items()}
 
 
 @pytest.mark.parametrize("is_merged", [False, True])
