@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from jobs.console.amounts import size_text
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
@@ -34,14 +35,15 @@ def test_optimize_says_what_it_saved(spark: SparkSession, tmp_path: Path, capfd:
     files = state_of(tmp_path / "lake")
 
     estimated = runner(capfd)("optimize", tmp_path / "lake", "--dry-run", "--json").document
-    said = runner(capfd)("optimize", tmp_path / "lake", "--dry-run").err.splitlines()
+    said = runner(capfd)("optimize", tmp_path / "lake", "--dry-run").out.splitlines()
     assert files == state_of(tmp_path / "lake")
     assert {table["bytes_after"] for table in estimated} == {None}
-    (told,) = (line for line in said if line.startswith("messages: "))
-    assert told == (
-        f"messages: 3 files of {_size_of(tmp_path / 'lake' / 'messages')} bytes would become 1, size not known yet; "
-        "0 obsolete files would be deleted"
+    (line,) = (line for line in said if line.startswith("  messages: "))
+    size = size_text(_size_of(tmp_path / "lake" / "messages"))
+    assert line == (
+        f"  messages: 3 files of {size} would become 1, size not known yet; 0 obsolete files would be deleted"
     )
+    assert said[-1].startswith("optimize: dry run: ")
 
     outcome = runner(capfd)("optimize", tmp_path / "lake", "--json")
     assert _planned(estimated) == _planned(outcome.document)
