@@ -5,8 +5,11 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 from jobs.query.mqadmin.text import host_text, pad, time_text
+from rmq_formats.commitlog.record import Host
 from rmq_formats.errors import FormatError
 from rmq_formats.message_id import OffsetId, UniqueId, decode_offset_id, decode_unique_id, nearly_time
+
+_PORTS = 1 << 16
 
 
 class Readings(NamedTuple):
@@ -28,12 +31,17 @@ def readings(text: str, zone: tzinfo | None, now_ms: int) -> Readings | None:
         return None
 
 
+def _impossible(host: Host) -> str:
+    """Return a remark on a port that no broker has."""
+    return "" if 0 < host.port < _PORTS else " (no port: this is no broker's id)"
+
+
 def as_text(read: Readings) -> str:
     """Return both readings for people."""
     unique = read.unique_id
     lines = (
         ("As a broker's id", ""),
-        ("  Store Host:", host_text(read.offset_id.host)),
+        ("  Store Host:", f"{host_text(read.offset_id.host)}{_impossible(read.offset_id.host)}"),
         ("  CommitLog Offset:", read.offset_id.physical_offset),
         ("As a producer's id", ""),
         ("  Address:", ip_address(unique.address)),

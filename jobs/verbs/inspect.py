@@ -1,12 +1,15 @@
 """`inspect`: what is in this store, whether it is well, who wrote it, and what to run next."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
 
 import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.options import StorePlace, store_options
 from jobs.console.exit_codes import ExitCode, worst
+from jobs.console.program import program
 from jobs.console.progress import Progress, Work
 from jobs.inspect.dispatch import SampledQueues, compare_index
 from jobs.inspect.index import inspect_index
@@ -18,6 +21,7 @@ from jobs.inspect.report import StoreReport
 from jobs.inspect.state import inspect_state, topics_of
 from jobs.inspect.text import dashboard
 from jobs.launch.arguments import file_system_options
+from jobs.storage.locations import is_local, local_path
 from jobs.store.release import Marks
 from jobs.store.store import list_store
 from rmq_formats.commitlog.record import MessageRecord
@@ -44,6 +48,11 @@ def command(*, place: StorePlace, deep: bool, answer: Answer) -> ExitCode:
 
     Reads heads and tails of files, so that it takes seconds on any store; --deep walks the whole log.
     """
+    if is_local(place.store) and Path(local_path(place.store)).is_file():
+        file = quote(place.store)
+        raise click.UsageError(
+            f"{place.store} is a file, and a store a directory; this prints it:\n{program()} dump {file}"
+        )
     report = inspect_store(place.store, place.log_directories(place.conf()), deep=deep, walked=_Walked())
     # Only the progress line asks for --quiet: the report is what was asked for.
     answer._replace(quiet=False).give(report.as_values(), dashboard(report).split("\n"))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.console.exit_codes import ExitCode
 from jobs.console.program import program
 from jobs.console.verbs import VERBS
 from tests.support.commands import runner
@@ -122,3 +123,14 @@ def test_no_message_names_a_command_that_this_user_may_not_have(module: Path) ->
 
 def _is_example(target: ast.expr) -> bool:
     return isinstance(target, ast.Name) and target.id in {"_EPILOG", "_EXAMPLES"}
+
+
+def test_inspect_of_a_file_recommends_what_prints_it(
+    golden: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It said `Not a directory`."""
+    file = golden("b551-base") / "checkpoint"
+    outcome = runner(capfd)("inspect", file)
+
+    assert outcome.code is ExitCode.USAGE
+    assert outcome.err.splitlines()[-1].endswith(f"dump {file}")

@@ -74,3 +74,11 @@ def test_no_row_at_all_is_still_a_document() -> None:
     Rows(Form.JSON, printed.append).close()
 
     assert [] == json.loads("".join(printed))
+
+
+def test_an_id_with_a_port_that_there_is_none_of_says_so(run: Run) -> None:
+    """It was shown as a broker's address."""
+    shown = run("query", "decode-id", "7F000001FFFF51AF00000000000000F2").out
+
+    assert "127.0.0.1:-44625 (no port: this is no broker's id)" in shown
+    assert "no port" not in run("query", "decode-id", "7F000001000051AF00000000000000F2").out
