@@ -140,6 +140,8 @@ class _Run:
         self.clock.lap("reading and writing")
         self._note_read(outcomes)
         for number, (product, one) in enumerate(zip(products, started, strict=True)):
+            if product.is_of_last_step and self.summary.bytes_left:
+                continue
             self._finish(product, one.finish_of(number, outcomes, self.summary.to_offset))
             self.clock.lap(product.step)
         self._confirm_read(outcomes)

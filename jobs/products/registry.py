@@ -48,6 +48,7 @@ class Product:
     reached: str = ""  # the field of its state that says up to which offset it has taken the log
     is_always_made: bool = False
     needs_every_topic: bool = False  # so a choice of topics has none of it
+    is_of_last_step: bool = False  # of a run in steps: it speaks of the store as it is once all of the log is read
     has_all_of: HasAllOf = lambda *_: True  # beside the log, by its state; cheap
 
     def start(self, run: "Run", state: "State | None") -> "StartedProduct":
@@ -89,6 +90,7 @@ PRODUCTS = (
         ("config_files",),
         key="config_files",
         reached="to_offset",
+        is_of_last_step=True,
         has_all_of=_has_every_config_file,
     ),
 )

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,12 @@ def test_progress_after_the_end_of_a_shorter_log_is_left_out(store: Path) -> Non
     assert set(restored(store, "then", until=until)) == {
         "consumerFilter.json", "subscriptionGroup.json", "topics.json", "transactionMetrics",
     }  # fmt: skip
+
+
+def test_a_run_in_steps_keeps_the_configuration_with_its_last_step(store: Path) -> None:
+    """Consumers are where they are now: the first step's part of the log ends long before."""
+    summary = ingest(replace(request(store), step_bytes=20_000), OneByOne())
+
+    (run,) = {row["run"] for row in rows_of(store.parent / "lake", "config_files", "run")}
+    assert (summary.steps > 1, run) == (True, summary.run)
+    assert of_broker(store) == restored(store, "out")
