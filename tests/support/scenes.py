@@ -20,6 +20,7 @@ NOT_RUN = {
     r"spark://|s3a://|hdfs://|--pack-environment": "needs a cluster or a server: tests/scale runs these verbs there",
     r"spark-submit\.sh demo$": "docs/tutorial.md runs the same tour, in a directory with a name",
     r"^\.ci/run$": "all tests together, this one among them",
+    r" --follow\b": "does not end by itself: tests/jobs/ingest follow a store",
 }
 OURS = ("./spark-submit.sh", "rmq-lake")
 _HAS_A_STORE_FOR_EACH_SECTION = "runbook.md"
