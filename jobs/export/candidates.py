@@ -28,6 +28,11 @@ class Plan(NamedTuple):
     limit: int  # bytes of a body
     undecoded: Path  # where bodies are noted that are not as their producers sent them
 
+    @property
+    def may_leave_out_items(self) -> bool:
+        """Whether anything is known of the columns that the condition names; else Spark need not ask, in a process."""
+        return any(name in self.columns for bounds in self.bounds for name in bounds)
+
 
 class Candidates(datasource.DataSource):
     """Rows of items with their numbers."""
@@ -40,8 +45,8 @@ class Candidates(datasource.DataSource):
     def reader(self, schema: StructType) -> datasource.DataSourceReader:
         """Return the reader of the items that the option names."""
         del schema
-        plan = Path(self.options["items"])
-        return CandidatesReader(pickle.loads(plan.read_bytes()))  # noqa: S301 - written by `choose`
+        plan: Plan = pickle.loads(Path(self.options["items"]).read_bytes())  # noqa: S301 - written by `choose`
+        return SelectiveReader(plan) if plan.may_leave_out_items else CandidatesReader(plan)
 
 
 class ItemPartition(datasource.InputPartition):
@@ -60,11 +65,6 @@ class CandidatesReader(datasource.DataSourceReader):
         self._plan = plan
         self._filters: list[datasource.Filter] = []
 
-    def pushFilters(self, filters: list[datasource.Filter]) -> Iterator[datasource.Filter]:  # noqa: N802 - Spark's name
-        """Note what is asked for; Spark filters the rows all the same."""
-        self._filters = [*filters]
-        yield from filters
-
     def partitions(self) -> Sequence[datasource.InputPartition]:
         """Return the items that may hold a chosen row."""
         return [
@@ -80,6 +80,15 @@ class CandidatesReader(datasource.DataSourceReader):
         planned = cast("ItemPartition", partition)  # Spark hands back what `partitions` returned
         item = pickle.loads(planned.item)  # noqa: S301 - written by `choose`
         return numbered(planned.number, item, self._plan.columns, self._plan.limit, self._plan.undecoded)
+
+
+class SelectiveReader(CandidatesReader):
+    """The reader that leaves out items; Spark refuses such a one where it does not ask."""
+
+    def pushFilters(self, filters: list[datasource.Filter]) -> Iterator[datasource.Filter]:  # noqa: N802 - Spark's name
+        """Note what is asked for; Spark filters the rows all the same."""
+        self._filters = [*filters]
+        yield from filters
 
 
 def _may_hold(bounds: Mapping[str, tuple[Any, Any]], asked: datasource.Filter) -> bool:

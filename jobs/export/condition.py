@@ -62,13 +62,26 @@ def choose(spark: SparkSession, condition: Condition, items: Sequence[Item], fol
     undecoded.mkdir(parents=True)
     plan = folder / "items"
     packed, bounds = tuple(map(pickle.dumps, items)), tuple(item.bounds for item in items)
-    plan.write_bytes(pickle.dumps(Plan(packed, bounds, condition.columns, limit, undecoded)))
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    planned = Plan(packed, bounds, condition.columns, limit, undecoded)
+    plan.write_bytes(pickle.dumps(planned))
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", str(planned.may_leave_out_items).lower())
+    _share_workers(spark)
     spark.dataSource.register(Candidates)
     schema = StructType([*_spark_schema(condition.columns), *from_arrow_schema(pa.schema(NUMBERS))])
     frame = spark.read.format(FORMAT).schema(schema).option("items", str(plan)).load()
     numbers = frame.where(condition.text).select(ITEM, ROW)
     numbers.write.partitionBy(ITEM).parquet((folder / "rows").as_uri())
+
+
+def _share_workers(spark: SparkSession) -> None:
+    """
+    Let the processes that find the candidates write the parts, too: Spark keeps idle ones, and what they have loaded.
+
+    It starts others for tasks with another environment. These two settings are what differs: how errors of SQL's tasks
+    look, and a seed for hashes of texts, which no task of ours asks for.
+    """
+    spark.conf.set("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "false")
+    spark.sparkContext.environment.pop("PYTHONHASHSEED", None)
 
 
 def chosen_rows(folder: Path, item: int) -> NDArray[np.int64]:

@@ -239,40 +239,40 @@ def broker_kept_out(store: str) -> Iterator[None]:
 def install(plan: Installation, step: Callable[[str], object] = lambda name: name) -> None:
     """Do what was planned; *step* is given before each step, none of which leaves less than a whole set."""
     with acting_as(plan.owner.user, plan.owner.group), ExitStack() as stack:
-        parent = _opened(stack, plan.index.parent)
+        parent = opened(stack, plan.index.parent)
         for leftover in _names_in(parent):
             if leftover.startswith(f"{plan.index.name}{ATTEMPT}"):
                 shutil.rmtree(leftover, dir_fd=parent)
         staging = f"{plan.index.name}{ATTEMPT}{uuid4()}"
         step("make the directory")
         os.mkdir(staging, 0o700, dir_fd=parent)
-        made = _opened(stack, staging, parent)
+        made = opened(stack, staging, parent)
         for name, digest in plan.new.items():
             step(f"copy {name}")
             _copy(plan.source / name, name, made, digest, plan.owner)
-        old = _opened(stack, plan.index.name, parent) if plan.kept else -1
+        old = opened(stack, plan.index.name, parent) if plan.kept else -1
         for name in plan.kept:
             step(f"keep {name}")
             os.link(name, name, src_dir_fd=old, dst_dir_fd=made, follow_symlinks=False)
-        _give(made, plan.owner.group, plan.owner.directory_mode)
+        give(made, plan.owner.group, plan.owner.directory_mode)
         os.fsync(made)
         if plan.checkpoint is not None:
             step("advance the checkpoint")
-            _replace_checkpoint(plan, plan.checkpoint, _opened(stack, plan.store))
+            _replace_checkpoint(plan, plan.checkpoint, opened(stack, plan.store))
         step("name the directory")
         # From here on nobody sweeps it away: after the exchange it holds the old set.
         os.rename(staging, plan.aside.name, src_dir_fd=parent, dst_dir_fd=parent)
         step("exchange")
-        _check_is(made, plan.aside, parent)
+        check_is(made, plan.aside, parent)
         _exchange(plan.aside.name, plan.index.name, parent)
-        _check_is(made, plan.index, parent)
+        check_is(made, plan.index, parent)
         os.fsync(parent)
         step("tidy up")
         _tidy_up(plan, parent)
         os.fsync(parent)
 
 
-def _opened(stack: ExitStack, directory: str | Path, parent: int | None = None) -> int:
+def opened(stack: ExitStack, directory: str | Path, parent: int | None = None) -> int:
     """Open a directory, which is no link."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     stack.callback(os.close, descriptor)
@@ -284,7 +284,7 @@ def _names_in(directory: int) -> list[str]:
         return [entry.name for entry in entries]
 
 
-def _check_is(made: int, place: Path, parent: int) -> None:
+def check_is(made: int, place: Path, parent: int) -> None:
     """Raise where another directory is at *place* than the one that was made."""
     found, expected = os.stat(place.name, dir_fd=parent, follow_symlinks=False), os.fstat(made)
     if (found.st_dev, found.st_ino) != (expected.st_dev, expected.st_ino):
@@ -295,7 +295,7 @@ def _tidy_up(plan: Installation, parent: int) -> None:
     """Delete what stays in the store under its old name, too, and the directory if nothing else is in it."""
     try:
         with ExitStack() as stack:
-            aside = _opened(stack, plan.aside.name, parent)
+            aside = opened(stack, plan.aside.name, parent)
             for name in plan.kept:
                 os.unlink(name, dir_fd=aside)
             is_empty = not _names_in(aside)
@@ -315,11 +315,11 @@ def _copy(source: Path, name: str, folder: int, digest: str, owner: Owner) -> No
         found = hash_file(lambda position, length: os.pread(descriptor, length, position))
         if found != digest:
             raise OSError(f"{source}: sha256 {found}, the manifest says {digest}")
-        _give(descriptor, owner.group, owner.file_mode)
+        give(descriptor, owner.group, owner.file_mode)
         os.fsync(descriptor)
 
 
-def _give(descriptor: int, group: int, mode: int) -> None:
+def give(descriptor: int, group: int, mode: int) -> None:
     """Give an open file its group and mode; its user is whom this process acts as."""
     if os.fstat(descriptor).st_gid != group:
         os.fchown(descriptor, -1, group)
@@ -337,7 +337,7 @@ def _replace_checkpoint(plan: Installation, checkpoint: Checkpoint, root: int) -
         except FileNotFoundError:
             pass
         else:
-            _give(descriptor, status.st_gid, status.st_mode & 0o7777)
+            give(descriptor, status.st_gid, status.st_mode & 0o7777)
             os.link("checkpoint", backup_of(plan).name, src_dir_fd=root, dst_dir_fd=root, follow_symlinks=False)
         os.fsync(descriptor)
     os.replace(attempt, "checkpoint", src_dir_fd=root, dst_dir_fd=root)
@@ -347,7 +347,7 @@ def _replace_checkpoint(plan: Installation, checkpoint: Checkpoint, root: int) -
 def exchange(new: Path, old: Path) -> None:
     """Let two directories change places, beside each other."""
     with ExitStack() as stack:
-        _exchange(new.name, old.name, _opened(stack, old.parent))
+        _exchange(new.name, old.name, opened(stack, old.parent))
 
 
 def _exchange(new: str, old: str, parent: int) -> None:

@@ -8,6 +8,7 @@ change places in one step. What was replaced stays beside the store under a name
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +18,10 @@ from jobs.rebuild.install import (
     ATTEMPT,
     RefusedError,
     aside_of,
+    check_is,
     exchange,
+    give,
+    opened,
     owner_of,
     read_manifest,
     refuse_full_disk,
@@ -107,16 +111,18 @@ def install_queues(plan: QueueInstallation, step: Callable[[str], object] = lamb
     """Do what was planned; *step* is given before each step, none of which leaves less than a complete set."""
     for root in plan.roots:
         # The owner may change anything in the store meanwhile: whoever acts as the owner can do no more than that.
-        with acting_as(root.owner.user, root.owner.group):
-            _install_root(root, step)
+        with acting_as(root.owner.user, root.owner.group), ExitStack() as stack:
+            _install_root(root, step, stack)
 
 
-def _install_root(plan: RootPlan, step: Callable[[str], object]) -> None:
+def _install_root(plan: RootPlan, step: Callable[[str], object], stack: ExitStack) -> None:
+    parent = opened(stack, plan.folder.parent)
     for leftover in plan.folder.parent.glob(f"{plan.folder.name}{ATTEMPT}*"):
         shutil.rmtree(leftover)
     staging = plan.folder.with_name(f"{plan.folder.name}{ATTEMPT}{uuid4()}")
     step("make the folder")
     staging.mkdir(mode=0o700)
+    made = opened(stack, staging.name, parent)
     for path, file in plan.new.items():
         step(f"copy {path}")
         _copy(file, _make_parents(staging, path, plan.owner), plan.owner)
@@ -125,13 +131,14 @@ def _install_root(plan: RootPlan, step: Callable[[str], object]) -> None:
         os.link(plan.folder / path, _make_parents(staging, path, plan.owner))
     for directory in [path for path in staging.rglob("*") if path.is_dir()]:
         flush_directory(directory)
-    os.chown(staging, plan.owner.user, plan.owner.group)
-    staging.chmod(plan.owner.directory_mode)
-    flush_directory(staging)
+    give(made, plan.owner.group, plan.owner.directory_mode)
+    os.fsync(made)
     step("name the folder")
     staging.rename(plan.aside)  # from here on nobody sweeps it away: after the exchange it holds the old set
     step("exchange")
+    check_is(made, plan.aside, parent)
     exchange(plan.aside, plan.folder)
+    check_is(made, plan.folder, parent)
     flush_directory(plan.folder.parent)
     step("tidy up")
     _tidy(plan)

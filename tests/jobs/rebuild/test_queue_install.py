@@ -1,8 +1,10 @@
 """Rebuilt queues are put into a stopped broker's store: all or nothing, and what was replaced stays beside it."""
 
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -113,3 +115,87 @@ def test_a_folder_without_a_manifest_is_refused(store: Path, tmp_path: Path) -> 
     """A rebuild that did not end."""
     with pytest.raises(RefusedError, match="no complete rebuild"):
         plan_queue_installation(str(store), tmp_path)
+
+
+NOBODY = 65534
+STAGING, ASIDE = "consumequeue.attempt-*", "consumequeue.replaced-*"
+
+
+@pytest.fixture
+def theirs(golden: Golden, tmp_path: Path) -> Iterator[Path]:
+    """Copy a store without one topic's queues, which are rebuilt; it belongs to another user, who may change it."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can install for another user")
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # the other user reaches it
+        copy = Path(shutil.copytree(golden("b533-base"), folder / "store"))
+        for path in (copy, *copy.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+        victim = folder / "victim"
+        (victim / "T2" / "0").mkdir(parents=True)
+        victim.chmod(0o700)
+        (victim / "private").write_text("root's own")
+        shutil.rmtree(copy / "consumequeue" / "T2")
+        rebuilt(copy, tmp_path / "out")
+        yield copy
+
+
+def everything(folder: Path) -> list[tuple[str, int, int, bytes]]:
+    """Return what a write below *folder* would change."""
+    stats = [(path, path.lstat()) for path in (folder, *sorted(folder.rglob("*")))]
+    return [(str(path), it.st_uid, it.st_mode, path.read_bytes() if path.is_file() else b"") for path, it in stats]
+
+
+def swapped(store: Path, pattern: str) -> Callable[[], None]:
+    """Return the attack that puts a link to the victim in the place of what matches *pattern*."""
+
+    def attack() -> None:
+        [place] = store.glob(pattern)
+        if not place.is_symlink():
+            place.rename(store / "moved")
+            place.symlink_to(store.parent / "victim")
+
+    return attack
+
+
+@pytest.mark.parametrize(
+    ("before", "pattern"),
+    [("copy", STAGING), ("keep", STAGING), ("name", STAGING), ("exchange", ASIDE), ("exchange", "consumequeue")],
+)
+def test_what_root_installs_does_not_leave_the_store_through_a_link_of_its_owner(
+    theirs: Path, tmp_path: Path, before: str, pattern: str
+) -> None:
+    """A link in the place of the new set was installed as `consumequeue`, with exit code 0."""
+    untouched, attack = everything(theirs.parent / "victim"), swapped(theirs, pattern)
+    plan = plan_queue_installation(str(theirs), tmp_path / "out")
+
+    def step(name: str) -> None:
+        if name.startswith(before):
+            assert os.geteuid() == NOBODY
+            attack()
+
+    with pytest.raises(OSError, match=r"."):
+        install_queues(plan, step)
+
+    assert untouched == everything(theirs.parent / "victim")
+    assert pattern == "consumequeue" or not (theirs / "consumequeue").is_symlink()
+    assert os.geteuid() == os.getegid() == 0
+
+
+def test_root_installs_into_the_store_of_another_user(theirs: Path, golden: Golden, tmp_path: Path) -> None:
+    """Nobody attacks: every file is back, and the other user's."""
+    install_queues(plan_queue_installation(str(theirs), tmp_path / "out"))
+
+    assert contents(theirs / "consumequeue") == contents(golden("b533-base") / "consumequeue")
+    found = [path.lstat() for path in (theirs / "consumequeue", *(theirs / "consumequeue").rglob("*"))]
+    assert {(NOBODY, NOBODY)} == {(it.st_uid, it.st_gid) for it in found}
+    assert os.geteuid() == os.getegid() == 0
+
+
+def test_queues_that_are_another_users_are_refused(theirs: Path, tmp_path: Path) -> None:
+    """A link to a directory of somebody else would have root act as that user."""
+    swapped(theirs, "consumequeue")()
+
+    with pytest.raises(RefusedError, match="belongs to user"):
+        plan_queue_installation(str(theirs), tmp_path / "out")
