@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobs.export.bodies import DEFAULT_LIMIT, LeftOut, Undecoded
-from jobs.export.items import STORE_TIME, Bounds, Item, LakeItem, LogItem, times_of
+from jobs.export.items import STORE_TIME, Item, LakeItem, LogItem, times_of
 from jobs.export.parts import Format, Part, PartTask, merge
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.tables import MESSAGES
-from jobs.lake.vectors import vectors
 from jobs.query.open_store import seeming_writers
 from jobs.query.store_reader import StoreReader
 from jobs.storage.locations import normalise
@@ -94,20 +93,12 @@ def _lake_items(source: Source, lake: Lake) -> list[Item]:
     snapshot = open_table(lake, MESSAGES.name)
     if snapshot is None:
         raise FileNotFoundError(errno.ENOENT, "no lake: it has no table messages", source.lake)
-    deleted = vectors(lake, snapshot)
-    return [
-        LakeItem(lake, file.path, file.size, source.broker, source.topics, _bounds(file), deleted.get(file.path))
-        for file in sorted(files(snapshot), key=_place)
-    ]
+    return [LakeItem(lake, file, source.broker, source.topics) for file in sorted(files(lake, snapshot), key=_place)]
 
 
 def _place(file: StoredFile) -> tuple[str, int, str]:
     """Sort the files of each store in the order of its log."""
     return str(file.low("store_id", "")), int(file.low("physical_offset", 0)), file.path
-
-
-def _bounds(file: StoredFile) -> Bounds:
-    return {name: (file.low(name, None), file.high(name, None)) for name in MESSAGES.statistics}
 
 
 def export(

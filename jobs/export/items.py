@@ -6,16 +6,15 @@ small in bytes, not in rows: a message may have a body of some MiB.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import batches
+from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.tables import MESSAGES
-from jobs.lake.vectors import Vector
 from jobs.query.store_reader import StoreReader
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
@@ -25,7 +24,6 @@ from rmq_formats.properties import PropertyParser
 
 Bounds = Mapping[str, tuple[Any, Any]]  # the least and the greatest value of a column; None where it is not known
 STORE_TIME = "store_timestamp"
-_ROWS = replace(MESSAGES, may_lack=frozenset(MESSAGES.schema.names))  # another engine's rows may lack what ours have
 COLUMNS = tuple(MESSAGES.plain_schema.names)
 DELETED = "deleted while it was read"
 _CLOCK_SLACK_MS = 3_600_000  # a broker's clock may have been set back a little while it wrote a segment
@@ -117,18 +115,25 @@ class LakeItem:
     """A file of the table `messages`."""
 
     lake: Lake
-    name: str
-    size: int
+    file: StoredFile
     broker: str | None = None
     topics: tuple[str, ...] = ()
-    bounds: Bounds = field(default_factory=dict)
-    vector: Vector | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.file.size
+
+    @property
+    def bounds(self) -> Bounds:
+        """What Delta's log says of the values in it."""
+        return {name: (self.file.low(name, None), self.file.high(name, None)) for name in MESSAGES.statistics}
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the file's rows."""
         needed = {*columns, *(["broker"] if self.broker else []), *(["topic"] if self.topics else [])}
         names = [name for name in COLUMNS if name in needed]
-        for batch in batches(self.lake, _ROWS, self.name, self.vector, names):
+        for batch in plain_batches(self.lake, MESSAGES, self.file, names):
             yield self._wanted(batch).select(columns)
 
     def _wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -28,10 +27,10 @@ from pyarrow import fs
 from jobs.lake.delta_log import write_commit
 from jobs.lake.features import refuse_features
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import Selection, select
+from jobs.lake.snapshot_files import Selection, StoredFile, files, select
 from jobs.lake.table_file import STATISTICS_LENGTH, Action
 from jobs.lake.tables import Table
-from jobs.lake.vectors import Vector, vectors
+from jobs.lake.vectors import Vector
 from jobs.storage import arrow_filesystem
 from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
@@ -62,9 +61,13 @@ class TransactionTakenError(Exception):
 class Rewrite(NamedTuple):
     """Files of a snapshot, and what is in their place."""
 
-    removed: tuple[str, ...]
+    removed: tuple[StoredFile, ...]
     added: tuple[Action, ...]
-    vectors: Mapping[str, Vector] = MappingProxyType({})  # of those removed files that have one
+
+    @property
+    def vectors(self) -> Mapping[str, Vector]:
+        """Return the vectors of those removed files that have one, by the file's path."""
+        return {file.path: file.vector for file in self.removed if file.vector is not None}
 
 
 def open_table(lake: Lake, name: str) -> DeltaTable | None:
@@ -241,9 +244,13 @@ def _is_possible(lake: Lake, snapshot: DeltaTable, new: _Commit) -> bool:
     refuse_features(lake, snapshot, new.table)
     if any((snapshot.transaction_version(app) or 0) >= number for app, number in new.transactions):
         return False
-    removed = set(new.change.removed)
-    found = {path: vector.identity for path, vector in vectors(lake, snapshot).items() if path in removed}
-    return removed <= paths(snapshot) and found == {p: vector.identity for p, vector in new.change.vectors.items()}
+    now = {file.path: _vector_of(file) for file in files(lake, snapshot)}
+    return all(now.get(file.path) == _vector_of(file) for file in new.change.removed)
+
+
+def _vector_of(file: StoredFile) -> str:
+    """Return what tells a file's vector from another one; empty without a vector."""
+    return file.vector.identity if file.vector is not None else ""
 
 
 def _write_once(lake: Lake, snapshot: DeltaTable, new: _Commit, attempts: int) -> int:
@@ -256,7 +263,7 @@ def _write_once(lake: Lake, snapshot: DeltaTable, new: _Commit, attempts: int) -
         snapshot.create_write_transaction(
             [
                 *(AddAction(a.path, a.size, {}, a.modification_time, new.data_change, a.stats) for a in new.added),
-                *(RemoveAction(path, new.data_change, now, partition_values={}) for path in new.change.removed),
+                *(RemoveAction(file.path, new.data_change, now, partition_values={}) for file in new.change.removed),
             ],
             "append",
             new.table.delta_schema,
@@ -295,7 +302,9 @@ def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: _Commit) -> N
         for file in new.added
     ]
     removed = {"deletionTimestamp": now, "dataChange": new.data_change, "partitionValues": {}}
-    actions += [{"remove": {"path": path, **removed, **described.get(path, {})}} for path in new.change.removed]
+    actions += [
+        {"remove": {"path": file.path, **removed, **described.get(file.path, {})}} for file in new.change.removed
+    ]
     write_commit(lake, snapshot, actions)
 
 
@@ -356,7 +365,7 @@ def chosen(
     else:
         filesystem = fs.SubTreeFileSystem(uri.split("://", 1)[1], arrow_filesystem(uri, lake.options))
     if snapshot.protocol().reader_features:  # `deltalake` makes no data set of a table that has any
-        return select(snapshot, filesystem, Selection(columns, where, vectors(lake, snapshot), deleted))
+        return select(lake, snapshot, filesystem, Selection(columns, where, deleted))
     if deleted:
         return pa.table({"physical_offset": []})
     return snapshot.to_pyarrow_dataset(filesystem=filesystem).to_table(columns=columns, filter=where)

@@ -6,7 +6,7 @@ log, so that the minimum and maximum of offsets and times keep telling files apa
 that it changes no data. What it replaced stays on disk for readers of older versions, until the vacuum.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 from uuid import uuid4
@@ -20,7 +20,7 @@ from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, batches, files, with_their_columns, written_again
 from jobs.lake.table_file import MERGED, Action, FileNaming, TableFile
 from jobs.lake.tables import Table
-from jobs.lake.vectors import Vector, has_vectors, is_vector_file, vectors
+from jobs.lake.vectors import has_vectors, is_vector_file
 from jobs.storage.locations import is_local
 
 SMALL = 32 << 20  # bytes: a file below may be merged
@@ -37,9 +37,8 @@ class Group(NamedTuple):
 
     lake: Lake
     table: Table
-    paths: tuple[str, ...]
+    files: tuple[StoredFile, ...]
     name: str
-    vectors: Mapping[str, Vector]  # of the files that have one
 
 
 class Saved(NamedTuple):
@@ -72,16 +71,17 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
     done: list[tuple[Sequence[StoredFile], Action | None]] = []
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:
-        deleted = vectors(lake, snapshot)
-        left = (*spared, *(() if is_local(lake.location) else deleted))  # see `commit.NO_VECTORS`
-        chosen = _of_run(snapshot, left, of.store_id, many) if of else _chosen(snapshot, left)
+        stored = files(lake, snapshot)
+        if not is_local(lake.location):  # see `commit.NO_VECTORS`
+            stored = [file for file in stored if file.vector is None]
+        left = tuple(spared)
+        chosen = _of_run(stored, left, of.store_id, many) if of else _chosen(stored, left)
         rows = with_their_columns(snapshot, table)
-        groups = [_group(some, Group(lake, rows, (), _name(of), deleted)) for some in chosen]
+        groups = [Group(lake, rows, tuple(some), _name(of)) for some in chosen]
         actions = (merge or _merge_here)(groups)
         done.extend(zip(chosen, actions, strict=True))
-        removed = tuple(path for group in groups for path in group.paths)
-        read_through = {path: vector for group in groups for path, vector in group.vectors.items()}
-        return Rewrite(removed, tuple(action for action in actions if action is not None), read_through)
+        removed = tuple(file for group in groups for file in group.files)
+        return Rewrite(removed, tuple(action for action in actions if action is not None))
 
     try:
         commit_layout(lake, table, rewrite)
@@ -100,29 +100,24 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
     )
 
 
-def _group(files: Sequence[StoredFile], like: Group) -> Group:
-    paths = tuple(file.path for file in files)
-    return like._replace(paths=paths, vectors={path: like.vectors[path] for path in paths if path in like.vectors})
-
-
 def estimate(lake: Lake, table: Table, spared: Iterable[str] = ()) -> Saved:
     """Return what `compact` and `vacuum` would do now; how small the merged files get, only they know."""
     snapshot = open_table(lake, table.name)
     if snapshot is None:
         return Saved(table.name, bytes_after=None)
-    chosen = _chosen(snapshot, tuple(spared))
+    chosen = _chosen(files(lake, snapshot), tuple(spared))
     size = sum(file.size for some in chosen for file in some)
     obsolete = vacuum(lake, table, dry_run=True)
     return Saved(table.name, sum(map(len, chosen)), len(chosen), size, None, obsolete)
 
 
-def _chosen(snapshot: DeltaTable, spared: tuple[str, ...]) -> list[list[StoredFile]]:
-    return list(_groups(_mergeable(snapshot, spared)))
+def _chosen(stored: Iterable[StoredFile], spared: tuple[str, ...]) -> list[list[StoredFile]]:
+    return list(_groups(_mergeable(stored, spared)))
 
 
-def _of_run(snapshot: DeltaTable, spared: tuple[str, ...], store_id: str, many: int) -> list[list[StoredFile]]:
+def _of_run(stored: Iterable[StoredFile], spared: tuple[str, ...], store_id: str, many: int) -> list[list[StoredFile]]:
     """Return groups of the smallest files: a large one waits until the smaller ones together are as large."""
-    mine = [file for file in _mergeable(snapshot, spared) if _store(file).startswith(store_id)]
+    mine = [file for file in _mergeable(stored, spared) if _store(file).startswith(store_id)]
     largest = count = total = 0
     for number, size in enumerate(sorted(file.size for file in mine), 1):
         if size <= total:
@@ -139,8 +134,8 @@ def _merge_here(groups: Sequence[Group]) -> list[Action | None]:
     return [merge_group(group) for group in groups]
 
 
-def _mergeable(snapshot: DeltaTable, spared: tuple[str, ...]) -> list[StoredFile]:
-    small = [file for file in files(snapshot) if file.size < SMALL and not file.path.startswith(spared)]
+def _mergeable(stored: Iterable[StoredFile], spared: tuple[str, ...]) -> list[StoredFile]:
+    small = [file for file in stored if file.size < SMALL and not file.path.startswith(spared)]
     return sorted(small, key=lambda file: (_store(file), file.low("physical_offset", 0), file.path))
 
 
@@ -183,8 +178,8 @@ def merge_group(group: Group) -> Action | None:
 
 
 def _rows(group: Group, table: Table) -> Iterator[pa.RecordBatch]:
-    for path in group.paths:
-        yield from batches(group.lake, table, path, group.vectors.get(path))
+    for file in group.files:
+        yield from batches(group.lake, table, file)
 
 
 def _sorted(group: Group, table: Table) -> Iterator[pa.RecordBatch]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from jobs.lake.commit import chosen, open_table
 from jobs.lake.lake import Lake
+from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.tables import MESSAGES
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
@@ -47,9 +47,10 @@ def records(start: int, end: int, *, lake: Lake, names: Sequence[str], store_id:
     """Yield the records of a store's log that begin in [start, end), from files that the run at work has written."""
     wanted = _wanted(store_id, start, end)
     for name in names:
-        with lake.arrow_file(f"{MESSAGES.name}/{name}") as source:
-            for batch in pq.ParquetFile(source).iter_batches(_AT_ONCE, columns=_COLUMNS):
-                yield from _groups(batch.filter(wanted).to_pylist())
+        for batch in plain_batches(lake, MESSAGES, StoredFile.not_committed(name), _COLUMNS):
+            ours = batch.filter(wanted)
+            for first in range(0, ours.num_rows, _AT_ONCE):
+                yield from _groups(ours.slice(first, _AT_ONCE).to_pylist())
 
 
 def _wanted(store_id: str, start: int, end: int) -> pc.Expression:

@@ -1,8 +1,14 @@
-"""Files of a lake's tables read back: which ones a snapshot has, what Delta's log says of them, and their rows."""
+"""
+Files of a lake's tables read back: which ones a snapshot has, what Delta's log says of them, and their rows.
+
+This is the only module that reads rows of a lake's files: whoever wants some asks `files` which ones there are, and a
+file knows its deletion vector. So nobody can forget that another engine has deleted some.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,11 +20,12 @@ from pyarrow import fs
 from jobs.lake.lake import Lake
 from jobs.lake.plain import plain_rows
 from jobs.lake.tables import Table
-from jobs.lake.vectors import Vector
+from jobs.lake.vectors import Vector, vectors
 
 Result = TypeVar("Result")
 T = TypeVar("T")
 
+NOTHING: Mapping[str, int] = MappingProxyType({})
 _BATCH_SIZE = 16 << 20  # bytes, as a file states them: a body that repeats itself may be far larger in memory
 _BATCH_ROWS = 1 << 16
 
@@ -31,6 +38,16 @@ class StoredFile(NamedTuple):
     rows: int
     lowest: Mapping[str, Any]
     highest: Mapping[str, Any]
+    vector: Vector | None = None  # of the rows that another engine has deleted
+
+    @classmethod
+    def not_committed(cls, path: str) -> Self:
+        """Return a file that the run at work has written: no commit names it, so nobody has deleted rows of it."""
+        return cls(path, 0, 0, {}, {})
+
+    def with_deleted_rows(self) -> Self:
+        """Return the file as it was written: for who must know what was there, and adds nothing of it to the table."""
+        return self._replace(vector=None)
 
     def low(self, column: str, otherwise: T) -> T:
         """Return the least value of a column, or *otherwise* where the log does not say."""
@@ -47,10 +64,18 @@ class StoredFile(NamedTuple):
         return self.low("store_id", store_id) <= store_id <= self.high("store_id", store_id)
 
 
-def files(snapshot: DeltaTable) -> list[StoredFile]:
-    """Return the files of a snapshot."""
+def files(lake: Lake, snapshot: DeltaTable) -> list[StoredFile]:
+    """Return the files of a snapshot, each with its deletion vector."""
+    deleted = vectors(lake, snapshot)
     return [
-        StoredFile(row["path"], row["size_bytes"], row["num_records"] or 0, _under("min.", row), _under("max.", row))
+        StoredFile(
+            row["path"],
+            row["size_bytes"],
+            row["num_records"] or 0,
+            _under("min.", row),
+            _under("max.", row),
+            deleted.get(row["path"]),
+        )
         for row in plain_rows(snapshot.get_add_actions(flatten=True))
     ]
 
@@ -59,26 +84,66 @@ def _under(prefix: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
 
 
-def batches(
-    lake: Lake, table: Table, name: str, vector: Vector | None = None, columns: Sequence[str] | None = None
+def batches(lake: Lake, table: Table, file: StoredFile) -> Iterator[pa.RecordBatch]:
+    """
+    Yield a file's rows, a few MiB at once, in the table's schema, for who writes them again.
+
+    A column that the table got later is NULL in older files. Rows that another engine has deleted are left out.
+    """
+    yield from _read(lake, table, file, table.schema, {})
+
+
+def plain_batches(
+    lake: Lake, table: Table, file: StoredFile, columns: Sequence[str] = (), wanted: Mapping[str, int] = NOTHING
 ) -> Iterator[pa.RecordBatch]:
     """
-    Yield a file's rows, a few MiB at once, in the table's schema, or some of its columns in its order.
+    Yield some columns of a file's rows as readers see them, a few MiB at once; all of them where none is named.
 
-    A column that the table got later is NULL in older files. Rows that *vector* marks as deleted are left out.
+    Row groups are left out whose limits say that no row has the values *wanted* in its columns; other rows are not.
     """
-    schema = table.schema if columns is None else pa.schema([table.schema.field(name) for name in columns])
-    start = 0
-    with lake.arrow_file(f"{table.name}/{name}") as source:
+    schema = pa.schema([table.plain_schema.field(name) for name in columns]) if columns else table.plain_schema
+    yield from _read(lake, table, file, schema, wanted)
+
+
+def has_footer(lake: Lake, table: Table, file: StoredFile) -> bool:
+    """Return whether a file can be opened as Parquet."""
+    try:
+        with lake.arrow_file(f"{table.name}/{file.path}") as source:
+            pq.read_metadata(source)
+    except (pa.ArrowInvalid, OSError):
+        return False
+    return True
+
+
+def _read(
+    lake: Lake, table: Table, stored: StoredFile, schema: pa.Schema, wanted: Mapping[str, int]
+) -> Iterator[pa.RecordBatch]:
+    start = 0  # the place of a row group's first row in the file
+    with lake.arrow_file(f"{table.name}/{stored.path}") as source:
         file = pq.ParquetFile(source)
-        stored = [name for name in schema.names if name in file.schema_arrow.names]
+        there = [name for name in schema.names if name in file.schema_arrow.names]
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
+            place, start = start, start + group.num_rows
+            if not _may_have(group, wanted):
+                continue
             row_size = group.total_byte_size // max(group.num_rows, 1) + 1
             rows = min(max(_BATCH_SIZE // row_size, 1), _BATCH_ROWS)
-            for batch in file.iter_batches(rows, row_groups=[number], columns=stored):
-                yield in_schema(batch if vector is None else vector.of_batch(batch, start), schema)
-                start += batch.num_rows
+            for batch in file.iter_batches(rows, row_groups=[number], columns=there):
+                kept = batch if stored.vector is None else stored.vector.of_batch(batch, place)
+                place += batch.num_rows
+                if kept.num_rows:
+                    yield in_schema(kept, schema)
+
+
+def _may_have(group: pq.RowGroupMetaData, wanted: Mapping[str, int]) -> bool:
+    """Return whether rows of a row group may have these values."""
+    columns = [group.column(number) for number in range(group.num_columns)] if wanted else []
+    limits = {column.path_in_schema: column.statistics for column in columns if column.path_in_schema in wanted}
+    return all(
+        known is None or not known.has_min_max or known.min <= wanted[name] <= known.max
+        for name, known in limits.items()
+    )
 
 
 class Selection(NamedTuple):
@@ -86,7 +151,6 @@ class Selection(NamedTuple):
 
     columns: list[str] | None
     where: pc.Expression | None
-    vectors: Mapping[str, Vector]
     deleted: bool = False  # those that are deleted, as far as files still hold them
 
     def needed(self, schema: pa.Schema) -> list[str] | None:
@@ -97,21 +161,22 @@ class Selection(NamedTuple):
         return [name for name in schema.names if name in self.columns or name in asked]
 
 
-def select(snapshot: DeltaTable, filesystem: fs.FileSystem, selection: Selection) -> pa.Table:
+def select(lake: Lake, snapshot: DeltaTable, filesystem: fs.FileSystem, selection: Selection) -> pa.Table:
     """Return rows of a snapshot, read through the vectors of its files; statistics leave few files to open."""
     schema = pa.schema(snapshot.schema())
     layout = ds.ParquetFileFormat()
+    stored = {file.path: file for file in files(lake, snapshot)}
     fragments = [
-        layout.make_fragment(file.path, filesystem, partition_expression=_bounds(file, schema))
-        for file in files(snapshot)
+        layout.make_fragment(path, filesystem, partition_expression=_bounds(file, schema))
+        for path, file in stored.items()
     ]
     dataset = ds.FileSystemDataset(fragments, schema, layout, filesystem)
     found = list(dataset.get_fragments(selection.where))
-    whole = [fragment for fragment in found if fragment.path not in selection.vectors and not selection.deleted]
+    whole = [fragment for fragment in found if stored[fragment.path].vector is None and not selection.deleted]
     tables = [ds.FileSystemDataset(whole, schema, layout, filesystem).to_table(selection.columns, selection.where)]
     needed = selection.needed(schema)
     for fragment in found:
-        vector = selection.vectors.get(fragment.path)
+        vector = stored[fragment.path].vector
         if vector is not None:
             rows = fragment.to_table(schema, needed)
             rows = rows.filter(pa.array(vector.padded(rows.num_rows) != selection.deleted))

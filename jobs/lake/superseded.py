@@ -21,10 +21,9 @@ from deltalake import DeltaTable
 from jobs.lake.commit import NO_VECTORS, Rewrite, TransactionTakenError, commit, committed_transaction, open_table
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import batches, files, with_their_columns, written_again
+from jobs.lake.snapshot_files import StoredFile, batches, files, with_their_columns, written_again
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, SUPERSEDED_MESSAGES, Table
-from jobs.lake.vectors import vectors
 from jobs.storage.locations import is_local
 
 REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
@@ -52,7 +51,7 @@ def refuse_vectors(lake: Lake, superseded: Superseded) -> None:
     """Raise `UnsupportedTableError` where rows would have to be taken out of files that cannot be replaced there."""
     for name in () if is_local(lake.location) else REWRITTEN:
         snapshot = open_table(lake, name)
-        if snapshot is not None and not vectors(lake, snapshot).keys().isdisjoint(_touched(snapshot, superseded)):
+        if snapshot is not None and any(file.vector for file in _touched(lake, snapshot, superseded)):
             location = lake.locate(name)
             raise UnsupportedTableError(
                 f"{location}: {NO_VECTORS}, and the log holds other records from {superseded.from_offset} on; nothing "
@@ -70,8 +69,7 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
         return  # they are missing from there: they were copied before
     naming = FileNaming(superseded.store_id, superseded.run)
     constants = {"superseded_by_run": superseded.run}
-    touched = _touched(snapshot, superseded)
-    deleted = vectors(lake, snapshot)
+    touched = _touched(lake, snapshot, superseded)
     rows = with_their_columns(snapshot, MESSAGES)
     theirs = rows.columns[len(MESSAGES.columns) :]
     moved = replace(SUPERSEDED_MESSAGES, columns=(*SUPERSEDED_MESSAGES.columns, *theirs))
@@ -79,8 +77,8 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
 
     def write(rows: Table) -> Action | None:
         with TableFile(lake, replace(moved, may_lack=rows.may_lack), name, constants) as file:
-            for path in touched:
-                for batch in batches(lake, rows, path, deleted.get(path)):
+            for stored in touched:
+                for batch in batches(lake, rows, stored):
                     file.write(batch.filter(superseded.of_table(batch)))
             return file.close()
 
@@ -99,30 +97,29 @@ def rewritten(
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:
         added: list[Action] = []
-        removed = tuple(_touched(snapshot, superseded))
-        deleted = vectors(lake, snapshot)
+        removed = tuple(_touched(lake, snapshot, superseded))
         theirs = with_their_columns(snapshot, table)
-        for path in removed:
+        for stored in removed:
 
-            def write(rows: Table, path: str = path, name: str = naming.name("kept")) -> Action | None:
+            def write(rows: Table, stored: StoredFile = stored, name: str = naming.name("kept")) -> Action | None:
                 with TableFile(lake, rows, name, {}) as file:
-                    for batch in batches(lake, rows, path, deleted.get(path)):
+                    for batch in batches(lake, rows, stored):
                         file.write(batch.filter(pc.invert(superseded.of_table(batch))))
                     return file.close()
 
             action = written_again(theirs, write)
             added += [action] if action else []
-        return Rewrite(removed, tuple(added), {path: deleted[path] for path in removed if path in deleted})
+        return Rewrite(removed, tuple(added))
 
     return rewrite
 
 
-def _touched(snapshot: DeltaTable, superseded: Superseded) -> list[str]:
+def _touched(lake: Lake, snapshot: DeltaTable, superseded: Superseded) -> list[StoredFile]:
     """Return the files that may hold superseded rows, in the order of the log."""
     found = [
         file
-        for file in files(snapshot)
+        for file in files(lake, snapshot)
         if file.may_hold(superseded.store_id)
         and file.high("physical_offset", superseded.to_offset) >= superseded.from_offset
     ]
-    return [file.path for file in sorted(found, key=lambda file: int(file.low("physical_offset", 0)))]
+    return sorted(found, key=lambda file: int(file.low("physical_offset", 0)))

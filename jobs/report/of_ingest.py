@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from jobs.console.amounts import counted
 from jobs.console.program import program
@@ -17,9 +16,9 @@ from jobs.console.severity import Severity
 from jobs.ingest.request import Summary
 from jobs.lake.commit import chosen, open_table
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import files
+from jobs.lake.snapshot_files import files, plain_batches
 from jobs.lake.table_file import FileNaming
-from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE
+from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE, Table
 from jobs.report.axes import round_duration
 from jobs.report.model import Bars, Facts, Grid, Part, Remedy, Report, Timeline, Value
 
@@ -132,18 +131,17 @@ class _Contents:
         """Return plots and tables of the run's messages and index files."""
         return [*self._messages(), *self._index()]
 
-    def _batches(self, table: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        snapshot = open_table(self._lake, table)
-        for file in files(snapshot) if snapshot is not None else ():
+    def _batches(self, table: Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        snapshot = open_table(self._lake, table.name)
+        for file in files(self._lake, snapshot) if snapshot is not None else ():
             if file.path.startswith(self._prefix):
-                with self._lake.arrow_file(f"{table}/{file.path}") as source:
-                    yield from pq.ParquetFile(source).iter_batches(columns=list(columns))
+                yield from plain_batches(self._lake, table, file, columns)
 
     def _messages(self) -> Iterator[Part]:
         topics, producers, keys, sizes = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
         span = self._span()
         times: dict[str, Counter[int]] = {}
-        for batch in self._batches(MESSAGES.name, ("topic", "born_host", "keys", "total_size", "store_timestamp")):
+        for batch in self._batches(MESSAGES, ("topic", "born_host", "keys", "total_size", "store_timestamp")):
             topics.update(_counted(batch["topic"]))
             for host, count in _counted(batch["born_host"]).items():
                 producers[host.rpartition(":")[0]] += count
@@ -163,7 +161,7 @@ class _Contents:
     def _span(self) -> tuple[int, int]:
         """Return the first time and the milliseconds of one slot, both round."""
         lows, highs = [], []
-        for batch in self._batches(MESSAGES.name, ("store_timestamp",)):
+        for batch in self._batches(MESSAGES, ("store_timestamp",)):
             limits = pc.min_max(batch["store_timestamp"]).as_py()
             lows.append(limits["min"])
             highs.append(limits["max"])
@@ -172,7 +170,7 @@ class _Contents:
         return first // step * step, step
 
     def _index(self) -> Iterator[Part]:
-        rows = [row for batch in self._batches(INDEX_FILES.name, _HEADER) for row in batch.to_pylist()]
+        rows = [row for batch in self._batches(INDEX_FILES, _HEADER) for row in batch.to_pylist()]
         if not rows:
             return
         cells = [
@@ -192,7 +190,7 @@ class _Contents:
     def _chains(self, header: Mapping[str, Any]) -> Iterator[Part]:
         """Yield how long the chains of one index file are, against what an even hash would give."""
         slots = np.zeros(header["hash_slots"], np.int32)
-        for batch in self._batches(INDEX_ENTRIES.name, ("index_file", "slot")):
+        for batch in self._batches(INDEX_ENTRIES, ("index_file", "slot")):
             own = batch.filter(pc.equal(batch["index_file"], header["index_file"]))["slot"].to_numpy()
             slots += np.bincount(own, minlength=slots.size).astype(np.int32)
         lengths = np.bincount(np.minimum(slots, _CHAINS))

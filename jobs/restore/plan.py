@@ -6,16 +6,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from jobs.lake.commit import chosen, open_table
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
-from jobs.lake.snapshot_files import StoredFile
+from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.tables import LOG_PIECES, MESSAGES, QUARANTINE
-from jobs.lake.vectors import Vector
 from jobs.products.log_pieces import FILE
 from jobs.restore.causes import Causes, causes_of
 from jobs.restore.coverage import missing
@@ -35,7 +32,7 @@ class PlannedSegment(NamedTuple):
     """One file of the log, and the Parquet files that may hold its rows."""
 
     base_offset: int
-    files: tuple[str, ...]
+    files: tuple[StoredFile, ...]
     path: str  # below the store's root
 
 
@@ -46,8 +43,7 @@ class Plan:
     segments: tuple[PlannedSegment, ...]
     size: Known[int]  # of each file
     end: int  # where the log ends
-    pieces: tuple[str, ...]  # files of the table `log_pieces`
-    vectors: Mapping[str, Vector]  # of the files that another engine has deleted rows of
+    pieces: tuple[StoredFile, ...]  # of the table `log_pieces`
     lost: Mapping[str, str]  # files that the lake should have, and what is wrong with them
     causes: Causes
 
@@ -78,11 +74,10 @@ def plan_log(
     if not kept:
         raise NothingToRestoreError(f"the lake's rows of store {known.store_id} end before offset {start}")
     return Plan(
-        tuple(PlannedSegment(base, _names(found[base]), _path(base, noted)) for base in kept),
+        tuple(PlannedSegment(base, tuple(found[base]), _path(base, noted)) for base in kept),
         length,
         end,
-        pieces.names,
-        {**messages.vectors, **pieces.vectors},
+        pieces.files,
         {**messages.lost, **pieces.lost, **quarantine.lost},
         causes_of(lake, known, messages, quarantine),
     )
@@ -97,10 +92,6 @@ def _path(base_offset: int, noted: Mapping[int, Mapping[str, Any]]) -> str:
     return "/".join(parts) if is_harmless else f"commitlog/{name}"
 
 
-def _names(some: Sequence[StoredFile]) -> tuple[str, ...]:
-    return tuple(file.path for file in sorted(some, key=lambda file: int(file.low("physical_offset", 0))))
-
-
 def _segments_in(lake: Lake, file: StoredFile, store_id: str) -> Iterator[int]:
     """Yield the segments that a file has rows of; mostly Delta's log tells, and nothing is read."""
     lowest, highest = file.lowest.get("segment"), file.highest.get("segment")
@@ -108,11 +99,9 @@ def _segments_in(lake: Lake, file: StoredFile, store_id: str) -> Iterator[int]:
     if lowest is not None and lowest == highest and is_ours:
         yield int(lowest)
         return
-    with lake.arrow_file(f"{MESSAGES.name}/{file.path}") as source:
-        seen: set[int] = set()
-        for batch in pq.ParquetFile(source).iter_batches(columns=["store_id", "segment"]):
-            ours = pc.equal(batch.column("store_id").cast(pa.string()), store_id)  # other engines' types of text vary
-            seen.update(pc.unique(batch.column("segment").filter(ours)).to_pylist())
+    seen: set[int] = set()
+    for batch in plain_batches(lake, MESSAGES, file, ("store_id", "segment")):
+        seen.update(pc.unique(batch.column("segment").filter(pc.equal(batch.column("store_id"), store_id))).to_pylist())
     yield from sorted(seen)
 
 

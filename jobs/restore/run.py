@@ -158,7 +158,6 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
             is_last=segment is plan.segments[-1],
             files=segment.files,
             pieces=plan.pieces,
-            vectors={name: plan.vectors[name] for name in segment.files if name in plan.vectors},
         )
         for segment in todo
     ]

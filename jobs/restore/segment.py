@@ -8,7 +8,6 @@ only when all of it is on the disk, so a run that is killed leaves no half segme
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from mmap import mmap
 from pathlib import Path
@@ -18,12 +17,10 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import in_schema
-from jobs.lake.tables import LOG_PIECES, MESSAGES
-from jobs.lake.vectors import Vector
+from jobs.lake.snapshot_files import StoredFile, plain_batches
+from jobs.lake.tables import LOG_PIECES, MESSAGES, Table
 from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, entry_headers
 from jobs.restore.coverage import Coverage, Interval, missing
 from jobs.storage.local import flush_directory, start_flush
@@ -33,8 +30,8 @@ from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes
 
 ATTEMPT = ".attempt-"
-_SCHEMA = pa.schema([MESSAGES.plain_schema.field(name) for name in ("store_id", "segment", *COLUMNS)])
-_ROWS_AT_ONCE = 8192
+_COLUMNS = ("store_id", "segment", *COLUMNS)
+_HEADERS_AT_ONCE = 8192
 _BLOCK = 16 << 20
 
 
@@ -49,9 +46,8 @@ class SegmentWork:
     path: str  # the file to make
     end: int  # the log ends here, or after this segment
     is_last: bool
-    files: tuple[str, ...]  # of the table `messages`
-    pieces: tuple[str, ...] = ()  # of the table `log_pieces`
-    vectors: Mapping[str, Vector] = field(default_factory=dict)  # of those that another engine has deleted rows of
+    files: tuple[StoredFile, ...]  # of the table `messages`
+    pieces: tuple[StoredFile, ...] = ()  # of the table `log_pieces`
 
 
 class RestoredSegment(NamedTuple):
@@ -137,8 +133,8 @@ class _Segment:
         os.posix_fallocate(self.descriptor, 0, self.work.size)  # a page without a block would be a signal, not an error
         with mmap(self.descriptor, self.work.size) as mapped:
             target = np.frombuffer(mapped, np.uint8)
-            for first in range(0, positions.size, _ROWS_AT_ONCE):
-                some = slice(first, first + _ROWS_AT_ONCE)
+            for first in range(0, positions.size, _HEADERS_AT_ONCE):
+                some = slice(first, first + _HEADERS_AT_ONCE)
                 target[positions[some, None] + np.arange(items.shape[1])] = items[some]
             del target
 
@@ -191,44 +187,29 @@ def restore_segment(work: SegmentWork) -> RestoredSegment:
 
 def rows_of_segment(work: SegmentWork, unreadable: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield the segment's rows; a row group whose limits leave it out is not read."""
-    for name in work.files:
-        vector = work.vectors.get(name)
-        with _opened(work.lake, f"{MESSAGES.name}/{name}", unreadable) as file:
-            start = 0  # the place of a row group's first row in the file
-            for group in range(file.num_row_groups):
-                here, start = start, start + file.metadata.row_group(group).num_rows
-                if not _may_hold(file, group, work.base_offset):
-                    continue
-                for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=_SCHEMA.names):
-                    kept = batch if vector is None else vector.of_batch(batch, here)
-                    here += batch.num_rows
-                    plain = in_schema(kept, _SCHEMA)  # other engines write text in types of their own
-                    yield plain.filter(_wanted(work, plain))
+    for file in work.files:
+        for batch in _readable(work, MESSAGES, file, unreadable):
+            yield batch.filter(_wanted(work, batch))
 
 
 def _pieces(work: SegmentWork, unreadable: list[str]) -> Iterator[Mapping[str, Any]]:
     """Yield what the lake keeps of the segment beside messages."""
-    for name in work.pieces:
-        with _opened(work.lake, f"{LOG_PIECES.name}/{name}", unreadable) as file:
-            vector, start = work.vectors.get(name), 0
-            for batch in file.iter_batches():
-                plain = in_schema(batch if vector is None else vector.of_batch(batch, start), LOG_PIECES.plain_schema)
-                start += batch.num_rows
-                yield from plain.filter(_wanted(work, plain)).to_pylist()
+    for file in work.pieces:
+        for batch in _readable(work, LOG_PIECES, file, unreadable):
+            yield from batch.filter(_wanted(work, batch)).to_pylist()
 
 
-@contextmanager
-def _opened(lake: Lake, path: str, unreadable: list[str]) -> Iterator[pq.ParquetFile]:
-    """Open a file; one whose bytes are wrong is noted, and its other rows are left out."""
-    with lake.arrow_file(path) as source:
-        try:
-            yield pq.ParquetFile(source)
-        except pa.ArrowInvalid:
-            unreadable.append(path)
-        except OSError as error:
-            if error.errno is not None or not is_local(lake.location):  # of the file system, not of the bytes
-                raise
-            unreadable.append(path)
+def _readable(work: SegmentWork, table: Table, file: StoredFile, unreadable: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield rows of a file; one whose bytes are wrong is noted, and its other rows are left out."""
+    columns = _COLUMNS if table is MESSAGES else ()
+    try:
+        yield from plain_batches(work.lake, table, file, columns, {"segment": work.base_offset})
+    except pa.ArrowInvalid:
+        unreadable.append(f"{table.name}/{file.path}")
+    except OSError as error:
+        if error.errno is not None or not is_local(work.lake.location):  # of the file system, not of the bytes
+            raise
+        unreadable.append(f"{table.name}/{file.path}")
 
 
 def _wanted(work: SegmentWork, batch: pa.RecordBatch) -> pa.Array:
@@ -236,16 +217,6 @@ def _wanted(work: SegmentWork, batch: pa.RecordBatch) -> pa.Array:
     is_ours = pc.equal(batch.column("store_id"), work.store_id)
     is_here = pc.equal(batch.column("segment"), work.base_offset)
     return pc.and_(pc.and_(is_ours, is_here), pc.less(batch.column("physical_offset"), work.end))
-
-
-def _may_hold(file: pq.ParquetFile, group: int, base_offset: int) -> bool:
-    metadata = file.metadata.row_group(group)
-    for number in range(metadata.num_columns):
-        column = metadata.column(number)
-        if column.path_in_schema == "segment":
-            limits = column.statistics
-            return limits is None or not limits.has_min_max or limits.min <= base_offset <= limits.max
-    return True
 
 
 def _digest(descriptor: int, size: int) -> str:

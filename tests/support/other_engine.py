@@ -1,5 +1,6 @@
 """Spark with Delta as another engine that writes to a lake, and what it sees of the lake's messages."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ class SharedLake:
 
     def __init__(self, spark: "SparkSession", root: Path, runs: Sequence[int] = (10, 10, 10)) -> None:
         """Make a lake by so many runs of so many messages."""
-        self._spark = spark
+        self.spark = spark
         spark.conf.set("spark.databricks.delta.snapshotPartitions", "1")  # 50 tasks for each look at a log else
         self.root = root
         self.path = root / "lake"
@@ -48,25 +49,26 @@ class SharedLake:
         return f"delta.`{self.path}/{table}`"
 
     def sql(self, *statements: str) -> None:
-        """Run statements of Spark's SQL; `{messages}` is the table of messages."""
+        """Run statements of Spark's SQL; a table of the lake is its name in braces, as in `{messages}`."""
         for statement in statements:
-            self._spark.sql(statement.replace("{messages}", self.name())).collect()
+            self.spark.sql(re.sub(r"\{(\w+)\}", lambda found: self.name(found[1]), statement)).collect()
 
     def seen_by_spark(self) -> list[int]:
         """Return the offsets of the messages as Spark sees them."""
-        rows = self._spark.sql(f"SELECT physical_offset FROM {self.name()}").collect()
+        rows = self.spark.sql(f"SELECT physical_offset FROM {self.name()}").collect()
         return sorted(row.physical_offset for row in rows)
 
     def offsets(self, where: str = "true", table: str = "messages") -> list[int]:
         """Return the offsets of a table's rows as `deltalake` sees them, which is far quicker."""
-        return sorted(row["physical_offset"] for row in self._rows("physical_offset", where, table))
+        return sorted(row["physical_offset"] for row in self.rows("physical_offset", where, table))
 
     def values(self, column: str, table: str = "messages") -> dict[int, object]:
         """Return a column of a table by the row's offset."""
-        found = self._rows(f"physical_offset, {column} AS value", "true", table)
+        found = self.rows(f"physical_offset, {column} AS value", "true", table)
         return {row["physical_offset"]: row["value"] for row in found}
 
-    def _rows(self, columns: str, where: str, table: str) -> list[dict[str, Any]]:
+    def rows(self, columns: str, where: str = "true", table: str = "messages") -> list[dict[str, Any]]:
+        """Return some columns of a table's rows, as `deltalake` sees them."""
         snapshot = DeltaTable(self.path / table)
         query = f"SELECT {columns} FROM t WHERE {where}"
         return plain_rows(QueryBuilder().register("t", snapshot).execute(query).read_all())

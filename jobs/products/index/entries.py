@@ -18,10 +18,10 @@ from typing import IO, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from jobs.lake.lake import Lake
+from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import INDEX_ENTRIES
 from jobs.products.index.file_builder import IndexRecipe, RealFile, fill, hash_file, write_all
@@ -60,7 +60,7 @@ class EntryWork:
     recipe: IndexRecipe
     ranges: tuple[Range, ...]  # which the recipe's parts name by number
     opened: IndexHeader | None = None  # as the last run left it
-    opened_in: tuple[str, ...] = ()  # the files of `index_entries` that hold its entries so far
+    opened_in: tuple[StoredFile, ...] = ()  # the files of `index_entries` that hold its entries so far
 
     @property
     def entries(self) -> int:
@@ -84,13 +84,13 @@ def plan(
     opening: Opening,
     store: Store,
     counted: Sequence[tuple[Range, RangeKeys]],
-    opened_in: Callable[[int], Sequence[str]],
+    opened_in: Callable[[int], Sequence[StoredFile]],
     kept: Sequence[Kept] = (),
 ) -> list[EntryWork]:
     """
     Return what is to be written, file by file.
 
-    *counted* are the accepted ranges, each with what its collector counted; *opened_in* names the Parquet
+    *counted* are the accepted ranges, each with what its collector counted; *opened_in* gives the Parquet
     files that hold entries of an index file; *kept* gives the records of each range whose file is deleted by then.
     """
     source = LogKeys(tuple(range_ for range_, _ in counted), opening.rules, opening.from_offset, tuple(kept))
@@ -128,7 +128,7 @@ class _Maker:
         self._source = source
         self._capacity = opening.geometry.capacity
 
-    def continued(self, opened_in: Callable[[int], Sequence[str]]) -> Iterator[EntryWork]:
+    def continued(self, opened_in: Callable[[int], Sequence[StoredFile]]) -> Iterator[EntryWork]:
         """Continue the open file, then begin new ones."""
         opened, ordinal = self._opening.header, self._opening.ordinal
         room = self._capacity - opened.entry_count if opened else 0
@@ -262,26 +262,33 @@ def _digest(file: IO[bytes], size: int) -> str:
     return hash_file(lambda position, length: os.pread(descriptor, length, position))
 
 
-def entries_in(lake: Lake, names: Sequence[str], ordinal: int, count: int, store_id: str) -> NDArray[np.uint8]:
+def entries_in(
+    lake: Lake, stored_in: Sequence[StoredFile], ordinal: int, count: int, store_id: str
+) -> NDArray[np.uint8]:
     """
     Return the first *count* entries of a store's index file, from the files of `index_entries` that hold them.
 
-    Such a file may hold rows of several stores.
+    Such a file may hold rows of several stores. Entries that another engine has deleted through a vector are taken,
+    too: those that come after them are chained to them, and only those are written.
     """
     stored = STORED_ENTRY.names or ()
     wanted = (pc.field("index_file") == ordinal) & (pc.field("store_id") == store_id)
     entries = np.zeros(count, STORED_ENTRY)
     found = np.zeros(count, np.bool_)
-    for name in names:
-        with lake.arrow_file(f"{INDEX_ENTRIES.name}/{name}") as source:
-            for batch in pq.ParquetFile(source).iter_batches(columns=["index_file", "entry", "store_id", *stored]):
-                own = batch.filter(wanted)
-                at = own["entry"].to_numpy() - 1
-                inside = at < count
-                for column in stored:
-                    entries[column][at[inside]] = own[column].to_numpy()[inside]
-                found[at[inside]] = True
+    columns = ("index_file", "entry", "store_id", *stored)
+    for file in stored_in:
+        for batch in plain_batches(lake, INDEX_ENTRIES, file.with_deleted_rows(), columns, {"index_file": ordinal}):
+            own = batch.filter(wanted)
+            at = own["entry"].to_numpy() - 1
+            inside = at < count
+            for column in stored:
+                entries[column][at[inside]] = own[column].to_numpy()[inside]
+            found[at[inside]] = True
     if not found.all():
         missing = int(np.argmin(found)) + 1
-        raise OSError(f"index_entries: entry {missing} of index file {ordinal} is not in the lake")
+        raise OSError(
+            f"{lake.locate(INDEX_ENTRIES.name)}: entry {missing} of index file {ordinal} was deleted, and the entries "
+            "that come next are chained to it: put it back (in Spark SQL: RESTORE TABLE), or leave the index out "
+            "(--tables consume_queue)"
+        )
     return entries.view(np.uint8)

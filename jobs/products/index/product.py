@@ -14,7 +14,7 @@ from typing import Any
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
 from jobs.lake.log_rows import records
-from jobs.lake.snapshot_files import files
+from jobs.lake.snapshot_files import StoredFile, files
 from jobs.lake.table_file import Action
 from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES
 from jobs.products.index.entries import EntryRows, Opening, plan, write
@@ -177,11 +177,11 @@ def _rows_of(output: Output, written: Mapping[str, Action]) -> Kept:
     return partial(records, lake=output.lake, names=names, store_id=output.naming.store_id)
 
 
-def _files_with(lake: Lake, store_id: str, ordinal: int) -> list[str]:
-    """Name the files of `index_entries` that may hold entries of an index file."""
+def _files_with(lake: Lake, store_id: str, ordinal: int) -> list[StoredFile]:
+    """Return the files of `index_entries` that may hold entries of an index file."""
     snapshot = open_table(lake, INDEX_ENTRIES.name)
     return [
-        file.path
-        for file in (files(snapshot) if snapshot is not None else ())
+        file
+        for file in (files(lake, snapshot) if snapshot is not None else ())
         if file.may_hold(store_id) and file.low("index_file", ordinal) <= ordinal <= file.high("index_file", ordinal)
     ]

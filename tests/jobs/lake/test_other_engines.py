@@ -12,6 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.ingest import run as runs
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
 from jobs.lake.commit import chosen, open_table
 from jobs.lake.compaction import Group, compact, merge_group
 from jobs.lake.features import UnsupportedTableError
@@ -21,6 +23,10 @@ from jobs.lake.runs import Manifest, known_stores, prepare, unfinished
 from jobs.lake.table_file import Action
 from jobs.lake.tables import MESSAGES
 from jobs.query.lake_tables import LakeTables
+from jobs.report.model import Bars
+from jobs.report.of_ingest import report_of
+from jobs.restore.plan import plan_log
+from jobs.restore.run import RestoreRequest, restore
 from jobs.store.workers import OneByOne
 from jobs.verbs.optimize import optimize
 from tests.jobs.lake.test_runs import a_manifest
@@ -28,6 +34,7 @@ from tests.support.broker import some_records
 from tests.support.commands import state_of
 from tests.support.lakes import rows_of
 from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, WITH_VECTORS, SharedLake
+from tests.support.stores import records_of, segments_of
 
 THIRD = "physical_offset % 3 = 0"
 OTHERS = "physical_offset % 3 != 0"
@@ -127,6 +134,44 @@ def test_rows_that_another_engine_deleted_are_no_other_history(lake: SharedLake)
     assert summary.superseded is not None
     assert summary.superseded["from_offset"] == cut
     assert lake.offsets() == [*left, *new]
+
+
+def test_the_open_index_file_goes_on_after_deleted_entries(lake: SharedLake) -> None:
+    """What is deleted stays deleted; what comes next is chained to the entries as they were written."""
+    unharmed = SharedLake(lake.spark, lake.root / "unharmed")
+    lake.sql(WITH_VECTORS.replace("messages", "index_entries"), f"DELETE FROM {{index_entries}} WHERE {THIRD}")
+    old_end = lake.broker.offset
+    for grown in (lake, unharmed):
+        grown.grow(6)
+        grown.run()
+
+    columns = "entry, physical_offset, slot, key_hash, prev_entry"
+    found, whole = (
+        sorted(one.rows(columns, table="index_entries"), key=lambda row: int(row["entry"])) for one in (lake, unharmed)
+    )
+    assert found == [row for row in whole if row["physical_offset"] % 3 or row["physical_offset"] >= old_end]
+    assert len(found) < len(whole)
+
+
+def test_a_restore_and_a_report_leave_out_deleted_rows(lake: SharedLake, tmp_path: Path) -> None:
+    """A restored log has no record of a row that another engine deleted; its place is a gap."""
+    request = IngestRequest(str(lake.broker.root), str(lake.path), broker="b")
+    lake.grow(10)
+    summary = ingest(request, OneByOne())
+    left = lake.offsets(OTHERS)
+    lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
+    lake.sql(WITH_VECTORS.replace("messages", "log_pieces"), "DELETE FROM {log_pieces} WHERE kind = 'file'")
+
+    restored = restore(
+        RestoreRequest(settings(lake), tmp_path / "out", with_queues=False, with_index=False), OneByOne()
+    )
+    report = report_of(summary, settings(lake))
+
+    assert restored.messages == len(left)
+    assert [record.physical_offset for record, _ in records_of(segments_of(tmp_path / "out"))] == left
+    assert plan_log(settings(lake), known_stores(settings(lake))[0]).size.origin != "detected"
+    [topics] = [part for part in report.parts if isinstance(part, Bars) and "topic" in part.title]
+    assert sum(topics.values.values()) == len([at for at in left if at >= summary.from_offset])
 
 
 def test_a_column_of_another_engine_keeps_its_values(lake: SharedLake) -> None:
@@ -233,7 +278,7 @@ def test_a_clone_is_a_table_of_its_own(lake: SharedLake, tmp_path: Path) -> None
     optimize(str(lake.path), OneByOne())
 
     assert lake.offsets() == [*offsets, *new]
-    rows = lake._spark.sql(f"SELECT physical_offset FROM delta.`{tmp_path}/clone/messages`").collect()  # noqa: SLF001
+    rows = lake.spark.sql(f"SELECT physical_offset FROM delta.`{tmp_path}/clone/messages`").collect()
     assert sorted(row.physical_offset for row in rows) == [at for at in offsets if at % 3]
 
 

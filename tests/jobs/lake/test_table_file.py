@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.lake.lake import Lake
-from jobs.lake.snapshot_files import batches
+from jobs.lake.snapshot_files import StoredFile, batches
 from jobs.lake.table_file import SMALL_GROUP, TableFile, statistics, writer_settings
 from jobs.lake.tables import MESSAGES, QUARANTINE, Table
 from rmq_formats.arrow import column, required
@@ -91,7 +91,7 @@ def test_files_from_before_a_column_was_required_are_merged_with_others(tmp_path
     lake = Lake(str(tmp_path))
     with TableFile(lake, _TABLE, "merged.parquet", {}) as file:
         for path in (older, _written(tmp_path, physical_offset=[7], body=[b"x"])):
-            for batch in batches(lake, _TABLE, path.name):
+            for batch in batches(lake, _TABLE, StoredFile.not_committed(path.name)):
                 file.write(batch)
         file.close()
     merged = pq.read_table(tmp_path / _TABLE.name / "merged.parquet", columns=["physical_offset", "body"])

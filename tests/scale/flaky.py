@@ -1,0 +1,122 @@
+"""A server before another one that fails some requests: an error, a request to slow down, or an answer that stops."""
+
+import http.client
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+
+from tests.scale.servers import ADDRESS
+
+_SLOW_DOWN = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
+_ERROR = b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>We encountered an error.</Message></Error>"
+_SILENT_S = 5.0
+KINDS = ("error", "throttled", "cut off", "silent")
+
+
+class FlakyServer(ThreadingHTTPServer):
+    """Passes requests on to a port of this machine, and fails one in so many."""
+
+    daemon_threads = True
+
+    def __init__(self, target: int, every: int, kind: str) -> None:
+        """Listen on any free port."""
+        super().__init__((ADDRESS, 0), _Handler)
+        self.target = target
+        self.every = every
+        self.kind = kind
+        self.numbers = count(1)
+        self.requests = 0
+        self.failed = 0
+        self.over = threading.Event()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.server_address[1])
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: FlakyServer
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def _any(self) -> None:
+        body = self._body()
+        self.server.requests = number = next(self.server.numbers)
+        if number % self.server.every:
+            self._pass_on(body)
+        else:
+            self.server.failed += 1
+            self._fail()
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        raw = bytearray()
+        size = 1
+        while size:
+            head = self.rfile.readline()
+            size = int(head.split(b";")[0], 16)
+            raw += head + self.rfile.read(size + 2)
+        return bytes(raw)
+
+    def _fail(self) -> None:
+        kind = self.server.kind
+        if kind == "error":
+            self._answer(500, _ERROR)
+        elif kind == "throttled":
+            self._answer(503, _SLOW_DOWN)
+        else:
+            if kind == "silent":
+                self.server.over.wait(_SILENT_S)
+            else:
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nthis is not all")
+            self.close_connection = True
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _pass_on(self, body: bytes) -> None:
+        connection = http.client.HTTPConnection(ADDRESS, self.server.target, timeout=60)
+        connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            if name.lower() not in {"connection", "expect"}:
+                connection.putheader(name, value)
+        connection.endheaders()
+        connection.send(body)
+        answer = connection.getresponse()
+        found = answer.read()
+        self.send_response_only(answer.status, answer.reason)
+        for name, value in answer.getheaders():
+            if name.lower() not in {"connection", "transfer-encoding", "content-length"}:
+                self.send_header(name, value)
+        length = answer.getheader("Content-Length") if self.command == "HEAD" else None
+        self.send_header("Content-Length", length or str(len(found)))
+        self.end_headers()
+        self.wfile.write(found)
+        connection.close()
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _any  # noqa: N815 - the names that http.server looks for
+
+
+@contextmanager
+def flaky(port: int, every: int, kind: str) -> Iterator[FlakyServer]:
+    """Pass requests on to *port*, and fail one in *every*."""
+    with FlakyServer(port, every, kind) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.over.set()
+            server.shutdown()
+            thread.join()

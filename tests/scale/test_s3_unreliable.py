@@ -1,0 +1,127 @@
+"""A lake on an S3 server that fails requests, and one that another engine writes to."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from pyspark.sql import SparkSession
+
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake.commit import chosen, open_table
+from jobs.lake.features import UnsupportedTableError
+from jobs.lake.lake import Lake
+from jobs.lake.plain import plain_rows
+from jobs.query.lake_tables import LakeTables
+from jobs.store.workers import OneByOne
+from jobs.verbs.optimize import optimize
+from tests.scale.commands import expected_rows
+from tests.scale.flaky import KINDS, flaky
+from tests.scale.s3 import S3Server
+from tests.support.broker import Broker, some_records
+from tests.support.lakes import raw_rows
+from tests.support.other_engine import WITH_VECTORS
+
+pytestmark = pytest.mark.s3
+
+STORE = "b533-base"
+EVERY = 10
+OFFSETS = "SELECT physical_offset FROM {} ORDER BY physical_offset"
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_that_fails_one_request_in_ten_costs_time_and_nothing_else(
+    s3: S3Server, golden: Callable[[str], Path], kind: str
+) -> None:
+    """Every client asks again; where one gives up, the next run makes it good: every message once."""
+    prefix = "flaky-" + kind.replace(" ", "-")
+    shutil.copytree(golden(STORE), s3.path(prefix, "store"), ignore=shutil.ignore_patterns("EXPECT"))
+    request = IngestRequest(s3.uri(prefix, "store"), s3.uri(prefix, "lake"))
+    failures: list[Exception] = []
+    with flaky(s3.port, EVERY, kind) as server:
+        workers = OneByOne(S3Server(server.port, s3.folder).hadoop_options)
+        for _ in range(3):
+            try:
+                ingest(request, workers)
+            except OSError as error:
+                failures.append(error)
+    ingest(request, OneByOne(s3.hadoop_options))
+    print(kind, server.requests, server.failed, [str(error)[:200] for error in failures])  # noqa: T201 - what it cost
+
+    assert server.failed > 10
+    assert expected_rows(s3.path(prefix, "store")) == raw_rows(s3.path(prefix, "lake"))
+
+
+class OnS3:
+    """A lake on the server, whose files another engine reaches on the server's disk."""
+
+    def __init__(self, s3: S3Server, spark: SparkSession, prefix: str) -> None:
+        """Make a lake of three runs."""
+        self.broker = Broker(s3.path(prefix, "store"))
+        self.request = IngestRequest(s3.uri(prefix, "store"), s3.uri(prefix, "lake"), broker="b")
+        self.workers = OneByOne(s3.hadoop_options)
+        self.lake = Lake(self.request.lake, s3.hadoop_options)
+        self.messages = s3.path(prefix, "lake", "messages")
+        self._spark = spark
+        for _ in range(3):
+            self.grow(10)
+
+    def grow(self, count: int) -> list[int]:
+        """Append messages, and run."""
+        records = self.broker.append(some_records(count, seed=self.broker.offset))
+        ingest(self.request, self.workers)
+        return [record.physical_offset for record in records]
+
+    def sql(self, *statements: str) -> None:
+        """Run Spark's statements on the table of messages."""
+        for statement in statements:
+            self._spark.sql(statement.replace("{messages}", f"delta.`{self.messages}`")).collect()
+
+    def offsets(self) -> list[int]:
+        """Return the offsets of the messages as another reader sees them."""
+        table = QueryBuilder().register("t", DeltaTable(self.messages))
+        return [row["physical_offset"] for row in plain_rows(table.execute(OFFSETS.format("t")).read_all())]
+
+
+@pytest.fixture
+def shared(s3: S3Server, spark: SparkSession, request: pytest.FixtureRequest) -> OnS3:
+    """Give a lake of which another engine has deleted every third message through vectors."""
+    made = OnS3(s3, spark, request.node.name)
+    made.sql(WITH_VECTORS, "DELETE FROM {messages} WHERE physical_offset % 3 = 0")
+    return made
+
+
+def test_rows_that_are_deleted_through_vectors_on_s3_stay_deleted(shared: OnS3) -> None:
+    """Readers of ours leave them out, runs add what is new, merges leave such files alone."""
+    left = shared.offsets()
+    assert left
+    assert all(offset % 3 for offset in left)
+
+    snapshot = open_table(shared.lake, "messages")
+    assert snapshot is not None
+    assert sorted(chosen(shared.lake, snapshot, ["physical_offset"]).column(0).to_pylist()) == left
+    queried = LakeTables(shared.lake.location, shared.lake.options).rows(OFFSETS.format("messages"))
+    assert [row["physical_offset"] for row in queried] == left
+    new = shared.grow(7)
+    optimize(shared.lake.location, shared.workers)
+
+    assert shared.offsets() == [*left, *new]
+
+
+def test_a_rewritten_log_over_vectors_on_s3_is_refused_with_the_way_out(shared: OnS3) -> None:
+    """Nothing is written; after the statement that the message names, the same run does it."""
+    cut = shared.offsets()[5]
+    left = [offset for offset in shared.offsets() if offset < cut]
+    shared.broker.truncate(cut)
+    with pytest.raises(UnsupportedTableError, match=r"REORG TABLE .* APPLY \(PURGE\)"):
+        shared.grow(60)
+    assert shared.offsets()[: len(left)] == left
+
+    shared.sql("REORG TABLE {messages} APPLY (PURGE)")
+    ingest(shared.request, shared.workers)
+
+    assert shared.offsets()[: len(left) + 1] == [*left, cut]
+    assert len(shared.offsets()) == len(left) + 60

@@ -1,0 +1,154 @@
+/*
+ * A library to be loaded before libc (LD_PRELOAD): one system call on a file below a folder fails, the one of a number.
+ *
+ * `failing_calls.py` says which kinds of calls are counted and which of them fails. What is not below the folder, or
+ * not of these kinds, is passed on. Calls of Python, of Arrow and of deltalake's Rust all go through these functions.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static char folder[PATH_MAX];
+static char kinds[PATH_MAX]; /* names of calls between blanks */
+static atomic_long seen;
+static long failing; /* number of the call that fails; 0: none does */
+static int failure;  /* its errno */
+static int noted = -1; /* where calls are noted: each one, or the one that fails */
+
+void fail_call(const char *below, const char *names, long number, int error, int descriptor) {
+    snprintf(folder, sizeof folder, "%s/", below);
+    snprintf(kinds, sizeof kinds, " %s ", names);
+    failing = number;
+    failure = error;
+    noted = descriptor;
+    atomic_store(&seen, 0);
+}
+
+static int place(int descriptor, const char *path, char *whole) {
+    if (path != NULL && path[0] == '/') {
+        snprintf(whole, PATH_MAX, "%s", path);
+        return 1;
+    }
+    char link[64], start[PATH_MAX];
+    if (descriptor == AT_FDCWD) snprintf(link, sizeof link, "/proc/self/cwd");
+    else snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+    ssize_t length = syscall(SYS_readlink, link, start, sizeof start - 1);
+    if (length < 0) return 0;
+    start[length] = 0;
+    snprintf(whole, PATH_MAX, path == NULL || path[0] == 0 ? "%s" : "%s/%s", start, path);
+    return 1;
+}
+
+/* Whether this call is the one that fails; errno says how. */
+static int fails(const char *call, int descriptor, const char *path) {
+    if (folder[0] == 0) return 0;
+    int before = errno;
+    char name[32], whole[PATH_MAX], line[PATH_MAX + 64];
+    snprintf(name, sizeof name, " %s ", call);
+    if (strstr(kinds, name) == NULL || !place(descriptor, path, whole)
+        || strncmp(whole, folder, strlen(folder)) != 0) {
+        errno = before;
+        return 0;
+    }
+    long number = atomic_fetch_add(&seen, 1) + 1;
+    if (noted >= 0 && (failing == 0 || number == failing)) {
+        int length = snprintf(line, sizeof line, "%s %s\n", call, whole + strlen(folder));
+        syscall(SYS_write, noted, line, length);
+    }
+    errno = number == failing ? failure : before;
+    return number == failing;
+}
+
+static int opened(int descriptor, const char *path, int flags, mode_t mode) {
+    const char *call = flags & O_CREAT ? "create" : flags & O_DIRECTORY ? "list" : "open";
+    return fails(call, descriptor, path) ? -1 : (int)syscall(SYS_openat, descriptor, path, flags, mode);
+}
+
+#define MODE(flags) \
+    mode_t mode = 0; \
+    if (flags & (O_CREAT | __O_TMPFILE)) { va_list all; va_start(all, flags); mode = va_arg(all, mode_t); va_end(all); }
+
+int open(const char *path, int flags, ...) { MODE(flags) return opened(AT_FDCWD, path, flags, mode); }
+int open64(const char *path, int flags, ...) { MODE(flags) return opened(AT_FDCWD, path, flags, mode); }
+int openat(int at, const char *path, int flags, ...) { MODE(flags) return opened(at, path, flags, mode); }
+int openat64(int at, const char *path, int flags, ...) { MODE(flags) return opened(at, path, flags, mode); }
+
+ssize_t read(int file, void *to, size_t size) {
+    return fails("read", file, NULL) ? -1 : syscall(SYS_read, file, to, size);
+}
+ssize_t pread(int file, void *to, size_t size, off_t at) {
+    return fails("read", file, NULL) ? -1 : syscall(SYS_pread64, file, to, size, at);
+}
+ssize_t pread64(int file, void *to, size_t size, off_t at) { return pread(file, to, size, at); }
+ssize_t readv(int file, const struct iovec *to, int count) {
+    return fails("read", file, NULL) ? -1 : syscall(SYS_readv, file, to, count);
+}
+ssize_t write(int file, const void *from, size_t size) {
+    return fails("write", file, NULL) ? -1 : syscall(SYS_write, file, from, size);
+}
+ssize_t pwrite(int file, const void *from, size_t size, off_t at) {
+    return fails("write", file, NULL) ? -1 : syscall(SYS_pwrite64, file, from, size, at);
+}
+ssize_t pwrite64(int file, const void *from, size_t size, off_t at) { return pwrite(file, from, size, at); }
+ssize_t writev(int file, const struct iovec *from, int count) {
+    return fails("write", file, NULL) ? -1 : syscall(SYS_writev, file, from, count);
+}
+int fsync(int file) { return fails("fsync", file, NULL) ? -1 : (int)syscall(SYS_fsync, file); }
+int fdatasync(int file) { return fails("fsync", file, NULL) ? -1 : (int)syscall(SYS_fdatasync, file); }
+int ftruncate(int file, off_t size) { return fails("truncate", file, NULL) ? -1 : (int)syscall(SYS_ftruncate, file, size); }
+int ftruncate64(int file, off_t size) { return ftruncate(file, size); }
+
+int rename(const char *from, const char *to) {
+    return fails("rename", AT_FDCWD, to) ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+int renameat(int from_at, const char *from, int to_at, const char *to) {
+    return fails("rename", to_at, to) ? -1 : (int)syscall(SYS_renameat2, from_at, from, to_at, to, 0);
+}
+int renameat2(int from_at, const char *from, int to_at, const char *to, unsigned flags) {
+    return fails("rename", to_at, to) ? -1 : (int)syscall(SYS_renameat2, from_at, from, to_at, to, flags);
+}
+int link(const char *from, const char *to) {
+    return fails("link", AT_FDCWD, to) ? -1 : (int)syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+int linkat(int from_at, const char *from, int to_at, const char *to, int flags) {
+    return fails("link", to_at, to) ? -1 : (int)syscall(SYS_linkat, from_at, from, to_at, to, flags);
+}
+int unlink(const char *path) {
+    return fails("unlink", AT_FDCWD, path) ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+int unlinkat(int at, const char *path, int flags) {
+    return fails("unlink", at, path) ? -1 : (int)syscall(SYS_unlinkat, at, path, flags);
+}
+int mkdir(const char *path, mode_t mode) {
+    return fails("mkdir", AT_FDCWD, path) ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+}
+int mkdirat(int at, const char *path, mode_t mode) {
+    return fails("mkdir", at, path) ? -1 : (int)syscall(SYS_mkdirat, at, path, mode);
+}
+
+#define NEXT(type, name, arguments) static type (*next) arguments; if (!next) next = dlsym(RTLD_NEXT, name);
+
+DIR *opendir(const char *path) {
+    NEXT(DIR *, "opendir", (const char *))
+    return fails("list", AT_FDCWD, path) ? NULL : next(path);
+}
+struct dirent *readdir(DIR *listing) {
+    NEXT(struct dirent *, "readdir", (DIR *))
+    return fails("list", dirfd(listing), NULL) ? NULL : next(listing);
+}
+struct dirent64 *readdir64(DIR *listing) {
+    NEXT(struct dirent64 *, "readdir64", (DIR *))
+    return fails("list", dirfd(listing), NULL) ? NULL : next(listing);
+}

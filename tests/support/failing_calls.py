@@ -1,0 +1,146 @@
+"""
+Runs one of whose system calls fails: each one in turn, with an error of the disk, of space, or of a signal.
+
+`failing_calls.c` is loaded before libc, so the calls of Python, Arrow and deltalake all count. As in `killing`, this
+process imports and compiles everything once and forks one run after the other. Run it as a program, which starts
+itself again with the library: `python -m tests.support.failing_calls SCENARIO FOLDER ERROR STRIDE [START]`.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from shutil import copytree, rmtree
+from typing import Any
+
+from tests.support.killing import (
+    FAULTS,
+    busy_store,
+    compile_everything,
+    ended,
+    forked,
+    growing_store,
+    judge,
+    new_store,
+    rewritten_store,
+    run,
+)
+from tests.support.lakes import rows_of
+
+SOURCE = Path(__file__).with_suffix(".c")
+WRITING = ("create", "write", "fsync", "truncate", "rename", "link", "mkdir")
+READING = ("open", "read", "list", "unlink")
+ERRORS = {"EIO": (*WRITING, *READING), "ENOSPC": WRITING, "EINTR": ("create", "open", "read", "write", "fsync")}
+PREPARED = {"new": new_store, "growing": growing_store, "rewritten": rewritten_store, "busy": busy_store}
+
+
+def library(folder: Path) -> Path:
+    """Compile what makes calls fail."""
+    made = folder / "failing_calls.so"
+    command = ["cc", "-O2", "-shared", "-fPIC", "-o", str(made), str(SOURCE), "-ldl"]
+    subprocess.run(command, check=True)
+    return made
+
+
+def fail_call(root: Path, error: str, number: int, noted: int) -> None:
+    """Let the call of that number on a file of the store or the lake fail; with 0 none fails, and each one is noted."""
+    below = os.fsencode(root / "files")
+    names = " ".join(ERRORS[error]).encode()
+    ctypes.CDLL(None).fail_call(below, names, ctypes.c_long(number), getattr(errno, error), noted)
+
+
+def verdict(root: Path) -> dict[str, Any]:
+    """Run to the end without a failure, and judge; what the first run could not read is in quarantine."""
+    found = root / "verdict.json"
+
+    def work() -> None:
+        code = run(root)
+        read = [row for row in rows_of(root / "lake", "quarantine") if row["reason"] == "io_error"]
+        found.write_text(json.dumps({"code": code, "unread": len(read), **judge(root)}))
+
+    assert ended(forked(work)) == 0
+    result: dict[str, Any] = json.loads(found.read_text())
+    return result
+
+
+def faults_of(result: dict[str, Any]) -> list[str]:
+    """Name what is wrong; a record that could not be read is in quarantine, where it was looked for."""
+    expected = ("lost", "units", "entries") if result["unread"] else ()
+    return [fault for fault in FAULTS if result[fault] and fault not in expected]
+
+
+def every_call(scenario: str, folder: Path, error: str, stride: int, start: int = 0) -> dict[str, Any]:
+    """Let calls of a run fail, run again, and judge; *start* continues a campaign with that call."""
+    base = folder / "base" / "files"
+    base.parent.mkdir(parents=True)
+    PREPARED[scenario](base)
+    calls = _noted(_one(folder, base, error, 0))
+    counted, codes, bad, unread = Counter[str](), Counter[int](), list[dict[str, Any]](), 0
+    for number in chosen(calls, stride):
+        if number < start:
+            continue
+        root = _one(folder, base, error, number)
+        hit = _noted(root)
+        if not hit:
+            break  # this run made fewer calls
+        code = int((root / "code").read_text())
+        counted[hit[0].partition(" ")[0]] += 1
+        codes[code] += 1
+        result = verdict(root / "files")
+        unread += bool(result["unread"])
+        wrong = faults_of(result)
+        if wrong:
+            said = (root / "said").read_text()[-2000:]
+            bad.append({"number": number, "call": hit[0], "run": code, "wrong": wrong, **result, "said": said})
+            sys.stderr.write(json.dumps(bad[-1]) + "\n")  # the campaign takes long
+    return {
+        "calls": len(calls), "failed": sum(counted.values()), "by_call": dict(counted), "unread": unread,
+        "codes": {str(code): count for code, count in sorted(codes.items())}, "bad": bad,
+    }  # fmt: skip
+
+
+def chosen(calls: list[str], stride: int) -> list[int]:
+    """Return the numbers of each *stride*-th call of a kind on a file, and of its first and last one."""
+    same: dict[str, list[int]] = {}
+    for number, call in enumerate(calls, 1):
+        same.setdefault(call, []).append(number)
+    return sorted({number for numbers in same.values() for number in (*numbers[::stride], numbers[-1])})
+
+
+def _one(folder: Path, base: Path, error: str, number: int) -> Path:
+    """Run once in a copy, with one failure, and return where."""
+    root = folder / "here"
+    rmtree(root, ignore_errors=True)
+    copytree(base, root / "files")
+    code = ended(forked(partial(_failing, root, error, number)))
+    (root / "code").write_text(str(code))
+    return root
+
+
+def _failing(root: Path, error: str, number: int) -> int:
+    os.dup2(os.open(root / "said", os.O_WRONLY | os.O_CREAT, 0o644), 2)
+    noted = os.open(root / "noted", os.O_WRONLY | os.O_CREAT, 0o644)
+    fail_call(root, error, number, noted)
+    try:
+        return run(root / "files")
+    finally:
+        fail_call(root / "nothing", error, 0, -1)
+
+
+def _noted(root: Path) -> list[str]:
+    return (root / "noted").read_text().splitlines()
+
+
+if __name__ == "__main__":
+    scenario, place, error, *numbers = sys.argv[1:]
+    where = Path(place)
+    if "LD_PRELOAD" not in os.environ:
+        os.environ["LD_PRELOAD"] = str(library(where))
+        os.execv(sys.executable, [sys.executable, "-m", "tests.support.failing_calls", *sys.argv[1:]])  # noqa: S606
+    compile_everything(where / "compiled")
+    print(json.dumps(every_call(scenario, where / scenario, error, *map(int, numbers))))  # noqa: T201 - for the test
