@@ -35,7 +35,7 @@ from jobs.storage import arrow_filesystem
 from jobs.storage.local import flush_directory
 from jobs.storage.locations import is_local, local_path
 from jobs.storage.model import is_there
-from jobs.storage.s3 import delta_location, delta_options
+from jobs.storage.s3 import delta_location, delta_options, persistently
 from jobs.storage.space import room_for
 
 STATISTICS = "delta.dataSkippingStatsColumns"
@@ -73,8 +73,9 @@ class Rewrite(NamedTuple):
 def open_table(lake: Lake, name: str) -> DeltaTable | None:
     """Return the newest snapshot of a table; None when the lake has no such table."""
     location = lake.locate(name)
+    options = delta_options(location, lake.options)
     try:
-        return DeltaTable(delta_location(location), storage_options=delta_options(location, lake.options))
+        return persistently(lambda: DeltaTable(delta_location(location), storage_options=options))
     except TableNotFoundError:
         return None
     except DeltaError as error:
@@ -365,10 +366,11 @@ def chosen(
     else:
         filesystem = fs.SubTreeFileSystem(uri.split("://", 1)[1], arrow_filesystem(uri, lake.options))
     if snapshot.protocol().reader_features:  # `deltalake` makes no data set of a table that has any
-        return select(lake, snapshot, filesystem, Selection(columns, where, deleted))
+        return persistently(lambda: select(lake, snapshot, filesystem, Selection(columns, where, deleted)))
     if deleted:
         return pa.table({"physical_offset": []})
-    return snapshot.to_pyarrow_dataset(filesystem=filesystem).to_table(columns=columns, filter=where)
+    rows_of = snapshot.to_pyarrow_dataset(filesystem=filesystem)
+    return persistently(lambda: rows_of.to_table(columns=columns, filter=where))
 
 
 def rows(

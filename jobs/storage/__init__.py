@@ -69,12 +69,16 @@ def arrow_file(location: str, options: Mapping[str, str]) -> "NativeFile":
         from pyarrow import OSFile
 
         return OSFile(local_path(location))
-    return arrow_filesystem(location, options).open_input_file(location.split("://", 1)[1])
+    return _object_store(location, options).arrow_file(location)
 
 
 def arrow_filesystem(location: str, options: Mapping[str, str]) -> "FileSystem":
     """Return pyarrow's file system of a location that is not local."""
+    return _object_store(location, options).filesystem
+
+
+def _object_store(location: str, options: Mapping[str, str]) -> S3Storage:
     storage = storage_of(location, options)
     if not isinstance(storage, S3Storage):
         raise OSError(refusal(location, to_write=True))
-    return storage.filesystem
+    return storage

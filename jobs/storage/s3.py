@@ -1,13 +1,15 @@
 """Object stores that speak S3, and their settings under the names that each client knows."""
 
 import errno
+import io
 import os
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 from jobs.storage.locations import S3_SCHEMES, scheme_of
 from jobs.storage.model import FileInfo, Reader, Storage
@@ -16,7 +18,14 @@ if TYPE_CHECKING:
     from pyarrow import NativeFile
     from pyarrow.fs import FileSystem
 
+Result = TypeVar("Result")
+
 _SHOWN = 200
+_PAUSES_S = (0.1, 0.5, 1, 2, 4)
+_PASSING = re.compile(
+    r"AWS Error (INTERNAL_FAILURE|SERVICE_UNAVAILABLE|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|NETWORK_CONNECTION)|"
+    r"HTTP status 5\d\d|curlCode|response body error"
+)
 _DENIED = re.compile(
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE_DOES_NOT_MATCH|EXPIRED_TOKEN|INVALID_CLIENT_TOKEN|"
     r"MISSING_AUTHENTICATION|UNRECOGNIZED_CLIENT|HTTP status 40[13]|AccessDenied|InvalidAccessKeyId|InvalidToken"
@@ -26,32 +35,83 @@ _DENIED = re.compile(
 class _ArrowReader(Reader):
     """A file of a pyarrow file system."""
 
-    def __init__(self, file: "NativeFile", size: int, denials: "_Denials") -> None:
+    def __init__(self, file: "NativeFile", size: int, calls: "_Calls") -> None:
         self._file = file
-        self._denials = denials
+        self._calls = calls
         self.size = size
 
     def read(self, position: int, length: int) -> memoryview:
-        with self._denials:
-            return memoryview(self._file.read_at(min(length, max(self.size - position, 0)), position))
+        size = min(length, max(self.size - position, 0))
+        return memoryview(self._calls(lambda: self._file.read_at(size, position)))
 
 
-class _Denials(NamedTuple):
-    """Says of what S3 denies that it is a matter of access, and by which settings it was asked; a context manager."""
+def persistently(call: Callable[[], Result]) -> Result:
+    """
+    Return what *call* returns; call it again, a few times, where a server failed that may not fail the next time.
+
+    Amazon's client does so too, but not where the answer of an error is longer than the bytes that were asked for.
+    """
+    for pause in _PAUSES_S:
+        try:
+            return call()
+        except OSError as error:
+            if not _PASSING.search(str(error)):
+                raise
+        time.sleep(pause)
+    return call()
+
+
+class _Calls(NamedTuple):
+    """Calls of pyarrow's: what S3 denies is a matter of access, and said with the settings by which it was asked."""
 
     location: str
     asked: str
 
-    def __enter__(self) -> None:
-        """Begin a call of pyarrow's."""
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Say it, where the call failed for want of access."""
-        denied = _DENIED.search(str(error)) if isinstance(error, OSError) else None
-        if denied and not isinstance(error, PermissionError):
+    def __call__(self, call: Callable[[], Result]) -> Result:
+        """Return what *call* returns, which may be called more than once."""
+        try:
+            return persistently(call)
+        except OSError as error:
+            if not _DENIED.search(str(error)) or isinstance(error, PermissionError):
+                raise
             said = str(error).rpartition("AWS Error ")[2].partition("\n")[0]
             reason = f"S3 denies access ({said[:_SHOWN]}); asked {self.asked}"
             raise PermissionError(errno.EACCES, reason, self.location) from error
+
+
+class _Persistent(io.RawIOBase):
+    """A file of pyarrow's whose reads are tried again, as Python's own files are."""
+
+    def __init__(self, file: "NativeFile", calls: _Calls) -> None:
+        self._file = file
+        self._calls = calls
+        self._size: int = calls(file.size)
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(self._size - self._position, 0)
+        size = left if size is None or size < 0 else min(size, left)
+        data: bytes = self._calls(lambda: self._file.read_at(size, self._position)) if size else b""
+        self._position += len(data)
+        return data
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +130,7 @@ class S3Storage(Storage):
         from pyarrow.fs import FileSelector
 
         root = self._key(location)
-        with self._denials(location):
-            infos = self.filesystem.get_file_info(FileSelector(root, recursive=True))
+        infos = self._calls(location)(lambda: self.filesystem.get_file_info(FileSelector(root, recursive=True)))
         return sorted(
             FileInfo(info.path[len(root) + 1 :], info.size, (info.mtime_ns or 0) // 1_000_000)
             for info in infos
@@ -81,13 +140,9 @@ class S3Storage(Storage):
     @contextmanager
     def open(self, location: str) -> Iterator[_ArrowReader]:
         """Open an object; every read is one ranged request."""
-        denials = self._denials(location)
-        with denials:
-            opened = self.filesystem.open_input_file(self._key(location))
-        with opened as file:
-            with denials:
-                size = file.size()
-            yield _ArrowReader(file, size, denials)
+        calls = self._calls(location)
+        with calls(lambda: self.filesystem.open_input_file(self._key(location))) as file:
+            yield _ArrowReader(file, calls(file.size), calls)
 
     def create(self, location: str, data: bytes) -> None:
         """
@@ -96,20 +151,31 @@ class S3Storage(Storage):
         pyarrow cannot ask for a put that fails then, so it is looked for first: names that two may write at the same
         moment hold a random part.
         """
-        key = self._key(location)
-        with self._denials(location):
-            if self.filesystem.get_file_info(key).is_file:
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), location)
+        key, calls = self._key(location), self._calls(location)
+        if calls(lambda: self.filesystem.get_file_info(key)).is_file:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), location)
+
+        def put() -> None:
             with self.filesystem.open_output_stream(key) as stream:
                 stream.write(data)
 
+        calls(put)
+
     def delete(self, location: str) -> None:
         """Remove an object, if it is there."""
-        with self._denials(location), suppress(FileNotFoundError):
-            self.filesystem.delete_file(self._key(location))
+        with suppress(FileNotFoundError):
+            self._calls(location)(lambda: self.filesystem.delete_file(self._key(location)))
 
-    def _denials(self, location: str) -> _Denials:
-        return _Denials(location, self.asked)
+    def arrow_file(self, location: str) -> "NativeFile":
+        """Open an object for pyarrow's own readers."""
+        from pyarrow import PythonFile
+
+        calls = self._calls(location)
+        file = calls(lambda: self.filesystem.open_input_file(self._key(location)))
+        return PythonFile(_Persistent(file, calls), mode="r")
+
+    def _calls(self, location: str) -> _Calls:
+        return _Calls(location, self.asked)
 
 
 class S3Settings(NamedTuple):

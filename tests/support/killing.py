@@ -109,6 +109,22 @@ def killed_at(effect: int, root: Path) -> int:
         return run(root)
 
 
+def stopped_at(effect: int, root: Path) -> int:
+    """Run `ingest`, and stop it after the effect of that number until somebody continues it."""
+    seen = 0
+
+    def step() -> None:
+        nonlocal seen
+        seen += 1
+        if seen == effect:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    with ExitStack() as stack:
+        for owner, name in EFFECTS:
+            stack.enter_context(patch.object(owner, name, _stepped(getattr(owner, name), step)))
+        return run(root)
+
+
 def _stepped(original: Callable[..., object], step: Callable[[], None]) -> Callable[..., object]:
     def stepped(*args: object, **kwargs: object) -> object:
         result = original(*args, **kwargs)
@@ -196,6 +212,33 @@ def every_boundary(prepare: Callable[[Path], object], folder: Path, stride: int)
         if any(verdict[fault] for fault in FAULTS):
             bad.append({"effect": effect, **verdict})
     return {"killed": killed, "bad": bad}
+
+
+def every_stop(prepare: Callable[[Path], object], folder: Path, stride: int) -> dict[str, Any]:
+    """Stop runs after each *stride*-th of their effects while another one comes, continue them, and judge."""
+    base = folder / "base"
+    prepare(base)
+    bad, others, codes, stopped = [], Counter[int](), Counter[int](), 0
+    for effect in count(stride, stride):
+        root = folder / "here"
+        rmtree(root, ignore_errors=True)
+        copytree(base, root)
+        pid = forked(partial(stopped_at, effect, root))
+        if not os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]):
+            break
+        stopped += 1
+        others[ended(forked(partial(run, root)))] += 1
+        os.kill(pid, signal.SIGCONT)
+        codes[ended(pid)] += 1
+        verdict = run_and_judge(root)
+        if any(verdict[fault] for fault in FAULTS):
+            bad.append({"effect": effect, **verdict})
+    counted = {"others": others, "codes": codes}
+    return {
+        "stopped": stopped,
+        **{name: {str(code): n for code, n in sorted(found.items())} for name, found in counted.items()},
+        "bad": bad,
+    }
 
 
 def new_store(root: Path) -> Broker:
@@ -362,6 +405,7 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "growing": partial(every_boundary, growing_store),
     "rewritten": partial(every_boundary, rewritten_store),
     "busy": partial(every_boundary, busy_store),
+    "stopped": partial(every_stop, growing_store),
     "retention": partial(random_moments, crashes=False),
     "hasty": partial(random_moments, crashes=False, kept=2),
     "crashes": partial(random_moments, crashes=True),

@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 LONGEST_S = 300  # of one command: beyond, it hangs
 LOOK_S = 0.001
 WORKERS_EVERY = 8  # kills
+STOPPED_S = 10.0
 FIRST_SHARE = 0.5  # of a run: before, the JVM starts and nothing of ours has happened
 KEPT_SEGMENTS = 60
 PAUSE_S = 1.0  # of the broker, between bursts, at most
@@ -107,6 +108,7 @@ class Campaign:
     stages: Counter[str] = field(default_factory=Counter)
     codes: Counter[int] = field(default_factory=Counter)  # of runs that nobody killed
     workers: int = 0
+    stopped: int = 0
     longest_s: float = 0.0
 
     def whole(self) -> None:
@@ -140,6 +142,22 @@ class Campaign:
         kill(process)
         self.stages[stage_of(before, effects(self.root / "lake"))] += 1
         return True
+
+    def workers_stopped(self, seconds: float) -> None:
+        """Stop the Python workers of a run as soon as there are some, and continue them after some seconds."""
+        process = started(self.root)
+        found: list[int] = []
+        while process.poll() is None and not found:
+            time.sleep(LOOK_S)
+            found = workers_of(process)
+        for name in (signal.SIGSTOP, signal.SIGCONT):
+            for one in found:
+                with suppress(ProcessLookupError):
+                    os.kill(one, name)
+            if name is signal.SIGSTOP:
+                time.sleep(seconds)
+        self.stopped += bool(found)
+        self.codes[process.wait(LONGEST_S)] += 1
 
     def workers_alone(self) -> None:
         """Kill the Python workers of a run once, as soon as there are some; Spark makes new ones."""
@@ -175,6 +193,7 @@ def campaign(root: Path, kills: int, seed: int = 1) -> dict[str, Any]:
             killed += 1
         else:
             effect = 0  # a run has no more of them
+    state.workers_stopped(STOPPED_S)
     os.kill(writer, signal.SIGTERM)
     assert ended(writer) == 0
     state.whole()
@@ -182,6 +201,7 @@ def campaign(root: Path, kills: int, seed: int = 1) -> dict[str, Any]:
     return {
         "kills": killed,
         "workers_killed": state.workers,
+        "workers_stopped": state.stopped,
         "stages": dict(state.stages),
         "codes": {str(code): count for code, count in state.codes.items()},
         "seconds": round(time.monotonic() - began),

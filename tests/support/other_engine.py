@@ -1,6 +1,7 @@
 """Spark with Delta as another engine that writes to a lake, and what it sees of the lake's messages."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,15 @@ class SharedLake:
         snapshot = DeltaTable(self.path / table)
         query = f"SELECT {columns} FROM t WHERE {where}"
         return plain_rows(QueryBuilder().register("t", snapshot).execute(query).read_all())
+
+    def changes(self, version: int, table: str = "messages") -> tuple[list[int], list[int]]:
+        """Return which offsets the feed of changes has lost and got since a version; what is in both cancels out."""
+        feed = self.spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version)
+        count = Counter[int]()
+        for row in feed.load(str(self.path / table)).select("physical_offset", "_change_type").collect():
+            count[row.physical_offset] += {"insert": 1, "delete": -1}[row["_change_type"]]
+        ordered = sorted(count.items())
+        return [at for at, change in ordered if change < 0], [at for at, change in ordered if change > 0]
 
     def files(self, table: str = "messages") -> int:
         """Return of how many files a table's newest version is made."""

@@ -51,6 +51,17 @@ def test_a_run_killed_behind_each_of_its_effects_is_made_good_by_the_next(scenar
     assert result["bad"] == []
 
 
+@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.slow), 9])
+def test_a_run_that_is_stopped_and_continued_holds_up_the_others_and_ends_well(stride: int, tmp_path: Path) -> None:
+    """Another run meanwhile ends with 6, as the one that sleeps holds the lock; before that, it does the work."""
+    result = campaign("stopped", tmp_path, stride)
+
+    assert result["stopped"] > 3
+    assert set(result["others"]) <= {"0", "6"}
+    assert set(result["codes"]) <= {"0", "6"}
+    assert result["bad"] == []
+
+
 def test_a_broker_that_crashes_and_runs_that_are_killed_leave_the_true_history(tmp_path: Path) -> None:
     """What a broker took back and wrote again is in the lake as it is now, however often runs were killed meanwhile."""
     assert is_right(campaign("crashes", tmp_path, 6))

@@ -38,11 +38,12 @@ def prove(result: dict[str, Any], folder: Path) -> None:
 
 @pytest.mark.slow
 def test_commands_that_are_killed_lose_nothing(tmp_path: Path) -> None:
-    """Driver, JVM and workers at once, at boundaries between effects and at any moment; workers alone once."""
+    """Driver, JVM and workers at once, between effects and at any moment; workers alone, which are also stopped once."""
     result = campaign(tmp_path, 6)
 
     prove(result, tmp_path)
     assert sum(result["stages"].values()) == 6
+    assert result["workers_stopped"] == 1
 
 
 @pytest.mark.campaign

@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.ingest import run as runs
@@ -328,6 +329,60 @@ def test_what_we_do_not_write_is_refused_before_anything_is_written(lake: Shared
     assert lake.run().messages == 5
     optimize(str(lake.path), OneByOne())
     assert lake.offsets() == [*offsets, *new]
+
+
+REPLACED = {
+    "partitions by topic": "USING delta PARTITIONED BY (topic) AS SELECT * FROM {messages}",
+    "another type of the column queue_id": "USING delta AS SELECT * EXCEPT (queue_id), "
+    "CAST(queue_id AS STRING) AS queue_id FROM {messages}",
+    "NOT NULL for the column topic": "(physical_offset BIGINT, topic STRING NOT NULL) USING delta",
+    "a generated column: day": "(physical_offset BIGINT, store_timestamp BIGINT, day BIGINT "
+    "GENERATED ALWAYS AS (store_timestamp DIV 86400000)) USING delta",
+    "an identity column: number": "(physical_offset BIGINT, number BIGINT GENERATED ALWAYS AS IDENTITY) USING delta",
+}
+
+
+@pytest.mark.parametrize("what", REPLACED)
+def test_a_table_that_another_engine_has_replaced_is_refused_until_it_is_restored(lake: SharedLake, what: str) -> None:
+    """Its rows would be other rows, or lie elsewhere; RESTORE brings back the table that runs have written."""
+    offsets = lake.offsets()
+    lake.sql(f"CREATE OR REPLACE TABLE {{messages}} {REPLACED[what]}")
+    files = state_of(lake.path)
+    new = lake.grow(5)
+
+    with pytest.raises(UnsupportedTableError, match="RESTORE TABLE") as refused:
+        lake.run()
+    assert what in str(refused.value)
+    assert files == state_of(lake.path)
+    lake.sql(
+        "SET spark.databricks.delta.restore.protocolDowngradeAllowed = true",
+        "RESTORE TABLE {messages} TO VERSION AS OF 3",
+    )
+
+    assert lake.run().messages == 5
+    assert lake.offsets() == [*offsets, *new]
+
+
+def test_the_change_feed_has_what_runs_brought_and_nothing_of_merges(lake: SharedLake) -> None:
+    """Of a rewritten log it has what went and what came; what stayed cancels out."""
+    lake.sql("ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
+    start = DeltaTable(lake.path / "messages").version()
+    before = lake.offsets()
+    new = lake.grow(6)
+    lake.run()
+    assert lake.changes(start) == ([], new)
+    optimize(str(lake.path), OneByOne())
+    assert lake.changes(start) == ([], new)
+
+    merged = DeltaTable(lake.path / "messages").version() + 1
+    cut = before[20]
+    lake.broker.truncate(cut)
+    other = [record.physical_offset for record in lake.broker.append(some_records(30, seed=79))]
+    lake.run()
+
+    gone = [offset for offset in [*before, *new] if offset >= cut]
+    assert lake.changes(merged) == (sorted({*gone} - {*other}), sorted({*other} - {*gone}))
+    assert lake.offsets() == sorted([*before[:20], *other])
 
 
 def test_a_run_that_was_prepared_before_goes_on_once_the_feature_is_gone(lake: SharedLake) -> None:
