@@ -38,7 +38,7 @@ def prove(result: dict[str, Any], folder: Path) -> None:
 
 @pytest.mark.slow
 def test_commands_that_are_killed_lose_nothing(tmp_path: Path) -> None:
-    """Driver, JVM and workers at once, between effects and at any moment; workers alone, which are also stopped once."""
+    """Driver, JVM and workers at once, between effects and at any moment; workers alone; others are stopped."""
     result = campaign(tmp_path, 6)
 
     prove(result, tmp_path)
