@@ -155,9 +155,8 @@ def _works(lake: Lake, known: KnownStore, store: Store, plan: Plan | None, until
     of_store = {range_.base_offset: range_ for range_ in plan_ranges(store, store.start_offset, _WHOLE)}
     of_lake = {}
     for segment in plan.segments if plan else ():
-        vectors = {name: plan.vectors[name] for name in segment.files if name in plan.vectors} if plan else {}
         of_lake[segment.base_offset] = SegmentWork(
-            lake, known.store_id, segment.base_offset, 0, "", until, is_last=False, files=segment.files, vectors=vectors
+            lake, known.store_id, segment.base_offset, 0, "", until, is_last=False, files=segment.files
         )
     for base in sorted(of_store.keys() | of_lake.keys()):
         yield DiffWork(of_lake.get(base), of_store.get(base), until)

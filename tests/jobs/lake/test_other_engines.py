@@ -335,10 +335,6 @@ REPLACED = {
     "partitions by topic": "USING delta PARTITIONED BY (topic) AS SELECT * FROM {messages}",
     "another type of the column queue_id": "USING delta AS SELECT * EXCEPT (queue_id), "
     "CAST(queue_id AS STRING) AS queue_id FROM {messages}",
-    "NOT NULL for the column topic": "(physical_offset BIGINT, topic STRING NOT NULL) USING delta",
-    "a generated column: day": "(physical_offset BIGINT, store_timestamp BIGINT, day BIGINT "
-    "GENERATED ALWAYS AS (store_timestamp DIV 86400000)) USING delta",
-    "an identity column: number": "(physical_offset BIGINT, number BIGINT GENERATED ALWAYS AS IDENTITY) USING delta",
 }
 
 
