@@ -78,7 +78,6 @@ def mend(source: Source, plan: Plan, bases: list[int], folder: Path, workers: Wo
                 is_last=segment is plan.segments[-1],
                 files=segment.files,
                 pieces=plan.pieces,
-                vectors={name: plan.vectors[name] for name in segment.files if name in plan.vectors},
             )
             works.append(MendWork(work, there.get(segment.base_offset)))
     made = workers.map(works, mend_segment, "making segments")
