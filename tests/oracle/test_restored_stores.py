@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 
 from jobs.ingest.request import IngestRequest
@@ -15,12 +16,14 @@ from jobs.restore.run import RestoreRequest, Summary, restore
 from jobs.store.workers import OneByOne
 from tests.oracle.conftest import BrokerFactory
 from tests.oracle.judge import records
+from tests.oracle.releases import version_of
 from tests.oracle.sessions import ClientMessage, Consumed, RealBroker
-from tests.oracle.settings import SMALL_GEOMETRY
+from tests.oracle.settings import SMALL_GEOMETRY, free_port
 
 _TOPIC, _GROUP = "Orders", "billing"
 _CONSUMED, _LEFT, _MORE = 120, 30, 20
 _FEW = 4
+_FIRST_WITH_DLEDGER = (4, 5, 2)
 _PATIENCE = 12
 
 
@@ -47,6 +50,34 @@ def test_a_broker_serves_a_restored_store_and_goes_on(real_broker: BrokerFactory
     assert _numbered("third", _MORE) == _keys(more)
     kept = [record for record in records(out) if record.physical_offset <= log[-1].physical_offset]
     assert log == kept
+
+
+def test_a_group_of_one_goes_on_with_a_restored_log_of_entries(
+    real_broker: BrokerFactory, tmp_path: Path, release: str
+) -> None:
+    """DLedger makes its own index of entries again from their headers, which come back with the log."""
+    if version_of(release) < _FIRST_WITH_DLEDGER:
+        pytest.skip("there is no DLedger yet")
+    store, out = tmp_path / "store", tmp_path / "restored"
+    with real_broker(release, store, settings=_group_of_one()) as broker:
+        _fill(broker)
+        pulled = sorted(broker.pull(_TOPIC))
+    summary = _restored(store, out, release)
+    with real_broker(release, out, settings=_group_of_one()) as broker:
+        served = sorted(broker.pull(_TOPIC))
+        left = _consumed(broker, _LEFT)
+        broker.send_each(_messages("third", _MORE))
+        more = _consumed(broker, _MORE)
+
+    assert (0, []) == (summary.exit_code, summary.notes)
+    assert pulled == served
+    assert _numbered("second", _LEFT) == _keys(left)
+    assert _numbered("third", _MORE) == _keys(more)
+
+
+def _group_of_one() -> dict[str, str]:
+    peers = f"n0-127.0.0.1:{free_port()}"
+    return {"enableDLegerCommitLog": "true", "dLegerGroup": "b0", "dLegerPeers": peers, "dLegerSelfId": "n0"}
 
 
 def test_a_broker_starts_on_a_log_without_its_beginning_and_its_end(
