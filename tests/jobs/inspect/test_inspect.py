@@ -393,7 +393,7 @@ def test_asking_for_the_lock_does_not_take_it(store: Path, run: Run) -> None:
 # --- what is no store
 
 
-@pytest.mark.parametrize("kind", ["missing", "empty", "other", "file"])
+@pytest.mark.parametrize("kind", ["missing", "empty", "other"])
 def test_what_is_no_store_is_refused_in_one_line(tmp_path: Path, run: Run, kind: str) -> None:
     """With its path, and exit code 1."""
     path = tmp_path / kind
@@ -401,8 +401,6 @@ def test_what_is_no_store_is_refused_in_one_line(tmp_path: Path, run: Run, kind:
         path.mkdir()
     if kind == "other":
         (path / "readme.txt").write_text("hello")
-    if kind == "file":
-        path.write_text("hello")
 
     outcome = run("inspect", path)
 
