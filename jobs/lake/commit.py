@@ -264,7 +264,8 @@ def _write_once(lake: Lake, snapshot: DeltaTable, new: _Commit, attempts: int) -
         snapshot.create_write_transaction(
             [
                 *(AddAction(a.path, a.size, {}, a.modification_time, new.data_change, a.stats) for a in new.added),
-                *(RemoveAction(file.path, new.data_change, now, partition_values={}) for file in new.change.removed),
+                # Without size and partitions Spark's feed of changes stops at the commit.
+                *(RemoveAction(file.path, new.data_change, now, file.size, {}) for file in new.change.removed),
             ],
             "append",
             new.table.delta_schema,
@@ -302,9 +303,15 @@ def _write_removing_vectors(lake: Lake, snapshot: DeltaTable, new: _Commit) -> N
         }
         for file in new.added
     ]
-    removed = {"deletionTimestamp": now, "dataChange": new.data_change, "partitionValues": {}}
+    removed = {
+        "deletionTimestamp": now,
+        "dataChange": new.data_change,
+        "extendedFileMetadata": True,
+        "partitionValues": {},
+    }
     actions += [
-        {"remove": {"path": file.path, **removed, **described.get(file.path, {})}} for file in new.change.removed
+        {"remove": {"path": file.path, "size": file.size, **removed, **described.get(file.path, {})}}
+        for file in new.change.removed
     ]
     write_commit(lake, snapshot, actions)
 

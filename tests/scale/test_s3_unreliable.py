@@ -27,32 +27,30 @@ from tests.support.other_engine import WITH_VECTORS
 pytestmark = pytest.mark.s3
 
 STORE = "b533-base"
-EVERY = 10
 OFFSETS = "SELECT physical_offset FROM {} ORDER BY physical_offset"
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_that_fails_one_request_in_ten_costs_time_and_nothing_else(
+def test_a_server_that_fails_some_requests_costs_time_and_nothing_else(
     s3: S3Server, golden: Callable[[str], Path], kind: str
 ) -> None:
-    """Every client asks again; where one gives up, the next run makes it good: every message once."""
+    """Every client asks again; where a run gives up all the same, the next one makes it good: every message once."""
     prefix = "flaky-" + kind.replace(" ", "-")
     shutil.copytree(golden(STORE), s3.path(prefix, "store"), ignore=shutil.ignore_patterns("EXPECT"))
     request = IngestRequest(s3.uri(prefix, "store"), s3.uri(prefix, "lake"))
-    failures: list[Exception] = []
-    with flaky(s3.port, EVERY, kind) as server:
-        workers = OneByOne(S3Server(server.port, s3.folder).hadoop_options)
-        for _ in range(3):
-            try:
-                ingest(request, workers)
-            except OSError as error:
-                failures.append(error)
+    said = "nothing"
+    with flaky(s3.port, KINDS[kind], kind) as server:
+        try:
+            ingest(request, OneByOne(S3Server(server.port, s3.folder).hadoop_options))
+        except OSError as error:
+            said = str(error)
     ingest(request, OneByOne(s3.hadoop_options))
-    print(kind, server.requests, server.failed, [str(error)[:200] for error in failures])  # noqa: T201 - what it cost
+    print(kind, server.requests, server.failed, said[:200])  # noqa: T201 - what it cost
 
-    assert server.failed > 10
+    assert server.failed > 0
     assert expected_rows(s3.path(prefix, "store")) == raw_rows(s3.path(prefix, "lake"))
+    assert kind not in {"error", "throttled"} or said == "nothing"
 
 
 class OnS3:
