@@ -231,6 +231,8 @@ def delta_options(location: str, options: Mapping[str, str]) -> dict[str, str]:
     if scheme_of(location) not in S3_SCHEMES:
         return {}
     settings = S3Settings.of(options)
+    for name in [name for name, value in os.environ.items() if name.startswith("AWS_") and not value]:
+        del os.environ[name]  # Amazon's clients take it for unset; `deltalake` would sign with an empty token
     named = {
         "AWS_ACCESS_KEY_ID": settings.access_key,
         "AWS_SECRET_ACCESS_KEY": settings.secret_key,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs.launch.places import cache
 from tests.scale.commands import rmq_lake
 from tests.scale.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
@@ -32,7 +33,7 @@ def given(place: str, s3: S3Server, home: Path) -> tuple[list[str], dict[str, st
     endpoint = f"http://127.0.0.1:{s3.port}"
     home.joinpath(".aws").mkdir(exist_ok=True)
     nothing = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"), "")
-    environment = {**nothing, "HOME": str(home), "AWS_EC2_METADATA_DISABLED": "true"}
+    environment = {**nothing, "HOME": str(home), "RMQ_LAKE_CACHE": str(cache()), "AWS_EC2_METADATA_DISABLED": "true"}
     if place == "environment":
         keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
         return [], {**environment, **keys, "AWS_ENDPOINT_URL": endpoint, "AWS_REGION": REGION}
