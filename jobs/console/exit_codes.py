@@ -22,7 +22,7 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.FAILED: "failed; one line says why, with file and offset",
     ExitCode.USAGE: "usage or configuration: nothing was started",
     ExitCode.DAMAGE: "done; damage or a gap was found in this run",
-    ExitCode.MISMATCH: "verification found a difference, or a surviving file contradicts the proof",
+    ExitCode.MISMATCH: "queues or index files contradict the log, or a surviving file contradicts the proof",
     ExitCode.NOT_FOUND: "nothing was found, and why",
     ExitCode.HELD: "another run holds this store; it does the work",
     ExitCode.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM); one line says how to go on",

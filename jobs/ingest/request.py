@@ -67,6 +67,7 @@ class Summary:
     quarantined: int = 0
     units: dict[str, int] = field(default_factory=dict)  # of the queues, by what the join says of them
     index_entries: int = 0
+    contradictions: int = 0  # of the queues: what is not as the log says
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
     gaps: list[dict[str, Any]] = field(default_factory=list)
     superseded: dict[str, Any] | None = None
@@ -91,6 +92,7 @@ class Summary:
             quarantined=self.quarantined + step.quarantined,
             units=_sum(self.units, step.units),
             index_entries=self.index_entries + step.index_entries,
+            contradictions=self.contradictions + step.contradictions,
             gaps=self.gaps + step.gaps,
             superseded=step.superseded or self.superseded,
             notes=list(dict.fromkeys(self.notes + step.notes)),
@@ -108,11 +110,16 @@ class Summary:
     @property
     def severity(self) -> Severity:
         """The worst of what was met; only `verify` can say that a store is healthy."""
-        return worst_met(behind=self.behind, gap=self.gaps or self.notes, damage=self.quarantined or self.superseded)
+        return worst_met(
+            behind=self.behind,
+            gap=self.gaps or self.notes,
+            damage=self.quarantined or self.superseded,
+            contradiction=self.contradictions,
+        )
 
     @property
     def exit_code(self) -> ExitCode:
-        """Damage and gaps are shown by the exit code; the run is done all the same."""
+        """What was found is shown by the exit code; the run is done all the same."""
         return self.severity.exit_code
 
     @property
@@ -151,6 +158,8 @@ class Summary:
                 yield f"  read as written by RocketMQ {self.release}"
             if any(self.units.values()):
                 yield f"  units: {', '.join(f'{count:,} {name}' for name, count in self.units.items())}"
+            if self.contradictions:
+                yield f"  CONTRADICTION of log and queues, {counted(self.contradictions, 'time')}: `verify` says more"
             if self.index_entries:
                 yield f"  {self.index_entries:,} index entries"
             if self.behind:

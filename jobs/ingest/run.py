@@ -274,6 +274,8 @@ class _Run:
             self.state[product.key] = finished.state
         summary.units |= finished.units
         summary.behind += finished.behind
+        summary.notes += finished.notes
+        summary.contradictions += finished.contradictions
         for gap in finished.gaps:
             summary.add_gap(*gap)
 

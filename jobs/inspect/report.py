@@ -44,7 +44,7 @@ class StoreReport:
         if not self.deep and damage is None and self.log.segments:
             steps.append((f"inspect --deep {store}", "walk every record"))
         if self.log.segments:
-            if not self.index.files:
+            if not self.index.files and not (self.state.rocksdb and self.state.rocksdb.index_rows):
                 steps.append((f"rebuild-index {store} --out DIR", "there is no index"))
             if not self.queues.queues and not self.queues.in_rocksdb:
                 steps.append((f"rebuild-consumequeue {store} --out DIR", "there are no queues"))

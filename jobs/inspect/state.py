@@ -8,13 +8,27 @@ from jobs.inspect.problems import Problems
 from jobs.store.beside_broker import broker_process
 from jobs.store.epochs import read_epochs
 from jobs.store.release import Marks, marks_of_files
+from jobs.store.rocksdb_state import RocksState, rocksdb_state
 from jobs.store.store import Store
 from rmq_formats.config_json import decode_config
 from rmq_formats.epochs import Epoch
-from rmq_formats.store import CHECKPOINT_SIZE, FileKind, decode_checkpoint, offset_of_name
+from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.store import CHECKPOINT_SIZE, ROCKSDB_STORE_FOLDER, FileKind, decode_checkpoint, offset_of_name
 
 _SMALL = 256
 _LARGEST_CONFIG = 64 << 20
+
+
+@dataclass(slots=True)
+class RocksReport:
+    """What a broker of 5.4.0+ keeps in RocksDB beside queues."""
+
+    index_rows: int = 0  # at most MOST_COUNTED
+    pending_transactions: int = 0
+    oldest_transaction: int | None = None  # physical offset of its half message
+    waiting_timers: int = 0
+    first_due: int | None = None  # ms
+    last_due: int | None = None
 
 
 @dataclass(slots=True)
@@ -30,6 +44,7 @@ class StateReport:
     epochs: tuple[Epoch, ...] = ()  # in controller mode: who was master from which offset on
     folders: list[FolderReport] = field(default_factory=list)
     log_folders: tuple[str, ...] = ()  # that hold files named like segments, and that nobody named
+    rocksdb: RocksReport | None = None  # index, transactions and timer messages in RocksDB
 
 
 def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport:
@@ -57,6 +72,7 @@ def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport
     elif report.abort is not None:
         report.broker = "not closed: it crashed, or this is a copy of a running one"
         problems.note(store.root, "abort is there, and no broker holds the lock")
+    _see_rocksdb(store, report, problems)
     _see_unknown(store, report, problems)
     return report
 
@@ -69,6 +85,30 @@ def topics_of(store: Store, problems: Problems) -> Mapping[str, object] | None:
                 topics = decode_config(_read(store, file.location, file.size)).get("topicConfigTable")
                 return topics if isinstance(topics, dict) else None
     return None
+
+
+def _see_rocksdb(store: Store, report: StateReport, problems: Problems) -> None:
+    place = f"{store.root}/{ROCKSDB_STORE_FOLDER}"
+    with problems.noted(place):
+        try:
+            report.rocksdb = _rocks_report(rocksdb_state(store))
+        except UnsupportedFormat as error:
+            problems.note(place, error.reason)
+
+
+def _rocks_report(state: RocksState | None) -> RocksReport | None:
+    if state is None:
+        return None
+    oldest = min((one.physical_offset for one in state.transactions), default=None)
+    times = [row.delivery_ms for row in state.timers]
+    return RocksReport(
+        state.index_rows,
+        len(state.transactions),
+        oldest,
+        len(times),
+        min(times, default=None),
+        max(times, default=None),
+    )
 
 
 def _read(store: Store, location: str, length: int) -> bytes:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import TypeVar
 
+from jobs.console.amounts import counted
 from jobs.console.program import program
 from jobs.console.severity import Severity
 from jobs.console.terminal import printable
@@ -11,6 +12,7 @@ from jobs.inspect.log import SegmentReport
 from jobs.inspect.queues import QueuesReport
 from jobs.inspect.report import StoreReport
 from jobs.store.release import span_of
+from jobs.store.rocksdb_state import MOST_COUNTED
 from rmq_formats.store import FileKind
 
 _SHOWN = 6  # lines of a list, before its middle is left out
@@ -26,6 +28,7 @@ def dashboard(report: StoreReport) -> str:
     lines += _log(report)
     lines += _queues(report)
     lines += _index(report)
+    lines += _rocksdb(report)
     lines += _checkpoint(report)
     lines += _releases(report)
     lines += _others(report)
@@ -123,8 +126,14 @@ def _in_rocksdb(queues: QueuesReport) -> str:
 
 def _index(report: StoreReport) -> Iterator[str]:
     index = report.index
+    rocksdb = report.state.rocksdb
+    rows = rocksdb.index_rows if rocksdb is not None else 0
+    if rows:
+        count = f"{rows:,} rows" if rows < MOST_COUNTED else f"{rows:,} rows or more"
+        yield _line("INDEX", f"{count} in RocksDB{' beside files' if index.files else ', no files'}")
     if not index.files:
-        yield _line("INDEX", "none")
+        if not rows:
+            yield _line("INDEX", "none")
         return
     entries = sum(file.entries for file in index.files)
     yield _line("INDEX", f"{_count(index.files, 'file')}, {entries:,} entries")
@@ -136,6 +145,17 @@ def _index(report: StoreReport) -> Iterator[str]:
         yield _line("", f"the newest is {last / index.geometry.capacity:.0%} full, up to offset {up_to}")
     else:
         yield _line("", "no full file tells the numbers of slots and entries: give --hash-slots and --index-num")
+
+
+def _rocksdb(report: StoreReport) -> Iterator[str]:
+    """Yield what else brokers of 5.4.0+ keep in RocksDB: half messages without a decision, messages that wait."""
+    state = report.state.rocksdb
+    if state is not None and state.pending_transactions:
+        count = counted(state.pending_transactions, "transaction")
+        yield _line("PENDING", f"{count} in RocksDB, the oldest at offset {state.oldest_transaction:,}")
+    if state is not None and state.waiting_timers:
+        due = _span(state.first_due, state.last_due)
+        yield _line("TIMERS", f"{counted(state.waiting_timers, 'message')} in RocksDB, due {due}")
 
 
 def _checkpoint(report: StoreReport) -> Iterator[str]:

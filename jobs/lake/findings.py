@@ -13,6 +13,8 @@ CUT_SEGMENT = "cut_segment"
 LOST_START = "lost_start"
 LOST_END = "lost_end"
 NOT_INDEXED = "keys_not_indexed"
+UNREADABLE_DATABASE = "unreadable_database"
+DAMAGED_CONFIGURATION = "damaged_configuration"
 DELETED_TOPIC = "deleted_topic"
 PROMOTION = "promotion"
 TAKEN_BACK_UNITS = "units_of_taken_back_messages"
@@ -48,6 +50,8 @@ class Finding(NamedTuple):
         """How serious it is by itself; a consequence is as serious as its cause."""
         if self.kind in _LEGAL:
             return Severity.HEALTHY
+        if self.kind in {UNREADABLE_DATABASE, DAMAGED_CONFIGURATION}:
+            return Severity.DAMAGE
         cause = self.follows.partition(" ")[0] or (self.kind if self.part == LOG else "")
         if cause:
             return Severity.GAP if cause in _GAPS else Severity.DAMAGE

@@ -119,6 +119,8 @@ class Finished:
     units: Mapping[str, int] = field(default_factory=dict)  # of the queues, by what the join says of them
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
     gaps: Sequence[Gap] = ()
+    notes: Sequence[str] = ()  # what else somebody has to look at
+    contradictions: int = 0  # units that are not as the log says, and units that it should have and has not
 
     def add(self, table: Table, *actions: Action | None) -> None:
         """Add files of a table."""

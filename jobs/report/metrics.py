@@ -27,7 +27,7 @@ def figures(summary: Summary) -> Mapping[str, tuple[float, str]]:
     """Return each figure of a run, and what it means."""
     return {
         "end_time_seconds": (round(time(), 3), "When the run ended."),
-        "exit_code": (int(summary.exit_code), "How it ended: 0 clean, 3 damage or a gap."),
+        "exit_code": (int(summary.exit_code), "How it ended: 0 clean, 3 damage or a gap, 4 queues contradict the log."),
         "messages": (summary.messages, "Rows that it added to messages."),
         "log_offset": (summary.to_offset, "Physical offset up to which the lake has the log."),
         "behind_bytes": (summary.behind, "Bytes of the log that the broker has not dispatched to its queues."),

@@ -28,6 +28,7 @@ class Look(NamedTuple):
     watermarks: tuple[int, ...]  # position after what earlier runs have taken, of each queue
     ends: tuple[int, ...]  # position after the last unit of each queue
     dispatched: int  # physical offset: every record before it had its units
+    newest: int = -1  # physical offset of the newest record that the end of a queue leads to, be it there or not
 
 
 class _Seen(NamedTuple):
@@ -36,6 +37,7 @@ class _Seen(NamedTuple):
     watermark: int
     end: int
     physical_end: int  # of its last unit's record
+    newest: int = -1  # where its last unit leads
 
 
 def look(
@@ -70,6 +72,7 @@ def look(
         tuple(max(first.get(queue.name, at).watermark, queue.start) for queue, at in zip(queues, seen, strict=True)),
         tuple(at.end for at in seen),
         EVERYTHING if closed else dispatched,
+        max((at.newest for at in seen), default=-1),
     )
 
 
@@ -105,9 +108,10 @@ def _seen(queue: StoredQueue, known: int | None, from_offset: int, limit: int) -
     if end <= queue.start:
         return _Seen(watermark, end, 0)
     unit = queue.unit(end - 1)
-    physical_end = unit.physical_offset + unit.size if unit else 0
+    newest = unit.physical_offset if unit else -1
+    physical_end = newest + unit.size if unit else 0
     # A unit that points after all files says nothing about the log; nor does a blank.
-    return _Seen(watermark, end, physical_end if physical_end <= limit else 0)
+    return _Seen(watermark, end, physical_end if physical_end <= limit else 0, newest)
 
 
 def _was_taken(queue: StoredQueue, known: int, from_offset: int) -> bool:

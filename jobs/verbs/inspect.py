@@ -15,6 +15,7 @@ from jobs.inspect.dispatch import SampledQueues, compare_index
 from jobs.inspect.index import inspect_index
 from jobs.inspect.left_over import note_left_over
 from jobs.inspect.log import LogInspector
+from jobs.inspect.lost_ends import note_lost_ends
 from jobs.inspect.problems import Problems
 from jobs.inspect.queues import inspect_queues
 from jobs.inspect.report import StoreReport
@@ -81,6 +82,8 @@ def inspect_store(root: str, commitlog: Sequence[str], *, deep: bool, walked: "_
     sampled.compare(queues, topics_of(store, problems), problems)
     is_closed = state.process is None and state.abort is None
     compare_index(store, index, problems, log.end_offset if is_closed else None)
+    if is_closed:
+        note_lost_ends(store, queues, index, log, problems, has_log_elsewhere=bool(state.log_folders))
     return report
 
 

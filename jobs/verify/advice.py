@@ -8,18 +8,24 @@ from jobs.console.program import program
 from jobs.console.result import Step
 from jobs.lake.findings import (
     CUT_SEGMENT,
+    DAMAGED_CONFIGURATION,
     DAMAGED_RANGE,
     GAP,
     INDEX,
     LOG,
     LOST_END,
+    LOST_START,
     NOT_INDEXED,
     QUEUES,
+    UNREADABLE_DATABASE,
     UNREADABLE_RANGE,
     WRONG_BODY,
 )
+from jobs.verify.checkpoint import CHECKPOINT_AHEAD
 from jobs.verify.findings import Group, PartReport
+from jobs.verify.rocksdb_index import MISSING_ROWS, ODD_ROWS, ROWS_OF_NOTHING
 
+_IN_ROCKSDB = frozenset({MISSING_ROWS, ROWS_OF_NOTHING, ODD_ROWS, UNREADABLE_DATABASE})
 _QUEUE = "NEW-QUEUES"
 _INDEX = "NEW-INDEX"
 
@@ -42,37 +48,64 @@ def advice(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group])
     return advised
 
 
-def _steps(store: str, groups: Sequence[Group]) -> Iterator[tuple[Step, tuple[Group, ...]]]:
+Steps = Iterator[tuple[Step, tuple[Group, ...]]]
+
+
+def _steps(store: str, groups: Sequence[Group]) -> Steps:
     """Yield every step that there is, with the groups that ask for it, if any do."""
+    yield from _of_log(store, groups)
+    yield from _of_queues(store, groups)
+    yield from _of_index(store, groups)
 
-    def of(part: str, kinds: Container[str] | None = None, *, besides: Container[str] = ()) -> tuple[Group, ...]:
-        return tuple(
-            group
-            for group in groups
-            if group.cause.part == part
-            and (kinds is None or group.cause.kind in kinds)
-            and group.cause.kind not in besides
-        )
 
-    start = min((group.cause.log_offset or 0 for group in groups if group.cause.part == LOG), default=0)
-    yield (
-        Step(
-            "Part of the log is missing. Put the segment back from a slave, a backup or another copy, with the "
-            "broker stopped, and verify again. A lake may hold its messages:",
-            (f"{program()} export --lake LAKE --where 'physical_offset >= {start}' --out MESSAGES.ndjson",),
-        ),
-        of(LOG, {GAP, CUT_SEGMENT, LOST_END}),
+def _of(
+    groups: Sequence[Group], part: str, kinds: Container[str] | None = None, *, besides: Container[str] = ()
+) -> tuple[Group, ...]:
+    return tuple(
+        group
+        for group in groups
+        if group.cause.part == part and (kinds is None or group.cause.kind in kinds) and group.cause.kind not in besides
     )
+
+
+def _of_log(store: str, groups: Sequence[Group]) -> Steps:
+    copy = "from a slave, a backup or another copy, with the broker stopped, and verify again. A lake may hold"
+    export = f"{program()} export --lake LAKE --where 'physical_offset {{}}' --out MESSAGES.ndjson"
+    missing, before = _of(groups, LOG, {GAP, CUT_SEGMENT, LOST_END}), _of(groups, LOG, {LOST_START})
+    start = min((group.cause.log_offset or 0 for group in missing), default=0)
+    words = f"Part of the log is missing. Put the segment back {copy} its messages:"
+    yield Step(words, (export.format(f">= {start}"),)), missing
+    end = "".join(group.cause.found.rpartition(" ")[2] for group in before)
+    words = f"The first segments are missing. Put them back {copy} their messages:"
+    yield Step(words, (export.format(f"< {end}"),)), before
     yield (
         Step("The disk cannot read parts of the log: copy the store to another disk before anything else."),
-        of(LOG, {UNREADABLE_RANGE}),
+        _of(groups, LOG, {UNREADABLE_RANGE}),
     )
     yield (
         Step(
             "Records of the log are damaged. See what is there, and take the messages from a slave or a lake:",
             (f"{program()} inspect {store} --deep",),
         ),
-        of(LOG, {DAMAGED_RANGE, WRONG_BODY}),
+        _of(groups, LOG, {DAMAGED_RANGE, WRONG_BODY}),
+    )
+    yield (
+        Step("A checkpoint matters after a crash only. A broker that is started and stopped writes it again."),
+        _of(groups, LOG, {CHECKPOINT_AHEAD}),
+    )
+
+
+def _of_queues(store: str, groups: Sequence[Group]) -> Steps:
+    yield (
+        Step(
+            "A database in RocksDB cannot be read. With the broker stopped, move its folder aside: a broker that "
+            "starts with an empty one makes its rows again from the log."
+        ),
+        _of(groups, QUEUES, {UNREADABLE_DATABASE}),
+    )
+    yield (
+        Step("The table of topics is damaged: put config/topics.json back, from its .bak or from a slave."),
+        _of(groups, QUEUES, {DAMAGED_CONFIGURATION}),
     )
     yield (
         Step(
@@ -82,15 +115,26 @@ def _steps(store: str, groups: Sequence[Group]) -> Iterator[tuple[Step, tuple[Gr
                 f"{program()} rebuild-consumequeue {store} --out {_QUEUE}-2 --lost-only --install",
             ),
         ),
-        of(QUEUES),
+        _of(groups, QUEUES, besides={UNREADABLE_DATABASE, DAMAGED_CONFIGURATION}),
     )
+
+
+def _of_index(store: str, groups: Sequence[Group]) -> Steps:
     yield (
         Step(
             "Keys were never indexed, inside a file that is otherwise right: only a full rebuild brings them back "
             "(--lost-only keeps that file):",
             (f"{program()} rebuild-index {store} --out {_INDEX}-ALL",),
         ),
-        of(INDEX, {NOT_INDEXED}),
+        _of(groups, INDEX, {NOT_INDEXED}),
+    )
+    yield (
+        Step(
+            "The index in RocksDB is not what the log says, and only a broker makes its rows. Until then, keys are in "
+            "the log:",
+            (f"{program()} query by-key --store {store} -t TOPIC -k KEY --through-log",),
+        ),
+        _of(groups, INDEX, _IN_ROCKSDB),
     )
     yield (
         Step(
@@ -100,5 +144,5 @@ def _steps(store: str, groups: Sequence[Group]) -> Iterator[tuple[Step, tuple[Gr
                 f"{program()} rebuild-index {store} --out {_INDEX}-2 --lost-only --install",
             ),
         ),
-        of(INDEX, besides={NOT_INDEXED}),
+        _of(groups, INDEX, besides={NOT_INDEXED, *_IN_ROCKSDB}),
     )

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from jobs.console.severity import Severity, worst_of
 from jobs.lake.findings import INDEX, LOG, QUEUES, Finding
+from jobs.store.store import Store
 
 _ORDER = (LOG, QUEUES, INDEX)
 
@@ -19,14 +20,21 @@ class PartReport:
     notes: list[str] = field(default_factory=list)  # what was assumed, and what could not be compared
     facts: list[Finding] = field(default_factory=list)  # worth to be known, and nothing to be done
     unverified: str = ""  # why the part could not be verified
+    untold: list[str] = field(default_factory=list)  # what of it could not be verified, though the rest was
 
     @property
     def severity(self) -> Severity:
         """The worst of what was found."""
         if self.unverified:
             return worst_of([Severity.NOT_VERIFIED, *(finding.severity for finding in self.findings)])
-        behind = [Severity.BEHIND] if self.numbers.get("behind") else []
+        behind = [Severity.NOT_VERIFIED] if self.untold else []
+        behind += [Severity.BEHIND] if self.numbers.get("behind") else []
         return worst_of([*behind, *(finding.severity for finding in self.findings)])
+
+
+def below(location: str | None, store: Store) -> str:
+    """Return the path of a file, or folder, below the root of its store."""
+    return (location or "").removeprefix(f"{store.root}/")
 
 
 class Group(NamedTuple):

@@ -21,10 +21,11 @@ from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import ListedLog
 from jobs.store.store import Store
 from jobs.store.workers import Workers
+from jobs.verify.checkpoint import checkpoint_of
 from jobs.verify.findings import PartReport
-from rmq_formats.errors import FormatError
+from jobs.verify.rocksdb_index import verify_rocksdb_index
 from rmq_formats.indexfile.compare import Part
-from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, FileKind, decode_checkpoint
+from rmq_formats.store import CHECKPOINT_SIZE, FileKind
 
 MISSING_FILES = "missing_index_entries"
 LOST_MESSAGES = "entries_of_lost_messages"
@@ -58,9 +59,9 @@ def verify_index(
 ) -> PartReport:
     """Return what is wrong with the index files of a store."""
     files = real_files(store)
-    notes = list(_notes_on_rocksdb(store))
     if not files:
-        return _without_files(store, notes)
+        in_rocksdb = verify_rocksdb_index(workers, store, wanted.release, range_size, scratch_location)
+        return in_rocksdb or _without_files(store)
     settings = settle(store, files, wanted)
     with scratch_for(scratch_location, workers.options) as scratch:
         explanation = _explain(workers, store, settings, range_size, scratch)
@@ -73,7 +74,7 @@ def verify_index(
             *behind,
             *_checkpoint_findings(explanation, store),
         ]
-        notes += _notes(explanation, settings)
+        notes = [*_notes_on_rocksdb(store), *_notes(explanation, settings, is_closed=store.is_closed)]
         row = explanation.row
         is_left_out = any(finding.kind == NOT_INDEXED_HERE for finding in behind)
         verdicts = Counter(explained.verdict.name.lower() for explained in explanation.files)
@@ -85,18 +86,18 @@ def verify_index(
     return PartReport(findings, numbers, notes)
 
 
-def _without_files(store: Store, notes: list[str]) -> PartReport:
+def _without_files(store: Store) -> PartReport:
     """Return what it means that there are no index files: the checkpoint knows whether there were full ones."""
-    checkpoint = _checkpoint(store)
-    if notes or checkpoint is None or checkpoint.index_timestamp <= 0:
+    checkpoint = checkpoint_of(store)
+    if checkpoint is None or checkpoint.index_timestamp <= 0:
         reason = "there are no index files: messageIndexEnable or indexFileWriteEnable is off, or they are lost"
-        return PartReport(numbers={"files": 0}, notes=notes, unverified=reason)
+        return PartReport(numbers={"files": 0}, unverified=reason)
     finding = Finding(
         INDEX, MISSING_FILES, "index", None, "files", "none",
         f"files up to store time {checkpoint.index_timestamp}, which the checkpoint has noted down",
         "the index files were deleted or lost",
     )  # fmt: skip
-    return PartReport([finding], {"files": 0}, notes)
+    return PartReport([finding], {"files": 0})
 
 
 def _explain(workers: Workers, store: Store, settings: Settings, range_size: int, scratch: Scratch) -> Explanation:
@@ -233,7 +234,7 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
 
 def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Finding]:
     """Compare the checkpoint's index time with the files: it is the end of the newest full one that has a successor."""
-    checkpoint = _checkpoint(store)
+    checkpoint = checkpoint_of(store)
     if checkpoint is None:
         yield from _short_checkpoint(store)
         return
@@ -266,22 +267,16 @@ def _short_checkpoint(store: Store) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _checkpoint(store: Store) -> Checkpoint | None:
-    """Return the broker's checkpoint; None where there is none, or a short one."""
-    stored = next((file for file in store.other_files if file.about.kind is FileKind.CHECKPOINT), None)
-    if stored is None:
-        return None
-    with store.open(stored) as file:
-        try:
-            return decode_checkpoint(bytes(file.read(0, stored.size)))
-        except FormatError:
-            return None
-
-
-def _notes(explanation: Explanation, settings: Settings) -> Iterator[str]:
+def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> Iterator[str]:
+    said = {Verdict.SKIPPED, Verdict.LOST_IN_LOG, Verdict.TAKEN_BACK, *([Verdict.AHEAD] if is_closed else ())}
+    before = [explained for explained in explanation.files if explained.verdict is Verdict.HISTORY]
+    if len(before) > 1:
+        entries = sum(explained.survivor.head for explained in before if explained.survivor is not None)
+        names = f"index/{before[0].real.name} to {before[-1].real.name}"
+        yield f"{names}: {Verdict.HISTORY}: {entries} entries of {len(before)} files are of messages before the log"
+        said.add(Verdict.HISTORY)
     for explained in explanation.files:
-        is_finding = explained.verdict in {Verdict.SKIPPED, Verdict.LOST_IN_LOG, Verdict.TAKEN_BACK}
-        if explained.verdict.is_explained and explained.detail and not is_finding:
+        if explained.verdict.is_explained and explained.detail and explained.verdict not in said:
             yield f"index/{explained.real.name}: {explained.verdict}: {explained.detail}"
     yield f"index files of {settings.geometry.value} ({settings.geometry.origin}: {settings.geometry.reason})"
     yield f"index rules of RocketMQ {settings.rules.value} ({settings.rules.how})"

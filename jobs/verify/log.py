@@ -11,11 +11,23 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from jobs.lake.findings import CUT_SEGMENT, DAMAGED_RANGE, GAP, LOG, LOST_END, UNREADABLE_RANGE, WRONG_BODY, Finding
+from jobs.lake.findings import (
+    CUT_SEGMENT,
+    DAMAGED_RANGE,
+    GAP,
+    LOG,
+    LOST_END,
+    LOST_START,
+    UNREADABLE_RANGE,
+    WRONG_BODY,
+    Finding,
+)
 from jobs.store.chain import Outcome, Task
+from jobs.store.log_ends import lost_start
 from jobs.store.ranges import Range, holes
 from jobs.store.store import Segment, Store
 from jobs.store.workers import HandedOn, Workers
+from jobs.verify.checkpoint import checkpoint_findings
 from jobs.verify.findings import PartReport
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import IO_ERROR, Records
@@ -25,6 +37,10 @@ from rmq_formats.store import name_of_offset
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
+UNCHECKED_FIELDS = (
+    "flag, sysFlag, born time and host, store host, reconsume times, prepared transaction offset, and properties but "
+    "keys and tags"
+)
 _AHEAD = 1 << 30  # bytes that a store can have lost at its end without a trace of how many
 
 
@@ -34,6 +50,7 @@ class RangeCheck(NamedTuple):
     records: int
     damaged: tuple[Piece, ...]
     wrong: tuple[tuple[int, int], ...]  # offset and size of records whose body has another CRC
+    newest_timestamp: int = 0  # the latest store time
 
 
 class _Checker:
@@ -43,6 +60,7 @@ class _Checker:
         self._records = 0
         self._damaged: list[Piece] = []
         self._wrong: list[tuple[int, int]] = []
+        self._newest = 0
 
     def watch(self, pieces: Iterator[Records | Piece]) -> Iterator[Records | Piece]:
         for item in pieces:
@@ -51,6 +69,7 @@ class _Checker:
                     self._damaged.append(item)
             else:
                 self._records += int(item.positions.size)
+                self._newest = max(self._newest, int(kernels.newest_store_timestamp(item.buffer, item.positions)))
                 numbers = np.empty(item.positions.size, np.int64)
                 count = kernels.find_wrong_bodies(item.buffer, item.positions, numbers)
                 self._wrong += (
@@ -60,7 +79,7 @@ class _Checker:
             yield item
 
     def finish(self) -> RangeCheck:
-        return RangeCheck(self._records, tuple(self._damaged), tuple(self._wrong))
+        return RangeCheck(self._records, tuple(self._damaged), tuple(self._wrong), self._newest)
 
 
 class _Watched(NamedTuple, Generic[Result]):
@@ -131,7 +150,7 @@ def log_findings(store: Store, checks: Sequence[RangeCheck], log_end: int, ahead
     *log_end* is where it ends; *ahead* is the offset of the last record that queues or index files of a closed store
     know after it, if any.
     """
-    findings: list[Finding] = []
+    findings: list[Finding] = list(_lost_start(store))
     lost: list[tuple[int, int, str]] = []
     pieces = [piece for check in checks for piece in check.damaged]
     for before, start, end in holes(store.segments):
@@ -159,7 +178,25 @@ def log_findings(store: Store, checks: Sequence[RangeCheck], log_end: int, ahead
         "damaged_bytes": sum(piece.size for check in checks for piece in check.damaged),
         "wrong_bodies": sum(len(check.wrong) for check in checks),
     }
-    return LogFindings(PartReport(findings, numbers), LostRanges(lost))
+    newest = max((check.newest_timestamp for check in checks), default=0)
+    checkpoint, untold = checkpoint_findings(store, newest)
+    if lost:
+        checkpoint = []  # what is lost may be what it names
+    notes = [f"no checksum covers these fields of a record, so nobody can verify them: {UNCHECKED_FIELDS}"]
+    return LogFindings(PartReport([*findings, *checkpoint], numbers, notes, untold=untold), LostRanges(lost))
+
+
+def _lost_start(store: Store) -> Iterator[Finding]:
+    """Yield the segments before the first one that retention did not delete, in a store that nobody writes to."""
+    started = lost_start(store) if store.is_closed else None
+    if started is not None:
+        oldest = min(file.newest_offset for file in started.files)
+        file = store.segments[0].location.removeprefix(f"{store.root}/")
+        yield Finding(
+            LOG, LOST_START, file, 0, "offsets", f"{oldest} or earlier to {started.start}", "records",
+            f"the first segments are missing: {started.text}; these were lost, not copied, or deleted by hand",
+            log_offset=oldest,
+        )  # fmt: skip
 
 
 def _place(offset: int, store: Store) -> tuple[str, int]:
@@ -221,12 +258,15 @@ def _wrong_body(offset: int, size: int, store: Store) -> Finding:
 
 def _lost_end(log_end: int, ahead: int, store: Store) -> Finding:
     file, position = _place(log_end, store)
-    return Finding(
-        LOG, LOST_END, file, position, "offsets", f"{log_end} to {ahead} or later", "records",
+    cause = (
         "the broker was shut down in order, and its queues or index files lead to records after the log's end: the "
-        "newest segment was cut short, or the last ones are missing",
-        log_offset=log_end,
-    )  # fmt: skip
+        "newest segment was cut short, or the last ones are missing"
+    )
+    if not store.segments:
+        cause = "there is no segment: the log lies elsewhere (--commitlog, --broker-conf), or all of it was deleted"
+    return Finding(
+        LOG, LOST_END, file, position, "offsets", f"{log_end} to {ahead} or later", "records", cause, log_offset=log_end
+    )
 
 
 __all__ = ["CUT_SEGMENT", "LogFindings", "LogWatch", "LostRanges", "check_range", "log_findings"]

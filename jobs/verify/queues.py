@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from jobs.lake.findings import DELETED_TOPIC, QUEUES, Finding
+from jobs.lake.findings import DAMAGED_CONFIGURATION, DELETED_TOPIC, QUEUES, UNREADABLE_DATABASE, Finding
 from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.join import Joined, join
 from jobs.products.queues.settings import (
@@ -18,14 +18,16 @@ from jobs.products.queues.settings import (
 )
 from jobs.products.queues.topics import TopicTable, topic_table
 from jobs.store.chain import watermark
+from jobs.store.config_files import TOPICS_FILE, read_config
 from jobs.store.features import features_of
+from jobs.store.log_ends import FARTHEST
 from jobs.store.queue_files import QueueFile, StoredQueue, every_queue_file, plain_file_size
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import confirm_deleted
 from jobs.store.store import Store
 from jobs.store.workers import Workers
 from jobs.verify.double_write import DoubleWrite, compare_double_write, unwritten_light_queues
-from jobs.verify.findings import PartReport
+from jobs.verify.findings import PartReport, below
 from jobs.verify.log import check_range
 from jobs.verify.queue_progress import progress_findings
 from jobs.verify.queue_tails import tail_findings
@@ -34,11 +36,9 @@ from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.store import FileKind, name_of_offset
 
 DOUBLE_WRITE = "double_write_differs"
-QUEUE_DATABASE = "unreadable_database"
 WRONG_FILE_SIZE = "wrong_file_size"
 WRONG_FILE_NAME = "wrong_file_name"
 UNEXPECTED_FILE = "unexpected_file"
-_MOST_LOST = 1 << 30  # bytes after the log's end that a unit may lead to and still tell of a lost end
 
 _CAUSES = {
     DifferenceKind.DANGLING: "the unit was overwritten, or the queue is of another log; consumers skip this place",
@@ -84,7 +84,7 @@ def compare_queues(
     try:
         every_queue_file(store)
     except FormatError as error:
-        return QueueFindings(_unreadable(error), _read_log(workers, store, range_size))
+        return QueueFindings(_unreadable(error, store), _read_log(workers, store, range_size))
     # Before the queues are looked at: a consumer may go on meanwhile.
     progress = [*consumer_offsets(store)]
     delays = [*delay_offsets(store)]
@@ -103,6 +103,7 @@ def compare_queues(
     report = PartReport(
         [
             *files,
+            *_damaged_configuration(store),
             *_missing_folders([finding for finding in missing if finding.kind != DELETED_TOPIC], joined),
             *(finding for finding in units if finding.file not in wrong_sizes and finding.kind != DELETED_TOPIC),
             *tails,
@@ -116,13 +117,15 @@ def compare_queues(
     return QueueFindings(report, joined.log_end, _ahead(joined))
 
 
-def _unreadable(error: FormatError) -> PartReport:
+def _unreadable(error: FormatError, store: Store) -> PartReport:
     """Return what is said of queues in a database that cannot be read."""
     if isinstance(error, UnsupportedFormat):
         return PartReport(unverified=str(error))
     cause = "the database is damaged; a broker that starts now may refuse to load it, or lack these queues"
-    file = error.file or ""
-    finding = Finding(QUEUES, QUEUE_DATABASE, file, error.offset, "database", error.reason, "one that opens", cause)
+    file = below(error.file, store)
+    finding = Finding(
+        QUEUES, UNREADABLE_DATABASE, file, error.offset, "database", error.reason, "one that opens", cause
+    )
     return PartReport([finding])
 
 
@@ -131,6 +134,14 @@ def _read_log(workers: Workers, store: Store, range_size: int) -> int:
     outcomes = workers.ranges(plan_ranges(store, store.start_offset, range_size), check_range, id)
     confirm_deleted(store, outcomes)
     return watermark(outcomes, store.start_offset)
+
+
+def _damaged_configuration(store: Store) -> Iterator[Finding]:
+    """Yield the table of topics where it is there and nobody can read it: then no topic counts as deleted."""
+    path = f"config/{TOPICS_FILE}"
+    if any(file.about.path == path for file in store.other_files) and read_config(store, TOPICS_FILE) is None:
+        cause = "the broker would start from its backup, or without a topic; which topics were deleted is not known"
+        yield Finding(QUEUES, DAMAGED_CONFIGURATION, path, None, "file", "no JSON", "the table of topics", cause)
 
 
 def _numbers(joined: Joined) -> dict[str, int]:
@@ -156,7 +167,7 @@ def _ahead(joined: Joined) -> int | None:
         if difference.kind is DifferenceKind.BEHIND_LOG
         and difference.log_offset is not None
         and difference.position + difference.times >= joined.ends[difference.queue]
-        and difference.log_offset < joined.log_end + _MOST_LOST
+        and difference.log_offset < joined.log_end + FARTHEST
     ]
     return max(offsets, default=None)
 

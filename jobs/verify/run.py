@@ -29,6 +29,7 @@ from jobs.verify.index import verify_index
 from jobs.verify.log import LogWatch, LostRanges, RangeCheck, log_findings
 from jobs.verify.promotion import set_apart
 from jobs.verify.queues import QueueFindings, compare_queues
+from jobs.verify.rocksdb_rows import add_rocksdb_rows
 
 _SHARE_OF_LOG = 0.25  # of the log's size, what packed keys take at most where keys are usual
 
@@ -91,7 +92,11 @@ class Verdict:
             ],
             "facts": [finding._asdict() for part in self.parts.values() for finding in part.facts],
             "parts": {name: part.severity.value for name, part in self.parts.items()},
-            "unverified": {name: part.unverified for name, part in self.parts.items() if part.unverified},
+            "unverified": {
+                name: "; ".join(filter(None, (part.unverified, *part.untold)))
+                for name, part in self.parts.items()
+                if part.unverified or part.untold
+            },
             "numbers": {name: dict(part.numbers) for name, part in self.parts.items()},
             "notes": {name: part.notes for name, part in self.parts.items()},
         }  # fmt: skip
@@ -139,6 +144,7 @@ def _log_and_queues(request: VerifyRequest, workers: Workers, store: Store) -> _
     releases = known_releases(store, request.wanted.release)
     rules = queue_rules(store, releases.value.rules, request.wanted.conf)
     queues = compare_queues(watch, store, rules, request.range_size)
+    add_rocksdb_rows(queues.report, store)
     queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.how})")
     return _Read(store, watch.checks or [], queues)
 

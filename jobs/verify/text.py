@@ -49,18 +49,21 @@ def _headline(verdict: Verdict) -> str:
     if not findings:
         return word
     counted = f"{causes} {'cause' if causes == 1 else 'causes'}"
-    return f"{word}: {counted}" if causes == findings else f"{word}: {counted}, {findings - causes} consequences"
+    more = findings - causes
+    return f"{word}: {counted}" + (f", {more} {'consequence' if more == 1 else 'consequences'}" if more else "")
 
 
 def _group(number: int, group: Group) -> Iterator[str]:
     cause = group.cause
-    yield f"  {number}. {cause.severity.styled()} {cause.text}"
+    word = "" if cause.severity.value == cause.kind else f"{cause.severity.styled()} "
+    yield f"  {number}. {word}{cause.text}"
     for finding in group.consequences[:_CONSEQUENCES]:
         place = finding.file if finding.offset is None else f"{finding.file} @{finding.offset}"
         often = f" ({finding.times:,} times)" if finding.times > 1 else ""
         yield f"       → {finding.kind}: {place}{often}"
     if len(group.consequences) > _CONSEQUENCES:
-        yield f"       → … {len(group.consequences) - _CONSEQUENCES} more consequences (--json)"
+        more = len(group.consequences) - _CONSEQUENCES
+        yield f"       → … {more} more {'consequence' if more == 1 else 'consequences'} (--json)"
 
 
 def part_row(name: str, part: PartReport) -> tuple[str, Severity, str, str]:
@@ -70,6 +73,7 @@ def part_row(name: str, part: PartReport) -> tuple[str, Severity, str, str]:
     texts = [f"{wrong:,} {'finding' if wrong == 1 else 'findings'}"] * bool(wrong)
     texts += [f"{consequences:,} that follow from the log"] * bool(consequences)
     texts += [part.unverified] * bool(part.unverified)
+    texts += part.untold
     if behind := part.numbers.get("behind"):
         texts.append(f"{behind:,} {'keys' if name == INDEX else 'bytes'} after the log")
     return name, part.severity, _compared(name, part.numbers), ", ".join(texts) or "-"
@@ -84,6 +88,8 @@ def _compared(name: str, numbers: Mapping[str, Any]) -> str:
     if name == QUEUES and "expected" in numbers:
         expected = numbers["expected"] - numbers["of_deleted_topics"]
         return f"{numbers['matched']:,} of {expected:,} units in {numbers['queues']:,} queues"
+    if name == INDEX and "rows" in numbers:
+        return f"{numbers['keys']:,} keys in {numbers['rows']:,} rows of RocksDB"
     if name == INDEX and "keys" in numbers:
         return f"{numbers['keys']:,} keys in {numbers['files']:,} files"
     return "nothing"

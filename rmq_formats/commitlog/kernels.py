@@ -241,6 +241,15 @@ def find_wrong_bodies(buffer: Bytes, positions: Integers, numbers: Integers) -> 
 
 
 @compiled
+def newest_store_timestamp(buffer: Bytes, positions: Integers) -> int:
+    """Return the latest store time of the records at *positions*; 0 without any."""
+    newest = 0
+    for at in positions:
+        newest = max(newest, store_timestamp(buffer, at))
+    return newest
+
+
+@compiled
 def is_written(buffer: Bytes, at: int) -> bool:
     """Return whether a checked record is written to its last byte, as `is_settled` does."""
     _, _, _, _, properties, properties_end = record_parts(buffer, at)

@@ -27,6 +27,7 @@ from jobs.products.index.settings import Wanted
 from jobs.rebuild import index, queue_run
 from jobs.store.known import UndecidedError
 from jobs.store.workers import OneByOne
+from jobs.verify.log import UNCHECKED_FIELDS
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.commitlog.layout import HEAD
 from rmq_formats.commitlog.record import MessageRecord, decode_record
@@ -100,21 +101,22 @@ def faults(healthy: Path) -> Iterator[Fault]:
     yield from _of_index(healthy)
     yield Fault(Part.CHECKPOINT, "missing", _unlink("checkpoint"), "checkpoint", "a broker makes one at its next start")
     yield Fault(Part.CHECKPOINT, "cut short", _cut("checkpoint", 10), "checkpoint")
+    yield Fault(Part.CHECKPOINT, "log time", _flip("checkpoint", 1), "checkpoint")
+    yield Fault(Part.CHECKPOINT, "queue time", _flip("checkpoint", 8 + 1), "checkpoint")
     yield Fault(Part.CHECKPOINT, "index time", _flip("checkpoint", 16 + 7), "checkpoint")
     yield Fault(Part.CHECKPOINT, "access denied", _deny("checkpoint"), "checkpoint")
 
 
 def _of_log(healthy: Path) -> Iterator[Fault]:
     files = [f"commitlog/{number * SEGMENT:020d}" for number in range(4)]
-    as_retention = "the same as retention leaves"
-    yield Fault(Part.LOG, "first segment missing", _unlink(files[0]), files[0], as_retention)
+    yield Fault(Part.LOG, "first segment missing", _unlink(files[0]), files[0])
     yield Fault(Part.LOG, "middle segment missing", _unlink(files[1]), files[1])
     yield Fault(Part.LOG, "last segment missing", _unlink(files[3]), files[3])
     for place, file in zip(("first", "middle", "last"), (files[0], files[1], files[3]), strict=True):
         yield Fault(Part.LOG, f"{place} segment cut short", _cut(file, 5000), file)
     record = hit_record(healthy)
     base = record.physical_offset % SEGMENT
-    no_checksum = "no checksum covers the changed bit, and neither queues nor index files depend on it"
+    no_checksum = NO_CHECKSUM
     for field in HEAD.fields:
         unseen = no_checksum if field.name in _FREE_FIELDS else ""
         at = base + HEAD.offset(field.name) + _size_of(field.code) - 1
@@ -124,6 +126,8 @@ def _of_log(healthy: Path) -> Iterator[Fault]:
         yield Fault(Part.LOG, f"record: {name}", _flip(files[1], base + at), files[1], unseen)
     yield Fault(Part.LOG, "access denied", _deny(files[1]), files[1])
 
+
+NO_CHECKSUM = "no checksum covers the changed bit, and neither queues nor index files depend on it"
 
 # What a broker stores once, without a checksum.
 _FREE_FIELDS = frozenset({"flag", "sys_flag", "born_timestamp", "born_host", "store_host", "reconsume_times"}) | {
@@ -244,8 +248,13 @@ def _inspect_deep(store: Path, _fault: Fault) -> Cell:
     return Cell(code, "not verified" if code is ExitCode.CLEAN and "not verified" in text else "")
 
 
-def _verify(store: Path, _fault: Fault) -> Cell:
-    return Cell(verify(VerifyRequest(str(store), wanted=Wanted(release="5.3.3")), OneByOne()).exit_code)
+def _verify(store: Path, fault: Fault) -> Cell:
+    verdict = verify(VerifyRequest(str(store), wanted=Wanted(release="5.3.3")), OneByOne())
+    if verdict.exit_code is not ExitCode.CLEAN:
+        return Cell(verdict.exit_code)
+    if fault.unseen == NO_CHECKSUM and any(UNCHECKED_FIELDS in note for note in verdict.parts["log"].notes):
+        return Cell(verdict.exit_code, "not verified: no checksum")
+    return Cell(verdict.exit_code, verdict.severity.value)
 
 
 def _dump(store: Path, fault: Fault) -> Cell:
@@ -265,7 +274,7 @@ def _ingest(store: Path, fault: Fault) -> Cell:
     odd = sorted({*rows} - {"matched", "expired"})
     if summary.exit_code is not ExitCode.CLEAN:
         return Cell(summary.exit_code)
-    return Cell(summary.exit_code, f"rows say: {', '.join(odd)}" if odd else "done")
+    return Cell(summary.exit_code, f"**rows say: {', '.join(odd)}**" if odd else "done")
 
 
 def _query(store: Path, fault: Fault) -> Cell:
@@ -356,8 +365,8 @@ compares it with what comes out now. A field that is named has one bit changed.
 
 The number is the exit code. *does not read it*: the verb has no reason to open such a file. *not verified*: `inspect`
 looks at names, heads and tails alone, says that nothing wrong was seen, and that only `verify` can tell. Only `verify`
-says *healthy*. `ingest` is *done* when everything that is there is in the lake, or its *rows say* what does not fit
-(the column `status` of `consume_queue`); that a log has lost its end, only `verify` and the rebuilds tell. A rebuild is
+says *healthy*, and names the fields that no checksum covers: for these it says *not verified*. `ingest` is *done* when
+everything that is there is in the lake: it says nothing of what it had no reason to read. A rebuild is
 *done* where nothing was lost but the files that it makes again, and says 3 where it had to replace a file or the log
 has lost something. `dump` *prints* a file, and judges what that file alone can show. `query` *answers* for the message
 that the fault hits, by its queue offset: index files do not matter then, and fields other than body and CRC are printed

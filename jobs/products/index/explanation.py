@@ -33,7 +33,7 @@ class Verdict(StrEnum):
     """What a file is."""
 
     EQUAL = "equal"
-    RESTARTED = "restart duplicates after a crash"
+    RESTARTED = "indexed again after a start"
     HISTORY = "history before the first segment"
     AHEAD = "copied while live: ahead of the log"
     GROWING = "written to while it was read"

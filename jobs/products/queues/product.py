@@ -16,18 +16,24 @@ from jobs.lake.log_rows import committed_records
 from jobs.lake.table_file import Action
 from jobs.lake.tables import CONSUME_QUEUE
 from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
+from jobs.products.queues.differences import DifferenceKind
 from jobs.products.queues.join import Joined, LogExtent, finish
 from jobs.products.queues.range_matcher import Matcher, Matching, RangeMatches
 from jobs.products.queues.rows import Status, batches_of
 from jobs.products.queues.settings import queue_rules
-from jobs.products.queues.topics import topic_table
+from jobs.products.queues.topics import TopicTable, topic_table
 from jobs.store.chain import Outcome
+from jobs.store.features import QueueStorage, features_of
+from jobs.store.log_ends import has_lost_end
 from jobs.store.queue_ends import Look, look
 from jobs.store.ranges import Range
 from jobs.store.retention import deleted_ranges
+from jobs.store.store import Store
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
-from rmq_formats.consumequeue.unit import QueueKind, QueueName
+from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
+
+_NOT_OF_QUEUES = frozenset({DifferenceKind.LOST_RECORD, DifferenceKind.DAMAGED_RECORD, DifferenceKind.DELETED_TOPIC})
 
 
 def start(run: Run, state: State | None) -> "StartedQueues":
@@ -73,6 +79,10 @@ class StartedQueues(Started[RangeMatches]):
             "expired": joined.expired,
             "differences": len(joined.differences),
         }
+        finished.contradictions = count_contradictions(joined, run.store, self.matching.topics)
+        if run.store.is_closed and has_lost_end(run.store, self.seen.newest, to_offset):
+            text = f"queues lead to offset {self.seen.newest}, after what was read; `verify` says more"
+            finished.notes = [f"the log has lost its end: {text}"]
         return finished
 
     def _match_deleted(self, log: LogExtent, finished: Finished) -> list[RangeMatches]:
@@ -125,6 +135,19 @@ def _match_kept(output: Output, matching: Matching, kept: Iterable[Records]) -> 
     matches.expected = int(matches.counts.sum())
     there = [block for block in blocks if block.status not in {Status.MISSING, Status.DELETED}]
     return matches, output.write(CONSUME_QUEUE, "gone", batches_of(there, tags))
+
+
+def count_contradictions(joined: Joined, store: Store, topics: TopicTable) -> int:
+    """Return how much of the queues is not as the log says; not what the log has lost, nor what was deleted."""
+    is_double = features_of(store).queues is QueueStorage.BOTH
+    missing = [
+        name
+        for name in joined.without_queue
+        if not topics.is_deleted(name.topic)
+        and not (is_double and name.topic.startswith(LMQ_PREFIX))  # selective double write leaves light queues out
+    ]
+    wrong = sum(one.times for one in joined.differences if one.kind not in _NOT_OF_QUEUES)
+    return wrong + sum(joined.without_queue[name] for name in missing)
 
 
 def cut_back(state: State, offset: int) -> dict[str, Any]:

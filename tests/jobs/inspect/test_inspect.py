@@ -234,7 +234,8 @@ def test_a_segment_that_nothing_seals_is_named(store: Path, run: Run) -> None:
 
 
 def test_an_unfinished_record_waits(store: Path, run: Run) -> None:
-    """The live tail: no damage."""
+    """The live tail of a broker that was not closed: no damage."""
+    (store / "abort").touch()
     record = [record for record, _ in stored_records(store)][-1]
     position = record.physical_offset - 49152
     overwrite(store / "commitlog" / "00000000000000049152", position + 50, bytes(16384 - 50 - position))
@@ -592,3 +593,19 @@ def test_a_tier_is_named_and_not_called_something_else(situation: StoreOf, run: 
 
     assert outcome.code is ExitCode.FAILED
     assert "the tier of a tiered store, which is not read" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("b551-indexrocks", "165 rows in RocksDB, no files"),
+        ("b551-transrocks", "4 transactions in RocksDB, the oldest at offset 2,715"),
+        ("b551-timerrocks", "21 messages in RocksDB, due 2026-11-21"),
+    ],
+)
+def test_what_is_in_rocksdb_beside_queues_is_counted(situation: StoreOf, run: Run, name: str, shown: str) -> None:
+    """It was 'INDEX none', and nothing of the others."""
+    outcome = run("inspect", situation(name) / "store")
+
+    assert shown in outcome.out
+    assert "there is no index" not in outcome.out

@@ -17,6 +17,7 @@ from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from jobs.verify.text import verdict_lines
 from rmq_formats.indexfile.layout import Geometry
+from tests.golden import golden_stores
 from tests.support.commands import overwrite
 from tests.support.stores import records_of, segments_of
 
@@ -304,3 +305,69 @@ def test_a_returned_master_that_lost_its_end_is_said_to_have_lost_it(situation: 
 
     assert verdict.groups[0].cause.kind == "lost_end"
     assert verdict.exit_code is ExitCode.DAMAGE
+
+
+def test_a_first_segment_that_retention_did_not_delete_is_a_lost_start(store: Path) -> None:
+    """A broker deletes queue files and index files that lead to it with it; verify said healthy."""
+    segments(store)[0].unlink()
+    verdict = verified(store)
+
+    assert the_cause(verdict)[:2] == ("log", "lost_start")
+    assert verdict.exit_code is ExitCode.DAMAGE
+    assert f"physical_offset < {SEGMENT}" in text_of(verdict)
+
+
+@pytest.mark.parametrize("name", golden_stores("expired"))
+def test_a_log_that_retention_cut_has_lost_nothing(golden: Golden, name: str) -> None:
+    """Real brokers deleted what led to the deleted segments."""
+    assert verified(golden(name)).severity is Severity.HEALTHY
+
+
+@pytest.mark.parametrize("position", [1, 9])
+def test_a_checkpoint_of_times_after_the_log_is_damage(store: Path, position: int) -> None:
+    """Of log or queues: after a crash the broker would begin to recover too late."""
+    data = (store / "checkpoint").read_bytes()
+    overwrite(store / "checkpoint", position, bytes([data[position] ^ 1]))
+    verdict = verified(store)
+
+    assert the_cause(verdict)[:2] == ("log", "checkpoint_after_log")
+    assert verdict.exit_code is ExitCode.DAMAGE
+
+
+def test_a_store_without_a_checkpoint_is_not_said_to_be_healthy(store: Path) -> None:
+    """How far the broker had flushed nobody knows then; there is nothing to do."""
+    (store / "checkpoint").unlink()
+    verdict = verified(store)
+
+    assert verdict.severity is Severity.NOT_VERIFIED
+    assert verdict.exit_code is ExitCode.CLEAN
+    assert "there is no checkpoint" in text_of(verdict)
+
+
+def test_fields_without_a_checksum_are_named_as_not_verified(golden: Golden) -> None:
+    """Whoever reads `healthy` must be able to see what it does not cover."""
+    assert "no checksum covers these fields of a record" in text_of(verified(golden("b533-base")))
+
+
+def test_a_store_whose_log_lies_elsewhere_is_said_to_have_no_segment(store: Path) -> None:
+    """It was 'the newest segment was cut short'."""
+    shutil.rmtree(store / "commitlog")
+
+    assert "there is no segment: the log lies elsewhere (--commitlog" in text_of(verified(store))
+
+
+def test_a_damaged_table_of_topics_is_damage_for_verify_too(store: Path) -> None:
+    """`inspect` said damage while verify said healthy."""
+    (store / "config" / "topics.json").write_text("{")
+    verdict = verified(store)
+
+    assert the_cause(verdict)[:2] == ("queues", "damaged_configuration")
+    assert verdict.exit_code is ExitCode.DAMAGE
+
+
+def test_commands_to_paste_quote_a_path_with_a_space(golden: Golden, tmp_path: Path) -> None:
+    """The command was cut in two."""
+    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "a store"))
+    min((store / "index").iterdir()).unlink()
+
+    assert f"rebuild-index '{store}' --out" in text_of(verified(store))

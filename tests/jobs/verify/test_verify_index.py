@@ -57,8 +57,8 @@ def the_finding(store: Path, release: str | None = "5.3.3") -> Finding:
 
 
 EXPLAINED = {
-    "crash-after": "restart duplicates after a crash",
-    "crash-later": "restart duplicates after a crash",
+    "crash-after": "indexed again after a start",
+    "crash-later": "indexed again after a start",
     "expired": "history before the first segment",
 }
 # The independent model's own count of entries that the log has and the index has not, or the other way round.

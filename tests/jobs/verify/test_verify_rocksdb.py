@@ -1,18 +1,23 @@
 """Queues in RocksDB, alone and beside files, compared with the log and with each other."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from jobs.console.exit_codes import ExitCode
+from jobs.console.severity import Severity
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store import queue_files
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from jobs.verify.findings import PartReport
 from jobs.verify.queues import compare_queues
+from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden.features import unpack_feature
+from tests.support.commands import overwrite
 
 _QUEUES = "queues of RocksDBConsumeQueueStore"
 
@@ -136,3 +141,65 @@ def test_a_copy_that_an_executor_does_not_see_is_an_error(tmp_path: Path, monkey
 
     with pytest.raises(OSError, match=r"not to be seen on elsewhere"):
         lost.read(0, 1)
+
+
+def test_an_index_in_rocksdb_is_compared_with_the_log(situation: Callable[[str], Path]) -> None:
+    """167 rows, of which two are progress: it was 'there are no index files', not verified."""
+    part = verify(VerifyRequest(str(situation("b551-indexrocks") / "store")), OneByOne()).parts["index"]
+
+    assert part.severity is Severity.HEALTHY
+    assert (part.numbers["rows"], part.numbers["keys"]) == (165, 165)
+
+
+def test_rows_of_an_index_that_lead_nowhere_follow_from_a_damaged_log(
+    situation: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The record is lost; its rows stay in RocksDB."""
+    store = Path(shutil.copytree(situation("b551-indexrocks") / "store", tmp_path / "store"))
+    overwrite(store / "commitlog" / f"{0:020d}", 954 + 4, b"\0\0\0\0")
+    verdict = verify(VerifyRequest(str(store)), OneByOne())
+    (group,) = verdict.groups
+
+    assert group.cause.kind == "damaged_range"
+    assert "index_rows_of_no_message" in {finding.kind for finding in group.consequences}
+
+
+def test_a_key_that_rocksdb_lacks_is_a_missing_row(situation: Callable[[str], Path], tmp_path: Path) -> None:
+    """A key of a record is another one now: one row leads to nothing, and one is missing."""
+    store = Path(shutil.copytree(situation("b551-indexrocks") / "store", tmp_path / "store"))
+    segment = store / "commitlog" / f"{0:020d}"
+    overwrite(segment, segment.read_bytes().index(b"k3 "), b"k?")
+    verdict = verify(VerifyRequest(str(store)), OneByOne())
+
+    assert [(finding.kind, finding.times) for finding in verdict.parts["index"].findings] == [
+        ("missing_index_rows", 1),
+        ("index_rows_of_no_message", 1),
+    ]
+    assert verdict.exit_code is ExitCode.MISMATCH
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [("b551-transrocks", "4 pending transactions, 0 timer"), ("b551-timerrocks", "0 pending transactions, 21 timer")],
+)
+def test_rows_of_transactions_and_timers_are_compared_with_the_log(
+    situation: Callable[[str], Path], name: str, rows: str
+) -> None:
+    """As many as the broker said; each leads to its message."""
+    part = verify(VerifyRequest(str(situation(name) / "store")), OneByOne()).parts["queues"]
+
+    assert any(rows in note for note in part.notes)
+    assert part.severity is Severity.HEALTHY
+
+
+def test_a_pending_transaction_whose_half_message_is_lost_follows_from_the_log(
+    situation: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The row stays in RocksDB."""
+    store = Path(shutil.copytree(situation("b551-transrocks") / "store", tmp_path / "store"))
+    overwrite(store / "commitlog" / f"{0:020d}", 2715 + 4, b"\0\0\0\0")
+    verdict = verify(VerifyRequest(str(store)), OneByOne())
+    (group,) = verdict.groups
+
+    assert group.cause.kind == "damaged_range"
+    assert "transaction_row_of_no_message" in {finding.kind for finding in group.consequences}

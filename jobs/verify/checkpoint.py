@@ -1,0 +1,58 @@
+"""The broker's checkpoint: how far it says that log and queues were flushed, beside what the log holds."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from jobs.lake.findings import LOG, Finding
+from jobs.store.store import Store, StoredFile
+from rmq_formats.errors import FormatError
+from rmq_formats.store import CHECKPOINT, Checkpoint, FileKind, decode_checkpoint
+
+CHECKPOINT_AHEAD = "checkpoint_after_log"
+_FIELDS = ("physical_timestamp", "logic_timestamp")
+
+
+def checkpoint_file(store: Store) -> StoredFile | None:
+    """Return the file, if it is there."""
+    return next((file for file in store.other_files if file.about.kind is FileKind.CHECKPOINT), None)
+
+
+def checkpoint_of(store: Store) -> Checkpoint | None:
+    """Return what the broker's checkpoint says; None where there is none, or a short one."""
+    stored = checkpoint_file(store)
+    if stored is None:
+        return None
+    with store.open(stored) as file:
+        try:
+            return decode_checkpoint(bytes(file.read(0, stored.size)))
+        except FormatError:
+            return None
+
+
+def checkpoint_findings(store: Store, newest: int) -> tuple[list[Finding], list[str]]:
+    """Return what is wrong with the times of log and queues, *newest* being the log's latest; and what is not known."""
+    if checkpoint_file(store) is None:
+        return [], ["there is no checkpoint: how far the broker had flushed is not known; its next start makes one"]
+    checkpoint = checkpoint_of(store)
+    if checkpoint is None or not newest or not store.is_closed:
+        return [], []  # a short one is said with the index files; a running broker's may be newer than the log's copy
+    return list(_ahead(checkpoint, newest)), []
+
+
+def _ahead(checkpoint: Checkpoint, newest: int) -> Iterator[Finding]:
+    for name in _FIELDS:
+        time = getattr(checkpoint, name)
+        if time > newest:
+            yield Finding(
+                LOG, CHECKPOINT_AHEAD, "checkpoint", CHECKPOINT.offset(name), name, f"{time} ({_text(time)})",
+                f"at most {newest} ({_text(newest)}), the log's latest store time",
+                "the checkpoint was overwritten or is of another store, or the log has lost its end; after a crash the "
+                "broker would begin to recover too late in its log",
+            )  # fmt: skip
+
+
+def _text(time: int) -> str:
+    try:
+        return datetime.fromtimestamp(time / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return "no time"
