@@ -7,7 +7,7 @@ from the lake, then queues and index files that follow from that log, a checkpoi
 """
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
 from jobs.console.severity import Severity
 from jobs.diff.run import DiffRequest, NotInLakeError, diff
-from jobs.lake.findings import INDEX, NOT_INDEXED, QUEUES, Finding
+from jobs.lake.findings import INDEX, LOST_START, NOT_INDEXED, QUEUES
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.rebuild import index as index_builder
@@ -35,13 +35,14 @@ from jobs.rebuild.owner import acting_as
 from jobs.rebuild.queue_install import QueueInstallation, install_queues, plan_queue_installation
 from jobs.repair.files_install import FilesInstallation, aside_for, install_files, plan_files
 from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, Entry, Journal, inode_of
-from jobs.repair.segments import MendedSegment, Source, damaged_bases, link_log, mend
+from jobs.repair.segments import MendedSegment, Source, damaged_bases, link_log, lost_bases, mend
 from jobs.restore.plan import plan_log
 from jobs.restore.run import find_store
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
 from jobs.store.request import StoreRequest
 from jobs.store.workers import Workers
+from jobs.verify.checkpoint import CHECKPOINT_AHEAD
 from jobs.verify.index import CHECKPOINT_TIME, SHORT_CHECKPOINT
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.errors import FormatError
@@ -230,7 +231,9 @@ class _Repair:
         store = request.listed(self.workers.options)
         source = Source(lake, find_store(lake, found.store_id), store)
         plan = plan_log(source.lake, source.known)
-        bases = damaged_bases(found, plan)
+        lost = next((one for one in self.summary.found.findings if one.kind == LOST_START), None)
+        lost_from = None if lost is None else lost.log_offset
+        bases = sorted({*damaged_bases(found, plan), *lost_bases(lost_from, store.start_offset, plan)})
         if bases:
             self.segments = mend(source, plan, bases, self.work / "log", self.workers)
             link_log(store, self.segments, self.work / "linked")
@@ -244,7 +247,8 @@ class _Repair:
         of_index = {one.kind: one for one in own if one.part == INDEX}
         if of_index.keys() - {CHECKPOINT_TIME, SHORT_CHECKPOINT}:
             self.index = self._made_index(lost_only=NOT_INDEXED not in of_index)
-        checkpoint = _checkpoint(self.root, of_index.get(CHECKPOINT_TIME))
+        times = {one.field: int(one.expected) for one in own if one.kind in {CHECKPOINT_TIME, CHECKPOINT_AHEAD}}
+        checkpoint = _checkpoint(self.root, times)
         if checkpoint is not None:
             self.checkpoint = self.work / CHECKPOINT_PART
             LocalStorage().create(str(self.checkpoint), encode_checkpoint(checkpoint))
@@ -296,7 +300,7 @@ class _Repair:
         return plans
 
 
-def _checkpoint(root: Path, wrong_time: Finding | None) -> Checkpoint | None:
+def _checkpoint(root: Path, times: Mapping[str, int]) -> Checkpoint | None:
     """Return what the checkpoint should say; None where it is right, or where a broker makes one at its next start."""
     path = root / CHECKPOINT_PART
     if not path.is_file():
@@ -306,7 +310,7 @@ def _checkpoint(root: Path, wrong_time: Finding | None) -> Checkpoint | None:
     except FormatError:
         time = _newest_indexed(root / "index")
         return Checkpoint(time, time, time)
-    return stored._replace(index_timestamp=int(wrong_time.expected)) if wrong_time is not None else None
+    return stored._replace(**times) if times else None
 
 
 def _newest_indexed(index: Path) -> int:

@@ -61,6 +61,15 @@ def damaged_bases(summary: DiffSummary, plan: Plan) -> list[int]:
     return sorted(found)
 
 
+def lost_bases(lost_from: int | None, start: int, plan: Plan) -> list[int]:
+    """Return the segments before the log's *start* that were lost, from the one with offset *lost_from* on."""
+    if lost_from is None:
+        return []
+    size = plan.size.value
+    bases = (segment.base_offset for segment in plan.segments)
+    return [base for base in bases if base < start and base + size > lost_from]
+
+
 def mend(source: Source, plan: Plan, bases: list[int], folder: Path, workers: Workers) -> list[MendedSegment]:
     """Make the segments; one task each."""
     store = source.store

@@ -44,8 +44,8 @@ def _ahead(checkpoint: Checkpoint, newest: int) -> Iterator[Finding]:
         time = getattr(checkpoint, name)
         if time > newest:
             yield Finding(
-                LOG, CHECKPOINT_AHEAD, "checkpoint", CHECKPOINT.offset(name), name, f"{time} ({_text(time)})",
-                f"at most {newest} ({_text(newest)}), the log's latest store time",
+                LOG, CHECKPOINT_AHEAD, "checkpoint", CHECKPOINT.offset(name), name, str(time), str(newest),
+                f"{_text(time)} is after the log's latest store time, {_text(newest)}: "
                 "the checkpoint was overwritten or is of another store, or the log has lost its end; after a crash the "
                 "broker would begin to recover too late in its log",
             )  # fmt: skip

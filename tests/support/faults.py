@@ -368,9 +368,10 @@ looks at names, heads and tails alone, says that nothing wrong was seen, and tha
 says *healthy*, and names the fields that no checksum covers: for these it says *not verified*. `ingest` is *done* when
 everything that is there is in the lake: it says nothing of what it had no reason to read. Of a store without any queue
 its *rows say* that units are missing (the column `status` of `consume_queue`): the log alone may have been copied. A
-rebuild is *done* where nothing was lost but the files that it makes again, and says 3 where it had to replace a file or the log
-has lost something. `dump` *prints* a file, and judges what that file alone can show. `query` *answers* for the message
-that the fault hits, by its queue offset: index files do not matter then, and fields other than body and CRC are printed
+rebuild is *done* where nothing was lost but the files that it makes again, and says 3 where it had to replace a file
+or the log has lost something. `dump` *prints* a file, and judges what that file alone can show. `query` *answers* for
+the message that the fault hits, by its queue offset: index files do not matter then, and fields other than body and
+CRC are printed
 as they are stored.
 
 Some faults cannot be seen by anybody: the note under each table says why.
