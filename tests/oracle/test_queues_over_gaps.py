@@ -17,6 +17,8 @@ from tests.oracle.settings import SMALL_GEOMETRY
 
 Verdict = Callable[[str, str, str], None]
 
+pytestmark = pytest.mark.oracle
+
 _QUEUES = 2
 _FILE = SMALL_GEOMETRY.consume_queue_units * UNIT.size
 _MESSAGES = [DirectMessage("T", number % _QUEUES, bytes(600), f"KEYS\1k{number}\2") for number in range(100)]
