@@ -122,7 +122,7 @@ def test_the_chosen_rows_are_those_that_were_numbered(place: str, places: dict[s
     summary = export(planned, RELEASE, Output(tmp_path / "out", limit=LIMIT), OneByOne(), choose)
     rows: list[dict[str, Any]] = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
 
-    assert ["0", "3"] == [row["queue_offset"] for row in rows]
+    assert [0, 3] == [row["queue_offset"] for row in rows]
     assert summary.messages == 2
 
 

@@ -70,7 +70,7 @@ def test_a_session_that_has_begun_is_the_one_that_is_asked_for(
     begun: list[bool] = []
     go_on = threading.Event()
 
-    def start(_name: str, *, half: bool) -> None:
+    def start(*_: object, half: bool, **_how: object) -> None:
         begun.append(half)
         assert go_on.wait(60)
 
@@ -90,7 +90,7 @@ def test_a_session_that_has_begun_is_the_one_that_is_asked_for(
 def test_what_kept_a_session_from_starting_is_raised_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error in a thread that nobody looks at would be a hang, or a silence."""
 
-    def start(_name: str, *, half: bool) -> None:
+    def start(*_: object, half: bool, **_how: object) -> None:
         raise SetupError(f"no Java, {half}")
 
     monkeypatch.setattr(session, "_start", start)
