@@ -294,5 +294,6 @@ def test_the_wheel_carries_its_configuration(tmp_path: Path) -> None:
     )
     answer = subprocess.check_output([sys.executable, "-c", program], cwd=tmp_path / "site", text=True)
 
-    expected = ["ivysettings.xml", "jars.lock", "job.toml", "log4j2.properties", "spark-defaults.conf"]
+    settings = ["ivysettings.xml", "jars.lock", "job.toml", "log4j2.properties"]
+    expected = [*settings, "rocketmq-lake-follow.service", "spark-defaults.conf"]
     assert expected == json.loads(answer)
