@@ -18,7 +18,7 @@ from jobs.console import interruption
 from jobs.console.progress import followed_by
 from jobs.ingest.request import Clock, IngestRequest, Summary
 from jobs.lake import integrity
-from jobs.lake.history import CHOSEN, divergence
+from jobs.lake.history import CHOSEN, history_conflict
 from jobs.lake.identity import holds, identify, namesakes
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
@@ -124,7 +124,7 @@ class _Run:
         """Do all of it."""
         products = [product for product in PRODUCTS if self.request.wants(product)]
         self._finish_earlier(products)
-        superseded = divergence(self.lake, self.known, self.store)
+        superseded = history_conflict(self.lake, self.known, self.store)
         if superseded is not None:
             refuse_vectors(self.lake, superseded)
         self._begin_at(superseded)

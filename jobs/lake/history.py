@@ -58,7 +58,7 @@ class _Group(NamedTuple):
     header_size: int
 
 
-def divergence(lake: Lake, known: KnownStore, store: Store) -> Superseded | None:
+def history_conflict(lake: Lake, known: KnownStore, store: Store) -> Superseded | None:
     """Return which rows of the lake the store's log has replaced by others; None when there are none."""
     if known.newest is None:
         return None

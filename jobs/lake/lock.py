@@ -110,4 +110,4 @@ def _told(text: bytes) -> str:
         holder = json.loads(text.partition(b"\n")[0])
         return f"held by process {holder['pid']} on {holder['host']} since {holder['since']}"
     except (ValueError, KeyError, TypeError):
-        return "held by another process that has just begun"
+        return "held by another process that has just started"

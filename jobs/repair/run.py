@@ -53,7 +53,7 @@ _WORK = "work"
 
 
 class NotRepairableError(ValueError):
-    """Why nothing can be begun."""
+    """Why nothing can be started."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ def _again(queue: StoredQueue, seen: _Seen | None, known: int | None, from_offse
 def _look_at_all(workers: Workers, wishes: Sequence[_Wish], store: Store) -> list[_Seen]:
     parts = [wishes[at : at + _AT_ONCE] for at in range(0, len(wishes), _AT_ONCE)]
     task = partial(_look_at, limit=store.end_offset)
-    return [seen for part in workers.map(parts, task, "looking at queues") for seen in part]
+    return [seen for part in workers.map(parts, task, "reading queues") for seen in part]
 
 
 def _look_at(wishes: Sequence[_Wish], *, limit: int) -> list[_Seen]:

@@ -35,7 +35,7 @@ def tail_findings(workers: Workers, store: Store, queues: Sequence[tuple[StoredQ
     parts = [queues[at : at + _TAILS_A_TASK] for at in range(0, len(queues), _TAILS_A_TASK)]
     looks = 1 if store.is_closed else _LOOKS
     by_name = {queue.name: queue for queue, _ in queues}
-    for part in workers.map(parts, partial(_tails, looks=looks), "looking at the ends of queues"):
+    for part in workers.map(parts, partial(_tails, looks=looks), "reading the ends of queues"):
         for tail in part:
             queue = by_name[tail.name]
             file = queue.file_at(tail.position)

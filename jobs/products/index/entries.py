@@ -214,8 +214,8 @@ class _FileWriter:
         is_complete = header.index_count >= recipe.geometry.index_num
         digest = _digest(file, recipe.geometry.file_size) if is_complete and file is not None else None
         name = recipe.real.name if recipe.real else None
-        gone = tuple(work.ranges[int(part.file)] for part in short)
-        return EntryRows(work.ordinal, name, header, is_complete, digest, tuple(self._actions), gone)
+        short_ranges = tuple(work.ranges[int(part.file)] for part in short)
+        return EntryRows(work.ordinal, name, header, is_complete, digest, tuple(self._actions), short_ranges)
 
     def _note(self, first: int, entries: NDArray[np.void], block: KeyBlock | None) -> None:
         """Take entries as rows; those of messages that the log does not hold come without their keys."""

@@ -134,7 +134,7 @@ def _match_kept(output: Output, matching: Matching, kept: Iterable[Records]) -> 
     matches.left_over, matches.without_queue, matches.first_without, matches.last_without = [], {}, {}, {}
     matches.expected = int(matches.counts.sum())
     there = [block for block in blocks if block.status not in {Status.MISSING, Status.DELETED}]
-    return matches, output.write(CONSUME_QUEUE, "gone", batches_of(there, tags))
+    return matches, output.write(CONSUME_QUEUE, "deleted", batches_of(there, tags))
 
 
 def count_contradictions(joined: Joined, store: Store, topics: TopicTable) -> int:

@@ -23,7 +23,7 @@ from rmq_formats.properties import TAGS, parse_properties
 
 _WHOLE_SEGMENT = 1 << 62
 DAMAGED = "damaged"
-DELETED = "gone"
+DELETED = "deleted"
 
 
 class RecordAt(NamedTuple):

@@ -8,7 +8,7 @@ from jobs.demo import extract
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.compaction import compact
-from jobs.lake.history import divergence
+from jobs.lake.history import history_conflict
 from jobs.lake.integrity import newest_runs
 from jobs.lake.lake import Lake
 from jobs.lake.runs import known_stores
@@ -74,5 +74,5 @@ def test_a_lake_of_an_earlier_commit_is_continued(commit: str, tmp_path: Path) -
         compact(of_lake, table)
     known = known_stores(of_lake)[0]
     assert raw_rows(lake) == raw_rows(tmp_path / "fresh")
-    assert divergence(of_lake, known, list_store(str(broker.root))) is None
+    assert history_conflict(of_lake, known, list_store(str(broker.root))) is None
     assert newest_runs(of_lake, known, is_done=True, spared=frozenset())["messages"] == 4

@@ -12,7 +12,7 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
-from jobs.lake import history as divergence
+from jobs.lake import history
 from jobs.lake import runs
 from jobs.lake.identity import AmbiguousBrokerError
 from jobs.lake.lake import Lake
@@ -280,7 +280,7 @@ def test_what_has_rotted_in_an_old_file_does_not_have_every_run_read_the_log_aga
         file.write(b"\xff" * 50)
     broker.append(some_records(10, seed=2))
 
-    with patch.object(divergence, "first_difference", side_effect=AssertionError):
+    with patch.object(history, "first_difference", side_effect=AssertionError):
         assert run(broker.root).messages == 10
 
 
