@@ -12,8 +12,7 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
-from jobs.lake import history
-from jobs.lake import runs
+from jobs.lake import history, runs
 from jobs.lake.identity import AmbiguousBrokerError
 from jobs.lake.lake import Lake
 from jobs.lake.runs import known_stores, register, thinned
