@@ -312,9 +312,11 @@ def random_moments(folder: Path, kills: int, *, crashes: bool, kept: int = 6, fo
     random = Random(seed)
     codes: Counter[int] = Counter()
     writer = forked(partial(write_for_ever, new_store(folder), seed, crashes=crashes, kept=kept))
-    assert ended(forked(partial(run, folder))) in (0, 3)  # it may have to compile what no run before had
+    # 4: a broker that crashes here leaves units of what it took back, which contradict the log.
+    fine = (0, 3, 4) if crashes else (0, 3)
+    assert ended(forked(partial(run, folder))) in fine  # it may have to compile what no run before had
     began = time.monotonic()
-    assert ended(forked(partial(run, folder))) in (0, 3)
+    assert ended(forked(partial(run, folder))) in fine
     longest = time.monotonic() - began
     until = time.monotonic() + LONGEST_S
     while codes[-signal.SIGKILL] < kills and time.monotonic() < until:
