@@ -21,7 +21,7 @@ def watched(command: Sequence[str], environment: Mapping[str, str], said: Path) 
     """Run a command to its end; what it says goes into a file. Pages that processes share count once (`Pss`)."""
     peak = 0
     with said.open("w") as err:
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=err)
+        process = subprocess.Popen(command, env=environment, stdout=err, stderr=err)
         while process.poll() is None:
             peak = max(peak, sum(map(_kib, [process.pid, *_below(process.pid)])))
             time.sleep(_LOOK_S)
