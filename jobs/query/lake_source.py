@@ -103,7 +103,7 @@ class LakeSource:
         return self._messages(f"array_has(keys, {text(key)})", *of_topic)
 
     def key_hits(self, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
-        """Yield the message of every index entry under the hash of a key, newest first, other keys' among them."""
+        """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
         if self._through_log or not self._tables.has_index_entries:
             yield from self.find(KeyKind.KEY, topic, key, begin, end)
             return

@@ -18,6 +18,7 @@ from rmq_formats.flags import TransactionType
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.message_id import OffsetId, decode_offset_id
 from rmq_formats.properties import REAL_TOPIC
+from rmq_formats.rocksdb import transactions
 
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
@@ -84,11 +85,11 @@ def _same_kind(seen: list[Occurrence], key: str, begin: int, end: int) -> Reason
 
 
 def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
-    if message.topic == HALF_TOPIC:
+    if message.topic in (HALF_TOPIC, transactions.HALF_TOPIC):
         if _is_rolled_back(source, message):
-            text = f"the transaction of {key!r} was rolled back; its half message is under {HALF_TOPIC}"
+            text = f"the transaction of {key!r} was rolled back; its half message is under {message.topic}"
             return Reason(ReasonKind.ROLLED_BACK, f"{text} ({_place(message)})")
-        text = f"{key!r} is still half of a transaction: prepared under {HALF_TOPIC}, not committed to {topic}"
+        text = f"{key!r} is still half of a transaction: prepared under {message.topic}, not committed to {topic}"
         return Reason(ReasonKind.HALF, f"{text} ({_place(message)})")
     if message.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
         text = f"{key!r} is delayed: it waits under {message.topic} and is not yet delivered to {topic}"
@@ -98,14 +99,19 @@ def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
 
 def _is_rolled_back(source: Source, half: Message) -> bool:
     """Return whether an op message ends a half message: neither commit nor rollback leaves it open."""
-    ops = source.queue_offsets(OP_TOPIC, half.record.queue_id)
+    is_in_rocksdb = half.topic == transactions.HALF_TOPIC
+    topic, queue_id = (transactions.OP_TOPIC, 0) if is_in_rocksdb else (OP_TOPIC, half.record.queue_id)
+    ops = source.queue_offsets(topic, queue_id)
     if ops is None:
         return False
     for number in range(ops.maximum - 1, max(ops.minimum, ops.maximum - _OPS_READ) - 1, -1):
-        op = source.in_queue(OP_TOPIC, half.record.queue_id, number)
+        op = source.in_queue(topic, queue_id, number)
         if op is None or op.record.physical_offset < half.record.physical_offset:
             return False
-        if str(half.record.queue_offset) in (op.body or b"").decode("ascii", "replace").split(","):
+        if is_in_rocksdb:
+            if op.properties.get(transactions.TRANS_OFFSET) == str(half.record.physical_offset):
+                return True
+        elif str(half.record.queue_offset) in (op.body or b"").decode("ascii", "replace").split(","):
             return True
     return False
 

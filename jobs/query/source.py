@@ -128,7 +128,7 @@ class Source(Protocol):
         ...
 
     def key_hits(self, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
-        """Yield the message of every index entry under the hash of a key, newest first, other keys' among them."""
+        """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
         ...
 
     def run_of_queue(self, topic: str, queue_id: int, begin: int, end: int) -> Iterator[Message | None]:

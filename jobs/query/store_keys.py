@@ -1,4 +1,4 @@
-"""Messages of a store by key: through its index files where they are there, through the log where they are not."""
+"""Messages of a store by key: through its index files or its index in RocksDB, or the log where neither is there."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,7 +8,9 @@ from jobs.query.log_search import holding
 from jobs.query.message import Message
 from jobs.query.source import MAX_TIME, MIN_TIME, Occurrence
 from jobs.query.store_view import StoreView
-from rmq_formats.errors import CorruptData
+from jobs.store.rocksdb import Database
+from jobs.store.rocksdb_index import rows_under
+from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash, java_text
 from rmq_formats.indexfile.keys import KeyKind, index_keys, key_text, tag_text
@@ -41,12 +43,29 @@ class StoreKeys:
         if kind is KeyKind.TAG and not self._store.release.indexes_tags:
             return f"RocketMQ {self._store.release} does not index tags"
         if not self._store.reader.store.index_files:
-            return "the store has no index files"
+            return self._why_not_in_rocksdb()
         if self._store.reader.index_geometry is None:
             return "the index files do not tell how many slots and entries they have (--hash-slots, --index-num)"
         return None
 
+    def _why_not_in_rocksdb(self) -> str | None:
+        try:
+            has_index = self._store.reader.index_database is not None
+        except FormatError as error:
+            return str(error)
+        return None if has_index else "the store has no index files"
+
+    @property
+    def _database(self) -> Database | None:
+        """The index in RocksDB, where it is the one to ask and can be read."""
+        return self._store.reader.index_database if self._why_not_in_rocksdb() is None else None
+
     def _find_in_index(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+        if self._database is not None:
+            offsets = self._offsets_in_rocksdb(self._database, kind, topic, key, begin, end)
+            found = map(self._store.at, sorted(set(offsets), reverse=True))
+            yield from (message for message in found if message and has_key(message, kind, topic, key))
+            return
         text = _hashed_text(kind, topic, key)
         seen: Counter[int] = Counter()
         for file in self._store.reader.index_readers():
@@ -67,6 +86,19 @@ class StoreKeys:
             except CorruptData as damage:
                 self._store.say(f"damaged index file: {damage}")
 
+    def _offsets_in_rocksdb(  # noqa: PLR0913, PLR0917 - a question as a broker gets it
+        self, database: Database, kind: KeyKind, topic: str, key: str, begin: int, end: int
+    ) -> Iterator[int]:
+        """Yield where the messages of a key's rows begin, in the order of the rows: the oldest hour first."""
+        try:
+            for row in rows_under(database, topic, kind, key):
+                if begin <= row.store_timestamp <= end:
+                    if self._store.reader.is_left_over(row.physical_offset):
+                        self._say_left_over(row.physical_offset)
+                    yield row.physical_offset
+        except CorruptData as damage:
+            self._store.say(f"damaged index in RocksDB: {damage}")
+
     def _say_left_over(self, offset: int) -> None:
         self._store.say(
             f"an index entry points at offset {offset}, whose message was taken back when another replica became the "
@@ -74,9 +106,13 @@ class StoreKeys:
         )
 
     def key_hits(self, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
-        """Yield the message of every index entry under the hash of a key, newest first, other keys' among them."""
+        """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
         if self._why_not_index(KeyKind.KEY) is not None:
             yield from self.find(KeyKind.KEY, topic, key, begin, end)
+            return
+        if self._database is not None:
+            offsets = self._offsets_in_rocksdb(self._database, KeyKind.KEY, topic, key, begin, end)
+            yield from filter(None, map(self._store.at, offsets))
             return
         text = key_text(topic, key)
         for file in self._store.reader.index_readers():
@@ -114,8 +150,8 @@ class StoreKeys:
                 yield from [found] * times
 
     def indexed(self, text: str, topics: frozenset[str]) -> Iterator[Occurrence]:
-        """Yield the newest message of each topic and kind of key that the index files have under *text*."""
-        if not self._store.reader.index_readers():
+        """Yield the newest message of each topic and kind of key that the index has under *text*."""
+        if self._database is None and not self._store.reader.index_readers():
             return
         for topic in sorted(topics):
             for kind in KeyKind:

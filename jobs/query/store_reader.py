@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Self
 
 from jobs.query.static_topics import MAPPING_FILE, StaticQueue, static_queues
+from jobs.storage.locations import join
 from jobs.storage.model import Reader
 from jobs.store.config_files import TOPIC_TABLE, TOPICS_FILE, read_config
 from jobs.store.epochs import Leftovers, read_epochs
@@ -18,6 +19,8 @@ from jobs.store.features import features_of
 from jobs.store.index_files import geometry_of_index
 from jobs.store.queue_files import StoredQueue, queues_of_files, stored_queues
 from jobs.store.record_places import record_places
+from jobs.store.rocksdb import Database, open_database
+from jobs.store.rocksdb_index import has_rows
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
@@ -40,6 +43,7 @@ class StoreReader:
         self.store = store
         self._geometry = geometry
         self._stack = ExitStack()
+        self._databases = ExitStack()
         self._open: dict[str, Reader] = {}
         self._framings: dict[str, Framing] = {}
         self._bases = [segment.base_offset for segment in store.segments]
@@ -51,6 +55,7 @@ class StoreReader:
     def __exit__(self, *_: object) -> None:
         """Close every file."""
         self._close()
+        self._databases.close()
 
     def _close(self) -> None:
         self._open.clear()
@@ -165,6 +170,15 @@ class StoreReader:
             return self._geometry
         stated = geometry_of_index(self.store)
         return stated.geometry if stated and {file.size for file in files} == {stated.geometry.file_size} else None
+
+    @cached_property
+    def index_database(self) -> Database | None:
+        """The index in RocksDB, where the broker writes no index files; `FormatError` where it cannot be read."""
+        folder = features_of(self.store).other_database
+        if folder is None or self.store.index_files:
+            return None
+        database = self._databases.enter_context(open_database(join(self.store.root, folder), self.store.storage))
+        return database if has_rows(database) else None
 
     def index_readers(self) -> list[IndexReader]:
         """Return the index files, newest first; none where their geometry is unknown."""

@@ -49,7 +49,7 @@ class StoreSource:
         return self._keys.find(kind, topic, key, begin, end)
 
     def key_hits(self, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
-        """Yield the message of every index entry under the hash of a key, newest first, other keys' among them."""
+        """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
         return self._keys.key_hits(topic, key, begin, end)
 
     def occurrences(self, text: str) -> Iterator[Occurrence]:

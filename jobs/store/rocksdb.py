@@ -65,6 +65,21 @@ class Database:
             yield Rows(keys, values)
         self._check_end(found, last)
 
+    def rows_from(self, family: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows of a family whose keys are not before *start*, one by one."""
+        found = self._families.get(family)
+        if found is None:
+            return
+        cursor = found.iter()
+        cursor.seek(start)
+        while cursor.valid():
+            yield cursor.key(), cursor.value()
+            cursor.next()
+        try:
+            cursor.status()
+        except Exception as error:  # rocksdict raises nothing more specific
+            raise CorruptData(_sentence(error), None, self._location) from error
+
     def _check_end(self, family: "Rdict", last: bytes | None) -> None:
         """Raise `CorruptData` where rows ended because the next one could not be read: items then just end."""
         cursor = family.iter()

@@ -19,7 +19,9 @@ LAST_TIME_KEY = b"lastStoreTimeStamp"
 _SEPARATOR = "@"
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG}
 _UNIQUE = "U"
-_SMALLEST = 8 + 8 + 2  # the hour, the offset, a separator on either side
+_LETTERS = {kind: letter for letter, kind in _KINDS.items()} | {KeyKind.UNIQUE: _UNIQUE}
+_HOUR_SIZE = 8
+_SMALLEST = _HOUR_SIZE + 8 + 2  # the hour, the offset, a separator on either side
 
 
 class IndexRow(NamedTuple):
@@ -34,13 +36,29 @@ class IndexRow(NamedTuple):
     store_timestamp: int
 
 
+def key_prefix(topic: str, kind: KeyKind, key: str) -> bytes:
+    """Return what the rows of a key have after their hour; rows of longer keys that go on with `@` have it, too."""
+    return _SEPARATOR.join(("", topic, _LETTERS[kind], key, "")).encode("utf-8", "replace")
+
+
+def hour_of(key: bytes) -> bytes | None:
+    """Return the hour that a row's key begins with; None of a row of progress."""
+    return None if key in {LAST_OFFSET_KEY, LAST_TIME_KEY} else key[:_HOUR_SIZE]
+
+
+def following_hour(hour: bytes) -> bytes | None:
+    """Return what sorts next after all rows of an hour; None after the last."""
+    number = int.from_bytes(hour.ljust(_HOUR_SIZE, b"\0"), "big") + 1
+    return number.to_bytes(_HOUR_SIZE, "big") if number >> 64 == 0 else None
+
+
 def decode_index_row(key: bytes, value: Buffer) -> IndexRow:
     """Return what a row says."""
-    text = key[8:-8].decode("utf-8", "replace")
+    text = key[_HOUR_SIZE:-8].decode("utf-8", "replace")
     if len(key) < _SMALLEST or not text.startswith(_SEPARATOR) or not text.endswith(_SEPARATOR):
         raise _no_key(key)
     topic, kind, name, unique_key = _split(key, text[1:-1])
-    hour_ms, physical_offset = (int.from_bytes(part, "big", signed=True) for part in (key[:8], key[-8:]))
+    hour_ms, physical_offset = (int.from_bytes(part, "big", signed=True) for part in (key[:_HOUR_SIZE], key[-8:]))
     (store_timestamp,) = map(int, INDEX_VALUE.unpack(value))
     return IndexRow(hour_ms, topic, kind, name, unique_key, physical_offset, store_timestamp)
 

@@ -1,0 +1,179 @@
+"""What brokers of 5.x answered about their own stores, asked of the stores: limits, units, messages and keys."""
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from jobs.query import lookups
+from jobs.query.log_search import silent
+from jobs.query.lookups import KEY_LIMIT, TimeWindow
+from jobs.query.open_store import open_store
+from jobs.query.source import MAX_TIME, MIN_TIME, ReasonKind, Source
+from jobs.verbs.query import QueryOptions
+from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.rocksdb import transactions
+from tests.golden.features import FEATURES, WRITTEN_BY_THE_STOP, FeatureStore, unpack_feature
+
+_EVERY = (*FEATURES, "b551-compaction", "b551-timerwheel")
+_WHOLE = TimeWindow(MIN_TIME, MAX_TIME)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], FeatureStore]:
+    """Unpack each store once for these tests, which only read."""
+    folder = tmp_path_factory.mktemp("recorded")
+    known: dict[str, FeatureStore] = {}
+
+    def unpacked(name: str) -> FeatureStore:
+        if name not in known:
+            known[name] = unpack_feature(name, folder)
+        return known[name]
+
+    return unpacked
+
+
+@contextmanager
+def opened(root: Path) -> Iterator[Source]:
+    """Open a store as `query` does."""
+    with open_store(QueryOptions(store=str(root)), silent) as (source, _):
+        yield source
+
+
+@pytest.mark.parametrize("name", _EVERY)
+def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(
+    recorded: Callable[[str], FeatureStore], name: str
+) -> None:
+    """From files, from RocksDB, or from the log where a kill left no row."""
+    unpacked = recorded(name)
+    compared = 0
+    with opened(unpacked.root) as source:
+        for queue, expected in unpacked.of_disk["queues"].items():
+            topic, _, queue_id = queue.rpartition("/")
+            offsets = source.queue_offsets(topic, int(queue_id))
+            assert offsets is not None, queue
+            if topic not in WRITTEN_BY_THE_STOP:
+                assert (offsets.minimum, offsets.maximum) == (expected["min"], expected["max"]), queue
+            for number, *unit in expected["units"]:
+                message = source.in_queue(topic, int(queue_id), number)
+                assert message is not None, (queue, number)
+                assert message.record.physical_offset == unit[0], (queue, number)
+                assert list(source.unit(topic, int(queue_id), number) or ()) == unit, (queue, number)
+                compared += 1
+
+    assert compared == sum(len(queue["units"]) for queue in unpacked.of_disk["queues"].values()) > 0
+
+
+@pytest.mark.parametrize("name", _EVERY)
+def test_a_key_has_the_messages_that_the_broker_answered(recorded: Callable[[str], FeatureStore], name: str) -> None:
+    """The same offsets as often, from index files and from RocksDB."""
+    unpacked = recorded(name)
+    with opened(unpacked.root) as source:
+        for question, expected in unpacked.of_disk["keys"].items():
+            topic, _, key = question.partition("#")
+            if topic in WRITTEN_BY_THE_STOP:
+                continue
+            hits = islice(source.key_hits(topic, key, MIN_TIME, MAX_TIME), KEY_LIMIT)
+            assert sorted(hit.record.physical_offset for hit in hits) == expected, question
+
+
+def test_the_index_in_rocksdb_is_asked_where_there_are_no_index_files(
+    recorded: Callable[[str], FeatureStore],
+) -> None:
+    """A message whose key comes twice in KEYS has one row; the log was searched instead, and gave it twice."""
+    with opened(recorded("b551-indexrocks").root) as source:
+        for kind, key in ((KeyKind.KEY, "dup"), (KeyKind.KEY, "k3"), (KeyKind.TAG, "T1")):
+            answer = lookups.by_key(source, "Orders", key, kind=kind, limit=None)
+
+            assert answer.messages, key
+            places = [message.record.physical_offset for message in answer.messages]
+            assert len(places) == len(set(places)), key
+            by_id = lookups.by_unique_key(source, "Orders", answer.messages[0].message_id)
+            assert [message.record.physical_offset for message in by_id.messages] == places[:1]
+
+        assert source.notes == []
+
+
+def test_the_broker_finds_the_oldest_hour_of_the_index_in_rocksdb_first(
+    recorded: Callable[[str], FeatureStore],
+) -> None:
+    """Of files it takes the newest entries first: a limit that is met cuts the other end."""
+    with opened(recorded("b551-indexrocks").root) as source:
+        few, all_of_them = (
+            [message.record.physical_offset for message in answer.messages]
+            for answer in (
+                lookups.by_key_as_client(source, "Orders", "every", _WHOLE, 5),
+                lookups.by_key(source, "Orders", "every", limit=None),
+            )
+        )
+        newest = lookups.by_key(source, "Orders", "every", limit=5)
+
+    assert len(all_of_them) > 5
+    assert few == all_of_them[:5]
+    assert [message.record.physical_offset for message in newest.messages] == all_of_them[-5:]
+
+
+def test_a_time_window_holds_for_the_index_in_rocksdb(recorded: Callable[[str], FeatureStore]) -> None:
+    """Milliseconds, as its rows have them."""
+    with opened(recorded("b551-indexrocks").root) as source:
+        messages = lookups.by_key(source, "Orders", "every", limit=None).messages
+        times = sorted(message.record.store_timestamp for message in messages)
+        inside = lookups.by_key(source, "Orders", "every", window=TimeWindow(times[3], times[7]), limit=None)
+        outside = lookups.by_key(source, "Orders", "every", window=TimeWindow(times[-1] + 1, MAX_TIME), limit=None)
+
+    assert [m.record.store_timestamp for m in inside.messages] == [t for t in times if times[3] <= t <= times[7]]
+    assert outside.reason is not None
+    assert outside.reason.kind is ReasonKind.OUTSIDE_TIMES
+
+
+def test_without_the_package_keys_come_from_the_log(
+    recorded: Callable[[str], FeatureStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line says what would read the index."""
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    with opened(recorded("b551-indexrocks").root) as source:
+        answer = lookups.by_key(source, "Orders", "k3")
+
+        assert len(answer.messages) == 1
+        assert any("pip install" in note and "the log itself is searched" in note for note in source.notes)
+
+
+def test_a_damaged_index_in_rocksdb_is_replaced_by_the_log(
+    recorded: Callable[[str], FeatureStore], tmp_path: Path
+) -> None:
+    """An answer, and a line with the cause."""
+    root = Path(shutil.copytree(recorded("b551-indexrocks").root, tmp_path / "store"))
+    next((root / "rocksdbstore").glob("MANIFEST-*")).unlink()
+    with opened(root) as source:
+        answer = lookups.by_key(source, "Orders", "k3")
+
+        assert len(answer.messages) == 1
+        assert any("rocksdbstore" in note and "the log itself is searched" in note for note in source.notes)
+
+
+@pytest.mark.parametrize("name", ["b551-transrocks", "b551-transrocks-killed"])
+def test_a_transaction_in_rocksdb_is_open_rolled_back_or_committed(
+    recorded: Callable[[str], FeatureStore], name: str
+) -> None:
+    """Of a half message in the topic for RocksDB it was said that the key is 'under' that topic, no more."""
+    halves: dict[ReasonKind | None, set[int]] = {}
+    with opened(recorded(name).root) as source:
+        offsets = source.queue_offsets(transactions.HALF_TOPIC, 0)
+        assert offsets is not None
+        for number in range(offsets.maximum):
+            half = source.in_queue(transactions.HALF_TOPIC, 0, number)
+            assert half is not None
+            answer = lookups.by_unique_key(source, "Tx", half.message_id)
+            kind = answer.reason.kind if answer.reason else None
+            halves.setdefault(kind, set()).add(half.record.physical_offset)
+
+    assert halves.keys() == {None, ReasonKind.HALF, ReasonKind.ROLLED_BACK}
+    assert len(halves[ReasonKind.HALF]) == 4  # of the killed broker, too: the next one found as many
+    rows = recorded("b551-transrocks").of_disk["rocksdbstore"]["trans"]
+    keys = [bytes.fromhex(key) for key, _ in rows]
+    pending = {int.from_bytes(key[:8], "big") for key in keys if key != transactions.LAST_OFFSET_KEY}
+    assert name.endswith("killed") or halves[ReasonKind.HALF] == pending
