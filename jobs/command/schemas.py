@@ -204,7 +204,7 @@ def _of(kind: type[Any], **more: Schema) -> Schema:
     return _object(**{name: _of_type(hints[name]) for name in names} | more)
 
 
-def _of_type(hint: Any) -> Schema:  # noqa: ANN401 - any annotation
+def _of_type(hint: object) -> Schema:
     """Return the schema of a type as JSON has its values."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType}:
