@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
+from math import inf
 from posixpath import dirname
 from time import monotonic
 
@@ -73,68 +75,69 @@ class Stop:
         return self._event.wait(max(seconds, 0))
 
 
-def follow(  # noqa: PLR0913, PLR0917 - what is done, how often, and who wants to know
-    request: IngestRequest,
-    workers: Workers,
-    pace: Pace,
-    stop: Stop,
-    done: Callable[[Summary], object] = id,
-    alive: Callable[[], object] = int,
-) -> Summary:
+@dataclass(frozen=True, slots=True)
+class Follower:
     """
-    Run again and again until somebody wishes to stop, and return what all steps have done.
-
-    *done* is called with what each step has done, *alive* each time that the log was looked at.
+    Runs of one store, again and again, until somebody wishes to stop.
 
     The store's lock is held throughout: another run ends at once. After an error a step is tried again, as a schedule
     would.
     """
-    whole: Summary | None = None
-    failures = 0
-    ends = monotonic() + pace.seconds if pace.seconds is not None else None
-    while True:
-        try:
-            for step in _steps(request, workers, pace, stop, ends, alive):
-                whole = step if whole is None else whole.followed_by(step)
-                failures = 0
-                done(step)
-        except (OSError, FormatError) as error:
-            failures += 1
-            if failures == _FAILURES or whole is None:
-                raise
-            say(f"rmq-lake: {error}; trying again in {_PAUSE_S:.0f} s", "error")
-            if not stop.wait(_PAUSE_S):
-                continue
-        assert whole is not None  # noqa: S101 - the first step has been done, or has raised
-        return whole
 
+    request: IngestRequest
+    workers: Workers
+    pace: Pace
+    stop: Stop
+    done: Callable[[Summary], object] = id  # called with what each step has done
+    alive: Callable[[], object] = int  # called each time that the log was looked at
 
-def _steps(  # noqa: PLR0913, PLR0917
-    request: IngestRequest, workers: Workers, pace: Pace, stop: Stop, ends: float | None, alive: Callable[[], object]
-) -> Iterator[Summary]:
-    """Do runs whenever something may be new; hold the store's lock from the first one on."""
-    place: _Place | None = None
-    is_kept = False
-    looked = 0.0
-    with ExitStack() as stack:  # after an error the lock keeps its note: what is left over is swept
+    def run(self) -> Summary:
+        """Return what all steps have done; there is one at least, or its error."""
+        return reduce(Summary.followed_by, self._tried_again())
+
+    def _tried_again(self) -> Iterator[Summary]:
+        """Yield what each step has done, whatever comes between two of them."""
+        ends = inf if self.pace.seconds is None else monotonic() + self.pace.seconds
+        trials = 0  # left; an error of the first step is one of the command line
         while True:
-            began = monotonic()
-            if place is None or began - looked >= _LOOK_AT_ALL_S or place.has_changed():
-                for summary in steps(request, workers):
-                    if not is_kept and summary.store_id is not None:
-                        lake = Lake(normalise(request.lake), workers.options)
-                        stack.enter_context(kept(lake, summary.store_id))
-                        expect_many_commits(lake)
-                        is_kept = True
-                    place, looked = _Place.after(summary, request, workers, place), began
-                    yield summary
-                    alive()
-                    if stop.wait(0):
-                        return
-            alive()
-            left = max(pace.every_s - (monotonic() - began), 0)
-            if (ends is not None and monotonic() + left >= ends) or stop.wait(left):
-                return
+            try:
+                for step in self._steps(ends):
+                    trials = _FAILURES - 1
+                    self.done(step)
+                    yield step
+            except (OSError, FormatError) as error:
+                if not trials:
+                    raise
+                trials -= 1
+                say(f"rmq-lake: {error}; trying again in {_PAUSE_S:.0f} s", "error")
+                if not self.stop.wait(_PAUSE_S):
+                    continue
+            return
+
+    def _steps(self, ends: float) -> Iterator[Summary]:
+        """Do runs whenever something may be new; hold the store's lock from the first one on."""
+        place: _Place | None = None
+        is_kept = False
+        looked = 0.0
+        with ExitStack() as stack:  # after an error the lock keeps its note: what is left over is swept
+            while True:
+                began = monotonic()
+                if place is None or began - looked >= _LOOK_AT_ALL_S or place.has_changed():
+                    for summary in steps(self.request, self.workers):
+                        if not is_kept and summary.store_id is not None:
+                            lake = Lake(normalise(self.request.lake), self.workers.options)
+                            stack.enter_context(kept(lake, summary.store_id))
+                            expect_many_commits(lake)
+                            is_kept = True
+                        place, looked = _Place.after(summary, self.request, self.workers, place), began
+                        yield summary
+                        self.alive()
+                        if self.stop.wait(0):
+                            return
+                self.alive()
+                left = max(self.pace.every_s - (monotonic() - began), 0)
+                if monotonic() + left >= ends or self.stop.wait(left):
+                    return
 
 
 @dataclass(frozen=True, slots=True)

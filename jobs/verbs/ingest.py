@@ -176,7 +176,7 @@ def _follow(request: IngestRequest, every: float, until: float | None, metrics: 
     """Do runs until somebody stops them; None when another one is at work."""
     from jobs.console import systemd
     from jobs.console.progress import Progress, Work
-    from jobs.ingest.follow import Pace, Stop, follow
+    from jobs.ingest.follow import Follower, Pace, Stop
     from jobs.launch.session import hadoop_options, spark_session
     from jobs.products import loaded  # noqa: F401
     from jobs.storage.locations import is_local
@@ -201,7 +201,7 @@ def _follow(request: IngestRequest, every: float, until: float | None, metrics: 
 
     stop = Stop()
     with _others_named(request.store) as outcome, stop.heard(), systemd.watched() as alive:
-        whole = follow(request, workers, Pace(every, until), stop, done, alive)
+        whole = Follower(request, workers, Pace(every, until), stop, done, alive).run()
         outcome.append((whole, workers.options))
     progress.close()
     return outcome[0] if outcome else None

@@ -28,7 +28,7 @@ import deltalake
 from deltalake.exceptions import TableNotFoundError
 
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.follow import Pace, Stop, follow
+from jobs.ingest.follow import Follower, Pace, Stop
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake import commit
@@ -90,7 +90,7 @@ def run(root: Path, range_size: int = 4096) -> int:
 def follow_for_ever(root: Path) -> int:
     """Follow the store until somebody kills this process."""
     request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096)
-    return int(follow(request, OneByOne(), Pace(0.05), Stop()).exit_code)
+    return int(Follower(request, OneByOne(), Pace(0.05), Stop()).run().exit_code)
 
 
 def killed_at(effect: int, root: Path) -> int:

@@ -19,7 +19,7 @@ from jobs.console import systemd
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest import follow as following
 from jobs.ingest import run
-from jobs.ingest.follow import Pace, Stop, follow
+from jobs.ingest.follow import Follower, Pace, Stop
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.store.ranges import plan_ranges
@@ -61,7 +61,7 @@ class Story:
 
     def run(self, asked: IngestRequest) -> Summary:
         """Follow until the story is over."""
-        return follow(asked, OneByOne(), AT_ONCE, self.stop, self.steps.append, self.look)
+        return Follower(asked, OneByOne(), AT_ONCE, self.stop, self.steps.append, self.look).run()
 
 
 def test_each_record_comes_once_whatever_the_broker_does(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_an_error_is_tried_again_and_leaves_nothing_twice(tmp_path: Path) -> Non
     more[1] = lambda: placed.extend(broker.append(some_records(3, seed=2)))
     story = Story(stop, more)
     with patch.object(following, "_PAUSE_S", 0.0):
-        follow(request(broker), Failing(), AT_ONCE, stop, story.steps.append, story.look)
+        Follower(request(broker), Failing(), AT_ONCE, stop, story.steps.append, story.look).run()
     assert failures == 2
     assert raw_rows(tmp_path / "lake") == expected(placed)
 
