@@ -83,7 +83,7 @@ def inspect_store(root: str, commitlog: Sequence[str], *, deep: bool, walked: "_
     is_closed = state.process is None and state.abort is None
     compare_index(store, index, problems, log.end_offset if is_closed else None)
     if is_closed:
-        note_lost_ends(store, queues, index, log, problems, has_log_elsewhere=bool(state.log_folders))
+        note_lost_ends(store, report)
     return report
 
 
