@@ -8,7 +8,6 @@ that way demands, and equality is the proof. Only what has no name is a contradi
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
-from functools import partial
 
 from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, compare_file
 from jobs.products.index.key_row import KeyRow, collect_keys
@@ -128,11 +127,10 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     survivors = Placing(row, geometry, store).place_all(sane)
     recipes = [recipe_of(survivor, row, geometry, rules, store) for survivor in survivors]
     compared = workers.map(recipes, compare_file, "comparing index files")
-    judge = partial(_judge, row=row, geometry=geometry, rules=rules, store=store)
     judged: dict[str, Explained] = {}
     before: Survivor | None = None
-    for survivor, result in zip(survivors, compared, strict=True):
-        judged[survivor.real.name] = judge(survivor, result, before)
+    for survivor, recipe, result in zip(survivors, recipes, compared, strict=True):
+        judged[survivor.real.name] = _judge(survivor, result, before, recipe, row)
         before = survivor
     explained = tuple(judged.get(file.name) or refused_for(file, refused[file.name] or "") for file in files)
     return Explanation(row, explained, geometry, rules, tuple(_gaps(explained)))
@@ -180,35 +178,29 @@ def refused_for(real: RealFile, reason: str) -> Explained:
     return Explained(real, verdict, detail=reason)
 
 
-def _judge(  # noqa: PLR0913 - a file, and what it is compared with
-    survivor: Survivor,
-    compared: Compared,
-    before: Survivor | None,
-    *,
-    row: KeyRow,
-    geometry: Geometry,
-    rules: Rules,
-    store: Store,
+def _judge(
+    survivor: Survivor, compared: Compared, before: Survivor | None, recipe: IndexRecipe, row: KeyRow
 ) -> Explained:
     if compared.is_equal:
         return Explained(survivor.real, *_how_equal(survivor, compared, row))
     if compared.is_changing and not compared.counts[Part.ENTRY]:
         detail = f"its first {survivor.real.header.entry_count} entries are equal"
         return Explained(survivor.real, Verdict.GROWING, survivor, compared, detail)
-    if before is not None and is_overwritten(survivor, before, row, geometry, rules, store):
+    if before is not None and is_overwritten(survivor, before, recipe, row):
         return Explained(survivor.real, Verdict.OVERWRITTEN, survivor, compared)
-    slots = _other_slots(survivor.real, geometry, store)
+    slots = _other_slots(survivor.real, recipe)
     if slots is not None:
-        detail = f"its entries hang in {slots} slots, not in {geometry.hash_slots}: maxHashSlotNum was changed"
+        expected = recipe.geometry.hash_slots
+        detail = f"its entries hang in {slots} slots, not in {expected}: maxHashSlotNum was changed"
         return Explained(survivor.real, Verdict.WRONG_GEOMETRY, survivor, compared, detail)
     verdict, detail = _how_different(survivor, compared)
     return Explained(survivor.real, verdict, survivor, compared, detail)
 
 
-def _other_slots(real: RealFile, geometry: Geometry, store: Store) -> int | None:
+def _other_slots(real: RealFile, recipe: IndexRecipe) -> int | None:
     try:
-        with store.open(real) as file:
-            return other_slots(IndexBytes(real.size, file.read), geometry)
+        with recipe.storage.open(real.location) as file:
+            return other_slots(IndexBytes(real.size, file.read), recipe.geometry)
     except FileNotFoundError:
         return None  # retention has deleted it meanwhile
 
