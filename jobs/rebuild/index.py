@@ -22,7 +22,7 @@ from jobs.products.index.file_builder import BuiltFile, IndexRecipe, RealFile, b
 from jobs.products.index.file_names import names_between
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.placement import LOST, Kind, Planned, RowShape, plan_all, plan_lost
-from jobs.products.index.settings import Settings, Wanted, settle
+from jobs.products.index.settings import NOTHING_WANTED, Settings, Wanted, settle
 from jobs.products.index.survivors import Survivor, completed_end, header_before, real_files
 from jobs.storage import storage_of
 from jobs.storage.locations import join, normalise
@@ -46,7 +46,7 @@ class RebuildIndexRequest(StoreRequest):
     """What a user asked for."""
 
     out: str
-    wanted: Wanted = Wanted()  # noqa: RUF009 - a tuple
+    wanted: Wanted = NOTHING_WANTED
     lost_only: bool = False
     broker_runs: bool = False
 

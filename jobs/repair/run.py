@@ -19,7 +19,7 @@ from jobs.console.severity import Severity
 from jobs.diff.run import DiffRequest, NotInLakeError, diff
 from jobs.lake.findings import INDEX, LOST_START, NOT_INDEXED, QUEUES
 from jobs.lake.lake import Lake
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.rebuild.install import (
@@ -63,7 +63,7 @@ class RepairRequest(StoreRequest):
     out: Path  # what is made, and the journal
     lake: Lake | None = None
     broker: str | None = None
-    wanted: Wanted = Wanted()  # noqa: RUF009 - a tuple
+    wanted: Wanted = NOTHING_WANTED
     consume_queue_size: int | None = None
     apply: bool = False
 

@@ -21,7 +21,7 @@ from jobs.console.result import Result
 from jobs.console.severity import Severity, worst_met
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore, known_stores
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
 from jobs.restore.config import write_config
@@ -54,7 +54,7 @@ class RestoreRequest:
     until: int | None = None
     segment_size: int | None = None
     consume_queue_size: int | None = None
-    wanted: Wanted = Wanted()  # noqa: RUF009 - a tuple
+    wanted: Wanted = NOTHING_WANTED
     with_queues: bool = True
     with_index: bool = True
     resume: bool = False

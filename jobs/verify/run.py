@@ -14,7 +14,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
 from jobs.console.severity import Severity, worst_of
 from jobs.lake.findings import INDEX, LOG, QUEUES, Finding
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.beside_broker import check_room
 from jobs.store.epochs import promotion_of
@@ -38,7 +38,7 @@ _SHARE_OF_LOG = 0.25  # of the log's size, what packed keys take at most where k
 class VerifyRequest(StoreRequest):
     """What a user asked for."""
 
-    wanted: Wanted = Wanted()  # noqa: RUF009 - a tuple
+    wanted: Wanted = NOTHING_WANTED
     scratch: str | None = None
 
 

@@ -31,6 +31,9 @@ class Wanted(NamedTuple):
     conf: BrokerConf = BrokerConf()
 
 
+NOTHING_WANTED = Wanted()
+
+
 class Settings(NamedTuple):
     """What index files are built by."""
 

@@ -14,7 +14,7 @@ import pytest
 
 from jobs.console.exit_codes import ExitCode
 from jobs.products.index.file_builder import BuiltFile, check_built
-from jobs.products.index.settings import Wanted
+from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.rebuild.index import RebuildIndexRequest, Result, is_unused, rebuild
 from jobs.report.of_rebuild_index import report_of
 from jobs.store.chain import Outcome, Task
@@ -56,7 +56,7 @@ def names_in(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if path.name.isdigit())
 
 
-def rebuilt(store: Path, out: Path, wanted: Wanted = Wanted(), **options: Any) -> Result:  # noqa: ANN401, B008
+def rebuilt(store: Path, out: Path, wanted: Wanted = NOTHING_WANTED, **options: Any) -> Result:  # noqa: ANN401
     """Rebuild without Spark."""
     commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
     return rebuild(RebuildIndexRequest(str(store), str(out), wanted, commitlog=commitlog, **options), OneByOne())
