@@ -29,13 +29,16 @@ class TimeWindow(NamedTuple):
     end: int = MAX_TIME
 
 
+ALL_TIMES = TimeWindow()
+
+
 def by_key(  # noqa: PLR0913 - the options of the query
     source: Source,
     topic: str,
     key: str,
     *,
     kind: KeyKind = KeyKind.KEY,
-    window: TimeWindow = TimeWindow(),  # noqa: B008 - immutable
+    window: TimeWindow = ALL_TIMES,
     limit: int | None = KEY_LIMIT,
 ) -> Answer:
     """Find the messages of *topic* under *key*, the newest *limit*, in the order of the log."""

@@ -35,18 +35,38 @@ class Asked(Protocol):
     """What the command line says about a store."""
 
     @property
-    def store(self) -> str | None: ...  # noqa: D102
+    def store(self) -> str | None:
+        """The directory; None where a lake is asked."""
+        ...
+
     @property
-    def commitlog(self) -> tuple[str, ...] | None: ...  # noqa: D102
+    def commitlog(self) -> tuple[str, ...] | None:
+        """Where the log lies, if not below the store's root."""
+        ...
+
     @property
-    def broker_conf(self) -> Path | None: ...  # noqa: D102
+    def broker_conf(self) -> Path | None:
+        """The broker's configuration."""
+        ...
+
     @property
-    def broker(self) -> str | None: ...  # noqa: D102
+    def broker(self) -> str | None:
+        """Its name, where the user says it."""
+        ...
+
     @property
-    def through_log(self) -> bool: ...  # noqa: D102
+    def through_log(self) -> bool:
+        """Whether to read the log where no index is."""
+        ...
+
     @property
-    def geometry(self) -> Geometry | None: ...  # noqa: D102
-    def known_release(self) -> Release | None: ...  # noqa: D102
+    def geometry(self) -> Geometry | None:
+        """Of index files, where the user says it."""
+        ...
+
+    def known_release(self) -> Release | None:
+        """Return the release that the user says."""
+        ...
 
 
 @contextmanager
