@@ -14,13 +14,16 @@ from jobs.report.model import Bars, Timeline
 
 COLOURS = 8  # of series, in the page's style sheet; further ones are summed up
 _HEIGHT = 100  # of a drawing, in units of its own
+_WITH_DECIMALS = 1000  # numbers below it
+_BESIDE_BARS = 40  # characters of a name
+_HALF = (_BESIDE_BARS - 1) // 2  # of a longer one, from each end
 
 
 def number(value: float) -> str:
     """Return a number as people write it."""
     if isinstance(value, int) or float(value).is_integer():
         return f"{int(value):,}"
-    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"  # noqa: PLR2004 - digits before the point
+    return f"{value:,.3g}" if abs(value) < _WITH_DECIMALS else f"{value:,.0f}"
 
 
 def html_text(text: str) -> str:
@@ -121,4 +124,4 @@ def _legend(names: Sequence[str]) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 40 else f"{name[:19]}…{name[-19:]}"  # noqa: PLR2004 - what fits beside the bars
+    return name if len(name) <= _BESIDE_BARS else f"{name[:_HALF]}…{name[-_HALF:]}"

@@ -6,7 +6,7 @@ that comes from a store is escaped: a topic may have any name.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from typing import Any
@@ -96,12 +96,12 @@ def _facts(part: Facts) -> str:
 
 def _grid(part: Grid) -> str:
     part = _without_empty_columns(part)
-    numeric = [all(_is_number(row[at]) for row in part.rows) and bool(part.rows) for at in range(len(part.columns))]
+    aligned = [_align([row[at] for row in part.rows]) for at in range(len(part.columns))]
     head = "".join(
-        f'<th{_align(n)} scope="col">{html_text(name)}</th>' for name, n in zip(part.columns, numeric, strict=True)
+        f'<th{align} scope="col">{html_text(name)}</th>' for name, align in zip(part.columns, aligned, strict=True)
     )
     body = "".join(
-        "<tr>" + "".join(_cell(value, n) for value, n in zip(row, numeric, strict=True)) + "</tr>"
+        "<tr>" + "".join(_cell(value, align) for value, align in zip(row, aligned, strict=True)) + "</tr>"
         for row in part.rows[:_SHOWN]
     )
     more = len(part.rows) - _SHOWN
@@ -117,14 +117,14 @@ def _without_empty_columns(part: Grid) -> Grid:
     return replace(part, columns=[part.columns[at] for at in kept], rows=rows)
 
 
-def _align(is_number: bool) -> str:  # noqa: FBT001 - one fact
-    return ' class="n"' if is_number else ""
+def _align(column: Sequence[Value]) -> str:
+    return ' class="n"' if column and all(map(_is_number, column)) else ""
 
 
-def _cell(value: Value, is_number: bool) -> str:  # noqa: FBT001 - one fact
+def _cell(value: Value, align: str) -> str:
     if not isinstance(value, str) or value in _WORDS:
-        return f"<td{_align(is_number)}>{_text(value)}</td>"
-    kind = ' class="long"' if len(value) > _LONG and " " in value else _align(is_number)
+        return f"<td{align}>{_text(value)}</td>"
+    kind = ' class="long"' if len(value) > _LONG and " " in value else align
     return f"<td{kind}>{_LONG_WORD.sub(_breakable, html_text(value))}</td>"
 
 
