@@ -51,7 +51,7 @@ def medians(runs: Sequence[Measured]) -> dict[str, float]:
 def _cpu_by_process() -> dict[int, float]:
     """Return the CPU seconds of this process and of each one below it, without those of children that ended."""
     own = {0: time.process_time()}
-    return own | {process: cpu for process in _below(os.getpid()) if (cpu := _cpu_of(process)) is not None}
+    return own | {process: cpu for process in processes_below(os.getpid()) if (cpu := _cpu_of(process)) is not None}
 
 
 def _cpu_of(process: int) -> float | None:
@@ -62,13 +62,14 @@ def _cpu_of(process: int) -> float | None:
     return sum(map(int, values[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
-def _below(parent: int) -> list[int]:
+def processes_below(parent: int) -> list[int]:
+    """Return the processes that one has started, and those that they have."""
     try:
         tasks = list(Path(f"/proc/{parent}/task").iterdir())
         children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
     except OSError:
         return []
-    return [*children, *(grandchild for child in children for grandchild in _below(child))]
+    return [*children, *(grandchild for child in children for grandchild in processes_below(child))]
 
 
 def _watch(figures: Measured, cpu: dict[int, float], over: threading.Event) -> float:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.measuring import processes_below
+
 _LOOK_S = 0.05
 
 
@@ -23,18 +25,9 @@ def watched(command: Sequence[str], environment: Mapping[str, str], said: Path) 
     with said.open("w") as err:
         process = subprocess.Popen(command, env=environment, stdout=err, stderr=err)
         while process.poll() is None:
-            peak = max(peak, sum(map(_kib, [process.pid, *_below(process.pid)])))
+            peak = max(peak, sum(map(_kib, [process.pid, *processes_below(process.pid)])))
             time.sleep(_LOOK_S)
     return Used(process.returncode, peak >> 10, said.read_text())
-
-
-def _below(parent: int) -> list[int]:
-    try:
-        tasks = list(Path(f"/proc/{parent}/task").iterdir())
-        children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    except OSError:
-        return []
-    return [*children, *(below for child in children for below in _below(child))]
 
 
 def _kib(process: int) -> int:
