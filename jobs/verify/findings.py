@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from jobs.console.severity import Severity, worst_of
-from jobs.lake.findings import INDEX, LOG, QUEUES, Finding
+from jobs.lake.findings import INDEX, LOG, QUEUES, UNREADABLE_DATABASE, Finding
 from jobs.store.store import Store
+from rmq_formats.errors import FormatError
 
 _ORDER = (LOG, QUEUES, INDEX)
 
@@ -35,6 +36,13 @@ class PartReport:
 def below(location: str | None, store: Store) -> str:
     """Return the path of a file, or folder, below the root of its store."""
     return (location or "").removeprefix(f"{store.root}/")
+
+
+def unreadable_database(part: str, error: FormatError, store: Store, besides: str = "") -> Finding:
+    """Return the finding of a RocksDB that cannot be read; *besides* is what else a broker may do."""
+    cause = f"the database is damaged; a broker that starts now may refuse to load it{besides}"
+    place = below(error.file, store), error.offset, "database"
+    return Finding(part, UNREADABLE_DATABASE, *place, error.reason, "one that opens", cause)
 
 
 class Group(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from jobs.lake.findings import DAMAGED_CONFIGURATION, DELETED_TOPIC, QUEUES, UNREADABLE_DATABASE, Finding
+from jobs.lake.findings import DAMAGED_CONFIGURATION, DELETED_TOPIC, QUEUES, Finding
 from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.join import Joined, join
 from jobs.products.queues.settings import (
@@ -27,7 +27,7 @@ from jobs.store.retention import confirm_deleted
 from jobs.store.store import Store
 from jobs.store.workers import Workers
 from jobs.verify.double_write import DoubleWrite, compare_double_write, unwritten_light_queues
-from jobs.verify.findings import PartReport, below
+from jobs.verify.findings import PartReport, unreadable_database
 from jobs.verify.log import check_range
 from jobs.verify.queue_progress import progress_findings
 from jobs.verify.queue_tails import tail_findings
@@ -121,12 +121,7 @@ def _unreadable(error: FormatError, store: Store) -> PartReport:
     """Return what is said of queues in a database that cannot be read."""
     if isinstance(error, UnsupportedFormat):
         return PartReport(unverified=str(error))
-    cause = "the database is damaged; a broker that starts now may refuse to load it, or lack these queues"
-    file = below(error.file, store)
-    finding = Finding(
-        QUEUES, UNREADABLE_DATABASE, file, error.offset, "database", error.reason, "one that opens", cause
-    )
-    return PartReport([finding])
+    return PartReport([unreadable_database(QUEUES, error, store, ", or lack these queues")])
 
 
 def _read_log(workers: Workers, store: Store, range_size: int) -> int:

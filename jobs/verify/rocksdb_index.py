@@ -8,7 +8,7 @@ retention deleted stay until RocksDB drops them by their age.
 import numpy as np
 from numpy.typing import NDArray
 
-from jobs.lake.findings import INDEX, UNREADABLE_DATABASE, Finding
+from jobs.lake.findings import INDEX, Finding
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.queues.settings import known_releases
 from jobs.storage.scratch import scratch_for
@@ -17,7 +17,7 @@ from jobs.store.retention import ListedLog
 from jobs.store.rocksdb_index import KEY_PLACE, RocksIndex, rocksdb_index
 from jobs.store.store import Store
 from jobs.store.workers import Workers
-from jobs.verify.findings import PartReport, below
+from jobs.verify.findings import PartReport, unreadable_database
 from rmq_formats.errors import FormatError, UnsupportedFormat
 
 MISSING_ROWS = "missing_index_rows"
@@ -34,18 +34,7 @@ def verify_rocksdb_index(
     except UnsupportedFormat as error:
         return PartReport(numbers={"files": 0}, unverified=str(error))
     except FormatError as error:
-        cause = "the database is damaged; a broker that starts now may refuse to load it"
-        finding = Finding(
-            INDEX,
-            UNREADABLE_DATABASE,
-            below(error.file, store),
-            error.offset,
-            "database",
-            error.reason,
-            "one that opens",
-            cause,
-        )
-        return PartReport([finding], {"files": 0})
+        return PartReport([unreadable_database(INDEX, error, store)], {"files": 0})
     if index is None:
         return None
     rules = known_releases(store, release).value.rules

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from functools import cache
 from typing import NamedTuple
 
-from jobs.lake.findings import QUEUES, UNREADABLE_DATABASE, Finding
+from jobs.lake.findings import QUEUES, Finding
 from jobs.store.rocksdb_state import RocksState, rocksdb_state
 from jobs.store.store import Segment, Store
-from jobs.verify.findings import PartReport, below
+from jobs.verify.findings import PartReport, unreadable_database
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.commitlog.segment import SegmentBytes
@@ -41,18 +41,7 @@ def add_rocksdb_rows(part: PartReport, store: Store) -> None:
         part.untold.append(f"transactions and timer messages: {error}")
         return
     except FormatError as error:
-        cause = "the database is damaged; a broker that starts now may refuse to load it"
-        finding = Finding(
-            QUEUES,
-            UNREADABLE_DATABASE,
-            below(error.file, store),
-            None,
-            "database",
-            error.reason,
-            "one that opens",
-            cause,
-        )
-        part.findings.append(finding)
+        part.findings.append(unreadable_database(QUEUES, error, store))
         return
     if state is None or not (state.transactions or state.timers):
         return

@@ -151,17 +151,21 @@ def test_an_index_in_rocksdb_is_compared_with_the_log(situation: Callable[[str],
     assert (part.numbers["rows"], part.numbers["keys"]) == (165, 165)
 
 
-def test_rows_of_an_index_that_lead_nowhere_follow_from_a_damaged_log(
-    situation: Callable[[str], Path], tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "record", "finding"),
+    [("b551-indexrocks", 954, "index_rows_of_no_message"), ("b551-transrocks", 2715, "transaction_row_of_no_message")],
+)
+def test_rows_whose_record_is_lost_follow_from_the_damaged_log(
+    situation: Callable[[str], Path], tmp_path: Path, name: str, record: int, finding: str
 ) -> None:
-    """The record is lost; its rows stay in RocksDB."""
-    store = Path(shutil.copytree(situation("b551-indexrocks") / "store", tmp_path / "store"))
-    overwrite(store / "commitlog" / f"{0:020d}", 954 + 4, b"\0\0\0\0")
+    """Keys of a message, and a pending transaction's half message: the rows stay in RocksDB."""
+    store = Path(shutil.copytree(situation(name) / "store", tmp_path / "store"))
+    overwrite(store / "commitlog" / f"{0:020d}", record + 4, b"\0\0\0\0")
     verdict = verify(VerifyRequest(str(store)), OneByOne())
     (group,) = verdict.groups
 
     assert group.cause.kind == "damaged_range"
-    assert "index_rows_of_no_message" in {finding.kind for finding in group.consequences}
+    assert finding in {consequence.kind for consequence in group.consequences}
 
 
 def test_a_key_that_rocksdb_lacks_is_a_missing_row(situation: Callable[[str], Path], tmp_path: Path) -> None:
@@ -190,16 +194,3 @@ def test_rows_of_transactions_and_timers_are_compared_with_the_log(
 
     assert any(rows in note for note in part.notes)
     assert part.severity is Severity.HEALTHY
-
-
-def test_a_pending_transaction_whose_half_message_is_lost_follows_from_the_log(
-    situation: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """The row stays in RocksDB."""
-    store = Path(shutil.copytree(situation("b551-transrocks") / "store", tmp_path / "store"))
-    overwrite(store / "commitlog" / f"{0:020d}", 2715 + 4, b"\0\0\0\0")
-    verdict = verify(VerifyRequest(str(store)), OneByOne())
-    (group,) = verdict.groups
-
-    assert group.cause.kind == "damaged_range"
-    assert "transaction_row_of_no_message" in {finding.kind for finding in group.consequences}
