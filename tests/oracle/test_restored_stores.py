@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from deltalake import DeltaTable
@@ -37,17 +38,10 @@ def test_a_broker_serves_a_restored_store_and_goes_on(real_broker: BrokerFactory
     summary = _restored(store, out, release)
     log = records(store)
     with real_broker(release, out) as broker:
-        served = sorted(broker.pull(_TOPIC))
-        asked = _printed(broker)
-        left = _consumed(broker, _LEFT)
-        broker.send_each(_messages("third", _MORE))
-        more = _consumed(broker, _MORE)
+        life = _life(broker)
 
     assert (0, []) == (summary.exit_code, summary.notes)
-    assert pulled == served
-    assert printed == asked
-    assert _numbered("second", _LEFT) == _keys(left)
-    assert _numbered("third", _MORE) == _keys(more)
+    assert _Life(pulled, printed, *_going_on()) == life
     kept = [record for record in records(out) if record.physical_offset <= log[-1].physical_offset]
     assert log == kept
 
@@ -62,17 +56,13 @@ def test_a_group_of_one_goes_on_with_a_restored_log_of_entries(
     with real_broker(release, store, settings=_group_of_one()) as broker:
         _fill(broker)
         pulled = sorted(broker.pull(_TOPIC))
+        printed = _printed(broker)
     summary = _restored(store, out, release)
     with real_broker(release, out, settings=_group_of_one()) as broker:
-        served = sorted(broker.pull(_TOPIC))
-        left = _consumed(broker, _LEFT)
-        broker.send_each(_messages("third", _MORE))
-        more = _consumed(broker, _MORE)
+        life = _life(broker)
 
     assert (0, []) == (summary.exit_code, summary.notes)
-    assert pulled == served
-    assert _numbered("second", _LEFT) == _keys(left)
-    assert _numbered("third", _MORE) == _keys(more)
+    assert _Life(pulled, printed, *_going_on()) == life
 
 
 def _group_of_one() -> dict[str, str]:
@@ -99,15 +89,11 @@ def test_a_broker_starts_on_a_log_without_its_beginning_and_its_end(
     expected = [record for record in log if record.physical_offset >= summary.from_offset]
     assert 0 < len(expected) < len(log)
     with real_broker(release, out) as broker:
-        served = broker.pull(_TOPIC)
-        left = _consumed(broker, _LEFT)
-        broker.send_each(_messages("third", _MORE))
-        more = _consumed(broker, _MORE)
+        life = _life(broker)
 
     orders = [record.physical_offset for record in expected if record.topic == _TOPIC]
-    assert orders == sorted(message.physical_offset for message in served)
-    assert _numbered("second", _LEFT) == _keys(left)
-    assert _numbered("third", _MORE) == _keys(more)
+    assert orders == sorted(message.physical_offset for message in life.served)
+    assert _going_on() == (life.left, life.more)
 
 
 def test_a_broker_cuts_a_log_off_at_a_gap_so_topics_cannot_be_chosen(
@@ -148,6 +134,27 @@ def _fill(broker: RealBroker) -> None:
     assert _numbered("first", _CONSUMED) == _keys(_consumed(broker, _CONSUMED))
     broker.send_each(_messages("second", _LEFT))
     broker.drain()
+
+
+class _Life(NamedTuple):
+    """What clients of a broker see."""
+
+    served: list[Consumed]  # every message
+    printed: list[str]  # by mqadmin
+    left: list[str]  # keys that the group had not confirmed
+    more: list[str]  # keys that it gets of new messages
+
+
+def _life(broker: RealBroker) -> _Life:
+    """Read all, ask, go on where the group was, and send more."""
+    served, printed = sorted(broker.pull(_TOPIC)), _printed(broker)
+    left = _consumed(broker, _LEFT)
+    broker.send_each(_messages("third", _MORE))
+    return _Life(served, printed, _keys(left), _keys(_consumed(broker, _MORE)))
+
+
+def _going_on() -> tuple[list[str], list[str]]:
+    return _numbered("second", _LEFT), _numbered("third", _MORE)
 
 
 def _consumed(broker: RealBroker, count: int) -> list[Consumed]:
@@ -207,14 +214,7 @@ def test_a_broker_starts_on_a_repaired_store(real_broker: BrokerFactory, tmp_pat
     request = RepairRequest(str(store), tmp_path / "repair", Lake(str(lake)), None, wanted, size, apply=True)
     summary = repair(request, OneByOne())
     with real_broker(release, store) as broker:
-        served = sorted(broker.pull(_TOPIC))
-        asked = _printed(broker)
-        left = _consumed(broker, _LEFT)
-        broker.send_each(_messages("third", _MORE))
-        more = _consumed(broker, _MORE)
+        life = _life(broker)
 
     assert summary.exit_code == 0
-    assert pulled == served
-    assert printed == asked
-    assert _numbered("second", _LEFT) == _keys(left)
-    assert _numbered("third", _MORE) == _keys(more)
+    assert _Life(pulled, printed, *_going_on()) == life

@@ -10,8 +10,12 @@ from deltalake import DeltaTable
 from pyarrow.dataset import Dataset
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
+from tests.support.broker import Broker, some_records
 
 REGISTRATION = "-0-registered-"
 TABLES = (
@@ -90,3 +94,15 @@ def leftovers(lake: Path) -> list[str]:
     manifests = {row["manifest"] for row in rows_of(lake, "runs", "time")}
     found += [str(path) for path in (lake / "_manifests").glob("*") if f"_manifests/{path.name}" not in manifests]
     return [name.removeprefix(str(lake)) for name in found]
+
+
+def cut_back_after_a_run(folder: Path, release: str) -> tuple[Broker, IngestRequest]:
+    """Let a broker take records back that a run has read, and write others; also return the request of a next run."""
+    broker = Broker(folder / "store")
+    broker.append(some_records(60))
+    taken_back = broker.append(some_records(20, seed=2))
+    asked = IngestRequest(str(broker.root), str(folder / "lake"), broker="b", release=release)
+    ingest(asked, OneByOne())
+    broker.truncate(taken_back[5].physical_offset)
+    broker.append(some_records(40, seed=3))
+    return broker, asked

@@ -16,7 +16,7 @@ from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from tests.golden import GOLDEN, release_of
 from tests.support.broker import Broker, some_records
-from tests.support.lakes import rows_of
+from tests.support.lakes import cut_back_after_a_run, rows_of
 
 RELEASE = "5.3.3"
 
@@ -152,13 +152,7 @@ def test_overwritten_records_are_damage_of_the_store(store: Path) -> None:
 
 def test_a_log_that_was_written_again_contradicts_the_lake(tmp_path: Path) -> None:
     """A broker took records back after a crash, and no run has seen it yet."""
-    broker = Broker(tmp_path / "store")
-    broker.append(some_records(40))
-    taken_back = broker.append(some_records(20, seed=2))
-    asked = IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b", release=RELEASE)
-    ingest(asked, OneByOne())
-    broker.truncate(taken_back[5].physical_offset)
-    broker.append(some_records(30, seed=3))
+    broker, asked = cut_back_after_a_run(tmp_path, RELEASE)
 
     assert compared(broker.root).exit_code == 4
     ingest(asked, OneByOne())

@@ -22,8 +22,7 @@ from jobs.restore.run import MANIFEST, NotResumableError, RestoreRequest, find_s
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from tests.golden import GOLDEN, release_of
-from tests.support.broker import Broker, some_records
-from tests.support.lakes import rows_of
+from tests.support.lakes import cut_back_after_a_run, rows_of
 
 RELEASE = "5.3.3"
 
@@ -212,13 +211,7 @@ def test_a_gap_of_the_store_is_a_gap_of_what_is_restored(base: Path, tmp_path: P
 
 def test_rows_that_the_broker_took_back_are_not_restored(tmp_path: Path) -> None:
     """After a crash a broker cut off its log's end and wrote other records: the log as it is now comes back."""
-    broker = Broker(tmp_path / "store")
-    broker.append(some_records(60))
-    taken_back = broker.append(some_records(20, seed=2))
-    asked = IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b", release=RELEASE)
-    ingest(asked, OneByOne())
-    broker.truncate(taken_back[5].physical_offset)
-    broker.append(some_records(40, seed=3))
+    broker, asked = cut_back_after_a_run(tmp_path, RELEASE)
     assert ingest(asked, OneByOne()).superseded
 
     summary = restore(request(tmp_path / "lake", tmp_path / "out"), OneByOne())
