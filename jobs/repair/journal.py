@@ -7,8 +7,8 @@ replaced stays beside the store; undoing puts it back, in the opposite order, as
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -60,14 +60,13 @@ class Journal:
         attempt.replace(target)
         flush_directory(target.parent)
 
-    def begin(self, entry: Entry) -> None:
-        """Note a step before it is done."""
+    @contextmanager
+    def step(self, entry: Entry) -> Iterator[None]:
+        """Note a step before it is done, and that it is done, where nothing came between."""
         self.entries.append(entry)
         self.write()
-
-    def end(self) -> None:
-        """Note that the newest step is done."""
-        self.entries[-1].done = True
+        yield
+        entry.done = True
         self.write()
 
     def undo(self, acting: Callable[[], AbstractContextManager[None]]) -> list[str]:

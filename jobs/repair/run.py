@@ -329,21 +329,18 @@ def _apply(request: RepairRequest, plans: _Plans) -> None:
     for plan in plans.files:
         aside = aside_for(plan)
         places = (plan.part, str(plan.folder), str(aside))
-        journal.begin(Entry(*places, [*plan.files], [*plan.set_aside], None, is_exchange=False))
-        install_files(plan, aside)
-        journal.end()
+        with journal.step(Entry(*places, [*plan.files], [*plan.set_aside], None, is_exchange=False)):
+            install_files(plan, aside)
     for root in plans.queues.roots if plans.queues else ():
         places = (root.folder.name, str(root.folder), str(root.aside))
-        journal.begin(Entry(*places, [*root.new], [*root.set_aside], inode_of(root.folder)))
-        install_queues(QueueInstallation((root,)))
-        journal.end()
+        with journal.step(Entry(*places, [*root.new], [*root.set_aside], inode_of(root.folder))):
+            install_queues(QueueInstallation((root,)))
     index = plans.index
     if index is not None:
         places = ("index", str(index.index), str(index.aside))
         backup = str(backup_of(index)) if index.checkpoint is not None else None
-        journal.begin(Entry(*places, [*index.new], [*index.set_aside], inode_of(index.index), backup=backup))
-        install(index)
-        journal.end()
+        with journal.step(Entry(*places, [*index.new], [*index.set_aside], inode_of(index.index), backup=backup)):
+            install(index)
 
 
 __all__ = ["NotRepairableError", "RefusedError", "RepairRequest", "RepairSummary", "repair", "undo"]
