@@ -8,7 +8,7 @@ log or a lake: who only plans does without.
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from pyspark.sql import datasource
 from pyspark.sql.types import StructType
@@ -37,16 +37,22 @@ class Plan(NamedTuple):
 class Candidates(datasource.DataSource):
     """Rows of items with their numbers."""
 
+    plan: ClassVar[Plan]
+
+    @classmethod
+    def of(cls, plan: Plan) -> "type[Candidates]":
+        """Return the source of a plan, which Spark takes along with the class."""
+        return type(cls.__name__, (cls,), {"plan": plan})
+
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
         return FORMAT
 
     def reader(self, schema: StructType) -> datasource.DataSourceReader:
-        """Return the reader of the items that the option names."""
+        """Return the reader of the items."""
         del schema
-        plan: Plan = pickle.loads(Path(self.options["items"]).read_bytes())  # noqa: S301 - written by `choose`
-        return SelectiveReader(plan) if plan.may_leave_out_items else CandidatesReader(plan)
+        return (SelectiveReader if self.plan.may_leave_out_items else CandidatesReader)(self.plan)
 
 
 class ItemPartition(datasource.InputPartition):

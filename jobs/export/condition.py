@@ -60,15 +60,13 @@ def choose(spark: SparkSession, condition: Condition, items: Sequence[Item], fol
     """Write the numbers of the chosen rows below *folder*, which `chosen_rows` reads."""
     undecoded = folder / "undecoded"
     undecoded.mkdir(parents=True)
-    plan = folder / "items"
     packed, bounds = tuple(map(pickle.dumps, items)), tuple(item.bounds for item in items)
-    planned = Plan(packed, bounds, condition.columns, limit, undecoded)
-    plan.write_bytes(pickle.dumps(planned))
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", str(planned.may_leave_out_items).lower())
+    plan = Plan(packed, bounds, condition.columns, limit, undecoded)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", str(plan.may_leave_out_items).lower())
     _share_workers(spark)
-    spark.dataSource.register(Candidates)
+    spark.dataSource.register(Candidates.of(plan))
     schema = StructType([*_spark_schema(condition.columns), *from_arrow_schema(pa.schema(NUMBERS))])
-    frame = spark.read.format(FORMAT).schema(schema).option("items", str(plan)).load()
+    frame = spark.read.format(FORMAT).schema(schema).load()
     numbers = frame.where(condition.text).select(ITEM, ROW)
     numbers.write.partitionBy(ITEM).parquet((folder / "rows").as_uri())
 
