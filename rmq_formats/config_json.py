@@ -23,3 +23,10 @@ def decode_config(raw: bytes) -> dict[str, Any]:
         reason = f"JSON, but no object: {type(values).__name__}"
         raise CorruptData(reason)
     return values
+
+
+def change_counter(config: dict[str, Any]) -> int:
+    """Return how many changes a file counts; 0 where it does not, as up to 4.9.3."""
+    version = config.get("dataVersion")
+    counter = version.get("counter") if isinstance(version, dict) else None
+    return counter if isinstance(counter, int) else 0

@@ -210,6 +210,36 @@ CONFIG_FILES = Table(
     statistics=("name", "to_offset", "run"),
 )
 
+BROKER_CONFIG = Table(
+    "broker_config",
+    "one change of the settings of a topic or a consumer group; the newest run's counts",
+    (
+        column("kind", pa.string(), "topic or group"),
+        column("name", pa.string(), "of the topic or the group"),
+        column("settings", pa.string(), "JSON as the broker has it, names sorted; NULL where it was deleted"),
+        column("to_offset", pa.int64(), "where the log ended for the run that read it"),
+        column("run", pa.int64(), "number of the store's run that read it"),
+    ),
+    statistics=("kind", "name", "to_offset", "run"),
+)
+
+CONSUMER_OFFSETS = Table(
+    "consumer_offsets",
+    "one change of how far a reader of a queue is; the newest run's counts",
+    (
+        column(
+            "kind", pa.string(), "consumer; pull: what it has fetched; delay: the broker's delivery of a delay level"
+        ),
+        column("consumer_group", pa.string(), "which group reads; NULL of a delay level"),
+        column("topic", pa.string(), "of the queue"),
+        column("queue_id", pa.int32(), "queue of the topic; of a delay level the level - 1"),
+        column("next_offset", pa.int64(), "queue offset that is read next; NULL where the row was deleted"),
+        column("to_offset", pa.int64(), "where the log ended for the run that read it"),
+        column("run", pa.int64(), "number of the store's run that read it"),
+    ),
+    statistics=("consumer_group", "topic", "queue_id", "to_offset", "run"),
+)
+
 FINDINGS = Table(
     "findings",
     "one thing that verify found",
@@ -251,6 +281,9 @@ RUNS = Table(
 )
 
 # In the order of commits.
-PRODUCED = (MESSAGES, QUARANTINE, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, LOG_PIECES, CONFIG_FILES)
+PRODUCED = (
+    *(MESSAGES, QUARANTINE, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, LOG_PIECES),
+    *(CONFIG_FILES, BROKER_CONFIG, CONSUMER_OFFSETS),
+)
 WRITTEN_BY_RUNS = (*PRODUCED, SUPERSEDED_MESSAGES, RUNS)
 TABLES = (*PRODUCED, FINDINGS, RUNS, SUPERSEDED_MESSAGES)

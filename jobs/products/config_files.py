@@ -10,12 +10,9 @@ from datetime import UTC, datetime
 from hashlib import sha256
 
 from jobs.lake.tables import CONFIG_FILES
-from jobs.products.product import Collector, Finished, Made, Run, Started, State
+from jobs.products.product import Finished, Made, NothingToCollect, Run, Started, State
 from jobs.store.chain import Outcome
 from jobs.store.config_files import ConfigFile, config_files
-from jobs.store.ranges import Range
-from rmq_formats.commitlog.scan import Records
-from rmq_formats.commitlog.segment import Piece
 
 FILES = "files"  # in the state: name → SHA-256 of the newest version that the lake has
 
@@ -23,21 +20,7 @@ FILES = "files"  # in the state: name → SHA-256 of the newest version that the
 def start(run: Run, state: State | None) -> "StartedConfigFiles":
     """Read the files as they are now; nothing of the log is needed."""
     known = dict(state[FILES]) if state else {}
-    return StartedConfigFiles(run, run.from_offset, _NothingToCollect, known, tuple(config_files(run.store)))
-
-
-class _NothingToCollect(Collector[None]):
-    """Takes nothing from the log."""
-
-    def __init__(self, range_: Range) -> None:
-        """Leave the range to the others."""
-
-    def add(self, item: Records | Piece) -> None:
-        """Leave it to the others."""
-
-    def finish(self) -> Made[None]:
-        """Return nothing."""
-        return Made(None, {})
+    return StartedConfigFiles(run, run.from_offset, NothingToCollect, known, tuple(config_files(run.store)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,20 @@ class Collector(ABC, Generic[C_co]):
         return
 
 
+class NothingToCollect(Collector[None]):
+    """The collector of a product that is made of what lies beside the log."""
+
+    def __init__(self, range_: Range) -> None:
+        """Leave the range to the others."""
+
+    def add(self, item: Records | Piece) -> None:
+        """Leave it to the others."""
+
+    def finish(self) -> Made[None]:
+        """Return nothing."""
+        return Made(None, {})
+
+
 NewCollector = Callable[[Range], Collector[C]]  # travels to tasks
 
 

@@ -10,6 +10,7 @@ from hashlib import sha256
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from jobs.products.broker_state import has_changed
 from jobs.store.config_files import config_files
 from jobs.store.selection import Selection
 from jobs.store.store import Store
@@ -34,6 +35,11 @@ def _has_every_queue(store: Store, state: "State", selection: Selection) -> bool
 def _has_every_config_file(store: Store, state: "State", _: Selection) -> bool:
     """Return whether the files are as they were."""
     return bool(state["files"] == {file.name: sha256(file.data).hexdigest() for file in config_files(store)})
+
+
+def _has_every_setting(store: Store, state: "State", _: Selection) -> bool:
+    """Return whether settings and offsets are as they were."""
+    return not has_changed(store, state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,16 @@ PRODUCTS = (
         reached="to_offset",
         is_of_last_step=True,
         has_all_of=_has_every_config_file,
+    ),
+    Product(
+        "broker_config",
+        "jobs.products.broker_config",
+        "comparing configuration",
+        ("broker_config", "consumer_offsets"),
+        key="broker_config",
+        reached="to_offset",
+        is_of_last_step=True,
+        has_all_of=_has_every_setting,
     ),
 )
 NAMES = frozenset(product.name for product in PRODUCTS)  # what `--tables` chooses from

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from jobs.store.rocksdb_topics import rocksdb_topics
+from jobs.store.rocksdb_config import ConfigTable, known_rocksdb_config
 from jobs.store.store import Store
-from rmq_formats.config_json import decode_config
+from rmq_formats.config_json import change_counter, decode_config
 from rmq_formats.errors import FormatError
 from rmq_formats.store import FileKind
 
@@ -20,10 +20,17 @@ _LARGEST = 64 << 20  # a table of 250,000 topics; what is larger, sparse or not,
 
 def read_config(store: Store, name: str) -> dict[str, object] | None:
     """Return what the store's `config/<name>` holds, or RocksDB in its place; None where neither can be read."""
-    file = next((file for file in store.other_files if file.about.path == f"config/{name}"), None)
-    if file is None and name == TOPICS_FILE:
-        table = rocksdb_topics(store)
-        return {TOPIC_TABLE: dict(table)} if table else None
+    config = _read_file(store, name)
+    if name != TOPICS_FILE:
+        return config
+    table = known_rocksdb_config(store, ConfigTable.TOPICS)
+    if table is not None and table.rows and (config is None or table.counter >= change_counter(config)):
+        return {TOPIC_TABLE: dict(table.rows)}
+    return config
+
+
+def _read_file(store: Store, name: str) -> dict[str, object] | None:
+    file = next((file for file in store.other_files if file.about.path == f"{CONFIG_FOLDER}/{name}"), None)
     if file is None or file.size > _LARGEST:
         return None
     try:

@@ -62,7 +62,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
     "--tables",
     metavar="NAME[,NAME]",
     callback=_known_tables,
-    help="Which of consume_queue, index and config_files come with the messages; by default all.",
+    help="Which of consume_queue, index, config_files and broker_config come with the messages; by default all.",
 )
 @click.option("--hash-slots", type=click.IntRange(min=1), metavar="N", help="maxHashSlotNum of the index files.")
 @click.option("--index-num", type=click.IntRange(min=2), metavar="N", help="maxIndexNum of the index files.")

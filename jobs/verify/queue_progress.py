@@ -5,35 +5,30 @@ from itertools import islice
 
 from jobs.lake.findings import QUEUES, Finding
 from jobs.products.queues.join import Joined
+from jobs.store.broker_config import Progress, ReaderKind
 from jobs.store.queue_files import StoredQueue
 from jobs.store.units import units_of
-from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC, QueueKind, QueueName
+from rmq_formats.consumequeue.unit import QueueKind, QueueName
 
 CONSUMER_BEYOND = "consumer_offset_behind_queue"
 DELAY_BEYOND = "delay_offset_behind_queue"
 
 
 def progress_findings(
-    progress: Sequence[tuple[str, str, str, int, int]],
-    delays: Sequence[tuple[int, int]],
-    queues: Mapping[QueueName, StoredQueue],
-    joined: Joined,
+    progress: Sequence[Progress], queues: Mapping[QueueName, StoredQueue], joined: Joined
 ) -> Iterator[Finding]:
     """Yield what consumers and delay levels have passed that their queues do not have."""
-    for file, group, topic, queue_id, offset in progress:
-        end = _end(topic, queue_id, queues, joined)
-        if end is not None and offset > end:
-            cause = "the queue was cut or made again after the group had read it: the group skips what comes next"
-            place = f"{topic}@{group} queue {queue_id}"
-            yield Finding(QUEUES, CONSUMER_BEYOND, f"config/{file}", None, place, str(offset), f"at most {end}", cause)
-    for queue_id, offset in delays:
-        end = _end(SCHEDULE_TOPIC, queue_id, queues, joined)
-        if end is not None and offset > end:
+    for reader in progress:
+        end = _end(reader.topic, reader.queue_id, queues, joined)
+        if end is None or reader.next_offset <= end:
+            continue
+        if reader.kind is ReaderKind.DELAY:
+            kind, field = DELAY_BEYOND, f"level {reader.queue_id + 1}"
             cause = "the queue was cut or made again: delayed messages of this level are not delivered"
-            place = f"level {queue_id + 1}"
-            yield Finding(
-                QUEUES, DELAY_BEYOND, "config/delayOffset.json", None, place, str(offset), f"at most {end}", cause
-            )
+        else:
+            kind, field = CONSUMER_BEYOND, f"{reader.topic}@{reader.consumer_group} queue {reader.queue_id}"
+            cause = "the queue was cut or made again after the group had read it: the group skips what comes next"
+        yield Finding(QUEUES, kind, reader.place, None, field, str(reader.next_offset), f"at most {end}", cause)
 
 
 def _end(topic: str, queue_id: int, queues: Mapping[QueueName, StoredQueue], joined: Joined) -> int | None:

@@ -12,11 +12,8 @@ from typing import NamedTuple
 from jobs.lake.findings import DAMAGED_CONFIGURATION, DELETED_TOPIC, QUEUES, Finding
 from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.join import Joined, join
-from jobs.products.queues.settings import (
-    consumer_offsets,
-    delay_offsets,
-)
 from jobs.products.queues.topics import TopicTable, topic_table
+from jobs.store.broker_config import broker_config
 from jobs.store.chain import watermark
 from jobs.store.config_files import TOPICS_FILE, read_config
 from jobs.store.features import features_of
@@ -86,8 +83,7 @@ def compare_queues(
     except FormatError as error:
         return QueueFindings(_unreadable(error, store), _read_log(workers, store, range_size))
     # Before the queues are looked at: a consumer may go on meanwhile.
-    progress = [*consumer_offsets(store)]
-    delays = [*delay_offsets(store)]
+    progress = broker_config(store).progress
     joined = join(workers, store, rules, range_size)
     queues = {queue.name: queue for queue in joined.queues}
     files = list(_file_findings(store, list(queues.values())))
@@ -108,7 +104,7 @@ def compare_queues(
             *(finding for finding in units if finding.file not in wrong_sizes and finding.kind != DELETED_TOPIC),
             *tails,
             *_double_write_findings(double),
-            *progress_findings(progress, delays, queues, joined),
+            *progress_findings(progress, queues, joined),
         ],
         {**_numbers(joined), "of_deleted_topics": sum(finding.times for finding in deleted)},
         notes,

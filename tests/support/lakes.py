@@ -26,6 +26,8 @@ TABLES = (
     "index_files",
     "log_pieces",
     "config_files",
+    "broker_config",
+    "consumer_offsets",
     "superseded_messages",
     "runs",
 )

@@ -1,12 +1,13 @@
 """Small lakes for tests of queries: the tables that an ingest makes, without Spark."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from jobs.lake.tables import MESSAGES
+from jobs.lake.tables import CONSUMER_OFFSETS, MESSAGES, RUNS
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import LakeTables
 from jobs.store.range_reader import RangeReader
@@ -69,6 +70,25 @@ def write_entries(lake: Path, records: list[MessageRecord], release: Release) ->
     ]
     rows.sort(key=lambda row: row["key_hash"])
     write_deltalake(lake / "index_entries", pa.Table.from_pylist(rows, schema=_ENTRIES))
+
+
+def write_progress(lake: Path, end: int, offsets: dict[tuple[str, str, int], int]) -> None:
+    """Write the tables of runs and of offsets as one run leaves them that has taken the log up to *end*."""
+    whose = {"broker": BROKER, "store_id": STORE_ID, "run": 1, "to_offset": end}
+    readers: list[dict[str, Any]] = [
+        {
+            **whose,
+            "kind": "consumer",
+            "consumer_group": group,
+            "topic": topic,
+            "queue_id": queue_id,
+            "next_offset": next_,
+        }
+        for (group, topic, queue_id), next_ in offsets.items()
+    ]
+    run: dict[str, Any] = {**whose, "state": "prepared", "time": datetime.now(UTC), "from_offset": 0}
+    write_deltalake(lake / "runs", pa.Table.from_pylist([run], schema=RUNS.plain_schema))
+    write_deltalake(lake / "consumer_offsets", pa.Table.from_pylist(readers, schema=CONSUMER_OFFSETS.plain_schema))
 
 
 def open_lake(lake: Path, release: Release) -> LakeSource:

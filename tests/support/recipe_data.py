@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.support.query_lakes import write_entries, write_messages
+from tests.support.query_lakes import write_entries, write_messages, write_progress
 from tests.support.query_stores import RELEASE, Sent, stored, write_store
 
 
@@ -19,4 +19,5 @@ def make_recipe_data(root: Path) -> Path:
     write_store(root / "store", gap)
     write_messages(root / "lake", root / "store", RELEASE)
     write_entries(root / "lake", gap, RELEASE)
+    write_progress(root / "lake", gap[-1].end_offset, {("G", "Orders", 0): 2})
     return root

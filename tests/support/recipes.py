@@ -35,7 +35,7 @@ RECIPES = [Recipe(*found) for found in re.findall(r"```(sql|python)\n(.*?)```", 
 
 def show_tables(spark: "SparkSession", data: Path) -> None:
     """Name the tables as the page's first recipes do, for whoever runs one alone."""
-    for name in ("messages", "index_entries"):
+    for name in ("messages", "index_entries", "runs", "consumer_offsets"):
         spark.read.format("delta").load(str(data / "lake" / name)).createOrReplaceTempView(name)
 
 

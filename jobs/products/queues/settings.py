@@ -99,27 +99,3 @@ def _batch_topics(store: Store) -> Iterator[str]:
 def _objects(table: object) -> Iterator[tuple[str, Mapping[str, object]]]:
     if isinstance(table, dict):
         yield from ((name, value) for name, value in table.items() if isinstance(value, dict))
-
-
-def consumer_offsets(store: Store) -> Iterator[tuple[str, str, str, int, int]]:
-    """Yield (file, group, topic, queue id, offset) of every consumer's progress that the broker has noted down."""
-    for name in ("consumerOffset.json", "lmqConsumerOffset.json"):
-        config = read_config(store, name) or {}
-        for key, queues in _objects(config.get("offsetTable")):
-            topic, _, group = key.partition("@")
-            for queue_id, offset in queues.items():
-                if isinstance(offset, int) and queue_id.lstrip("-").isdigit():
-                    yield name, group, topic, int(queue_id), offset
-        table = config.get("lmqOffsetTable")
-        for key, offset in table.items() if isinstance(table, dict) else ():
-            if isinstance(offset, int):
-                topic, _, group = key.partition("@")
-                yield name, group, topic, 0, offset
-
-
-def delay_offsets(store: Store) -> Iterator[tuple[int, int]]:
-    """Yield (queue id, offset) of each delay level: how far its queue of the schedule topic is delivered."""
-    table = (read_config(store, "delayOffset.json") or {}).get("offsetTable")
-    for level, offset in table.items() if isinstance(table, dict) else ():
-        if isinstance(offset, int) and level.isdigit():
-            yield int(level) - 1, offset

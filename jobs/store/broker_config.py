@@ -1,0 +1,151 @@
+"""
+What a broker keeps of its topics, of its groups, and of how far these are: from JSON files, or from RocksDB.
+
+After a switch to RocksDB the JSON files are still there. A broker then takes the file only where it counts more changes
+than the database does, and so does who reads its store.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum, unique
+from typing import NamedTuple
+
+from jobs.store.config_files import CONFIG_FOLDER, TOPIC_TABLE, TOPICS_FILE, config_files
+from jobs.store.rocksdb_config import OFFSETS, ConfigTable, rocksdb_config
+from jobs.store.store import Store
+from rmq_formats.config_json import change_counter, decode_config
+from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
+from rmq_formats.errors import CorruptData, FormatError
+
+_GROUPS_FILE = "subscriptionGroup.json"
+_GROUP_TABLE = "subscriptionGroupTable"
+_CONSUMERS_FILE = "consumerOffset.json"
+_LIGHT_FILE = "lmqConsumerOffset.json"
+_LIGHT_TABLE = "lmqOffsetTable"
+_DELAY_FILE = "delayOffset.json"
+
+_Table = Mapping[str, Mapping[str, object]]
+
+
+@unique
+class ReaderKind(StrEnum):
+    """Who reads a queue. The values are in the lake."""
+
+    CONSUMER = "consumer"
+    PULL = "pull"
+    DELAY = "delay"
+
+
+class Progress(NamedTuple):
+    """How far a reader of a queue is."""
+
+    kind: ReaderKind
+    consumer_group: str | None  # None of a delay level, which the broker itself reads
+    topic: str
+    queue_id: int
+    next_offset: int
+    place: str  # the file, or the database, below the store's root
+
+
+class BrokerConfig(NamedTuple):
+    """What could be read of it."""
+
+    topics: _Table
+    groups: _Table
+    progress: tuple[Progress, ...]
+    unread: str | None  # why something is missing; None where nothing is
+
+
+def broker_config(store: Store) -> BrokerConfig:
+    """Return what a store has; what cannot be read is named, and left out."""
+    parts = _Parts(store)
+    topics, _ = parts.table(ConfigTable.TOPICS, TOPICS_FILE, TOPIC_TABLE)
+    groups, _ = parts.table(ConfigTable.GROUPS, _GROUPS_FILE, _GROUP_TABLE)
+    progress = (*parts.consumers(), *parts.light(), *parts.pulls(), *parts.delays())
+    return BrokerConfig(topics, groups, progress, parts.unread)
+
+
+class _Parts:
+    """The tables of a store, one after another; remembers the first that cannot be read."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._files = {file.name: file.data for file in config_files(store)}
+        self.unread: str | None = None
+
+    def table(self, table: ConfigTable, file: str, name: str) -> tuple[_Table, str]:
+        """Return a table, and where it is."""
+        config = self._json(file)
+        try:
+            stored = rocksdb_config(self._store, table)
+        except FormatError as error:
+            self._note(str(error))
+            stored = None
+        if stored is not None and (config is None or stored.counter >= change_counter(config)):
+            return stored.rows, stored.folder
+        return dict(_objects((config or {}).get(name))), f"{CONFIG_FOLDER}/{file}"
+
+    def consumers(self) -> Iterator[Progress]:
+        """Yield how far consumers are."""
+        rows, place = self.table(ConfigTable.CONSUMER_OFFSETS, _CONSUMERS_FILE, OFFSETS)
+        yield from _of_groups(ReaderKind.CONSUMER, _by_queue(rows, place), place)
+
+    def light(self) -> Iterator[Progress]:
+        """Yield how far consumers of light queues are, which have one queue each."""
+        config, place = self._json(_LIGHT_FILE) or {}, f"{CONFIG_FOLDER}/{_LIGHT_FILE}"
+        yield from _of_groups(ReaderKind.CONSUMER, _objects(config.get(OFFSETS)), place)
+        table = config.get(_LIGHT_TABLE)
+        of_one_queue = table.items() if isinstance(table, dict) else ()
+        yield from _of_groups(ReaderKind.CONSUMER, ((name, {"0": offset}) for name, offset in of_one_queue), place)
+
+    def pulls(self) -> Iterator[Progress]:
+        """Yield how far consumers have pulled, which only configManagerVersion=v2 keeps."""
+        try:
+            stored = rocksdb_config(self._store, ConfigTable.PULL_OFFSETS)
+        except FormatError as error:
+            self._note(str(error))
+        else:
+            if stored is not None:
+                yield from _of_groups(ReaderKind.PULL, _by_queue(stored.rows, stored.folder), stored.folder)
+
+    def delays(self) -> Iterator[Progress]:
+        """Yield how far each level of delayed messages is delivered."""
+        table = (self._json(_DELAY_FILE) or {}).get(OFFSETS)
+        for level, offset in table.items() if isinstance(table, dict) else ():
+            if isinstance(offset, int) and level.isdigit():
+                place = f"{CONFIG_FOLDER}/{_DELAY_FILE}"
+                yield Progress(ReaderKind.DELAY, None, SCHEDULE_TOPIC, int(level) - 1, offset, place)
+
+    def _json(self, name: str) -> dict[str, object] | None:
+        data = self._files.get(name)
+        if data is None:
+            return None
+        try:
+            return decode_config(data)
+        except CorruptData as error:
+            self._note(f"{CONFIG_FOLDER}/{name}: {error}")
+            return None
+
+    def _note(self, why: str) -> None:
+        self.unread = self.unread or why
+
+
+def _by_queue(rows: _Table, place: str) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield queue id → offset of each `topic@group`: RocksDB has one level more than the file."""
+    if place.endswith(".json"):
+        yield from rows.items()
+    else:
+        for name, row in rows.items():
+            yield from ((name, offsets) for _, offsets in _objects({name: row.get(OFFSETS)}))
+
+
+def _of_groups(kind: ReaderKind, tables: Iterator[tuple[str, Mapping[str, object]]], place: str) -> Iterator[Progress]:
+    for name, offsets in tables:
+        topic, _, group = name.partition("@")
+        for queue_id, offset in offsets.items():
+            if isinstance(offset, int) and queue_id.lstrip("-").isdigit():
+                yield Progress(kind, group, topic, int(queue_id), offset, place)
+
+
+def _objects(table: object) -> Iterator[tuple[str, Mapping[str, object]]]:
+    if isinstance(table, dict):
+        yield from ((name, value) for name, value in table.items() if isinstance(value, dict))

@@ -1,0 +1,123 @@
+"""
+The broker's configuration where it is in RocksDB: with storeType=defaultRocksDB, or configManagerVersion=v2.
+
+The first has a folder for each table, or one folder with a column family for each; a row is a name and JSON. The second
+has one family for all tables; how far consumers are is stored there as numbers, not as JSON.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import Enum, unique
+from typing import NamedTuple
+
+from jobs.storage.locations import join
+from jobs.store.rocksdb import Database, open_database
+from jobs.store.store import Store
+from rmq_formats.config_json import decode_config
+from rmq_formats.errors import CorruptData, FormatError
+
+OFFSETS = "offsetTable"  # in the JSON of a group's progress: queue id → offset
+
+_SINGLE = "config/metadata"  # useSingleRocksDBForAllConfigs
+_V2_FOLDER, _V2_FAMILY = "config/rdb", "default"
+_V2_KEY = b"\x01\x00%c\x02"  # version 1, i16 table, data; then i16 length and name, for progress more
+_V2_JSON = b"\x01"  # before the value's JSON
+_V2_SEPARATOR = b"\x01"  # between the parts of a key of progress
+_VERSION_FAMILY, _VERSION_KEY = "kvDataVersion", b"kvDataVersionKey"
+
+
+class _Place(NamedTuple):
+    folder: str | None  # of its own
+    family: str | None  # in the single database
+    number: int  # as v2 has it
+
+
+@unique
+class ConfigTable(Enum):
+    """What a broker keeps."""
+
+    TOPICS = _Place("config/topics", "topic", 3)
+    GROUPS = _Place("config/subscriptionGroups", "subscriptionGroup", 4)
+    CONSUMER_OFFSETS = _Place("config/consumerOffsets", "consumerOffset", 1)
+    PULL_OFFSETS = _Place(None, None, 2)
+
+
+class RocksConfig(NamedTuple):
+    """A table in RocksDB."""
+
+    folder: str
+    rows: Mapping[str, Mapping[str, object]]  # progress: `topic@group` → OFFSETS, as in the JSON file
+    counter: int  # of changes; 0 where the database does not count them
+
+
+def rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
+    """Return what RocksDB says; None where there is no such database, `FormatError` where it cannot be read."""
+    folders = {file.about.path.rpartition("/")[0] for file in store.other_files if file.about.path.endswith("/CURRENT")}
+    place = table.value
+    if place.folder in folders:
+        folder, family, version = place.folder, "default", _VERSION_FAMILY
+    elif place.family is not None and _SINGLE in folders:
+        folder, family, version = _SINGLE, place.family, f"{place.family}Version"
+    elif _V2_FOLDER in folders:
+        with open_database(join(store.root, _V2_FOLDER), store.storage) as database:
+            rows = _v2_progress(database, place) if table in _PROGRESS else _v2(database, place)
+            return RocksConfig(_V2_FOLDER, dict(rows), 0)
+    else:
+        return None
+    with open_database(join(store.root, folder), store.storage) as database:
+        counters = [
+            decode_config(value).get("counter") for key, value in database.items(version) if key == _VERSION_KEY
+        ]
+        counter = next((counter for counter in counters if isinstance(counter, int)), 0)
+        return RocksConfig(folder, dict(_by_name(database, family)), counter)
+
+
+_PROGRESS = frozenset({ConfigTable.CONSUMER_OFFSETS, ConfigTable.PULL_OFFSETS})
+
+
+def known_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
+    """Return what RocksDB says, and nothing of a database that cannot be read."""
+    try:
+        return rocksdb_config(store, table)
+    except FormatError:
+        return None
+
+
+def _by_name(database: Database, family: str) -> Iterator[tuple[str, Mapping[str, object]]]:
+    for key, value in database.items(family):
+        if key != _VERSION_KEY:
+            yield _text(key), decode_config(value)
+
+
+def _v2(database: Database, place: _Place) -> Iterator[tuple[str, Mapping[str, object]]]:
+    prefix = _V2_KEY % place.number
+    for key, value in database.items(_V2_FAMILY):
+        if key.startswith(prefix) and value.startswith(_V2_JSON):
+            yield _text(_name_at(key, len(prefix))), decode_config(value[len(_V2_JSON) :])
+
+
+def _v2_progress(database: Database, place: _Place) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield each group's progress in a topic: the key has i16 and group, i16 and topic, i32 queue; the value i64."""
+    prefix = _V2_KEY % place.number
+    tables: dict[str, dict[str, object]] = {}
+    for key, value in database.items(_V2_FAMILY):
+        if key.startswith(prefix):
+            group = _name_at(key, len(prefix))
+            at_topic = len(prefix) + 2 + len(group) + len(_V2_SEPARATOR)
+            topic = _name_at(key, at_topic)
+            queue = key[at_topic + 2 + len(topic) + len(_V2_SEPARATOR) :]
+            if len(queue) != 4 or len(value) != 8:  # noqa: PLR2004 - i32 and i64
+                reason = f"{key.hex()} is no key of a consumer's progress"
+                raise CorruptData(reason)
+            offset = int.from_bytes(value, "big", signed=True)
+            name = f"{_text(topic)}@{_text(group)}"
+            tables.setdefault(name, {})[str(int.from_bytes(queue, "big", signed=True))] = offset
+    for name, offsets in tables.items():
+        yield name, {OFFSETS: offsets}
+
+
+def _name_at(key: bytes, start: int) -> bytes:
+    return key[start + 2 : start + 2 + int.from_bytes(key[start : start + 2], "big")]
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")

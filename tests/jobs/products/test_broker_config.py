@@ -1,0 +1,157 @@
+"""`broker_config` and `consumer_offsets`: what has changed since the run before, and lag over time from it."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from jobs.ingest.look import nothing_new
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.store.workers import OneByOne
+from tests.golden.features import unpack_feature
+from tests.support.lakes import dataset_of, rows_of
+from tests.support.recipes import RECIPES
+
+
+@pytest.fixture
+def store(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+    """Give a copy of a broker's store, to be changed."""
+    return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+
+
+def request(store: Path) -> IngestRequest:
+    """Return what a scheduled run is asked for."""
+    return IngestRequest(str(store), str(store.parent / "lake"), release="5.3.3")
+
+
+def confirm(store: Path, offsets: dict[str, dict[str, int]]) -> None:
+    """Write how far consumers are, as the broker does."""
+    (store / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
+
+
+def changes(store: Path, table: str, *columns: str) -> list[tuple[Any, ...]]:
+    """Return a table's rows in the order of runs."""
+    rows = rows_of(store.parent / "lake", table, "run")
+    return sorted(tuple(row[column] for column in ("run", *columns)) for row in rows)
+
+
+def test_a_first_run_has_all_settings_and_offsets_as_the_broker_has_them(store: Path) -> None:
+    """Every topic of the file with its JSON, every offset."""
+    ingest(request(store), OneByOne())
+    topics = json.loads((store / "config" / "topics.json").read_text())["topicConfigTable"]
+    lake = store.parent / "lake"
+
+    settings = {
+        row["name"]: row["settings"] for row in rows_of(lake, "broker_config", "name") if row["kind"] == "topic"
+    }
+    assert {name: json.loads(text) for name, text in settings.items()} == topics
+    assert {row["kind"] for row in rows_of(lake, "broker_config", "name")} == {"topic", "group"}
+    assert {
+        (row["kind"], row["consumer_group"], row["topic"], row["queue_id"], row["next_offset"])
+        for row in rows_of(lake, "consumer_offsets", "run")
+        if row["kind"] == "consumer"
+    } == {
+        ("consumer", "CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC", 0, 4),
+        ("consumer", "CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_OP_HALF_TOPIC", 0, 2),
+    }
+
+
+def test_later_runs_add_what_has_changed(store: Path) -> None:
+    """New, elsewhere, deleted: a row each; what is as it was: none."""
+    confirm(store, {"T1@g": {"0": 1, "1": 5}, "T1@h": {"0": 2}})
+    ingest(request(store), OneByOne())
+    assert nothing_new(request(store)) is not None
+    confirm(store, {"T1@g": {"0": 1, "1": 7}, "T1@i": {"0": 0}})
+    path = store / "config" / "topics.json"
+    config = json.loads(path.read_text())
+    del config["topicConfigTable"]["BenchmarkTest"]
+    config["topicConfigTable"]["TBW102"]["perm"] = 6
+    path.write_text(json.dumps(config))
+    assert nothing_new(request(store)) is None
+    ingest(request(store), OneByOne())
+
+    offsets = changes(store, "consumer_offsets", "kind", "consumer_group", "topic", "queue_id", "next_offset")
+    assert [row[2:] for row in offsets if row[:2] == (2, "consumer")] == [
+        ("g", "T1", 1, 7),
+        ("h", "T1", 0, None),
+        ("i", "T1", 0, 0),
+    ]
+    settings = {row[2]: row[3] for row in changes(store, "broker_config", "kind", "name", "settings") if row[0] == 2}
+    assert settings.keys() == {"BenchmarkTest", "TBW102"}
+    assert settings["BenchmarkTest"] is None
+    assert json.loads(settings["TBW102"])["perm"] == 6
+    assert nothing_new(request(store)) is not None
+
+
+@pytest.mark.parametrize("name", ["b551-rockscq-clean", "b551-configv2"])
+def test_offsets_in_rocksdb_become_rows(name: str, tmp_path: Path) -> None:
+    """And the look before a run finds nothing new."""
+    unpacked = unpack_feature(name, tmp_path)
+    asked = IngestRequest(str(unpacked.root), str(tmp_path / "lake"), release="5.5.1")
+    ingest(asked, OneByOne())
+
+    assert {
+        f"{row['topic']}@{row['consumer_group']}/{row['queue_id']}": row["next_offset"]
+        for row in rows_of(tmp_path / "lake", "consumer_offsets", "run")
+        if row["kind"] == "consumer" and row["consumer_group"] == "G"
+    } == {
+        f"{name}/{queue}": offset
+        for name, queues in unpacked.of_disk["consumerOffsets"].items()
+        for queue, offset in queues.items()
+    }
+    assert nothing_new(asked) is not None
+
+
+def test_what_cannot_be_read_is_not_called_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lake keeps what it has, and a note says why; with the package again nothing has changed."""
+    unpacked = unpack_feature("b551-rockscq-clean", tmp_path)
+    asked = IngestRequest(str(unpacked.root), str(tmp_path / "lake"), release="5.5.1")
+    ingest(asked, OneByOne())
+    before = rows_of(tmp_path / "lake", "consumer_offsets", "run")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "rocksdict", None)
+        summary = ingest(asked, OneByOne())
+    again = ingest(asked, OneByOne())
+
+    assert any("pip install" in note for note in summary.notes)
+    assert again.run is None
+    assert rows_of(tmp_path / "lake", "consumer_offsets", "run") == before
+
+
+def test_lag_over_time_is_one_query(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """The recipe's numbers at the end of each run: the end of the queue then, less the offset then."""
+    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+    segments = sorted((store / "commitlog").iterdir())
+    later = {path: path.read_bytes() for path in segments[1:]}
+    for path in later:
+        path.unlink()
+    confirm(store, {"T1@g": {"0": 1}})
+    ingest(request(store), OneByOne())
+    first = _end_of_queue(tmp_path / "lake")
+    for path, data in later.items():
+        path.write_bytes(data)
+    ingest(request(store), OneByOne())
+    second = _end_of_queue(tmp_path / "lake")
+    confirm(store, {"T1@g": {"0": second}})
+    ingest(request(store), OneByOne())
+
+    (recipe,) = (recipe for recipe in RECIPES if recipe.language == "sql" and " AS lag" in recipe.text)
+    with duckdb.connect() as connection:
+        for table in ("messages", "runs", "consumer_offsets"):
+            connection.register(table, dataset_of(tmp_path / "lake" / table))
+        rows = connection.execute(f"SELECT consumer_group, topic, queue_id, lag FROM ({recipe.text}) ORDER BY time")
+        lags = [lag for group, topic, queue_id, lag in rows.fetchall() if (group, topic, queue_id) == ("g", "T1", 0)]
+
+    assert first < second
+    assert lags == [first - 1, second - 1, 0]
+
+
+def _end_of_queue(lake: Path) -> int:
+    own = [row for row in rows_of(lake) if (row["topic"], row["queue_id"]) == ("T1", 0)]
+    return max(int(row["queue_offset"]) for row in own) + 1

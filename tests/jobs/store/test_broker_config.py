@@ -1,0 +1,133 @@
+"""Topics, groups and offsets of a broker, from JSON and from RocksDB: as the broker itself answered."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.store.broker_config import BrokerConfig, Progress, ReaderKind, broker_config
+from jobs.store.config_files import TOPIC_TABLE, TOPICS_FILE, read_config
+from jobs.store.store import list_store
+from tests.golden.features import FEATURES, FeatureStore, unpack_feature
+
+_IN_ROCKSDB = ("b551-rockscq-clean", "b551-rockscq-killed", "b551-rockscq-separate")
+_V2 = "b551-configv2"
+# What a stop or a check of transactions writes after the broker was asked.
+_OF_THE_BROKER = "CID_RMQ_SYS_TRANS"
+
+
+def config_of(store: Path) -> BrokerConfig:
+    """Read a store's configuration."""
+    return broker_config(list_store(str(store)))
+
+
+def consumers(config: BrokerConfig) -> dict[str, dict[str, int]]:
+    """Return offsets in the form of the broker's answers."""
+    found: dict[str, dict[str, int]] = {}
+    for reader in config.progress:
+        if reader.kind is ReaderKind.CONSUMER and reader.consumer_group != _OF_THE_BROKER:
+            queues = found.setdefault(f"{reader.topic}@{reader.consumer_group}", {})
+            queues[str(reader.queue_id)] = reader.next_offset
+    return found
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_offsets_are_those_that_the_broker_answered(name: str, tmp_path: Path) -> None:
+    """From the file, a folder of RocksDB, and the keys of configManagerVersion=v2."""
+    unpacked = unpack_feature(name, tmp_path)
+    config = config_of(unpacked.root)
+
+    assert config.unread is None
+    assert consumers(config) == unpacked.of_disk["consumerOffsets"]
+
+
+@pytest.mark.parametrize("name", [name for name in FEATURES if name != _V2])
+def test_topics_are_those_that_the_broker_answered(name: str, tmp_path: Path) -> None:
+    """With their numbers of queues, permission and attributes."""
+    unpacked = unpack_feature(name, tmp_path)
+    topics = config_of(unpacked.root).topics
+
+    assert {
+        topic: f"{about['readQueueNums']},{about['writeQueueNums']},{about['perm']}" for topic, about in topics.items()
+    } == {topic: ",".join(text.split(",")[:3]) for topic, text in unpacked.of_disk["topics"].items()}
+
+
+@pytest.mark.parametrize("name", [name for name in FEATURES if name not in {_V2, "b551-transrocks-killed"}])
+def test_groups_are_those_that_the_broker_answered(name: str, tmp_path: Path) -> None:
+    """But for a broker that was killed before it wrote them down."""
+    unpacked = unpack_feature(name, tmp_path)
+
+    assert sorted(config_of(unpacked.root).groups) == sorted(unpacked.of_disk["subscriptionGroups"])
+
+
+def test_version_2_keeps_what_somebody_has_made(tmp_path: Path) -> None:
+    """The broker's own topics and groups are made again at each start, and are in no row."""
+    config = config_of(unpack_feature(_V2, tmp_path).root)
+
+    assert sorted(config.topics) == ["Bills", "Orders"]
+    assert list(config.groups) == ["G"]
+    pulled = [reader for reader in config.progress if reader.kind is ReaderKind.PULL]
+    assert pulled == [Progress(ReaderKind.PULL, "G", "Orders", queue, 15, "config/rdb") for queue in range(2)]
+
+
+def test_delay_levels_are_queues_of_the_schedule_topic(tmp_path: Path) -> None:
+    """Level 3 is queue 2."""
+    config = config_of(unpack_feature("b551-cqdouble", tmp_path).root)
+
+    delays = {reader.queue_id: reader.next_offset for reader in config.progress if reader.kind is ReaderKind.DELAY}
+    assert delays == {0: 2, 2: 11, 3: 0}
+
+
+def _migrated(unpacked: FeatureStore, counter: int) -> Path:
+    """Put JSON files beside the database, as a switch leaves them, that count so many changes."""
+    version = {"counter": counter, "stateVersion": 0, "timestamp": 1}
+    tables: dict[str, dict[str, object]] = {
+        "topics.json": {TOPIC_TABLE: {"Old": {"topicName": "Old"}}},
+        "consumerOffset.json": {"offsetTable": {"Orders@G": {"0": 3}}},
+    }
+    for name, table in tables.items():
+        (unpacked.root / "config" / name).write_text(json.dumps({"dataVersion": version, **table}))
+    return unpacked.root
+
+
+def test_json_that_a_switch_to_rocksdb_left_is_not_what_counts(tmp_path: Path) -> None:
+    """The stale file was taken for the broker's table of topics."""
+    root = _migrated(unpack_feature("b551-rockscq-clean", tmp_path), counter=0)
+
+    assert "Old" not in config_of(root).topics
+    assert consumers(config_of(root))["Orders@G"] == {"0": 30, "1": 30}
+    assert "Old" not in json.dumps(read_config(list_store(str(root)), TOPICS_FILE))
+
+
+def test_json_that_counts_more_changes_than_the_database_is_loaded(tmp_path: Path) -> None:
+    """As a broker merges it at its next start."""
+    root = _migrated(unpack_feature("b551-rockscq-clean", tmp_path), counter=1000)
+
+    assert list(config_of(root).topics) == ["Old"]
+    assert consumers(config_of(root)) == {"Orders@G": {"0": 3}}
+    assert "Old" in json.dumps(read_config(list_store(str(root)), TOPICS_FILE))
+
+
+@pytest.mark.parametrize("name", [*_IN_ROCKSDB, _V2])
+def test_without_the_package_it_is_said_what_is_missing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that there are no topics."""
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    config = config_of(unpack_feature(name, tmp_path).root)
+
+    assert config.topics == {}
+    assert "pip install" in (config.unread or "")
+
+
+def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
+    """The rest is read."""
+    root = Path(shutil.copytree(unpack_feature("b551-cqdouble", tmp_path).root, tmp_path / "copy"))
+    (root / "config" / "consumerOffset.json").write_text("{")
+    config = config_of(root)
+
+    assert "config/consumerOffset.json" in (config.unread or "")
+    assert config.topics
+    assert consumers(config) == {}
