@@ -1,9 +1,4 @@
-"""
-Bodies of messages, decompressed within a budget: a kilobyte of log may hold a body of gigabytes.
-
-A body larger than the limit stays as it is stored, and a reason says so; a batch is cut into slices that hold a budget
-of decompressed bytes, if not a single body.
-"""
+"""Rows with their bodies decompressed, and which bodies are left as they are stored."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,42 +6,10 @@ from typing import NamedTuple, Self
 
 import pyarrow as pa
 
-from rmq_formats.body import decode_body
-from rmq_formats.errors import FormatError
-
-DEFAULT_LIMIT = 16 << 20  # four times what a broker takes by default, before compression
-BUDGET = 16 << 20
-
+from jobs.lake.bodies import BUDGET, Body, decoded
 
 NEEDED = ("broker", "physical_offset", "sys_flag", "body_length", "body")  # columns of who decompresses and notes
 _NAMED = 20
-
-
-class Body(NamedTuple):
-    """A body as its producer sent it; as it is stored, with the reason, where it cannot be decompressed."""
-
-    data: bytes | None
-    error: str | None
-
-    @property
-    def text(self) -> str | None:
-        """The body as text; None where it is none."""
-        if self.data is None or self.error is not None:
-            return None
-        try:
-            return self.data.decode()
-        except UnicodeDecodeError:
-            return None
-
-
-def decoded(stored: bytes | None, sys_flag: int, limit: int) -> Body:
-    """Return a body decompressed, if it is not larger than *limit* then."""
-    if stored is None:
-        return Body(None, None)
-    try:
-        return Body(decode_body(stored, sys_flag, limit), None)
-    except FormatError as error:
-        return Body(stored, str(error))
 
 
 def slices(batch: pa.RecordBatch, limit: int, budget: int = BUDGET) -> Iterator[tuple[pa.RecordBatch, list[Body]]]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from jobs.export.bodies import NEEDED, Undecoded, slices
 from jobs.export.items import COLUMNS, Item
 from jobs.export.parts import BODY_TEXT
-from jobs.lake.tables import MESSAGES
+from jobs.lake.tables import STORED_MESSAGES
 from rmq_formats.commitlog.segment import Piece
 
 ITEM, ROW = "_item", "_row"
@@ -20,7 +20,7 @@ _TEXT = pa.field(BODY_TEXT, pa.string())
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
     """Return the schema of columns that a condition may name."""
-    return pa.schema([_TEXT if name == BODY_TEXT else MESSAGES.plain_schema.field(name) for name in columns])
+    return pa.schema([_TEXT if name == BODY_TEXT else STORED_MESSAGES.plain_schema.field(name) for name in columns])
 
 
 def numbered(number: int, item: Item, columns: Sequence[str], limit: int, notes: Path) -> Iterator[pa.RecordBatch]:

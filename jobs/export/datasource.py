@@ -35,7 +35,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from jobs.export.items import table_rows, times_of
-from jobs.lake.tables import MESSAGES
+from jobs.lake.tables import STORED_MESSAGES
 from jobs.query.open_store import seeming_writers
 from jobs.query.store_reader import StoreReader
 from jobs.storage.hadoop_settings import OF_FILE_SYSTEMS
@@ -140,7 +140,7 @@ class RocketmqDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the table `messages`."""
-        return from_arrow_schema(MESSAGES.plain_schema)
+        return from_arrow_schema(STORED_MESSAGES.plain_schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of one store."""

@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs.export.bodies import DEFAULT_LIMIT, LeftOut, Undecoded
+from jobs.export.bodies import LeftOut, Undecoded
 from jobs.export.items import STORE_TIME, Item, LakeItem, LogItem, times_of
 from jobs.export.parts import Format, Part, PartTask, merge
+from jobs.lake.bodies import DEFAULT_LIMIT
 from jobs.lake.commit import open_table
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, files

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
-from jobs.lake.tables import MESSAGES
+from jobs.lake.tables import STORED_MESSAGES
 from jobs.query.store_reader import StoreReader
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
@@ -24,7 +24,7 @@ from rmq_formats.properties import PropertyParser
 
 Bounds = Mapping[str, tuple[Any, Any]]  # the least and the greatest value of a column; None where it is not known
 STORE_TIME = "store_timestamp"
-COLUMNS = tuple(MESSAGES.plain_schema.names)
+COLUMNS = tuple(STORED_MESSAGES.plain_schema.names)
 DELETED = "deleted while it was read"
 _CLOCK_SLACK_MS = 3_600_000  # a broker's clock may have been set back a little while it wrote a segment
 
@@ -90,9 +90,9 @@ def table_rows(batch: pa.RecordBatch, segment: int, broker: str) -> pa.RecordBat
         pa.repeat(pa.scalar(constants[field.name], field.type), batch.num_rows)
         if field.name in constants
         else batch.column(field.name).cast(field.type)
-        for field in MESSAGES.plain_schema
+        for field in STORED_MESSAGES.plain_schema
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=MESSAGES.plain_schema)
+    return pa.RecordBatch.from_arrays(columns, schema=STORED_MESSAGES.plain_schema)
 
 
 def times_of(reader: StoreReader, ranges: Sequence[Range]) -> list[tuple[int | None, int | None]]:
@@ -127,13 +127,13 @@ class LakeItem:
     @property
     def bounds(self) -> Bounds:
         """What Delta's log says of the values in it."""
-        return {name: (self.file.low(name, None), self.file.high(name, None)) for name in MESSAGES.statistics}
+        return {name: (self.file.low(name, None), self.file.high(name, None)) for name in STORED_MESSAGES.statistics}
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the file's rows."""
         needed = {*columns, *(["broker"] if self.broker else []), *(["topic"] if self.topics else [])}
         names = [name for name in COLUMNS if name in needed]
-        for batch in plain_batches(self.lake, MESSAGES, self.file, names):
+        for batch in plain_batches(self.lake, STORED_MESSAGES, self.file, names):
             yield self._wanted(batch).select(columns)
 
     def _wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch:

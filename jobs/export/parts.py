@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from jobs.console.rows import csv_line
-from jobs.export.bodies import BUDGET, DEFAULT_LIMIT, Body, LeftOut, Undecoded, slices
+from jobs.export.bodies import LeftOut, Undecoded, slices
 from jobs.export.items import Item
-from jobs.lake.tables import MESSAGES
+from jobs.lake.bodies import BUDGET, DEFAULT_LIMIT, Body
+from jobs.lake.tables import BODY_ERROR, STORED_MESSAGES
 from jobs.query import json_text
 from jobs.query.message import Message
 from jobs.storage.space import room_for
@@ -30,8 +31,7 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.release import Release
 
 BODY_TEXT = "body_text"
-BODY_ERROR = "body_error"
-SCHEMA = MESSAGES.plain_schema.append(pa.field(BODY_TEXT, pa.string())).append(pa.field(BODY_ERROR, pa.string()))
+SCHEMA = STORED_MESSAGES.plain_schema.append(pa.field(BODY_TEXT, pa.string())).append(pa.field(BODY_ERROR, pa.string()))
 _GROUP_ROWS = 1 << 16
 _NAMED = 20  # damaged places of a part that are named; all are counted
 _LONG = 1 << 20

@@ -18,6 +18,7 @@ from jobs.lake.lake import Lake
 from jobs.products.queues.settings import known_releases
 from jobs.products.registry import PRODUCTS
 from jobs.storage.locations import is_local, normalise
+from jobs.store.selection import Selection
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
@@ -207,7 +208,8 @@ def _check_products(store: Store, request: IngestRequest, manifest: dict[str, An
     """Doubt where the choice is another one, or a product has not taken all of the log, or of what lies beside it."""
     state, selection = manifest["state"], request.selection
     *_, last = _fingerprints(store, manifest)
-    _require(json.loads(json.dumps(selection.describe())) == manifest["selection"])
+    chosen = Selection().describe() | manifest["selection"]  # what an older version did not know was not chosen
+    _require(json.loads(json.dumps(selection.describe())) == json.loads(json.dumps(chosen)))
     for product in PRODUCTS:
         if product.key is not None and request.wants(product):
             _require(state[product.key][product.reached] >= last.end)  # after it comes no more than a file's end

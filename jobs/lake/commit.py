@@ -168,9 +168,18 @@ def refuse_lost_files(lake: Lake, table: str, actions: Sequence[Action]) -> None
             raise FileNotFoundError(f"{lake.locate(table, action.path)}: {reason}")
 
 
-def commit_layout(lake: Lake, table: Table, rewrite: Callable[[DeltaTable], Rewrite]) -> Rewrite | None:
+def commit_layout(
+    lake: Lake,
+    table: Table,
+    rewrite: Callable[[DeltaTable], Rewrite],
+    *,
+    layout: str = "compacted",
+    data_change: bool = False,
+) -> Rewrite | None:
     """
     Replace files of a table by others with the same rows; None when there was nothing to do.
+
+    Where values are added to the rows, *data_change* tells readers of changes.
 
     `TransactionTakenError` when another process rewrote files of this table at the same moment.
     """
@@ -182,7 +191,7 @@ def commit_layout(lake: Lake, table: Table, rewrite: Callable[[DeltaTable], Rewr
     if not change.removed:
         return None
     try:
-        _write(lake, snapshot, table, (), change, (), {"layout": "compacted"}, data_change=False)
+        _write(lake, snapshot, table, (), change, (), {"layout": layout}, data_change=data_change)
     except CommitFailedError as error:
         now = open_table(lake, table.name)  # see `commit`: it may have been ours
         if now is None or not change.added or not {action.path for action in change.added} <= paths(now):

@@ -50,6 +50,7 @@ class Saved(NamedTuple):
     bytes_before: int = 0
     bytes_after: int | None = 0  # None: estimated, and only the merge itself can tell
     vacuumed: int = 0  # files deleted
+    inflated: int = 0  # compressed bodies that got `body_inflated`, or the reason why not
 
 
 def compact(  # noqa: PLR0913 - what may be merged, and who does it
@@ -159,7 +160,7 @@ def _groups(small: Iterable[StoredFile]) -> Iterator[list[StoredFile]]:
             yield group
 
 
-class _MergedFile(TableFile):
+class MergedFile(TableFile):
     """A file of many small ones, in large row groups."""
 
     group_size = 64 << 20
@@ -169,7 +170,7 @@ def merge_group(group: Group) -> Action | None:
     """Write one file with the rows of several; None when another engine has deleted all of them."""
 
     def write(table: Table) -> Action | None:
-        with _MergedFile(group.lake, table, group.name, {}) as file:
+        with MergedFile(group.lake, table, group.name, {}) as file:
             for batch in _sorted(group, table) if table.sorted_by else _rows(group, table):
                 file.write(batch)
             return file.close()

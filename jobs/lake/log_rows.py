@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from jobs.lake.commit import chosen, open_table
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
-from jobs.lake.tables import MESSAGES
+from jobs.lake.tables import STORED_MESSAGES
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
 from rmq_formats.commitlog.scan import Records
@@ -21,7 +21,7 @@ from rmq_formats.commitlog.scan import Records
 _AT_ONCE = 4096  # rows
 _WINDOW = 1 << 17  # rows without bodies
 _GROUP_SIZE = 16 << 20  # bytes of the log: rows may be far from each other
-_COLUMNS = [field.name for field in MESSAGES.schema if field.name != "body"]
+_COLUMNS = [field.name for field in STORED_MESSAGES.schema if field.name != "body"]
 
 
 def committed_records(lake: Lake, store_id: str, start: int, end: int) -> Iterator[Records]:
@@ -30,7 +30,7 @@ def committed_records(lake: Lake, store_id: str, start: int, end: int) -> Iterat
 
     Files overlap, and their rows are in any order, when another engine has written them.
     """
-    snapshot = open_table(lake, MESSAGES.name)
+    snapshot = open_table(lake, STORED_MESSAGES.name)
     if snapshot is None:
         return
     known = chosen(lake, snapshot, ["physical_offset"], _wanted(store_id, start, end))
@@ -47,7 +47,7 @@ def records(start: int, end: int, *, lake: Lake, names: Sequence[str], store_id:
     """Yield the records of a store's log that begin in [start, end), from files that the run at work has written."""
     wanted = _wanted(store_id, start, end)
     for name in names:
-        for batch in plain_batches(lake, MESSAGES, StoredFile.not_committed(name), _COLUMNS):
+        for batch in plain_batches(lake, STORED_MESSAGES, StoredFile.not_committed(name), _COLUMNS):
             ours = batch.filter(wanted)
             for first in range(0, ours.num_rows, _AT_ONCE):
                 yield from _groups(ours.slice(first, _AT_ONCE).to_pylist())

@@ -4,7 +4,7 @@ The tables of a lake, each declared once: from here come Arrow's schema, Delta's
 Every table begins with `broker` (a label) and `store_id` (which log the row is from: two logs may have had one label).
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -81,7 +81,7 @@ def _plain(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-MESSAGES = Table(
+STORED_MESSAGES = Table(
     "messages",
     "one CommitLog record",
     (required("segment", pa.int64(), "physical offset of the first byte of the record's file"), *SCHEMA),
@@ -91,6 +91,16 @@ MESSAGES = Table(
     ),
     bloom_filters=("uniq_key",),
 )  # fmt: skip
+BODY_INFLATED, BODY_ERROR = "body_inflated", "body_error"
+MESSAGES = replace(
+    STORED_MESSAGES,
+    columns=(
+        *STORED_MESSAGES.columns[:-1],
+        column(BODY_ERROR, pa.string(), "why a compressed body is not inflated: too large, or no such stream"),
+        STORED_MESSAGES.columns[-1],
+        column(BODY_INFLATED, pa.binary(), "the body as sent, only where the stored one is compressed"),
+    ),
+)
 
 
 CONSUME_QUEUE = Table(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jobs.lake.bodies import with_inflated
 from jobs.lake.table_file import Action
 from jobs.lake.tables import LOG_PIECES, MESSAGES, QUARANTINE
 from jobs.products.log_pieces import PieceCollector
@@ -84,7 +85,8 @@ class MessageCollector(Collector[None]):
             batch, bad = message_batch(
                 group, parser, with_body=self._selection.with_body, takes=self._selection.takes_or_all
             )
-            self._file.write(batch)
+            for rows in with_inflated(batch, wanted=self._selection.with_inflated):
+                self._file.write(rows)
             for offset, size in bad:
                 self._damaged.append(_Damage(offset, size, WRONG_CRC, _shown(group, offset, size)))
                 self._pieces.damage(offset, size)

@@ -7,11 +7,12 @@ from fnmatch import fnmatchcase
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Topics by glob patterns, and whether bodies and damaged bytes are kept."""
+    """Topics by glob patterns, and whether bodies, inflated ones beside compressed ones, and damaged bytes are kept."""
 
     topics: tuple[str, ...] = ()
     exclude_topics: tuple[str, ...] = ()
     with_body: bool = True
+    with_inflated: bool = False
     with_damage: bool = True
 
     def takes(self, topic: str) -> bool:

@@ -50,6 +50,11 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--topics", multiple=True, metavar="GLOB", help="Only messages of these topics; may be repeated.")
 @click.option("--exclude-topics", multiple=True, metavar="GLOB", help="No messages of these topics; may be repeated.")
 @click.option("--no-body", is_flag=True, help="Leave bodies out.")
+@click.option(
+    "--inflate",
+    is_flag=True,
+    help="Keep each compressed body inflated, too, in body_inflated: every engine then reads its text at once.",
+)
 @click.option("--no-damage", is_flag=True, help="Keep no damaged bytes but their sample: `restore` then lacks them.")
 @click.option(
     "--settle",
@@ -89,6 +94,7 @@ def command(  # noqa: PLR0913 - one argument an option
     topics: tuple[str, ...],
     exclude_topics: tuple[str, ...],
     no_body: bool,
+    inflate: bool,
     no_damage: bool,
     settle: float,
     tables: str | None,
@@ -113,7 +119,7 @@ def command(  # noqa: PLR0913 - one argument an option
         lake=lake,
         broker=broker or conf.broker_name,
         commitlog=place.log_directories(conf),
-        selection=Selection(topics, exclude_topics, with_body=not no_body, with_damage=not no_damage),
+        selection=Selection(topics, exclude_topics, not no_body, inflate, not no_damage),
         release=release,
         hash_slots=hash_slots,
         index_num=index_num,

@@ -20,14 +20,21 @@ class Recipe(NamedTuple):
 
     def rows(self, spark: "SparkSession", data: Path) -> int:
         """Run the recipe as the page has it, but for the two paths; return how many rows it gives."""
+        return len(self.answer(spark, data)) + self.text.startswith("CREATE")
+
+    def answer(self, spark: "SparkSession", data: Path) -> list[tuple[Any, ...]]:
+        """Return the rows themselves."""
         text = self.text.replace("/data/", f"{data}/")
         if self.language == "sql":
-            rows: Any = spark.sql(text).collect()
-            return len(rows) + text.startswith("CREATE")
+            return list(map(tuple, spark.sql(text).collect()))
         names: dict[str, Any] = {"spark": spark}
         exec(text, names)  # noqa: S102 - our own document
         result = names["result"]
-        return len(result.collect() if hasattr(result, "collect") else result)
+        if hasattr(result, "collect"):
+            result = result.collect()
+        if hasattr(result, "fetchall"):
+            return list(result.fetchall())
+        return list(result.rows() if hasattr(result, "rows") else map(tuple, result))
 
 
 RECIPES = [Recipe(*found) for found in re.findall(r"```(sql|python)\n(.*?)```", TEXT, re.DOTALL)]
@@ -37,6 +44,9 @@ def show_tables(spark: "SparkSession", data: Path) -> None:
     """Name the tables as the page's first recipes do, for whoever runs one alone."""
     for name in ("messages", "index_entries", "runs", "consumer_offsets"):
         spark.read.format("delta").load(str(data / "lake" / name)).createOrReplaceTempView(name)
+    for recipe in RECIPES:
+        if "VIEW message_texts" in recipe.text and recipe.language == "sql":
+            spark.sql(recipe.text)
 
 
 def main() -> None:

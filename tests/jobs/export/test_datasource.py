@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobs.export.datasource import RocketmqReader, Wanted, register
-from jobs.lake.tables import MESSAGES
+from jobs.lake.tables import STORED_MESSAGES
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
 from rmq_formats.errors import UnsupportedFormat
@@ -49,7 +49,7 @@ def test_the_columns_are_those_of_the_table(
     golden: Callable[[str], Path], rocketmq: Callable[..., "DataFrame"]
 ) -> None:
     """What is written for one is read from the other."""
-    assert MESSAGES.schema.names == rocketmq(golden("b551-base")).columns
+    assert STORED_MESSAGES.schema.names == rocketmq(golden("b551-base")).columns
 
 
 def test_topics_offsets_times_and_bodies_can_be_chosen(tmp_path: Path, rocketmq: Callable[..., "DataFrame"]) -> None:

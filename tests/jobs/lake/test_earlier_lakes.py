@@ -19,6 +19,7 @@ from tests.support.broker import Broker, some_records
 from tests.support.lakes import raw_rows, rows_of
 
 LAKES = Path(__file__).parents[2] / "lakes"
+LATER = ("body_error", "body_inflated")  # columns that the archives' versions did not have
 
 
 def played(root: Path) -> Broker:
@@ -39,7 +40,8 @@ def contents(root: Path) -> dict[str, bytes]:
 
 def of_log(lake: Path, table: str, end: int = 1 << 62) -> list[str]:
     """Return the rows of records before *end*."""
-    return sorted(repr(row) for row in rows_of(lake, table) if row["physical_offset"] < end)
+    rows = [row for row in rows_of(lake, table) if row["physical_offset"] < end]
+    return sorted(repr({name: value for name, value in row.items() if name not in LATER}) for row in rows)
 
 
 def run(store: Path, lake: Path) -> Summary:

@@ -34,6 +34,23 @@ def test_a_recipe_runs_and_finds_something(number: int, data: Path, spark: "Spar
     assert RECIPES[number].rows(spark, data) > 0
 
 
+BY_CUSTOMER = [number for number, recipe in enumerate(RECIPES) if "'c3'" in recipe.text or '"c3"' in recipe.text]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("number", BY_CUSTOMER)
+def test_the_text_of_a_body_is_the_same_in_every_engine(number: int, data: Path, spark: "SparkSession") -> None:
+    """Of the two messages of a customer one is stored plain, the other compressed."""
+    show_tables(spark, data)
+
+    assert sorted(RECIPES[number].answer(spark, data)) == [("Orders", 0, 7, "6"), ("Orders", 0, 8, "7")]
+
+
+def test_every_engine_has_its_recipe_for_the_text_of_a_body() -> None:
+    """Spark, DuckDB and Polars."""
+    assert len(BY_CUSTOMER) == 3
+
+
 def test_no_recipe_reads_files_that_the_table_may_no_longer_have() -> None:
     """After a merge a folder holds the small files and the large one: a reader of `*.parquet` counts rows twice."""
     assert "*.parquet" not in TEXT

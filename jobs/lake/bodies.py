@@ -1,0 +1,95 @@
+"""
+Bodies of messages as their producers sent them, within limits: a kilobyte of log may hold a body of gigabytes.
+
+A body that is larger than the limit when it is decompressed stays as it is stored, and a reason says so. A batch of
+rows is cut into slices that hold a budget of decompressed bytes, if not a single body.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from jobs.lake.tables import BODY_ERROR, BODY_INFLATED
+from rmq_formats.body import decode_body
+from rmq_formats.errors import FormatError
+
+DEFAULT_LIMIT = 16 << 20  # four times what a broker takes by default, before compression
+BUDGET = 16 << 20
+
+
+class Body(NamedTuple):
+    """A body as its producer sent it; as it is stored, with the reason, where it cannot be decompressed."""
+
+    data: bytes | None
+    error: str | None
+
+    @property
+    def text(self) -> str | None:
+        """The body as text; None where it is none."""
+        if self.data is None or self.error is not None:
+            return None
+        try:
+            return self.data.decode()
+        except UnicodeDecodeError:
+            return None
+
+
+def decoded(stored: bytes | None, sys_flag: int, limit: int) -> Body:
+    """Return a body decompressed, if it is not larger than *limit* then."""
+    if stored is None:
+        return Body(None, None)
+    try:
+        return Body(decode_body(stored, sys_flag, limit), None)
+    except FormatError as error:
+        return Body(stored, str(error))
+
+
+def with_inflated(
+    batch: pa.RecordBatch, *, limit: int = DEFAULT_LIMIT, budget: int = BUDGET, wanted: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """
+    Yield the rows of *batch* with `body_inflated`, or `body_error`, where the stored body is compressed.
+
+    Rows whose body is not compressed cost nothing: both are NULL there, as everywhere if they are not *wanted*.
+    """
+    rows = batch.drop_columns([name for name in (BODY_INFLATED, BODY_ERROR) if name in batch.schema.names])
+    stored, flags = rows.column("body"), rows.column("sys_flag")
+    compressed = np.flatnonzero(is_to_inflate(rows)).tolist() if wanted else []
+    found: dict[int, Body] = {}
+    start = size = 0
+    for row in compressed:
+        body = found[row - start] = decoded(stored[row].as_py(), flags[row].as_py(), limit)
+        size += 0 if body.error else len(body.data or b"")
+        if size >= budget:
+            yield _beside(rows.slice(start, row + 1 - start), found)
+            start, size, found = row + 1, 0, {}
+    if start < rows.num_rows:
+        yield _beside(rows.slice(start), found)
+
+
+def is_to_inflate(rows: pa.RecordBatch) -> NDArray[np.bool_]:
+    """Return which rows have a compressed body; of a row that another engine has written anything may be NULL."""
+    is_compressed, has_body, has_flag = (
+        np.asarray(mask, np.bool_)
+        for mask in (
+            rows.column("is_compressed").fill_null(fill_value=False),
+            rows.column("body").is_valid(),
+            rows.column("sys_flag").is_valid(),
+        )
+    )
+    return is_compressed & has_body & has_flag
+
+
+def _beside(rows: pa.RecordBatch, found: dict[int, Body]) -> pa.RecordBatch:
+    """Append both columns: the bodies that were *found*, by their rows."""
+    inflated: list[bytes | None] = [None] * rows.num_rows
+    errors: list[str | None] = [None] * rows.num_rows
+    for row, body in found.items():
+        errors[row] = body.error
+        inflated[row] = None if body.error else body.data
+    return rows.append_column(BODY_INFLATED, pa.array(inflated, pa.binary())).append_column(
+        BODY_ERROR, pa.array(errors, pa.string())
+    )

@@ -1,0 +1,202 @@
+"""`body_inflated`: the text of compressed bodies for engines that cannot inflate, at once or later, within limits."""
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from jobs.demo import extract
+from jobs.export.bodies import NEEDED
+from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest.run import ingest
+from jobs.lake.bodies import DEFAULT_LIMIT, with_inflated
+from jobs.lake.inflation import inflate, inflate_file
+from jobs.lake.lake import Lake
+from jobs.lake.tables import MESSAGES
+from jobs.restore.run import RestoreRequest, restore
+from jobs.store.selection import Selection
+from jobs.store.workers import OneByOne
+from jobs.verbs.optimize import optimize
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.flags import COMPRESSED
+from tests.golden import unpack
+from tests.jobs.lake.test_earlier_lakes import LAKES, LATER
+from tests.rmq_formats.builders import a_record
+from tests.support.broker import Broker, some_records
+from tests.support.lakes import raw_rows, rows_of
+
+TEXT = b'{"order": 7, "note": "' + b"again " * 40 + b'"}'
+BOMB = zlib.compress(bytes(DEFAULT_LIMIT + 1))
+
+
+def compressed(body: bytes = TEXT) -> MessageRecord:
+    """Return a record whose body says that it is compressed."""
+    return a_record(body, sys_flag=COMPRESSED)
+
+
+def a_store(root: Path) -> Broker:
+    """Write messages whose bodies are plain, compressed, no stream, and far larger than anybody should inflate."""
+    broker = Broker(root, segment_size=1 << 20)
+    sent = [compressed(zlib.compress(TEXT)), compressed(b"no stream"), compressed(BOMB), compressed(b"")]
+    broker.append([*some_records(5), *sent, *some_records(5, seed=2)])
+    return broker
+
+
+def taken(broker: Broker, lake: Path, *, inflated: bool = True) -> Summary:
+    """Do a run."""
+    selection = Selection(with_inflated=inflated)
+    return ingest(IngestRequest(str(broker.root), str(lake), broker="b", selection=selection), OneByOne())
+
+
+def without(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return a row without some columns."""
+    return {name: value for name, value in row.items() if name not in {"store_id", *names}}
+
+
+def added(lake: Path, table: str = "messages") -> list[tuple[bytes | None, str | None]]:
+    """Return what is beside the bodies that are stored compressed."""
+    rows = rows_of(lake, table)
+    assert [(None, None)] * (len(rows) - sum(row["is_compressed"] for row in rows)) == [
+        (row["body_inflated"], row["body_error"]) for row in rows if not row["is_compressed"]
+    ]
+    return [(row["body_inflated"], row["body_error"]) for row in rows if row["is_compressed"]]
+
+
+EXPECTED = [
+    (TEXT, None),
+    (None, "body is no zlib stream: Error -3 while decompressing data: incorrect header check"),
+    (None, f"body is larger than {DEFAULT_LIMIT} bytes when decompressed"),
+    (b"", None),
+]
+
+
+def test_a_compressed_body_lies_inflated_beside_the_stored_one(tmp_path: Path) -> None:
+    """Or the reason why not; all other columns are those of a lake without it."""
+    broker = a_store(tmp_path / "store")
+    taken(broker, tmp_path / "with")
+    taken(broker, tmp_path / "without", inflated=False)
+
+    assert added(tmp_path / "with") == EXPECTED
+    assert added(tmp_path / "without") == [(None, None)] * 4
+    stored, plain = ([without(row, *LATER) for row in rows_of(tmp_path / name)] for name in ("with", "without"))
+    assert stored == plain
+
+
+def test_every_compressor_of_a_broker_gives_the_text_that_was_sent(tmp_path: Path) -> None:
+    """zlib, LZ4 and zstd by the clients of a real broker: three bodies, each sent three times."""
+    store = unpack("b551-types", tmp_path)
+    lake = tmp_path / "lake"
+    ingest(IngestRequest(str(store), str(lake), broker="b", selection=Selection(with_inflated=True)), OneByOne())
+
+    rows = [row for row in rows_of(lake) if row["topic"] == "TZ"]
+    sent = [row["body_inflated"] for row in rows]
+
+    assert [row["tags"] for row in rows] == ["TagZLIB"] * 3 + ["TagLZ4"] * 3 + ["TagZSTD"] * 3
+    assert sent[:3] == sent[3:6] == sent[6:]
+    assert [len(body) for body in sent[:3]] == [2500, 2900, 3300]
+    assert {word.rstrip(b"0123456789") for body in sent for word in body.split()} == {b"word"}
+
+
+def test_bombs_are_inflated_a_few_at_once() -> None:
+    """A window of the log may hold a thousand of them, each within the limit."""
+    limit = 1 << 16
+    bomb = zlib.compress(bytes(limit))
+    rows = {
+        "broker": ["b"] * 100,
+        "physical_offset": list(range(100)),
+        "sys_flag": [COMPRESSED] * 100,
+        "body_length": [len(bomb)] * 100,
+        "body": [bomb] * 100,
+        "is_compressed": [True] * 100,
+    }
+    assert set(NEEDED) < set(rows)
+
+    parts = list(with_inflated(pa.RecordBatch.from_pydict(rows), limit=limit, budget=4 * limit))
+
+    assert [part.num_rows for part in parts] == [4] * 25
+    assert [offset for part in parts for offset in part.column("physical_offset").to_pylist()] == list(range(100))
+    assert {len(body) for part in parts for body in part.column("body_inflated").to_pylist()} == {limit}
+
+
+def test_a_lake_gets_what_it_lacks_by_one_command_and_once(tmp_path: Path) -> None:
+    """The dry run says how many; then all rows are those of a lake that had it from the start, in the same order."""
+    broker = a_store(tmp_path / "store")
+    lake = tmp_path / "lake"
+    taken(broker, lake, inflated=False)
+    broker.append([compressed(zlib.compress(TEXT)), *some_records(3, seed=3)])
+    taken(broker, lake)
+    taken(broker, tmp_path / "fresh")
+
+    def inflated(*, dry_run: bool = False) -> list[int]:
+        saved = optimize(str(lake), OneByOne(), dry_run=dry_run, with_inflated=True)
+        return [table.inflated for table in saved if table.table == "messages"]
+
+    assert inflated(dry_run=True) == [4]
+    assert added(lake) == [(None, None)] * 4 + [(TEXT, None)]
+    assert inflated() == [4]
+
+    assert added(lake) == [*EXPECTED, (TEXT, None)]
+    assert [without(row) for row in rows_of(lake)] == [without(row) for row in rows_of(tmp_path / "fresh")]
+    assert inflated() == [0]
+
+
+def test_a_run_after_it_merges_and_continues_the_lake(tmp_path: Path) -> None:
+    """Files with the column and without it become one; what was inflated stays."""
+    broker = a_store(tmp_path / "store")
+    lake = tmp_path / "lake"
+    taken(broker, lake)
+    broker.append([compressed(zlib.compress(TEXT))])
+    taken(broker, lake, inflated=False)
+    optimize(str(lake), OneByOne())
+
+    assert added(lake) == [*EXPECTED, (None, None)]
+    assert taken(broker, lake, inflated=False).messages == 0
+
+
+def test_superseded_messages_keep_theirs(tmp_path: Path) -> None:
+    """A record that its broker cuts off moves with all that its row had; the command reaches such rows, too."""
+    broker = Broker(tmp_path / "store", segment_size=1 << 20)
+    broker.append(some_records(5))
+    placed = broker.append([compressed(zlib.compress(TEXT)), *some_records(3, seed=2)])
+    for name in ("with", "without"):
+        taken(broker, tmp_path / name, inflated=name == "with")
+    broker.truncate(placed[0].physical_offset)
+    broker.append(some_records(30, seed=9))
+    for name in ("with", "without"):
+        taken(broker, tmp_path / name, inflated=name == "with")
+
+    assert added(tmp_path / "with", "superseded_messages") == [(TEXT, None)]
+    assert added(tmp_path / "without", "superseded_messages") == [(None, None)]
+    optimize(str(tmp_path / "without"), OneByOne(), with_inflated=True)
+    assert added(tmp_path / "without", "superseded_messages") == [(TEXT, None)]
+
+
+def test_a_log_is_restored_from_what_was_stored(tmp_path: Path) -> None:
+    """Not from what is beside it."""
+    broker = a_store(tmp_path / "store")
+    taken(broker, tmp_path / "lake")
+
+    restore(
+        RestoreRequest(Lake(str(tmp_path / "lake")), tmp_path / "out", with_queues=False, with_index=False), OneByOne()
+    )
+
+    (segment,) = (tmp_path / "out" / "commitlog").iterdir()
+    original = (broker.root / "commitlog" / segment.name).read_bytes()
+    assert segment.read_bytes() == original
+
+
+@pytest.mark.parametrize("archive", sorted(LAKES.glob("*.tar.xz")), ids=lambda path: path.name)
+def test_a_lake_of_an_earlier_commit_gets_the_columns(archive: Path, tmp_path: Path) -> None:
+    """And its rows stay what they were."""
+    extract(archive, tmp_path)
+    lake = tmp_path / "lake"
+    before, raw = rows_of(lake), raw_rows(lake)
+    assert not set(LATER) & set(before[0])
+
+    assert inflate(Lake(str(lake)), MESSAGES, lambda work: [inflate_file(one) for one in work]) == 0
+
+    assert raw_rows(lake) == raw
+    assert [without(row, *LATER) for row in rows_of(lake)] == [without(row) for row in before]
+    assert {(row["body_inflated"], row["body_error"]) for row in rows_of(lake)} == {(None, None)}
