@@ -12,22 +12,10 @@ from benchmarks.plots import RESULTS, parts
 from jobs.report.model import Grid
 
 _ROOT = Path(__file__).parents[1]
-_QUICK = {
-    "query-store",
-    "memory",
-    "planning",
-    "damage",
-    "stages",
-}  # a campaign runs the others
 
 
-def _mark(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.slow if name in _QUICK else pytest.mark.campaign
-
-
-def _programs(*, needs_broker: bool) -> list[object]:
-    chosen = [name for name, program in PROGRAMS.items() if program.needs_broker is needs_broker]
-    return [pytest.param(name, marks=_mark(name)) for name in chosen]
+def _programs(*, needs_broker: bool) -> list[str]:
+    return [name for name, program in PROGRAMS.items() if program.needs_broker is needs_broker]
 
 
 def _answer(name: str, folder: Path) -> dict[str, object]:
@@ -39,6 +27,7 @@ def _answer(name: str, folder: Path) -> dict[str, object]:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _programs(needs_broker=False))
 def test_a_benchmark_runs_and_says_how_it_was_made(name: str, tmp_path: Path) -> None:
     """Its result is JSON that names the machine and the command."""

@@ -49,6 +49,7 @@ def test_a_mutant_differs_from_its_module_in_one_place_and_is_the_same_for_a_see
     assert all(mutant.before != mutant.after and mutant.source != ast.unparse(ast.parse(source)) for mutant in some)
 
 
+@pytest.mark.timeout(len(TESTS) * (MUTANTS + 1) * _PATIENCE)
 def test_tests_kill_nearly_every_mutant(tmp_path: Path) -> None:
     """A hole in the tests is a change that nobody notices."""
     for name in ("rmq_formats", "jobs", "tests"):
