@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from io import StringIO
 from itertools import takewhile
@@ -22,12 +22,14 @@ from types import FrameType
 import click
 
 from jobs import __version__
+from jobs.command.completion import VARIABLE, install
 from jobs.command.configuration import name_variables
 from jobs.command.failures import failures, follows_interrupt, one_line
 from jobs.command.places import OUTPUT_FILE
 from jobs.console import interruption
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import JsonLines, in_json, say
+from jobs.console.pager import paged
 from jobs.console.program import CONSOLE_SCRIPT, program
 from jobs.console.verbs import VERBS
 from jobs.launch.arguments import CommandLine, divide, names_s3, value_of
@@ -136,6 +138,16 @@ def _pack(ctx: click.Context, _parameter: click.Parameter, path: Path | None) ->
     ctx.exit()
 
 
+def _install_completion(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001  click's form
+    if not asked or ctx.resilient_parsing:
+        return
+    done = install(ctx.command)
+    for path in done.files:
+        click.echo(path)
+    click.echo(done.left)
+    ctx.exit()
+
+
 class _Settings:
     """What the whole command line was given, kept where an error can still read it."""
 
@@ -167,6 +179,14 @@ class _Settings:
     expose_value=False,
     callback=_pack,
     help="Write what workers of a cluster need besides Python and Spark into FILE (.tar.gz), and exit.",
+)
+@click.option(
+    "--install-completion",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_install_completion,
+    help="Have your shell complete verbs and options: bash (the launcher's, too), zsh or fish, by SHELL; and exit.",
 )
 @click.option("--traceback", is_flag=True, envvar="RMQ_LAKE_TRACEBACK", help="Show where an error was raised, too.")
 @click.option(
@@ -242,9 +262,12 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 
 def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
+    code = ExitCode.CLEAN  # where a reader of the pager has seen enough
     try:
         own = _launched(divide(arguments))
-        code = _call(own, settings)
+        verb = _verb_of(own)
+        with paged() if verb is not None and VERBS[verb].is_paged else nullcontext():
+            code = _call(own, settings)
         sys.stdout.flush()
     except click.ClickException as error:
         if isinstance(sys.stderr, JsonLines):
@@ -270,10 +293,7 @@ def run_within(arguments: Sequence[str]) -> ExitCode:
 
 
 def _call(arguments: list[str], settings: _Settings) -> ExitCode:
-    # Shells know the completion by one name, however the command is typed.
-    outcome = rmq_lake.main(
-        arguments, prog_name=program(), complete_var="_RMQ_LAKE_COMPLETE", standalone_mode=False, obj=settings
-    )
+    outcome = rmq_lake.main(arguments, prog_name=program(), complete_var=VARIABLE, standalone_mode=False, obj=settings)
     return ExitCode(outcome or ExitCode.CLEAN)
 
 

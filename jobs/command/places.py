@@ -102,6 +102,16 @@ class LocationType(click.ParamType[str]):
             self.fail(reason, param, ctx)
         return text
 
+    def refuse_file(self, location: str, param: click.Parameter | None, ctx: click.Context | None) -> None:
+        """Refuse a file of this machine where a directory is meant."""
+        if is_local(location) and Path(local_path(location)).is_file():
+            kind = "a lake is a directory with tables" if _is_lake(param) else "name a directory"
+            self.fail(f"{location} is a file: {kind}", param, ctx)
+
+
+def _is_lake(param: click.Parameter | None) -> bool:
+    return param is not None and param.name == "lake"
+
 
 class StoreType(LocationType):
     """Where a store is, or a part of one: nothing is written there."""
@@ -110,6 +120,16 @@ class StoreType(LocationType):
         """Return it as it is."""
         location = super().convert(value, param, ctx)
         note_store(location, ctx)
+        return location
+
+
+class LakeType(StoreType):
+    """Where a lake is that is only read."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return it as it is."""
+        location = super().convert(value, param, ctx)
+        self.refuse_file(location, param, ctx)
         return location
 
 
@@ -122,6 +142,7 @@ class OutputLocationType(Output, LocationType):
         """Return it as it is."""
         location = super().convert(value, param, ctx)
         self.guard(location, param, ctx)
+        self.refuse_file(location, param, ctx)
         return location
 
 
@@ -185,6 +206,7 @@ class NewStoreType(OutputDirectoryType):
 
 
 STORED = StoreType()
+LAKE = LakeType()
 WRITTEN = OutputLocationType()
 OUTPUT_FILE = OutputFileType()
 OUTPUT_DIRECTORY = OutputDirectoryType()

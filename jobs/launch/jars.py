@@ -17,6 +17,8 @@ from typing import NamedTuple
 from jobs.launch.errors import NO_SPARK, SetupError
 from jobs.launch.places import CONF, cache
 
+_NAMED = 3  # JARs in a message
+
 
 class Jar(NamedTuple):
     """One line of conf/jars.lock."""
@@ -94,10 +96,18 @@ def _run_ivy(jars: Sequence[Jar], scratch: Path, java_home: Path) -> None:
     answer = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  our own command
     if answer.returncode:
         first = next((line.strip() for line in answer.stdout.splitlines() if "rror" in line or "::" in line), "")
-        raise SetupError(
-            f"JARs could not be fetched ({first or 'no answer'}); the first run needs the network, "
-            "or RMQ_LAKE_IVY_SETTINGS naming an Ivy settings file for your mirror"
-        )
+        raise SetupError(f"JARs could not be fetched ({first or 'no answer'}). {_remedies(jars)}")
+
+
+def _remedies(jars: Sequence[Jar]) -> str:
+    """Say what to do in a network without Maven Central."""
+    wanted = ", ".join(f"{jar.organisation}:{jar.name}:{jar.version} as {jar.file_name}" for jar in jars[:_NAMED])
+    others = f" and {len(jars) - _NAMED} more of {CONF / 'jars.lock'}" if len(jars) > _NAMED else ""
+    return (
+        "The first run needs Maven Central. Without it, set RMQ_LAKE_IVY_SETTINGS to a copy of "
+        f"{CONF / 'ivysettings.xml'} that names your mirror, or copy {cache() / 'jars'} from a machine that has it, or "
+        f"put there {wanted}{others}"
+    )
 
 
 def _checked(jar: Jar, path: Path) -> None:

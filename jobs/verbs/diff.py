@@ -5,14 +5,14 @@ import click
 from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StorePlace, limit_option, max_rate_option, store_options
-from jobs.command.places import STORED
+from jobs.command.places import LAKE
 from jobs.console.exit_codes import ExitCode
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake diff /data/rocketmq/store /data/lake\n  "
                "rmq-lake diff STORE LAKE --json")  # fmt: skip
 @store_options
-@click.argument("lake", metavar="LAKE", type=STORED)
+@click.argument("lake", metavar="LAKE", type=LAKE)
 @click.option("--broker", metavar="NAME", help="Label of the broker in the lake, where all its bytes have expired.")
 @limit_option("differences to print, the worst first")
 @max_rate_option

@@ -7,7 +7,7 @@ import click
 from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, read_options, store_options
-from jobs.command.places import OUTPUT_DIRECTORY, STORED
+from jobs.command.places import LAKE, OUTPUT_DIRECTORY
 from jobs.command.rebuilds import refuse_beside_broker
 from jobs.console.exit_codes import ExitCode
 from jobs.products.index.settings import Wanted
@@ -29,7 +29,7 @@ _SHOWN = 5
     metavar="DIR",
     help="An empty directory, a new one, or that of an earlier repair: what is made, and what was done.",
 )
-@click.option("--lake", type=STORED, metavar="LAKE", help="Where lost and damaged segments are taken from.")
+@click.option("--lake", type=LAKE, metavar="LAKE", help="Where lost and damaged segments are taken from.")
 @click.option("--broker", metavar="NAME", help="Label of the broker in the lake, where all its bytes have expired.")
 @click.option("--apply", "applies", is_flag=True, help="Put it into the stopped broker's store; a backup is kept.")
 @click.option("--undo", "undoes", is_flag=True, help="Put back what repairs with this DIR have replaced.")

@@ -8,7 +8,7 @@ import click
 from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, form_options
-from jobs.command.places import NEW_STORE, STORED
+from jobs.command.places import LAKE, NEW_STORE
 from jobs.command.times import LogPlace, LogPlaceType
 from jobs.console.exit_codes import ExitCode
 
@@ -28,7 +28,7 @@ def _refuse_topics(ctx: click.Context, parameter: click.Parameter, value: tuple[
 @click.command(epilog="\b\nExamples:\n  rmq-lake restore /data/lake --broker broker-a --out /data/restored\n  "
                "rmq-lake restore LAKE --out DIR --until '2026-11-17 12:00'\n  "
                "rmq-lake restore LAKE --out DIR --resume")  # fmt: skip
-@click.argument("lake", metavar="LAKE", type=STORED)
+@click.argument("lake", metavar="LAKE", type=LAKE)
 @click.option("--broker", metavar="NAME", help="Which broker's store: its label in the lake, or the store's id.")
 @click.option(
     "--out",

@@ -70,6 +70,7 @@ def in_terminal(*arguments: str | Path, interrupt_at: str | None = None, **more:
 def environment(more: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a terminal that knows colours, and is wide."""
     inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    inherited["RMQ_LAKE_PAGER"] = ""  # nobody is there who would press a key
     return {**inherited, "TERM": "xterm-256color", "COLUMNS": "1000", "PYTHONSAFEPATH": "", **more}
 
 

@@ -14,6 +14,7 @@ import pytest
 from jobs.launch import class_archive, jars, places, spark
 from jobs.launch.class_archive import use_or_record
 from jobs.launch.errors import SetupError
+from jobs.launch.java import find_java_home
 from jobs.launch.spark import Submission, submission
 
 
@@ -266,6 +267,26 @@ def test_a_jar_with_another_hash_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(SetupError, match="SHA-256"):
         jars._checked(jar, tmp_path / jar.file_name)  # noqa: SLF001
+
+
+def test_jars_that_cannot_be_fetched_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a network without Maven Central: a mirror, a copy of the cache, or the files by their names."""
+    monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path))
+    nothing = tmp_path / "ivysettings.xml"
+    nothing.write_text(
+        f"<ivysettings><settings defaultResolver='none'/><resolvers><filesystem name='none'>"
+        f"<artifact pattern='{tmp_path}/none/[artifact].[ext]'/></filesystem></resolvers></ivysettings>"
+    )
+    monkeypatch.setenv("RMQ_LAKE_IVY_SETTINGS", str(nothing))
+
+    with pytest.raises(SetupError) as said:
+        jars.fetched("delta", find_java_home())
+
+    text = str(said.value)
+    assert "RMQ_LAKE_IVY_SETTINGS" in text
+    assert f"copy {tmp_path / 'jars'} from a machine" in text
+    assert all(jar.file_name in text for jar in jars.locked_jars("delta"))
+    assert len(text.splitlines()) == 1
 
 
 def test_delta_is_on_the_list_of_jars_in_the_version_that_is_installed() -> None:

@@ -1,5 +1,7 @@
 """Where stores, lakes and output may be: said before anything starts."""
 
+from pathlib import Path
+
 import pytest
 
 from jobs.command import cli
@@ -58,3 +60,19 @@ def test_a_file_that_is_exported_is_one_of_this_machine(capfd: pytest.CaptureFix
 
     assert ExitCode.USAGE is cli.main(line.split())
     assert "s3a://bucket/file: name a file of this machine" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(line for line in WRITTEN if "--lake" in line or line.startswith("optimize")),
+        "diff /store {}", "restore {} --out /out", "repair /store --out /out --lake {}",
+    ],
+)  # fmt: skip
+def test_a_file_is_no_lake(line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It was "no lake: it has no table messages", or an error of a library, some seconds later."""
+    file = tmp_path / "lake.parquet"
+    file.touch()
+
+    assert ExitCode.USAGE is cli.main(line.format(file).split())
+    assert f"{file} is a file: a lake is a directory with tables" in capfd.readouterr().err

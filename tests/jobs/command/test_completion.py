@@ -1,0 +1,83 @@
+"""Completion is installed by one command, and completes what is typed: the console script, and the launcher."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.command.cli import main
+from jobs.console.exit_codes import ExitCode
+
+_ROOT = Path(__file__).parents[3]
+_FOLDER = Path(".local/share/bash-completion/completions")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a user whose home is empty."""
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "BASH_COMPLETION_USER_DIR", "ZDOTDIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("shell", "files"),
+    [
+        ("/bin/bash", {_FOLDER / "rmq-lake", _FOLDER / "spark-submit.sh"}),
+        ("/usr/bin/zsh", {Path(".zfunc/_rmq-lake")}),
+        ("/usr/bin/fish", {Path(".config/fish/completions/rmq-lake.fish")}),
+    ],
+)
+def test_one_command_installs_it_where_the_shell_looks(
+    shell: str, files: set[Path], home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names the files, and what is left to do; done twice, nothing is there twice."""
+    monkeypatch.setenv("SHELL", shell)
+
+    assert [ExitCode.CLEAN] * 2 == [main(["--install-completion"]), main(["--install-completion"])]
+
+    assert files == {path.relative_to(home) for path in home.rglob("*") if path.is_file()}
+    said = capsys.readouterr().out
+    assert all(str(home / name) in said for name in files)
+    assert all("_RMQ_LAKE_COMPLETE" in (home / name).read_text() for name in files)
+
+
+def test_another_shell_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written."""
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+
+    assert ExitCode.USAGE == main(["--install-completion"])
+    assert [] == list(home.iterdir())
+
+
+def completed(home: Path, command: str, function: str) -> list[str]:
+    """Return what bash offers for `COMMAND ing`, by the function that is installed."""
+    script = f"""
+        source {home / _FOLDER / "spark-submit.sh"}
+        COMP_WORDS=({command} ing); COMP_CWORD=1
+        {function} {command}
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    return subprocess.check_output(["bash", "-c", script], cwd=home, text=True).split()
+
+
+def test_bash_completes_the_console_script_and_the_launcher(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is typed; a spark-submit.sh of another project is not started by TAB."""
+    monkeypatch.setenv("SHELL", "/bin/bash")
+    assert ExitCode.CLEAN == main(["--install-completion"])
+    ours, others = home / "ours", home / "others"
+    for folder in (ours, others):
+        folder.mkdir()
+        (folder / "spark-submit.sh").write_text(
+            f'#!/bin/sh\ntouch {folder}/started\ncd {_ROOT} && exec {sys.executable} -m jobs.main "$@"\n'
+        )
+        (folder / "spark-submit.sh").chmod(0o755)
+    (ours / "jobs" / "launch").mkdir(parents=True)
+    (ours / "jobs" / "launch" / "environment.py").touch()
+
+    assert ["ingest"] == completed(home, "ours/spark-submit.sh", "_rmq_lake_launcher")
+    assert [] == completed(home, "others/spark-submit.sh", "_rmq_lake_launcher")
+    assert ["ingest"] == completed(home, "ours/spark-submit.sh", "_rmq_lake_completion")
+    assert not (others / "started").exists()
