@@ -83,9 +83,9 @@ class LogItem:
             yield Piece(PieceKind.DAMAGE, start, self.range.end_offset - start, DELETED)
 
 
-def table_rows(batch: pa.RecordBatch, segment: int, broker: str) -> pa.RecordBatch:
-    """Return records as rows of the table `messages`, of a store that no lake knows."""
-    constants = {"broker": broker, "store_id": None, "segment": segment}
+def table_rows(batch: pa.RecordBatch, segment: int, broker: str, store_id: str | None = None) -> pa.RecordBatch:
+    """Return records as rows of the table `messages`, by default of a store that no lake knows."""
+    constants = {"broker": broker, "store_id": store_id, "segment": segment}
     columns = [
         pa.repeat(pa.scalar(constants[field.name], field.type), batch.num_rows)
         if field.name in constants

@@ -67,7 +67,7 @@ def history_conflict(lake: Lake, known: KnownStore, store: Store) -> Superseded 
     before = _boundary_before(agreed, store) if differs is None else None
     if differs is not None:
         why = f"bytes at {differs} are not those read before"
-    elif before is not None and not _leads_to(agreed[-1].offset, before, store):
+    elif before is not None and not leads_to(agreed[-1].offset, before, store):
         agreed_end = before
         why = f"the record at {agreed[-1].offset} is not reached any more"
     elif agreed and agreed_end < known.newest.to_offset:  # after the last record was the end of its file
@@ -94,7 +94,7 @@ def _end(fingerprint: Fingerprint) -> int:
     return fingerprint.offset + fingerprint.size
 
 
-def _leads_to(offset: int, start: int, store: Store) -> bool:
+def leads_to(offset: int, start: int, store: Store) -> bool:
     """Return whether the chain of records from the boundary *start* comes to a record at *offset*."""
     for range_ in plan_ranges(store, start, _WHOLE_SEGMENT)[:1]:
         reader = RangeReader(replace(range_, end=offset + 1 - range_.base_offset, final=True))

@@ -81,7 +81,7 @@ class MessageCollector(Collector[None]):
             if item.kind is PieceKind.DAMAGE and item.end > self._from_offset:
                 self._damaged.append(_Damage(item.offset, item.size, item.reason))
             return
-        for group, parser in _parts(_since(item, self._from_offset), self._rules):
+        for group, parser in parts_by_release(_since(item, self._from_offset), self._rules):
             batch, bad = message_batch(
                 group, parser, with_body=self._selection.with_body, takes=self._selection.takes_or_all
             )
@@ -140,7 +140,7 @@ def _since(group: Records, offset: int) -> Records:
     return group._replace(positions=group.positions[first:], sizes=group.sizes[first:]) if first else group
 
 
-def _parts(group: Records, rules: Rules) -> Iterator[tuple[Records, PropertyParser]]:
+def parts_by_release(group: Records, rules: Rules) -> Iterator[tuple[Records, PropertyParser]]:
     """Cut a group where another release wrote on, or where rows become many; yield each part with its parser."""
     if not group.positions.size:
         return

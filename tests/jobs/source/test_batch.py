@@ -1,4 +1,4 @@
-"""`spark.read.format("rocketmq")` gives the rows of the table `messages`, from a store as it lies there."""
+"""`spark.read.format("rocketmq-store")` gives the rows of the table `messages`, from a store as it lies there."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.export.datasource import RocketmqReader, Wanted, register
 from jobs.lake.tables import STORED_MESSAGES
+from jobs.source.batch import RocketmqReader
+from jobs.source.format import register
+from jobs.source.options import Wanted
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
 from rmq_formats.errors import UnsupportedFormat
@@ -24,7 +26,7 @@ def rocketmq(spark: "SparkSession") -> Callable[..., "DataFrame"]:
     register(spark)
 
     def read(store: Path, **options: Any) -> "DataFrame":  # noqa: ANN401 - texts and numbers
-        return spark.read.format("rocketmq").options(**options).load(str(store))
+        return spark.read.format("rocketmq-store").options(**options).load(str(store))
 
     return read
 

@@ -1,0 +1,82 @@
+"""
+The format `rocketmq-store`: a store's messages as rows, in those columns of the table `messages` that a log has.
+
+    from jobs.source.format import register
+
+    register(spark)
+    spark.read.format("rocketmq-store").option("topics", "Orders").load("/data/store")
+    spark.readStream.format("rocketmq-store").load("/data/store")
+
+Rows are Arrow batches from the same compiled scan that fills the lake.
+"""
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from jobs.lake.commit import open_table
+from jobs.lake.lake import Lake
+from jobs.lake.tables import MESSAGES, STORED_MESSAGES
+from jobs.launch.session import hadoop_options
+from jobs.source.batch import RocketmqReader
+from jobs.source.options import NAME, Wanted
+from jobs.source.stream import RocketmqStreamReader
+from jobs.storage.locations import normalise
+
+_EARLIER_NAME = "rocketmq"
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known to a session, and let conditions on topic, offset and store time narrow what is read."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(RocketmqDataSource)
+    spark.dataSource.register(EarlierDataSource)
+
+
+def lake_and_store(spark: SparkSession, lake: str, store: str, **options: str) -> DataFrame:
+    """
+    Return all messages that the lake has, and those that the store has after them, no row twice.
+
+    Both are pinned: the table's version, and the place up to which that version reaches. *options* are the source's.
+    """
+    where = Lake(normalise(lake), hadoop_options(spark))
+    snapshot = open_table(where, MESSAGES.name)
+    if snapshot is None:
+        raise FileNotFoundError(f"{where.locate(MESSAGES.name)}: no such table; run ingest first")
+    version = snapshot.version()
+    history = spark.read.format("delta").option("versionAsOf", version).load(where.locate(MESSAGES.name))
+    new = spark.read.format(NAME).options(**options).options(after=where.location, afterVersion=version).load(store)
+    return history.unionByName(new, allowMissingColumns=True)
+
+
+class RocketmqDataSource(DataSource):
+    """The format, as Spark asks for it."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """Return the columns of the table `messages`, but for those of inflated bodies."""
+        return from_arrow_schema(STORED_MESSAGES.plain_schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of one store."""
+        del schema
+        return RocketmqReader(Wanted.of(dict(self.options)))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return the reader of what is new in one store."""
+        del schema
+        return RocketmqStreamReader(Wanted.of(dict(self.options)))
+
+
+class EarlierDataSource(RocketmqDataSource):
+    """The same under its earlier name."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the earlier name."""
+        return _EARLIER_NAME

@@ -1,0 +1,122 @@
+"""What the options of the source ask for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Self
+
+from jobs.storage.hadoop_settings import OF_FILE_SYSTEMS
+from jobs.store.selection import Selection
+from rmq_formats.errors import UnsupportedFormat
+
+NAME = "rocketmq-store"
+MAX = (1 << 63) - 1
+WHOLE = 1 << 62
+FAILFAST, PERMISSIVE = "FAILFAST", "PERMISSIVE"
+EARLIEST, LATEST = "earliest", "latest"
+_BATCH_SIZE = 4 << 30  # bytes of the log in a micro-batch: its first one would else read, and hold up, everything
+_STREAM_PART = 256 << 20
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the options ask for."""
+
+    path: str
+    commitlog: tuple[str, ...] = ()
+    selection: Selection = field(default_factory=Selection)
+    from_offset: int = 0
+    to_offset: int = MAX  # not included
+    from_time: int = -MAX  # ms, store time
+    to_time: int = MAX  # not included
+    partition_size: int | None = None
+    release: str | None = None
+    broker: str | None = None
+    mode: str = PERMISSIVE
+    after: str | None = None  # a lake: what it has is left out
+    after_version: int | None = None  # of its table of messages
+    fails_on_data_loss: bool = True
+    starting: str = EARLIEST
+    batch_size: int = _BATCH_SIZE
+    poll_s: float = _POLL_S
+    file_system: Mapping[str, str] | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """Read the options; their names are not case-sensitive."""
+        given = {name.lower(): value for name, value in options.items()}
+        if "path" not in given:
+            raise UnsupportedFormat(f"format {NAME} reads one store: load(STORE)")
+        mode = given.get("mode", PERMISSIVE).upper()
+        if mode not in {FAILFAST, PERMISSIVE}:
+            reason = f"mode {mode!r} is neither {PERMISSIVE} (damaged bytes are left out) nor {FAILFAST}"
+            raise UnsupportedFormat(reason)
+        starting = given.get("startingoffset", EARLIEST).lower()
+        if starting not in {EARLIEST, LATEST}:
+            raise UnsupportedFormat(f"startingOffset {starting!r} is neither {EARLIEST} nor {LATEST}")
+        return cls(
+            given["path"],
+            _list(given.get("commitlog")),
+            Selection(topics=_list(given.get("topics")), with_body=_flag(given, "body")),
+            _number(given, "fromoffset", 0),
+            _number(given, "tooffset", MAX),
+            _milliseconds(given.get("fromtime"), -MAX),
+            _milliseconds(given.get("totime"), MAX),
+            _number(given, "partitionsize", 0) or None,
+            given.get("release"),
+            given.get("broker"),
+            mode,
+            given.get("after"),
+            _number(given, "afterversion", -1) if "afterversion" in given else None,
+            _flag(given, "failondataloss"),
+            starting,
+            _number(given, "maxbytespertrigger", _BATCH_SIZE) or _BATCH_SIZE,
+            _number(given, "pollmilliseconds", round(_POLL_S * 1000)) / 1000,
+            {name: value for name, value in given.items() if name.startswith(OF_FILE_SYSTEMS)},
+        )
+
+    @property
+    def batch_part(self) -> int:
+        """How many bytes one task of a batch reads."""
+        return self.partition_size or WHOLE
+
+    @property
+    def stream_part(self) -> int:
+        """How many bytes one task of a micro-batch reads, about."""
+        return self.partition_size or _STREAM_PART
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether rows of a segment may have to be left out."""
+        everything = (0, MAX, -MAX, MAX)
+        return (self.from_offset, self.to_offset, self.from_time, self.to_time) != everything
+
+
+def _list(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    return given.get(name, "true").lower() == "true"
+
+
+def _number(given: Mapping[str, str], name: str, otherwise: int) -> int:
+    try:
+        return int(given.get(name, otherwise))
+    except ValueError as error:
+        raise UnsupportedFormat(f"option {name}: {given[name]!r} is no whole number") from error
+
+
+def _milliseconds(text: str | None, otherwise: int) -> int:
+    """Read milliseconds, or a time such as 2026-11-20T07:00 (UTC where no zone is)."""
+    if text is None:
+        return otherwise
+    if text.lstrip("-").isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        reason = f"{text!r} is neither milliseconds nor a time such as 2026-11-20T07:00:00+00:00"
+        raise UnsupportedFormat(reason) from error
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

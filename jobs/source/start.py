@@ -1,0 +1,79 @@
+"""
+Where reading begins, and whose the log is: at the log's beginning, or after what a lake has.
+
+What a lake has is asked of its table of messages: the newest run of this store that a version of that table knows says
+up to where its rows reach. So this version and what is read after it have no row in common and lack none, whatever
+runs are prepared or done meanwhile.
+"""
+
+from typing import NamedTuple
+
+import pyarrow.dataset as ds
+
+from jobs.lake.commit import open_table, rows
+from jobs.lake.history import history_conflict
+from jobs.lake.identity import identify
+from jobs.lake.lake import Lake
+from jobs.lake.runs import PREPARED, KnownStore
+from jobs.lake.tables import MESSAGES, RUNS
+from jobs.products.queues.settings import known_releases
+from jobs.source.log import Place
+from jobs.source.options import Wanted
+from jobs.source.rows import Writer
+from jobs.storage.locations import normalise
+from jobs.store.store import Store
+from rmq_formats.errors import UnsupportedFormat
+
+_DEFAULT_BROKER = "default"
+
+
+class Start(NamedTuple):
+    """Where reading begins, and who wrote the log."""
+
+    place: Place
+    writer: Writer
+
+
+def start_of(wanted: Wanted, store: Store) -> Start:
+    """Return where reading begins."""
+    rules = known_releases(store, wanted.release).value.rules
+    if wanted.after is None:
+        return Start(Place(store.start_offset), Writer(rules, wanted.broker or _DEFAULT_BROKER))
+    lake = Lake(normalise(wanted.after), wanted.file_system or {})
+    known = _known(lake, store, wanted.broker)
+    place = _watermark(lake, known, wanted.after_version) or Place(store.start_offset)
+    return Start(place, Writer(rules, known.broker, known.store_id))
+
+
+def _known(lake: Lake, store: Store, broker: str | None) -> KnownStore:
+    known = identify(lake, store, broker, register_new=False)
+    if known is None or not known.store_id:
+        reason = f"option after: {lake.location} has nothing of {store.root}"
+        raise UnsupportedFormat(f"{reason}: run ingest first, or name the store by option broker")
+    conflict = history_conflict(lake, known, store)
+    if conflict is not None:
+        raise UnsupportedFormat(f"option after: {store.root}: {conflict.why}: run ingest first", conflict.from_offset)
+    return known
+
+
+def _watermark(lake: Lake, known: KnownStore, version: int | None) -> Place | None:
+    """Return up to where the rows of a version of the table reach; None where it has none of this store."""
+    snapshot = open_table(lake, MESSAGES.name)
+    if snapshot is None:
+        return None
+    if version is not None:
+        snapshot.load_as_version(version)
+    run = snapshot.transaction_version(known.store_id) or 0
+    newest = known.newest
+    if newest is not None and newest.run == run:
+        record = next((one for one in newest.fingerprints if one.offset + one.size <= newest.to_offset), None)
+        return Place(newest.to_offset, newest.store_timestamp, record)
+    return Place(_reached(lake, known, run)) if run else None
+
+
+def _reached(lake: Lake, known: KnownStore, run: int) -> int:
+    found = rows(lake, RUNS.name, ["store_id", "state", "to_offset"], ds.field("run") == run)
+    ends = [row["to_offset"] for row in found if row["store_id"] == known.store_id and row["state"] == PREPARED]
+    if not ends:
+        raise OSError(f"{lake.location}: run {run} of store {known.store_id} is missing in `runs`")
+    return int(ends[0])

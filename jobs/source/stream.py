@@ -1,0 +1,164 @@
+"""
+What is new in a store, micro-batch after micro-batch: `spark.readStream.format("rocketmq-store")`.
+
+An offset is a physical offset at which a record ends for certain: the one process in which Spark plans all batches of a
+query follows the log to there, and tasks read the same again. While nothing is new, Spark would ask forty times a
+second; each look after one that was in vain waits, for ten times as long as that one took at least.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from posixpath import dirname
+from time import monotonic, sleep
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+
+from jobs.source.log import Place, Way, check_chain, check_place, data_loss, way_from
+from jobs.source.options import LATEST, MAX, Wanted
+from jobs.source.rows import RangePartition, rows_of
+from jobs.source.start import Start, start_of
+from jobs.store.ranges import newest_segment
+from jobs.store.retention import begun_again
+from jobs.store.store import Store, list_store
+
+_LONGEST_WAIT_S = 1.0  # of one question, for a query that is stopped waits as long
+_SHARE = 10  # a look that finds nothing is followed by that many times its length without one
+_UNWRITTEN = 4096  # zeros at the end of the log that show that nothing is new
+
+
+class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans in one process for all batches of a query, reads on the workers."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        """Read nothing yet."""
+        self._wanted = wanted
+        self._start: Start | None = None
+        self._folders: tuple[str, ...] = ()  # of the log
+        self._target = MAX  # where a query ends that reads what is available now
+        self._way: tuple[Place, Way] | None = None  # the newest one, and from where
+        self._next_look = 0.0
+        self._is_checked = False
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where a query without a checkpoint begins."""
+        if self._wanted.after is None and self._wanted.starting == LATEST:
+            return self._end_of_log(self._listed()).to_json()
+        return self._known_start(self._listed()).place.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return how much of the log a batch takes at most."""
+        return ReadMaxBytes(self._wanted.batch_size)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Take the log as it ends now."""
+        self._target = self._end_of_log(self._listed()).offset
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the last record boundary within the limit; *start* where nothing is new."""
+        place = Place.from_json(start)
+        if place.offset < self._target and (self._target < MAX or self._is_time()):
+            began = monotonic()
+            way = self._look(place, limit.max_bytes if isinstance(limit, ReadMaxBytes) else MAX)
+            if way is not None and way.end.offset > place.offset:
+                self._way, self._next_look = (place, way), 0.0
+                return way.end.to_json()
+            now = monotonic()
+            self._next_look = now + max(self._wanted.poll_s, _SHARE * (now - began))
+        return dict(start)
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        """Return what tasks read of a batch."""
+        first, last = Place.from_json(start), Place.from_json(end)
+        if last.offset <= first.offset:
+            return []
+        store = self._listed()
+        if self._way is None or (self._way[0], self._way[1].end) != (first, last):
+            self._check(last, store)  # of the batch that a checkpoint began
+            self._way = first, begun_again(store, lambda now: self._way_from(first, now, MAX, last.offset))
+        ranges = self._way[1].ranges
+        reached = ranges[-1].end_offset if ranges else first.offset
+        if reached < last.offset and reached >= store.start_offset:
+            raise data_loss(reached, last.offset, store.root)
+        writer = self._known_start(store).writer
+        return [RangePartition(range_, writer) for range_ in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a range's messages, batch by batch."""
+        return rows_of(cast("RangePartition", partition), self._wanted)  # Spark hands back what `partitions` returned
+
+    def _is_time(self) -> bool:
+        """Wait for the next look, but not for long; return whether it is due."""
+        sleep(min(max(self._next_look - monotonic(), 0), _LONGEST_WAIT_S))
+        return monotonic() >= self._next_look
+
+    def _look(self, place: Place, limit: int) -> Way | None:
+        """Follow the log from *place*; None where a few bytes show that nothing is new."""
+        store = self._listed()
+        self._check(place, store)
+        if _is_all_read(store, place.offset):
+            return None
+        return begun_again(store, lambda now: self._way_from(place, now, limit, self._target))
+
+    def _way_from(self, place: Place, store: Store, limit: int, stop: int) -> Way:
+        wanted = self._wanted
+        return way_from(
+            place,
+            store,
+            limit=limit,
+            stop=stop,
+            part_size=wanted.stream_part,
+            fails_on_data_loss=wanted.fails_on_data_loss,
+        )
+
+    def _check(self, place: Place, store: Store) -> None:
+        """Refuse to go on in another log; whether records still lead to the place is asked once, at the beginning."""
+        check_place(place, store)
+        if not self._is_checked:
+            check_chain(place, store)
+            self._is_checked = True
+
+    def _end_of_log(self, store: Store) -> Place:
+        """Follow the newest segment, which begins with a record, to the end of what is written."""
+
+        def look(now: Store) -> Place:
+            newest = newest_segment(now)
+            base = newest.segment.base_offset if newest else now.start_offset
+            return way_from(Place(base), now, limit=MAX, part_size=MAX, fails_on_data_loss=False).end
+
+        return begun_again(store, look)
+
+    def _listed(self) -> Store:
+        """List the store: all of it at first, then its log alone, for there may be very many queues."""
+        wanted = self._wanted
+        root, folders = (self._folders[0], self._folders) if self._folders else (wanted.path, wanted.commitlog)
+        store = list_store(root, commitlog=folders, options=wanted.file_system)
+        if not self._folders and store.segments:
+            self._known_start(store)
+            self._folders = tuple(dict.fromkeys(dirname(segment.location) for segment in store.segments))
+        return store
+
+    def _known_start(self, store: Store) -> Start:
+        """Return where a query begins, and who wrote the log, which is asked of the whole store, once."""
+        if self._start is None or not store.segments:
+            self._start = start_of(self._wanted, store)
+        return self._start
+
+
+def _is_all_read(store: Store, offset: int) -> bool:
+    """Return whether nothing is written from *offset* on, as the first bytes there show."""
+    newest = newest_segment(store)
+    if newest is None:
+        return True
+    segment = newest.segment
+    position = offset - segment.base_offset
+    if position < 0:
+        return False
+    if position >= segment.readable:
+        return True
+    try:
+        with store.open(segment) as file:
+            return not any(file.read(position, min(_UNWRITTEN, segment.readable - position)))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,127 @@
+"""Queries of Spark on a store and on a lake that is filled meanwhile: what a table of the user's own has in the end."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jobs.source.format import lake_and_store, register
+from jobs.store.workers import OneByOne
+from jobs.verbs.optimize import optimize
+from rmq_formats.commitlog.record import MessageRecord, encode_record
+from rmq_formats.commitlog.row import record_of_row
+from tests.support.broker import Broker, some_records
+from tests.support.other_engine import SharedLake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TEXT = (Path(__file__).parents[3] / "docs" / "streaming.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+
+
+def run_example(number: int, spark: "SparkSession", data: Path) -> dict[str, Any]:
+    """Run an example of the page as it is, but for the paths; return its names."""
+    names: dict[str, Any] = {"spark": spark}
+    exec(EXAMPLES[number].replace("/data/", f"{data}/"), names)  # noqa: S102 - our own document
+    return names
+
+
+def raw(spark: "SparkSession", table: Path) -> list[bytes]:
+    """Return the records that a table of messages has, in their own bytes and the order of the log."""
+    rows = spark.read.format("delta").load(str(table)).orderBy("physical_offset").toArrow().to_pylist()
+    return [encode_record(record_of_row(row)) for row in rows]
+
+
+def wanted(records: list[MessageRecord]) -> list[bytes]:
+    """Return the records that the example wants."""
+    return [encode_record(record) for record in records if record.topic == "Orders"]
+
+
+def test_a_topic_arrives_once_in_a_table_of_the_users_own_whatever_is_cut_off(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    """A query goes on from its checkpoint: stopped in the middle, again after a batch whose end was not noted down."""
+    broker = Broker(tmp_path / "store")
+    records = broker.append(some_records(150))
+    checkpoint, table = tmp_path / "checkpoints" / "orders", tmp_path / "orders"
+    run_example(0, spark, tmp_path)["query"].awaitTermination()
+    assert wanted(records) == raw(spark, table)
+
+    newest = max(
+        (path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda one: int(one.name)
+    )
+    newest.unlink()  # as after a kill between Delta's commit and Spark's note
+    (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
+    records += broker.append(some_records(40, seed=2))
+    small = (
+        spark.readStream.format("rocketmq-store")
+        .options(topics="Orders", maxBytesPerTrigger=2000)
+        .load(str(broker.root))
+    )
+    query = small.writeStream.format("delta").option("checkpointLocation", str(checkpoint)).start(str(table))
+    while not query.recentProgress and query.isActive:
+        query.awaitTermination(1)
+    query.stop()
+    records += broker.append(some_records(20, seed=3))
+    run_example(0, spark, tmp_path)["query"].awaitTermination()
+
+    assert wanted(records) == raw(spark, table)
+
+
+def test_lake_and_store_together_have_each_row_once_while_runs_go_on(spark: "SparkSession", tmp_path: Path) -> None:
+    """The table's version and the place after it are pinned when the union is made."""
+    lake = SharedLake(spark, tmp_path)
+    register(spark)
+    lake.grow(25)
+    expected = [record[0] for record in sorted(_all(lake))]
+    union = lake_and_store(spark, str(lake.path), str(lake.broker.root))
+    lake.run()
+
+    assert expected == sorted(row.physical_offset for row in union.select("physical_offset").collect())
+    names = run_example(2, spark, tmp_path)
+    lake.grow(5)
+    assert len(names["messages"].select("physical_offset").collect()) == len(expected) + 5
+
+
+def _all(lake: SharedLake) -> list[tuple[int]]:
+    rows = lake.spark.read.format("rocketmq-store").load(str(lake.broker.root)).select("physical_offset").collect()
+    return [(row.physical_offset,) for row in rows]
+
+
+def test_a_stream_of_a_lakes_messages_sees_runs_but_no_merges_and_stops_at_a_rewritten_log(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    """The feed of changes, which goes on there, says what the log has taken back and what is in its place."""
+    lake = SharedLake(spark, tmp_path)
+    lake.sql("ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
+    run_example(3, spark, tmp_path)["query"].awaitTermination()
+    plain = spark.readStream.format("delta").load(str(lake.path / "messages")).writeStream.format("delta")
+    target = tmp_path / "plain"
+
+    def follow() -> None:
+        query = plain.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        query.start(str(target)).awaitTermination()
+
+    def seen() -> list[int]:
+        frame = spark.read.format("delta").load(str(target)).select("physical_offset")
+        return sorted(row.physical_offset for row in frame.collect())
+
+    follow()
+    lake.grow(6)
+    lake.run()
+    optimize(str(lake.path), OneByOne())
+    follow()
+    offsets = lake.offsets()
+    assert offsets == seen()
+
+    lake.broker.truncate(offsets[20])
+    lake.grow(30)
+    lake.run()
+    with pytest.raises(Exception, match="DELTA_SOURCE_TABLE_IGNORE_CHANGES"):
+        follow()
+    assert offsets == seen()
+    run_example(3, spark, tmp_path)["query"].awaitTermination()
+    copy = spark.read.format("delta").load(str(tmp_path / "copy")).select("physical_offset").collect()
+    assert lake.offsets() == sorted(row.physical_offset for row in copy)

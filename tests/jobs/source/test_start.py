@@ -1,0 +1,147 @@
+"""Where reading begins after what a lake has: at the place up to which a version of its table reaches."""
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake.lake import Lake
+from jobs.lake.runs import known_stores, prepare
+from jobs.source.batch import RocketmqReader
+from jobs.source.log import DataLossError
+from jobs.source.options import Wanted
+from jobs.source.stream import RocketmqStreamReader
+from jobs.store.workers import OneByOne
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.errors import UnsupportedFormat
+from tests.support.broker import Broker, some_records
+from tests.support.lakes import rows_of
+
+
+class Filled:
+    """A store, and a lake that has some of it."""
+
+    def __init__(self, root: Path) -> None:
+        """Fill the lake by two runs; the store goes on."""
+        self.broker = Broker(root / "store")
+        self.lake = root / "lake"
+        self.records = self.grow(30)
+        self.run()
+        self.first_version = self.version
+        self.records += self.grow(20)
+        self.run()
+        self.records += self.grow(25)
+
+    def grow(self, count: int) -> list[MessageRecord]:
+        """Have the broker append messages."""
+        return self.broker.append(some_records(count, seed=self.broker.offset))
+
+    def run(self) -> None:
+        """Bring what is new into the lake."""
+        ingest(IngestRequest(str(self.broker.root), str(self.lake), broker="b"), OneByOne())
+
+    @property
+    def version(self) -> int:
+        """The version of the table of messages."""
+        return DeltaTable(self.lake / "messages").version()
+
+    def wanted(self, **options: object) -> Wanted:
+        """Return the options of a reader after the lake."""
+        given = {"path": str(self.broker.root), "after": str(self.lake), **options}
+        return Wanted.of({name: str(value) for name, value in given.items()})
+
+    def after(self, **options: object) -> list[int]:
+        """Return the offsets of what a batch after the lake reads."""
+        reader = RocketmqReader(self.wanted(**options))
+        batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+        found = [row for batch in batches for row in batch.to_pylist()]
+        assert {("b", self.store_id)} >= {(row["broker"], row["store_id"]) for row in found}
+        return [row["physical_offset"] for row in found]
+
+    @property
+    def store_id(self) -> str:
+        """How the lake knows the store."""
+        return known_stores(Lake(str(self.lake)))[0].store_id
+
+    def offsets(self, start: int, end: int | None = None) -> list[int]:
+        """Return the offsets of some records."""
+        return [record.physical_offset for record in self.records[start:end]]
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Filled:
+    """Return a lake after two runs."""
+    return Filled(tmp_path)
+
+
+def test_what_a_version_has_and_what_comes_after_it_have_no_row_in_common_and_lack_none(filled: Filled) -> None:
+    """Of any version that the table still has; whatever the size of the parts."""
+    assert filled.after() == filled.offsets(50)
+    assert filled.after(afterVersion=filled.version, partitionSize=500) == filled.offsets(50)
+    assert filled.after(afterVersion=filled.first_version) == filled.offsets(30)
+    assert filled.after(afterVersion=0) == filled.offsets(0)
+    filled.run()
+    assert filled.after() == []
+
+
+def test_a_run_that_is_prepared_and_not_committed_is_after_the_table(filled: Filled) -> None:
+    """A killed run's rows are nobody's yet, and come out of the store until the next run commits them."""
+    lake = Lake(str(filled.lake))
+    before = len(rows_of(filled.lake))
+    real = ingest.__globals__["steps"].__globals__["_ingest"].__globals__
+    assert real["prepare"] is prepare
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(real, "commit_prepared", killed)
+        with pytest.raises(KeyboardInterrupt):
+            filled.run()
+
+    (known,) = known_stores(lake)
+    assert known.newest is not None
+    assert known.newest.to_offset == filled.records[-1].end_offset
+    assert len(rows_of(filled.lake)) == before
+    assert filled.after() == filled.offsets(50)
+
+
+def test_a_stream_begins_after_the_lake(filled: Filled) -> None:
+    """And goes on from its checkpoint, whatever the lake has by then."""
+    reader = RocketmqStreamReader(filled.wanted())
+    start = reader.initialOffset()
+    filled.run()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
+
+    assert [at for batch in batches for at in batch.column("physical_offset").to_pylist()] == filled.offsets(50)
+
+
+def test_a_lake_that_does_not_know_the_store_or_its_history_is_refused(filled: Filled, tmp_path: Path) -> None:
+    """Else rows would be there twice, or rows that the broker has taken back."""
+    other = Broker(tmp_path / "other")
+    other.append(some_records(5, seed=99))
+    with pytest.raises(UnsupportedFormat, match="run ingest first"):
+        RocketmqReader(filled.wanted(path=other.root, broker="other")).partitions()
+
+    filled.broker.truncate(filled.records[40].physical_offset)
+    filled.broker.append(some_records(60, seed=7))
+    with pytest.raises(UnsupportedFormat, match="other records"):
+        filled.after()
+
+
+def test_what_retention_took_before_the_lake_had_it_is_an_error_or_left_out(tmp_path: Path) -> None:
+    """As in a stream."""
+    filled = Filled(tmp_path)
+    filled.records += filled.grow(200)
+    filled.broker.expire(1)
+    start = int(min(path.name for path in (filled.broker.root / "commitlog").iterdir()))
+
+    with pytest.raises(UnsupportedFormat, match="option broker"):
+        filled.after()  # nothing is left that the lake has seen
+    with pytest.raises(DataLossError):
+        filled.after(broker="b")
+    kept = [record.physical_offset for record in filled.records if record.physical_offset >= start]
+    assert filled.after(broker="b", failOnDataLoss="false") == kept

@@ -1,0 +1,247 @@
+"""What a query with micro-batches reads of a store, planned and read here, as Spark does it in its processes."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+
+from jobs.source.log import DataLossError
+from jobs.source.options import Wanted
+from jobs.source.stream import RocketmqStreamReader
+from rmq_formats.commitlog.layout import BLANK
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.errors import CorruptData, UnsupportedFormat
+from tests.rmq_formats.builders import a_blank
+from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_store
+
+EVERYTHING = ReadAllAvailable()
+Offset = dict[str, Any]
+
+
+def _records(count: int, size: int = 300) -> list[MessageRecord]:
+    return stored([Sent(body=bytes([n % 251]) * (size + n % 7)) for n in range(count)])
+
+
+def _write(root: Path, records: Sequence[MessageRecord]) -> Path:
+    rmtree(root, ignore_errors=True)
+    return write_store(root, records, with_queues=False, with_index=False)
+
+
+def _reader(store: Path, **options: str) -> RocketmqStreamReader:
+    return RocketmqStreamReader(Wanted.of({"path": str(store), "pollMilliseconds": "0", **options}))
+
+
+def _rows(reader: RocketmqStreamReader, start: Offset, end: Offset) -> list[int]:
+    """Read a batch as tasks do, each partition by a reader of its own."""
+    batches = [batch for partition in reader.partitions(start, end) for batch in reader.read(partition)]
+    return [offset for batch in batches for offset in batch.column("physical_offset").to_pylist()]
+
+
+def _batches(reader: RocketmqStreamReader, start: Offset, limit: int) -> list[tuple[Offset, list[int]]]:
+    """Read batch after batch until nothing is new; give each end, and the rows."""
+    found = []
+    while (end := reader.latestOffset(start, ReadMaxBytes(limit))) != start:
+        found.append((end, _rows(reader, start, end)))
+        start = end
+    return found
+
+
+@pytest.mark.parametrize("limit", [1, 500, 1000, SEGMENT_SIZE, 3 * SEGMENT_SIZE, 1 << 40])
+@pytest.mark.parametrize("part", ["1", "700", "0"])
+def test_batches_of_any_limit_have_every_record_once_and_in_order(tmp_path: Path, limit: int, part: str) -> None:
+    """Where a batch ends, the next one begins, and a limit is kept unless one piece alone is longer."""
+    records = _records(60)
+    reader = _reader(_write(tmp_path / "store", records), partitionSize=part)
+    start = reader.initialOffset()
+    batches = _batches(reader, start, limit)
+    ends = [start["offset"], *(end["offset"] for end, _ in batches)]
+
+    assert [record.physical_offset for record in records] == [offset for _, rows in batches for offset in rows]
+    longest = max(record.total_size for record in records)
+    assert all(after - before <= max(limit, longest) for before, after in pairwise(ends))
+    assert records[-1].end_offset == ends[-1]
+
+
+def test_a_batch_that_a_checkpoint_began_is_read_again_as_it_was(tmp_path: Path) -> None:
+    """Another process knows nothing but the two offsets; meanwhile the log has grown."""
+    records = _records(60)
+    store = _write(tmp_path / "store", records[:40])
+    reader = _reader(store)
+    start = reader.initialOffset()
+    first = reader.latestOffset(start, ReadMaxBytes(5000))
+    second = reader.latestOffset(first, EVERYTHING)
+    before = _rows(reader, start, first), _rows(reader, first, second)
+    _write(store, records)
+
+    assert before == (_rows(_reader(store), start, first), _rows(_reader(store), first, second))
+    assert [record.physical_offset for record in records[40:]] == [
+        offset for _, rows in _batches(_reader(store), second, 1 << 40) for offset in rows
+    ]
+
+
+def test_what_is_available_now_ends_a_query_though_the_log_grows(tmp_path: Path) -> None:
+    """And the next such query goes on there."""
+    records = _records(60)
+    store = _write(tmp_path / "store", records[:40])
+    reader = _reader(store)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    _write(store, records)
+    batches = _batches(reader, start, 900)
+
+    assert [record.physical_offset for record in records[:40]] == [offset for _, rows in batches for offset in rows]
+    again = _reader(store)
+    again.prepareForTriggerAvailableNow()
+    rest = [offset for _, rows in _batches(again, batches[-1][0], 900) for offset in rows]
+    assert [record.physical_offset for record in records[40:]] == rest
+
+
+def test_damage_is_no_boundary_and_no_message_is_lost_after_it(tmp_path: Path) -> None:
+    """However small the batches are, with damage inside the log and at the beginning of a segment."""
+    records = _records(60)
+    store = _write(tmp_path / "store", records)
+    hit = [records[5], records[6], next(one for one in records if one.physical_offset == SEGMENT_SIZE)]
+    for record in hit:
+        path = store / "commitlog" / f"{record.physical_offset // SEGMENT_SIZE * SEGMENT_SIZE:020d}"
+        raw = bytearray(path.read_bytes())
+        at = record.physical_offset % SEGMENT_SIZE
+        raw[at : at + 8] = b"\xff" * 8
+        path.write_bytes(raw)
+    kept = [record.physical_offset for record in records if record not in hit]
+    for limit in (1, 900, 1 << 40):
+        reader = _reader(store)
+        assert kept == [offset for _, rows in _batches(reader, reader.initialOffset(), limit) for offset in rows]
+    strict = _reader(store, mode="FAILFAST")
+    with pytest.raises(CorruptData):
+        _batches(strict, strict.initialOffset(), 1 << 40)
+
+
+def test_deleted_segments_are_an_error_or_are_left_out_as_the_option_says(tmp_path: Path) -> None:
+    """Before a query begins they are nobody's; after that they are lost."""
+    records = _records(60)
+    store = _write(tmp_path / "store", records)
+    reader = _reader(store)
+    start = reader.latestOffset(reader.initialOffset(), ReadMaxBytes(1000))
+    for base in (0, SEGMENT_SIZE):
+        (store / "commitlog" / f"{base:020d}").unlink()
+
+    with pytest.raises(DataLossError, match=f"{start['offset']} to {2 * SEGMENT_SIZE}"):
+        _reader(store).latestOffset(start, EVERYTHING)
+    tolerant = _reader(store, failOnDataLoss="false")
+    rest = [offset for _, rows in _batches(tolerant, start, 1000) for offset in rows]
+    assert [one.physical_offset for one in records if one.physical_offset >= 2 * SEGMENT_SIZE] == rest
+    assert _reader(store).initialOffset()["offset"] == 2 * SEGMENT_SIZE
+
+
+def test_segments_deleted_after_a_batch_was_planned_are_lost_or_left_out(tmp_path: Path) -> None:
+    """A restart plans the batch of the checkpoint again, and tasks may come too late as well."""
+    records = _records(60)
+    store = _write(tmp_path / "store", records)
+    reader = _reader(store, failOnDataLoss="false")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxBytes(2 * SEGMENT_SIZE))
+    strict = _reader(store)
+    planned = strict.partitions(start, end)
+    (store / "commitlog" / f"{0:020d}").unlink()
+    kept = [one.physical_offset for one in records if SEGMENT_SIZE <= one.physical_offset < end["offset"]]
+
+    assert kept == _rows(reader, start, end)
+    with pytest.raises(DataLossError):
+        [*strict.read(planned[0])]
+    with pytest.raises(DataLossError):
+        _reader(store).partitions(start, end)
+    assert kept == _rows(_reader(store, failOnDataLoss="false"), start, end)
+    (store / "commitlog" / f"{SEGMENT_SIZE:020d}").unlink()
+    assert _rows(_reader(store, failOnDataLoss="false"), start, end) == []
+
+
+def test_another_log_is_not_read_on(tmp_path: Path) -> None:
+    """A checkpoint knows the record that it ended at: a wiped broker, a rewritten end, a chain that leads elsewhere."""
+    records = _records(30)
+    store = _write(tmp_path / "store", records)
+    reader = _reader(store)
+    end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
+    other = stored([Sent(topic="Bills", body=bytes(300 + n % 7)) for n in range(60)])
+    _write(store, other)
+    with pytest.raises(CorruptData, match="not the record"):
+        _reader(store).latestOffset(end, EVERYTHING)
+
+    _write(store, other[:3])
+    with pytest.raises(CorruptData, match="the log ends"):
+        _reader(store).latestOffset(end, EVERYTHING)
+
+
+def test_a_record_that_nothing_leads_to_any_more_is_no_place_to_go_on(tmp_path: Path) -> None:
+    """Recovery moves the write position back, and the file is ended there: the old bytes stay after its end."""
+    records = _records(8)
+    store = _write(tmp_path / "store", records)
+    reader = _reader(store)
+    end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
+    path = store / "commitlog" / f"{0:020d}"
+    raw = bytearray(path.read_bytes())
+    at = records[2].physical_offset
+    raw[at : at + BLANK.size] = a_blank(SEGMENT_SIZE - at)[: BLANK.size]
+    path.write_bytes(raw)
+
+    with pytest.raises(CorruptData, match="not reached any more"):
+        _reader(store).latestOffset(end, EVERYTHING)
+
+
+def test_a_query_may_begin_at_the_end(tmp_path: Path) -> None:
+    """With startingOffset=latest only what comes later is read; nonsense is refused."""
+    records = _records(40)
+    store = _write(tmp_path / "store", records[:20])
+    reader = _reader(store, startingOffset="latest")
+    start = reader.initialOffset()
+    _write(store, records)
+
+    later = [offset for _, rows in _batches(reader, start, 1 << 40) for offset in rows]
+    assert [record.physical_offset for record in records[20:]] == later
+    with pytest.raises(UnsupportedFormat, match="startingOffset"):
+        _reader(store, startingOffset="yesterday")
+    with pytest.raises(UnsupportedFormat, match="maxbytespertrigger"):
+        _reader(store, maxBytesPerTrigger="1g")
+
+
+def test_an_idle_store_is_looked_at_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark asks again at once; a look in vain is followed by a pause, what is new by none."""
+    records = _records(20)
+    store = _write(tmp_path / "store", records[:10])
+    clock, waits = [100.0], list[float]()
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr("jobs.source.stream.monotonic", lambda: clock[0])
+    monkeypatch.setattr("jobs.source.stream.sleep", wait)
+    reader = _reader(store, pollMilliseconds="1500")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, EVERYTHING)
+    looks = list[int]()
+    monkeypatch.setattr(reader, "_look", lambda place, _: looks.append(place.offset))
+    for _ in range(6):
+        assert reader.latestOffset(end, EVERYTHING) == end
+
+    assert waits == [0, 0, 1.0, 0.5, 1.0, 0.5, 1.0]
+    assert len(looks) == 3
+
+
+def test_an_empty_store_is_read_once_it_has_a_log(tmp_path: Path) -> None:
+    """A query may be started before the first message is sent."""
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "checkpoint").write_bytes(bytes(4096))
+    reader = _reader(store)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, EVERYTHING) == start
+    records = _records(20)
+    _write(store, records)
+
+    assert [record.physical_offset for record in records] == [
+        offset for _, rows in _batches(reader, start, 1 << 40) for offset in rows
+    ]
