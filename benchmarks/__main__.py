@@ -72,6 +72,12 @@ PROGRAMS: dict[str, Program] = {
     "restore": Program("restore", small=("--gib", "0.5"), tiny=("--gib", "0.004")),
     "damage": Program("damage", small=("--mib", "256", "--runs", "1"), tiny=("--mib", "4", "--runs", "1")),
     "incremental-runs": Program("incremental_runs", small=("--runs", "100"), tiny=("--runs", "2")),
+    "follow": Program(
+        "follow",
+        full=("--seconds", "7200"),
+        small=("--seconds", "30"),
+        tiny=("--rates", "50", "--seconds", "5"),
+    ),
     "memory": Program("memory", small=("64",), tiny=("8",)),
     "planning": Program("planning", small=("1000", "2000"), tiny=("10", "20")),
 }

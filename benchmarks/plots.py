@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import follow
 from benchmarks.incremental_runs import bars
 from jobs.report.model import Bars, Grid, Part, Report
 from jobs.report.page import page
@@ -47,6 +48,7 @@ def _growth(results: Results) -> Iterator[Part]:
     samples = results.get("incremental-runs", {}).get("samples")
     if samples:
         yield from bars(samples)
+    yield from follow.bars(results.get("follow", {}).get("rates", ()))
 
 
 def _rebuilds(results: Results) -> Iterator[Part]:

@@ -43,11 +43,13 @@ BORROWED = {
     "rmq_formats.indexfile.chains": {"numpy"},
 }
 
-# What starts no JVM, and must not wait for numba either: a query answers in a fraction of a second. `ingest` starts its
-# JVM before it imports.
+# What starts no JVM, and must not wait for numba either: a query answers in a fraction of a second. Verbs that work by
+# Spark start their JVM before they import.
 LIGHT = (
     *("jobs.command.cli", "jobs.console.verbs", "jobs.command.options", "jobs.launch"),
     *("jobs.verbs.query", "jobs.verbs.inspect", "jobs.verbs.dump", "jobs.verbs.ingest", "jobs.ingest.look"),
+    *("jobs.verbs.verify", "jobs.verbs.rebuild_index", "jobs.verbs.rebuild_consumequeue", "jobs.verbs.export"),
+    *("jobs.verbs.optimize", "jobs.verbs.restore"),
 )
 
 

@@ -1,7 +1,7 @@
 """What the verbs that rebuild have in common: their options, and how files are put into a store."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import click
 
@@ -9,9 +9,10 @@ from jobs.command.answer import Answer
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import bundled
 from jobs.console.exit_codes import ExitCode
-from jobs.rebuild.dry_run import DryRun
-from jobs.rebuild.install import RefusedError, broker_kept_out
 from jobs.store.beside_broker import broker_process
+
+if TYPE_CHECKING:
+    from jobs.rebuild.dry_run import DryRun
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -45,7 +46,7 @@ def rebuild_options(kept: str) -> Callable[[_Command], _Command]:
     )
 
 
-def say_dry_run(would: DryRun, answer: Answer) -> ExitCode:
+def say_dry_run(would: "DryRun", answer: Answer) -> ExitCode:
     """Say what would be done, and return how it would end."""
     answer.give(would.describe(), would.lines())
     return would.exit_code
@@ -72,6 +73,8 @@ def put_in_place(
     store: str, plan: Callable[[], _Plan], install: Callable[[_Plan], object], answer: Answer, *, dry_run: bool
 ) -> None:
     """Say what will be done, and do it while the broker cannot start."""
+    from jobs.rebuild.install import RefusedError, broker_kept_out
+
     with shown_as_usage(RefusedError, before="not installed: "), broker_kept_out(store):
         planned = plan()
         answer.add(f"  {'would be ' if dry_run else ''}{line}" for line in planned.describe())

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _LARGEST_BODY = 16 << 20  # `bodies.DEFAULT_LIMIT`, without the imports
 _SHOWN = 5
+_NAME = "rmq-lake export"
 
 
 @click.command(
@@ -97,13 +98,17 @@ def command(  # noqa: PLR0913 - one argument an option
     where = _with_times(where, since, until)
     watch = Stopwatch()
     printed_as = Release.of(release) if release else None
+    from jobs.launch.session import begin_session, spark_session
+
+    begin_session(_NAME, half=False, warm="jobs.export.export")
+
+    # Beside the start of a JVM, Python imports what is needed.
     from jobs.export.condition import choose, condition_of
     from jobs.export.export import Output, Source, export, plan
     from jobs.export.parts import Format
-    from jobs.launch.session import spark_session
     from jobs.store.workers import SparkWorkers
 
-    spark = spark_session("rmq-lake export")
+    spark = spark_session(_NAME)
     workers = SparkWorkers(spark)
     try:
         condition = condition_of(spark, where) if where is not None else None

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,12 +15,14 @@ from jobs.command.places import WRITTEN
 from jobs.command.rebuilds import RebuildForm, put_in_place, rebuild_options, refuse_beside_broker, say_dry_run
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
-from jobs.rebuild.dry_run import dry_run_of_queues
-from jobs.rebuild.queue_install import install_queues, plan_queue_installation
-from jobs.rebuild.queue_run import RebuildQueuesRequest, Summary, is_unused, rebuild
 from jobs.storage.locations import is_local, local_path
 from jobs.store.beside_broker import care_beside
 from jobs.store.known import UndecidedError
+
+if TYPE_CHECKING:
+    from jobs.rebuild.queue_run import Summary
+
+_NAME = "rmq-lake rebuild-consumequeue"
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake rebuild-consumequeue /data/rocketmq/store --out /data/queues\n  "
@@ -47,15 +50,26 @@ def command(
     """Write the queues of STORE again from its log: DIR/<topic>/<queue id>/<20 digits>, byte for byte a broker's."""
     watch = Stopwatch()
     root = place.store
-    target = _output(out)
-    from jobs.launch.session import spark_session
-    from jobs.store.workers import SparkWorkers
+    from jobs.launch.session import begin_session, spark_session
 
+    if not is_local(out):
+        raise click.UsageError(f"--out {out}: queues are written front to back, into a directory of this machine")
+    target = Path(local_path(out))
     if how.wants_install:
         refuse_beside_broker(root)
     conf = place.conf()
     care = care_beside(root, form.max_rate)
-    workers = SparkWorkers(spark_session("rmq-lake rebuild-consumequeue", half=care is not None))
+    begin_session(_NAME, half=care is not None, warm="jobs.rebuild.queue_run")
+
+    # Beside the start of a JVM, Python imports what is needed.
+    from jobs.rebuild.dry_run import dry_run_of_queues
+    from jobs.rebuild.queue_install import install_queues, plan_queue_installation
+    from jobs.rebuild.queue_run import RebuildQueuesRequest, is_unused, rebuild
+    from jobs.store.workers import SparkWorkers
+
+    if not is_unused(target):
+        raise click.UsageError(f"--out {out}: the directory is not empty")
+    workers = SparkWorkers(spark_session(_NAME))
     request = RebuildQueuesRequest(
         root,
         target,
@@ -79,17 +93,7 @@ def command(
     return summary.exit_code
 
 
-def _output(out: str) -> Path:
-    """Return the directory to write into; a usage error for one that must not be."""
-    if not is_local(out):
-        raise click.UsageError(f"--out {out}: queues are written front to back, into a directory of this machine")
-    target = Path(local_path(out))
-    if not is_unused(target):
-        raise click.UsageError(f"--out {out}: the directory is not empty")
-    return target
-
-
-def _lines(summary: Summary) -> Iterator[str]:
+def _lines(summary: "Summary") -> Iterator[str]:
     """Yield the summary for people."""
     yield f"{summary.store} → {summary.out}"
     units, records = counted(summary.units, "unit"), counted(summary.records, "record")

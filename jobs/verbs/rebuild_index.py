@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,14 +14,13 @@ from jobs.command.places import WRITTEN
 from jobs.command.rebuilds import RebuildForm, put_in_place, rebuild_options, refuse_beside_broker, say_dry_run
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
-from jobs.products.index.settings import Wanted
-from jobs.rebuild.dry_run import dry_run_of_index
-from jobs.rebuild.index import MANIFEST, RebuildIndexRequest, Result, is_unused, rebuild
-from jobs.rebuild.install import install, plan_installation
-from jobs.report.of_rebuild_index import report_of
-from jobs.report.output import write_report
 from jobs.store.beside_broker import broker_process, care_beside
 from jobs.store.known import UndecidedError
+
+if TYPE_CHECKING:
+    from jobs.rebuild.index import Result
+
+_NAME = "rmq-lake rebuild-index"
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake rebuild-index /data/rocketmq/store --out /data/index\n  "
@@ -50,8 +50,7 @@ def command(  # noqa: PLR0913 - one argument an option
     answer: Answer,
 ) -> ExitCode:
     """Write the index files of STORE again from its log into DIR, byte for byte a broker's."""
-    from jobs.launch.session import spark_session
-    from jobs.store.workers import SparkWorkers
+    from jobs.launch.session import begin_session, spark_session
 
     watch = Stopwatch()
     root = place.store
@@ -63,7 +62,18 @@ def command(  # noqa: PLR0913 - one argument an option
         refuse_beside_broker(root)
     conf = place.conf()
     care = care_beside(root, form.max_rate)
-    workers = SparkWorkers(spark_session("rmq-lake rebuild-index", half=care is not None))
+    begin_session(_NAME, half=care is not None, warm="jobs.rebuild.index")
+
+    # Beside the start of a JVM, Python imports what is needed.
+    from jobs.products.index.settings import Wanted
+    from jobs.rebuild.dry_run import dry_run_of_index
+    from jobs.rebuild.index import RebuildIndexRequest, is_unused, rebuild
+    from jobs.rebuild.install import install, plan_installation
+    from jobs.report.of_rebuild_index import report_of
+    from jobs.report.output import write_report
+    from jobs.store.workers import SparkWorkers
+
+    workers = SparkWorkers(spark_session(_NAME))
     if not is_unused(out, workers.options):
         raise click.UsageError(f"--out {out}: the directory is not empty")
     request = RebuildIndexRequest(
@@ -90,8 +100,10 @@ def command(  # noqa: PLR0913 - one argument an option
     return result.exit_code
 
 
-def _lines(result: Result) -> Iterator[str]:
+def _lines(result: "Result") -> Iterator[str]:
     """Yield the summary for people."""
+    from jobs.rebuild.index import MANIFEST
+
     yield f"{result.store} → {result.out}"
     yield f"  {counted(result.row_keys, 'key')} of {counted(result.records, 'message')}"
     yield from result.settings.lines()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,14 +11,14 @@ from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, limit_option, read_options, report_option, store_options
 from jobs.command.places import WRITTEN
 from jobs.console.exit_codes import ExitCode
-from jobs.products.index.settings import Wanted
-from jobs.report.of_verify import report_of
-from jobs.report.output import write_report
 from jobs.storage.locations import normalise
 from jobs.store.beside_broker import care_beside
 from jobs.store.known import UndecidedError
-from jobs.verify.run import Verdict, VerifyRequest, verify
-from jobs.verify.text import verdict_lines
+
+if TYPE_CHECKING:
+    from jobs.verify.run import Verdict, VerifyRequest
+
+_NAME = "rmq-lake verify"
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake verify /data/rocketmq/store\n  "
@@ -47,15 +48,24 @@ def command(  # noqa: PLR0913 - one argument an option
     answer: Answer,
 ) -> ExitCode:
     """Compare the queues and index files of STORE with its log, and the log with itself."""
-    from jobs.launch.session import spark_session
-    from jobs.store.workers import SparkWorkers
+    from jobs.launch.session import begin_session, spark_session
 
     watch = Stopwatch()
     conf = place.conf()
-    wanted = Wanted(form.hash_slots, form.index_num, form.release, form.time_zone, conf)
     care = care_beside(place.store, form.max_rate)
+    begin_session(_NAME, half=care is not None, warm="jobs.verify.run")
+
+    # Beside the start of a JVM, Python imports what is needed.
+    from jobs.products.index.settings import Wanted
+    from jobs.report.of_verify import report_of
+    from jobs.report.output import write_report
+    from jobs.store.workers import SparkWorkers
+    from jobs.verify.run import VerifyRequest, verify
+    from jobs.verify.text import verdict_lines
+
+    wanted = Wanted(form.hash_slots, form.index_num, form.release, form.time_zone, conf)
     request = VerifyRequest(place.store, wanted, scratch, commitlog=place.log_directories(conf), care=care)
-    workers = SparkWorkers(spark_session("rmq-lake verify", half=care is not None))
+    workers = SparkWorkers(spark_session(_NAME))
     with shown_as_usage(UndecidedError):
         verdict = verify(request, workers)
     if lake is not None:
@@ -68,7 +78,9 @@ def command(  # noqa: PLR0913 - one argument an option
     return verdict.exit_code
 
 
-def _keep(lake: str, broker: str | None, request: VerifyRequest, verdict: Verdict, options: Mapping[str, str]) -> None:
+def _keep(
+    lake: str, broker: str | None, request: "VerifyRequest", verdict: "Verdict", options: Mapping[str, str]
+) -> None:
     """Write the findings into a lake."""
     from jobs.lake.lake import Lake
     from jobs.lake.verifications import record_findings

@@ -13,10 +13,10 @@ from jobs.ingest.run import ingest
 from jobs.lake.commit import chosen, open_table
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
+from jobs.lake.optimization import optimize
 from jobs.lake.plain import plain_rows
 from jobs.query.lake_tables import LakeTables
 from jobs.store.workers import OneByOne
-from jobs.verbs.optimize import optimize
 from tests.scale.commands import expected_rows
 from tests.scale.flaky import KINDS, flaky
 from tests.scale.s3 import S3Server

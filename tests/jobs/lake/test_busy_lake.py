@@ -10,11 +10,11 @@ from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.commit import commit
 from jobs.lake.lake import Lake
+from jobs.lake.optimization import optimize
 from jobs.lake.runs import known_stores
 from jobs.lake.table_file import FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE
 from jobs.store.workers import OneByOne
-from jobs.verbs.optimize import optimize
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import leftovers, rows_of
 

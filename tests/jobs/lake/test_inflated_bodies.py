@@ -14,11 +14,11 @@ from jobs.ingest.run import ingest
 from jobs.lake.bodies import DEFAULT_LIMIT, with_inflated
 from jobs.lake.inflation import inflate, inflate_file
 from jobs.lake.lake import Lake
+from jobs.lake.optimization import optimize
 from jobs.lake.tables import MESSAGES
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
-from jobs.verbs.optimize import optimize
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.flags import COMPRESSED
 from tests.golden import unpack

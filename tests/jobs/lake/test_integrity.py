@@ -11,9 +11,9 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.integrity import newest_runs
 from jobs.lake.lake import Lake
+from jobs.lake.optimization import optimize
 from jobs.lake.runs import HeldByOtherError, known_stores
 from jobs.store.workers import OneByOne
-from jobs.verbs.optimize import optimize
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import raw_rows
 from tests.support.stores import tree_state

@@ -20,6 +20,7 @@ from jobs.lake.compaction import Group, compact, merge_group
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.integrity import STATE, newest_runs
 from jobs.lake.lake import Lake
+from jobs.lake.optimization import optimize
 from jobs.lake.runs import Manifest, known_stores, prepare, unfinished
 from jobs.lake.table_file import Action
 from jobs.lake.tables import MESSAGES
@@ -29,7 +30,6 @@ from jobs.report.of_ingest import report_of
 from jobs.restore.plan import plan_log
 from jobs.restore.run import RestoreRequest, restore
 from jobs.store.workers import OneByOne
-from jobs.verbs.optimize import optimize
 from tests.jobs.lake.test_runs import a_manifest
 from tests.support.broker import some_records
 from tests.support.commands import state_of

@@ -12,6 +12,7 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
 from jobs.ingest import run as runs
+from jobs.lake import optimization as optimizing
 from jobs.lake import upkeep
 from jobs.lake.compaction import Group, merge_group
 from jobs.lake.lake import Lake
@@ -19,7 +20,6 @@ from jobs.lake.plain import plain_rows
 from jobs.lake.runs import Manifest, prepare
 from jobs.lake.table_file import Action
 from jobs.store.workers import OneByOne
-from jobs.verbs import optimize as optimizing
 from tests.support.broker import some_records
 from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, SharedLake
 

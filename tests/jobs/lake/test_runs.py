@@ -21,6 +21,7 @@ from jobs.lake.commit import TransactionTakenError, commit, open_table, paths
 from jobs.lake.compaction import Group, compact, merge_group
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
+from jobs.lake.optimization import NotALake, optimize
 from jobs.lake.runs import (
     HeldByOtherError,
     KnownStore,
@@ -38,7 +39,6 @@ from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import QUARANTINE
 from jobs.store.range_reader import Fingerprint
 from jobs.store.workers import OneByOne
-from jobs.verbs.optimize import NotALake, optimize
 from rmq_formats.arrow import column
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import leftovers, raw_rows, rows_of

@@ -1,14 +1,16 @@
 """Queries of Spark on a store and on a lake that is filled meanwhile: what a table of the user's own has in the end."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
+from jobs.lake.optimization import optimize
 from jobs.source.format import lake_and_store, register
 from jobs.store.workers import OneByOne
-from jobs.verbs.optimize import optimize
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.row import record_of_row
 from tests.support.broker import Broker, some_records
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TEXT = (Path(__file__).parents[3] / "docs" / "streaming.md").read_text(encoding="utf-8")
+_ATTEMPTS = 6
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
@@ -26,6 +29,19 @@ def run_example(number: int, spark: "SparkSession", data: Path) -> dict[str, Any
     names: dict[str, Any] = {"spark": spark}
     exec(EXAMPLES[number].replace("/data/", f"{data}/"), names)  # noqa: S102 - our own document
     return names
+
+
+def stream_orders(spark: "SparkSession", data: Path) -> None:
+    """Stream what is new of a topic; again where a machine is so busy that Spark gives up on the planning process."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            run_example(0, spark, data)["query"].awaitTermination()
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error):
+                raise
+        else:
+            return
+    run_example(0, spark, data)["query"].awaitTermination()
 
 
 def raw(spark: "SparkSession", table: Path) -> list[bytes]:
@@ -46,7 +62,7 @@ def test_a_topic_arrives_once_in_a_table_of_the_users_own_whatever_is_cut_off(
     broker = Broker(tmp_path / "store")
     records = broker.append(some_records(150))
     checkpoint, table = tmp_path / "checkpoints" / "orders", tmp_path / "orders"
-    run_example(0, spark, tmp_path)["query"].awaitTermination()
+    stream_orders(spark, tmp_path)
     assert wanted(records) == raw(spark, table)
 
     newest = max(
@@ -61,11 +77,12 @@ def test_a_topic_arrives_once_in_a_table_of_the_users_own_whatever_is_cut_off(
         .load(str(broker.root))
     )
     query = small.writeStream.format("delta").option("checkpointLocation", str(checkpoint)).start(str(table))
-    while not query.recentProgress and query.isActive:
-        query.awaitTermination(1)
+    with suppress(StreamingQueryException):  # the same, which is as good an end as any
+        while not query.recentProgress and not query.awaitTermination(1):
+            pass
     query.stop()
     records += broker.append(some_records(20, seed=3))
-    run_example(0, spark, tmp_path)["query"].awaitTermination()
+    stream_orders(spark, tmp_path)
 
     assert wanted(records) == raw(spark, table)
 

@@ -1,0 +1,188 @@
+"""
+How long a message takes from the broker's disk to a reader of the lake, while `ingest --follow` runs.
+
+    python -m benchmarks.follow [--rates MESSAGES…] [--seconds N] [--every TIME] [--folder DIR]
+
+A process of its own writes log and queues as a broker does, some messages every 20 ms. This one opens the Delta table
+again and again, with a reader that is not ours: what a version has for the first time was written when its records say.
+`ingest` is a user's command, in a process of its own. The result says how many messages were seen: where that is less
+than the rate asks for, the writer could do no more.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from benchmarks.incremental_runs import sizes
+from benchmarks.measuring import provenance
+from benchmarks.stores import FOLDER
+from jobs.report.model import Bars
+from tests.support.broker import Broker, some_records
+
+_TICK_S = 0.02
+_LOOK_S = 0.05
+_SEGMENT = 64 << 20
+_POINTS = 20  # messages of a version whose ages are taken, evenly spaced
+_SAMPLES = 20  # of memory and files
+_PATIENCE_S = 120  # for a process that was asked to end
+
+
+def write(store: Path, rate: int, seconds: float) -> int:
+    """Append records at a steady rate, each stored at its own moment; return how many."""
+    broker = Broker(store, segment_size=_SEGMENT, dispatches=True)
+    began = time.monotonic()
+    written = 0
+    while (passed := time.monotonic() - began) < seconds:
+        due = int(passed * rate) - written
+        now = time.time_ns() // 1_000_000
+        broker.append(record._replace(store_timestamp=now) for record in some_records(due, seed=written))
+        written += due
+        time.sleep(_TICK_S)
+    return written
+
+
+@dataclass(slots=True)
+class Reader:
+    """What a reader of the table has seen."""
+
+    lake: Path
+    ages: list[float] = field(default_factory=list)  # of messages when they could be read, seconds
+    commits: int = 0
+    rows: int = 0
+    samples: list[dict[str, float]] = field(default_factory=list)
+    _table: DeltaTable | None = None
+    _version: int = -1
+    _newest: float = 0.0  # when the newest message was stored that had been seen before
+
+    def watch(self, process: "subprocess.Popen[bytes]", seconds: float) -> None:
+        """Look again and again; note memory and files now and then."""
+        began = time.monotonic()
+        while (passed := time.monotonic() - began) < seconds:
+            if process.poll() is not None:
+                raise SystemExit(f"ingest --follow ended with {process.returncode}")
+            self.look()
+            if passed > len(self.samples) * seconds / _SAMPLES:
+                self.samples.append({"second": round(passed), "rss_mib": _memory(process.pid), **sizes(self.lake)})
+            time.sleep(_LOOK_S)
+
+    def look(self) -> None:
+        """Note what a new version has for the first time."""
+        try:
+            self._table = self._table or DeltaTable(self.lake / "messages")
+        except TableNotFoundError:
+            return
+        self._table.update_incremental()
+        if self._table.version() == self._version:
+            return
+        self._version, now = self._table.version(), time.time()
+        files = self._table.get_add_actions(flatten=True)
+        if not files.num_rows:
+            return
+        newest = int(pc.max(files["max.store_timestamp"]).as_py()) / 1000
+        self.rows = int(pc.sum(files["num_records"]).as_py())
+        if self._newest and newest > self._newest:
+            step = (newest - self._newest) / _POINTS
+            self.ages += [now - newest + number * step for number in range(_POINTS)]
+            self.commits += 1
+        self._newest = newest
+
+
+def _memory(process: int) -> float:
+    """Return the resident memory of a process, MiB."""
+    status = Path(f"/proc/{process}/status").read_text()
+    return round(int(status.partition("VmRSS:")[2].split()[0]) / 1024, 1)
+
+
+@contextmanager
+def ended(process: "subprocess.Popen[bytes]", number: int) -> Iterator[None]:
+    """Ask a process to end after the block, and do not wait for ever."""
+    try:
+        yield
+    finally:
+        process.send_signal(number)
+        try:
+            process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def measure(folder: Path, rate: int, seconds: float, every: str) -> dict[str, Any]:
+    """Follow a store for some seconds; return what that was like."""
+    store, lake = folder / "store", folder / "lake"
+    Broker(store, segment_size=_SEGMENT, dispatches=True).append(some_records(100))
+    command = [sys.executable, "-m", "jobs.main", "ingest", str(store), "--lake", str(lake), "--broker", "b", "--quiet"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # compilers and caches
+    shutil.rmtree(lake)
+    shutil.rmtree(store)
+    writing = [sys.executable, "-m", "benchmarks.follow", "--write", str(store), "--rates", str(rate)]
+    reader = Reader(lake)
+    writer = subprocess.Popen([*writing, "--seconds", str(seconds + _PATIENCE_S)])
+    with ended(writer, signal.SIGKILL):
+        while not any(store.rglob("consumequeue")):
+            time.sleep(_LOOK_S)
+        following = subprocess.Popen([*command, "--follow", "--every", every], stdout=subprocess.DEVNULL)
+        with ended(following, signal.SIGTERM):
+            reader.watch(following, seconds)
+            ticks = Path(f"/proc/{following.pid}/stat").read_text().rpartition(")")[2].split()[11:15]
+    if following.returncode:
+        raise SystemExit(f"ingest --follow ended with {following.returncode}")
+    at = quantiles(reader.ages, n=100) if len(reader.ages) > 1 else [0.0] * 99
+    return {
+        "rate": rate,
+        "messages_seen": reader.rows,
+        "commits": reader.commits,
+        "visible_after_s": {"p50": round(at[49], 2), "p95": round(at[94], 2), "p99": round(at[98], 2)},
+        "cores": round(sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") / seconds, 2),
+        "samples": reader.samples,
+    }
+
+
+def bars(rates: Sequence[dict[str, Any]]) -> Iterator[Bars]:
+    """Yield the plots of what was measured."""
+    for name, text in (("p50", "half of the messages"), ("p95", "95 of 100"), ("p99", "99 of 100")):
+        seconds = {f"{one['rate']:,} messages/s": one["visible_after_s"][name] for one in rates}
+        yield Bars(f"Following: from disk to a reader, {text}", "seconds", seconds)
+    for one in rates:
+        memory = {f"after {sample['second']} s": sample["rss_mib"] for sample in one["samples"]}
+        yield Bars(f"Following {one['rate']:,} messages/s: memory", "MiB", memory)
+
+
+def main() -> None:
+    """Print the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rates", type=int, nargs="+", default=[500, 5000])
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--every", default="1s")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.write is not None:
+        write(given.write, given.rates[0], given.seconds)
+        return
+    folder, found = given.folder / "follow", []
+    for rate in given.rates:
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            found.append(measure(folder, rate, given.seconds, given.every))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    print(json.dumps({**provenance(), "every": given.every, "seconds": given.seconds, "rates": found}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

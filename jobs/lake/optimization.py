@@ -1,0 +1,61 @@
+"""A lake put in order: few large files instead of many small ones, and nothing on disk that no reader needs."""
+
+from collections.abc import Sequence
+
+from jobs.lake.commit import open_table
+from jobs.lake.compaction import Group, Saved, compact, estimate, merge_group, vacuum
+from jobs.lake.inflation import WITH_BODIES, inflate, inflate_file
+from jobs.lake.integrity import newest_runs, refuse_unsupported
+from jobs.lake.lake import Lake
+from jobs.lake.runs import commit_prepared, known_stores, unfinished
+from jobs.lake.table_file import Action
+from jobs.lake.tables import RUNS, WRITTEN_BY_RUNS, Table
+from jobs.lake.upkeep import newest_rows
+from jobs.storage.locations import normalise
+from jobs.store.workers import Workers
+from rmq_formats.errors import FormatError
+
+
+class NotALake(FormatError):
+    """There are no tables of ours."""
+
+
+def optimize(location: str, workers: Workers, *, dry_run: bool = False, with_inflated: bool = False) -> list[Saved]:
+    """
+    Finish what runs left prepared, merge small files, delete what is obsolete; return what that saved, by table.
+
+    With *dry_run*, only look at what there would be to merge and to delete. Compressed bodies *with_inflated* ones.
+    """
+    lake = Lake(normalise(location), workers.options)
+    if open_table(lake, RUNS.name) is None:
+        reason = "no lake: it has no table `runs`"
+        raise NotALake(reason, None, lake.location)
+    refuse_unsupported(lake, WRITTEN_BY_RUNS)
+
+    def inflated(table: Table) -> int:
+        if not with_inflated or table not in WITH_BODIES:
+            return 0
+        return inflate(lake, table, lambda work: workers.map(work, inflate_file, "inflating bodies"), dry_run=dry_run)
+
+    if dry_run:
+        newest = newest_rows(lake)
+        return [
+            estimate(lake, table, newest if table is RUNS else ())._replace(inflated=inflated(table))
+            for table in WRITTEN_BY_RUNS
+        ]
+    for store in known_stores(lake):
+        leftover = unfinished(lake, store)  # its files are named by its manifest alone: the vacuum would take them
+        if leftover is not None:
+            newest_runs(lake, store, is_done=False)
+            commit_prepared(lake, leftover)
+
+    def merge(groups: Sequence[Group]) -> list[Action | None]:
+        return workers.map(groups, merge_group, "merging files")
+
+    saved = []
+    for table in WRITTEN_BY_RUNS:
+        spared = newest_rows(lake) if table is RUNS else ()
+        merged = compact(lake, table, spared=spared, merge=merge)
+        bodies = inflated(table)
+        saved.append(merged._replace(vacuumed=vacuum(lake, table), inflated=bodies))
+    return saved
