@@ -252,6 +252,11 @@ class LakeSource:
         del topic
         return []
 
+    @property
+    def config(self) -> None:
+        """Return none: a lake has a table of changes, for questions in SQL."""
+        return None
+
     def hosts(self) -> list[Host]:
         """Return every store host."""
         rows = self._tables.rows(f"SELECT DISTINCT store_host FROM {MESSAGES} WHERE {self._where()}")  # noqa: S608 - quoted

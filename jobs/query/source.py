@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.static_topics import StaticQueue
+from jobs.store.broker_config import BrokerConfig
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.unit import Unit
 from rmq_formats.indexfile.keys import KeyKind
@@ -22,6 +23,7 @@ class ReasonKind(StrEnum):
     """Why an answer is empty. The values are part of the JSON that users script against."""
 
     TOPIC_UNKNOWN = "topic_unknown"
+    GROUP_UNKNOWN = "group_unknown"
     TOPIC_DELETED = "topic_deleted"
     NO_ROUTE = "no_route"
     OTHER_TOPIC = "other_topic"
@@ -153,6 +155,11 @@ class Source(Protocol):
 
     def static_queues(self, topic: str) -> list[StaticQueue]:
         """Return the queues of a static topic as the broker's own table has them; none of any other."""
+        ...
+
+    @property
+    def config(self) -> BrokerConfig | None:
+        """The broker's settings of topics and groups, and how far consumers are; None where only tables have it."""
         ...
 
     def hosts(self) -> list[Host]:

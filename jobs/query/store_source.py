@@ -12,6 +12,7 @@ from jobs.query.store_keys import StoreKeys
 from jobs.query.store_queues import StoreQueues
 from jobs.query.store_reader import StoreReader
 from jobs.query.store_view import StoreView
+from jobs.store.broker_config import BrokerConfig, broker_config
 from jobs.store.ranges import newest_written
 from rmq_formats.commitlog.record import Host, MessageRecord
 from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, Unit
@@ -158,6 +159,11 @@ class StoreSource:
     def static_queues(self, topic: str) -> list[StaticQueue]:
         """Return the queues of a static topic as the broker's own table has them; none of any other."""
         return self.reader.static_queues(topic)
+
+    @cached_property
+    def config(self) -> BrokerConfig:
+        """The broker's settings of topics and groups, and how far consumers are."""
+        return broker_config(self.reader.store)
 
     def hosts(self) -> list[Host]:
         """Return the store hosts of the first record of the first and the last segment."""

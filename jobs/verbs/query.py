@@ -348,14 +348,16 @@ def mqadmin_line(options: QueryOptions, arguments: tuple[str, ...]) -> ExitCode:
     """
     Answer an mqadmin line as it is, with the option letters of the store's release.
 
-    The commands: queryMsgByKey, queryMsgById, queryMsgByUniqueKey, queryMsgByOffset, printMsg, queryCq, topicStatus.
+    The commands: queryMsgByKey, queryMsgById, queryMsgByUniqueKey, queryMsgByOffset, printMsg, queryCq, topicStatus,
+    topicList, consumerProgress, getConsumerConfig.
     Options of this tool come before the line; -n and the cluster are taken and not used.
     """
     from jobs.query.mqadmin import commands as mqadmin
+    from jobs.query.mqadmin.context import Context
 
     with _opened(options) as (source, broker):
         now = time.time_ns() // 1_000_000
-        context = mqadmin.Context(source, options.printer, broker, now, options.any_host)
+        context = Context(source, options.printer, broker, now, options.any_host)
         try:
             return mqadmin.run(arguments, context)
         except UnsupportedFormat as error:

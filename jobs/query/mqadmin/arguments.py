@@ -91,10 +91,19 @@ COMMANDS: Mapping[str, tuple[Letter, ...]] = {
         Letter("g", "consumer"),
     ),
     "topicStatus": (_TOPIC, _CLUSTER),
+    "topicList": (Letter("c", "clusterModel", has_value=False),),
+    "consumerProgress": (
+        Letter("g", "groupName"),
+        Letter("t", "topicName", since="5.0.0"),
+        Letter("s", "showClientIP"),
+        _CLUSTER,
+    ),
+    "getConsumerConfig": (Letter("g", "groupName", is_required=True),),
 }
 _SHELLS = frozenset({"sh", "bash"})
 _PROGRAMS = frozenset({"mqadmin", "mqadmin.cmd"})
-_SINCE = {"queryCq": "4.1.0"}  # not in 4.0.0
+# queryCq is not in 4.0.0; what the other two printed before 4.9.8 is not known here.
+_SINCE = {"queryCq": "4.1.0", "consumerProgress": "4.9.8", "getConsumerConfig": "4.9.8"}
 
 
 class Line(NamedTuple):

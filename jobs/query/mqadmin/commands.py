@@ -16,6 +16,8 @@ from jobs.query import lookups, reasons
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.message import Message
 from jobs.query.mqadmin.arguments import Line, parse
+from jobs.query.mqadmin.broker_tables import consumer_config, consumer_progress, topic_list
+from jobs.query.mqadmin.context import Context
 from jobs.query.mqadmin.pull_text import Printing, print_queue, queue_order
 from jobs.query.mqadmin.text import (
     HALF_TOPIC,
@@ -28,8 +30,7 @@ from jobs.query.mqadmin.text import (
     topic_status_row,
 )
 from jobs.query.mqadmin.time_search import offset_at
-from jobs.query.output import Printer
-from jobs.query.source import MAX_TIME, Answer, Reason, ReasonKind, Source
+from jobs.query.source import MAX_TIME, Answer, Reason, ReasonKind
 from jobs.query.static_topics import LOGICAL_BROKER
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, SCHEDULE_TOPIC
 from rmq_formats.errors import UnsupportedFormat
@@ -42,16 +43,6 @@ _WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, reasons.TIMER_TOPIC, "T
 _DEFAULT_UNITS = 10
 _DAY_AND_A_HALF_MS = 36 * 3_600_000
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)#(\d\d):(\d\d):(\d\d):(\d{3})")
-
-
-class Context(NamedTuple):
-    """What a line is answered from and printed with."""
-
-    source: Source
-    printer: Printer
-    broker: str | None = None  # its name, where it is known
-    now_ms: int | None = None  # for windows that count from now
-    any_host: bool = False
 
 
 def run(arguments: Sequence[str], context: Context) -> ExitCode:
@@ -313,4 +304,7 @@ _COMMANDS: dict[str, Callable[[Line, Context], ExitCode]] = {
     "printMsg": _print_msg,
     "queryCq": _query_cq,
     "topicStatus": _topic_status,
+    "topicList": topic_list,
+    "consumerProgress": consumer_progress,
+    "getConsumerConfig": consumer_config,
 }

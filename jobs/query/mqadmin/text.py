@@ -54,6 +54,11 @@ def time_text(milliseconds: int, zone: tzinfo | None) -> str:
     return f"{moment:%H:%M:%S}".join((f"{moment.year:04d}-{moment:%m-%d} ", f",{moment.microsecond // 1000:03d}"))
 
 
+def second_text(milliseconds: int, zone: tzinfo | None) -> str:
+    """Return `yyyy-MM-dd HH:mm:ss`."""
+    return time_text(milliseconds, zone).partition(",")[0]
+
+
 def _distant_time_text(milliseconds: int) -> str:
     """Return a time outside the years 1 to 9999, in UTC: the calendar repeats every 400 years."""
     cycle_days = 146_097

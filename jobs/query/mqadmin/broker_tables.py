@@ -1,0 +1,226 @@
+"""
+What mqadmin prints of a broker's own tables: topicList, consumerProgress, getConsumerConfig.
+
+A name server gathers the topics of all its brokers, and who is connected only a broker at work knows: the answers are
+those of a cluster of this broker alone, without a client.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from jobs.console.exit_codes import ExitCode
+from jobs.query.mqadmin.arguments import Line
+from jobs.query.mqadmin.context import Context
+from jobs.query.mqadmin.java_map import map_text, set_order
+from jobs.query.mqadmin.text import OffsetRange, pad, second_text
+from jobs.query.source import Answer, Reason, ReasonKind
+from jobs.store.broker_config import BrokerConfig, ReaderKind
+from rmq_formats.consumequeue.unit import RETRY_PREFIX
+from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.hashing import java_hash
+from rmq_formats.release import Release, Version
+
+_SHOWS_INFLIGHT = Version.parse("5.1.0")
+_WIDEST_TOPIC, _WIDEST_BROKER = 64, 32  # UtilAll#frontStringAtLeast cuts what is longer
+_REPLY_TOPIC = "_REPLY_TOPIC"  # after the cluster's name
+_MAP_BUCKETS = 16
+
+# SubscriptionGroupConfig's fields in their order, and since when they are there.
+_FIELDS = {
+    "groupName": "",
+    "consumeEnable": "",
+    "consumeFromMinEnable": "",
+    "consumeBroadcastEnable": "",
+    "consumeMessageOrderly": "5.0.0",
+    "retryQueueNums": "",
+    "retryMaxTimes": "",
+    "groupRetryPolicy": "5.0.0",
+    "brokerId": "",
+    "whichBrokerWhenConsumeSlowly": "",
+    "notifyConsumerIdsChangedEnable": "",
+    "groupSysFlag": "5.0.0",
+    "consumeTimeoutMinute": "5.0.0",
+    "subscriptionDataSet": "5.1.1",
+    "attributes": "5.1.4",
+}
+_POLICIES = ("exponentialRetryPolicy", "customizedRetryPolicy")
+
+
+def _config(context: Context) -> BrokerConfig:
+    config = context.source.config
+    if config is None:
+        reason = "the broker's tables are in a store; of a lake ask broker_config and consumer_offsets, see the recipes"
+        raise UnsupportedFormat(reason)
+    if config.unread is not None:
+        context.printer.note(f"not all of the broker's configuration can be read: {config.unread}")
+    return config
+
+
+def topic_list(line: Line, context: Context) -> ExitCode:
+    """Print the topics in the order of the client's set."""
+    if "clusterModel" in line.options:
+        reason = "topicList -c names who consumes a topic, which only brokers at work know"
+        raise UnsupportedFormat(reason)
+    topics = _config(context).topics
+    if not topics:
+        why = Reason(ReasonKind.TOPIC_UNKNOWN, "the broker's table of topics is not there, or empty")
+        return context.printer.finish(Answer(reason=why), context.source.notes)
+    for topic in set_order({topic: java_hash(topic) for topic in topics}):
+        if context.printer.as_json:
+            context.printer.object("topic", {"topic": topic, "settings": topics[topic]})
+        else:
+            context.printer.out(f"{topic}\n")
+    return context.printer.finish(Answer(), context.source.notes)
+
+
+class _Row(NamedTuple):
+    """How far a group is in a queue; rows are sorted by their first fields."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    broker_offset: int
+    consumer_offset: int
+    pull_offset: int
+    last_timestamp: int  # ms, of the message consumed last; 0 without one
+
+    @property
+    def behind(self) -> int:
+        return self.broker_offset - self.consumer_offset
+
+    @property
+    def inflight(self) -> int:
+        return self.pull_offset - self.consumer_offset
+
+
+def consumer_progress(line: Line, context: Context) -> ExitCode:
+    """Print how far a group is in each queue."""
+    group = line.options.get("groupName")
+    if group is None:
+        reason = "consumerProgress without -g asks who is online, which only brokers at work know; -g GROUP is answered"
+        raise UnsupportedFormat(reason)
+    config, printer, source = _config(context), context.printer, context.source
+    why = _why_no_progress(config, group, source.release, line.options.get("topicName"))
+    rows = [] if why else sorted(_rows(line, config, group, context))
+    if not rows:
+        text = f"the broker knows no offset of the group {group}; {_known_groups(config)}"
+        return printer.finish(Answer(reason=why or Reason(ReasonKind.GROUP_UNKNOWN, text)), source.notes)
+    if printer.as_json:
+        for row in rows:
+            printer.object("progress", {"consumer_group": group, **row._asdict(), "behind": row.behind})
+        return printer.finish(Answer(), source.notes)
+    shows_client = line.options.get("showClientIP", "").lower() == "true"
+    shows_inflight = source.release.version >= _SHOWS_INFLIGHT
+    printer.out(_header(shows_client=shows_client, shows_inflight=shows_inflight))
+    for row in rows:
+        time = second_text(row.last_timestamp, printer.zone) if row.last_timestamp else "N/A"
+        client = ("N/A",) if shows_client else ()
+        inflight = (row.inflight,) if shows_inflight else ()
+        last = f" {time}\n" if shows_inflight else f"  {time}\n"
+        place = (row.topic[:_WIDEST_TOPIC], row.broker[:_WIDEST_BROKER], row.queue_id)
+        numbers = (row.broker_offset, row.consumer_offset, *client, row.behind, *inflight)
+        printer.out(f"{_columns(*place, *numbers)}{last}")
+    consume = "Consume " if shows_inflight else ""
+    printer.out(f"\nConsume TPS: 0.00\n{consume}Diff Total: {sum(row.behind for row in rows)}\n")
+    if shows_inflight:
+        printer.out(f"Consume Inflight Total: {sum(row.inflight for row in rows)}\n")
+    return printer.finish(Answer(), source.notes)
+
+
+def _header(*, shows_client: bool, shows_inflight: bool) -> str:
+    place = ("#Topic", "#Broker Name", "#QID", "#Broker Offset", "#Consumer Offset")
+    client = ("#Client IP",) if shows_client else ()
+    inflight = ("#Inflight",) if shows_inflight else ()
+    # Since the column of what is in flight there is no blank before the last one's name.
+    last = "#LastTime" if shows_inflight else "  #LastTime"
+    return f"{_columns(*place, *client, '#Diff', *inflight)}{last}\n"
+
+
+def _columns(*values: object) -> str:
+    """Return a row's columns but the last: two blanks after each of the first five, one after the others."""
+    widths = (_WIDEST_TOPIC, _WIDEST_BROKER, 4, 20, 20)
+    first = "  ".join(pad(value, width) for value, width in zip(values, widths, strict=False))
+    return f"{first}  {' '.join(pad(value, 20) for value in values[len(widths) :])}"
+
+
+def _why_no_progress(config: BrokerConfig, group: str, release: Release, topic: str | None) -> Reason | None:
+    """Say why mqadmin would find no broker to ask: it goes by the topic of the group's retries, or the one given."""
+    retries = f"{RETRY_PREFIX}{group}"
+    if retries in config.topics or topic in config.topics:
+        return None
+    if not any(reader.consumer_group == group for reader in config.progress):
+        return Reason(ReasonKind.GROUP_UNKNOWN, f"no group {group} was ever seen there; {_known_groups(config)}")
+    text = f"mqadmin of RocketMQ {release} asks who has {retries}, and nobody has; from 5.0.0 on -t TOPIC answers"
+    return Reason(ReasonKind.NO_ROUTE, text)
+
+
+def _known_groups(config: BrokerConfig) -> str:
+    groups = sorted({reader.consumer_group for reader in config.progress if reader.consumer_group})
+    return f"groups with offsets: {', '.join(groups) or 'none'}"
+
+
+def _rows(line: Line, config: BrokerConfig, group: str, context: Context) -> Iterator[_Row]:
+    source = context.source
+    offsets = {
+        (reader.kind, reader.topic, reader.queue_id): reader.next_offset
+        for reader in config.progress
+        if reader.consumer_group == group
+    }
+    wanted = line.options.get("topicName")
+    topics = [wanted] if wanted else {topic for kind, topic, _ in offsets if kind is ReaderKind.CONSUMER}
+    for topic in topics:
+        queues = config.topics.get(topic, {}).get("readQueueNums")
+        unread = -1 if source.static_queues(topic) else 0
+        for queue_id in range(queues if isinstance(queues, int) else 0):
+            consumed = offsets.get((ReaderKind.CONSUMER, topic, queue_id), -1)
+            pulled = offsets.get((ReaderKind.PULL, topic, queue_id), consumed)
+            consumed = unread if consumed < 0 else consumed
+            end = (source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)).maximum
+            newest = source.in_queue(topic, queue_id, consumed - 1) if consumed > 0 else None
+            time = newest.record.store_timestamp if newest else 0
+            yield _Row(topic, context.broker or "broker", queue_id, end, consumed, max(consumed, pulled), time)
+
+
+def consumer_config(line: Line, context: Context) -> ExitCode:
+    """Print the settings of a group, field by field."""
+    config, printer, source = _config(context), context.printer, context.source
+    group = line.options["groupName"]
+    settings = config.groups.get(group)
+    if settings is None:
+        text = f"the broker has no settings of the group {group}; it has those of {', '.join(sorted(config.groups))}"
+        return printer.finish(Answer(reason=Reason(ReasonKind.GROUP_UNKNOWN, text)), source.notes)
+    if printer.as_json:
+        printer.object("group", {"consumer_group": group, "settings": settings})
+        return printer.finish(Answer(), source.notes)
+    printer.out(f"{'=' * 29}{_cluster(config)}:{context.broker or 'broker'}{'=' * 29}\n")
+    for name, since in _FIELDS.items():
+        if not since or source.release.version >= Version.parse(since):
+            printer.out(f"{pad(name, 40)}=  {_java_text(name, settings.get(name))}\n")
+    return printer.finish(Answer(), source.notes)
+
+
+def _cluster(config: BrokerConfig) -> str:
+    """Return the cluster's name as the broker's own topics tell it."""
+    names = (topic.removesuffix(_REPLY_TOPIC) for topic in config.topics if topic.endswith(_REPLY_TOPIC))
+    return next((name for name in names if name in config.topics), "cluster")
+
+
+def _java_text(name: str, value: object) -> str:
+    """Return a field's value as its `toString()` gives it; nothing for null."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if name == "attributes" and isinstance(value, Mapping):
+        return map_text({str(key): str(text) for key, text in value.items()}, _MAP_BUCKETS)
+    if name == "groupRetryPolicy" and isinstance(value, Mapping):
+        policies = ", ".join(f"{policy}={_policy_text(policy, value.get(policy))}" for policy in _POLICIES)
+        return f"GroupRetryPolicy{{type={value.get('type')}, {policies}}}"
+    return str(value)
+
+
+def _policy_text(name: str, value: object) -> str:
+    if not isinstance(value, Mapping):
+        return "null"
+    fields = ", ".join(f"{field}={number}" for field, number in value.items())
+    return f"{name[0].upper()}{name[1:]}{{{fields}}}"

@@ -1,0 +1,16 @@
+"""What a line of mqadmin is answered from and printed with."""
+
+from typing import NamedTuple
+
+from jobs.query.output import Printer
+from jobs.query.source import Source
+
+
+class Context(NamedTuple):
+    """The source and the printer of one command."""
+
+    source: Source
+    printer: Printer
+    broker: str | None = None  # its name, where it is known
+    now_ms: int | None = None  # for windows that count from now
+    any_host: bool = False

@@ -1,0 +1,117 @@
+"""topicList, consumerProgress and getConsumerConfig from stores, as far as brokers themselves answered about them."""
+
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.command import cli
+from jobs.console.exit_codes import ExitCode
+from tests.golden.features import unpack_feature
+
+Ask = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def ask(capfdbinary: pytest.CaptureFixture[bytes]) -> Ask:
+    """Answer an mqadmin line from a store."""
+
+    def answer(store: Path, line: str, *options: str) -> tuple[int, str, str]:
+        capfdbinary.readouterr()
+        place = ["--store", str(store), "--time-zone", "UTC", "--broker", "b0", "--release", "5.5.1", *options]
+        code = cli.main(["query", "mqadmin", *place, *shlex.split(line)])
+        sys.stdout.flush()
+        captured = capfdbinary.readouterr()
+        return code, captured.out.decode(), captured.err.decode()
+
+    return answer
+
+
+@pytest.mark.parametrize("name", ["b551-cqdouble", "b551-rockscq-clean", "b551-rockscq-killed"])
+def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, tmp_path: Path, ask: Ask) -> None:
+    """From JSON, from RocksDB, and after a kill from the log and the rows that outlived it."""
+    unpacked = unpack_feature(name, tmp_path)
+    queues, offsets = unpacked.of_disk["queues"], unpacked.of_disk["consumerOffsets"]["Orders@G"]
+    code, out, _ = ask(unpacked.root, "consumerProgress -g G")
+
+    rows = [line.split()[:7] for line in out.splitlines() if line.startswith("Orders")]
+    assert code == ExitCode.CLEAN
+    assert rows == [
+        ["Orders", "b0", queue, str(end), str(offsets[queue]), str(end - offsets[queue]), "0"]
+        for queue in sorted(offsets)
+        for end in [queues[f"Orders/{queue}"]["max"]]
+    ]
+    assert f"Consume Diff Total: {sum(int(row[5]) for row in rows)}\n" in out
+
+
+def test_topics_are_listed_from_rocksdb(tmp_path: Path, ask: Ask) -> None:
+    """Every topic that the broker had."""
+    unpacked = unpack_feature("b551-rockscq-clean", tmp_path)
+    code, out, _ = ask(unpacked.root, "topicList")
+
+    assert code == ExitCode.CLEAN
+    assert sorted(out.splitlines()) == sorted(unpacked.of_disk["topics"])
+
+
+def test_a_group_that_nobody_knows_has_a_reason(tmp_path: Path, ask: Ask) -> None:
+    """With the groups that are known."""
+    root = unpack_feature("b551-rockscq-clean", tmp_path).root
+    for line in ("consumerProgress -g Missing", "getConsumerConfig -g Missing"):
+        code, out, err = ask(root, line)
+
+        assert (code, out) == (ExitCode.NOT_FOUND, "")
+        assert "Missing" in err
+        assert "G" in err
+
+
+def test_what_only_a_broker_at_work_knows_is_refused(tmp_path: Path, ask: Ask) -> None:
+    """Who is online."""
+    root = unpack_feature("b551-rockscq-clean", tmp_path).root
+    for line in ("consumerProgress", "topicList -c"):
+        code, out, err = ask(root, line)
+
+        assert (code, out) == (ExitCode.USAGE, "")
+        assert "only brokers at work know" in err
+
+
+def test_settings_of_a_group_come_field_by_field(tmp_path: Path, ask: Ask) -> None:
+    """In the order of the release's class; what is null is empty."""
+    root = unpack_feature("b551-rockscq-clean", tmp_path).root
+    code, out, _ = ask(root, "getConsumerConfig -g G")
+    head, *lines = out.splitlines()
+
+    assert code == ExitCode.CLEAN
+    assert head == f"{'=' * 29}DefaultCluster:b0{'=' * 29}"
+    assert lines[0] == f"{'groupName':40}=  G"
+    assert f"{'subscriptionDataSet':40}=  " in lines
+    policy = "GroupRetryPolicy{type=CUSTOMIZED, exponentialRetryPolicy=null, customizedRetryPolicy=null}"
+    assert f"{'groupRetryPolicy':40}=  {policy}" in lines
+
+
+def test_rows_are_json_for_scripts(tmp_path: Path, ask: Ask) -> None:
+    """Progress, topics and groups, a line each."""
+    root = unpack_feature("b551-rockscq-clean", tmp_path).root
+    progress, topics, group = (
+        [json.loads(line) for line in ask(root, line, "--json")[1].splitlines()]
+        for line in ("consumerProgress -g G", "topicList", "getConsumerConfig -g G")
+    )
+
+    assert [(row["type"], row["queue_id"], row["consumer_offset"], row["behind"]) for row in progress] == [
+        ("progress", 0, 30, row["broker_offset"] - 30) for row in progress[:1]
+    ] + [("progress", 1, 30, row["broker_offset"] - 30) for row in progress[1:]]
+    assert {row["type"] for row in topics} == {"topic"}
+    assert [row["settings"]["groupName"] for row in group] == ["G"]
+
+
+def test_a_configuration_that_cannot_be_read_is_said(tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty answer would look like a broker without groups."""
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    root = Path(shutil.copytree(unpack_feature("b551-rockscq-clean", tmp_path).root, tmp_path / "copy"))
+    code, out, err = ask(root, "consumerProgress -g G")
+
+    assert (code, out) == (ExitCode.NOT_FOUND, "")
+    assert "pip install" in err
