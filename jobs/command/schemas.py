@@ -21,6 +21,7 @@ from jobs.ingest.request import Summary as IngestSummary
 from jobs.inspect.log import LogReport
 from jobs.inspect.queues import QueuesReport
 from jobs.inspect.state import StateReport
+from jobs.lake.catalog import Statement
 from jobs.lake.compaction import Saved
 from jobs.lake.findings import Finding
 from jobs.query import json_text
@@ -63,6 +64,7 @@ def _schemas() -> Iterator[tuple[str, Schema]]:
     yield "rebuild-consumequeue", _of(QueuesSummary, **_HAS_SEVERITY)
     yield "restore", _of(RestoreSummary, bytes=_INTEGER, **_HAS_SEVERITY)
     yield "optimize", _list(_of(Saved))
+    yield "catalog", _list(_of(Statement))
     yield "diff", _of(DiffSummary, differences=_list({"type": "object"}), **_HAS_SEVERITY)
     yield "verify", _verify()
     yield "rebuild-index", _rebuild_index()

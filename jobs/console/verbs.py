@@ -66,6 +66,10 @@ _ALL = (
         help="Compact a lake's tables and remove what is obsolete.",
         again="Every table is whole; the same command does what is left.",
     ),
+    Verb(
+        "catalog", "jobs.verbs.catalog", needs_spark=False,
+        help="Print the SQL that names a lake's tables in a catalog.",
+    ),
 )  # fmt: skip
 
 VERBS = {verb.name: verb for verb in _ALL}

@@ -1,8 +1,12 @@
 """The tables of a lake as documentation: `python -m jobs.lake.description > docs/tables.md`."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from jobs.lake.tables import TABLES, Table
+
+if TYPE_CHECKING:
+    from deltalake.schema import Field
 
 _HEAD = """\
 # Tables
@@ -23,18 +27,23 @@ def _section(table: Table) -> Iterator[str]:
     yield "| column | type | meaning |"
     yield "|---|---|---|"
     for field in table.delta_schema.fields:
-        meaning = field.metadata.get("comment", "").replace("|", "\\|")
-        yield f"| {field.name} | {_type(field.type)} | {meaning} |"
+        meaning = comment_of(field).replace("|", "\\|")
+        yield f"| {field.name} | {sql_type(field.type)} | {meaning} |"
     yield ""
 
 
-def _type(type_: object) -> str:
+def comment_of(field: "Field") -> str:
+    """Return what a column says of itself; empty where another engine has added it."""
+    return str(field.metadata.get("comment", ""))
+
+
+def sql_type(type_: object) -> str:
     """Return a type as SQL spells it."""
     kind = getattr(type_, "type", "")
     if kind == "array":
-        return f"array<{_type(getattr(type_, 'element_type', None))}>"
+        return f"array<{sql_type(getattr(type_, 'element_type', None))}>"
     if kind == "map":
-        return f"map<{_type(getattr(type_, 'key_type', None))},{_type(getattr(type_, 'value_type', None))}>"
+        return f"map<{sql_type(getattr(type_, 'key_type', None))},{sql_type(getattr(type_, 'value_type', None))}>"
     return {"long": "bigint", "integer": "int", "short": "smallint"}.get(str(kind), str(kind))
 
 

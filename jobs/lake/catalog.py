@@ -1,0 +1,98 @@
+"""Statements that make a lake's tables known to a catalog by their names; the tables stay where they are."""
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum, unique
+from typing import NamedTuple
+
+from deltalake import DeltaTable
+
+from jobs.lake.commit import open_table
+from jobs.lake.description import comment_of, sql_type
+from jobs.lake.lake import Lake
+from jobs.lake.tables import TABLES, Table
+from jobs.storage.locations import S3_SCHEMES, is_local
+
+
+@unique
+class Kind(StrEnum):
+    """Whose catalog."""
+
+    SPARK = "spark"
+    UNITY = "unity"
+    GLUE = "glue"
+    HIVE = "hive"
+
+
+class Statement(NamedTuple):
+    """What makes one table known; without a table, the schema that they are in."""
+
+    table: str | None
+    text: str
+
+
+class NoSuchPlaceError(Exception):
+    """The catalog's engine does not reach the lake's place."""
+
+
+def statements(lake: Lake, kind: Kind, schema: str) -> Iterator[Statement]:
+    """Yield the statements for the tables that the lake has; nothing where there is no lake."""
+    if kind in {Kind.UNITY, Kind.GLUE} and is_local(lake.location):
+        reason = f"{lake.location}: {kind.title()} knows no paths of this machine; name the lake by its s3a:// location"
+        raise NoSuchPlaceError(reason)
+    there = [(table, snapshot) for table in TABLES if (snapshot := open_table(lake, table.name)) is not None]
+    name = ".".join(_quoted(part, kind) for part in schema.split("."))
+    if there:
+        kind_of_schema = "SCHEMA" if kind is Kind.UNITY else "DATABASE"
+        yield Statement(None, f"CREATE {kind_of_schema} IF NOT EXISTS {name}")
+    for table, snapshot in there:
+        location = _place(lake.locate(table.name), kind)
+        yield Statement(table.name, _STATEMENTS[kind](f"{name}.{_quoted(table.name, kind)}", location, table, snapshot))
+
+
+def _spark(name: str, location: str, _table: Table, _snapshot: DeltaTable) -> str:
+    # Columns, their comments and the table's come from Delta's log: named here, they would have to be the same.
+    return f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {_text(location)}"
+
+
+def _glue(name: str, location: str, _table: Table, _snapshot: DeltaTable) -> str:
+    # Athena, too, takes the columns from the log.
+    return f"CREATE EXTERNAL TABLE {name}\nLOCATION {_text(location)}\nTBLPROPERTIES ('table_type' = 'DELTA')"
+
+
+def _hive(name: str, location: str, table: Table, snapshot: DeltaTable) -> str:
+    columns = ",\n".join(
+        f"  {_quoted(field.name, Kind.HIVE)} {sql_type(field.type)}{_comment(comment_of(field))}"
+        for field in snapshot.schema().fields
+    )
+    return (
+        f"CREATE EXTERNAL TABLE IF NOT EXISTS {name} (\n{columns}\n)\nCOMMENT {_text(f'One row is {table.row}.')}\n"
+        f"STORED BY 'io.delta.hive.DeltaStorageHandler'\nLOCATION {_text(location)}"
+    )
+
+
+_STATEMENTS: Mapping[Kind, Callable[[str, str, Table, DeltaTable], str]] = {
+    Kind.SPARK: _spark,
+    Kind.UNITY: _spark,
+    Kind.GLUE: _glue,
+    Kind.HIVE: _hive,
+}
+
+
+def _place(location: str, kind: Kind) -> str:
+    """Return a location by the scheme that the catalog's engine knows: s3a is Hadoop's name of it."""
+    scheme, separator, rest = location.partition("://")
+    if kind in {Kind.UNITY, Kind.GLUE} and scheme in S3_SCHEMES:
+        return f"s3://{rest}/"
+    return location if separator else f"file://{location}"
+
+
+def _quoted(name: str, kind: Kind) -> str:
+    return name if kind is Kind.GLUE else f"`{name.replace('`', '``')}`"  # Athena takes no backquotes around a dot
+
+
+def _comment(text: str) -> str:
+    return f" COMMENT {_text(text)}" if text else ""
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

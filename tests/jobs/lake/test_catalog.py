@@ -1,0 +1,146 @@
+"""Statements that name a lake's tables in a catalog: Spark runs its own, and a day's query opens a day's files."""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from jobs.command.cli import main
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake.catalog import Kind, NoSuchPlaceError, statements
+from jobs.lake.lake import Lake
+from jobs.lake.tables import MESSAGES, TABLES
+from jobs.store.workers import OneByOne
+from tests.support.broker import Broker, some_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FIRST = datetime(2026, 11, 18, 12, tzinfo=UTC)
+_DAYS = [_FIRST + timedelta(days=number) for number in range(3)]
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a lake of three days, a run each."""
+    root = tmp_path_factory.mktemp("catalog")
+    broker = Broker(root / "store")
+    for number, day in enumerate(_DAYS):
+        broker.append(some_records(20, seed=number, stored=int(day.timestamp() * 1000)))
+        ingest(IngestRequest(str(broker.root), str(root / "lake"), broker="b"), OneByOne())
+    return root / "lake"
+
+
+@pytest.fixture
+def named(spark: "SparkSession", lake: Path, capsys: pytest.CaptureFixture[str]) -> "Iterator[SparkSession]":
+    """Give a session that has run what the command prints."""
+    assert ExitCode.CLEAN == main(["catalog", str(lake), "--schema", "brokers"])
+    for statement in capsys.readouterr().out.split(";\n"):
+        if statement:
+            spark.sql(statement)
+    yield spark
+    spark.sql("DROP DATABASE brokers CASCADE")
+
+
+def test_spark_knows_every_table_by_its_name_with_comments(named: "SparkSession", lake: Path) -> None:
+    """From Delta's log: nobody types a column."""
+    there = {table.name for table in TABLES if (lake / table.name).is_dir()}
+    tables = {row.tableName for row in named.sql("SHOW TABLES IN brokers").collect()}
+    comments = {row.col_name: row.comment for row in named.sql("DESCRIBE TABLE brokers.messages").collect()}
+
+    assert there == tables
+    for field in MESSAGES.schema:
+        assert field.metadata[b"comment"].decode() == comments[field.name]
+    assert 60 == named.sql("SELECT * FROM brokers.messages").count()
+
+
+def test_tables_outlive_their_names(named: "SparkSession", lake: Path) -> None:
+    """They are external: whoever drops a name drops no row."""
+    named.sql("DROP TABLE brokers.messages")
+
+    assert 60 == named.read.format("delta").load(str(lake / "messages")).count()
+    named.sql(f"CREATE TABLE brokers.messages USING delta LOCATION '{lake}/messages'")
+
+
+@pytest.mark.parametrize("column", ["store_date", "store_time"])
+def test_a_days_query_reads_a_days_files(named: "SparkSession", column: str) -> None:
+    """The limits in Delta's log leave out the files of other days: see the plan."""
+    day = _DAYS[1].date()
+    end = day + timedelta(days=1)
+    where = f"{column} >= '{day}' AND {column} < '{end}'"
+
+    chosen = named.sql(f"SELECT topic, body FROM brokers.messages WHERE {where}")
+    whole = named.sql("SELECT topic, body FROM brokers.messages")
+
+    assert (20, 60) == (chosen.count(), whole.count())
+    assert 1 == len(chosen.inputFiles())
+    assert 3 == len(whole.inputFiles())
+
+
+def test_hives_statement_has_the_columns_with_their_types_and_comments(lake: Path, spark: "SparkSession") -> None:
+    """Its storage handler wants all of them, as they are in the log; Spark reads the same spelling."""
+    from pyspark.sql.types import StructType
+
+    text = {one.table: one.text for one in statements(Lake(str(lake)), Kind.HIVE, "brokers")}["messages"]
+    columns = re.search(r"\(\n(.*?)\n\)\n", text, re.DOTALL)
+    assert columns is not None
+    known = spark.read.format("delta").load(str(lake / "messages")).schema
+
+    assert known == StructType.fromDDL(columns[1])
+    assert text.endswith(f"STORED BY 'io.delta.hive.DeltaStorageHandler'\nLOCATION 'file://{lake}/messages'")
+
+
+@pytest.mark.parametrize("kind", [Kind.GLUE, Kind.UNITY])
+def test_a_catalog_in_a_cloud_knows_no_path_of_this_machine(kind: Kind, lake: Path) -> None:
+    """It says so, and what to name."""
+    with pytest.raises(NoSuchPlaceError, match="s3a://"):
+        list(statements(Lake(str(lake)), kind, "brokers"))
+
+
+_IN_BUCKET = {
+    Kind.UNITY: "CREATE TABLE IF NOT EXISTS `brokers`.`messages` USING delta LOCATION 's3://bucket/lake/messages/'",
+    Kind.GLUE: """CREATE EXTERNAL TABLE brokers.messages
+LOCATION 's3://bucket/lake/messages/'
+TBLPROPERTIES ('table_type' = 'DELTA')""",
+}
+
+
+@pytest.mark.parametrize(("kind", "expected"), _IN_BUCKET.items())
+def test_a_bucket_is_named_as_the_cloud_names_it(
+    kind: Kind, expected: str, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """s3a is Hadoop's name."""
+    messages = DeltaTable(lake / "messages")
+    monkeypatch.setattr("jobs.lake.catalog.open_table", lambda _, name: messages if name == "messages" else None)
+
+    made = list(statements(Lake("s3a://bucket/lake"), kind, "brokers"))
+
+    assert [None, "messages"] == [one.table for one in made]
+    assert expected == made[1].text
+
+
+def test_no_lake_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With an error, not with no statement."""
+    assert ExitCode.FAILED == main(["catalog", str(tmp_path)])
+    assert f"{tmp_path}: no lake" in capsys.readouterr().err
+
+
+def test_json_has_a_statement_a_table(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For who creates them one by one."""
+    assert ExitCode.CLEAN == main(["catalog", str(lake), "--json"])
+
+    found = json.loads(capsys.readouterr().out)
+    assert found[0] == {"table": None, "text": "CREATE DATABASE IF NOT EXISTS `rocketmq`"}
+    assert "messages" in [one["table"] for one in found]
+
+
+def test_a_name_that_is_none_is_refused(lake: Path) -> None:
+    """A name goes into statements as it is."""
+    assert ExitCode.USAGE == main(["catalog", str(lake), "--schema", "a; DROP TABLE b"])
