@@ -6,9 +6,10 @@ from typing import NamedTuple, Self
 
 import pyarrow as pa
 
-from jobs.lake.bodies import BUDGET, Body, decoded
+from jobs.lake.bodies import Body, decoded
 
 NEEDED = ("broker", "physical_offset", "sys_flag", "body_length", "body")  # columns of who decompresses and notes
+BUDGET = 4 << 20  # of a slice: it is there as rows, as bodies and as Arrow's columns, in Python and in the JVM
 _NAMED = 20
 
 

@@ -53,7 +53,9 @@ def condition_of(spark: SparkSession, text: str) -> Condition:
         raise UnsupportedFormat(str(error).splitlines()[0]) from error
     # A name that is somewhere in the text may be a column's: one that is read in vain does no harm.
     words = {word.lower() for word in re.findall(r"\w+", text)}
-    return Condition(text, every if _STAR.search(text) else tuple(name for name in every if name in words))
+    named = tuple(name for name in every if name in words)
+    # Without any column, as in rand() < 0.1, a batch would have no rows.
+    return Condition(text, every if _STAR.search(text) else named or ("physical_offset",))
 
 
 def choose(spark: SparkSession, condition: Condition, items: Sequence[Item], folder: Path, limit: int) -> None:

@@ -5,7 +5,7 @@ An item gives the same rows in the same order whenever it is read, so that a row
 small in bytes, not in rows: a message may have a body of some MiB.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from jobs.query.store_reader import StoreReader
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
 from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.properties import PropertyParser
 
@@ -75,12 +76,18 @@ class LogItem:
             if isinstance(item, Piece):
                 yield item
                 continue
-            batch, bad = message_batch(item, self.parser, with_body="body" in columns, takes=takes)
-            yield from (Piece(PieceKind.DAMAGE, offset, size, "a body with a wrong CRC") for offset, size in bad)
-            yield table_rows(batch, self.range.base_offset, self.broker).select(columns)
+            yield from self._rows(item, columns, takes)
         if reader.was_deleted:
             start = reader.seen.next if reader.seen.first is not None else self.range.start_offset
             yield Piece(PieceKind.DAMAGE, start, self.range.end_offset - start, DELETED)
+
+    def _rows(
+        self, group: Records, columns: Sequence[str], takes: Callable[[str], bool] | None
+    ) -> Iterator[pa.RecordBatch | Piece]:
+        """Yield what a group of records is; its batch is let go before the next group is read."""
+        batch, bad = message_batch(group, self.parser, with_body="body" in columns, takes=takes)
+        yield from (Piece(PieceKind.DAMAGE, offset, size, "a body with a wrong CRC") for offset, size in bad)
+        yield table_rows(batch, self.range.base_offset, self.broker).select(columns)
 
 
 def table_rows(batch: pa.RecordBatch, segment: int, broker: str, store_id: str | None = None) -> pa.RecordBatch:

@@ -9,6 +9,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, unique
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 from jobs.console.rows import csv_line
 from jobs.export.bodies import LeftOut, Undecoded, slices
 from jobs.export.items import Item
-from jobs.lake.bodies import BUDGET, DEFAULT_LIMIT, Body
+from jobs.lake.bodies import DEFAULT_LIMIT, Body
 from jobs.lake.tables import BODY_ERROR, STORED_MESSAGES
 from jobs.query import json_text
 from jobs.query.message import Message
@@ -32,7 +34,8 @@ from rmq_formats.release import Release
 
 BODY_TEXT = "body_text"
 SCHEMA = STORED_MESSAGES.plain_schema.append(pa.field(BODY_TEXT, pa.string())).append(pa.field(BODY_ERROR, pa.string()))
-_GROUP_ROWS = 1 << 16
+_GROUP_ROWS, _GROUP_BYTES = 1 << 16, 8 << 20
+_PAGE, _MOST_AT_ONCE = 1 << 20, 1 << 10  # pyarrow's own: bytes of a page, and values that are encoded before it is full
 _NAMED = 20  # damaged places of a part that are named; all are counted
 _LONG = 1 << 20
 _CHUNK = 4 << 20
@@ -80,10 +83,11 @@ class PartTask:
         undecoded, messages = Undecoded(), 0
         path = self.folder / name
         with room_for(str(path)), _part(self.kind, path, self.release) as file:
-            for batch, bodies in (part for whole in rows for part in slices(whole, self.limit)):
+            for batch, bodies in chain.from_iterable(map(partial(slices, limit=self.limit), rows)):
                 file.write(batch, bodies)
                 undecoded.note(batch, bodies)
                 messages += batch.num_rows
+                del batch, bodies  # not held while the next ones are read; so below
         places = tuple(LeftOut(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED])
         return Part(number, name, messages, undecoded, sum(piece.size for piece in damage), places)
 
@@ -95,6 +99,7 @@ def _without_damage(items: Iterator[pa.RecordBatch | Piece], damage: list[Piece]
             yield item
         elif item.kind is PieceKind.DAMAGE:
             damage.append(item)
+        del item
 
 
 def _chosen(batches: Iterator[pa.RecordBatch], numbers: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
@@ -102,9 +107,10 @@ def _chosen(batches: Iterator[pa.RecordBatch], numbers: NDArray[np.int64]) -> It
     start = 0
     for batch in batches if numbers.size else ():
         first, last = np.searchsorted(numbers, (start, start + batch.num_rows))
-        if first < last:
-            yield batch.take(pa.array(numbers[first:last] - start))
-        start += batch.num_rows
+        wanted, start = numbers[first:last] - start, start + batch.num_rows
+        if wanted.size:
+            yield batch if wanted.size == batch.num_rows else batch.take(pa.array(wanted))
+        del batch
         if start > numbers[-1]:
             return
 
@@ -172,13 +178,14 @@ class _ParquetPart:
                  for name in SCHEMA.names], schema=SCHEMA,
             )
         )  # fmt: skip
-        if sum(held.nbytes for held in self._held) >= BUDGET or sum(map(len, self._held)) >= _GROUP_ROWS:
+        if sum(held.nbytes for held in self._held) >= _GROUP_BYTES or sum(map(len, self._held)) >= _GROUP_ROWS:
             self._write_held()
 
     def _write_held(self) -> None:
         if self._held:
-            self._writer = self._writer or pq.ParquetWriter(self._path, SCHEMA, compression="zstd")
-            self._writer.write_table(pa.Table.from_batches(self._held))
+            table = pa.Table.from_batches(self._held)
+            self._writer = self._writer or _parquet_writer(self._path, table.num_rows, table.nbytes)
+            self._writer.write_table(table)
             self._held = []
 
     def __exit__(self, *error: object) -> None:
@@ -186,6 +193,12 @@ class _ParquetPart:
             self._write_held()
         if self._writer is not None:
             self._writer.close()
+
+
+def _parquet_writer(path: Path, rows: int, size: int) -> pq.ParquetWriter:
+    """Return the writer of a file that begins with rows of *size* bytes; pages of large rows are written when full."""
+    at_once = min(max(rows * _PAGE // max(size, 1), 1), _MOST_AT_ONCE)
+    return pq.ParquetWriter(path, SCHEMA, compression="zstd", write_batch_size=at_once)
 
 
 def _part(kind: Format, path: Path, release: Release) -> _LinesPart | _ParquetPart:
@@ -229,7 +242,12 @@ def _merge_text(files: Sequence[Path], attempt: Path, kind: Format) -> None:
 
 
 def _merge_parquet(files: Sequence[Path], attempt: Path) -> None:
-    with pq.ParquetWriter(attempt, SCHEMA, compression="zstd") as writer:
+    rows, size = 0, 0
+    for path in files:
+        metadata = pq.read_metadata(path)
+        rows += metadata.num_rows
+        size += sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    with _parquet_writer(attempt, rows, size) as writer:
         for path in files:
             with pq.ParquetFile(path) as file:
                 for group in range(file.num_row_groups):

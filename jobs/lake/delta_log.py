@@ -9,7 +9,7 @@ its vector: such a commit removes nothing, and the rows of the file are there tw
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -22,6 +22,7 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
 _FROM_CHECKPOINT = (("add", "path"), ("add", "deletionVector"), ("sidecar", "path"))
 
+Action = Mapping[str, Any]  # a line of the log: what it does, and to what
 Descriptor = Mapping[str, Any]  # of a vector, as an `add` holds it: where its bytes are, and how many rows it deletes
 Descriptors = dict[tuple[str, str], Descriptor]  # by path of the file and identity of its vector
 
@@ -43,18 +44,21 @@ def descriptors(lake: Lake, snapshot: DeltaTable) -> dict[str, Descriptor]:
     return {path: vector for (path, _), vector in found.items()}
 
 
-def version_before(lake: Lake, snapshot: DeltaTable, feature: str) -> int | None:
-    """Return the last version of a table before it got a feature; None when its log does not go back so far."""
+def version_before(lake: Lake, snapshot: DeltaTable, has: Callable[[Action], bool | None]) -> int | None:
+    """
+    Return the last version of a table before it got something; None when its log does not go back so far.
+
+    *has* returns whether an action gives it to the table, or None where the action says nothing about it.
+    """
     log = _folder(snapshot)
     names = sorted(info.name for info in lake.list_files(log) if _COMMIT.fullmatch(info.name))
     found, had = None, None
     for name in names:
         for action in _lines(lake, f"{log}/{name}"):
-            protocol = action.get("protocol")
-            if protocol:
-                has = feature in (*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ()))
-                found = int(name[:20]) - 1 if has and had is False else found
-                had = has
+            now = has(action)
+            if now is not None:
+                found = int(name[:20]) - 1 if now and had is False else found
+                had = now
     return found
 
 
@@ -82,7 +86,7 @@ def _newest_checkpoint(names: Iterable[str], version: int) -> list[str]:
     return sorted(max(complete)[1]) if complete else []
 
 
-def _checkpoint_actions(lake: Lake, path: str) -> Iterator[Mapping[str, Any]]:
+def _checkpoint_actions(lake: Lake, path: str) -> Iterator[Action]:
     """Yield what a checkpoint says of files, that in its sidecars included."""
     for action in _lines(lake, path) if path.endswith(".json") else _parquet_actions(lake, path):
         yield action
@@ -92,7 +96,7 @@ def _checkpoint_actions(lake: Lake, path: str) -> Iterator[Mapping[str, Any]]:
             yield from _parquet_actions(lake, f"{path.rpartition('/')[0]}/_sidecars/{name}")
 
 
-def _parquet_actions(lake: Lake, path: str) -> Iterator[Mapping[str, Any]]:
+def _parquet_actions(lake: Lake, path: str) -> Iterator[Action]:
     with lake.arrow_file(path) as source:
         file = pq.ParquetFile(source)
         schema = file.schema_arrow
@@ -105,14 +109,14 @@ def _parquet_actions(lake: Lake, path: str) -> Iterator[Mapping[str, Any]]:
             yield from batch.to_pylist()
 
 
-def _lines(lake: Lake, path: str) -> Iterator[Mapping[str, Any]]:
+def _lines(lake: Lake, path: str) -> Iterator[Action]:
     with lake.open(path) as file:
         for line in bytes(file.read(0, file.size)).splitlines():
             if line.strip():
                 yield json.loads(line)
 
 
-def _replay(actions: Iterable[Mapping[str, Any]], found: Descriptors) -> None:
+def _replay(actions: Iterable[Action], found: Descriptors) -> None:
     """Apply what a commit adds and removes; the order inside of a commit means nothing."""
     added: Descriptors = {}
     for action in actions:
@@ -128,7 +132,7 @@ def _replay(actions: Iterable[Mapping[str, Any]], found: Descriptors) -> None:
     found.update(added)
 
 
-def write_commit(lake: Lake, snapshot: DeltaTable, actions: Iterable[Mapping[str, Any]]) -> None:
+def write_commit(lake: Lake, snapshot: DeltaTable, actions: Iterable[Action]) -> None:
     """Write the commit after *snapshot*; `CommitFailedError` when another one came first."""
     version = snapshot.version() + 1
     data = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()

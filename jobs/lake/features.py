@@ -6,12 +6,13 @@ Delta's features are promises that every writer of a table gives. Some of them c
 start of a command, and again of each snapshot that a commit is made on. docs/guarantees.md has the table.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 
-from jobs.lake.delta_log import version_before
+from jobs.lake.delta_log import Action, version_before
 from jobs.lake.lake import Lake
 from jobs.lake.tables import Table
 
@@ -76,34 +77,57 @@ def _refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[Refusa
         yield Refusal("delta.appendOnly", ("ALTER TABLE {table} SET TBLPROPERTIES ('delta.appendOnly' = 'false')",))
     if (configuration.get("delta.columnMapping.mode") or "none").lower() != "none" and "columnMapping" not in used:
         used.add("columnMapping")  # a protocol of version 5 names no features
+    schema = snapshot.schema()
+    for field in schema.fields:
+        if not field.nullable:
+            drop = f"ALTER TABLE {{table}} ALTER COLUMN `{field.name}` DROP NOT NULL"
+            yield Refusal(f"NOT NULL for the column {field.name}", (drop,))
     refused = sorted(used - KEPT)
-    columns = list(_columns(snapshot, table))
+    columns = list(_columns(schema, snapshot.metadata().partition_columns, table))
     if not columns and set(refused) <= set(_DROPPED):
         for feature in (one for one in _DROPPED if one in refused):
             yield Refusal(f"the feature {feature}", (f"ALTER TABLE {{table}} DROP FEATURE {feature}",))
     else:
         what = [*(f"the feature {feature}" for feature in refused), *columns]
-        yield Refusal(", ".join(what), _restore(lake, snapshot, refused))
+        came = [partial(_has_feature, feature) for feature in refused]
+        if columns:
+            came.append(partial(_has_columns, table))
+        yield Refusal(", ".join(what), _restore(lake, snapshot, came))
 
 
-def _restore(lake: Lake, snapshot: DeltaTable, features: Iterable[str]) -> tuple[str, ...]:
-    """Return the statements that put a table back to its last version without some features: nothing else drops all."""
-    versions = [version_before(lake, snapshot, feature) for feature in features]
+def _restore(lake: Lake, snapshot: DeltaTable, came: Iterable[Callable[[Action], bool | None]]) -> tuple[str, ...]:
+    """Return the statements that put a table back to its last version before some things: nothing else takes all."""
+    versions = [version_before(lake, snapshot, has) for has in came]
     known = [version for version in versions if version is not None]
     version = str(min(known)) if known else "<a version before, from DESCRIBE HISTORY>"
     allow = "SET spark.databricks.delta.restore.protocolDowngradeAllowed = true"
     return allow, f"RESTORE TABLE {{table}} TO VERSION AS OF {version}"
 
 
-def _columns(snapshot: DeltaTable, table: Table) -> Iterator[str]:
+def _has_feature(feature: str, action: Action) -> bool | None:
+    """Return whether an action gives a table that feature."""
+    protocol = action.get("protocol")
+    if not protocol:
+        return None
+    return feature in (*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ()))
+
+
+def _has_columns(table: Table, action: Action) -> bool | None:
+    """Return whether an action gives a table columns that we do not write."""
+    metadata = action.get("metaData")
+    if not metadata:
+        return None
+    schema = Schema.from_json(metadata["schemaString"])
+    return any(_columns(schema, metadata["partitionColumns"], table))
+
+
+def _columns(schema: Schema, partitions: Sequence[str], table: Table) -> Iterator[str]:
     """Yield what is wrong with a table's columns."""
-    if snapshot.metadata().partition_columns:
-        yield "partitions by " + ", ".join(snapshot.metadata().partition_columns)
+    if partitions:
+        yield "partitions by " + ", ".join(partitions)
     ours = {field.name: field for field in table.delta_schema.fields}
-    for field in snapshot.schema().fields:
+    for field in schema.fields:
         known = ours.get(field.name)
         if known is not None and known.type != field.type:
             yield f"another type of the column {field.name}"
-        if not field.nullable:
-            yield f"NOT NULL for the column {field.name}"
         yield from (f"{what}: {field.name}" for key, what in _EXPRESSIONS.items() if key in field.metadata)

@@ -3,7 +3,7 @@ Runs one of whose system calls fails: each one in turn, with an error of the dis
 
 `failing_calls.c` is loaded before libc, so the calls of Python, Arrow and deltalake all count. As in `killing`, this
 process imports and compiles everything once and forks one run after the other. Run it as a program, which starts
-itself again with the library: `python -m tests.support.failing_calls SCENARIO FOLDER ERROR STRIDE [START]`.
+itself again with the library: `python -m tests.support.failing_calls SCENARIO FOLDER ERROR STRIDE [EVERY]`.
 """
 
 import ctypes
@@ -74,16 +74,14 @@ def faults_of(result: dict[str, Any]) -> list[str]:
     return [fault for fault in FAULTS if result[fault] and fault not in expected]
 
 
-def every_call(scenario: str, folder: Path, error: str, stride: int, start: int = 0) -> dict[str, Any]:
-    """Let calls of a run fail, run again, and judge; *start* continues a campaign with that call."""
+def every_call(scenario: str, folder: Path, error: str, stride: int, every: int = 1) -> dict[str, Any]:
+    """Let calls of a run fail, one in *every* so many of those that are chosen; run again, and judge."""
     base = folder / "base" / "files"
     base.parent.mkdir(parents=True)
     PREPARED[scenario](base)
     calls = _noted(_one(folder, base, error, 0))
     counted, codes, bad, unread = Counter[str](), Counter[int](), list[dict[str, Any]](), 0
-    for number in chosen(calls, stride):
-        if number < start:
-            continue
+    for number in chosen(calls, stride, every):
         root = _one(folder, base, error, number)
         hit = _noted(root)
         if not hit:
@@ -104,12 +102,13 @@ def every_call(scenario: str, folder: Path, error: str, stride: int, start: int 
     }  # fmt: skip
 
 
-def chosen(calls: list[str], stride: int) -> list[int]:
-    """Return the numbers of each *stride*-th call of a kind on a file, and of its first and last one."""
+def chosen(calls: list[str], stride: int, every: int = 1) -> list[int]:
+    """Return one in *every* so many of: each *stride*-th call of a kind on a file, and the first and last one."""
     same: dict[str, list[int]] = {}
     for number, call in enumerate(calls, 1):
         same.setdefault(call, []).append(number)
-    return sorted({number for numbers in same.values() for number in (*numbers[::stride], numbers[-1])})
+    all_ = sorted({number for numbers in same.values() for number in (*numbers[::stride], numbers[-1])})
+    return all_[every // 2 :: every]
 
 
 def _one(folder: Path, base: Path, error: str, number: int) -> Path:

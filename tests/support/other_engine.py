@@ -4,7 +4,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from shutil import copytree
+from typing import TYPE_CHECKING, Any, Self
 
 from deltalake import DeltaTable, QueryBuilder
 
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
 
 WITH_VECTORS = "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
 NO_SHORT_RETENTION_CHECK = "SET spark.databricks.delta.retentionDurationCheck.enabled = false"
+SMALL = {  # what a statement costs beside a table of some rows: 50 tasks for each look at a log, compiled code for each
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 
 
 class SharedLake:
@@ -27,7 +35,8 @@ class SharedLake:
     def __init__(self, spark: "SparkSession", root: Path, runs: Sequence[int] = (10, 10, 10)) -> None:
         """Make a lake by so many runs of so many messages."""
         self.spark = spark
-        spark.conf.set("spark.databricks.delta.snapshotPartitions", "1")  # 50 tasks for each look at a log else
+        for name, value in SMALL.items():
+            spark.conf.set(name, value)
         self.root = root
         self.path = root / "lake"
         self.broker = Broker(root / "store")
@@ -35,6 +44,13 @@ class SharedLake:
         for count in runs:
             self.grow(count)
             self.run()
+
+    def copied(self, root: Path) -> Self:
+        """Return the lake as it is now, with its store, in another folder; Spark has nothing to do for that."""
+        copy = type(self)(self.spark, root, runs=())
+        copytree(self.root, root, dirs_exist_ok=True)
+        copy.broker.offset = self.broker.offset
+        return copy
 
     def grow(self, count: int) -> list[int]:
         """Have the broker append messages; return their offsets."""

@@ -78,6 +78,7 @@ def _keys(rows: list[dict[str, Any]]) -> set[str]:
         (("-t", "Bills", "--where", "get_json_object(body_text, '$.order') = '7'"), (7,)),
         (("--where", "body = X'FF09'"), (9,)),
         (("--where", "topic = 'Nothing'"), ()),
+        (("--where", "rand() < 2"), range(30)),  # that names no column: it chose nothing
     ],
 )
 def test_store_and_lake_give_what_the_condition_chooses(

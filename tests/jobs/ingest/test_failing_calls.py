@@ -2,7 +2,7 @@
 Any system call of a run may fail: the next run makes the lake exact.
 
 `STRIDE` in the environment says which calls of one kind on one file fail in the campaign, beside the first and the
-last: 1 for each.
+last: 1 for each. `EVERY` takes one in so many of these.
 """
 
 import json
@@ -17,14 +17,15 @@ import pytest
 
 from tests.support.failing_calls import ERRORS, PREPARED, chosen
 
-STRIDE = int(os.environ.get("STRIDE", "1"))
+STRIDE, EVERY = (int(os.environ.get(name, "1")) for name in ("STRIDE", "EVERY"))
 
 
-def campaign(scenario: str, folder: Path, error: str, stride: int) -> dict[str, Any]:
+def campaign(scenario: str, folder: Path, error: str) -> dict[str, Any]:
     """Run a scenario of `failing_calls` in a process of its own, which the library is loaded into."""
     if shutil.which("cc") is None or not sys.platform.startswith("linux"):
         pytest.skip("the library that makes calls fail needs a C compiler, and Linux")
-    command = [sys.executable, "-m", "tests.support.failing_calls", scenario, str(folder), error, str(stride)]
+    program = [sys.executable, "-m", "tests.support.failing_calls"]
+    command = [*program, scenario, str(folder), error, str(STRIDE), str(EVERY)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
     result: dict[str, Any] = json.loads(done.stdout)
     print(scenario, error, {name: value for name, value in result.items() if name != "bad"})  # noqa: T201 - the count
@@ -37,6 +38,7 @@ def test_the_first_and_the_last_call_on_each_file_are_chosen() -> None:
 
     assert chosen(calls, 2) == [1, 2, 4, 5, 6]
     assert chosen(calls, 1000) == [1, 2, 5, 6]
+    assert chosen(calls, 1000, 2) == [2, 6]
 
 
 @pytest.mark.campaign
@@ -47,7 +49,7 @@ def test_after_any_system_call_that_fails_the_next_run_leaves_the_lake_exact(
     scenario: str, error: str, tmp_path: Path
 ) -> None:
     """Nothing lost, nothing twice, nothing left behind; what could not be read is in quarantine, as it says there."""
-    result = campaign(scenario, tmp_path, error, STRIDE)
+    result = campaign(scenario, tmp_path, error)
 
-    assert result["failed"] > 100
+    assert result["failed"] > 100 // EVERY
     assert result["bad"] == []

@@ -23,9 +23,10 @@ from jobs.store.workers import OneByOne
 from tests.support.broker import some_records
 from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, SharedLake
 
-STEPS = 10
+STEPS = 6
 DRAWS = 500
 FEW = 2  # of them, in `make test-slow`
+LOOKS = 10  # Spark's own look at the rows, one in so many draws: it takes as long as a statement
 
 Row = tuple[str | None, str | None]  # what a message has in `tags` and in the column of the other engine
 
@@ -40,10 +41,10 @@ class State(NamedTuple):
 class Story:
     """One drawn order of statements and runs, and what must be in the lake after each."""
 
-    def __init__(self, spark: SparkSession, root: Path, seed: int) -> None:
-        """Begin with a lake of two runs."""
+    def __init__(self, lake: SharedLake, seed: int) -> None:
+        """Begin with a lake of some runs."""
         self._random = Random(seed)
-        self.lake = SharedLake(spark, root, runs=(12, 8))
+        self.lake = lake
         self.state = State(dict.fromkeys(self.lake.offsets(), ("TagA", None)), has_note=False)
         self.superseded: list[int] = []
         self._log = sorted(self.state.rows)
@@ -240,22 +241,29 @@ def _listed(offsets: list[int]) -> str:
     return ", ".join(map(str, offsets or [-1]))
 
 
-def _is_told(spark: SparkSession, root: Path, seed: int) -> None:
+def _is_told(lake: SharedLake, seed: int) -> None:
     with patch.object(upkeep, "MANY", 2):  # runs merge as well
-        story = Story(spark, root, seed)
+        story = Story(lake, seed)
         story.tell(STEPS)
-    assert sorted(story.state.rows) == story.lake.seen_by_spark(), story.done
+    if seed % LOOKS == 0:
+        assert sorted(story.state.rows) == story.lake.seen_by_spark(), story.done
+
+
+@pytest.fixture(scope="module")
+def first_runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SharedLake:
+    """Make the lake of two runs that every order begins with a copy of."""
+    return SharedLake(spark, tmp_path_factory.mktemp("first-runs"), runs=(12, 8))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(FEW))
-def test_every_row_is_there_once_in_any_order(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+def test_every_row_is_there_once_in_any_order(first_runs: SharedLake, tmp_path: Path, seed: int) -> None:
     """A few of the orders; the campaign has all."""
-    _is_told(spark, tmp_path, seed)
+    _is_told(first_runs.copied(tmp_path), seed)
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(FEW, DRAWS))
-def test_every_row_is_there_once_in_every_drawn_order(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+def test_every_row_is_there_once_in_every_drawn_order(first_runs: SharedLake, tmp_path: Path, seed: int) -> None:
     """`make test-campaign`; docs/guarantees.md says how many were run."""
-    _is_told(spark, tmp_path, seed)
+    _is_told(first_runs.copied(tmp_path), seed)
