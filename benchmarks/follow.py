@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
@@ -90,7 +91,7 @@ class Reader:
         if self._table.version() == self._version:
             return
         self._version, now = self._table.version(), time.time()
-        files = self._table.get_add_actions(flatten=True)
+        files = pa.table(self._table.get_add_actions(flatten=True))
         if not files.num_rows:
             return
         newest = int(pc.max(files["max.store_timestamp"]).as_py()) / 1000

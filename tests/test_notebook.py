@@ -37,5 +37,5 @@ def test_the_notebook_has_what_a_reader_expects() -> None:
     """Both doors, both engines, and a plot."""
     text = NOTEBOOK.read_text(encoding="utf-8")
 
-    assert all(name in text for name in ('format(\\"rocketmq\\")', "duckdb", "polars", "Timeline", "verify"))
+    assert all(name in text for name in ('format(\\"rocketmq-store\\")', "duckdb", "polars", "Timeline", "verify"))
     assert (4, 5) == (json.loads(text)["nbformat"], json.loads(text)["nbformat_minor"])
