@@ -71,17 +71,22 @@ class Reader:
     _newest: float = 0.0  # when the newest message was stored that had been seen before
 
     def watch(self, process: "subprocess.Popen[bytes]", seconds: float) -> None:
-        """Look again and again; note memory and files now and then."""
+        """Look again and again, once the table is there; note memory and files now and then."""
+        while self._version < 0:
+            self._look_at(process)
         began = time.monotonic()
         while (passed := time.monotonic() - began) < seconds:
-            if process.poll() is not None:
-                raise SystemExit(f"ingest --follow ended with {process.returncode}")
-            self.look()
+            self._look_at(process)
             if passed > len(self.samples) * seconds / _SAMPLES:
                 self.samples.append({"second": round(passed), "rss_mib": _memory(process.pid), **sizes(self.lake)})
-            time.sleep(_LOOK_S)
 
-    def look(self) -> None:
+    def _look_at(self, process: "subprocess.Popen[bytes]") -> None:
+        if process.poll() is not None:
+            raise SystemExit(f"ingest --follow ended with {process.returncode}")
+        self._look()
+        time.sleep(_LOOK_S)
+
+    def _look(self) -> None:
         """Note what a new version has for the first time."""
         try:
             self._table = self._table or DeltaTable(self.lake / "messages")
@@ -107,6 +112,12 @@ def _memory(process: int) -> float:
     """Return the resident memory of a process, MiB."""
     status = Path(f"/proc/{process}/status").read_text()
     return round(int(status.partition("VmRSS:")[2].split()[0]) / 1024, 1)
+
+
+def _cpu_s(process: int) -> float:
+    """Return the processor time of a process and of what it has waited for."""
+    values = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, values[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -138,8 +149,10 @@ def measure(folder: Path, rate: int, seconds: float, every: str) -> dict[str, An
             time.sleep(_LOOK_S)
         following = subprocess.Popen([*command, "--follow", "--every", every], stdout=subprocess.DEVNULL)
         with ended(following, signal.SIGTERM):
+            reader.watch(following, 0)
+            before = _cpu_s(following.pid)
             reader.watch(following, seconds)
-            ticks = Path(f"/proc/{following.pid}/stat").read_text().rpartition(")")[2].split()[11:15]
+            used = _cpu_s(following.pid) - before
     if following.returncode:
         raise SystemExit(f"ingest --follow ended with {following.returncode}")
     at = quantiles(reader.ages, n=100) if len(reader.ages) > 1 else [0.0] * 99
@@ -148,7 +161,7 @@ def measure(folder: Path, rate: int, seconds: float, every: str) -> dict[str, An
         "messages_seen": reader.rows,
         "commits": reader.commits,
         "visible_after_s": {"p50": round(at[49], 2), "p95": round(at[94], 2), "p99": round(at[98], 2)},
-        "cores": round(sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") / seconds, 2),
+        "cores": round(used / seconds, 2),
         "samples": reader.samples,
     }
 
