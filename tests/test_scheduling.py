@@ -1,12 +1,18 @@
 """The crontab and the systemd units of docs/scheduling.md, and what they make of our exit codes."""
 
+import json
 import re
 import shutil
 import subprocess
+import sys
 from configparser import ConfigParser
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from jobs.console.exit_codes import ExitCode
 from tests.documentation import ROOT, fences
@@ -14,6 +20,7 @@ from tests.documentation import ROOT, fences
 _PAGE = ROOT / "docs" / "scheduling.md"
 _FENCES = fences(_PAGE)
 _COMMAND = "/opt/rocketmq-lake/spark-submit.sh"
+_STORE, _LAKE = "/data/rocketmq/store", "/data/lake"
 _UNITS = {text.splitlines()[0].rpartition("/")[2]: text for language, text in _FENCES if language == "ini"}
 _QUIET = {ExitCode.CLEAN, ExitCode.HELD}
 
@@ -91,3 +98,144 @@ def test_systemd_understands_the_units(told: Path, tmp_path: Path) -> None:
 
     assert 0 == done.returncode, done.stderr
     assert [] == [line for line in done.stderr.splitlines() if "rocketmq-lake" in line]
+
+
+def ended_with(code: ExitCode, folder: Path) -> Path:
+    """Write a launcher that prints a summary and ends with a code."""
+    stand_in = folder / "spark-submit.sh"
+    summary = json.dumps({"messages": 3, "bytes": 300, "to_offset": 900})
+    stand_in.write_text(f"#!/bin/sh\necho '{summary}'\nexit {int(code)}\n")
+    stand_in.chmod(0o755)
+    return stand_in
+
+
+def python_block(name: str) -> str:
+    """Return the page's program for a scheduler."""
+    (text,) = [text for kind, text in _FENCES if kind == "python" and f"from {name}" in text]
+    return text
+
+
+def test_airflow_skips_what_is_none_of_somebodys_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One run at a time, no catching up; another run at work and a stop in order are skipped, the rest fails."""
+    dag, operator = MagicMock(), MagicMock()
+    for name in ("airflow", "airflow.providers", "airflow.providers.standard", "airflow.providers.standard.operators"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "airflow.sdk", SimpleNamespace(DAG=dag))
+    bash = SimpleNamespace(BashOperator=operator)
+    monkeypatch.setitem(sys.modules, "airflow.providers.standard.operators.bash", bash)
+
+    exec(python_block("airflow"), {})  # noqa: S102 - our own document
+
+    assert (1, False) == (dag.call_args.kwargs["max_active_runs"], dag.call_args.kwargs["catchup"])
+    given = operator.call_args.kwargs
+    assert [ExitCode.HELD, ExitCode.INTERRUPTED] == given["skip_on_exit_code"]
+    assert f"{_COMMAND} ingest {_STORE} --lake {_LAKE}" == given["bash_command"]
+
+
+@pytest.mark.parametrize("code", ExitCode)
+def test_dagster_shows_figures_and_fails_where_somebody_should_look(
+    code: ExitCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The asset runs, with a launcher that ends with each of our codes."""
+
+    class Failure(Exception):
+        """Stands for Dagster's."""
+
+    made = SimpleNamespace(
+        Definitions=MagicMock(),
+        Failure=Failure,
+        MaterializeResult=SimpleNamespace,
+        ScheduleDefinition=MagicMock(),
+        asset=lambda function: function,
+        define_asset_job=MagicMock(),
+    )
+    monkeypatch.setitem(sys.modules, "dagster", made)
+    names: dict[str, Any] = {}
+    exec(python_block("dagster").replace(_COMMAND, str(ended_with(code, tmp_path))), names)  # noqa: S102 - ours
+
+    if code is ExitCode.CLEAN:
+        assert {"messages": 3, "bytes": 300, "to_offset": 900} == names["rocketmq_lake"]().metadata
+    elif code in {ExitCode.HELD, ExitCode.INTERRUPTED}:
+        assert {"skipped": True} == names["rocketmq_lake"]().metadata
+    else:
+        with pytest.raises(Failure, match=f"exit code {int(code)}"):
+            names["rocketmq_lake"]()
+
+
+def cron_job() -> dict[str, Any]:
+    """Return the page's CronJob."""
+    made: dict[str, Any] = yaml.safe_load(one("yaml"))
+    return made
+
+
+@pytest.mark.parametrize("code", ExitCode)
+def test_a_pod_fails_but_for_another_run_at_work(code: ExitCode, tmp_path: Path) -> None:
+    """Its shell, with a launcher that ends with each of our codes."""
+    (container,) = cron_job()["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    (script,) = container["args"]
+
+    ended = subprocess.run(
+        [*container["command"], script.replace(_COMMAND, str(ended_with(code, tmp_path)))],
+        stdout=subprocess.DEVNULL,
+        check=False,
+    )
+
+    assert (0 if code is ExitCode.HELD else int(code)) == ended.returncode
+
+
+def test_a_pod_sees_the_store_read_only_and_none_runs_beside_another() -> None:
+    """As a broker's neighbour should, without root."""
+    job = cron_job()["spec"]
+    pod = job["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+
+    assert ("Forbid", 0) == (job["concurrencyPolicy"], job["jobTemplate"]["spec"]["backoffLimit"])
+    assert [True] == [mount["readOnly"] for mount in container["volumeMounts"]]
+    assert [True] == [volume["persistentVolumeClaim"]["readOnly"] for volume in pod["volumes"]]
+    assert container["securityContext"]["runAsNonRoot"]
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Return the Dockerfile's instructions, lines that go on put together."""
+    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    lines = filter(None, text.replace("\\\n", " ").splitlines())
+    return [(line.partition(" ")[0], line.partition(" ")[2].strip()) for line in lines]
+
+
+def test_the_image_is_made_of_what_the_repository_has() -> None:
+    """A tag on the base, no root at the end, sources that are there and not ignored, no recommended packages."""
+    found = instructions()
+    allowed = {"FROM", "RUN", "USER", "WORKDIR", "ENV", "COPY", "ENTRYPOINT", "CMD"}
+    wanted = set((ROOT / ".dockerignore").read_text(encoding="utf-8").split())
+
+    assert {name for name, _ in found} <= allowed
+    assert re.fullmatch(r"\w+:3\.\d+-[\w-]+", found[0][1])
+    assert ["10001"] == [value for name, value in found if name == "USER"]
+    for value in (value for name, value in found if name == "COPY"):
+        *sources, _ = [word for word in value.split() if not word.startswith("--")]
+        assert [source for source in sources if (ROOT / source).exists()] == sources
+        assert {f"!{source.rstrip('/')}" for source in sources} <= wanted
+    (packages,) = [value for name, value in found if name == "RUN" and "apt-get" in value]
+    assert "--no-install-recommends" in packages
+    assert "rm -rf /var/lib/apt/lists/*" in packages
+
+
+def test_what_the_image_runs_while_it_is_made_runs_here() -> None:
+    """The arguments of its programs are those of ours."""
+    commands = [json.loads(value) for name, value in instructions() if name == "RUN" and value.startswith("[")]
+    (fetch,) = [command for command in commands if "-c" in command]
+
+    assert [["./spark-submit.sh", "--version"], fetch] == commands
+    program = fetch[-1].replace("'delta', 's3'", "'delta',")
+    assert 0 == subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode
+
+
+@pytest.mark.parametrize("verb", sorted(path.stem for path in (ROOT / "jobs" / "verbs").glob("[a-z]*.py")))
+def test_the_file_of_a_verb_says_that_it_is_no_program(verb: str) -> None:
+    """`spark-submit jobs/verbs/ingest.py` is what people try: it ended with a traceback of Python's library."""
+    script = ROOT / "jobs" / "verbs" / f"{verb}.py"
+
+    ended = subprocess.run([sys.executable, script, "STORE"], capture_output=True, text=True, check=False)
+
+    assert 1 == ended.returncode
+    assert ["rmq-lake: a verb's file is no program: spark-submit jobs/main.py VERB …"] == ended.stderr.splitlines()

@@ -1,5 +1,8 @@
 """`inspect`: what is in this store, whether it is well, who wrote it, and what to run next."""
 
+if __name__ == "inspect":  # `spark-submit jobs/verbs/….py`: Python takes this file for the module of its library
+    raise SystemExit("rmq-lake: a verb's file is no program: spark-submit jobs/main.py VERB …")
+
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote

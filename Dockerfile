@@ -1,0 +1,24 @@
+# docker build --tag rocketmq-lake .
+# docker run --rm --volume /data/rocketmq/store:/store:ro --volume /data/lake:/lake rocketmq-lake ingest /store --lake /lake
+FROM python:3.12-slim-bookworm
+
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends openjdk-17-jre-headless \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --uid 10001 --create-home rmq \
+    && install --directory --owner rmq /opt/rocketmq-lake
+
+USER 10001
+WORKDIR /opt/rocketmq-lake
+ENV RMQ_LAKE_CACHE=/opt/rocketmq-lake/cache
+
+# Packages, by the hashes of the lock; then JARs, by theirs: from here on no network is needed.
+COPY --chown=10001 requirements.lock spark-submit.sh ./
+COPY --chown=10001 jobs/ jobs/
+COPY --chown=10001 rmq_formats/ rmq_formats/
+COPY --chown=10001 conf/ conf/
+RUN ["./spark-submit.sh", "--version"]
+RUN [".venv/bin/python", "-c", "from jobs.launch import jars, java; home = java.find_java_home(); [jars.fetched(section, home) for section in ('delta', 's3')]"]
+
+ENTRYPOINT ["/opt/rocketmq-lake/spark-submit.sh"]
+CMD ["--help"]
