@@ -19,11 +19,11 @@ def slices(batch: pa.RecordBatch, limit: int, budget: int = BUDGET) -> Iterator[
     start, size, bodies = 0, 0, list[Body]()
     for number in range(batch.num_rows):
         body = decoded(stored[number].as_py(), flags[number].as_py(), limit)
-        bodies.append(body)
         size += len(body.data or b"")
-        if size >= budget:
+        if bodies and size > budget:
             yield batch.slice(start, len(bodies)), bodies
-            start, size, bodies = number + 1, 0, []
+            start, size, bodies = number, len(body.data or b""), []
+        bodies.append(body)
     if bodies:
         yield batch.slice(start, len(bodies)), bodies
 

@@ -172,14 +172,14 @@ class _ParquetPart:
             BODY_TEXT: pa.array([body.text for body in bodies], pa.string()),
             BODY_ERROR: pa.array([body.error for body in bodies], pa.string()),
         }
-        self._held.append(
-            pa.RecordBatch.from_arrays(
-                [columns[name] if name in columns else batch.column(name).cast(SCHEMA.field(name).type)
-                 for name in SCHEMA.names], schema=SCHEMA,
-            )
+        rows = pa.RecordBatch.from_arrays(
+            [columns[name] if name in columns else batch.column(name).cast(SCHEMA.field(name).type)
+             for name in SCHEMA.names], schema=SCHEMA,
         )  # fmt: skip
-        if sum(held.nbytes for held in self._held) >= _GROUP_BYTES or sum(map(len, self._held)) >= _GROUP_ROWS:
+        group = [*self._held, rows]
+        if sum(part.nbytes for part in group) > _GROUP_BYTES or sum(map(len, group)) > _GROUP_ROWS:
             self._write_held()
+        self._held.append(rows)
 
     def _write_held(self) -> None:
         if self._held:
@@ -249,7 +249,7 @@ def _merge_parquet(files: Sequence[Path], attempt: Path) -> None:
         size += sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     with _parquet_writer(attempt, rows, size) as writer:
         for path in files:
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(path, pre_buffer=False) as file:
                 for group in range(file.num_row_groups):
-                    writer.write_table(file.read_row_group(group))
+                    writer.write_table(file.read_row_group(group, use_threads=False))  # each of them holds memory
             path.unlink()
