@@ -83,6 +83,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--every", type=DurationType(), metavar="TIME", help="With --follow, how often to look; by default 5s.")
 @click.option("--until", type=UntilType(), metavar="TIME", help="With --follow, when to end: `2h` from now, or a time.")
 @click.option("--metrics", type=OUTPUT_FILE, metavar="FILE", help="Write the run's figures as a Prometheus text file.")
+@click.option("--lineage", is_flag=True, help="Send OpenLineage events of the run, to where OPENLINEAGE_URL says.")
 @max_rate_option
 @report_option
 @answer_options
@@ -108,6 +109,7 @@ def command(  # noqa: PLR0913 - one argument an option
     until: float | None,
     max_rate: int | None,
     metrics: Path | None,
+    lineage: bool,
     report: Path | None,
     answer: Answer,
 ) -> ExitCode:
@@ -130,6 +132,8 @@ def command(  # noqa: PLR0913 - one argument an option
         step_bytes=max_bytes_per_step,
         care=care,
     )
+    if lineage and (follow or dry_run):
+        raise click.UsageError("--lineage is for a run that ends and writes, not for --follow or --dry-run")
     if follow:
         if dry_run:
             raise click.UsageError("--follow with --dry-run: nothing would ever be new")
@@ -138,7 +142,7 @@ def command(  # noqa: PLR0913 - one argument an option
         if every is not None or until is not None:
             raise click.UsageError("--every and --until are for --follow")
         seen = nothing_new(request)
-        done = (seen, {}) if seen is not None else _run(request)
+        done = (seen, {}) if seen is not None else _told(request) if lineage else _run(request)
     if done is None:
         return ExitCode.HELD
     summary, options = done
@@ -176,6 +180,17 @@ def _run(request: IngestRequest) -> Done | None:
     with _others_named(request.store) as outcome:
         outcome.append((ingest(request), hadoop_options(spark_session(_NAME))))
     return outcome[0] if outcome else None
+
+
+def _told(request: IngestRequest) -> Done | None:
+    """Do a run, and send its events; where nothing is new there is no run."""
+    from jobs.report.lineage import Lineage
+
+    lineage = Lineage(request)
+    with lineage.told():
+        done = _run(request)
+    lineage.completed(done[0] if done else None)
+    return done
 
 
 def _follow(request: IngestRequest, every: float, until: float | None, metrics: Path | None) -> Done | None:
