@@ -54,6 +54,9 @@ Exit codes: 0 clean · 1 failed · 2 usage or configuration
 """
 
 
+_OF_SPARK = {"pyspark", "py4j", "delta"}  # packages: an extra of the wheel, which a verb imports when it is called
+
+
 class _AsTyped(click.HelpFormatter):
     """Shows examples with the command as this user types it."""
 
@@ -78,12 +81,7 @@ class _Verbs(click.Group):
         del ctx
         if cmd_name not in VERBS:
             return None
-        try:
-            command: click.Command = import_module(VERBS[cmd_name].module).command
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] not in {"pyspark", "py4j", "delta"}:
-                raise
-            raise SetupError(NO_SPARK) from error
+        command: click.Command = import_module(VERBS[cmd_name].module).command
         name_variables(command, cmd_name)
         return command
 
@@ -281,6 +279,10 @@ def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
         return _interrupted(arguments)
     except BrokenPipeError as error:
         return ExitCode.CLEAN if _reader_has_gone() else _fail(error, settings)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _OF_SPARK:
+            raise
+        return _fail(SetupError(NO_SPARK), settings)
     except failures() as error:
         # A call to the JVM that is cut short may make the next one fail, on the way out.
         return _interrupted(arguments) if follows_interrupt(error) else _fail(error, settings)

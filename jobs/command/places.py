@@ -104,7 +104,7 @@ class LocationType(click.ParamType[str]):
 
     def refuse_file(self, location: str, param: click.Parameter | None, ctx: click.Context | None) -> None:
         """Refuse a file of this machine where a directory is meant."""
-        if is_local(location) and Path(local_path(location)).is_file():
+        if is_local(location) and os.path.isfile(local_path(location)):  # noqa: PTH113 - any text is a name that it takes
             kind = "a lake is a directory with tables" if _is_lake(param) else "name a directory"
             self.fail(f"{location} is a file: {kind}", param, ctx)
 
