@@ -77,11 +77,10 @@ def _share_workers(spark: SparkSession) -> None:
     """
     Let the processes that find the candidates write the parts, too: Spark keeps idle ones, and what they have loaded.
 
-    It starts others for tasks with another environment. These two settings are what differs: how errors of SQL's tasks
-    look, and a seed for hashes of texts, which no task of ours asks for.
+    It starts others for tasks with another environment, in which SQL's tasks say how their errors look. The other
+    difference, a seed, `jobs.launch.session` takes away before any worker starts.
     """
     spark.conf.set("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "false")
-    spark.sparkContext.environment.pop("PYTHONHASHSEED", None)
 
 
 def chosen_rows(folder: Path, item: int) -> NDArray[np.int64]:

@@ -325,6 +325,22 @@ def test_what_a_dead_task_left_half_written_is_the_vacuum_s(tmp_path: Path) -> N
     assert raw_rows(lake)[: len(rows)] == rows
 
 
+def test_obsolete_files_are_kept_as_long_as_a_table_demands(tmp_path: Path) -> None:
+    """Another engine may have asked for more than our seven days."""
+    list(incremental(tmp_path, 1))
+    table = tmp_path / "lake" / "messages"
+    DeltaTable(table).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 30 days"})
+    days = (8, 31)
+    left = [table / f"nobody-names-this-{age}.parquet" for age in days]
+    for path, age in zip(left, days, strict=True):
+        path.write_bytes(b"PAR1")
+        os.utime(path, (time.time() - age * 86400,) * 2)
+
+    optimize(str(tmp_path / "lake"), OneByOne())
+
+    assert [path.exists() for path in left] == [True, False]
+
+
 def test_a_merged_file_is_written_like_any_other(tmp_path: Path) -> None:
     """Statistics stay in Delta's log, and its commit says that no data changed."""
     list(incremental(tmp_path, 4))
