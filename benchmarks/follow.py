@@ -36,6 +36,7 @@ from jobs.report.model import Bars
 from tests.support.broker import Broker, some_records
 
 _TICK_S = 0.02
+_MOST_TICKS = 10  # whose messages are made at once: a writer that is late must not date them before they are written
 _LOOK_S = 0.05
 _SEGMENT = 64 << 20
 _POINTS = 20  # messages of a version whose ages are taken, evenly spaced
@@ -49,9 +50,9 @@ def write(store: Path, rate: int, seconds: float) -> int:
     began = time.monotonic()
     written = 0
     while (passed := time.monotonic() - began) < seconds:
-        due = int(passed * rate) - written
-        now = time.time_ns() // 1_000_000
-        broker.append(record._replace(store_timestamp=now) for record in some_records(due, seed=written))
+        due = min(int(passed * rate) - written, int(_MOST_TICKS * _TICK_S * rate) + 1)
+        made = some_records(due, seed=written)
+        broker.append(record._replace(store_timestamp=time.time_ns() // 1_000_000) for record in made)
         written += due
         time.sleep(_TICK_S)
     return written
