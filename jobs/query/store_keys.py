@@ -9,7 +9,7 @@ from jobs.query.message import Message
 from jobs.query.source import MAX_TIME, MIN_TIME, Occurrence
 from jobs.query.store_view import StoreView
 from jobs.store.rocksdb import Database
-from jobs.store.rocksdb_index import rows_under
+from jobs.store.rocksdb_keys import rows_under
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash, java_text

@@ -20,7 +20,7 @@ from jobs.store.index_files import geometry_of_index
 from jobs.store.queue_files import StoredQueue, queues_of_files, stored_queues
 from jobs.store.record_places import record_places
 from jobs.store.rocksdb import Database, open_database
-from jobs.store.rocksdb_index import has_rows
+from jobs.store.rocksdb_keys import has_rows
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
