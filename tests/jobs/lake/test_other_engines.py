@@ -40,6 +40,8 @@ from tests.support.lakes import rows_of
 from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, WITH_VECTORS, SharedLake
 from tests.support.stores import records_of, segments_of
 
+pytestmark = pytest.mark.slow  # a statement of Spark SQL takes seconds
+
 THIRD = "physical_offset % 3 = 0"
 OTHERS = "physical_offset % 3 != 0"
 

@@ -19,6 +19,8 @@ from tests.support.other_engine import SharedLake
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.slow  # a streaming query takes seconds to start
+
 TEXT = (Path(__file__).parents[3] / "docs" / "streaming.md").read_text(encoding="utf-8")
 _ATTEMPTS = 6
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
