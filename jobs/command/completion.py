@@ -32,10 +32,12 @@ def install(command: click.Command) -> Installed:
     """Write the completion for the shell that SHELL names."""
     from click.shell_completion import get_completion_class  # who installs nothing does not wait for it
 
-    shell = Path(os.environ.get("SHELL", "")).name
+    named = os.environ.get("SHELL", "")
+    shell = Path(named).name
     found = get_completion_class(shell)
     if found is None:
-        raise click.UsageError(f"SHELL is {os.environ.get('SHELL')!r}: there is completion for bash, zsh and fish")
+        said = f"SHELL is {named!r}" if named else "SHELL is not set"
+        raise click.UsageError(f"{said}: there is completion for bash, zsh and fish (SHELL=bash, then this again)")
     source = found(command, {}, CONSOLE_SCRIPT, VARIABLE).source()
     home = Path.home()
     left = "Shells that are started from now on have it."

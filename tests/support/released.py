@@ -92,7 +92,14 @@ def environment_of_a_stranger(home: Path, **more: str) -> Mapping[str, str]:
     home.mkdir(exist_ok=True)
     registry = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_"))}
     python = str(Path(sys.executable).resolve().parent)
-    return {"HOME": str(home), "PATH": f"{python}:/usr/bin:/bin:/usr/sbin", "LANG": "C.UTF-8", **registry, **more}
+    return {
+        "HOME": str(home),
+        "PATH": f"{python}:/usr/bin:/bin:/usr/sbin",
+        "LANG": "C.UTF-8",
+        "SHELL": "/bin/bash",
+        **registry,
+        **more,
+    }
 
 
 def released(folder: Path) -> Released:
