@@ -48,7 +48,7 @@ def measure(folder: Path, runs: int) -> list[dict[str, float]]:
         seconds.append(time.process_time() - began)
         if summary.messages != MESSAGES_A_RUN:
             raise SystemExit(f"run {number} brought {summary.messages} messages")
-        if number % SAMPLED == 0:
+        if number % SAMPLED == 0 or number == runs:
             samples.append({"run": number, "cpu_s": round(statistics.median(seconds[-SAMPLED:]), 3),
                             "slowest_cpu_s": round(max(seconds[-SAMPLED:]), 3), **sizes(lake)})  # fmt: skip
             print(samples[-1], file=sys.stderr, flush=True)
