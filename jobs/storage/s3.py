@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _SHOWN = 200
+_ATTEMPTS = 10  # of Amazon's client, 25 ms after the first, then twice as long each time
 _PAUSES_S = (0.1, 0.5, 1, 2, 4)
 _PASSING = re.compile(
     r"AWS Error (INTERNAL_FAILURE|SERVICE_UNAVAILABLE|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|NETWORK_CONNECTION)|"
@@ -208,7 +209,7 @@ class S3Settings(NamedTuple):
 @lru_cache(maxsize=8)
 def s3_storage(options: tuple[tuple[str, str], ...]) -> S3Storage:
     """Return the storage that these Hadoop settings lead to."""
-    from pyarrow.fs import S3FileSystem
+    from pyarrow.fs import AwsDefaultS3RetryStrategy, S3FileSystem
 
     settings = S3Settings.of(dict(options))
     arguments = {
@@ -219,6 +220,8 @@ def s3_storage(options: tuple[tuple[str, str], ...]) -> S3Storage:
         "endpoint_override": settings.endpoint.split("://", 1)[-1] if settings.endpoint else None,
         "scheme": "http" if settings.plain_http else "https",
         "force_virtual_addressing": bool(settings.endpoint) and not settings.path_style,
+        # The standard strategy may ask again a hundred times in the life of a process, then never more.
+        "retry_strategy": AwsDefaultS3RetryStrategy(max_attempts=_ATTEMPTS),
     }
     asked = (
         "with fs.s3a.access.key" if settings.access_key else "without fs.s3a.access.key, as the AWS environment says"
