@@ -38,6 +38,8 @@ def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(
     del spark
     world = world_of(scene, tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SHELL", "/bin/bash")
     for shown in scene:
         monkeypatch.setenv("RMQ_LAKE_PROGRAM", shown.text.partition(" ")[0])
         code, out, err = _run(shown, world, runner(capfd))

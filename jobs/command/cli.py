@@ -102,8 +102,8 @@ class _Verbs(click.Group):
             formatter.write_dl([(verb.name, verb.help) for verb in VERBS.values()])
 
 
-def _print_versions(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001  click's form
-    if not asked or ctx.resilient_parsing:
+def _print_versions(ctx: click.Context, _parameter: click.Parameter, asked: str | None) -> None:
+    if asked is None or ctx.resilient_parsing:
         return
     from importlib import metadata
     from platform import python_version
@@ -136,8 +136,8 @@ def _pack(ctx: click.Context, _parameter: click.Parameter, path: Path | None) ->
     ctx.exit()
 
 
-def _install_completion(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001  click's form
-    if not asked or ctx.resilient_parsing:
+def _install_completion(ctx: click.Context, _parameter: click.Parameter, asked: str | None) -> None:
+    if asked is None or ctx.resilient_parsing:
         return
     done = install(ctx.command)
     for path in done.files:
@@ -163,7 +163,7 @@ class _Settings:
 )
 @click.option(
     "--version",
-    is_flag=True,
+    flag_value="now",
     is_eager=True,
     expose_value=False,
     callback=_print_versions,
@@ -180,7 +180,7 @@ class _Settings:
 )
 @click.option(
     "--install-completion",
-    is_flag=True,
+    flag_value="now",
     is_eager=True,
     expose_value=False,
     callback=_install_completion,

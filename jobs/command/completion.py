@@ -1,6 +1,8 @@
 """Shell completion, installed where the user's shell looks for it: for `rmq-lake`, in bash for the launcher, too."""
 
 import os
+import pwd
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,15 +31,15 @@ class Installed(NamedTuple):
 
 
 def install(command: click.Command) -> Installed:
-    """Write the completion for the shell that SHELL names."""
+    """Write the completion for the shell that SHELL names, else for the one that the user logs in with."""
     from click.shell_completion import get_completion_class  # who installs nothing does not wait for it
 
-    named = os.environ.get("SHELL", "")
+    named = os.environ.get("SHELL") or _login_shell()
     shell = Path(named).name
     found = get_completion_class(shell)
     if found is None:
-        said = f"SHELL is {named!r}" if named else "SHELL is not set"
-        raise click.UsageError(f"{said}: there is completion for bash, zsh and fish (SHELL=bash, then this again)")
+        reason = f"your shell is {named!r}" if named else "SHELL is not set"
+        raise click.UsageError(f"{reason}: there is completion for bash, zsh and fish (SHELL=bash, then this again)")
     source = found(command, {}, CONSOLE_SCRIPT, VARIABLE).source()
     home = Path.home()
     left = "Shells that are started from now on have it."
@@ -50,7 +52,7 @@ def install(command: click.Command) -> Installed:
     elif shell == "zsh":
         folder = Path(os.environ.get("ZDOTDIR") or home) / ".zfunc"
         names = (f"_{CONSOLE_SCRIPT}",)
-        left = "In .zshrc there must be, once: fpath+=~/.zfunc; autoload -Uz compinit; compinit"
+        left = f"In .zshrc there must be, once: fpath+={folder}; autoload -Uz compinit; compinit"
     else:
         folder = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "fish" / "completions"
         names = (f"{CONSOLE_SCRIPT}.fish",)
@@ -59,3 +61,10 @@ def install(command: click.Command) -> Installed:
     for path in files:
         path.write_text(source, encoding="utf-8")
     return Installed(files, left)
+
+
+def _login_shell() -> str:
+    """Schedulers and containers often start commands without SHELL."""
+    with suppress(KeyError):  # a container may run as a user that has no entry
+        return pwd.getpwuid(os.getuid()).pw_shell
+    return ""

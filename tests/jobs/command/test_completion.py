@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,6 +50,31 @@ def test_another_shell_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("SHELL", "/bin/tcsh")
 
     assert ExitCode.USAGE == main(["--install-completion"])
+    assert [] == list(home.iterdir())
+
+
+@pytest.mark.parametrize("login", ["/bin/bash", "/bin/false"])
+def test_without_shell_it_is_the_one_of_the_login(login: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schedulers and containers start commands without SHELL."""
+    monkeypatch.delenv("SHELL", raising=False)
+    entry = SimpleNamespace(pw_shell=login)
+    monkeypatch.setattr("pwd.getpwuid", lambda _: entry)
+
+    assert main(["--install-completion"]) == (ExitCode.CLEAN if login == "/bin/bash" else ExitCode.USAGE)
+
+    assert (home / _FOLDER / "rmq-lake").exists() == (login == "/bin/bash")
+
+
+def test_a_user_without_an_entry_is_asked_for_shell(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A container's user may be a number and no more."""
+    monkeypatch.delenv("SHELL", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+
+    assert ExitCode.USAGE == main(["--install-completion"])
+
+    assert "SHELL is not set" in capsys.readouterr().err
     assert [] == list(home.iterdir())
 
 
