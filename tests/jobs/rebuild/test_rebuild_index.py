@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 import pytest
@@ -56,10 +56,13 @@ def names_in(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if path.name.isdigit())
 
 
-def rebuilt(store: Path, out: Path, wanted: Wanted = NOTHING_WANTED, **options: Any) -> Result:  # noqa: ANN401
+def rebuilt(
+    store: Path, out: Path, wanted: Wanted = NOTHING_WANTED, *, lost_only: bool = False, broker_runs: bool = False
+) -> Result:
     """Rebuild without Spark."""
     commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
-    return rebuild(RebuildIndexRequest(str(store), str(out), wanted, commitlog=commitlog, **options), OneByOne())
+    request = RebuildIndexRequest(str(store), str(out), wanted, lost_only, broker_runs, commitlog=commitlog)
+    return rebuild(request, OneByOne())
 
 
 @pytest.mark.parametrize(
