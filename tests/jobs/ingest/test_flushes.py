@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
@@ -14,12 +15,11 @@ from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="which file is flushed is read from Linux's /proc")
 def test_files_are_flushed_before_the_commit_that_names_them_and_the_commit_before_the_run_goes_on(
     tmp_path: Path,
 ) -> None:
     """Files, then their directory, then the commit, then its directory; the manifest before the row that names it."""
-    if not Path("/proc/self/fd").exists():
-        pytest.skip("which file is flushed is read from Linux's /proc")
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(30))
     lake = tmp_path / "lake"
