@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum, unique
 from typing import NamedTuple
 
-from jobs.store.config_files import CONFIG_FOLDER, TOPIC_TABLE, TOPICS_FILE, config_files
-from jobs.store.rocksdb_config import OFFSETS, ConfigTable, rocksdb_config
+from jobs.store.config_files import CONFIG_FOLDER, TOPIC_TABLE, TOPICS_FILE, config_files, objects
+from jobs.store.rocksdb_config import OFFSETS, ConfigTable, RocksConfig, rocksdb_config
 from jobs.store.store import Store
-from rmq_formats.config_json import change_counter, decode_config
+from rmq_formats.config_json import decode_config
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
 from rmq_formats.errors import CorruptData, FormatError
 
@@ -74,15 +74,10 @@ class _Parts:
 
     def table(self, table: ConfigTable, file: str, name: str) -> tuple[_Table, str]:
         """Return a table, and where it is."""
-        config = self._json(file)
-        try:
-            stored = rocksdb_config(self._store, table)
-        except FormatError as error:
-            self._note(str(error))
-            stored = None
-        if stored is not None and (config is None or stored.counter >= change_counter(config)):
+        config, stored = self._json(file), self._database(table)
+        if stored is not None and stored.counts_beside(config):
             return stored.rows, stored.folder
-        return dict(_objects((config or {}).get(name))), f"{CONFIG_FOLDER}/{file}"
+        return dict(objects((config or {}).get(name))), f"{CONFIG_FOLDER}/{file}"
 
     def consumers(self) -> Iterator[Progress]:
         """Yield how far consumers are."""
@@ -92,20 +87,16 @@ class _Parts:
     def light(self) -> Iterator[Progress]:
         """Yield how far consumers of light queues are, which have one queue each."""
         config, place = self._json(_LIGHT_FILE) or {}, f"{CONFIG_FOLDER}/{_LIGHT_FILE}"
-        yield from _of_groups(ReaderKind.CONSUMER, _objects(config.get(OFFSETS)), place)
+        yield from _of_groups(ReaderKind.CONSUMER, objects(config.get(OFFSETS)), place)
         table = config.get(_LIGHT_TABLE)
         of_one_queue = table.items() if isinstance(table, dict) else ()
         yield from _of_groups(ReaderKind.CONSUMER, ((name, {"0": offset}) for name, offset in of_one_queue), place)
 
     def pulls(self) -> Iterator[Progress]:
         """Yield how far consumers have pulled, which only configManagerVersion=v2 keeps."""
-        try:
-            stored = rocksdb_config(self._store, ConfigTable.PULL_OFFSETS)
-        except FormatError as error:
-            self._note(str(error))
-        else:
-            if stored is not None:
-                yield from _of_groups(ReaderKind.PULL, _by_queue(stored.rows, stored.folder), stored.folder)
+        stored = self._database(ConfigTable.PULL_OFFSETS)
+        if stored is not None:
+            yield from _of_groups(ReaderKind.PULL, _by_queue(stored.rows, stored.folder), stored.folder)
 
     def delays(self) -> Iterator[Progress]:
         """Yield how far each level of delayed messages is delivered."""
@@ -125,6 +116,13 @@ class _Parts:
             self._note(f"{CONFIG_FOLDER}/{name}: {error}")
             return None
 
+    def _database(self, table: ConfigTable) -> RocksConfig | None:
+        try:
+            return rocksdb_config(self._store, table)
+        except FormatError as error:
+            self._note(str(error))
+            return None
+
     def _note(self, why: str) -> None:
         self.unread = self.unread or why
 
@@ -135,7 +133,7 @@ def _by_queue(rows: _Table, place: str) -> Iterator[tuple[str, Mapping[str, obje
         yield from rows.items()
     else:
         for name, row in rows.items():
-            yield from ((name, offsets) for _, offsets in _objects({name: row.get(OFFSETS)}))
+            yield from objects({name: row.get(OFFSETS)})
 
 
 def _of_groups(kind: ReaderKind, tables: Iterator[tuple[str, Mapping[str, object]]], place: str) -> Iterator[Progress]:
@@ -144,8 +142,3 @@ def _of_groups(kind: ReaderKind, tables: Iterator[tuple[str, Mapping[str, object
         for queue_id, offset in offsets.items():
             if isinstance(offset, int) and queue_id.lstrip("-").isdigit():
                 yield Progress(kind, group, topic, int(queue_id), offset, place)
-
-
-def _objects(table: object) -> Iterator[tuple[str, Mapping[str, object]]]:
-    if isinstance(table, dict):
-        yield from ((name, value) for name, value in table.items() if isinstance(value, dict))

@@ -1,12 +1,12 @@
 """The broker's own `config/*.json` in a store: what its configuration of topics and its consumers' progress say."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from jobs.store.rocksdb_config import ConfigTable, known_rocksdb_config
 from jobs.store.store import Store
-from rmq_formats.config_json import change_counter, decode_config
+from rmq_formats.config_json import decode_config
 from rmq_formats.errors import FormatError
 from rmq_formats.store import FileKind
 
@@ -24,9 +24,15 @@ def read_config(store: Store, name: str) -> dict[str, object] | None:
     if name != TOPICS_FILE:
         return config
     table = known_rocksdb_config(store, ConfigTable.TOPICS)
-    if table is not None and table.rows and (config is None or table.counter >= change_counter(config)):
+    if table is not None and table.rows and table.counts_beside(config):
         return {TOPIC_TABLE: dict(table.rows)}
     return config
+
+
+def objects(table: object) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield the entries of a table that are objects, by name; nothing of what is no table."""
+    if isinstance(table, dict):
+        yield from ((name, value) for name, value in table.items() if isinstance(value, dict))
 
 
 def _read_file(store: Store, name: str) -> dict[str, object] | None:

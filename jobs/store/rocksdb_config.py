@@ -5,6 +5,7 @@ The first has a folder for each table, or one folder with a column family for ea
 has one family for all tables; how far consumers are is stored there as numbers, not as JSON.
 """
 
+import struct
 from collections.abc import Iterator, Mapping
 from enum import Enum, unique
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from jobs.storage.locations import join
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.store import Store
-from rmq_formats.config_json import decode_config
+from rmq_formats.config_json import change_counter, decode_config
 from rmq_formats.errors import CorruptData, FormatError
 
 OFFSETS = "offsetTable"  # in the JSON of a group's progress: queue id → offset
@@ -22,6 +23,7 @@ _V2_FOLDER, _V2_FAMILY = "config/rdb", "default"
 _V2_KEY = b"\x01\x00%c\x02"  # version 1, i16 table, data; then i16 length and name, for progress more
 _V2_JSON = b"\x01"  # before the value's JSON
 _V2_SEPARATOR = b"\x01"  # between the parts of a key of progress
+_V2_QUEUE_ID, _V2_OFFSET = struct.Struct(">i"), struct.Struct(">q")  # the last part of such a key, and its value
 _VERSION_FAMILY, _VERSION_KEY = "kvDataVersion", b"kvDataVersionKey"
 
 
@@ -41,12 +43,19 @@ class ConfigTable(Enum):
     PULL_OFFSETS = _Place(None, None, 2)
 
 
+_PROGRESS = frozenset({ConfigTable.CONSUMER_OFFSETS, ConfigTable.PULL_OFFSETS})
+
+
 class RocksConfig(NamedTuple):
     """A table in RocksDB."""
 
     folder: str
     rows: Mapping[str, Mapping[str, object]]  # progress: `topic@group` → OFFSETS, as in the JSON file
     counter: int  # of changes; 0 where the database does not count them
+
+    def counts_beside(self, config: dict[str, object] | None) -> bool:
+        """Return whether a broker takes the table from here although there is a JSON file, too."""
+        return config is None or self.counter >= change_counter(config)
 
 
 def rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
@@ -71,9 +80,6 @@ def rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
         return RocksConfig(folder, dict(_by_name(database, family)), counter)
 
 
-_PROGRESS = frozenset({ConfigTable.CONSUMER_OFFSETS, ConfigTable.PULL_OFFSETS})
-
-
 def known_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
     """Return what RocksDB says, and nothing of a database that cannot be read."""
     try:
@@ -89,34 +95,40 @@ def _by_name(database: Database, family: str) -> Iterator[tuple[str, Mapping[str
 
 
 def _v2(database: Database, place: _Place) -> Iterator[tuple[str, Mapping[str, object]]]:
-    prefix = _V2_KEY % place.number
-    for key, value in database.items(_V2_FAMILY):
-        if key.startswith(prefix) and value.startswith(_V2_JSON):
-            yield _text(_name_at(key, len(prefix))), decode_config(value[len(_V2_JSON) :])
+    for key, value in _v2_rows(database, place):
+        if value.startswith(_V2_JSON):
+            name, _ = _v2_name(key)
+            yield _text(name), decode_config(value[len(_V2_JSON) :])
 
 
 def _v2_progress(database: Database, place: _Place) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield each group's progress in a topic: the key has i16 and group, i16 and topic, i32 queue; the value i64."""
-    prefix = _V2_KEY % place.number
     tables: dict[str, dict[str, object]] = {}
-    for key, value in database.items(_V2_FAMILY):
-        if key.startswith(prefix):
-            group = _name_at(key, len(prefix))
-            at_topic = len(prefix) + 2 + len(group) + len(_V2_SEPARATOR)
-            topic = _name_at(key, at_topic)
-            queue = key[at_topic + 2 + len(topic) + len(_V2_SEPARATOR) :]
-            if len(queue) != 4 or len(value) != 8:  # noqa: PLR2004 - i32 and i64
-                reason = f"{key.hex()} is no key of a consumer's progress"
-                raise CorruptData(reason)
-            offset = int.from_bytes(value, "big", signed=True)
-            name = f"{_text(topic)}@{_text(group)}"
-            tables.setdefault(name, {})[str(int.from_bytes(queue, "big", signed=True))] = offset
+    for key, value in _v2_rows(database, place):
+        group, rest = _v2_name(key)
+        topic, rest = _v2_name(rest[len(_V2_SEPARATOR) :])
+        try:
+            (queue_id,), (offset,) = _V2_QUEUE_ID.unpack(rest[len(_V2_SEPARATOR) :]), _V2_OFFSET.unpack(value)
+        except struct.error as error:
+            reason = f"{(_V2_KEY % place.number + key).hex()} is no key of a consumer's progress"
+            raise CorruptData(reason) from error
+        tables.setdefault(f"{_text(topic)}@{_text(group)}", {})[str(queue_id)] = offset
     for name, offsets in tables.items():
         yield name, {OFFSETS: offsets}
 
 
-def _name_at(key: bytes, start: int) -> bytes:
-    return key[start + 2 : start + 2 + int.from_bytes(key[start : start + 2], "big")]
+def _v2_rows(database: Database, place: _Place) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the rows of a table, their keys without what all of them begin with."""
+    prefix = _V2_KEY % place.number
+    for key, value in database.items(_V2_FAMILY):
+        if key.startswith(prefix):
+            yield key[len(prefix) :], value
+
+
+def _v2_name(key: bytes) -> tuple[bytes, bytes]:
+    """Return the name that a part of a key begins with, i16 and its bytes, and what comes after it."""
+    end = 2 + int.from_bytes(key[:2], "big")
+    return key[2:end], key[end:]
 
 
 def _text(name: bytes) -> str:

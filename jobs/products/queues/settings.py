@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from jobs.store.config_files import read_config
+from jobs.store.config_files import TOPIC_TABLE, TOPICS_FILE, objects, read_config
 from jobs.store.known import Known
 from jobs.store.queue_files import file_sizes, plain_file_size
 from jobs.store.release import Writers, known_writers
@@ -89,13 +89,8 @@ def _batch_topics(store: Store) -> Iterator[str]:
     for file in store.queue_files:
         if file.about.kind is FileKind.BATCH_CONSUME_QUEUE and file.about.topic:
             yield file.about.topic
-    table = (read_config(store, "topics.json") or {}).get("topicConfigTable")
-    for topic, config in _objects(table):
+    table = (read_config(store, TOPICS_FILE) or {}).get(TOPIC_TABLE)
+    for topic, config in objects(table):
         attributes = config.get("attributes")
         if isinstance(attributes, dict) and any(attributes.get(name) == "BatchCQ" for name in _QUEUE_TYPES):
             yield topic
-
-
-def _objects(table: object) -> Iterator[tuple[str, Mapping[str, object]]]:
-    if isinstance(table, dict):
-        yield from ((name, value) for name, value in table.items() if isinstance(value, dict))
