@@ -1,6 +1,7 @@
 """Long answers at a terminal go through a pager; nothing else does."""
 
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from tests.jobs.console.test_terminal import in_terminal
+from tests.jobs.console.test_terminal import environment, in_terminal
 
 
 @pytest.fixture
@@ -45,12 +46,10 @@ def test_a_dump_at_a_terminal_goes_through_the_pager(named: dict[str, str], page
 def test_pager_names_one_for_every_program(pager: Path, segment: Path) -> None:
     """Ours alone comes first."""
     command = [sys.executable, "-m", "jobs.main", "dump", str(segment)]
-    environment = {name: value for name, value in os.environ.items() if name != "RMQ_LAKE_PAGER"}
-    line = f"script -qec '{' '.join(command)}' /dev/null"
+    named = environment({"PAGER": str(pager), "SHELL": "/bin/sh"})  # script(1) starts the command by it
+    del named["RMQ_LAKE_PAGER"]
 
-    seen = subprocess.check_output(
-        ["/bin/sh", "-c", line], env={**environment, "TERM": "xterm", "PAGER": str(pager)}, text=True
-    )
+    seen = subprocess.check_output(["script", "-qec", shlex.join(command), "/dev/null"], env=named, text=True)
 
     assert seen.startswith("LESS=FRX")
 
