@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,7 +25,7 @@ def rocketmq(spark: "SparkSession") -> Callable[..., "DataFrame"]:
     """Read a store with some options."""
     register(spark)
 
-    def read(store: Path, **options: Any) -> "DataFrame":  # noqa: ANN401 - texts and numbers
+    def read(store: Path, **options: str | int) -> "DataFrame":
         return spark.read.format("rocketmq-store").options(**options).load(str(store))
 
     return read

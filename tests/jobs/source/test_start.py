@@ -1,14 +1,16 @@
 """Where reading begins after what a lake has: at the place up to which a version of its table reaches."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from deltalake import DeltaTable
 
+from jobs.ingest import run as runs
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
-from jobs.lake.runs import known_stores, prepare
+from jobs.lake.runs import known_stores
 from jobs.source.batch import RocketmqReader
 from jobs.source.log import DataLossError
 from jobs.source.options import Wanted
@@ -90,16 +92,8 @@ def test_a_run_that_is_prepared_and_not_committed_is_after_the_table(filled: Fil
     """A killed run's rows are nobody's yet, and come out of the store until the next run commits them."""
     lake = Lake(str(filled.lake))
     before = len(rows_of(filled.lake))
-    real = ingest.__globals__["steps"].__globals__["_ingest"].__globals__
-    assert real["prepare"] is prepare
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(real, "commit_prepared", killed)
-        with pytest.raises(KeyboardInterrupt):
-            filled.run()
+    with patch.object(runs, "commit_prepared", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        filled.run()
 
     (known,) = known_stores(lake)
     assert known.newest is not None
