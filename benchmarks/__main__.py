@@ -104,14 +104,7 @@ def main() -> None:
 def _run(command: list[str]) -> dict[str, Any]:
     done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout)
-    return result | {"commit": _commit()}
-
-
-def _commit() -> str:
-    answer = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=False
-    )
-    return answer.stdout.strip()
+    return result
 
 
 if __name__ == "__main__":

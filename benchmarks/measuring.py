@@ -3,6 +3,7 @@
 import os
 import platform
 import shlex
+import subprocess
 import sys
 import threading
 import time
@@ -98,8 +99,11 @@ def peak_mb() -> int:
 
 
 def provenance() -> dict[str, str]:
-    """Return what every result says of itself: the machine, and the command that makes it again."""
+    """Return what every result says of itself: the machine, the commit, and the command that makes it again."""
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(asked, cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True, check=False)
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "commit": commit.stdout.strip(),
     }

@@ -30,10 +30,10 @@ def _answer(name: str, folder: Path) -> dict[str, object]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _programs(needs_broker=False))
 def test_a_benchmark_runs_and_says_how_it_was_made(name: str, tmp_path: Path) -> None:
-    """Its result is JSON that names the machine and the command."""
+    """Its result is JSON that names the machine, the command and the commit."""
     answer = _answer(name, tmp_path)
 
-    assert {"machine", "command"} < answer.keys()
+    assert {"machine", "command", "commit"} < answer.keys()
 
 
 @pytest.mark.oracle
@@ -42,7 +42,7 @@ def test_a_benchmark_beside_a_broker_runs_and_says_how_it_was_made(name: str, tm
     """The same with a real broker."""
     answer = _answer(name, tmp_path)
 
-    assert {"machine", "command"} < answer.keys()
+    assert {"machine", "command", "commit"} < answer.keys()
 
 
 def test_the_page_of_plots_says_what_was_not_reached() -> None:
