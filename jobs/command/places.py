@@ -8,6 +8,7 @@ and by its log: a directory with the segments of a CommitLog, or with a `commitl
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,9 +105,15 @@ class LocationType(click.ParamType[str]):
 
     def refuse_file(self, location: str, param: click.Parameter | None, ctx: click.Context | None) -> None:
         """Refuse a file of this machine where a directory is meant."""
-        if is_local(location) and os.path.isfile(local_path(location)):  # noqa: PTH113 - any text is a name that it takes
+        if _is_file(location):
             kind = "a lake is a directory with tables" if _is_lake(param) else "name a directory"
             self.fail(f"{location} is a file: {kind}", param, ctx)
+
+
+def _is_file(location: str) -> bool:
+    with suppress(OSError, ValueError):  # a text that can be no name: of what is not there, the verb says so
+        return is_local(location) and Path(local_path(location)).is_file()
+    return False
 
 
 def _is_lake(param: click.Parameter | None) -> bool:

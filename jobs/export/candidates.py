@@ -91,7 +91,7 @@ class CandidatesReader(datasource.DataSourceReader):
 class SelectiveReader(CandidatesReader):
     """The reader that leaves out items; Spark refuses such a one where it does not ask."""
 
-    def pushFilters(self, filters: list[datasource.Filter]) -> Iterator[datasource.Filter]:  # noqa: N802 - Spark's name
+    def pushFilters(self, filters: list[datasource.Filter]) -> Iterator[datasource.Filter]:
         """Note what is asked for; Spark filters the rows all the same."""
         self._filters = [*filters]
         yield from filters

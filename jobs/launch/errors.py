@@ -1,7 +1,8 @@
 """What the launcher can fail with."""
 
 NO_SPARK = (
-    "pyspark is not installed here: `pip install 'rocketmq-lake[spark]'` brings it (inspect, dump and query need none)"
+    "pyspark is not installed here: `pip install 'rocketmq-lake[spark]'` brings it "
+    "(inspect, dump, query and catalog need none)"
 )
 
 

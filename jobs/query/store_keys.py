@@ -15,6 +15,7 @@ from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash, java_text
 from rmq_formats.indexfile.keys import KeyKind, index_keys, key_text, tag_text
 from rmq_formats.properties import UNIQ_KEY, property_items
+from rmq_formats.rocksdb.index import IndexRow
 
 _EXPLAINED_BY = 20  # this many occurrences explain enough
 
@@ -62,7 +63,7 @@ class StoreKeys:
 
     def _find_in_index(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         if self._database is not None:
-            offsets = self._offsets_in_rocksdb(self._database, kind, topic, key, begin, end)
+            offsets = self._offsets(rows_under(self._database, topic, kind, key), begin, end)
             found = map(self._store.at, sorted(set(offsets), reverse=True))
             yield from (message for message in found if message and has_key(message, kind, topic, key))
             return
@@ -86,12 +87,10 @@ class StoreKeys:
             except CorruptData as damage:
                 self._store.say(f"damaged index file: {damage}")
 
-    def _offsets_in_rocksdb(  # noqa: PLR0913, PLR0917 - a question as a broker gets it
-        self, database: Database, kind: KeyKind, topic: str, key: str, begin: int, end: int
-    ) -> Iterator[int]:
-        """Yield where the messages of a key's rows begin, in the order of the rows: the oldest hour first."""
+    def _offsets(self, rows: Iterator[IndexRow], begin: int, end: int) -> Iterator[int]:
+        """Yield where the messages of *rows* in RocksDB begin, in the order of the rows: the oldest hour first."""
         try:
-            for row in rows_under(database, topic, kind, key):
+            for row in rows:
                 if begin <= row.store_timestamp <= end:
                     if self._store.reader.is_left_over(row.physical_offset):
                         self._say_left_over(row.physical_offset)
@@ -111,7 +110,7 @@ class StoreKeys:
             yield from self.find(KeyKind.KEY, topic, key, begin, end)
             return
         if self._database is not None:
-            offsets = self._offsets_in_rocksdb(self._database, KeyKind.KEY, topic, key, begin, end)
+            offsets = self._offsets(rows_under(self._database, topic, KeyKind.KEY, key), begin, end)
             yield from filter(None, map(self._store.at, offsets))
             return
         text = key_text(topic, key)

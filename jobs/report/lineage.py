@@ -42,7 +42,7 @@ class Lineage:
         self._run = str(uuid4())
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def sent(self) -> Iterator[None]:
         """Send that the run has started, and what it fails with; what it has done, `completed` sends."""
         self._send("START", [])
         try:

@@ -39,7 +39,7 @@ class RocketmqReader(DataSourceReader):
         """Read nothing yet."""
         self._wanted = wanted
 
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         """Narrow what is read by what is asked for; Spark filters the rows all the same."""
         for given in filters:
             self._wanted = _narrowed(self._wanted, given)

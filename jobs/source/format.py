@@ -67,7 +67,7 @@ class RocketmqDataSource(DataSource):
         del schema
         return RocketmqReader(Wanted.of(dict(self.options)))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of what is new in one store."""
         del schema
         return RocketmqStreamReader(Wanted.of(dict(self.options)))

@@ -69,24 +69,30 @@ class Way(NamedTuple):
     ranges: tuple[Range, ...]
 
 
-def way_from(  # noqa: PLR0913 - from where, how far, and what is allowed
-    start: Place, store: Store, *, limit: int, stop: int = MAX, part_size: int, fails_on_data_loss: bool
-) -> Way:
-    """
-    Follow the log from *start* to its last boundary within *limit* bytes, but beyond one record at least.
+class Bounds(NamedTuple):
+    """How far the log is followed."""
 
-    It is never after *stop*. `DataLossError` where files are missing, unless they may be; `FileNotFoundError` where one
-    is deleted meanwhile.
+    limit: int = MAX  # so many bytes, but beyond one record at least
+    stop: int = MAX  # never after this offset
+    part_size: int = MAX  # bytes of a range, about
+
+
+def way_from(start: Place, store: Store, bounds: Bounds, *, fails_on_data_loss: bool) -> Way:
     """
+    Follow the log from *start* to its last boundary within *bounds*.
+
+    `DataLossError` where files are missing, unless they may be; `FileNotFoundError` where one is deleted meanwhile.
+    """
+    stop = bounds.stop
     end, taken = start, list[Range]()
     ranges = plan_ranges(store, start.offset, WHOLE, start.store_timestamp)
-    aim = min(stop, ranges[0].start_offset + limit) if ranges else stop
+    aim = min(stop, ranges[0].start_offset + bounds.limit) if ranges else stop
     for range_ in ranges:
         if range_.start_offset >= (aim if end.offset > start.offset else stop):
             break
         if range_.start_offset > end.offset:
             _lose(end.offset, range_.start_offset, store, fails=fails_on_data_loss)
-        step = _Step(range_, aim, stop if end.offset == start.offset else aim, part_size, end)
+        step = _Step(range_, aim, stop if end.offset == start.offset else aim, bounds.part_size, end)
         taken += step.take()
         end = step.end
         if step.is_last or end.offset < range_.end_offset:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from jobs.source.log import Place, Way, check_chain, check_place, data_loss, way_from
+from jobs.source.log import Bounds, Place, Way, check_chain, check_place, data_loss, way_from
 from jobs.source.options import LATEST, MAX, Wanted
 from jobs.source.rows import RangePartition, rows_of
 from jobs.source.start import Start, start_of
@@ -41,21 +41,21 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._next_look = 0.0
         self._is_checked = False
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint begins."""
         if self._wanted.after is None and self._wanted.starting == LATEST:
             return self._end_of_log(self._listed()).to_json()
         return self._known_start(self._listed()).place.to_json()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Return how much of the log a batch takes at most."""
         return ReadMaxBytes(self._wanted.batch_size)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """Take the log as it ends now."""
         self._target = self._end_of_log(self._listed()).offset
 
-    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the last record boundary within the limit; *start* where nothing is new."""
         place = Place.from_json(start)
         if place.offset < self._target and (self._target < MAX or self._is_time()):
@@ -102,15 +102,8 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begun_again(store, lambda now: self._way_from(place, now, limit, self._target))
 
     def _way_from(self, place: Place, store: Store, limit: int, stop: int) -> Way:
-        wanted = self._wanted
-        return way_from(
-            place,
-            store,
-            limit=limit,
-            stop=stop,
-            part_size=wanted.stream_part,
-            fails_on_data_loss=wanted.fails_on_data_loss,
-        )
+        bounds = Bounds(limit, stop, self._wanted.stream_part)
+        return way_from(place, store, bounds, fails_on_data_loss=self._wanted.fails_on_data_loss)
 
     def _check(self, place: Place, store: Store) -> None:
         """Refuse to go on in another log; whether records still lead to the place is asked once, at the beginning."""
@@ -125,7 +118,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def look(now: Store) -> Place:
             newest = newest_segment(now)
             base = newest.segment.base_offset if newest else now.start_offset
-            return way_from(Place(base), now, limit=MAX, part_size=MAX, fails_on_data_loss=False).end
+            return way_from(Place(base), now, Bounds(), fails_on_data_loss=False).end
 
         return begun_again(store, look)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jobs.export.bodies import LeftOut
     from jobs.export.export import Summary
 
-_LARGEST_BODY = 16 << 20  # `bodies.DEFAULT_LIMIT`, without the imports
+_LARGEST_BODY = 16 << 20  # `jobs.lake.bodies.DEFAULT_LIMIT`, without its imports
 _SHOWN = 5
 _NAME = "rmq-lake export"
 

@@ -141,8 +141,7 @@ def command(  # noqa: PLR0913 - one argument an option
     else:
         if every is not None or until is not None:
             raise click.UsageError("--every and --until are for --follow")
-        seen = nothing_new(request)
-        done = (seen, {}) if seen is not None else _told(request) if lineage else _run(request)
+        done = _once(request, lineage=lineage)
     if done is None:
         return ExitCode.HELD
     summary, options = done
@@ -167,6 +166,14 @@ def _write_metrics(path: Path | None, summary: Summary) -> None:
 Done = tuple[Summary, Mapping[str, str]]  # what was done, and the settings of file systems
 
 
+def _once(request: IngestRequest, *, lineage: bool) -> Done | None:
+    """Do a run, but none where nothing is new; None when another one is at work."""
+    seen = nothing_new(request)
+    if seen is not None:
+        return seen, {}
+    return _run_with_events(request) if lineage else _run(request)
+
+
 def _run(request: IngestRequest) -> Done | None:
     """Do a run; None when another one is at work."""
     from jobs.launch.session import begin_session, hadoop_options, spark_session
@@ -182,12 +189,12 @@ def _run(request: IngestRequest) -> Done | None:
     return outcome[0] if outcome else None
 
 
-def _told(request: IngestRequest) -> Done | None:
-    """Do a run, and send its events; where nothing is new there is no run."""
+def _run_with_events(request: IngestRequest) -> Done | None:
+    """Do a run, and send its events."""
     from jobs.report.lineage import Lineage
 
     lineage = Lineage(request)
-    with lineage.told():
+    with lineage.sent():
         done = _run(request)
     lineage.completed(done[0] if done else None)
     return done

@@ -45,7 +45,7 @@ def test_a_run_starts_and_completes_with_what_it_read_and_wrote(
 ) -> None:
     """One run's id; the store, every table of its commits, rows and columns."""
     lineage = Lineage(request_)
-    with lineage.told():
+    with lineage.sent():
         summary = ingest(request_, OneByOne())
     lineage.completed(summary)
 
@@ -72,7 +72,7 @@ def test_a_run_that_fails_says_with_what(
     error: BaseException, kind: str, request_: IngestRequest, events: Path
 ) -> None:
     """And the error is still the command's."""
-    with pytest.raises(type(error)), Lineage(request_).told():
+    with pytest.raises(type(error)), Lineage(request_).sent():
         raise error
 
     ended = sent(events)[-1]
@@ -106,7 +106,7 @@ def test_an_event_that_cannot_be_sent_is_said_and_the_run_goes_on(
     for name, value in {"TYPE": "http", "URL": "http://127.0.0.1:9", "RETRY": '{"total": 0}'}.items():
         monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{name}", value)
 
-    with Lineage(request_).told():
+    with Lineage(request_).sent():
         pass
 
     assert "the START event was not sent to OpenLineage: " in capsys.readouterr().err
