@@ -16,7 +16,6 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Iterator
-from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -134,8 +133,7 @@ def _scanned(case: Case) -> Iterator[Piece]:
             yield item
         else:
             places = zip(item.positions.tolist(), item.sizes.tolist(), strict=True)
-            found = [Piece(PieceKind.RECORD, item.base_offset + at - header, size + header) for at, size in places]
-            yield from sorted([*item.between, *found], key=attrgetter("offset"))
+            yield from (Piece(PieceKind.RECORD, item.base_offset + at - header, size + header) for at, size in places)
 
 
 def run(seed: int, count: int) -> dict[str, object]:

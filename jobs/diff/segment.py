@@ -139,7 +139,6 @@ def _of_store(range_: Range | None) -> tuple[_Places, list[Piece], bool]:
             if isinstance(item, Piece):
                 others.append(item)
                 continue
-            others += item.between
             starts = item.positions + item.base_offset
             places.add(starts, starts + item.sizes)
     return places, others, reader.was_deleted

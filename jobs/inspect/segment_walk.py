@@ -58,7 +58,6 @@ def _in_groups(
         if isinstance(item, Piece):
             yield WalkedPiece(item)
             continue
-        yield from map(WalkedPiece, item.between)
         view, count = memoryview(item.buffer.data), item.positions.size
 
         def record(position: int, view: memoryview = view, base_offset: int = item.base_offset) -> MessageRecord:

@@ -1,6 +1,6 @@
 """Read one range of the log: its pieces, and what the driver needs to compare them with the ranges around it."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -12,7 +12,6 @@ from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.scan import Records, scan
 from rmq_formats.commitlog.segment import Piece, PieceKind
 
-_NEVER = 1 << 63
 SETTLING = "stored too recently"
 TAIL_SIZE = 256 << 10  # bytes of a range's last records that its last fingerprint covers
 
@@ -85,9 +84,8 @@ class RangeReader:
                     continue
                 settled = self._settled(item)
                 if settled:
-                    group = item._replace(positions=item.positions[:settled], sizes=item.sizes[:settled], between=())
+                    group = item._replace(positions=item.positions[:settled], sizes=item.sizes[:settled])
                     self._see_records(group, framing.header_size)
-                    yield from self._settled_damage(item, settled)
                     yield group
                 if settled < item.positions.size:
                     yield self._rest(item.base_offset + int(item.positions[settled]) - framing.header_size)
@@ -99,12 +97,6 @@ class RangeReader:
         if limit is None or self._range.final:
             return group.positions.size
         return int(kernels.count_stored_until(group.buffer, group.positions, limit))
-
-    @staticmethod
-    def _settled_damage(group: Records, settled: int) -> Iterator[Piece]:
-        """Yield the damage between a group's records, before the first one that is not settled."""
-        waiting = group.positions[settled] + group.base_offset if settled < group.positions.size else _NEVER
-        yield from (piece for piece in group.between if piece.offset < waiting)
 
     def _rest(self, start: int) -> Piece:
         """Leave what begins at *start* to a later run."""

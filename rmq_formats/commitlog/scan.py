@@ -38,7 +38,6 @@ class Records(NamedTuple):
     base_offset: int  # physical offset of the buffer's first byte
     positions: Integers  # of each record, after its DLedger entry header if it has one
     sizes: Sizes
-    between: tuple[Piece, ...] = ()  # damage between two of them
 
 
 def scan(
@@ -59,10 +58,10 @@ def scan(
     """
     Yield the pieces that begin in positions [start, end) of a segment; the last one may reach beyond.
 
-    Records come in groups with what damage is between them, all other pieces one by one. *start* is where a piece
-    begins, or with *sync* any position: then the range begins at the first record that proves itself. *read* raises
-    `OSError` for what cannot be read; with *read_into*, bytes are not copied once more; with *next_written*, no zeros
-    are searched that a file system does not store. *final* and *store_timestamp* are those of `segment.walk`.
+    Records come in groups, all other pieces one by one. *start* is where a piece begins, or with *sync* any position:
+    then the range begins at the first record that proves itself. *read* raises `OSError` for what cannot be read; with
+    *read_into*, bytes are not copied once more; with *next_written*, no zeros are searched that a file system does not
+    store. *final* and *store_timestamp* are those of `segment.walk`.
     """
     if base_offset + segment_size > _LAST_OFFSET:
         reason = "a file that begins here reaches after the last offset that 64 bits can hold"
@@ -102,7 +101,6 @@ class _Walker:
             records, position, found = log.chain(position, self.end, self.term)
             if records is not None:
                 yield from self._release()
-                records, position, found = self._with_more(records, position, found)
                 yield from self._hold(records)
             if found == kernels.LEFTOVER:
                 reason = LEFTOVER
@@ -128,33 +126,6 @@ class _Walker:
         if position < min(self.end, log.size):
             pieces = log.tail(position, reason, final=self.final)
             yield from (piece for piece in pieces if piece.offset < log.base_offset + self.end)
-
-    def _with_more(self, records: Records, position: int, found: int) -> tuple[Records, int, int]:
-        """
-        Add what the window shows after damage: where one record in a hundred is hit, groups must not become small.
-
-        Nothing is read here, so the buffer stays what it is; what the window does not decide is left to `walk`.
-        """
-        log, groups, between = self.log, [records], list[Piece]()
-        stop = min(self.end, int(records.positions[0]) + records.base_offset - log.base_offset + log.group_size)
-        while found == kernels.BAD and position < stop:
-            last = int(groups[-1].positions[-1])
-            newest = int(kernels.store_timestamp(records.buffer, last))
-            after = log.shown_record(position + 1, None if self.final else newest)
-            if after is None or after >= stop:
-                break
-            reason, _ = log.refusal(position, found)
-            more, end, found_there = log.chain(after, stop, self.term_before(after))
-            if more is None:
-                break
-            between.append(log.piece(PieceKind.DAMAGE, position, after, reason))
-            groups.append(more)
-            position, found = end, found_there
-        if between:
-            positions = np.concatenate([group.positions for group in groups])
-            sizes = np.concatenate([group.sizes for group in groups])
-            records = records._replace(positions=positions, sizes=sizes, between=tuple(between))
-        return records, position, found
 
     def _hold(self, records: Records) -> Iterator[Records]:
         """Yield *records*, without the last one if it may be unfinished."""
@@ -196,7 +167,7 @@ class _Log:
         self.framing = framing
         self._window = window
         self._header_size = framing.header_size
-        self.group_size = window.buffer.size  # a buffer that grew for one record would hold too many small ones
+        self._group_size = window.buffer.size  # a buffer that grew for one record would hold too many small ones
         self._zeros_from = window.size  # everything from here on is known to be zero
         self._known = (0, 0)  # the window whose end of zeros is known
         self._known_end = 0
@@ -217,7 +188,7 @@ class _Log:
         *term* is that of the entry before, where leftovers are looked for.
         """
         window = self._window
-        stop = min(stop, position + self.group_size)
+        stop = min(stop, position + self._group_size)
         head = wanted = self._header_size + HEAD.size
         while True:
             at = window.seek(position, min(wanted, window.size - position))
@@ -301,27 +272,6 @@ class _Log:
                 position = window.position + window.filled - reach + 1
         if stop is None:
             self._zeros_from = min(written, window.size)
-        return None
-
-    def shown_record(self, start: int, not_before: int | None) -> int | None:
-        """Return what `find_record` would, where the window shows it; None where it does not."""
-        window = self._window
-        at, end = start - window.position, self._written_end()
-        while at < end:
-            magic = int(kernels.find_magic(window.buffer, at + self._header_size + kernels.MAGIC_CODE_AT, end))
-            if magic >= end:
-                return None
-            at = magic - kernels.MAGIC_CODE_AT - self._header_size
-            count, _, found = kernels.chain(
-                window.buffer, at, window.filled, at + 1, self.base_offset + window.position, self._header_size,
-                self._positions, self._sizes, NO_TERM,
-            )  # fmt: skip
-            if found == kernels.SHORT and not count:
-                return None
-            if count and kernels.has_right_crc(window.buffer, int(self._positions[0])):
-                timestamp = int(kernels.store_timestamp(window.buffer, int(self._positions[0])))
-                return None if not_before is not None and timestamp < not_before else window.position + at
-            at += 1
         return None
 
     def _written_end(self) -> int:

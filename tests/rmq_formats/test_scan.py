@@ -2,7 +2,6 @@
 
 import errno
 from collections.abc import Callable, Iterator
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rmq_formats.commitlog.framing import BLOCK
-from rmq_formats.commitlog.kernels import MAGIC_CODE_AT, count_stored_until
+from rmq_formats.commitlog.kernels import count_stored_until
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
 from rmq_formats.commitlog.scan import IO_ERROR, Records, scan
@@ -43,13 +42,11 @@ def flat(items: Iterator[Records | Piece], framing: Framing = Framing.PLAIN) -> 
         if isinstance(item, Piece):
             pieces.append(item)
             continue
-        group = [*item.between]
         for at, size in zip(item.positions.tolist(), item.sizes.tolist(), strict=True):
             record = decode_record(item.buffer[:].data, at, item.base_offset + at)
             assert record.total_size == size
             start = item.base_offset + at - framing.header_size
-            group.append(Piece(PieceKind.RECORD, start, size + framing.header_size))
-        pieces += sorted(group, key=attrgetter("offset"))
+            pieces.append(Piece(PieceKind.RECORD, start, size + framing.header_size))
     return pieces
 
 
@@ -375,22 +372,6 @@ def test_a_record_larger_than_the_window_is_read_whole() -> None:
     large = a_record(b"x" * 10_000)
     raw = log_of([a_record(), large, a_record(), large], BASE)
     assert scanned(raw, window=256, final=True) == list(walk(raw, BASE, final=True))
-
-
-def test_damage_between_records_does_not_split_their_group() -> None:
-    """What is made of a group costs as much for three records as for thousands."""
-    raw = bytearray(log_of([a_record() for _ in range(9)], BASE))
-    size = len(raw) // 9
-    for number in (2, 3, 6):
-        raw[number * size + MAGIC_CODE_AT] ^= 1
-    items = list(scan(_reader(bytes(raw)), 0, len(raw), len(raw), BASE, final=True))
-
-    (group,) = items
-    assert isinstance(group, Records)
-    assert [at // size for at in group.positions.tolist()] == [0, 1, 4, 5, 7, 8]
-    assert [(piece.offset - BASE) // size for piece in group.between] == [2, 6]
-    assert [piece.size // size for piece in group.between] == [2, 1]
-    assert flat(iter(items)) == list(walk(bytes(raw), BASE, final=True))
 
 
 def test_a_buffer_that_grew_does_not_make_groups_larger() -> None:
