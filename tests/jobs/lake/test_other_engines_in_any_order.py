@@ -12,8 +12,7 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
 from jobs.ingest import run as runs
-from jobs.lake import optimization as optimizing
-from jobs.lake import upkeep
+from jobs.lake import optimization, upkeep
 from jobs.lake.compaction import Group, merge_group
 from jobs.lake.lake import Lake
 from jobs.lake.plain import plain_rows
@@ -105,7 +104,7 @@ class Story:
         """Merge all small files."""
         self.done.append("optimize")
         with self._perhaps_overtaken():
-            optimizing.optimize(str(self.lake.path), OneByOne())
+            optimization.optimize(str(self.lake.path), OneByOne())
 
     def statement(self) -> None:
         """Execute one statement of the other engine."""
@@ -211,7 +210,7 @@ class Story:
             between = lambda: self._delete(some)  # noqa: E731 - the same kind of thing as the others
         with (
             patch.object(runs, "prepare", _after(between, self.done, prepare)),
-            patch.object(optimizing, "merge_group", _after(between, self.done, merge_group)),
+            patch.object(optimization, "merge_group", _after(between, self.done, merge_group)),
         ):
             yield
 
