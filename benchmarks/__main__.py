@@ -78,6 +78,7 @@ PROGRAMS: dict[str, Program] = {
         small=("--seconds", "30"),
         tiny=("--rates", "50", "--seconds", "5"),
     ),
+    "inflation": Program("inflation", small=("--runs", "1"), tiny=("--messages", "100", "--runs", "1")),
     "memory": Program("memory", small=("64",), tiny=("8",)),
     "planning": Program("planning", small=("1000", "2000"), tiny=("10", "20")),
 }
