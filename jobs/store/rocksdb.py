@@ -21,7 +21,7 @@ from rmq_formats.errors import CorruptData, UnsupportedFormat
 from rmq_formats.store import is_rocksdb_name
 
 if TYPE_CHECKING:
-    from rocksdict import Options, Rdict
+    from rocksdict import Options, Rdict, RdictIter
 
 INSTALL = "pip install 'rocketmq-lake[rocksdb]'"
 _ATTEMPTS = 3
@@ -63,7 +63,7 @@ class Database:
             keys, values = zip(*some, strict=True)
             last = keys[-1]
             yield Rows(keys, values)
-        self._check_end(found, last)
+        self._check_end(self._after(found, last))
 
     def rows_from(self, family: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the rows of a family whose keys are not before *start*, one by one."""
@@ -75,20 +75,21 @@ class Database:
         while cursor.valid():
             yield cursor.key(), cursor.value()
             cursor.next()
-        try:
-            cursor.status()
-        except Exception as error:  # rocksdict raises nothing more specific
-            raise CorruptData(_sentence(error), None, self._location) from error
+        self._check_end(cursor)
 
-    def _check_end(self, family: "Rdict", last: bytes | None) -> None:
-        """Raise `CorruptData` where rows ended because the next one could not be read: items then just end."""
+    def _after(self, family: "Rdict", last: bytes | None) -> "RdictIter":
+        """Return a cursor after the row of a key, or at the first row."""
         cursor = family.iter()
+        if last is None:
+            cursor.seek_to_first()
+        else:
+            cursor.seek(last)
+            cursor.next()
+        return cursor
+
+    def _check_end(self, cursor: "RdictIter") -> None:
+        """Raise `CorruptData` where rows ended because the next one could not be read: they then just end."""
         try:
-            if last is None:
-                cursor.seek_to_first()
-            else:
-                cursor.seek(last)
-                cursor.next()
             cursor.status()
         except Exception as error:  # rocksdict raises nothing more specific
             raise CorruptData(_sentence(error), None, self._location) from error
