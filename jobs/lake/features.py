@@ -89,15 +89,15 @@ def _refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[Refusa
             yield Refusal(f"the feature {feature}", (f"ALTER TABLE {{table}} DROP FEATURE {feature}",))
     else:
         what = [*(f"the feature {feature}" for feature in refused), *columns]
-        came = [partial(_has_feature, feature) for feature in refused]
+        unwanted = [partial(_has_feature, feature) for feature in refused]
         if columns:
-            came.append(partial(_has_columns, table))
-        yield Refusal(", ".join(what), _restore(lake, snapshot, came))
+            unwanted.append(partial(_has_columns, table))
+        yield Refusal(", ".join(what), _restore(lake, snapshot, unwanted))
 
 
-def _restore(lake: Lake, snapshot: DeltaTable, came: Iterable[Callable[[Action], bool | None]]) -> tuple[str, ...]:
-    """Return the statements that put a table back to its last version before some things: nothing else takes all."""
-    versions = [version_before(lake, snapshot, has) for has in came]
+def _restore(lake: Lake, snapshot: DeltaTable, unwanted: Iterable[Callable[[Action], bool | None]]) -> tuple[str, ...]:
+    """Return the statements that put a table back to its last version without all of it: nothing else drops all."""
+    versions = [version_before(lake, snapshot, has) for has in unwanted]
     known = [version for version in versions if version is not None]
     version = str(min(known)) if known else "<a version before, from DESCRIBE HISTORY>"
     allow = "SET spark.databricks.delta.restore.protocolDowngradeAllowed = true"

@@ -24,7 +24,8 @@ def optimize(location: str, workers: Workers, *, dry_run: bool = False, with_inf
     """
     Finish what runs left prepared, merge small files, delete what is obsolete; return what that saved, by table.
 
-    With *dry_run*, only look at what there would be to merge and to delete. Compressed bodies *with_inflated* ones.
+    With *dry_run*, only look at what there would be to merge and to delete. *with_inflated* adds the inflated bodies
+    that messages lack.
     """
     lake = Lake(normalise(location), workers.options)
     if open_table(lake, RUNS.name) is None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jobs.lake.tables import BROKER_CONFIG, CONSUMER_OFFSETS
-from jobs.products.broker_state import TO_OFFSET, BrokerState, found, offset_changes, setting_changes, state_of
+from jobs.products.broker_state import TO_OFFSET, BrokerState, kept_state, new_state, offset_changes, setting_changes
 from jobs.products.product import Finished, Made, NothingToCollect, Run, Started, State
 from jobs.store.broker_config import BrokerConfig, broker_config
 from jobs.store.chain import Outcome
@@ -16,7 +16,7 @@ from jobs.store.chain import Outcome
 
 def start(run: Run, state: State | None) -> "StartedBrokerConfig":
     """Read the configuration as it is now; nothing of the log is needed."""
-    return StartedBrokerConfig(run, run.from_offset, NothingToCollect, state_of(state), broker_config(run.store))
+    return StartedBrokerConfig(run, run.from_offset, NothingToCollect, kept_state(state), broker_config(run.store))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class StartedBrokerConfig(Started[None]):
         if self.config.unread is not None:
             why = f"the broker's configuration is not compared with that of the run before: {self.config.unread}"
             return Finished(state=self.known.as_json() | {TO_OFFSET: to_offset}, notes=[why])
-        finished = Finished(state=found(self.config).as_json() | {TO_OFFSET: to_offset})
+        finished = Finished(state=new_state(self.config).as_json() | {TO_OFFSET: to_offset})
         output = self.run.output
         for table, changes in (
             (BROKER_CONFIG, [change._asdict() for change in setting_changes(self.config, self.known)]),

@@ -45,7 +45,7 @@ class BrokerState(NamedTuple):
         }
 
 
-def state_of(state: Mapping[str, Any] | None) -> BrokerState:
+def kept_state(state: Mapping[str, Any] | None) -> BrokerState:
     """Return what a manifest has kept; of a lake without it, nothing."""
     kept = state or {_SETTINGS: [], _OFFSETS: []}
     return BrokerState(
@@ -56,11 +56,11 @@ def state_of(state: Mapping[str, Any] | None) -> BrokerState:
 
 def has_changed(store: Store, state: Mapping[str, Any]) -> bool:
     """Return whether a run would find a change; what cannot be read has not changed."""
-    config, known = broker_config(store), state_of(state)
+    config, known = broker_config(store), kept_state(state)
     return config.unread is None and any((*setting_changes(config, known), *offset_changes(config, known)))
 
 
-def found(config: BrokerConfig) -> BrokerState:
+def new_state(config: BrokerConfig) -> BrokerState:
     """Return what a run has found."""
     return BrokerState(
         {key: _digest(settings) for key, settings in _settings(config)},
