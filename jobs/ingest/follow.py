@@ -22,6 +22,7 @@ from jobs.ingest.run import steps
 from jobs.lake.lake import Lake
 from jobs.lake.lock import kept
 from jobs.lake.upkeep import expect_many_commits
+from jobs.launch.session import death
 from jobs.storage import AnyStorage
 from jobs.storage.locations import join, normalise
 from jobs.store.workers import Workers
@@ -106,7 +107,7 @@ class Follower:
                     self.done(step)
                     yield step
             except (OSError, FormatError) as error:
-                if not trials:
+                if not trials or (isinstance(error, ConnectionError) and death()):  # no trial brings a JVM back
                     raise
                 trials -= 1
                 say(f"rmq-lake: {error}; trying again in {_PAUSE_S:.0f} s", "error")

@@ -1,5 +1,6 @@
 """`ingest`: bring what is new in a store into the lake, exactly once. The story of a run is in `jobs.ingest.run`."""
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _NAME = "rmq-lake ingest"
+_ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"  # which Arrow asks for once, when it is loaded
 
 
 def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -200,8 +202,26 @@ def _run_with_events(request: IngestRequest) -> Done | None:
     return done
 
 
+def _load_arrow() -> None:
+    """
+    Load Arrow with an allocator that gives memory back to the system, unless the user has chosen one.
+
+    The one that Arrow prefers, mimalloc, keeps what one thread allocated and another freed: more after each merge.
+    """
+    if _ALLOCATOR in os.environ:
+        return
+    os.environ[_ALLOCATOR] = "jemalloc"
+    try:
+        import pyarrow as pa
+
+        pa.default_memory_pool()  # from now on the choice is made
+    finally:
+        del os.environ[_ALLOCATOR]  # Spark's workers end with their work: theirs is the faster one
+
+
 def _follow(request: IngestRequest, every: float, until: float | None, metrics: Path | None) -> Done | None:
     """Do runs until somebody stops them; None when another one is at work."""
+    _load_arrow()
     from jobs.console import systemd
     from jobs.console.progress import Progress, Work
     from jobs.ingest.follow import Follower, Pace, Stop

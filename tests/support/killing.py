@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import count
@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 from shutil import copytree, rmtree
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import Mock, patch
 
 import deltalake
@@ -35,6 +35,7 @@ from jobs.lake import commit
 from jobs.lake import table_file as writing
 from jobs.lake.compaction import MANY
 from jobs.lake.lake import Lake
+from jobs.lake.optimization import optimize
 from jobs.lake.runs import HeldByOtherError, known_stores
 from jobs.storage.local import LocalStorage
 from jobs.store.workers import OneByOne
@@ -44,6 +45,8 @@ from tests.support.lakes import gaps_of, leftovers, raw_rows, rows_of
 from tests.support.stores import records_of, segments_of
 
 CRASHES = 0.1  # of bursts
+OPTIMIZERS_KILLED = 0.3
+OPTIMIZED = "optimized.json"
 LONGEST_S = float(os.environ.get("LONGEST_S", "30"))  # of one campaign of random kills
 EFFECTS: tuple[tuple[Any, str], ...] = (
     (writing.TableFile, "_open"),
@@ -88,8 +91,8 @@ def run(root: Path, range_size: int = 4096) -> int:
 
 
 def follow_for_ever(root: Path) -> int:
-    """Follow the store until somebody kills this process."""
-    request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096)
+    """Follow the store, in steps, until somebody kills this process."""
+    request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=4096, step_bytes=8192)
     return int(Follower(request, OneByOne(), Pace(0.05), Stop()).run().exit_code)
 
 
@@ -302,7 +305,31 @@ def write_for_ever(broker: Broker, seed: int, *, crashes: bool, pause_s: float =
         time.sleep(random.random() * pause_s)
 
 
-def random_moments(folder: Path, kills: int, *, crashes: bool, kept: int = 6, follows: bool = False) -> dict[str, Any]:
+def optimize_for_ever(root: Path, seed: int) -> None:
+    """Put the lake in order again and again, until told to stop; one time in three, kill what does it."""
+    random = Random(seed)
+    codes: Counter[int] = Counter()
+    stopped = Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    while not stopped.wait(random.random()) and os.getppid() != 1:
+        pid = forked(lambda: optimize(str(root / "lake"), OneByOne()))
+        if random.random() < OPTIMIZERS_KILLED:
+            time.sleep(random.random())
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        codes[ended(pid)] += 1
+    (root / OPTIMIZED).write_text(json.dumps(codes))
+
+
+class Beside(NamedTuple):
+    """What goes on while runs are killed."""
+
+    crashes: bool = False  # the broker crashes now and then; else retention deletes segments
+    kept: int = 6  # segments, at least
+    optimizes: bool = False
+
+
+def random_moments(folder: Path, kills: int, beside: Beside, *, follows: bool = False) -> dict[str, Any]:
     """
     Kill runs at any moment while the store is written to, and expires or crashes; then run to the end and judge.
 
@@ -311,13 +338,15 @@ def random_moments(folder: Path, kills: int, *, crashes: bool, kept: int = 6, fo
     seed = int(os.environ.get("SEED", "1000"))
     random = Random(seed)
     codes: Counter[int] = Counter()
-    writer = forked(partial(write_for_ever, new_store(folder), seed, crashes=crashes, kept=kept))
+    others = [forked(partial(write_for_ever, new_store(folder), seed, crashes=beside.crashes, kept=beside.kept))]
     # 4: a broker that crashes here leaves units of what it took back, which contradict the log.
-    fine = (0, 3, 4) if crashes else (0, 3)
+    fine = (0, 3, 4) if beside.crashes else (0, 3)
     assert ended(forked(partial(run, folder))) in fine  # it may have to compile what no run before had
     began = time.monotonic()
     assert ended(forked(partial(run, folder))) in fine
     longest = time.monotonic() - began
+    if beside.optimizes:
+        others.append(forked(partial(optimize_for_ever, folder, seed)))
     until = time.monotonic() + LONGEST_S
     while codes[-signal.SIGKILL] < kills and time.monotonic() < until:
         began = time.monotonic()
@@ -329,11 +358,19 @@ def random_moments(folder: Path, kills: int, *, crashes: bool, kept: int = 6, fo
         codes[code] += 1
         if not follows:
             longest = (longest + time.monotonic() - began) / 2 if code >= 0 else longest * 1.02
-    os.kill(writer, signal.SIGTERM)
-    assert ended(writer) == 0
+    for other in others:
+        os.kill(other, signal.SIGTERM)
+        assert ended(other) == 0
     ended(forked(partial(run, folder)))
     names = {str(code): count for code, count in codes.items()}
-    return {"codes": names, **run_and_judge(folder)}
+    verdict = run_and_judge(folder)
+    return {"codes": names, **verdict, **(optimized(folder, verdict) if beside.optimizes else {})}
+
+
+def optimized(root: Path, verdict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how those ended that put the lake in order, and a verdict without what the killed ones left: vacuum's."""
+    others = [name for name in verdict["leftovers"] if "/compacted-" not in name]
+    return {"optimized": json.loads((root / OPTIMIZED).read_text()), "leftovers": others}
 
 
 def together(folder: Path, runs: int) -> dict[str, Any]:
@@ -408,11 +445,12 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "rewritten": partial(every_boundary, rewritten_store),
     "busy": partial(every_boundary, busy_store),
     "stopped": partial(every_stop, growing_store),
-    "retention": partial(random_moments, crashes=False),
-    "hasty": partial(random_moments, crashes=False, kept=2),
-    "crashes": partial(random_moments, crashes=True),
-    "followed": partial(random_moments, crashes=False, follows=True),
-    "followed-crashes": partial(random_moments, crashes=True, follows=True),
+    "retention": partial(random_moments, beside=Beside()),
+    "hasty": partial(random_moments, beside=Beside(kept=2)),
+    "crashes": partial(random_moments, beside=Beside(crashes=True)),
+    "followed": partial(random_moments, beside=Beside(), follows=True),
+    "followed-crashes": partial(random_moments, beside=Beside(crashes=True), follows=True),
+    "followed-optimized": partial(random_moments, beside=Beside(kept=60, optimizes=True), follows=True),
     "together": together,
     "many": many_stores,
 }

@@ -1,13 +1,16 @@
 """`ingest --follow`: run after run in one process, beside a broker that writes, restarts, cuts back and expires."""
 
+import gc
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import NoReturn
 from unittest.mock import patch
@@ -22,6 +25,7 @@ from jobs.ingest import run
 from jobs.ingest.follow import Follower, Pace, Stop
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
+from jobs.lake import upkeep
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import AsNeeded, OneByOne
@@ -30,6 +34,10 @@ from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import raw_rows, rows_of
 
 AT_ONCE = Pace(0.0)
+ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
+MANY = 4  # files that are merged
+WARM = 3 * MANY  # steps, after which each kind of work was done
+STEPS = 2 * MANY  # more
 
 
 def request(broker: Broker) -> IngestRequest:
@@ -181,6 +189,29 @@ def test_an_error_that_stays_ends_it(tmp_path: Path) -> None:
             Story(Stop(), []).run(request(broker))
 
 
+@pytest.mark.parametrize(("death", "trials"), [("killed by SIGKILL", 1), (None, 5)])
+def test_a_jvm_that_has_died_ends_it_at_once(death: str | None, trials: int, tmp_path: Path) -> None:
+    """No trial would bring it back, what restarts services does; whoever else is away may come back."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(5))
+    story = Story(Stop(), [lambda: None, lambda: broker.append(some_records(3, seed=2))])
+    real, tried = run.steps, 0
+
+    def steps(asked: IngestRequest, workers: OneByOne) -> object:
+        nonlocal tried
+        if story.steps:
+            tried += 1
+            raise ConnectionRefusedError(111, "Connection refused")
+        return real(asked, workers)
+
+    with (
+        patch.multiple(following, _PAUSE_S=0.0, steps=steps, death=lambda: death),
+        pytest.raises(ConnectionRefusedError),
+    ):
+        story.run(request(broker))
+    assert tried == trials
+
+
 def test_tables_that_are_followed_keep_what_is_obsolete_for_a_day(tmp_path: Path) -> None:
     """A commit every few seconds is a hundred thousand files of log a week; what somebody has set stays."""
     broker = Broker(tmp_path / "store")
@@ -225,6 +256,50 @@ def test_systemd_hears_that_it_is_ready_and_alive_and_stops(tmp_path: Path, monk
         with systemd.watched() as alive:
             alive()
         assert [listener.recv(100), listener.recv(100)] == [b"READY=1\nWATCHDOG=1", b"STOPPING=1"]
+
+
+@pytest.mark.parametrize(("chosen", "used"), [({}, "jemalloc"), ({ALLOCATOR: "system"}, "system")])
+def test_memory_does_not_grow_with_each_merge(chosen: dict[str, str], used: str, tmp_path: Path) -> None:
+    """Arrow's first choice keeps what one thread allocated and another freed; the user's choice stays."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(5))
+    code = (
+        "import os, sys; from jobs.command.cli import main; code = main(sys.argv[1:]); import pyarrow as pa;"
+        f"print(code, pa.default_memory_pool().backend_name, os.environ.get('{ALLOCATOR}'))"
+    )
+    command = [sys.executable, "-c", code, "ingest", str(broker.root), "--lake", str(tmp_path / "lake")]
+    environment = {name: value for name, value in os.environ.items() if name != ALLOCATOR} | chosen
+    done = subprocess.run(
+        [*command, "--follow", "--until", "0s", "--quiet"],
+        env=environment,
+        check=True,
+        stdout=subprocess.PIPE,
+        timeout=300,
+        text=True,
+    )
+    assert done.stdout.splitlines()[-1] == f"0 {used} {chosen.get(ALLOCATOR)}"
+
+
+def test_nothing_is_kept_of_a_step(tmp_path: Path) -> None:
+    """No kind of object is there once more for each step: tables, files, summaries."""
+    broker = Broker(tmp_path / "store", dispatches=True)
+    broker.append(some_records(5))
+    stop, done, kept = Stop(), count(1), []
+
+    def note(_: Summary) -> None:
+        if next(done) in {1, WARM, WARM + STEPS}:  # the first count leaves something itself
+            gc.collect()
+            kept.append(Counter(map(type, gc.get_objects())))
+            if len(kept) > 2:
+                stop.wish()
+
+    def write() -> None:
+        broker.append(some_records(3, seed=broker.offset))
+
+    with patch.multiple(upkeep, MANY=MANY, _RUNS_BETWEEN_VACUUMS=MANY):
+        Follower(request(broker), OneByOne(), AT_ONCE, stop, note, write).run()
+    _, before, after = kept
+    assert {kind: more for kind, more in (after - before).items() if more >= STEPS} == {}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -68,7 +68,9 @@ def test_a_broker_that_crashes_and_runs_that_are_killed_leave_the_true_history(t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", ["retention", "hasty", "crashes", "followed", "followed-crashes"])
+@pytest.mark.parametrize(
+    "scenario", ["retention", "hasty", "crashes", "followed", "followed-crashes", "followed-optimized"]
+)
 def test_runs_killed_at_random_moments_beside_a_live_broker_lose_nothing(scenario: str, tmp_path: Path) -> None:
     """What is not in the lake was deleted before it could be read, and a gap says so."""
     result = campaign(scenario, tmp_path, KILLS)
@@ -78,6 +80,7 @@ def test_runs_killed_at_random_moments_beside_a_live_broker_lose_nothing(scenari
     assert set(result["codes"]) <= {"-9", "0", "3"} | ({"4"} if scenario == "crashes" else set())
     if not scenario.endswith("crashes"):
         assert result["blamed"] == 0
+    assert set(result.get("optimized", {})) <= {"-9", "0"}
 
 
 @pytest.mark.parametrize("runs", [2, 8])

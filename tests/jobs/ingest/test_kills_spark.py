@@ -1,7 +1,8 @@
 """
 Whole commands, with their JVM and Python workers, killed as `test_kills.py` kills runs by the hundred.
 
-`SPARK_KILLS` in the environment says how many, `KILLS_JSON` where the result of the long campaign is to be kept.
+`SPARK_KILLS` in the environment says how many, `KILLS_JSON` and `FOLLOW_KILLS_JSON` where the results of the long
+campaigns are to be kept.
 """
 
 import json
@@ -9,10 +10,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from tests.support import killing_follow, killing_spark
 from tests.support.killing import FAULTS
 from tests.support.killing_spark import CLEAN
 from tests.support.recorded import ROOT, keep
@@ -20,9 +23,9 @@ from tests.support.recorded import ROOT, keep
 KILLS = int(os.environ.get("SPARK_KILLS", "100"))
 
 
-def campaign(folder: Path, kills: int) -> dict[str, Any]:
+def campaign(folder: Path, kills: int, program: ModuleType = killing_spark) -> dict[str, Any]:
     """Run the campaign in a process that may fork."""
-    command = [sys.executable, "-m", "tests.support.killing_spark", str(folder), str(kills)]
+    command = [sys.executable, "-m", program.__name__, str(folder), str(kills)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT)
     result: dict[str, Any] = json.loads(done.stdout)
     print(result)  # noqa: T201 - the count is said
@@ -57,3 +60,34 @@ def test_a_hundred_commands_that_are_killed_lose_nothing(tmp_path: Path) -> None
     prove(result, tmp_path)
     assert result["workers_killed"] > 0
     assert len(result["stages"]) > 3
+
+
+def prove_following(result: dict[str, Any], folder: Path) -> None:
+    """Compare the lake with the log; a command whose JVM was killed may say so by 1, the last ones end well."""
+    prove({**result, "codes": dict.fromkeys(result["ends"])}, folder)
+    assert set(result["codes"]) <= {"0", "1", "3"}, (folder / "errors.txt").read_text()[-4000:]
+    assert set(result["optimized"]) <= {"-9", "0"}
+    assert result["orphans"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_commands_that_follow_and_are_killed_lose_nothing(tmp_path: Path) -> None:
+    """Driver, JVM, workers or all at once, while catching up and later, beside `optimize`."""
+    result = campaign(tmp_path, 6, killing_follow)
+
+    prove_following(result, tmp_path)
+    assert sum(result["stages"].values()) == 6
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(14400)
+def test_a_hundred_commands_that_follow_and_are_killed_lose_nothing(tmp_path: Path) -> None:
+    """The same for an hour, at every moment and with every victim; what came of it may be kept."""
+    result = campaign(tmp_path, KILLS, killing_follow)
+    if "FOLLOW_KILLS_JSON" in os.environ:
+        keep(result, Path(os.environ["FOLLOW_KILLS_JSON"]))
+
+    prove_following(result, tmp_path)
+    assert result["catching_up"] > 0
+    assert set(result["victims"]) == set(killing_follow.VICTIMS)
