@@ -24,7 +24,7 @@ from random import Random
 from typing import Any
 
 from tests.support.killing import ended, forked, judge, new_store, optimize_for_ever, optimized, write_for_ever
-from tests.support.killing_spark import LONGEST_S, effects, kill, session, stage_of, started, workers_of
+from tests.support.killing_spark import LONGEST_S, effects, kill, session, stage_of, workers_of
 from tests.support.recorded import ROOT
 
 # As `python -m jobs.main`, but that much is small for a driver: the double's segments are, too.
@@ -140,7 +140,7 @@ def campaign(root: Path, kills: int, seed: int = 1) -> dict[str, Any]:
     writer = forked(partial(write_for_ever, broker, seed, crashes=False, pause_s=PAUSE_S, kept=KEPT_SEGMENTS))
     state = Campaign(root, Random(seed))
     began = time.monotonic()
-    ends = [started(root).wait(LONGEST_S)]
+    ends = [followed(root, "--until", "0s").wait(LONGEST_S)]
     optimizer = forked(partial(optimize_for_ever, root, seed))
     ways = list(product(MOMENTS, VICTIMS))
     while state.kills.total() < kills:
@@ -151,7 +151,7 @@ def campaign(root: Path, kills: int, seed: int = 1) -> dict[str, Any]:
         os.kill(other, signal.SIGTERM)
         assert ended(other) == 0
     orphans = state.orphans()
-    ends += [followed(root, "--until", "0s").wait(LONGEST_S), started(root).wait(LONGEST_S)]
+    ends += [followed(root, "--until", "0s").wait(LONGEST_S) for _ in range(2)]
     verdict = judge(root)
     return {
         "kills": state.kills.total(),
