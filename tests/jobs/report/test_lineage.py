@@ -1,6 +1,7 @@
 """OpenLineage events of a run, as the client writes them into a file."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,15 @@ from jobs.launch.errors import SetupError
 from jobs.report.lineage import Lineage
 from jobs.store.workers import OneByOne
 from tests.support.broker import Broker, some_records
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take away what the client would find in variables, at home and in the working directory."""
+    for name in [name for name in os.environ if name.startswith("OPENLINEAGE")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
