@@ -1,12 +1,14 @@
 """The nodes of an HDFS that do not answer as they should: what a real one does only once in a while."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from unittest.mock import patch
 
 import pytest
 
@@ -232,14 +234,14 @@ def site(*settings: tuple[str, str]) -> str:
     return f"<configuration>{''.join(properties)}</configuration>"
 
 
-def test_settings_come_from_hadoops_files_and_spark_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_come_from_hadoops_files_and_spark_wins(tmp_path: Path) -> None:
     """Of the files, only what is about file systems."""
     (tmp_path / "core-site.xml").write_text(site(("fs.defaultFS", "hdfs://ns"), ("io.file.buffer.size", "1")))
     (tmp_path / "hdfs-site.xml").write_text(site(("dfs.namenode.http-address", "a:1")))
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    told = [("spark.hadoop.dfs.namenode.http-address", "b:2"), ("spark.master", "local")]
+    given = [("spark.hadoop.dfs.namenode.http-address", "b:2"), ("spark.master", "local")]
 
-    assert {"fs.defaultFS": "hdfs://ns", "dfs.namenode.http-address": "b:2"} == file_system_settings(told)
+    with patch.dict(os.environ, {"HADOOP_CONF_DIR": str(tmp_path)}, clear=True):  # a user may have some of S3
+        assert {"fs.defaultFS": "hdfs://ns", "dfs.namenode.http-address": "b:2"} == file_system_settings(given)
 
 
 def test_a_configuration_that_is_no_xml_is_an_error_with_its_path(
