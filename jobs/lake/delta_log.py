@@ -22,7 +22,7 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)")
 _FROM_CHECKPOINT = (("add", "path"), ("add", "deletionVector"), ("sidecar", "path"))
 
-Action = Mapping[str, Any]  # a line of the log: what it does, and to what
+LogAction = Mapping[str, Any]  # a line of the log: what it does, and to what
 Descriptor = Mapping[str, Any]  # of a vector, as an `add` holds it: where its bytes are, and how many rows it deletes
 Descriptors = dict[tuple[str, str], Descriptor]  # by path of the file and identity of its vector
 
@@ -44,7 +44,7 @@ def descriptors(lake: Lake, snapshot: DeltaTable) -> dict[str, Descriptor]:
     return {path: vector for (path, _), vector in found.items()}
 
 
-def version_before(lake: Lake, snapshot: DeltaTable, has: Callable[[Action], bool | None]) -> int | None:
+def version_before(lake: Lake, snapshot: DeltaTable, has: Callable[[LogAction], bool | None]) -> int | None:
     """
     Return the last version of a table before it got something; None when its log does not go back so far.
 
@@ -86,7 +86,7 @@ def _newest_checkpoint(names: Iterable[str], version: int) -> list[str]:
     return sorted(max(complete)[1]) if complete else []
 
 
-def _checkpoint_actions(lake: Lake, path: str) -> Iterator[Action]:
+def _checkpoint_actions(lake: Lake, path: str) -> Iterator[LogAction]:
     """Yield what a checkpoint says of files, that in its sidecars included."""
     for action in _lines(lake, path) if path.endswith(".json") else _parquet_actions(lake, path):
         yield action
@@ -96,7 +96,7 @@ def _checkpoint_actions(lake: Lake, path: str) -> Iterator[Action]:
             yield from _parquet_actions(lake, f"{path.rpartition('/')[0]}/_sidecars/{name}")
 
 
-def _parquet_actions(lake: Lake, path: str) -> Iterator[Action]:
+def _parquet_actions(lake: Lake, path: str) -> Iterator[LogAction]:
     with lake.arrow_file(path) as source:
         file = pq.ParquetFile(source)
         schema = file.schema_arrow
@@ -109,14 +109,14 @@ def _parquet_actions(lake: Lake, path: str) -> Iterator[Action]:
             yield from batch.to_pylist()
 
 
-def _lines(lake: Lake, path: str) -> Iterator[Action]:
+def _lines(lake: Lake, path: str) -> Iterator[LogAction]:
     with lake.open(path) as file:
         for line in bytes(file.read(0, file.size)).splitlines():
             if line.strip():
                 yield json.loads(line)
 
 
-def _replay(actions: Iterable[Action], found: Descriptors) -> None:
+def _replay(actions: Iterable[LogAction], found: Descriptors) -> None:
     """Apply what a commit adds and removes; the order inside of a commit means nothing."""
     added: Descriptors = {}
     for action in actions:
@@ -132,7 +132,7 @@ def _replay(actions: Iterable[Action], found: Descriptors) -> None:
     found.update(added)
 
 
-def write_commit(lake: Lake, snapshot: DeltaTable, actions: Iterable[Action]) -> None:
+def write_commit(lake: Lake, snapshot: DeltaTable, actions: Iterable[LogAction]) -> None:
     """Write the commit after *snapshot*; `CommitFailedError` when another one came first."""
     version = snapshot.version() + 1
     data = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()

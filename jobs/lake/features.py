@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from deltalake import DeltaTable, Schema
 
-from jobs.lake.delta_log import Action, version_before
+from jobs.lake.delta_log import LogAction, version_before
 from jobs.lake.lake import Lake
 from jobs.lake.tables import Table
 
@@ -95,7 +95,9 @@ def _refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[Refusa
         yield Refusal(", ".join(what), _restore(lake, snapshot, unwanted))
 
 
-def _restore(lake: Lake, snapshot: DeltaTable, unwanted: Iterable[Callable[[Action], bool | None]]) -> tuple[str, ...]:
+def _restore(
+    lake: Lake, snapshot: DeltaTable, unwanted: Iterable[Callable[[LogAction], bool | None]]
+) -> tuple[str, ...]:
     """Return the statements that put a table back to its last version without all of it: nothing else drops all."""
     versions = [version_before(lake, snapshot, has) for has in unwanted]
     known = [version for version in versions if version is not None]
@@ -104,7 +106,7 @@ def _restore(lake: Lake, snapshot: DeltaTable, unwanted: Iterable[Callable[[Acti
     return allow, f"RESTORE TABLE {{table}} TO VERSION AS OF {version}"
 
 
-def _has_feature(feature: str, action: Action) -> bool | None:
+def _has_feature(feature: str, action: LogAction) -> bool | None:
     """Return whether an action gives a table that feature."""
     protocol = action.get("protocol")
     if not protocol:
@@ -112,7 +114,7 @@ def _has_feature(feature: str, action: Action) -> bool | None:
     return feature in (*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ()))
 
 
-def _has_columns(table: Table, action: Action) -> bool | None:
+def _has_columns(table: Table, action: LogAction) -> bool | None:
     """Return whether an action gives a table columns that we do not write."""
     metadata = action.get("metaData")
     if not metadata:
