@@ -107,8 +107,8 @@ def chosen(calls: list[str], stride: int, every: int = 1) -> list[int]:
     same: dict[str, list[int]] = {}
     for number, call in enumerate(calls, 1):
         same.setdefault(call, []).append(number)
-    all_ = sorted({number for numbers in same.values() for number in (*numbers[::stride], numbers[-1])})
-    return all_[every // 2 :: every]
+    wanted = sorted({number for numbers in same.values() for number in (*numbers[::stride], numbers[-1])})
+    return wanted[every // 2 :: every]
 
 
 def _one(folder: Path, base: Path, error: str, number: int) -> Path:
