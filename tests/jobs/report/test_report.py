@@ -1,6 +1,7 @@
 """Reports: the same facts for programs and for people, whatever a store's names are."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -197,7 +198,8 @@ def test_a_browser_shows_the_page_without_an_error(golden: Golden, tmp_path: Pat
         f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},1200", "--dump-dom",
         (tmp_path / "report.html").as_uri(),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    home = {**os.environ, "HOME": str(tmp_path)}  # it has files there beside its profile
+    done = subprocess.run(command, env=home, capture_output=True, text=True, timeout=120, check=True)
 
     assert "CONSOLE" not in done.stderr
     assert "broker-a" in done.stdout
