@@ -80,13 +80,13 @@ def steps(request: IngestRequest, workers: Workers | None = None) -> Iterator[Su
 
 def _uncut(request: IngestRequest, workers: Workers, clock: Clock) -> Summary:
     """Do one run, and begin again where a broker cuts its log back meanwhile: what it is now, the next look tells."""
-    for _ in range(_ATTEMPTS - 1):
+    for number in range(_ATTEMPTS - 1):
         with suppress(CutBackError):
-            return _ingest(request, workers, clock)
-    return _ingest(request, workers, clock)
+            return _ingest(request, workers, clock, is_again=number > 0)
+    return _ingest(request, workers, clock, is_again=True)
 
 
-def _ingest(request: IngestRequest, workers: Workers, clock: Clock) -> Summary:
+def _ingest(request: IngestRequest, workers: Workers, clock: Clock, *, is_again: bool) -> Summary:
     lake = Lake(normalise(request.lake), workers.options)
     integrity.refuse_unsupported(lake, WRITTEN_BY_RUNS)
     clock.lap("session")
@@ -99,7 +99,9 @@ def _ingest(request: IngestRequest, workers: Workers, clock: Clock) -> Summary:
     if known is not None:
         with nullcontext() if request.dry_run else held(lake, known.store_id) as was_cut_off:
             newest = refreshed(lake, known)
-            _Run(workers, lake, newest, store, request, summary, clock, was_cut_off=bool(was_cut_off)).run()
+            # A process that keeps the lock from run to run has no note of an attempt of its own that was cut off.
+            cut_off = bool(was_cut_off) or is_again
+            _Run(workers, lake, newest, store, request, summary, clock, cut_off).run()
     summary.seconds = clock.laps
     return summary
 
