@@ -1,5 +1,6 @@
 """One Spark session for all tests that need one (`make test-fast` leaves them out); each golden store unpacked once."""
 
+import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -26,13 +27,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark")
 
 
+@pytest.fixture(autouse=True)
+def _imports_as_at_the_start() -> Iterator[None]:
+    """Forget what a session says to its own programs: others, which tests start, import what lies where they start."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    yield
+    _set("PYTHONSAFEPATH", before)
+
+
+def _set(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """Start the session that the launcher would start, with two cores and few partitions."""
     from jobs.launch.session import close, spark_session
 
+    before = os.environ.get("PYTHONSAFEPATH")
     options = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"]
-    yield spark_session("tests", spark_options=options, record_classes=False)
+    session = spark_session("tests", spark_options=options, record_classes=False)
+    _set("PYTHONSAFEPATH", before)
+    yield session
     close(succeeded=True)
 
 
