@@ -219,6 +219,23 @@ def test_an_inner_batch_gives_a_batch_unit() -> None:
     assert decode_batch_unit(unit.encoded) == unit.unit
 
 
+@pytest.mark.parametrize(
+    ("unit", "is_written"),
+    [
+        (BatchUnit(0, 1, 0, 0, 0, 1), True),
+        (BatchUnit(-1, 1, 0, 0, 0, 1), False),
+        (BatchUnit(0, 0, 0, 0, 0, 1), False),
+        (BatchUnit(0, 1, 0, 0, -1, 1), False),
+        (BatchUnit(0, 1, 0, 0, 0, 0), False),
+    ],
+)
+def test_the_first_batch_of_a_queue_is_written_and_what_no_broker_writes_is_not(
+    unit: BatchUnit, *, is_written: bool
+) -> None:
+    """Offsets begin at 0; a size or a count of 0 is nobody's."""
+    assert unit.is_written is is_written
+
+
 @pytest.mark.parametrize("properties", [{}, {"INNER_BASE": "1"}, {"INNER_BASE": "-1", "INNER_NUM": "1"}])
 def test_a_record_of_a_batch_topic_without_base_or_count_gives_no_unit(properties: dict[str, str]) -> None:
     """The broker only logs it."""

@@ -76,6 +76,10 @@ def test_integers_are_big_endian_and_signed(value: int, at: int) -> None:
 @example(b"\xed\xa0\x80")
 @example(b"\xed\xa0")
 @example("\N{REPLACEMENT CHARACTER}".encode())
+@example(b"\xc3\xc0")
+@example(b"\xe2\xc0\x80\xe2\x82\xc0")
+@example(b"\xed\xa0\xc0")
+@example(b"\xf0\xc0\xf0\x90\xc0\xf0\x90\x80\xc0")
 def test_text_is_what_java_reads(raw: bytes) -> None:
     """Malformed input becomes as many replacement characters as in Java, and is told from text that holds them."""
     buffer, start, end = _text_at_an_offset(raw)
@@ -104,13 +108,16 @@ def _properties(raw: bytes, parser: PropertyParser) -> dict[str, str]:
         name_start, name_end, start, stop, at = properties.next_property(
             buffer, at, end, properties.PARSER_CODES[parser]
         )
-        if stop > start:
+        if stop == start:
+            assert at == end, "an empty value says that nothing is left"
+        else:
             found[java_text(buffer[name_start:name_end].tobytes())] = java_text(buffer[start:stop].tobytes())
     return found
 
 
 @_PARSERS
 @given(raw=_TEXT_BYTES)
+@example(raw=b"a\x01\x02b\x01c")
 @example(raw=b"a\x01b\x01\x01\x02\x01c\x02d\x01\x02e\x02\x02f\x01g\x01h")
 def test_properties_are_what_the_releases_parser_sees(parser: PropertyParser, raw: bytes) -> None:
     """Both parsers agree with the scalar ones on any text, dropped items and duplicates included."""
@@ -126,3 +133,14 @@ def test_equal_means_equal_in_every_byte(left: bytes, right: bytes) -> None:
     compare = integers.same_bytes
     assert bool(compare(as_bytes(left), 0, len(left), as_bytes(right), 0, len(right))) is (left == right)
     assert compare(as_bytes(left), 0, len(left), as_bytes(left), 0, len(left))
+
+
+@given(st.binary(max_size=40), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
+@example(bytes(range(17)), 0, 0, 0)
+def test_a_copy_is_the_same_bytes_however_close_the_ends_are(data: bytes, before: int, after: int, room: int) -> None:
+    """Nothing is read or written outside of either buffer, and nothing before the place changes."""
+    source = as_bytes(b"\x77" * before + data + b"\x77" * after)
+    for copy in (integers.copy_bytes, integers.copy_short):
+        target = np.full(before + len(data) + room, 0x5A, np.uint8)
+        assert copy(source, before, before + len(data), target, before) == before + len(data)
+        assert target.tobytes()[: before + len(data)] == b"\x5a" * before + data

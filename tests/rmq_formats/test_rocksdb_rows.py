@@ -10,7 +10,14 @@ from rmq_formats.errors import CorruptData, NeedMoreData
 from rmq_formats.indexfile.keys import KeyKind, typed_index_keys
 from rmq_formats.properties import UNIQ_KEY, parse_properties
 from rmq_formats.release import Release
-from rmq_formats.rocksdb.index import LAST_OFFSET_KEY, LAST_TIME_KEY, IndexRow, decode_index_row
+from rmq_formats.rocksdb.index import (
+    LAST_OFFSET_KEY,
+    LAST_TIME_KEY,
+    IndexRow,
+    decode_index_row,
+    following_hour,
+    hour_of,
+)
 from rmq_formats.rocksdb.queues import (
     CHECKPOINT_TOPIC,
     QueueBound,
@@ -157,6 +164,18 @@ def test_other_bytes_are_no_index_row(text: bytes) -> None:
     """Rather than a row with a wrong key."""
     with pytest.raises(CorruptData):
         decode_index_row(bytes(8) + text + bytes(8), bytes(8))
+
+
+def test_hours_of_the_index_follow_each_other_up_to_the_last() -> None:
+    """Rows of progress are of no hour; a row's key may end after its hour."""
+    hour = bytes.fromhex("0000019aa4f02700")
+
+    assert [None] * 2 == [hour_of(LAST_OFFSET_KEY), hour_of(LAST_TIME_KEY)]
+    assert [hour] * 2 == [hour_of(hour + b"@Orders@K@"), hour_of(hour)]
+    assert bytes.fromhex("0000019aa4f02701") == following_hour(hour)
+    assert bytes.fromhex("0100000000000001") == following_hour(b"\x01")
+    assert bytes.fromhex("ffffffffffffffff") == following_hour(bytes.fromhex("fffffffffffffffe"))
+    assert following_hour(b"\xff" * 8) is None
 
 
 def test_pending_transactions_are_the_half_messages_that_no_op_message_names(tmp_path: Path) -> None:
