@@ -41,6 +41,9 @@ class FileKind(StrEnum):
     DLEDGER_STATE = "DLedger's own state"
     ROCKSDB = "RocksDB file"
     COMPACTION = "compaction file"
+    TIMER_WHEEL = "timer wheel"
+    TIMER_LOG = "timer log"
+    TIMER_PROGRESS = "timer progress"
     TIMER = "timer file"
     TIERED = "tiered storage file"
     CONTROLLER = "controller mode file"  # who the replica is, and which master wrote from which offset on
@@ -63,12 +66,13 @@ _QUEUE_FOLDERS = {
     "batchconsumequeue": FileKind.BATCH_CONSUME_QUEUE,
     "consumequeue_ext": FileKind.CONSUME_QUEUE_EXT,
 }
+_LOG_FOLDERS = {COMMITLOG_FOLDER: FileKind.COMMITLOG, "timerlog": FileKind.TIMER_LOG}
 _ROOT_FILES = {
     "checkpoint": FileKind.CHECKPOINT,
     "abort": FileKind.ABORT,
     "abort.bak": FileKind.ABORT_BACKUP,
     "lock": FileKind.LOCK,
-    "timerwheel": FileKind.TIMER,
+    "timerwheel": FileKind.TIMER_WHEEL,
     "brokerIdentity": FileKind.CONTROLLER,
     "brokerIdentity-temp": FileKind.CONTROLLER,
     "epochFileCheckpoint": FileKind.CONTROLLER,
@@ -81,12 +85,11 @@ _NAMED_FOLDERS = {
     "compaction": FileKind.COMPACTION,
     ROCKSDB_QUEUE_FOLDER: FileKind.ROCKSDB,
     ROCKSDB_STORE_FOLDER: FileKind.ROCKSDB,  # 5.4.0+: in every store, and no sign of a RocksDB index
-    "timerlog": FileKind.TIMER,
     "tieredStore": FileKind.TIERED,
     "tiered_index_file": FileKind.TIERED,
 }
 _DLEDGER_PREFIX = "dledger-"
-_TIMER_STATE = ("timercheck", "timermetrics")
+_TIMER_STATE = {"timercheck": FileKind.TIMER_PROGRESS, "timermetrics": FileKind.TIMER}
 _BACKUP = ".bak"
 _ROCKSDB_NAMES = ("CURRENT", "IDENTITY", "LOCK", "LOG", "MANIFEST-", "OPTIONS-")
 _ROCKSDB_ENDINGS = (".sst", ".log")
@@ -101,7 +104,7 @@ def classify(path: str) -> StoreFile:
     *folders, name = PurePosixPath(path).parts or ("",)
     if not folders:
         is_wheel = name.startswith(_WHEEL_SNAPSHOT) and _is_decimal(name.removeprefix(_WHEEL_SNAPSHOT))
-        return StoreFile(path, FileKind.TIMER if is_wheel else _ROOT_FILES.get(name, FileKind.UNKNOWN))
+        return StoreFile(path, FileKind.TIMER_WHEEL if is_wheel else _ROOT_FILES.get(name, FileKind.UNKNOWN))
     root, *inner = folders
     queue = _QUEUE_FOLDERS.get(root)
     base_offset = offset_of_name(name)
@@ -112,8 +115,8 @@ def classify(path: str) -> StoreFile:
 
 def _kind(root: str, inner: list[str], name: str) -> FileKind:
     """Say what a file below the folder *root* is, ConsumeQueue files apart."""
-    if root == COMMITLOG_FOLDER and not inner and offset_of_name(name) is not None:
-        return FileKind.COMMITLOG
+    if root in _LOG_FOLDERS and not inner and offset_of_name(name) is not None:
+        return _LOG_FOLDERS[root]
     if root == INDEX_FOLDER and not inner and is_index_name(name):
         return FileKind.INDEX
     if root == CONSUME_QUEUE_FOLDER and not inner and is_rocksdb_name(name):
@@ -132,7 +135,7 @@ def _config_kind(inner: list[str], name: str) -> FileKind:
         return FileKind.ROCKSDB if is_rocksdb_name(name) else FileKind.UNKNOWN
     stem = name.removesuffix(_BACKUP)
     if stem in _TIMER_STATE:
-        return FileKind.TIMER
+        return _TIMER_STATE[stem]
     return FileKind.CONFIG if stem == name else FileKind.CONFIG_BACKUP
 
 

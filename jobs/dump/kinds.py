@@ -22,6 +22,9 @@ _MODULES = {
     FileKind.CONSUME_QUEUE_EXT: "jobs.dump.consumequeue",
     FileKind.INDEX: "jobs.dump.index",
     FileKind.CHECKPOINT: "jobs.dump.checkpoint",
+    FileKind.TIMER_PROGRESS: "jobs.dump.checkpoint",
+    FileKind.TIMER_WHEEL: "jobs.dump.timers",
+    FileKind.TIMER_LOG: "jobs.dump.timers",
 }
 _NAMES = {
     "commitlog": FileKind.COMMITLOG,
@@ -30,6 +33,9 @@ _NAMES = {
     "consumequeue_ext": FileKind.CONSUME_QUEUE_EXT,
     "index": FileKind.INDEX,
     "checkpoint": FileKind.CHECKPOINT,
+    "timerwheel": FileKind.TIMER_WHEEL,
+    "timerlog": FileKind.TIMER_LOG,
+    "timercheck": FileKind.TIMER_PROGRESS,
 }
 # What a user can say that a file is: the kinds that this installation reads.
 NAMES = {name: kind for name, kind in _NAMES.items() if find_spec(_MODULES[kind])}

@@ -10,6 +10,7 @@ from jobs.store.epochs import read_epochs
 from jobs.store.release import Marks, marks_of_files
 from jobs.store.rocksdb_state import RocksState, rocksdb_state
 from jobs.store.store import Store
+from jobs.store.timers import TimerState, timer_state
 from rmq_formats.config_json import decode_config
 from rmq_formats.epochs import Epoch
 from rmq_formats.errors import UnsupportedFormat
@@ -32,6 +33,16 @@ class RocksReport:
 
 
 @dataclass(slots=True)
+class TimersReport:
+    """Timer messages that wait in the timer's files."""
+
+    wheel: str  # the file that counts
+    waiting: int = 0
+    first_due: int | None = None  # ms
+    last_due: int | None = None
+
+
+@dataclass(slots=True)
 class StateReport:
     """What the small files of a store say."""
 
@@ -45,6 +56,7 @@ class StateReport:
     folders: list[FolderReport] = field(default_factory=list)
     log_folders: tuple[str, ...] = ()  # that hold files named like segments, and that nobody named
     rocksdb: RocksReport | None = None  # index, transactions and timer messages in RocksDB
+    timers: TimersReport | None = None  # timer messages in files
 
 
 def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport:
@@ -73,6 +85,8 @@ def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport
         report.broker = "not closed: it crashed, or this is a copy of a running one"
         problems.note(store.root, "abort is there, and no broker holds the lock")
     _see_rocksdb(store, report, problems)
+    with problems.noted(f"{store.root}/timerwheel"):
+        report.timers = _timers_report(timer_state(store))
     _see_unknown(store, report, problems)
     return report
 
@@ -109,6 +123,12 @@ def _rocks_report(state: RocksState | None) -> RocksReport | None:
         min(times, default=None),
         max(times, default=None),
     )
+
+
+def _timers_report(state: TimerState | None) -> TimersReport | None:
+    if state is None:
+        return None
+    return TimersReport(state.wheel, state.waiting, *state.due)
 
 
 def _read(store: Store, location: str, length: int) -> bytes:

@@ -156,6 +156,10 @@ def _rocksdb(report: StoreReport) -> Iterator[str]:
     if state is not None and state.waiting_timers:
         due = _span(state.first_due, state.last_due)
         yield _line("TIMERS", f"{counted(state.waiting_timers, 'message')} in RocksDB, due {due}")
+    timers = report.state.timers
+    if timers is not None and timers.waiting:
+        due = _span(timers.first_due, timers.last_due)
+        yield _line("TIMERS", f"{counted(timers.waiting, 'message')} in {timers.wheel}, due {due}")
 
 
 def _checkpoint(report: StoreReport) -> Iterator[str]:

@@ -15,12 +15,14 @@ LOST_END = "lost_end"
 NOT_INDEXED = "keys_not_indexed"
 UNREADABLE_DATABASE = "unreadable_database"
 DAMAGED_CONFIGURATION = "damaged_configuration"
+DAMAGED_TIMER = "damaged_timer"
 DELETED_TOPIC = "deleted_topic"
 PROMOTION = "promotion"
 TAKEN_BACK_UNITS = "units_of_taken_back_messages"
 TAKEN_BACK_ENTRIES = "entries_of_taken_back_messages"
 NOT_INDEXED_HERE = "keys_not_indexed_on_this_replica"
 
+_DAMAGED_FILES = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, DAMAGED_TIMER})
 _GAPS = frozenset({GAP, CUT_SEGMENT, LOST_START, LOST_END})
 _LEGAL = frozenset({DELETED_TOPIC, PROMOTION, TAKEN_BACK_UNITS, TAKEN_BACK_ENTRIES, NOT_INDEXED_HERE})
 
@@ -50,7 +52,7 @@ class Finding(NamedTuple):
         """How serious it is by itself; a consequence is as serious as its cause."""
         if self.kind in _LEGAL:
             return Severity.HEALTHY
-        if self.kind in {UNREADABLE_DATABASE, DAMAGED_CONFIGURATION}:
+        if self.kind in _DAMAGED_FILES:
             return Severity.DAMAGE
         cause = self.follows.partition(" ")[0] or (self.kind if self.part == LOG else "")
         if cause:

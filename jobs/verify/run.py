@@ -29,7 +29,7 @@ from jobs.verify.index import verify_index
 from jobs.verify.log import LogWatch, LostRanges, RangeCheck, log_findings
 from jobs.verify.promotion import set_apart
 from jobs.verify.queues import QueueFindings, compare_queues
-from jobs.verify.rocksdb_rows import add_rocksdb_rows
+from jobs.verify.waiting import add_what_waits
 
 _SHARE_OF_LOG = 0.25  # of the log's size, what packed keys take at most where keys are usual
 
@@ -144,7 +144,7 @@ def _log_and_queues(request: VerifyRequest, workers: Workers, store: Store) -> _
     releases = known_releases(store, request.wanted.release)
     rules = queue_rules(store, releases.value.rules, request.wanted.conf)
     queues = compare_queues(watch, store, rules, request.range_size)
-    add_rocksdb_rows(queues.report, store)
+    add_what_waits(queues.report, store)
     queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.how})")
     return _Read(store, watch.checks or [], queues)
 

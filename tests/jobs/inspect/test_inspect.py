@@ -601,9 +601,10 @@ def test_a_tier_is_named_and_not_called_something_else(situation: StoreOf, run: 
         ("b551-indexrocks", "165 rows in RocksDB, no files"),
         ("b551-transrocks", "4 transactions in RocksDB, the oldest at offset 2,715"),
         ("b551-timerrocks", "21 messages in RocksDB, due 2026-11-21"),
+        ("b551-timerwheel", "21 messages in timerwheel, due 2026-11-21 14:40:35.000Z to 2026-11-21 14:40:50.000Z"),
     ],
 )
-def test_what_is_in_rocksdb_beside_queues_is_counted(situation: StoreOf, run: Run, name: str, shown: str) -> None:
+def test_what_waits_beside_queues_is_counted(situation: StoreOf, run: Run, name: str, shown: str) -> None:
     """It was 'INDEX none', and nothing of the others."""
     outcome = run("inspect", situation(name) / "store")
 

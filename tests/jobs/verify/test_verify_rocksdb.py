@@ -153,7 +153,11 @@ def test_an_index_in_rocksdb_is_compared_with_the_log(situation: Callable[[str],
 
 @pytest.mark.parametrize(
     ("name", "record", "finding"),
-    [("b551-indexrocks", 954, "index_rows_of_no_message"), ("b551-transrocks", 2715, "transaction_row_of_no_message")],
+    [
+        ("b551-indexrocks", 954, "index_rows_of_no_message"),
+        ("b551-transrocks", 2715, "transaction_row_of_no_message"),
+        ("b551-timerwheel", 7044, "timer_unit_of_no_message"),
+    ],
 )
 def test_rows_whose_record_is_lost_follow_from_the_damaged_log(
     situation: Callable[[str], Path], tmp_path: Path, name: str, record: int, finding: str
@@ -184,7 +188,11 @@ def test_a_key_that_rocksdb_lacks_is_a_missing_row(situation: Callable[[str], Pa
 
 @pytest.mark.parametrize(
     ("name", "rows"),
-    [("b551-transrocks", "4 pending transactions, 0 timer"), ("b551-timerrocks", "0 pending transactions, 21 timer")],
+    [
+        ("b551-transrocks", "4 pending transactions, 0 timer"),
+        ("b551-timerrocks", "0 pending transactions, 21 timer"),
+        ("b551-timerwheel", "21 timer messages in timerwheel wait"),
+    ],
 )
 def test_rows_of_transactions_and_timers_are_compared_with_the_log(
     situation: Callable[[str], Path], name: str, rows: str
@@ -194,3 +202,14 @@ def test_rows_of_transactions_and_timers_are_compared_with_the_log(
 
     assert any(rows in note for note in part.notes)
     assert part.severity is Severity.HEALTHY
+
+
+def test_a_damaged_timer_log_is_damage_of_its_own(situation: Callable[[str], Path], tmp_path: Path) -> None:
+    """It is no traceback, and says what a broker does without it."""
+    store = Path(shutil.copytree(situation("b551-timerwheel") / "store", tmp_path / "store"))
+    overwrite(store / "timerlog" / f"{600:020d}", 808 - 600, b"\1")
+    verdict = verify(VerifyRequest(str(store)), OneByOne())
+    (finding,) = verdict.parts["queues"].findings
+
+    assert (finding.kind, finding.file, finding.offset) == ("damaged_timer", f"timerlog/{600:020d}", 808)
+    assert verdict.exit_code is ExitCode.DAMAGE

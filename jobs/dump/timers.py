@@ -1,0 +1,88 @@
+"""
+Dump the timer's wheel and log.
+
+A wheel shows the slots that were ever used; a log shows its units, each with the position of the unit before it in the
+same slot. Positions of a log are those of the full log, as its files' names say.
+"""
+
+from collections.abc import Iterator
+
+from jobs.console.amounts import counted
+from jobs.dump.file import DumpFile
+from jobs.dump.items import DumpRequest, Item, layout_fields, time_text
+from rmq_formats.errors import CorruptData
+from rmq_formats.store import FileKind, offset_of_name
+from rmq_formats.timer.files import PRECISION_MS, Slot, TimerUnit, decode_timer_unit, written_slots
+from rmq_formats.timer.layout import SLOT, UNIT
+
+
+def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
+    """Yield slots, or units; the last item says how the file ends."""
+    items = _wheel(file, request) if kind is FileKind.TIMER_WHEEL else _log(file, request)
+    left = request.limit
+    for item in items:
+        is_counted = item.kind in {"slot", "unit"}
+        if is_counted and item.offset < request.start:
+            continue
+        if is_counted and left is not None:
+            if not left:
+                continue
+            left -= 1
+        yield item
+
+
+def _wheel(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
+    count = file.size // SLOT.size
+    used = 0
+    for number, slot in written_slots(file.read, file.size):
+        used += 1
+        yield _slot(number, slot, count, request)
+    rest = file.size % SLOT.size
+    text = f"{used:,} of {counted(count, 'slot')} were ever used; times for timerPrecisionMs={PRECISION_MS}"
+    text += f"; {rest} bytes are no slot" if rest else ""
+    yield Item(file.size - rest, rest, "end", text, {"end": text}, is_damage=bool(rest) or not count)
+
+
+def _slot(number: int, slot: Slot, count: int, request: DumpRequest) -> Item:
+    is_wrong = slot.time % count != number
+    text = f"slot {number}: {slot.messages} due {time_text(slot.due_ms())}, units {slot.first} to {slot.last}"
+    text += f"; time {slot.time} is not of this slot" if is_wrong else ""
+    values = {"slot": number, **slot._asdict()}
+    fields = layout_fields(SLOT, slot, number * SLOT.size) if request.with_fields else ()
+    return Item(number * SLOT.size, SLOT.size, "slot", text, values, fields, is_damage=is_wrong)
+
+
+def _log(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
+    base, position = offset_of_name(file.name) or 0, 0
+    while position < file.size:
+        start = position
+        unit, position, reason = _next_unit(file, base, position)
+        if reason:
+            yield Item(base + start, position - start, "damage", reason, {"reason": reason}, is_damage=True)
+        if unit is None:
+            break
+        yield _unit(base + position, unit, request)
+        position += UNIT.size
+    text = "end of the file" if any(file.read(position, UNIT.size)) else "nothing is written after this"
+    yield Item(base + position, file.size - position, "end", text, {"end": text})
+
+
+def _next_unit(file: DumpFile, base: int, position: int) -> tuple[TimerUnit | None, int, str]:
+    """Return the next unit and its position, with what is wrong before it; no unit where the log ends."""
+    reason = ""
+    while position < file.size:
+        try:
+            return decode_timer_unit(file.read(position, UNIT.size), base + position), position, reason
+        except CorruptData as damage:
+            reason = reason or damage.reason
+        position = min(position + UNIT.size, file.size)
+    return None, position, reason
+
+
+def _unit(at: int, unit: TimerUnit, request: DumpRequest) -> Item:
+    text = f"due {time_text(unit.due_ms)}, record of {unit.record_size} bytes at offset {unit.physical_offset}"
+    text += ", rolled" if unit.is_rolled else ""
+    text += ", takes a message back" if unit.takes_back else ""
+    text += "" if unit.previous < 0 else f"; before it {unit.previous}"
+    fields = layout_fields(UNIT, unit, at) if request.with_fields else ()
+    return Item(at, UNIT.size, "unit", text, {"due": unit.due_ms, **unit._asdict()}, fields)

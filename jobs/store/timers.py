@@ -1,0 +1,130 @@
+"""
+Messages that wait in the timer's files: the wheel says how many are due when, its units in the timer log which ones.
+
+Slots before the progress's read time are history: a broker does not clear them. With timerRocksDBEnable the files are
+there, too, without what waits in RocksDB.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from typing import NamedTuple, Self
+
+from jobs.storage.model import Reader
+from jobs.store.store import Store, StoredFile
+from rmq_formats.errors import CorruptData, FormatError
+from rmq_formats.store import FileKind
+from rmq_formats.timer.files import (
+    NOTHING,
+    PRECISION_MS,
+    Slot,
+    TimerUnit,
+    decode_progress,
+    decode_timer_unit,
+    written_slots,
+)
+from rmq_formats.timer.layout import PROGRESS, UNIT
+
+
+class TimerState(NamedTuple):
+    """The slots of a wheel that are due from the read time on."""
+
+    wheel: str  # path of the file below the store's root
+    slots: tuple[Slot, ...]
+    precision_ms: int
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait; messages that were taken back do not."""
+        return sum(slot.messages for slot in self.slots)
+
+    @property
+    def due(self) -> tuple[int | None, int | None]:
+        """The first and the last time at which one is due, in ms."""
+        times = [slot.due_ms(self.precision_ms) for slot in self.slots]
+        return min(times, default=None), max(times, default=None)
+
+
+def timer_state(store: Store) -> TimerState | None:
+    """Return what waits; None without a wheel, or if nothing says what of it is history. `FormatError` if damaged."""
+    wheel, progress = _newest_wheel(store), _named(store, "config/timercheck")
+    if wheel is None or progress is None:
+        return None
+    with store.open(progress) as file:
+        read_until = decode_progress(file.read(0, PROGRESS.size)).read_timestamp
+    with store.open(wheel) as file:
+        used = [slot for _, slot in written_slots(file.read, file.size) if slot.messages > 0]
+    with _TimerLog(store) as log:
+        precision_ms = log.precision_ms(used)
+    slots = tuple(slot for slot in used if slot.due_ms(precision_ms) >= read_until)
+    return TimerState(wheel.about.path, slots, precision_ms)
+
+
+def waiting_units(store: Store, state: TimerState) -> Iterator[TimerUnit]:
+    """Yield the units of the slots that are due, each slot's newest first; `CorruptData` where they do not lead on."""
+    with _TimerLog(store) as log:
+        for slot in state.slots:
+            at = slot.last
+            while at != NOTHING:
+                unit = log.unit_at(at)
+                if unit is None and not store.is_closed:
+                    break  # the disk may have the wheel's page, and not yet the log's
+                if unit is None:
+                    raise CorruptData("no unit is written where the wheel leads to", at, f"{store.root}/{state.wheel}")
+                yield unit
+                at = unit.previous
+
+
+class _TimerLog:
+    """The files of the timer log, opened when they are needed."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._files = sorted(
+            (file for file in store.other_files if file.about.kind is FileKind.TIMER_LOG), key=_base_offset
+        )
+        self._starts = [_base_offset(file) for file in self._files]
+        self._opened: dict[int, Reader] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def unit_at(self, at: int) -> TimerUnit | None:
+        """Return the unit at a position; None where nothing is written. `CorruptData` where it is no unit."""
+        number = bisect_right(self._starts, at) - 1
+        if number < 0:
+            return None
+        if number not in self._opened:
+            self._opened[number] = self._stack.enter_context(self._store.open(self._files[number]))
+        data = self._opened[number].read(at - self._starts[number], UNIT.size)
+        try:
+            return decode_timer_unit(data, at)
+        except CorruptData as damage:
+            raise damage.in_file(self._files[number].location) from None
+
+    def precision_ms(self, slots: Sequence[Slot]) -> int:
+        """Return timerPrecisionMs, as the unit of a slot and the slot's own number tell it."""
+        for slot in slots:
+            with suppress(FormatError):
+                unit = self.unit_at(slot.last)
+                if unit is not None and slot.time > 0 and unit.due_ms % slot.time == 0:
+                    return unit.due_ms // slot.time
+        return PRECISION_MS
+
+
+def _base_offset(file: StoredFile) -> int:
+    return file.about.base_offset or 0
+
+
+def _named(store: Store, path: str) -> StoredFile | None:
+    return next((file for file in store.other_files if file.about.path == path), None)
+
+
+def _newest_wheel(store: Store) -> StoredFile | None:
+    """Return the wheel that a broker loads: the snapshot of the largest position, if there are any."""
+    wheels = [file for file in store.other_files if file.about.kind is FileKind.TIMER_WHEEL]
+    return max(wheels, key=lambda file: int(file.about.path.partition(".")[2] or "-1"), default=None)

@@ -1,0 +1,134 @@
+"""
+Pending transactions and timer messages that wait, in RocksDB and in the timer's files, compared with the log.
+
+A row or a unit leads to its record by physical offset: the half message, or the message in the timer's topic. After a
+kill some may be missing that were in memory; the next start makes them from the log, so only what is there is compared.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from functools import cache
+from typing import NamedTuple
+
+from jobs.console.amounts import counted
+from jobs.lake.findings import DAMAGED_TIMER, QUEUES, Finding
+from jobs.store.rocksdb_state import rocksdb_state
+from jobs.store.store import Segment, Store
+from jobs.store.timers import timer_state, waiting_units
+from jobs.verify.findings import PartReport, below, unreadable_database
+from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.commitlog.segment import SegmentBytes
+from rmq_formats.detection import TIMER_TOPIC
+from rmq_formats.errors import FormatError, UnsupportedFormat
+from rmq_formats.rocksdb.transactions import HALF_TOPIC
+
+TRANSACTION_OF_NOTHING = "transaction_row_of_no_message"
+TIMER_OF_NOTHING = "timer_row_of_no_message"
+TIMER_UNIT_OF_NOTHING = "timer_unit_of_no_message"
+
+
+class _Row(NamedTuple):
+    """What a row or a unit says of its record."""
+
+    physical_offset: int
+    size: int
+    name: str = ""  # transaction id, or unique key: a property of the record
+
+
+class _Waiting(NamedTuple):
+    """What waits in one place."""
+
+    kind: str  # of the finding, where one leads to no record
+    topic: str
+    place: str  # below the store's root
+    rows: Iterable[_Row]
+
+
+def add_what_waits(part: PartReport, store: Store) -> None:
+    """Add to the part how much waits, and what of it leads to no record."""
+    try:
+        waiting = _in_rocksdb(part, store)
+    except UnsupportedFormat as error:
+        part.untold.append(f"transactions and timer messages: {error}")
+        waiting = []
+    except FormatError as error:
+        part.findings.append(unreadable_database(QUEUES, error, store))
+        waiting = []
+    part.findings += _findings(waiting, store)
+    try:
+        part.findings += _findings(_in_files(part, store), store)
+    except FormatError as error:
+        place = below(error.file, store) or "timerwheel", error.offset, "unit"
+        cause = "the timer file is damaged; a broker may not deliver what waits there"
+        part.findings.append(Finding(QUEUES, DAMAGED_TIMER, *place, error.reason, "one that a broker writes", cause))
+
+
+def _in_rocksdb(part: PartReport, store: Store) -> list[_Waiting]:
+    state = rocksdb_state(store)
+    if state is None or not (state.transactions or state.timers):
+        return []
+    part.notes.append(
+        f"in RocksDB: {len(state.transactions)} pending transactions, {len(state.timers)} timer messages that wait"
+    )
+    transactions = (_Row(row.physical_offset, row.size, row.transaction_id) for row in state.transactions)
+    timers = (_Row(row.physical_offset, row.size, row.unique_key) for row in state.timers)
+    return [
+        _Waiting(TRANSACTION_OF_NOTHING, HALF_TOPIC, state.folder, transactions),
+        _Waiting(TIMER_OF_NOTHING, TIMER_TOPIC, state.folder, timers),
+    ]
+
+
+def _in_files(part: PartReport, store: Store) -> list[_Waiting]:
+    state = timer_state(store)
+    if state is None or not state.slots:
+        return []
+    part.notes.append(f"{counted(state.waiting, 'timer message')} in {state.wheel} wait")
+    units = (_Row(unit.physical_offset, unit.record_size) for unit in waiting_units(store, state))
+    return [_Waiting(TIMER_UNIT_OF_NOTHING, TIMER_TOPIC, state.wheel, units)]
+
+
+def _findings(waiting: Iterable[_Waiting], store: Store) -> Iterator[Finding]:
+    with ExitStack() as stack:
+
+        @cache
+        def opened(segment: Segment) -> SegmentBytes:
+            reader = stack.enter_context(store.open(segment))
+            framing = framing_of(reader.read, segment.readable, segment.base_offset)
+            return SegmentBytes(reader.read, segment.readable, segment.base_offset, framing)
+
+        def record_at(offset: int) -> MessageRecord | None:
+            segment = next((one for one in store.segments if 0 <= offset - one.base_offset < one.readable), None)
+            if segment is None:
+                return None
+            log = opened(segment)
+            try:
+                return log.record_at(offset - log.framing.header_size - log.base_offset)
+            except FormatError:
+                return None
+
+        for one in waiting:
+            wrong = [
+                row for row in _live(one.rows, store) if not _leads_to(row, record_at(row.physical_offset), one.topic)
+            ]
+            if wrong:
+                yield _finding(one, wrong)
+
+
+def _live(rows: Iterable[_Row], store: Store) -> Iterator[_Row]:
+    """Yield the rows whose segments retention has not deleted."""
+    return (row for row in rows if row.physical_offset >= store.start_offset)
+
+
+def _leads_to(row: _Row, record: MessageRecord | None, topic: str) -> bool:
+    if record is None or record.topic != topic or record.total_size != row.size:
+        return False
+    return row.name.encode() in record.properties_raw
+
+
+def _finding(waiting: _Waiting, wrong: list[_Row]) -> Finding:
+    first = min(row.physical_offset for row in wrong)
+    cause = f"the log lost or damaged these messages, or {waiting.place} is of another log"
+    found = f"{len(wrong)} rows, the first of offset {first}"
+    place = waiting.place, None, "rows"
+    return Finding(QUEUES, waiting.kind, *place, found, f"messages of {waiting.topic}", cause, len(wrong), first)

@@ -1,0 +1,113 @@
+"""
+What the wheel, the log and the progress of timer messages say.
+
+A slot is not cleared when its messages were delivered: those before the progress's read time are history. A message
+that waits longer than the wheel reaches is rolled: its unit has the time at which it is put in once more.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rmq_formats.errors import CorruptData
+from rmq_formats.layout import Buffer, Read
+from rmq_formats.timer.layout import END, PROGRESS, SLOT, UNIT
+
+PRECISION_MS = 1000
+"""The default of timerPrecisionMs; of a slot that is not empty, the units tell it."""
+LARGEST_WHEEL = 1 << 30  # slots of a second for two weeks are 37 MiB
+NOTHING = -1  # where a position would be
+
+_PLAIN, _ROLLED, _TAKES_BACK = 1, 2, 4
+_FLAGS = frozenset({_PLAIN, _PLAIN | _ROLLED, _PLAIN | _TAKES_BACK, _PLAIN | _ROLLED | _TAKES_BACK})
+_END_MAGIC = 0xCBD43194 - (1 << 32)
+_WINDOW = SLOT.size << 15
+
+
+class Slot(NamedTuple):
+    """The units of one time."""
+
+    time: int
+    first: int
+    last: int
+    messages: int
+    reserved: int = 0
+
+    def due_ms(self, precision_ms: int = PRECISION_MS) -> int:
+        """When its messages are due."""
+        return self.time * precision_ms
+
+
+class TimerUnit(NamedTuple):
+    """What the timer log says of one message, or of one that is taken back."""
+
+    unit_size: int
+    previous: int
+    flags: int
+    write_timestamp: int
+    delay: int
+    physical_offset: int
+    record_size: int
+    topic_hash: int
+    reserved: int = 0
+
+    @property
+    def due_ms(self) -> int:
+        """When it is due: delivered, or rolled."""
+        return self.write_timestamp + self.delay
+
+    @property
+    def is_rolled(self) -> bool:
+        """Whether it is put in once more then, because its delivery is too far away."""
+        return bool(self.flags & _ROLLED)
+
+    @property
+    def takes_back(self) -> bool:
+        """Whether it takes another message back."""
+        return bool(self.flags & _TAKES_BACK)
+
+
+class Progress(NamedTuple):
+    """How far a broker's timer is."""
+
+    read_timestamp: int
+    log_flushed_position: int
+    queue_offset: int
+    master_queue_offset: int
+    version_state: int
+    version_timestamp: int
+    version_counter: int
+
+
+def decode_progress(buffer: Buffer) -> Progress:
+    """Return what `config/timercheck` says."""
+    return Progress(*map(int, PROGRESS.unpack(buffer)))
+
+
+def written_slots(read: Read, size: int) -> Iterator[tuple[int, Slot]]:
+    """Yield the number of every slot of a wheel that was ever used, with what it holds."""
+    if size > LARGEST_WHEEL:
+        raise CorruptData(f"a wheel of {size:,} bytes: no broker makes one of more than {LARGEST_WHEEL:,}")
+    for start in range(0, size - size % SLOT.size, _WINDOW):
+        window = bytes(read(start, min(_WINDOW, size - start)))
+        if not window.strip(b"\0"):
+            continue
+        for position in range(0, len(window) - SLOT.size + 1, SLOT.size):
+            if any(window[position : position + SLOT.size]):
+                yield (start + position) // SLOT.size, Slot(*map(int, SLOT.unpack(window, position)))
+
+
+def decode_timer_unit(buffer: Buffer, at: int) -> TimerUnit | None:
+    """Return the unit at position *at* of the timer log; None where the file ends, or nothing is written."""
+    size = int.from_bytes(buffer[:4], "big", signed=True)
+    if size != UNIT.size:
+        if not any(buffer) or _is_end(buffer):
+            return None
+        raise CorruptData(f"a unit of {size} bytes: they have {UNIT.size}", at)
+    unit = TimerUnit(*map(int, UNIT.unpack(buffer, 0, at)))
+    if unit.flags not in _FLAGS or not NOTHING <= unit.previous < at:
+        raise CorruptData(f"no unit: flags {unit.flags}, the one before it at {unit.previous}", at)
+    return unit
+
+
+def _is_end(buffer: Buffer) -> bool:
+    return len(buffer) >= END.size and END.unpack(buffer)[2] == _END_MAGIC
