@@ -15,6 +15,11 @@ def packed(body: bytes, number: int) -> bytes:
 
 def make_recipe_data(root: Path) -> Path:
     """Write both into *root*, and return it."""
+    late = Sent(
+        topic="rmq_sys_wheel_timer",
+        unique_key="late",
+        properties=(("TIMER_OUT_MS", "1795271991000"), ("REAL_TOPIC", "Orders"), ("REAL_QID", "0")),
+    )
     half = Sent(topic="RMQ_SYS_TRANS_HALF_TOPIC", keys=("h",))
     messages = [
         Sent(
@@ -26,7 +31,7 @@ def make_recipe_data(root: Path) -> Path:
         )
         for n in range(10)
     ]
-    records = stored([*messages, half])
+    records = stored([*messages, half, late])
     # The queue misses one number in the middle.
     gap = [record._replace(queue_offset=record.queue_offset + (record.queue_offset > 5)) for record in records]
     write_store(root / "store", gap)

@@ -1,10 +1,15 @@
 """Every recipe of docs/recipes.md runs, and finds something."""
 
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import Host
 from rmq_formats.message_id import encode_offset_id
 from tests.support.recipe_data import make_recipe_data
@@ -49,6 +54,19 @@ def test_the_text_of_a_body_is_the_same_in_every_engine(number: int, data: Path,
 def test_every_engine_has_its_recipe_for_the_text_of_a_body() -> None:
     """Spark, DuckDB and Polars."""
     assert len(BY_CUSTOMER) == 3
+
+
+@pytest.mark.parametrize("name", ["b551-timerwheel", "b551-timerrocks"])
+def test_what_becomes_of_timer_messages_is_what_the_broker_said(
+    situation: Callable[[str], Path], name: str, tmp_path: Path, spark: "SparkSession"
+) -> None:
+    """The one counted 21 that wait, the other has 21 rows for them in RocksDB; ten of them are rolled."""
+    ingest(IngestRequest(str(situation(name) / "store"), str(tmp_path / "lake"), broker="b"), OneByOne())
+    spark.read.format("delta").load(str(tmp_path / "lake/messages")).createOrReplaceTempView("messages")
+    (recipe,) = (one for one in RECIPES if "'taken back'" in one.text)
+    states = Counter(row[-1] for row in recipe.answer(spark, tmp_path))
+
+    assert states == {"waiting": 21, "delivered": 6, "taken back": 1}
 
 
 def test_no_recipe_reads_files_that_the_table_may_no_longer_have() -> None:
