@@ -163,6 +163,8 @@ _FILE_SWITCHES = {
     FileKind.ABORT_BACKUP: "abort_has_process_id",
     FileKind.BATCH_CONSUME_QUEUE: "inner_batches",
     FileKind.COMPACTION: "compaction",
+    FileKind.COMPACTION_LOG: "compaction",
+    FileKind.COMPACTION_QUEUE: "compaction",
 }
 
 

@@ -40,14 +40,21 @@ class FileKind(StrEnum):
     CONFIG_BACKUP = "configuration backup"
     DLEDGER_STATE = "DLedger's own state"
     ROCKSDB = "RocksDB file"
+    COMPACTION_LOG = "compacted log"  # copies of records, at other offsets
+    COMPACTION_QUEUE = "compacted queue"  # batch units
     COMPACTION = "compaction file"
     TIMER_WHEEL = "timer wheel"
     TIMER_LOG = "timer log"
     TIMER_PROGRESS = "timer progress"
     TIMER = "timer file"
+    TIERED_LOG = "log of a tier"  # one for each queue
+    TIERED_QUEUE = "queue of a tier"
     TIERED = "tiered storage file"
     CONTROLLER = "controller mode file"  # who the replica is, and which master wrote from which offset on
     UNKNOWN = "unknown file"
+
+
+TIER_KINDS = frozenset({FileKind.TIERED_LOG, FileKind.TIERED_QUEUE, FileKind.TIERED})
 
 
 class StoreFile(NamedTuple):
@@ -79,8 +86,14 @@ _ROOT_FILES = {
     "epochFileCheckpoint.bak": FileKind.CONTROLLER,
 }
 _WHEEL_SNAPSHOT = "timerwheel."  # and a position in the timer log
+_COMPACTION_DEPTH = 3  # compactionLog/topic/queue id
 _TIER_CLUSTER = re.compile(r"[0-9a-f]{8}_.+")  # a tier's own root: the first digits of a hash, and the cluster
 _TIER_SEGMENT = re.compile(r"[0-9a-f]{8}[0-9]{20}")
+_COMPACTION_FOLDERS = {
+    "compactionLog": FileKind.COMPACTION_LOG,
+    "compactionCq": FileKind.COMPACTION_QUEUE,
+}
+_TIER_FOLDERS = {"COMMIT_LOG": FileKind.TIERED_LOG, "CONSUME_QUEUE": FileKind.TIERED_QUEUE}
 _NAMED_FOLDERS = {
     "compaction": FileKind.COMPACTION,
     ROCKSDB_QUEUE_FOLDER: FileKind.ROCKSDB,
@@ -115,19 +128,27 @@ def classify(path: str) -> StoreFile:
 
 def _kind(root: str, inner: list[str], name: str) -> FileKind:
     """Say what a file below the folder *root* is, ConsumeQueue files apart."""
-    if root in _LOG_FOLDERS and not inner and offset_of_name(name) is not None:
-        return _LOG_FOLDERS[root]
+    of_sequence = _kind_in_sequence(root, inner) if offset_of_name(name) is not None else None
+    if of_sequence is not None:
+        return of_sequence
+    if root == "config":
+        return _config_kind(inner, name)
     if root == INDEX_FOLDER and not inner and is_index_name(name):
         return FileKind.INDEX
     if root == CONSUME_QUEUE_FOLDER and not inner and is_rocksdb_name(name):
         return FileKind.ROCKSDB  # storeType=defaultRocksDB, or double write
-    if root == "config":
-        return _config_kind(inner, name)
-    if root.startswith(_DLEDGER_PREFIX):
-        is_log = inner == ["data"] and offset_of_name(name) is not None
-        return FileKind.DLEDGER_LOG if is_log else FileKind.DLEDGER_STATE
-    is_of_tier = _TIER_CLUSTER.fullmatch(root) and _TIER_SEGMENT.fullmatch(name)
-    return FileKind.TIERED if is_of_tier else _NAMED_FOLDERS.get(root, FileKind.UNKNOWN)
+    if _TIER_CLUSTER.fullmatch(root) and _TIER_SEGMENT.fullmatch(name):
+        return _TIER_FOLDERS.get(inner[-1] if inner else "", FileKind.TIERED)
+    return FileKind.DLEDGER_STATE if root.startswith(_DLEDGER_PREFIX) else _NAMED_FOLDERS.get(root, FileKind.UNKNOWN)
+
+
+def _kind_in_sequence(root: str, inner: list[str]) -> FileKind | None:
+    """Say what a file is that is named by the offset it begins at; None where the folder tells nothing."""
+    if not inner:
+        return _LOG_FOLDERS.get(root)
+    if root == "compaction" and len(inner) == _COMPACTION_DEPTH:
+        return _COMPACTION_FOLDERS.get(inner[0])
+    return FileKind.DLEDGER_LOG if root.startswith(_DLEDGER_PREFIX) and inner == ["data"] else None
 
 
 def _config_kind(inner: list[str], name: str) -> FileKind:
@@ -145,6 +166,11 @@ def offset_of_name(name: str) -> int | None:
         return None
     offset = int(name)
     return offset if offset < 1 << 63 else None
+
+
+def first_offset(name: str) -> int | None:
+    """Return the offset that a file begins with, in a tier, too: its names have a hash before the digits."""
+    return offset_of_name(name[-OFFSET_DIGITS:] if _TIER_SEGMENT.fullmatch(name) else name)
 
 
 def name_of_offset(offset: int) -> str:

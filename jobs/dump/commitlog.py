@@ -35,18 +35,19 @@ from rmq_formats.flags import COMPRESSED, INNER_BATCH, TransactionType, transact
 from rmq_formats.hashing import java_text
 from rmq_formats.message_id import encode_offset_id
 from rmq_formats.properties import KEYS, TAGS, PropertyParser, parse_properties
-from rmq_formats.store import FileKind, offset_of_name
+from rmq_formats.store import FileKind, first_offset
 
 _UNIQ_KEY = "UNIQ_KEY"
 _BODY_PREVIEW = 64
+_OPEN_ENDED = frozenset({FileKind.COMPACTION_LOG, FileKind.TIERED_LOG})
 
 
 def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
     """Yield the pieces of a segment; the last item says how it ends."""
-    del kind  # the bytes tell better
     segment = _segment(file)
-    siblings = siblings_of(file)
-    is_final = _is_followed(file, siblings)
+    # Of the other kinds files end with zeros, or with a record, wherever they are.
+    siblings = None if kind in _OPEN_ENDED else siblings_of(file)
+    is_final = kind not in _OPEN_ENDED and _is_followed(file, siblings)
     position, last, records, damaged = _start(segment, request.start), None, 0, 0
     for piece in islice(_pieces(segment, position, is_final=is_final), request.limit):
         last = _explained(segment, piece) if siblings is None else _judged(segment, _explained(segment, piece))
@@ -110,7 +111,7 @@ def _end_item(segment: SegmentBytes, position: int, end: SegmentEnd, records: in
 
 def _segment(file: DumpFile) -> SegmentBytes:
     """Return the segment; where its name is no offset, its first record says where it is."""
-    base_offset = offset_of_name(file.name)
+    base_offset = first_offset(file.name)
     if base_offset is None:
         base_offset = _offset_of_first_record(file, detect_framing(file.read(0, BLANK.size)).header_size)
     return SegmentBytes(file.read, file.size, base_offset, framing_of(file.read, file.size, base_offset))

@@ -12,7 +12,7 @@ from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_END_MARK, EXT_UNIT, 
 from rmq_formats.consumequeue.unit import BatchUnit, Unit, decode_batch_unit, decode_unit
 from rmq_formats.errors import FormatError
 from rmq_formats.layout import Layout
-from rmq_formats.store import FileKind, offset_of_name
+from rmq_formats.store import FileKind, first_offset
 
 _READ_AT_ONCE = 1 << 16
 _HASH_BITS = 31
@@ -28,6 +28,8 @@ class _Shape(NamedTuple):
 _SHAPES: dict[FileKind, _Shape] = {
     FileKind.CONSUME_QUEUE: _Shape(UNIT, decode_unit),
     FileKind.BATCH_CONSUME_QUEUE: _Shape(BATCH_UNIT, decode_batch_unit),
+    FileKind.COMPACTION_QUEUE: _Shape(BATCH_UNIT, decode_batch_unit),
+    FileKind.TIERED_QUEUE: _Shape(UNIT, decode_unit),
 }
 
 
@@ -60,7 +62,7 @@ def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]
 def _items(file: DumpFile, shape: _Shape, request: DumpRequest) -> Iterator[Item]:
     """Yield units one by one, and rows of blanks and of zeros as one item each."""
     size = shape.layout.size
-    base_offset = offset_of_name(file.name) or 0
+    base_offset = first_offset(file.name) or 0
     position = -(-request.start // size) * size
     while position + size <= file.size:
         raw = file.read(position, size)

@@ -11,8 +11,8 @@ from rmq_formats.commitlog.layout import BLANK, DLEDGER_END_MAGIC, DLEDGER_MAGIC
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.store import CHECKPOINT_SIZE, FileKind, classify
 
-# The longest path below a store's root that names a kind: consumequeue/topic/queue id/file.
-_DEPTH = 4
+# The longest path that names a kind: a tier's cluster/broker/topic/queue id/kind/file.
+_DEPTH = 6
 
 _MODULES = {
     FileKind.COMMITLOG: "jobs.dump.commitlog",
@@ -20,6 +20,10 @@ _MODULES = {
     FileKind.CONSUME_QUEUE: "jobs.dump.consumequeue",
     FileKind.BATCH_CONSUME_QUEUE: "jobs.dump.consumequeue",
     FileKind.CONSUME_QUEUE_EXT: "jobs.dump.consumequeue",
+    FileKind.COMPACTION_LOG: "jobs.dump.commitlog",
+    FileKind.COMPACTION_QUEUE: "jobs.dump.consumequeue",
+    FileKind.TIERED_LOG: "jobs.dump.commitlog",
+    FileKind.TIERED_QUEUE: "jobs.dump.consumequeue",
     FileKind.INDEX: "jobs.dump.index",
     FileKind.CHECKPOINT: "jobs.dump.checkpoint",
     FileKind.TIMER_PROGRESS: "jobs.dump.checkpoint",
@@ -52,11 +56,10 @@ class Dumper(Protocol):
 def recognise(file: DumpFile) -> FileKind:
     """Say what *file* is; `UnsupportedFormat` when neither its place nor its bytes tell."""
     parts = file.location.split("/")
-    for depth in range(_DEPTH, 0, -1):
-        kind = classify("/".join(parts[-depth:])).kind
-        if kind is not FileKind.UNKNOWN:
-            return kind
-    return _by_content(file)
+    kinds = [classify("/".join(parts[-depth:])).kind for depth in range(_DEPTH, 0, -1)]
+    known = [kind for kind in kinds if kind is not FileKind.UNKNOWN]
+    # A folder above the store may have a name that stores have, too: what can be dumped comes first.
+    return next((kind for kind in known if kind in _MODULES), known[0] if known else None) or _by_content(file)
 
 
 def _by_content(file: DumpFile) -> FileKind:

@@ -18,7 +18,7 @@ from jobs.storage.locations import join, normalise
 from jobs.storage.model import Reader, Storage
 from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
 from rmq_formats.errors import NotAStore
-from rmq_formats.store import FileKind, StoreFile, classify, offset_of_name
+from rmq_formats.store import TIER_KINDS, FileKind, StoreFile, classify, offset_of_name
 
 _LOG_KINDS = frozenset({FileKind.COMMITLOG, FileKind.DLEDGER_LOG})
 _LARGEST_CONF = 1 << 20
@@ -123,7 +123,7 @@ def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
         tuple(commitlog),
     )
     if not (store.segments or store.queue_files or store.index_files or _looks_like_store(store)):
-        is_tier = any(file.about.kind is FileKind.TIERED for file in files)
+        is_tier = any(file.about.kind in TIER_KINDS for file in files)
         what = "the tier of a tiered store, which is not read" if is_tier else "no RocketMQ store"
         reason = f"{what}: no commitlog, consumequeue, index or checkpoint in it"
         raise NotAStore(reason, None, root)

@@ -18,6 +18,7 @@ from rmq_formats.store import (
     classify,
     decode_checkpoint,
     encode_checkpoint,
+    first_offset,
     name_of_offset,
     offset_of_name,
 )
@@ -53,7 +54,9 @@ ZERO = "0" * 20
         ("timerwheel", FileKind.TIMER_WHEEL),
         (f"timerlog/{ZERO}", FileKind.TIMER_LOG),
         ("timerlog/notes", FileKind.UNKNOWN),
-        (f"compaction/compactionLog/T/0/{ZERO}", FileKind.COMPACTION),
+        (f"compaction/compactionLog/T/0/{ZERO}", FileKind.COMPACTION_LOG),
+        (f"compaction/compactionCq/T/0/{ZERO}", FileKind.COMPACTION_QUEUE),
+        (f"compaction/compactionLog/T/0/compacting/{ZERO}", FileKind.COMPACTION),
         ("compaction/position-checkpoint", FileKind.COMPACTION),
         ("tieredStore/config/x", FileKind.TIERED),
         ("readme.txt", FileKind.UNKNOWN),
@@ -65,7 +68,9 @@ ZERO = "0" * 20
         ("timerwheel.old", FileKind.UNKNOWN),
         ("consumequeue_rocksdb/CURRENT", FileKind.ROCKSDB),
         ("tiered_index_file/1764000000000", FileKind.TIERED),
-        (f"212d6b50_DefaultCluster/b0/Bills/0/COMMIT_LOG/cfcd2084{ZERO}", FileKind.TIERED),
+        (f"212d6b50_DefaultCluster/b0/Bills/0/COMMIT_LOG/cfcd2084{ZERO}", FileKind.TIERED_LOG),
+        (f"212d6b50_DefaultCluster/b0/Bills/0/CONSUME_QUEUE/cfcd2084{ZERO}", FileKind.TIERED_QUEUE),
+        (f"212d6b50_DefaultCluster/b0/rmq_sys_INDEX/0/INDEX/cfcd2084{ZERO}", FileKind.TIERED),
         ("212d6b50_DefaultCluster/notes", FileKind.UNKNOWN),
         ("", FileKind.UNKNOWN),
     ],
@@ -73,6 +78,15 @@ ZERO = "0" * 20
 def test_the_place_of_a_file_says_what_it_is(path: str, kind: FileKind) -> None:
     """No file is opened for this."""
     assert classify(path).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("name", "offset"),
+    [(f"{4096:020d}", 4096), (f"cfcd2084{4096:020d}", 4096), (f"cfcd208{4096:020d}", None), ("4096", None)],
+)
+def test_a_file_of_a_tier_has_a_hash_before_its_offset(name: str, offset: int | None) -> None:
+    """Eight digits of it."""
+    assert first_offset(name) == offset
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,22 @@ def test_what_becomes_of_timer_messages_is_what_the_broker_said(
     assert states == {"waiting": 21, "delivered": 6, "taken back": 1}
 
 
+def test_a_compacted_topic_comes_down_to_the_newest_message_of_each_key(
+    situation: Callable[[str], Path], tmp_path: Path, spark: "SparkSession"
+) -> None:
+    """The broker has compacted up to 161, in its own time; the log goes on to 169."""
+    ingest(IngestRequest(str(situation("b551-compaction") / "store"), str(tmp_path / "lake"), broker="b"), OneByOne())
+    messages = spark.read.format("delta").load(str(tmp_path / "lake/messages")).where("topic = 'Comp'")
+    messages = messages.replace("Comp", "Orders", ["topic"])
+    (recipe,) = (one for one in RECIPES if "compacted topic" in one.text)
+    newest = []
+    for end in (162, 170):
+        messages.where(f"queue_offset < {end}").createOrReplaceTempView("messages")
+        newest.append(sorted(row[3] for row in recipe.answer(spark, tmp_path)))
+
+    assert newest == [[*range(155, 162)], [*range(163, 170)]]
+
+
 def test_no_recipe_reads_files_that_the_table_may_no_longer_have() -> None:
     """After a merge a folder holds the small files and the large one: a reader of `*.parquet` counts rows twice."""
     assert "*.parquet" not in TEXT
