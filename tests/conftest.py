@@ -55,6 +55,12 @@ def spark() -> "Iterator[SparkSession]":
     close(succeeded=True)
 
 
+@pytest.fixture
+def own_session(spark: "SparkSession") -> "SparkSession":
+    """Give a session whose temporary views no other test sees."""
+    return spark.newSession()
+
+
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Give a real broker's store by name; it is shared, so copy it before you change anything."""

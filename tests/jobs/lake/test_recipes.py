@@ -32,11 +32,11 @@ def test_the_offset_id_of_the_recipe_is_that_of_the_first_message() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("number", range(len(RECIPES)))
-def test_a_recipe_runs_and_finds_something(number: int, data: Path, spark: "SparkSession") -> None:
+def test_a_recipe_runs_and_finds_something(number: int, data: Path, own_session: "SparkSession") -> None:
     """As the document has it, but for the two paths."""
-    show_tables(spark, data)
+    show_tables(own_session, data)
 
-    assert RECIPES[number].rows(spark, data) > 0
+    assert RECIPES[number].rows(own_session, data) > 0
 
 
 BY_CUSTOMER = [number for number, recipe in enumerate(RECIPES) if "'c3'" in recipe.text or '"c3"' in recipe.text]
@@ -44,11 +44,11 @@ BY_CUSTOMER = [number for number, recipe in enumerate(RECIPES) if "'c3'" in reci
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("number", BY_CUSTOMER)
-def test_the_text_of_a_body_is_the_same_in_every_engine(number: int, data: Path, spark: "SparkSession") -> None:
+def test_the_text_of_a_body_is_the_same_in_every_engine(number: int, data: Path, own_session: "SparkSession") -> None:
     """Of the two messages of a customer one is stored plain, the other compressed."""
-    show_tables(spark, data)
+    show_tables(own_session, data)
 
-    assert sorted(RECIPES[number].answer(spark, data)) == [("Orders", 0, 7, "6"), ("Orders", 0, 8, "7")]
+    assert sorted(RECIPES[number].answer(own_session, data)) == [("Orders", 0, 7, "6"), ("Orders", 0, 8, "7")]
 
 
 def test_every_engine_has_its_recipe_for_the_text_of_a_body() -> None:
@@ -58,29 +58,29 @@ def test_every_engine_has_its_recipe_for_the_text_of_a_body() -> None:
 
 @pytest.mark.parametrize("name", ["b551-timerwheel", "b551-timerrocks"])
 def test_what_becomes_of_timer_messages_is_what_the_broker_said(
-    situation: Callable[[str], Path], name: str, tmp_path: Path, spark: "SparkSession"
+    situation: Callable[[str], Path], name: str, tmp_path: Path, own_session: "SparkSession"
 ) -> None:
     """The one counted 21 that wait, the other has 21 rows for them in RocksDB; ten of them are rolled."""
     ingest(IngestRequest(str(situation(name) / "store"), str(tmp_path / "lake"), broker="b"), OneByOne())
-    spark.read.format("delta").load(str(tmp_path / "lake/messages")).createOrReplaceTempView("messages")
+    own_session.read.format("delta").load(str(tmp_path / "lake/messages")).createOrReplaceTempView("messages")
     (recipe,) = (one for one in RECIPES if "'taken back'" in one.text)
-    states = Counter(row[-1] for row in recipe.answer(spark, tmp_path))
+    states = Counter(row[-1] for row in recipe.answer(own_session, tmp_path))
 
     assert states == {"waiting": 21, "delivered": 6, "taken back": 1}
 
 
 def test_a_compacted_topic_comes_down_to_the_newest_message_of_each_key(
-    situation: Callable[[str], Path], tmp_path: Path, spark: "SparkSession"
+    situation: Callable[[str], Path], tmp_path: Path, own_session: "SparkSession"
 ) -> None:
     """The broker has compacted up to 161, in its own time; the log goes on to 169."""
     ingest(IngestRequest(str(situation("b551-compaction") / "store"), str(tmp_path / "lake"), broker="b"), OneByOne())
-    messages = spark.read.format("delta").load(str(tmp_path / "lake/messages")).where("topic = 'Comp'")
+    messages = own_session.read.format("delta").load(str(tmp_path / "lake/messages")).where("topic = 'Comp'")
     messages = messages.replace("Comp", "Orders", ["topic"])
     (recipe,) = (one for one in RECIPES if "compacted topic" in one.text)
     newest = []
     for end in (162, 170):
         messages.where(f"queue_offset < {end}").createOrReplaceTempView("messages")
-        newest.append(sorted(row[3] for row in recipe.answer(spark, tmp_path)))
+        newest.append(sorted(row[3] for row in recipe.answer(own_session, tmp_path)))
 
     assert newest == [[*range(155, 162)], [*range(163, 170)]]
 
