@@ -93,11 +93,11 @@ def inspect_state(store: Store, marks: Marks, problems: Problems) -> StateReport
 
 def topics_of(store: Store, problems: Problems) -> Mapping[str, object] | None:
     """Return the topics of the broker's `config/topics.json`; None where there is no such file, or it is unreadable."""
-    for file in store.other_files:
-        if file.about.path == "config/topics.json" and file.size <= _LARGEST_CONFIG:
-            with problems.noted(file.location):
-                topics = decode_config(_read(store, file.location, file.size)).get("topicConfigTable")
-                return topics if isinstance(topics, dict) else None
+    file = store.other_file("config/topics.json")
+    if file is not None and file.size <= _LARGEST_CONFIG:
+        with problems.noted(file.location):
+            topics = decode_config(_read(store, file.location, file.size)).get("topicConfigTable")
+            return topics if isinstance(topics, dict) else None
     return None
 
 
@@ -137,7 +137,7 @@ def _read(store: Store, location: str, length: int) -> bytes:
 
 
 def _see_unknown(store: Store, report: StateReport, problems: Problems) -> None:
-    unknown = [file for file in store.other_files if file.about.kind is FileKind.UNKNOWN]
+    unknown = store.of_kind(FileKind.UNKNOWN)
     named = {segment.location for segment in store.segments}
     report.unknown_files = len(unknown)
     folders = {

@@ -188,7 +188,7 @@ class StoreSource:
         )
 
     def _flushed(self) -> Iterator[int]:
-        for file in self.reader.store.other_files:
-            if file.about.kind is FileKind.CHECKPOINT and file.size >= CHECKPOINT.size:
+        for file in self.reader.store.of_kind(FileKind.CHECKPOINT):
+            if file.size >= CHECKPOINT.size:
                 data = bytes(self.reader.file(file.location).read(0, CHECKPOINT.size))
                 yield decode_checkpoint(data).physical_timestamp

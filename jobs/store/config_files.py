@@ -36,7 +36,7 @@ def objects(table: object) -> Iterator[tuple[str, Mapping[str, object]]]:
 
 
 def _read_file(store: Store, name: str) -> dict[str, object] | None:
-    file = next((file for file in store.other_files if file.about.path == f"{CONFIG_FOLDER}/{name}"), None)
+    file = store.other_file(f"{CONFIG_FOLDER}/{name}")
     if file is None or file.size > _LARGEST:
         return None
     try:

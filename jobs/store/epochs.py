@@ -23,10 +23,10 @@ _LARGEST = 1 << 20
 
 def read_epochs(store: Store, read: Callable[[StoredFile], bytes]) -> tuple[Epoch, ...]:
     """Return the epochs of a store, oldest first; none where there is no list of them, or none that can be read."""
-    for file in store.other_files:
-        if file.about.path == EPOCH_FILE and file.size <= _LARGEST:
-            with suppress(FormatError):
-                return decode_epochs(read(file))
+    file = store.other_file(EPOCH_FILE)
+    if file is not None and file.size <= _LARGEST:
+        with suppress(FormatError):
+            return decode_epochs(read(file))
     return ()
 
 

@@ -58,4 +58,4 @@ def rocksdb_queue_folder(store: Store) -> str | None:
 
 
 def _database(store: Store, folder: str) -> str | None:
-    return folder if any(file.about.path == f"{folder}/{_CURRENT}" for file in store.other_files) else None
+    return folder if store.other_file(f"{folder}/{_CURRENT}") else None

@@ -73,6 +73,14 @@ class Store:
         """Open a file of the store for reading."""
         return self.storage.open(file.location)
 
+    def other_file(self, path: str) -> StoredFile | None:
+        """Return the file at a path below the root, if it is there and none of log, queues or index."""
+        return next((file for file in self.other_files if file.about.path == path), None)
+
+    def of_kind(self, kind: FileKind) -> tuple[StoredFile, ...]:
+        """Return the other files of one kind."""
+        return tuple(file for file in self.other_files if file.about.kind is kind)
+
     @property
     def start_offset(self) -> int:
         """The first physical offset on disk."""
@@ -81,7 +89,7 @@ class Store:
     @property
     def is_closed(self) -> bool:
         """Whether a broker shut the store down in order: then everything in the log was dispatched."""
-        return all(file.about.kind is not FileKind.ABORT for file in self.other_files)
+        return not self.of_kind(FileKind.ABORT)
 
     @property
     def log_size(self) -> int:
@@ -189,7 +197,7 @@ def _index_order(file: StoredFile) -> str:
 
 
 def _looks_like_store(store: Store) -> bool:
-    return any(file.about.kind is FileKind.CHECKPOINT for file in store.other_files)
+    return bool(store.of_kind(FileKind.CHECKPOINT))
 
 
 __all__ = ["Located", "Segment", "Store", "StoredFile", "list_store"]

@@ -47,7 +47,7 @@ class TimerState(NamedTuple):
 
 def timer_state(store: Store) -> TimerState | None:
     """Return what waits; None without a wheel, or if nothing says what of it is history. `FormatError` if damaged."""
-    wheel, progress = _newest_wheel(store), _named(store, "config/timercheck")
+    wheel, progress = _newest_wheel(store), store.other_file("config/timercheck")
     if wheel is None or progress is None:
         return None
     with store.open(progress) as file:
@@ -80,9 +80,7 @@ class _TimerLog:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._files = sorted(
-            (file for file in store.other_files if file.about.kind is FileKind.TIMER_LOG), key=_base_offset
-        )
+        self._files = sorted(store.of_kind(FileKind.TIMER_LOG), key=_base_offset)
         self._starts = [_base_offset(file) for file in self._files]
         self._opened: dict[int, Reader] = {}
         self._stack = ExitStack()
@@ -120,11 +118,7 @@ def _base_offset(file: StoredFile) -> int:
     return file.about.base_offset or 0
 
 
-def _named(store: Store, path: str) -> StoredFile | None:
-    return next((file for file in store.other_files if file.about.path == path), None)
-
-
 def _newest_wheel(store: Store) -> StoredFile | None:
     """Return the wheel that a broker loads: the snapshot of the largest position, if there are any."""
-    wheels = [file for file in store.other_files if file.about.kind is FileKind.TIMER_WHEEL]
+    wheels = store.of_kind(FileKind.TIMER_WHEEL)
     return max(wheels, key=lambda file: int(file.about.path.partition(".")[2] or "-1"), default=None)

@@ -14,7 +14,7 @@ _FIELDS = ("physical_timestamp", "logic_timestamp")
 
 def checkpoint_file(store: Store) -> StoredFile | None:
     """Return the file, if it is there."""
-    return next((file for file in store.other_files if file.about.kind is FileKind.CHECKPOINT), None)
+    return next(iter(store.of_kind(FileKind.CHECKPOINT)), None)
 
 
 def checkpoint_of(store: Store) -> Checkpoint | None:

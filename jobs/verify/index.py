@@ -221,7 +221,7 @@ def _behind(explanation: Explanation, store: Store) -> Iterator[Finding]:
     if explanation.row.is_taken_back(first.physical_offset, last.physical_offset):
         yield _not_indexed_here(f"index/{explanation.files[-1].real.name}", behind, first, last)
         return
-    crashed = any(file.about.kind is FileKind.ABORT for file in store.other_files)
+    crashed = not store.is_closed
     running = broker_process(store.root) is not None
     if (crashed or running) and last.store_timestamp - first.store_timestamp < STALE_MS:
         return
@@ -246,7 +246,7 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
     last = explanation.files[-1].real.header.end_timestamp
     time = checkpoint.index_timestamp
     # The time is written a moment after the file's successor is made: a kill may come between.
-    crashed = any(file.about.kind is FileKind.ABORT for file in store.other_files)
+    crashed = not store.is_closed
     if time in {*full, last} or (time == 0 and len(full) <= crashed):
         return
     cause = "after a crash the broker would keep files that it should delete" if time > max([*full, last]) else (
@@ -259,12 +259,11 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
 
 def _short_checkpoint(store: Store) -> Iterator[Finding]:
     """Yield a checkpoint that is too short to say anything."""
-    for file in store.other_files:
-        if file.about.kind is FileKind.CHECKPOINT:
-            yield Finding(
-                INDEX, SHORT_CHECKPOINT, "checkpoint", file.size, "size", str(file.size), str(CHECKPOINT_SIZE),
-                "the file was cut short; after a crash the broker would read more of its log than it has to",
-            )  # fmt: skip
+    for file in store.of_kind(FileKind.CHECKPOINT):
+        yield Finding(
+            INDEX, SHORT_CHECKPOINT, "checkpoint", file.size, "size", str(file.size), str(CHECKPOINT_SIZE),
+            "the file was cut short; after a crash the broker would read more of its log than it has to",
+        )  # fmt: skip
 
 
 def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> Iterator[str]:

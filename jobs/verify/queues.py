@@ -130,7 +130,7 @@ def _read_log(workers: Workers, store: Store, range_size: int) -> int:
 def _damaged_configuration(store: Store) -> Iterator[Finding]:
     """Yield the table of topics where it is there and nobody can read it: then no topic counts as deleted."""
     path = f"config/{TOPICS_FILE}"
-    if any(file.about.path == path for file in store.other_files) and read_config(store, TOPICS_FILE) is None:
+    if store.other_file(path) and read_config(store, TOPICS_FILE) is None:
         cause = "the broker would start from its backup, or without a topic; which topics were deleted is not known"
         yield Finding(QUEUES, DAMAGED_CONFIGURATION, path, None, "file", "no JSON", "the table of topics", cause)
 
