@@ -6,6 +6,8 @@ same slot. Positions of a log are those of the full log, as its files' names say
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 
 from jobs.console.amounts import counted
 from jobs.dump.file import DumpFile
@@ -15,28 +17,22 @@ from rmq_formats.store import FileKind, offset_of_name
 from rmq_formats.timer.files import PRECISION_MS, Slot, TimerUnit, decode_timer_unit, written_slots
 from rmq_formats.timer.layout import SLOT, UNIT
 
+_MORE = "more follows from here on"
+
 
 def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
     """Yield slots, or units; the last item says how the file ends."""
-    items = _wheel(file, request) if kind is FileKind.TIMER_WHEEL else _log(file, request)
-    left = request.limit
-    for item in items:
-        is_counted = item.kind in {"slot", "unit"}
-        if is_counted and item.offset < request.start:
-            continue
-        if is_counted and left is not None:
-            if not left:
-                continue
-            left -= 1
-        yield item
+    return _wheel(file, request) if kind is FileKind.TIMER_WHEEL else _log(file, request)
 
 
 def _wheel(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
     count = file.size // SLOT.size
-    used = 0
+    used = shown = 0
     for number, slot in written_slots(file.read, file.size):
         used += 1
-        yield _slot(number, slot, count, request)
+        if number * SLOT.size >= request.start and (request.limit is None or shown < request.limit):
+            shown += 1
+            yield _slot(number, slot, count, request)
     rest = file.size % SLOT.size
     text = f"{used:,} of {counted(count, 'slot')} were ever used; times for timerPrecisionMs={PRECISION_MS}"
     text += f"; {rest} bytes are no slot" if rest else ""
@@ -53,7 +49,25 @@ def _slot(number: int, slot: Slot, count: int, request: DumpRequest) -> Item:
 
 
 def _log(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
-    base, position = offset_of_name(file.name) or 0, 0
+    base = offset_of_name(file.name) or 0
+    end = min(-(-max(request.start - base, 0) // UNIT.size) * UNIT.size, file.size)
+    for item in islice(_log_items(file, base, end, request), request.limit):
+        yield item
+        end = item.offset + item.size - base
+    state = _state_at(file, end)
+    yield Item(base + end, file.size - end, "end", state or _MORE, {"end": state})
+
+
+def _state_at(file: DumpFile, position: int) -> str | None:
+    """Return how the log ends at a position; None where it goes on."""
+    data = file.read(position, UNIT.size)
+    with suppress(CorruptData):
+        if decode_timer_unit(data, position) is None:
+            return "end of the file" if position >= file.size or any(data) else "nothing is written after this"
+    return None
+
+
+def _log_items(file: DumpFile, base: int, position: int, request: DumpRequest) -> Iterator[Item]:
     while position < file.size:
         start = position
         unit, position, reason = _next_unit(file, base, position)
@@ -63,8 +77,6 @@ def _log(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
             break
         yield _unit(base + position, unit, request)
         position += UNIT.size
-    text = "end of the file" if any(file.read(position, UNIT.size)) else "nothing is written after this"
-    yield Item(base + position, file.size - position, "end", text, {"end": text})
 
 
 def _next_unit(file: DumpFile, base: int, position: int) -> tuple[TimerUnit | None, int, str]:

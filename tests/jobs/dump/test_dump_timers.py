@@ -53,11 +53,13 @@ def test_a_log_shows_its_units_at_their_positions(store: Path, run: Run) -> None
 def test_a_part_can_be_chosen_and_every_byte_named(store: Path, run: Run) -> None:
     """As of any file."""
     log = store / "timerlog/00000000000000000600"
-    units = [line for line in run("dump", "--json", "--from", 660, "--limit", 2, log).lines if line["kind"] == "unit"]
+    *units, end = run("dump", "--json", "--from", 660, "--limit", 2, log).lines
     fields = run("dump", "--fields", "--limit", 1, log).out
     slots = [line for line in run("dump", "--json", "--limit", 1, store / "timerwheel").lines if line["kind"] == "slot"]
 
     assert [unit["offset"] for unit in units] == [704, 756]
+    assert (end["offset"], end["end"]) == (808, None)
+    assert "more follows from here on" in fields
     assert [line.split()[:2] for line in fields.splitlines() if "record_size" in line] == [["636", "record_size"]]
     assert [slot["slot"] for slot in slots] == [225591]
 
