@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _SHOWN = 200
-_ATTEMPTS = 10  # of Amazon's client, 25 ms after the first, then twice as long each time
+_ATTEMPTS = 4  # of Amazon's client, 25 ms after the first, then twice as long each time; ours come after them
 _PAUSES_S = (0.1, 0.5, 1, 2, 4)
 _PASSING = re.compile(
     r"AWS Error (INTERNAL_FAILURE|SERVICE_UNAVAILABLE|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|NETWORK_CONNECTION)|"
