@@ -17,6 +17,7 @@ from rmq_formats.errors import FormatError
 _DEAD_WORKER = "Python worker exited unexpectedly"
 _WORKER = re.compile(r"\(TID \d+\) \((\S+) executor")
 _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
+_CAUSE = re.compile(r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[\d+m)?\s*")  # what `deltalake` makes of each colon of an error
 _FILE_ERROR = re.compile(r"\w+: \[Errno \d+\] (?P<reason>.+): '(?P<file>.+)'")
 
 
@@ -58,6 +59,7 @@ def one_line(error: BaseException) -> str:
         _of_worker_process(lines)
         or _raised_on_a_worker(lines)
         or _raised_in_the_jvm(lines)
+        or _raised_in_rust(lines)
         or [*lines, type(error).__name__][0]
     ).strip()
 
@@ -118,3 +120,9 @@ def _raised_on_a_worker(lines: Sequence[str]) -> str | None:
 def _raised_in_the_jvm(lines: Sequence[str]) -> str | None:
     """Return what follows "An error occurred while calling o38.count.", which says nothing."""
     return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), None)
+
+
+def _raised_in_rust(lines: Sequence[str]) -> str | None:
+    """Return an error of `deltalake` with its causes, the last of which is what a reader needs."""
+    first, *causes = _CAUSE.split(" ".join(lines))
+    return ": ".join([first.removeprefix("Kernel error -> "), *causes]) if causes else None

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 import pytest
+from deltalake import DeltaTable
 from py4j.protocol import Py4JError
 
 from jobs.command import cli
@@ -306,6 +308,22 @@ def test_a_worker_without_a_python_that_will_do_is_named(text: str, expected: st
 
     assert line.startswith(expected)
     assert "spark.pyspark.python" in line
+
+
+def test_a_server_that_does_not_answer_is_named_with_the_cause() -> None:
+    """`deltalake` puts each cause on a line of its own, in colours."""
+    nobody = socket.create_server(("127.0.0.1", 0))
+    port = nobody.getsockname()[1]
+    nobody.close()
+    server = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "max_retries": "1"}
+    with pytest.raises(OSError, match="S3") as error:
+        DeltaTable("s3://bucket/lake/runs", storage_options={**server, **keys})
+    line = one_line(error.value)
+
+    assert line.startswith(f"Generic S3 error: Error performing GET http://127.0.0.1:{port}/bucket/lake/runs/")
+    assert line.endswith(": Connection refused (os error 111)")
+    assert line.isprintable()
 
 
 def test_a_worker_that_dies_is_said_to_have_died(
