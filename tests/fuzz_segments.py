@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help=f"write {RESULT.name}")
     arguments = parser.parse_args()
     result = run(arguments.seed, arguments.cases)
-    print(json.dumps(result, indent=1))  # noqa: T201 - the result of a program
+    print(json.dumps(result, indent=1))
     if arguments.record:
         RESULT.parent.mkdir(parents=True, exist_ok=True)
         RESULT.write_text(json.dumps(result, indent=1) + "\n")

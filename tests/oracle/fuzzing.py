@@ -370,11 +370,11 @@ def main() -> int:
         for played, one in enumerate(rounds(release, chosen.door or list(DOORS), chosen.seed, chosen.most), 1):
             total += one.messages
             found += len(one.found)
-            print(json.dumps(_row(one)), flush=True)  # noqa: T201
+            print(json.dumps(_row(one)), flush=True)
             if total >= share or time.monotonic() - begin >= deadline or played == chosen.rounds:
                 break
     seconds = round(time.monotonic() - begin)
-    print(json.dumps({"messages": total, "differences": found, "seconds": seconds}))  # noqa: T201
+    print(json.dumps({"messages": total, "differences": found, "seconds": seconds}))
     return 1 if found else 0
 
 

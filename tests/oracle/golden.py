@@ -115,7 +115,7 @@ def main() -> int:
     if not (chosen.release or chosen.scenario):
         plays += [(upgrade, upgrade.since) for upgrade in UPGRADES]
     for scenario, release in plays:
-        print(keep(scenario, release, chosen.out), flush=True)  # noqa: T201
+        print(keep(scenario, release, chosen.out), flush=True)
     return 0
 
 

@@ -117,4 +117,4 @@ _STEPS: dict[str, Callable[..., Any]] = {
 if __name__ == "__main__":
     results = [_STEPS[name](*arguments) for name, arguments in json.loads(sys.argv[1])]
     close(succeeded=True)
-    print(json.dumps(results))  # noqa: T201 - the result
+    print(json.dumps(results))

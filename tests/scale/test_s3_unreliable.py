@@ -46,7 +46,7 @@ def test_a_server_that_fails_some_requests_costs_time_and_nothing_else(
         except OSError as error:
             said = str(error)
     ingest(request, OneByOne(s3.hadoop_options))
-    print(kind, server.requests, server.failed, said[:200])  # noqa: T201 - what it cost
+    print(kind, server.requests, server.failed, said[:200])
 
     assert server.failed > 0
     assert expected_rows(s3.path(prefix, "store")) == raw_rows(s3.path(prefix, "lake"))

@@ -269,6 +269,6 @@ def _hangs(*_: object) -> None:
 
 if __name__ == "__main__":
     told = campaign(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
-    print(json.dumps(told))  # noqa: T201 - the result
+    print(json.dumps(told))
     for kept in sys.argv[4:]:
         keep(told, Path(kept))

@@ -210,4 +210,4 @@ def campaign(root: Path, kills: int, seed: int = 1) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(campaign(Path(sys.argv[1]), int(sys.argv[2]))))  # noqa: T201 - for the test that started us
+    print(json.dumps(campaign(Path(sys.argv[1]), int(sys.argv[2]))))

@@ -42,7 +42,7 @@ def test_an_export_of_bombs_takes_less_than_a_gibibyte(bombs: Path, tmp_path: Pa
     out = tmp_path / "out"
     options = ["--store", str(bombs), "--format", how.partition(" ")[0], "--out", str(out), *where]
     used = watched([sys.executable, "-m", "jobs.main", "export", *options], environment, tmp_path / "said")
-    print(how, used.peak_mib, "MiB")  # noqa: T201 - docs/guarantees.md has the figure
+    print(how, used.peak_mib, "MiB")
 
     assert used.code == 0, used.err
     assert f"{BODIES} bodies are left as they are stored" in used.err

@@ -23,7 +23,7 @@ def campaign(scenario: str, folder: Path, number: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.support.killing", scenario, str(folder), str(number)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
     result: dict[str, Any] = json.loads(done.stdout)
-    print(scenario, {name: value for name, value in result.items() if name != "bad"})  # noqa: T201 - the count is said
+    print(scenario, {name: value for name, value in result.items() if name != "bad"})
     return result
 
 
