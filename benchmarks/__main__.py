@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.plots import draw
 
@@ -94,18 +94,13 @@ def main() -> None:
     for name in given.names:
         command = PROGRAMS[name].command(given.scale)
         print(f"{name}: {' '.join(command)}", file=sys.stderr)
-        results[name] = _run(command)
+        done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=True)
+        results[name] = json.loads(done.stdout)
         if given.scale == "full":
             (_RESULTS / f"{name}.json").write_text(json.dumps(results[name], indent=2) + "\n", encoding="utf-8")
     if given.scale == "full":
         draw()
     print(json.dumps(results, indent=2))
-
-
-def _run(command: list[str]) -> dict[str, Any]:
-    done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from tests.golden import unpack, unpack_situation
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_SAFE_PATH = "PYTHONSAFEPATH"
 
 # The first call of a compiled function compiles it, which is no property of the example it is called with.
 settings.register_profile("rocketmq-lake", deadline=None)
@@ -27,19 +29,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark")
 
 
+@contextmanager
+def _imports_as_before() -> Iterator[None]:
+    """Forget what a session says to its own programs: others, which tests start, import what lies where they start."""
+    before = {name: value for name, value in os.environ.items() if name == _SAFE_PATH}
+    yield
+    os.environ.pop(_SAFE_PATH, None)
+    os.environ.update(before)
+
+
 @pytest.fixture(autouse=True)
 def _imports_as_at_the_start() -> Iterator[None]:
-    """Forget what a session says to its own programs: others, which tests start, import what lies where they start."""
-    before = os.environ.get("PYTHONSAFEPATH")
-    yield
-    _set("PYTHONSAFEPATH", before)
-
-
-def _set(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
+    with _imports_as_before():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -47,10 +49,9 @@ def spark() -> "Iterator[SparkSession]":
     """Start the session that the launcher would start, with two cores and few partitions."""
     from jobs.launch.session import close, spark_session
 
-    before = os.environ.get("PYTHONSAFEPATH")
     options = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"]
-    session = spark_session("tests", spark_options=options, record_classes=False)
-    _set("PYTHONSAFEPATH", before)
+    with _imports_as_before():
+        session = spark_session("tests", spark_options=options, record_classes=False)
     yield session
     close(succeeded=True)
 

@@ -14,7 +14,7 @@ from jobs.storage.locations import S3_SCHEMES, is_local
 
 
 @unique
-class Kind(StrEnum):
+class CatalogKind(StrEnum):
     """Whose catalog."""
 
     SPARK = "spark"
@@ -34,15 +34,15 @@ class NoSuchPlaceError(Exception):
     """The catalog's engine does not reach the lake's place."""
 
 
-def statements(lake: Lake, kind: Kind, schema: str) -> Iterator[Statement]:
+def statements(lake: Lake, kind: CatalogKind, schema: str) -> Iterator[Statement]:
     """Yield the statements for the tables that the lake has; nothing where there is no lake."""
-    if kind in {Kind.UNITY, Kind.GLUE} and is_local(lake.location):
+    if kind in {CatalogKind.UNITY, CatalogKind.GLUE} and is_local(lake.location):
         reason = f"{lake.location}: {kind.title()} knows no paths of this machine; name the lake by its s3a:// location"
         raise NoSuchPlaceError(reason)
     there = [(table, snapshot) for table in TABLES if (snapshot := open_table(lake, table.name)) is not None]
     name = ".".join(_quoted(part, kind) for part in schema.split("."))
     if there:
-        kind_of_schema = "SCHEMA" if kind is Kind.UNITY else "DATABASE"
+        kind_of_schema = "SCHEMA" if kind is CatalogKind.UNITY else "DATABASE"
         yield Statement(None, f"CREATE {kind_of_schema} IF NOT EXISTS {name}")
     for table, snapshot in there:
         location = _place(lake.locate(table.name), kind)
@@ -61,7 +61,7 @@ def _glue(name: str, location: str, _table: Table, _snapshot: DeltaTable) -> str
 
 def _hive(name: str, location: str, table: Table, snapshot: DeltaTable) -> str:
     columns = ",\n".join(
-        f"  {_quoted(field.name, Kind.HIVE)} {sql_type(field.type)}{_comment(comment_of(field))}"
+        f"  {_quoted(field.name, CatalogKind.HIVE)} {sql_type(field.type)}{_comment(comment_of(field))}"
         for field in snapshot.schema().fields
     )
     return (
@@ -70,24 +70,26 @@ def _hive(name: str, location: str, table: Table, snapshot: DeltaTable) -> str:
     )
 
 
-_STATEMENTS: Mapping[Kind, Callable[[str, str, Table, DeltaTable], str]] = {
-    Kind.SPARK: _spark,
-    Kind.UNITY: _spark,
-    Kind.GLUE: _glue,
-    Kind.HIVE: _hive,
+_STATEMENTS: Mapping[CatalogKind, Callable[[str, str, Table, DeltaTable], str]] = {
+    CatalogKind.SPARK: _spark,
+    CatalogKind.UNITY: _spark,
+    CatalogKind.GLUE: _glue,
+    CatalogKind.HIVE: _hive,
 }
 
 
-def _place(location: str, kind: Kind) -> str:
+def _place(location: str, kind: CatalogKind) -> str:
     """Return a location by the scheme that the catalog's engine knows: s3a is Hadoop's name of it."""
     scheme, separator, rest = location.partition("://")
-    if kind in {Kind.UNITY, Kind.GLUE} and scheme in S3_SCHEMES:
+    if kind in {CatalogKind.UNITY, CatalogKind.GLUE} and scheme in S3_SCHEMES:
         return f"s3://{rest}/"
     return location if separator else f"file://{location}"
 
 
-def _quoted(name: str, kind: Kind) -> str:
-    return name if kind is Kind.GLUE else f"`{name.replace('`', '``')}`"  # Athena takes no backquotes around a dot
+def _quoted(name: str, kind: CatalogKind) -> str:
+    return (
+        name if kind is CatalogKind.GLUE else f"`{name.replace('`', '``')}`"
+    )  # Athena takes no backquotes around a dot
 
 
 def _comment(text: str) -> str:

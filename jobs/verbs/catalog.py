@@ -41,12 +41,12 @@ def command(*, lake: str, kind: str, schema: str, answer: Answer) -> ExitCode:
     unity: Databricks and Unity; glue: Athena's statements; hive: Hive itself, with Delta's storage handler. Columns
     and their comments come from Delta's log, but Hive's statements have them.
     """
-    from jobs.lake.catalog import Kind, NoSuchPlaceError, statements
+    from jobs.lake.catalog import CatalogKind, NoSuchPlaceError, statements
     from jobs.lake.lake import Lake
 
     place = Lake(normalise(lake), file_system_options())
     with shown_as_usage(NoSuchPlaceError):
-        found = list(statements(place, Kind(kind), schema))
+        found = list(statements(place, CatalogKind(kind), schema))
     if not found:
         reason = "no lake: it has none of our tables"
         raise NotAStore(reason, None, place.location)

@@ -72,7 +72,7 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a terminal that knows colours, and is wide."""
     inherited = {name: value for name, value in os.environ.items() if name not in _SETTINGS}
     inherited["RMQ_LAKE_PAGER"] = ""  # nobody is there who would press a key
-    return {**inherited, "TERM": "xterm-256color", "COLUMNS": "1000", "PYTHONSAFEPATH": "", **more}
+    return {**inherited, "TERM": "xterm-256color", "COLUMNS": "1000", **more}
 
 
 @pytest.fixture(scope="module")

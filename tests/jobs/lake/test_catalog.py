@@ -14,7 +14,7 @@ from jobs.command.cli import main
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.lake.catalog import Kind, NoSuchPlaceError, statements
+from jobs.lake.catalog import CatalogKind, NoSuchPlaceError, statements
 from jobs.lake.lake import Lake
 from jobs.lake.tables import MESSAGES, TABLES
 from jobs.store.workers import OneByOne
@@ -88,7 +88,7 @@ def test_hives_statement_has_the_columns_with_their_types_and_comments(lake: Pat
     """Its storage handler wants all of them, as they are in the log; Spark reads the same spelling."""
     from pyspark.sql.types import StructType
 
-    text = {one.table: one.text for one in statements(Lake(str(lake)), Kind.HIVE, "brokers")}["messages"]
+    text = {one.table: one.text for one in statements(Lake(str(lake)), CatalogKind.HIVE, "brokers")}["messages"]
     columns = re.search(r"\(\n(.*?)\n\)\n", text, re.DOTALL)
     assert columns is not None
     known = spark.read.format("delta").load(str(lake / "messages")).schema
@@ -97,16 +97,16 @@ def test_hives_statement_has_the_columns_with_their_types_and_comments(lake: Pat
     assert text.endswith(f"STORED BY 'io.delta.hive.DeltaStorageHandler'\nLOCATION 'file://{lake}/messages'")
 
 
-@pytest.mark.parametrize("kind", [Kind.GLUE, Kind.UNITY])
-def test_a_catalog_in_a_cloud_knows_no_path_of_this_machine(kind: Kind, lake: Path) -> None:
+@pytest.mark.parametrize("kind", [CatalogKind.GLUE, CatalogKind.UNITY])
+def test_a_catalog_in_a_cloud_knows_no_path_of_this_machine(kind: CatalogKind, lake: Path) -> None:
     """It says so, and what to name."""
     with pytest.raises(NoSuchPlaceError, match="s3a://"):
         list(statements(Lake(str(lake)), kind, "brokers"))
 
 
 _IN_BUCKET = {
-    Kind.UNITY: "CREATE TABLE IF NOT EXISTS `brokers`.`messages` USING delta LOCATION 's3://bucket/lake/messages/'",
-    Kind.GLUE: """CREATE EXTERNAL TABLE brokers.messages
+    CatalogKind.UNITY: "CREATE TABLE IF NOT EXISTS `brokers`.`messages` USING delta LOCATION 's3://bucket/lake/messages/'",
+    CatalogKind.GLUE: """CREATE EXTERNAL TABLE brokers.messages
 LOCATION 's3://bucket/lake/messages/'
 TBLPROPERTIES ('table_type' = 'DELTA')""",
 }
@@ -114,7 +114,7 @@ TBLPROPERTIES ('table_type' = 'DELTA')""",
 
 @pytest.mark.parametrize(("kind", "expected"), _IN_BUCKET.items())
 def test_a_bucket_is_named_as_the_cloud_names_it(
-    kind: Kind, expected: str, lake: Path, monkeypatch: pytest.MonkeyPatch
+    kind: CatalogKind, expected: str, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """s3a is Hadoop's name."""
     messages = DeltaTable(lake / "messages")
