@@ -44,8 +44,7 @@ def together(lake: Path) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("step", [1_500, 5_000])
-@pytest.mark.parametrize("name", ["b498-base", "b533-expired", "b498-dledger"])
+@pytest.mark.parametrize(("name", "step"), [("b498-base", 1_500), ("b533-expired", 5_000), ("b498-dledger", 5_000)])
 def test_steps_of_any_size_give_the_rows_of_one_run(name: str, step: int, tmp_path: Path) -> None:
     """Messages, units and index entries; the stores are real brokers'."""
     store = unpack(name, tmp_path)
@@ -60,7 +59,7 @@ def test_steps_of_any_size_give_the_rows_of_one_run(name: str, step: int, tmp_pa
         whole.index_entries,
     )
     assert stepped.exit_code is whole.exit_code
-    assert stepped.steps > 1 or step == 5_000
+    assert stepped.steps > 1
 
 
 def test_a_gap_is_named_once_by_the_step_that_comes_to_it(tmp_path: Path) -> None:
