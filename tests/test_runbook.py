@@ -9,10 +9,9 @@ from typing import NamedTuple
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.store.workers import OneByOne
 from tests.documentation import ROOT, commands
 from tests.golden import unpack
-from tests.support.commands import Run, copy_of, overwrite, runner
+from tests.support.commands import Run, copy_of, overwrite, runner, without_spark
 from tests.support.faults import without_rights
 from tests.support.scenes import damaged, index_lost, queue_file_cut, queue_lost, segment_lost
 
@@ -68,9 +67,7 @@ REPAIRS = {  # of a section: the commands that it tells to run in the end
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run verbs without Spark."""
-    monkeypatch.setattr("jobs.launch.session.spark_session", lambda *_, **__: None)
-    monkeypatch.setattr("jobs.launch.session.hadoop_options", lambda *_: {})
-    monkeypatch.setattr("jobs.store.workers.SparkWorkers", lambda _: OneByOne())
+    without_spark(monkeypatch)
     return runner(capfd)
 
 

@@ -46,9 +46,9 @@ def rebuild_options(kept: str) -> Callable[[_Command], _Command]:
     )
 
 
-def say_dry_run(would: "DryRun", answer: Answer) -> ExitCode:
+def say_dry_run(would: "DryRun", answer: Answer, seconds: float) -> ExitCode:
     """Say what would be done, and return how it would end."""
-    answer.give(would.describe(), would.lines())
+    answer.give({**would.describe(), "seconds": seconds}, would.lines(), would.result(seconds))
     return would.exit_code
 
 

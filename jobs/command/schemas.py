@@ -61,11 +61,12 @@ def schemas() -> Iterator[tuple[str, Schema]]:
 
 def _schemas() -> Iterator[tuple[str, Schema]]:
     yield "ingest", _of(IngestSummary, bytes=_INTEGER, severity=_SEVERITY)
-    yield "rebuild-consumequeue", _of(QueuesSummary, **_HAS_SEVERITY)
+    yield "rebuild-consumequeue", _either(_of(QueuesSummary, **_HAS_SEVERITY), _dry_run())
     yield "restore", _of(RestoreSummary, bytes=_INTEGER, **_HAS_SEVERITY)
     yield "optimize", _list(_of(Saved))
     yield "catalog", _list(_of(Statement))
-    yield "diff", _of(DiffSummary, differences=_list({"type": "object"}), **_HAS_SEVERITY)
+    yield "diff", _of(DiffSummary, differences=_list({"type": "object"}), bytes=_INTEGER, **_HAS_SEVERITY)
+    yield "repair", _repair()
     yield "verify", _verify()
     yield "rebuild-index", _rebuild_index()
     yield "export", _export()
@@ -96,12 +97,15 @@ def _rebuild_index() -> Schema:
     )  # fmt: skip
     survivor = _object(name=_TEXT, verdict=_TEXT, role=_TEXT, detail=_TEXT, differences=_list(_TEXT))
     origin = {"origin": _TEXT, "evidence": _TEXT}
-    return _object(
+    settings = {
+        "geometry": _object(hash_slots=_INTEGER, index_num=_INTEGER, **origin),
+        "rules": _object(releases=_list(_object(from_offset=_INTEGER, release=_TEXT)), **origin),
+        "time_zone": _object(zone=_TEXT, **origin),
+        "lost_only": _FLAG,
+    }
+    done = _object(
         store=_TEXT,
-        geometry=_object(hash_slots=_INTEGER, index_num=_INTEGER, **origin),
-        rules=_object(releases=_list(_object(from_offset=_INTEGER, release=_TEXT)), **origin),
-        time_zone=_object(zone=_TEXT, **origin),
-        lost_only=_FLAG,
+        **settings,
         messages=_INTEGER,
         keys=_INTEGER,
         damaged_bytes=_INTEGER,
@@ -112,11 +116,41 @@ def _rebuild_index() -> Schema:
         replaced=_list(_TEXT),
         **_HAS_SEVERITY,
     )
+    return _either(done, _dry_run(**settings))
+
+
+def _dry_run(**settings: Schema) -> Schema:
+    """Return the schema of what `--dry-run` of a rebuild prints."""
+    return _object(
+        store=_TEXT,
+        out=_TEXT,
+        **settings,
+        read=_map(_or_null(_INTEGER)),
+        gaps=_list(_list(_INTEGER)),
+        kept=_list(_TEXT),
+        refused=_list(_object(name=_TEXT, verdict=_TEXT, detail=_TEXT)),
+        write=_TEXT,
+        **_HAS_SEVERITY,
+    )
+
+
+def _repair() -> Schema:
+    findings = _list(_of(Finding))
+    planned = _object(
+        store=_TEXT,
+        plan=_list(_TEXT),
+        notes=_list(_TEXT),
+        applied=_FLAG,
+        found=findings,
+        left=_or_null(findings),
+        **_HAS_SEVERITY,
+    )
+    return _either(planned, _object(store=_TEXT, undone=_list(_TEXT), seconds=_NUMBER))
 
 
 def _export() -> Schema:
     places = _list(_of(LeftOut))
-    return _object(
+    done = _object(
         messages=_INTEGER,
         bytes=_INTEGER,
         out=_TEXT,
@@ -127,6 +161,7 @@ def _export() -> Schema:
         gaps=places,
         **_HAS_SEVERITY,
     )
+    return _either(done, _object(files=_INTEGER, bytes=_INTEGER, format=_TEXT, out=_TEXT, seconds=_NUMBER))
 
 
 def _inspect() -> Schema:
@@ -190,6 +225,11 @@ def _line(kind: str, **properties: Schema) -> Schema:
 
 def _object(**properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _either(done: Schema, other: Schema) -> Schema:
+    """Return the schema of a verb that may be asked for something else: a dry run, or to take back what it did."""
+    return {"type": "object", "anyOf": [done, other]}
 
 
 def _list(items: Schema) -> Schema:

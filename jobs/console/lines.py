@@ -1,13 +1,21 @@
-"""Lines that fit into a terminal: broken between words only, and a command so that it can still be pasted."""
+"""
+Lines that fit into a terminal: broken between words only, and a command so that it can still be pasted.
+
+A number stays with its unit, and what a table has in a column stays together where one line takes it.
+"""
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain, takewhile
 from typing import TextIO
 
 import click
 
 _HEAD = re.compile(r" *\S+ {2,}|\s*")  # a label and its gap, or the indent
+_GAP = re.compile(
+    r"( ++)(?!(?<=\d )(?:bytes?|[KMGTP]iB|s|min|h)\b)"
+)  # between words; not between a number and its unit
 _WIDEST_HEAD = 16
 _NARROWEST = 40  # a terminal that is narrower breaks lines as it likes
 _COMMAND = re.compile(r"( *)((?:\./)?(?:spark-submit\.sh|rmq-lake|\S*/rmq-lake|\S*/spark-submit\.sh|spark-submit) .*)")
@@ -36,16 +44,26 @@ def fitted(line: str, width: int | None) -> Iterator[str]:
 
 
 def _broken(line: str, width: int, indent: str) -> Iterator[str]:
-    first, *others = re.split(r"( +)", line)
+    first, *others = _GAP.split(line)
+    pairs = list(zip(others[::2], others[1::2], strict=True))
     started, column = first, len(click.unstyle(first))
-    for gap, word in zip(others[::2], others[1::2], strict=True):
+    for number, (gap, word) in enumerate(pairs):
         length = len(click.unstyle(word))
-        if column + len(gap) + length > width and click.unstyle(started).strip():
+        cell = len(click.unstyle(_cell(pairs[number:])))
+        needed = cell if len(indent) + cell <= width else length
+        if column + len(gap) + needed > width and click.unstyle(started).strip():
             yield started
             started, column = f"{indent}{word}", len(indent) + length
         else:
             started, column = f"{started}{gap}{word}", column + len(gap) + length
     yield started
+
+
+def _cell(pairs: Sequence[tuple[str, str]]) -> str:
+    """Return the first word; after a wide gap all words of its column."""
+    (gap, word), *others = pairs
+    same = takewhile(lambda pair: len(pair[0]) == 1, others if len(gap) > 1 else ())
+    return "".join([word, *chain.from_iterable(same)])
 
 
 def _command(indent: str, command: str, *, width: int) -> Iterator[str]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
+from jobs.console.result import Result
+from jobs.console.severity import Severity, worst_met
 from jobs.products.index.explanation import Explained, refused_for
 from jobs.products.index.survivors import refusal
 from jobs.rebuild import queue_run
@@ -38,16 +40,25 @@ class DryRun:
         return [explained for explained in self.refused if not explained.verdict.is_damage]
 
     @property
+    def severity(self) -> Severity:
+        """The worst of what is known without reading the log; the rebuild may find more."""
+        return worst_met(gap=self.gaps, damage=self.refused, contradiction=self.contradictions)
+
+    @property
     def exit_code(self) -> ExitCode:
-        """How the rebuild would end as far as this is known without reading the log; it may find more."""
-        if self.contradictions:
-            return ExitCode.MISMATCH
-        return ExitCode.DAMAGE if self.refused or self.gaps else ExitCode.CLEAN
+        """How the rebuild would end as far as this is known."""
+        return self.severity.exit_code
+
+    def result(self, seconds: float) -> Result:
+        """Return what it came to."""
+        what = f"would read {size_text(self.log['bytes'] or 0)} in {counted(self.log['segments'] or 0, 'segment')}"
+        return Result(self.severity, what, seconds, verdict="dry run")
 
     def describe(self) -> dict[str, object]:
         """Return the form that scripts read."""
         return {
             "store": self.store,
+            "severity": self.severity.value,
             "out": self.out,
             **self.settings,
             "read": dict(self.log),

@@ -118,10 +118,10 @@ def command(  # noqa: PLR0913 - one argument an option
     if dry_run:
         # How much of it a condition spares only the run tells.
         files, size = len(planned.items), sum(item.size for item in planned.items)
-        values = {"files": files, "bytes": size, "format": kind, "out": str(out)}
-        amount = f"{counted(files, 'file')}, {size_text(size)}"
-        text = f"would read at most {amount}, and write {kind} → {out}; nothing is written"
-        answer.give(values, [text], indent=None)
+        what = f"would read at most {counted(files, 'file')}, {size_text(size)}, and write {kind} → {out}"
+        result = Result(Severity.NOT_VERIFIED, what, watch.seconds, verdict="dry run")
+        values = {"files": files, "bytes": size, "format": kind, "out": str(out), "seconds": result.seconds}
+        answer.give(values, [f"{store or lake} → {out}: dry run, nothing is written"], result, indent=None)
         return ExitCode.CLEAN
     chooser = partial(choose, spark, condition) if condition is not None else None
     summary = export(planned, printed_as, Output(out, Format(kind), max_body_size), workers, chooser)

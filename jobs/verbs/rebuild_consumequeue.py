@@ -82,7 +82,7 @@ def command(
     )
     with shown_as_usage(UndecidedError):
         if how.only_says:
-            return say_dry_run(dry_run_of_queues(request, workers.options), answer)
+            return say_dry_run(dry_run_of_queues(request, workers.options), answer, watch.seconds)
         summary = rebuild(request, workers)
     result = summary.result(watch.seconds)
     fields = asdict(summary)

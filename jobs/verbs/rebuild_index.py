@@ -87,7 +87,7 @@ def command(  # noqa: PLR0913 - one argument an option
     )
     with shown_as_usage(UndecidedError):
         if how.only_says:
-            return say_dry_run(dry_run_of_index(request, workers.options), answer)
+            return say_dry_run(dry_run_of_index(request, workers.options), answer, watch.seconds)
         result = rebuild(request, workers)
     outcome = result.result(watch.seconds)
     if report is not None:

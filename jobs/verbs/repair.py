@@ -9,7 +9,10 @@ from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, read_options, store_options
 from jobs.command.places import LAKE, OUTPUT_DIRECTORY
 from jobs.command.rebuilds import refuse_beside_broker
+from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
+from jobs.console.result import Result
+from jobs.console.severity import Severity
 from jobs.products.index.settings import Wanted
 from jobs.rebuild.install import RefusedError
 from jobs.store.beside_broker import care_beside
@@ -54,17 +57,17 @@ def command(  # noqa: PLR0913 - one argument an option
     """
     if applies and undoes:
         raise click.UsageError("--apply and --undo exclude each other")
+    watch = Stopwatch()
     if applies or undoes:
         refuse_beside_broker(place.store)
     if undoes:
-        return _undone(place.store, out, answer)
+        return _undone(place.store, out, answer, watch)
     from jobs.lake.lake import Lake
     from jobs.launch.session import spark_session
     from jobs.repair.run import NotRepairableError, RepairRequest, repair
     from jobs.storage.locations import normalise
     from jobs.store.workers import SparkWorkers
 
-    watch = Stopwatch()
     conf = place.conf()
     care = care_beside(place.store, form.max_rate)
     workers = SparkWorkers(spark_session("rmq-lake repair", half=care is not None))
@@ -86,10 +89,12 @@ def command(  # noqa: PLR0913 - one argument an option
     return summary.exit_code
 
 
-def _undone(store: str, out: Path, answer: Answer) -> ExitCode:
+def _undone(store: str, out: Path, answer: Answer, watch: Stopwatch) -> ExitCode:
     from jobs.repair.run import NotRepairableError, undo
 
     with shown_as_usage(NotRepairableError, RefusedError):
         done = undo(store, out.absolute())
-    answer.give({"store": store, "undone": done}, [store, *(f"  {line}" for line in done)])
+    result = Result(Severity.NOT_VERIFIED, f"{counted(len(done), 'part')} taken back", watch.seconds, verdict="done")
+    values = {"store": store, "undone": done, "seconds": result.seconds}
+    answer.give(values, [store, *(f"  {line}" for line in done)], result)
     return ExitCode.CLEAN

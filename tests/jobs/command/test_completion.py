@@ -1,5 +1,9 @@
 """Completion is installed by one command, and completes what is typed: the console script, and the launcher."""
 
+import os
+import pty
+import select
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -107,3 +111,54 @@ def test_bash_completes_the_console_script_and_the_launcher(home: Path, monkeypa
     assert [] == completed(home, "others/spark-submit.sh", "_rmq_lake_launcher")
     assert ["ingest"] == completed(home, "ours/spark-submit.sh", "_rmq_lake_completion")
     assert not (others / "started").exists()
+
+
+def typed_into_zsh(home: Path, keys: str, wanted: str) -> str:
+    """Type into a zsh whose .zshrc has what our message says, and return its screen once *wanted* is there."""
+    (home / ".zshrc").write_text(f"fpath+={home}/.zfunc; autoload -Uz compinit; compinit -u -D; PS1='ready> '\n")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        told = {"HOME": str(home), "PATH": f"{home}:{os.environ['PATH']}", "TERM": "dumb"}
+        os.execvpe("zsh", ["zsh", "-d", "-i"], told)  # noqa: S606 - the shell is what is tested
+    screen, waited_for = "", ["ready> ", wanted]
+    while waited_for and select.select([terminal], [], [], 120)[0]:
+        screen += os.read(terminal, 4096).decode()
+        if waited_for[0] in screen:
+            del waited_for[0]
+            os.write(terminal, keys.encode() if waited_for else b"\x03exit\r")
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    return screen
+
+
+@pytest.fixture
+def console_script(home: Path) -> Path:
+    """Put an `rmq-lake` on the PATH, as an installation does."""
+    script = home / "rmq-lake"
+    script.write_text(f'#!/bin/sh\ncd {_ROOT} && exec {sys.executable} -m jobs.main "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed here")
+@pytest.mark.usefixtures("console_script")
+def test_zsh_completes_the_console_script(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the one line in .zshrc, a verb and an option, by TAB."""
+    monkeypatch.setenv("SHELL", "/usr/bin/zsh")
+    assert ExitCode.CLEAN == main(["--install-completion"])
+
+    assert "rmq-lake ingest " in typed_into_zsh(home, "rmq-lake ing\t", "rmq-lake ingest ")
+    assert "--lineage" in typed_into_zsh(home, "rmq-lake ingest --lin\t", "--lineage")
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed here")
+def test_fish_completes_the_console_script(home: Path, console_script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it offers comes with its help."""
+    monkeypatch.setenv("SHELL", "/usr/bin/fish")
+    assert ExitCode.CLEAN == main(["--install-completion"])
+    told = {"HOME": str(home), "PATH": f"{console_script.parent}:{os.environ['PATH']}"}
+    asked = 'complete -C "rmq-lake ing"; complete -C "rmq-lake ingest --lin"'
+
+    offered = subprocess.check_output(["fish", "-c", asked], env=told, text=True).splitlines()
+
+    assert ["ingest", "--lineage"] == [line.partition("\t")[0] for line in offered]

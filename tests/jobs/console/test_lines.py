@@ -44,3 +44,19 @@ def test_a_long_command_can_still_be_pasted() -> None:
     assert all(len(line) <= 80 for line in lines)
     assert all(line.endswith(" \\") for line in lines[:-1])
     assert shlex.split(COMMAND) == shlex.split(" ".join(line.removesuffix("\\") for line in lines))
+
+
+def test_a_number_stays_with_its_unit() -> None:
+    """`783` at the end of a line and `bytes/s` on the next were read twice."""
+    line = "ingest: done, nothing wrong seen: 65 messages, 56.2 KiB in 1 min 13 s, 783 bytes/s"
+    cut = "verify: healthy: 65 records, 65 queue units and 286 index keys compared, 56.2 KiB in 3.87 s"
+
+    assert [line.removesuffix(" 783 bytes/s"), "  783 bytes/s"] == list(fitted(line, 80))
+    assert [cut.removesuffix(" 56.2 KiB in 3.87 s"), "  56.2 KiB in 3.87 s"] == list(fitted(cut, 80))
+
+
+def test_what_a_column_of_a_table_has_stays_together() -> None:
+    """`1` was at the end of a row, and `finding` below it."""
+    row = "  log     damage         65 records in 4 segments, offsets 0 to 57,539  1 finding and more"
+
+    assert [row.partition("  1 finding")[0], " " * 10 + "1 finding and more"] == list(fitted(row, 80))

@@ -1,0 +1,139 @@
+"""Every verb, in every mode: what `--json` prints is as its schema says, and what a terminal of 80 columns shows."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import click
+import pytest
+from jsonschema import Draft202012Validator
+
+from jobs.command import cli
+from jobs.console.verbs import VERBS
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.store.workers import OneByOne
+from tests.support.commands import copy_of, overwrite, runner, without_spark
+
+SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
+COMMANDS = [
+    "ingest {good} --lake {out}",
+    "ingest {good} --lake {lake}",
+    "ingest {good} --lake {out} --dry-run",
+    "verify {good}",
+    "verify {bad}",
+    "rebuild-index {bad} --out {out}",
+    "rebuild-index {bad} --out {out} --lost-only --dry-run",
+    "rebuild-consumequeue {bad} --out {out}",
+    "rebuild-consumequeue {bad} --out {out} --dry-run",
+    "restore {lake} --out {out}",
+    "repair {bad} --out {out} --lake {lake}",
+    "repair {bad} --out {out} --lake {lake} --apply",
+    "repair {bad} --out {out} --undo",
+    "diff {bad} {lake}",
+    "export --store {bad} --out {out}",
+    "export --store {good} --out {out} --dry-run",
+    "optimize {lake} --dry-run",
+    "optimize {lake}",
+]
+ANSWERS = ["inspect {bad}", "inspect --deep {bad}", "catalog {lake}"]  # nothing is done: no result but the answer
+_MINUTES = ("--apply", "--undo", "restore {lake}")  # on a busy machine
+_EVERY = [
+    pytest.param(text, marks=[pytest.mark.slow] if any(part in text for part in _MINUTES) else [])
+    for text in [*COMMANDS, *ANSWERS]
+]
+_RESULT = r"{}: .+ in (?:[\d.,]+ s|\d+ min \d+ s)(?:, .+/s|, at once)?"
+_TORN = re.compile(r"\s+(?:[KMG]iB|bytes(?:/s)?|s|min)\b|\s+(?:right|findings?)$")  # from its number, or its column
+_AS_IT_IS = ("catalog", "query", "dump", "demo")  # texts to be pasted, mqadmin's lines, lists of rows, several verbs
+
+
+class _Terminal(StringIO):
+    """Takes what a command prints."""
+
+    def isatty(self) -> bool:
+        """Return that somebody watches."""
+        return True
+
+
+@pytest.fixture(scope="module")
+def lake(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a lake of the healthy store; copy it before you change anything."""
+    folder = tmp_path_factory.mktemp("every-verb") / "lake"
+    ingest(IngestRequest(str(golden("b551-base")), str(folder)), OneByOne())
+    return folder
+
+
+@pytest.fixture
+def words(
+    golden: Callable[[str], Path], lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], list[str]]:
+    """Return a function that puts a store, a damaged one, the lake and a new directory into a command line."""
+    without_spark(monkeypatch)
+    good = golden("b551-base")
+    (tmp_path / "bad").mkdir()
+    bad = copy_of(good, tmp_path / "bad")
+    overwrite(sorted((bad / "commitlog").iterdir())[1], 4616, b"?")
+    shutil.rmtree(bad / "consumequeue" / "T1" / "1")
+    sorted((bad / "index").iterdir())[2].unlink()
+    places = {"good": good, "bad": bad, "lake": shutil.copytree(lake, tmp_path / "lake"), "out": tmp_path / "out"}
+
+    def filled(text: str) -> list[str]:
+        return text.format(**places).split()
+
+    return filled
+
+
+def _prepared(text: str, words: Callable[[str], list[str]]) -> list[str]:
+    """Return the command line; what it takes back has been done before."""
+    if "--undo" in text:
+        assert 0 == cli.main(words("repair {bad} --out {out} --lake {lake} --apply --quiet"))
+    return words(text)
+
+
+def test_every_verb_that_prints_json_has_a_schema() -> None:
+    """`repair` printed JSON that no schema described."""
+    context = click.Context(cli.rmq_lake)
+    verbs = {name: cli.rmq_lake.get_command(context, name) for name in VERBS}
+    options = {name: {option for one in verb.params for option in one.opts} for name, verb in verbs.items() if verb}
+
+    assert {name for name, has in options.items() if "--json" in has} | {"query"} == {
+        path.stem for path in SCHEMAS.iterdir()
+    }
+
+
+@pytest.mark.parametrize("text", _EVERY)
+def test_what_it_prints_with_json_is_as_its_schema_says(
+    text: str, words: Callable[[str], list[str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A dry run and `--undo` printed documents of which no schema knew."""
+    verb, *others = _prepared(text, words)
+    schema = json.loads((SCHEMAS / f"{verb}.json").read_text(encoding="utf-8"))
+
+    outcome = runner(capfd)(verb, "--json", *others)
+
+    Draft202012Validator(schema).validate(outcome.document)
+
+
+@pytest.mark.parametrize("text", _EVERY)
+def test_eighty_columns_break_no_word_and_a_result_comes_last(
+    text: str, words: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dry runs and `--undo` ended without a result; `56.2 / KiB` and `1 / finding` were on two lines each."""
+    command = _prepared(text, words)
+    monkeypatch.setattr("sys.stdout", terminal := _Terminal())
+    monkeypatch.setenv("COLUMNS", "80")
+
+    cli.main(command)
+
+    lines = click.unstyle(terminal.getvalue()).splitlines()
+    verb = command[0]
+    if verb not in _AS_IT_IS:
+        assert [] == [line for line in lines if len(line) > 80 and len(line.removesuffix(" \\").split()) > 1]
+        assert [] == [line for line in lines if _TORN.match(line)]
+    if text in COMMANDS:
+        begun = max(number for number, line in enumerate(lines) if line.startswith(f"{verb}: "))
+        result = " ".join(line.strip() for line in lines[begun:])
+        assert re.fullmatch(_RESULT.format(verb), result), result
