@@ -41,9 +41,12 @@ from jobs.restore.run import find_store
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
 from jobs.store.request import StoreRequest
+from jobs.store.store import Store
 from jobs.store.workers import Workers
 from jobs.verify.checkpoint import CHECKPOINT_AHEAD
+from jobs.verify.databases import is_of_rows, steps_for_rows
 from jobs.verify.index import CHECKPOINT_TIME, SHORT_CHECKPOINT
+from jobs.verify.queues import NO_ROWS
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, decode_header
@@ -198,6 +201,11 @@ class _Repair:
         """The store's own directory."""
         return Path(local_path(self.request.store))
 
+    @property
+    def store(self) -> Store:
+        """The store, as it is listed now."""
+        return self.request.listed(self.workers.options)
+
     def run(self) -> None:
         """Do all of it."""
         request, verdict = self.request, self.summary.found
@@ -212,7 +220,8 @@ class _Repair:
             if request.apply and self.summary.plan:
                 _apply(request, plans)
         if request.apply:
-            self.summary.left = _verified(request, request.commitlog, self.workers)
+            self.summary.left = verdict = _verified(request, request.commitlog, self.workers)
+        self._say_what_is_left(verdict)
 
     def _make_segments(self, lake: Lake) -> None:
         """Make the segments that the lake has and the store has lost."""
@@ -241,7 +250,9 @@ class _Repair:
 
     def _make_rest(self, verdict: Verdict) -> None:
         """Make queues, index files and checkpoint, where what there is does not follow from the log as it will be."""
+        store = self.store
         own = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]
+        own = [one for one in own if not is_of_rows(one, store)]
         if any(one.part == QUEUES for one in own):
             self._make_queues()
         of_index = {one.kind: one for one in own if one.part == INDEX}
@@ -252,6 +263,13 @@ class _Repair:
         if checkpoint is not None:
             self.checkpoint = self.work / CHECKPOINT_PART
             LocalStorage().create(str(self.checkpoint), encode_checkpoint(checkpoint))
+
+    def _say_what_is_left(self, verdict: Verdict) -> None:
+        """Say what makes rows of RocksDB right: no repair does."""
+        notes = self.summary.notes
+        notes += [note for note in verdict.parts[QUEUES].notes if note.startswith(NO_ROWS)]
+        findings = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]
+        notes += [" ".join((step.words, *step.commands)) for step in steps_for_rows(findings, self.store)]
 
     def _make_queues(self) -> None:
         request, wanted, notes = self.request, self.request.wanted, self.summary.notes

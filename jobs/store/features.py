@@ -13,6 +13,7 @@ from jobs.store.store import Store
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, ROCKSDB_QUEUE_FOLDER, ROCKSDB_STORE_FOLDER, FileKind
 
 _CURRENT = "CURRENT"  # the file that makes a folder a database
+_TABLE = ".sst"
 
 
 @unique
@@ -58,4 +59,8 @@ def rocksdb_queue_folder(store: Store) -> str | None:
 
 
 def _database(store: Store, folder: str) -> str | None:
-    return folder if store.other_file(f"{folder}/{_CURRENT}") else None
+    """Return the folder of a database; of one that lost the file that names its parts, too."""
+    if store.other_file(f"{folder}/{_CURRENT}"):
+        return folder
+    paths = (file.about.path.rpartition("/") for file in store.other_files)
+    return folder if any(parent == folder and name.endswith(_TABLE) for parent, _, name in paths) else None

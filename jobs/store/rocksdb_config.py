@@ -80,6 +80,11 @@ def rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
         return RocksConfig(folder, dict(_by_name(database, family)), counter)
 
 
+def is_of_rocksdb_queues(store: Store) -> bool:
+    """Return whether topics are in a database that a broker makes with storeType=defaultRocksDB alone."""
+    return any(store.other_file(f"{folder}/CURRENT") for folder in (ConfigTable.TOPICS.value.folder, _SINGLE))
+
+
 def known_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
     """Return what RocksDB says, and nothing of a database that cannot be read."""
     try:

@@ -39,7 +39,7 @@ class Advice(NamedTuple):
 
 def advice(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group]) -> list[Advice]:
     """Return the steps, in the order in which they are to be done, each with the findings that it is for."""
-    advised = [Advice(step, found) for step, found in _steps(quote(store), groups) if found]
+    advised = [Advice(step, found) for step, found in _steps(quote(store), parts, groups) if found]
     advised += [
         Advice(Step(f"The {name} could not be verified: {part.unverified}"))
         for name, part in parts.items()
@@ -51,10 +51,10 @@ def advice(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group])
 Steps = Iterator[tuple[Step, tuple[Group, ...]]]
 
 
-def _steps(store: str, groups: Sequence[Group]) -> Steps:
+def _steps(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group]) -> Steps:
     """Yield every step that there is, with the groups that ask for it, if any do."""
     yield from _of_log(store, groups)
-    yield from _of_queues(store, groups)
+    yield from _of_queues(store, groups, parts[QUEUES].database if QUEUES in parts else None)
     yield from _of_index(store, groups)
 
 
@@ -95,11 +95,12 @@ def _of_log(store: str, groups: Sequence[Group]) -> Steps:
     )
 
 
-def _of_queues(store: str, groups: Sequence[Group]) -> Steps:
+def _of_queues(store: str, groups: Sequence[Group], database: Step | None) -> Steps:
     yield (
         Step(
-            "A database in RocksDB cannot be read. With the broker stopped, move its folder aside: a broker that "
-            "starts with an empty one makes its rows again from the log."
+            "A database in RocksDB cannot be read. With the broker stopped, move its files aside (not the folders of "
+            "topics, if any are beside them): a broker that starts without them makes its rows again from the log; "
+            "from 5.4.0 on, from the newest segments, as many as commitLogRecoverMaxNum says (10)."
         ),
         _of(groups, QUEUES, {UNREADABLE_DATABASE}),
     )
@@ -108,7 +109,8 @@ def _of_queues(store: str, groups: Sequence[Group]) -> Steps:
         _of(groups, QUEUES, {DAMAGED_CONFIGURATION}),
     )
     yield (
-        Step(
+        database
+        or Step(
             "Queues contradict the log. With the broker stopped, make what is lost again, rehearse, then install:",
             (
                 f"{program()} rebuild-consumequeue {store} --out {_QUEUE} --lost-only --install --dry-run",

@@ -18,6 +18,8 @@ from jobs.store.store import Store
 from jobs.store.units import units_of
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
 
+DOUBLE_WRITE = "double_write_differs"
+
 _AT_ONCE = 1 << 16  # units
 _LITE_PREFIX = f"{LMQ_PREFIX}$"  # %LMQ%$parent$child: queues of LITE topics
 _NEVER = (1 << 63) - 1

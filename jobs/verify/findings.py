@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from jobs.console.result import Step
 from jobs.console.severity import Severity, worst_of
 from jobs.lake.findings import INDEX, LOG, QUEUES, UNREADABLE_DATABASE, Finding
 from jobs.store.store import Store
@@ -22,6 +23,7 @@ class PartReport:
     facts: list[Finding] = field(default_factory=list)  # worth to be known, and nothing to be done
     unverified: str = ""  # why the part could not be verified
     untold: list[str] = field(default_factory=list)  # what of it could not be verified, though the rest was
+    database: Step | None = None  # what to do about findings of rows that only a broker makes
 
     @property
     def severity(self) -> Severity:

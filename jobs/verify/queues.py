@@ -23,7 +23,8 @@ from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import confirm_deleted
 from jobs.store.store import Store
 from jobs.store.workers import Workers
-from jobs.verify.double_write import DoubleWrite, compare_double_write, unwritten_light_queues
+from jobs.verify.databases import queue_step, recovery_limit
+from jobs.verify.double_write import DOUBLE_WRITE, DoubleWrite, compare_double_write, unwritten_light_queues
 from jobs.verify.findings import PartReport, unreadable_database
 from jobs.verify.log import check_range
 from jobs.verify.queue_progress import progress_findings
@@ -32,10 +33,11 @@ from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.store import FileKind, name_of_offset
 
-DOUBLE_WRITE = "double_write_differs"
 WRONG_FILE_SIZE = "wrong_file_size"
 WRONG_FILE_NAME = "wrong_file_name"
 UNEXPECTED_FILE = "unexpected_file"
+
+NO_ROWS = "RocksDB holds no queue unit: they were in memory when the broker was killed"
 
 _CAUSES = {
     DifferenceKind.DANGLING: "the unit was overwritten, or the queue is of another log; consumers skip this place",
@@ -109,6 +111,7 @@ def compare_queues(
         {**_numbers(joined), "of_deleted_topics": sum(finding.times for finding in deleted)},
         notes,
         deleted,
+        database=queue_step(store),
     )
     return QueueFindings(report, joined.log_end, _ahead(joined))
 
@@ -169,10 +172,7 @@ def _notes(store: Store, joined: Joined, double: DoubleWrite | None, left_out: C
     if joined.ahead:
         yield f"{joined.ahead:,} units are newer than the log: it was copied before them"
     if not joined.queues and not store.is_closed and features_of(store).queue_database is not None:
-        yield (
-            "RocksDB holds no queue unit: they were in memory when the broker was killed; nothing is lost, "
-            "the next start makes every unit from the log"
-        )
+        yield f"{NO_ROWS}; nothing is lost, the next start makes every unit from the log{recovery_limit(store)}"
     if double is not None:
         yield double.sentence()
     if left_out:

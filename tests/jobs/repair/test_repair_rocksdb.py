@@ -1,0 +1,243 @@
+"""A store whose queues or index are in RocksDB: files are repaired, rows are left to the broker, and it is said."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from shlex import quote
+
+import pytest
+from rocksdict import AccessType, Options, Rdict
+
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake.lake import Lake
+from jobs.products.index.settings import Wanted
+from jobs.repair.run import RepairRequest, RepairSummary, repair
+from jobs.store.workers import OneByOne
+from jobs.verify.advice import advice
+from jobs.verify.run import VerifyRequest, verify
+
+WANTED = Wanted(release="5.5.1")
+ALONE = {"b551-rockscq-clean": "consumequeue", "b551-rockscq-separate": "consumequeue_rocksdb"}
+DOUBLE = "b551-cqdouble"
+
+Situation = Callable[[str], Path]
+
+
+def copied(situation: Situation, name: str, tmp_path: Path) -> Path:
+    """Return a store to be damaged."""
+    return Path(shutil.copytree(situation(name) / "store", tmp_path / "store"))
+
+
+def repaired(store: Path, lake: Path | None = None, out: str = "repair") -> RepairSummary:
+    """Repair a store; what is made lies beside it."""
+    source = None if lake is None else Lake(str(lake))
+    request = RepairRequest(str(store), store.parent / out, source, None, WANTED, apply=True)
+    return repair(request, OneByOne())
+
+
+def content(store: Path) -> dict[str, bytes]:
+    """Return the store's files: not what was set aside."""
+    return {
+        str(path.relative_to(store)): path.read_bytes()
+        for path in sorted(store.rglob("*"))
+        if path.is_file() and ".replaced-" not in str(path)
+    }
+
+
+def first(folder: Path, pattern: str) -> Path:
+    """Return the first file of a name."""
+    return min(folder.glob(pattern))
+
+
+def flip(path: Path) -> None:
+    """Change one bit of a table."""
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "CURRENT lost": lambda folder: (folder / "CURRENT").unlink(),
+    "manifest lost": lambda folder: first(folder, "MANIFEST-*").unlink(),
+    "table lost": lambda folder: first(folder, "*.sst").unlink(),
+    "table: one bit": lambda folder: flip(first(folder, "*.sst")),
+}
+
+
+def delete_rows(folder: Path) -> None:
+    """Delete some units, as no broker does."""
+    raw = Options(raw_mode=True)
+    families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(folder), raw)}
+    database = Rdict(str(folder), raw, families, AccessType.read_write())
+    units = database.get_column_family("default")
+    for key in list(units.keys())[10:14]:
+        del units[key]
+    units.flush()
+    units.close()
+    database.close()
+    (folder / "rocksdict-config.json").unlink()
+
+
+@pytest.mark.parametrize("name", ["b551-rockscq-clean", "b551-rockscq-killed"])
+def test_lost_index_files_come_back_beside_queues_in_rocksdb(situation: Situation, tmp_path: Path, name: str) -> None:
+    """Index files follow from the log, wherever queues are; nothing else changes."""
+    store = copied(situation, name, tmp_path)
+    before = content(store)
+    lost = first(store / "index", "*")
+    lost.unlink()
+
+    summary = repaired(store)
+
+    after = content(store)
+    changed = {path for path in before if before[path] != after.get(path)}
+    assert summary.exit_code is ExitCode.CLEAN
+    # A file is named by the clock of the broker that made it; after a crash the checkpoint says what is indexed.
+    assert changed <= {f"index/{lost.name}", "checkpoint"}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_segment_comes_back_from_the_lake_beside_queues_in_rocksdb(
+    situation: Situation, tmp_path: Path, name: str
+) -> None:
+    """Byte for byte, and rows of RocksDB lead to it again."""
+    store, lake = copied(situation, name, tmp_path), tmp_path / "lake"
+    ingest(IngestRequest(str(store), str(lake), release="5.5.1"), OneByOne())
+    before = content(store)
+    segment = first(store / "commitlog", "*")
+    segment.write_bytes(segment.read_bytes()[:5000])
+
+    summary = repaired(store, lake)
+
+    assert (ExitCode.CLEAN, before) == (summary.exit_code, content(store))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [*(("b551-rockscq-clean", damage) for damage in DAMAGE), ("b551-rockscq-separate", "table lost")],
+)
+def test_no_queue_files_take_the_place_of_a_damaged_database(
+    situation: Situation, tmp_path: Path, name: str, damage: str
+) -> None:
+    """They would look healthy, and the broker would read none of them; what it needs is said, files are repaired."""
+    store = copied(situation, name, tmp_path)
+    folder = ALONE.get(name, "consumequeue")
+    DAMAGE[damage](store / folder)
+    queues = {path for path in content(store) if path.startswith("consumequeue")}
+    first(store / "index", "*").unlink()
+
+    summary = repaired(store)
+
+    assert summary.left is not None
+    assert [("unreadable_database", folder)] == [(one.kind, one.file) for one in summary.left.findings]
+    assert summary.exit_code is ExitCode.DAMAGE
+    assert queues == {path for path in content(store) if path.startswith("consumequeue")}
+    (note,) = summary.notes
+    assert f"{folder}: queues in RocksDB, whose rows only a broker makes" in note
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_no_queue_files_take_the_place_of_rows_that_rocksdb_lacks(
+    situation: Situation, tmp_path: Path, name: str
+) -> None:
+    """The database opens, and some units are not in it."""
+    store = copied(situation, name, tmp_path)
+    delete_rows(store / ALONE[name])
+    before = content(store)
+
+    summary = repaired(store)
+
+    assert (ExitCode.MISMATCH, [], before) == (summary.exit_code, summary.plan, content(store))
+    assert any(f"mv {quote(str(store / ALONE[name]))} " in note for note in summary.notes)
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_no_queue_files_take_the_place_of_a_lost_database(situation: Situation, tmp_path: Path, name: str) -> None:
+    """The topics are in RocksDB, so the queues were: the broker makes them again when it starts."""
+    store = copied(situation, name, tmp_path)
+    shutil.rmtree(store / ALONE[name])
+    before = content(store)
+
+    summary = repaired(store)
+
+    assert (ExitCode.MISMATCH, [], before) == (summary.exit_code, summary.plan, content(store))
+    assert any("storeType=defaultRocksDB makes the queues again from the log" in note for note in summary.notes)
+
+
+def test_rows_that_a_killed_broker_had_in_memory_are_left_to_its_next_start(
+    situation: Situation, tmp_path: Path
+) -> None:
+    """Nothing is lost, and nothing is done."""
+    store = copied(situation, "b551-rockscq-killed", tmp_path)
+    before = content(store)
+
+    summary = repaired(store)
+
+    assert ([], before) == (summary.plan, content(store))
+    assert any("the next start makes every unit from the log" in note for note in summary.notes)
+
+
+def test_files_are_repaired_beside_a_second_copy_in_rocksdb(situation: Situation, tmp_path: Path) -> None:
+    """With double write files are what the broker reads; the database between them stays as it is."""
+    store = copied(situation, DOUBLE, tmp_path)
+    before = content(store)
+    shutil.rmtree(store / "consumequeue" / "Orders")
+
+    summary = repaired(store)
+
+    assert (ExitCode.CLEAN, before, []) == (summary.exit_code, content(store), summary.notes)
+
+
+def test_of_two_copies_that_differ_the_files_may_be_the_wrong_ones(situation: Situation, tmp_path: Path) -> None:
+    """They are made right from the log, and nothing is said against RocksDB."""
+    store = copied(situation, DOUBLE, tmp_path)
+    before = content(store)
+    file = first(store / "consumequeue" / "Orders" / "0", "*")
+    data = bytearray(file.read_bytes())
+    data[19] ^= 1
+    file.write_bytes(data)
+
+    summary = repaired(store)
+
+    assert (ExitCode.CLEAN, before, []) == (summary.exit_code, content(store), summary.notes)
+
+
+def test_what_is_said_about_a_second_copy_sets_only_the_database_aside(situation: Situation, tmp_path: Path) -> None:
+    """Its files lie between the folders of topics: after the command these are compared, and repaired."""
+    store = copied(situation, DOUBLE, tmp_path)
+    files = {path for path in content(store) if path.count("/") > 1}
+    DAMAGE["table lost"](store / "consumequeue")
+    (note,) = repaired(store).notes
+
+    subprocess.run(["bash", "-c", note.rpartition(":")[2]], check=True)
+
+    assert files == {path for path in content(store) if path.count("/") > 1}
+    assert repaired(store, out="again").exit_code is ExitCode.CLEAN
+
+
+def test_no_index_files_take_the_place_of_an_index_in_rocksdb(situation: Situation, tmp_path: Path) -> None:
+    """Its broker would never read them."""
+    store = copied(situation, "b551-indexrocks", tmp_path)
+    segment = store / "commitlog" / f"{0:020d}"
+    data = segment.read_bytes()
+    segment.write_bytes(data.replace(b"k3 ", b"k? ", 1))  # a key of a record, which no checksum covers
+    before = content(store)
+
+    summary = repaired(store)
+
+    assert (ExitCode.MISMATCH, [], before) == (summary.exit_code, summary.plan, content(store))
+    assert ["rocksdbstore: only a broker makes rows of RocksDB; they stay as they are"] == summary.notes
+
+
+def test_the_steps_of_verify_make_no_queue_files_for_a_broker_that_reads_none(
+    situation: Situation, tmp_path: Path
+) -> None:
+    """What to do about rows that RocksDB lacks is the same there."""
+    store = copied(situation, "b551-rockscq-clean", tmp_path)
+    delete_rows(store / "consumequeue")
+    verdict = verify(VerifyRequest(str(store), WANTED), OneByOne())
+    words = [command for one in advice(str(store), verdict.parts, verdict.groups) for command in one.step.commands]
+
+    assert [f"mv {quote(str(store / 'consumequeue'))} {quote(f'{store}-consumequeue-aside')}"] == words
