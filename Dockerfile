@@ -2,6 +2,8 @@
 # docker run --rm --volume /data/rocketmq/store:/store:ro --volume /data/lake:/lake rocketmq-lake ingest /store --lake /lake
 FROM python:3.12-slim-bookworm
 
+# Not a version of Java's package: Debian removes those that had a hole.
+# hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends openjdk-17-jre-headless \
     && rm -rf /var/lib/apt/lists/* \

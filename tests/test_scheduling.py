@@ -195,41 +195,6 @@ def test_a_pod_sees_the_store_read_only_and_none_runs_beside_another() -> None:
     assert container["securityContext"]["runAsNonRoot"]
 
 
-def instructions() -> list[tuple[str, str]]:
-    """Return the Dockerfile's instructions, lines that go on put together."""
-    text = re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    lines = filter(None, text.replace("\\\n", " ").splitlines())
-    return [(line.partition(" ")[0], line.partition(" ")[2].strip()) for line in lines]
-
-
-def test_the_image_is_made_of_what_the_repository_has() -> None:
-    """A tag on the base, no root at the end, sources that are there and not ignored, no recommended packages."""
-    found = instructions()
-    allowed = {"FROM", "RUN", "USER", "WORKDIR", "ENV", "COPY", "ENTRYPOINT", "CMD"}
-    wanted = set((ROOT / ".dockerignore").read_text(encoding="utf-8").split())
-
-    assert {name for name, _ in found} <= allowed
-    assert re.fullmatch(r"\w+:3\.\d+-[\w-]+", found[0][1])
-    assert ["10001"] == [value for name, value in found if name == "USER"]
-    for value in (value for name, value in found if name == "COPY"):
-        *sources, _ = [word for word in value.split() if not word.startswith("--")]
-        assert [source for source in sources if (ROOT / source).exists()] == sources
-        assert {f"!{source.rstrip('/')}" for source in sources} <= wanted
-    (packages,) = [value for name, value in found if name == "RUN" and "apt-get" in value]
-    assert "--no-install-recommends" in packages
-    assert "rm -rf /var/lib/apt/lists/*" in packages
-
-
-def test_what_the_image_runs_while_it_is_made_runs_here() -> None:
-    """The arguments of its programs are those of ours."""
-    commands = [json.loads(value) for name, value in instructions() if name == "RUN" and value.startswith("[")]
-    (fetch,) = [command for command in commands if "-c" in command]
-
-    assert [["./spark-submit.sh", "--version"], fetch] == commands
-    program = fetch[-1].replace("'delta', 's3'", "'delta',")
-    assert 0 == subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode
-
-
 @pytest.mark.parametrize("verb", sorted(path.stem for path in (ROOT / "jobs" / "verbs").glob("[a-z]*.py")))
 def test_the_file_of_a_verb_says_that_it_is_no_program(verb: str) -> None:
     """`spark-submit jobs/verbs/ingest.py` is what people try: it ended with a traceback of Python's library."""

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from jobs.launch.places import cache
 
 ROOT = Path(__file__).parents[2]
@@ -102,6 +104,18 @@ def environment_of_a_stranger(home: Path, **more: str) -> Mapping[str, str]:
     }
 
 
+def without_network() -> list[str]:
+    """Return the command prefix that cuts a process off from every network but its own loopback."""
+    prefix = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "-"]
+    try:
+        works = subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        works = False
+    if not works:
+        pytest.skip("this machine lets nobody make a network namespace")
+    return prefix
+
+
 def released(folder: Path) -> Released:
     """Clone what is tracked, in the state of this working tree, and let the launcher make the environment."""
     made = Released(folder / "rocketmq-lake", folder / "home")
@@ -110,20 +124,21 @@ def released(folder: Path) -> Released:
         if (ROOT / name).is_file():
             (made.checkout / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, made.checkout / name)
-    _fill_cache(made.home / ".cache" / "rocketmq-lake" / "jars")
-    ended = made.run(["./spark-submit.sh", "--version"], made.checkout, PIP_CACHE_DIR=_pip_cache())
+    fill_cache(made.home / ".cache" / "rocketmq-lake" / "jars")
+    ended = made.run(["./spark-submit.sh", "--version"], made.checkout, PIP_CACHE_DIR=pip_cache())
     if ended.code:
         raise OSError(ended.err)
     return made
 
 
-def _fill_cache(jars: Path) -> None:
+def fill_cache(jars: Path) -> None:
     """Bring the JARs that this machine has already, as docs/installing.md says for one without a network."""
     fetched = cache() / "jars"
     if fetched.is_dir():
         shutil.copytree(fetched, jars, ignore=shutil.ignore_patterns(".*"))
 
 
-def _pip_cache() -> str:
+def pip_cache() -> str:
+    """Return where pip keeps what it has downloaded."""
     command = [sys.executable, "-m", "pip", "cache", "dir"]
     return subprocess.check_output(command, text=True).strip()

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden import unpack
-from tests.support.released import environment_of_a_stranger
+from tests.support.released import environment_of_a_stranger, without_network
 
 ROOT = Path(__file__).parents[3]
 PREPARED = ".venv-requirements-*"
@@ -236,18 +236,6 @@ def copy_of_the_repository(folder: Path) -> Path:
     for name in ("spark-submit.sh", "requirements.lock", "requirements-dev.lock"):
         shutil.copy(ROOT / name, root)
     return root
-
-
-def without_network() -> list[str]:
-    """Return the command prefix that cuts a process off from every network but its own loopback."""
-    prefix = ["unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "-"]
-    try:
-        works = subprocess.run([*prefix, "true"], check=False, capture_output=True).returncode == 0
-    except FileNotFoundError:
-        works = False
-    if not works:
-        pytest.skip("this machine lets nobody make a network namespace")
-    return prefix
 
 
 @pytest.mark.spark
