@@ -1,4 +1,4 @@
-"""A picture of a terminal: `python -m tests.picture` draws what `inspect` prints of a real store of a broker."""
+"""Pictures of a terminal: `python -m tests.picture` draws what verbs print about a real store of a broker."""
 
 import re
 import shutil
@@ -8,11 +8,14 @@ from io import StringIO
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
+
 from jobs.command import cli
 from tests.golden import unpack
+from tests.support.commands import without_spark
 
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "inspect.svg"
-_COMMAND = "./spark-submit.sh inspect /data/store"
+_PROGRAM = "./spark-submit.sh"
 _COLUMNS, _LINE, _GLYPH = 100, 17, 7.83
 _COLOURS = {"31": "#f47067", "32": "#57ab5a", "33": "#c69026", "34": "#539bf5", "35": "#b083f0", "36": "#39c5cf"}
 _STYLED = re.compile(r"\x1b\[([\d;]*)m")
@@ -26,8 +29,8 @@ class _Terminal(StringIO):
         return True
 
 
-def printed(columns: int = _COLUMNS, *, with_gaps: bool = False) -> str:
-    """Return what the command prints in a terminal of so many columns, colours included."""
+def printed(command: str = "inspect STORE", columns: int = _COLUMNS, *, with_gaps: bool = False) -> str:
+    """Return what a command prints in a terminal of so many columns, colours included."""
     with tempfile.TemporaryDirectory() as folder:
         store = unpack("b551-base", Path(folder))
         if with_gaps:
@@ -35,15 +38,19 @@ def printed(columns: int = _COLUMNS, *, with_gaps: bool = False) -> str:
             sorted((store / "index").iterdir())[2].unlink()
         with (
             patch("sys.stdout", _Terminal()) as terminal,
-            patch.dict("os.environ", RMQ_LAKE_PROGRAM="./spark-submit.sh", COLUMNS=str(columns)),
+            patch.dict("os.environ", RMQ_LAKE_PROGRAM=_PROGRAM, COLUMNS=str(columns)),
+            pytest.MonkeyPatch.context() as patched,
         ):
-            cli.main(["inspect", str(store)])
-        return terminal.getvalue().replace(str(store), "/data/store")
+            without_spark(patched)
+            places = {"STORE": str(store), "LAKE": f"{folder}/lake"}
+            cli.main([places.get(word, word) for word in command.split()])
+        return terminal.getvalue().replace(str(store), "/data/store").replace(f"{folder}/lake", "/data/lake")
 
 
-def drawn(text: str, columns: int = _COLUMNS) -> str:
+def drawn(text: str, command: str = "inspect STORE", columns: int = _COLUMNS) -> str:
     """Return the lines as a picture that needs no font but a monospaced one."""
-    lines = [f"$ {_COMMAND}", *(cut(line, columns) for line in text.rstrip().splitlines())]
+    typed = command.replace("STORE", "/data/store").replace("LAKE", "/data/lake")
+    lines = [f"$ {_PROGRAM} {typed}", *(cut(line, columns) for line in text.rstrip().splitlines())]
     width, height = round(columns * _GLYPH + 32), len(lines) * _LINE + 28
     rows = (
         f'<text x="16" y="{24 + number * _LINE}" xml:space="preserve">{_coloured(line)}</text>'
@@ -77,6 +84,7 @@ def _coloured(line: str) -> str:
 
 if __name__ == "__main__":
     PICTURE.write_text(drawn(printed()), encoding="utf-8")
-    for width in (80, 120):
-        picture = PICTURE.with_name(f"inspect-{width}.svg")
-        picture.write_text(drawn(printed(width, with_gaps=True), width), encoding="utf-8")
+    for shown in ("inspect STORE", "verify STORE", "ingest STORE --lake LAKE"):
+        for width in (80, 120):
+            picture = PICTURE.with_name(f"{shown.partition(' ')[0]}-{width}.svg")
+            picture.write_text(drawn(printed(shown, width, with_gaps=True), shown, width), encoding="utf-8")
