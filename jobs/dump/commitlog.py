@@ -5,6 +5,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from itertools import islice
 
+from jobs.console.amounts import counted
 from jobs.console.terminal import printable
 from jobs.dump.file import DumpFile, open_file
 from jobs.dump.items import DumpRequest, Field, Item, layout_fields, time_text
@@ -103,7 +104,7 @@ def _cut(segment: SegmentBytes, siblings: Siblings | None, last: Piece | None) -
 def _end_item(segment: SegmentBytes, position: int, end: SegmentEnd, records: int, damaged: int) -> Item:
     offset = segment.base_offset + position
     is_whole = position >= segment.size
-    counts = f"{records} records, {damaged} damaged places"
+    counts = f"{counted(records, 'record')}, {counted(damaged, 'damaged place')}"
     text = f"{end} segment: {counts}" if is_whole else f"more follows from here on: {counts} so far"
     values = {"end": str(end) if is_whole else None, "records": records, "damaged_places": damaged}
     return Item(offset, 0, "end", text, values)

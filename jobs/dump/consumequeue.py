@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from jobs.console.amounts import counted
 from jobs.dump.file import DumpFile
 from jobs.dump.items import DumpRequest, Item, layout_fields, time_text
 from jobs.dump.siblings import siblings_of
@@ -53,7 +54,7 @@ def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]
         damaged += 1
         yield Item(file.size, 0, "damage", siblings.missing, {"reason": siblings.missing}, is_damage=True)
     state = "not full: zeros follow" if is_open else "full" if is_whole else "more follows from here on"
-    counts = f"{units} units, {damaged} damaged places"
+    counts = f"{counted(units, 'unit')}, {counted(damaged, 'damaged place')}"
     values = {"end": state if is_whole else None, "units": units, "damaged_places": damaged}
     at = end if not is_open else item.offset
     yield Item(at, file.size - at if is_open else 0, "end", f"{state}; {counts}", values)

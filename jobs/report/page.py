@@ -65,12 +65,17 @@ def _to_do(report: Report) -> str:
 
 
 def _remedy(remedy: Remedy) -> str:
-    commands = "".join(f"<pre>{html_text(command)}</pre>" for command in remedy.commands)
+    commands = "".join(f"<pre>{_words(command)}</pre>" for command in remedy.commands)
     findings = ""
     if remedy.findings is not None:
         is_short = len(remedy.findings.rows) <= _CARDS
         findings = "".join(_cards(remedy.findings)) if is_short else _grid(remedy.findings)
     return f"<p>{html_text(remedy.words)}</p>{commands}{findings}"
+
+
+def _words(command: str) -> str:
+    """Return a command whose lines are broken between its words: browsers break `--lost-only` after any hyphen."""
+    return " ".join(f"<span>{html_text(word)}</span>" for word in command.split(" "))
 
 
 def _cards(part: Grid) -> Iterator[str]:

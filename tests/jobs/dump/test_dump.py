@@ -162,7 +162,7 @@ def test_damage_is_shown_where_it_is_and_changes_the_exit_code(segment: Path, ru
     damage = outcome.out.splitlines()[2].split(maxsplit=3)
     assert damage[:3] == [str(4096 + ONE.total_size), "DAMAGE", str(TWO.total_size)]
     assert "magic FFA320A7" in damage[3]
-    assert "2 records, 1 damaged places" in outcome.out
+    assert "2 records, 1 damaged place" in outcome.out
 
 
 def test_a_wrong_body_is_named_in_its_record(segment: Path, run: Run) -> None:
@@ -179,15 +179,15 @@ def test_a_wrong_body_is_counted_as_a_damaged_place(segment: Path, run: Run) -> 
     """It said `WRONG BODY_CRC` and `0 damaged places`."""
     overwrite(segment, 88, b"X")
 
-    assert "3 records, 1 damaged places" in run("dump", segment).out.splitlines()[-1]
+    assert "3 records, 1 damaged place" in run("dump", segment).out.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
     ("size", "reason", "end"),
     [
-        (ONE.total_size + 50, "cut off: the record has", "damaged segment: 1 records, 1 damaged places"),
-        (ONE.total_size + TWO.total_size, "others here have 4096", "damaged segment: 2 records, 1 damaged places"),
-        (ONE.total_size + 4, "others here have 4096", "damaged segment: 1 records, 1 damaged places"),
+        (ONE.total_size + 50, "cut off: the record has", "damaged segment: 1 record, 1 damaged place"),
+        (ONE.total_size + TWO.total_size, "others here have 4096", "damaged segment: 2 records, 1 damaged place"),
+        (ONE.total_size + 4, "others here have 4096", "damaged segment: 1 record, 1 damaged place"),
     ],
     ids=["in a record", "after a record", "in a head"],
 )

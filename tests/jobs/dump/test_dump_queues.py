@@ -88,7 +88,7 @@ def test_blanks_are_one_line(write: Callable[..., Path], run: Run) -> None:
 
     assert outcome.code is ExitCode.CLEAN
     assert "7 blank units" in outcome.out
-    assert "1 units, 0 damaged places" in outcome.out
+    assert "1 unit, 0 damaged places" in outcome.out
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,22 @@ def test_findings_lie_below_what_to_do_about_them(golden: Golden, tmp_path: Path
     assert page(report).index("missing_queue") < page(report).index("What was compared")
 
 
+def test_a_command_is_not_broken_inside_an_option(golden: Golden, tmp_path: Path) -> None:
+    """A narrow page had `--lost-only --` on one line and `install` on the next: browsers break after a hyphen."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b551-base"), store)
+    sorted((store / "index").iterdir())[2].unlink()
+    report = report_of_verification(verify(VerifyRequest(str(store)), OneByOne()), 1.5)
+    commands = [command for remedy in report.remedies for command in remedy.commands]
+
+    shown = re.findall(r"<pre>(.*?)</pre>", page(report), re.DOTALL)
+
+    assert commands
+    assert [command.split(" ") for command in commands] == [
+        re.findall(r"<span>(.*?)</span>", text, re.DOTALL) for text in shown
+    ]
+
+
 def test_one_number_is_no_chart() -> None:
     """A bar over the page says nothing that a sentence does not."""
     shown = page(Report("v", "s", "healthy", "healthy", "all", [Bars("Producers", "messages", {"127.0.0.1": 65})]))
