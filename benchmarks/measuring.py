@@ -65,12 +65,17 @@ def _cpu_of(process: int) -> float | None:
 
 def processes_below(parent: int) -> list[int]:
     """Return the processes that one has started, and those that they have."""
+    children = children_of(parent)
+    return [*children, *(grandchild for child in children for grandchild in processes_below(child))]
+
+
+def children_of(parent: int) -> list[int]:
+    """Return the processes that one has started."""
     try:
         tasks = list(Path(f"/proc/{parent}/task").iterdir())
-        children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
     except OSError:
         return []
-    return [*children, *(grandchild for child in children for grandchild in processes_below(child))]
 
 
 def _watch(figures: Measured, cpu: dict[int, float], over: threading.Event) -> float:

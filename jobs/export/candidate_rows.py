@@ -38,6 +38,7 @@ def numbered(number: int, item: Item, columns: Sequence[str], limit: int, notes:
         schema = pa.schema([*batch.schema, *NUMBERS])
         yield pa.RecordBatch.from_arrays([*batch.columns, *numbers], schema=schema)
         row += batch.num_rows
+    pa.default_memory_pool().release_unused()  # who finds candidates writes parts next, with columns of other sizes
     if undecoded.count:
         (notes / str(number)).write_text(json.dumps([undecoded.count, undecoded.places]))
 

@@ -1,12 +1,14 @@
 """
-The candidates of a condition, as Spark asks for them: rows of items with their numbers.
+The candidates of a condition: rows of items with their numbers, as a source that leaves out items, or all of them.
 
-Spark starts a process of its own for each of its questions about a source, so this module imports nothing that reads a
-log or a lake: who only plans does without.
+Spark starts a process of its own for each of its questions about a source, and keeps it for a minute. So where nothing
+can be left out there is no source; and this module imports nothing that reads a log or a lake: who only plans does
+without.
 """
 
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
@@ -30,8 +32,21 @@ class Plan(NamedTuple):
 
     @property
     def may_leave_out_items(self) -> bool:
-        """Whether anything is known of the columns that the condition names; else Spark need not ask, in a process."""
+        """Whether anything is known of the columns that the condition names."""
         return any(name in self.columns for bounds in self.bounds for name in bounds)
+
+    def rows(self, number: int) -> "Iterator[pa.RecordBatch]":
+        """Yield the columns that the condition names, and the rows' numbers, of one item."""
+        from jobs.export.candidate_rows import numbered
+
+        item = pickle.loads(self.items[number])  # noqa: S301 - written by `choose`
+        return numbered(number, item, self.columns, self.limit, self.undecoded)
+
+
+def all_candidates(plan: Plan, numbers: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of the items whose numbers are in the first column."""
+    for number in chain.from_iterable(batch.column(0).to_pylist() for batch in numbers):
+        yield from plan.rows(number)
 
 
 class Candidates(datasource.DataSource):
@@ -52,16 +67,15 @@ class Candidates(datasource.DataSource):
     def reader(self, schema: StructType) -> datasource.DataSourceReader:
         """Return the reader of the items."""
         del schema
-        return (SelectiveReader if self.plan.may_leave_out_items else CandidatesReader)(self.plan)
+        return CandidatesReader(self.plan)
 
 
 class ItemPartition(datasource.InputPartition):
     """One item."""
 
-    def __init__(self, number: int, item: bytes) -> None:
+    def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
-        self.item = item
 
 
 class CandidatesReader(datasource.DataSourceReader):
@@ -74,22 +88,14 @@ class CandidatesReader(datasource.DataSourceReader):
     def partitions(self) -> Sequence[datasource.InputPartition]:
         """Return the items that may hold a chosen row."""
         return [
-            ItemPartition(number, item)
-            for number, (item, bounds) in enumerate(zip(self._plan.items, self._plan.bounds, strict=True))
+            ItemPartition(number)
+            for number, bounds in enumerate(self._plan.bounds)
             if all(_may_hold(bounds, filter_) for filter_ in self._filters)
         ]
 
     def read(self, partition: datasource.InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the columns that the condition names, and the rows' numbers."""
-        from jobs.export.candidate_rows import numbered
-
-        planned = cast("ItemPartition", partition)  # Spark hands back what `partitions` returned
-        item = pickle.loads(planned.item)  # noqa: S301 - written by `choose`
-        return numbered(planned.number, item, self._plan.columns, self._plan.limit, self._plan.undecoded)
-
-
-class SelectiveReader(CandidatesReader):
-    """The reader that leaves out items; Spark refuses such a one where it does not ask."""
+        return self._plan.rows(cast("ItemPartition", partition).number)  # Spark hands back what `partitions` returned
 
     def pushFilters(self, filters: list[datasource.Filter]) -> Iterator[datasource.Filter]:
         """Note what is asked for; Spark filters the rows all the same."""

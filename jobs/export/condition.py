@@ -10,6 +10,7 @@ import pickle
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
 
 from jobs.export.bodies import LeftOut, Undecoded
 from jobs.export.candidate_rows import ITEM, NUMBERS, ROW, schema_of
-from jobs.export.candidates import FORMAT, Candidates, Plan
+from jobs.export.candidates import FORMAT, Candidates, Plan, all_candidates
 from jobs.export.items import COLUMNS, Item
 from jobs.export.parts import BODY_TEXT
 from rmq_formats.errors import UnsupportedFormat
@@ -64,13 +67,27 @@ def choose(spark: SparkSession, condition: Condition, items: Sequence[Item], fol
     undecoded.mkdir(parents=True)
     packed, bounds = tuple(map(pickle.dumps, items)), tuple(item.bounds for item in items)
     plan = Plan(packed, bounds, condition.columns, limit, undecoded)
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", str(plan.may_leave_out_items).lower())
     _share_workers(spark)
-    spark.dataSource.register(Candidates.of(plan))
     schema = StructType([*_spark_schema(condition.columns), *from_arrow_schema(pa.schema(NUMBERS))])
-    frame = spark.read.format(FORMAT).schema(schema).load()
+    frame = (_selected if plan.may_leave_out_items else _all)(spark, plan, schema)
     numbers = frame.where(condition.text).select(ITEM, ROW)
     numbers.write.partitionBy(ITEM).parquet((folder / "rows").as_uri())
+
+
+def _selected(spark: SparkSession, plan: Plan, schema: StructType) -> DataFrame:
+    """Return the rows of the items that Spark does not leave out."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(Candidates.of(plan))
+    return spark.read.format(FORMAT).schema(schema).load()
+
+
+def _all(spark: SparkSession, plan: Plan, schema: StructType) -> DataFrame:
+    """Return the rows of all items: `mapInArrow`, which without need refuses to work where pandas is not installed."""
+    numbers = spark.range(0, len(plan.items), 1, max(len(plan.items), 1))
+    read = UserDefinedFunction(
+        partial(all_candidates, plan), schema, "candidates", PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+    )
+    return DataFrame(numbers._jdf.mapInArrow(read(numbers.id)._jc, False, None), spark)  # noqa: FBT003, SLF001
 
 
 def _share_workers(spark: SparkSession) -> None:

@@ -25,6 +25,7 @@ from rmq_formats.properties import PropertyParser
 
 Bounds = Mapping[str, tuple[Any, Any]]  # the least and the greatest value of a column; None where it is not known
 STORE_TIME = "store_timestamp"
+WINDOW = 4 << 20  # bytes of log at once: they are there as rows, too, and as a slice of those with its bodies
 COLUMNS = tuple(STORED_MESSAGES.plain_schema.names)
 DELETED = "deleted while it was read"
 _CLOCK_SLACK_MS = 3_600_000  # a broker's clock may have been set back a little while it wrote a segment
@@ -70,7 +71,7 @@ class LogItem:
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the rows of the segment's records."""
-        reader = RangeReader(self.range)
+        reader = RangeReader(self.range, WINDOW)
         takes = frozenset(self.topics).__contains__ if self.topics else None
         for item in reader.pieces():
             if isinstance(item, Piece):

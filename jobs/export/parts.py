@@ -88,6 +88,7 @@ class PartTask:
                 undecoded.note(batch, bodies)
                 messages += batch.num_rows
                 del batch, bodies  # not held while the next ones are read; so below
+        pa.default_memory_pool().release_unused()  # idle workers keep it while another one works
         places = tuple(LeftOut(None, piece.offset, piece.size, piece.reason) for piece in damage[:_NAMED])
         return Part(number, name, messages, undecoded, sum(piece.size for piece in damage), places)
 

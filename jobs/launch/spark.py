@@ -27,6 +27,10 @@ DEFAULT_MASTER = "local[*,4]"
 
 # A JVM that schedules what Python computes, for seconds: one collector thread, and code compiled fast, not well.
 _SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+# Of memory what it needs: a heap that grows (the JVM begins with a 64th of the machine's memory, and new objects walk
+# through a third of that once), and the class archive as it lies on disk: at another place every page that has an
+# address in it is a copy.
+_SMALL = ("-Xms64m", "-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 # Those that a run without them would not be ours, whatever properties file the user brings.
 _DELTA = (
     "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
@@ -62,6 +66,8 @@ def submission(spark_options: Sequence[str], *, s3: bool = False, record: bool =
     if local:
         flags, recording = _jvm_flags(java_home, spark_home, record=record)
         environment["SPARK_SUBMIT_OPTS"] = _appended(flags, os.environ.get("SPARK_SUBMIT_OPTS", ""))
+        # Each of a JVM's many threads would keep what it has freed of large columns to itself; YARN sets it, too.
+        environment["MALLOC_ARENA_MAX"] = os.environ.get("MALLOC_ARENA_MAX", "2")
         environment["PYSPARK_PYTHON"] = sys.executable
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")  # nothing listens outside
     else:
@@ -165,7 +171,7 @@ def _jvm_flags(
         flag, recording = "-Xshare:auto", None
     # The JVM talks about its archive on standard output, which is the data's.
     flags = [_QUIET, "-Xlog:disable", "-Xshare:auto", flag]
-    return [*flags, *_SHORT_LIVED], recording
+    return [*flags, *_SHORT_LIVED, *_SMALL], recording
 
 
 def _appended(flags: Sequence[str], given: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from jobs.store.ranges import Range
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.framing import framing_of
-from rmq_formats.commitlog.scan import Records, scan
+from rmq_formats.commitlog.scan import WINDOW, Records, scan
 from rmq_formats.commitlog.segment import Piece, PieceKind
 
 SETTLING = "stored too recently"
@@ -40,9 +40,10 @@ class Seen(NamedTuple):
 class RangeReader:
     """Yields a range's pieces and remembers what it has seen."""
 
-    def __init__(self, range_: Range) -> None:
-        """Read nothing yet."""
+    def __init__(self, range_: Range, window: int = WINDOW) -> None:
+        """Read nothing yet; then so many bytes at once, or one record where that is larger."""
         self._range = range_
+        self._window = window
         self._first: int | None = None
         self._next = range_.start_offset
         self._end: PieceKind | None = None
@@ -75,6 +76,7 @@ class RangeReader:
                 final=range_.final,
                 store_timestamp=range_.store_timestamp,
                 sync=range_.sync,
+                window=self._window,
                 read_into=file.read_into,
                 next_written=file.next_written,
             ):

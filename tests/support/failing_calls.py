@@ -3,7 +3,9 @@ Runs one of whose system calls fails: each one in turn, with an error of the dis
 
 `failing_calls.c` is loaded before libc, so the calls of Python, Arrow and deltalake all count. As in `killing`, this
 process imports and compiles everything once and forks one run after the other. Run it as a program, which starts
-itself again with the library: `python -m tests.support.failing_calls SCENARIO FOLDER ERROR STRIDE [EVERY]`.
+itself again with the library: `python -m tests.support.failing_calls SCENARIO FOLDER ERROR STRIDE [EVERY [CALL …]]`,
+where CALL is a kind such as `unlink`; without one, each kind that may fail with this error. With a STRIDE of 0 one call
+of each kind fails.
 """
 
 import ctypes
@@ -16,7 +18,7 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 from shutil import copytree, rmtree
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.support.killing import (
     FAULTS,
@@ -35,7 +37,8 @@ from tests.support.lakes import rows_of
 SOURCE = Path(__file__).with_suffix(".c")
 WRITING = ("create", "write", "fsync", "truncate", "rename", "link", "mkdir")
 READING = ("open", "read", "list", "unlink")
-ERRORS = {"EIO": (*WRITING, *READING), "ENOSPC": WRITING, "EINTR": ("create", "open", "read", "write", "fsync")}
+# A signal interrupts any call where a file system waits for another machine or process.
+ERRORS = {"EIO": (*WRITING, *READING), "ENOSPC": WRITING, "EINTR": (*WRITING, *READING)}
 PREPARED = {"new": new_store, "growing": growing_store, "rewritten": rewritten_store, "busy": busy_store}
 
 
@@ -47,11 +50,19 @@ def library(folder: Path) -> Path:
     return made
 
 
-def fail_call(root: Path, error: str, number: int, noted: int) -> None:
-    """Let the call of that number on a file of the store or the lake fail; with 0 none fails, and each one is noted."""
+class Failure(NamedTuple):
+    """The call that fails, by its number among those of some kinds; with 0 none fails, and each one is noted."""
+
+    error: str
+    kinds: tuple[str, ...]
+    number: int = 0
+
+
+def fail_call(root: Path, failure: Failure, noted: int) -> None:
+    """Let a call on a file of the store or the lake fail."""
     below = os.fsencode(root / "files")
-    names = " ".join(ERRORS[error]).encode()
-    ctypes.CDLL(None).fail_call(below, names, ctypes.c_long(number), getattr(errno, error), noted)
+    names = " ".join(failure.kinds).encode()
+    ctypes.CDLL(None).fail_call(below, names, ctypes.c_long(failure.number), getattr(errno, failure.error), noted)
 
 
 def verdict(root: Path) -> dict[str, Any]:
@@ -74,18 +85,18 @@ def faults_of(result: dict[str, Any]) -> list[str]:
     return [fault for fault in FAULTS if result[fault] and fault not in expected]
 
 
-def every_call(scenario: str, folder: Path, error: str, stride: int, every: int = 1) -> dict[str, Any]:
+def every_call(scenario: str, folder: Path, failure: Failure, stride: int, every: int = 1) -> dict[str, Any]:
     """Let calls of a run fail, one in *every* so many of those that are chosen; run again, and judge."""
     base = folder / "base" / "files"
     base.parent.mkdir(parents=True)
     PREPARED[scenario](base)
-    calls = _noted(_one(folder, base, error, 0))
+    calls = _noted(_one(folder, base, failure))
     counted, codes, bad, unread = Counter[str](), Counter[int](), list[dict[str, Any]](), 0
-    for number in chosen(calls, stride, every):
-        root = _one(folder, base, error, number)
+    for kind, number in chosen(calls, stride, every):
+        root = _one(folder, base, failure._replace(kinds=(kind,), number=number))
         hit = _noted(root)
         if not hit:
-            break  # this run made fewer calls
+            continue  # this run made fewer calls: threads take turns as they like
         code = int((root / "code").read_text())
         counted[hit[0].partition(" ")[0]] += 1
         codes[code] += 1
@@ -102,33 +113,42 @@ def every_call(scenario: str, folder: Path, error: str, stride: int, every: int 
     }  # fmt: skip
 
 
-def chosen(calls: list[str], stride: int, every: int = 1) -> list[int]:
-    """Return one in *every* so many of: each *stride*-th call of a kind on a file, and the first and last one."""
+def chosen(calls: list[str], stride: int, every: int = 1) -> list[tuple[str, int]]:
+    """
+    Return kinds of calls, and their numbers among the calls of their kind, in the order of the calls.
+
+    They are one in *every* so many of: each *stride*-th call of a kind on a file, and the first and last one. With a
+    stride of 0 they are the calls in the middle of each kind.
+    """
     same: dict[str, list[int]] = {}
-    for number, call in enumerate(calls, 1):
-        same.setdefault(call, []).append(number)
-    wanted = sorted({number for numbers in same.values() for number in (*numbers[::stride], numbers[-1])})
-    return wanted[every // 2 :: every]
+    kinds = [call.partition(" ")[0] for call in calls]
+    for place, call in enumerate(calls):
+        same.setdefault(call if stride else kinds[place], []).append(place)
+    if stride:
+        wanted = sorted({place for places in same.values() for place in (*places[::stride], places[-1])})
+    else:
+        wanted = sorted(places[len(places) // 2] for places in same.values())
+    return [(kinds[place], kinds[: place + 1].count(kinds[place])) for place in wanted[every // 2 :: every]]
 
 
-def _one(folder: Path, base: Path, error: str, number: int) -> Path:
+def _one(folder: Path, base: Path, failure: Failure) -> Path:
     """Run once in a copy, with one failure, and return where."""
     root = folder / "here"
     rmtree(root, ignore_errors=True)
     copytree(base, root / "files")
-    code = ended(forked(partial(_failing, root, error, number)))
+    code = ended(forked(partial(_failing, root, failure)))
     (root / "code").write_text(str(code))
     return root
 
 
-def _failing(root: Path, error: str, number: int) -> int:
+def _failing(root: Path, failure: Failure) -> int:
     os.dup2(os.open(root / "said", os.O_WRONLY | os.O_CREAT, 0o644), 2)
     noted = os.open(root / "noted", os.O_WRONLY | os.O_CREAT, 0o644)
-    fail_call(root, error, number, noted)
+    fail_call(root, failure, noted)
     try:
         return run(root / "files")
     finally:
-        fail_call(root / "nothing", error, 0, -1)
+        fail_call(root / "nothing", failure._replace(number=0), -1)
 
 
 def _noted(root: Path) -> list[str]:
@@ -136,10 +156,12 @@ def _noted(root: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    scenario, place, error, *numbers = sys.argv[1:]
+    scenario, place, error, stride, *more = sys.argv[1:]
+    every, *kinds = more or ["1"]
     where = Path(place)
     if "LD_PRELOAD" not in os.environ:
         os.environ["LD_PRELOAD"] = str(library(where))
         os.execv(sys.executable, [sys.executable, "-m", "tests.support.failing_calls", *sys.argv[1:]])  # noqa: S606
     compile_everything(where / "compiled")
-    print(json.dumps(every_call(scenario, where / scenario, error, *map(int, numbers))))
+    failure = Failure(error, tuple(kinds) or ERRORS[error])
+    print(json.dumps(every_call(scenario, where / scenario, failure, int(stride), int(every))))

@@ -78,6 +78,8 @@ def _keys(rows: list[dict[str, Any]]) -> set[str]:
         (("-t", "Bills", "--where", "get_json_object(body_text, '$.order') = '7'"), (7,)),
         (("--where", "body = X'FF09'"), (9,)),
         (("--where", "topic = 'Nothing'"), ()),
+        (("--where", "physical_offset < 0"), ()),  # in no segment, and in no file
+        (("--where", "physical_offset >= 0 AND body = X'FF09'"), (9,)),
         (("--where", "rand() < 2"), range(30)),  # that names no column: it chose nothing
     ],
 )
