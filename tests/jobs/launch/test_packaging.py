@@ -118,6 +118,27 @@ def test_inspect_needs_neither_spark_nor_java(built: Path, tmp_path: Path) -> No
     assert 1 == len(ingested.stderr.splitlines())
 
 
+@pytest.mark.skipif(shutil.which("uvx") is None, reason="uv is not installed here")
+def test_uvx_inspects_a_store_without_an_installation(built: Path, tmp_path: Path) -> None:
+    """By one command; nothing of ours has to be there before."""
+    (wheel,) = built.glob("*.whl")
+    here = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
+    uvx = str(shutil.which("uvx"))
+    store = unpack("b533-base", tmp_path)
+
+    done = subprocess.run(
+        [uvx, "--python", sys.executable, "--from", wheel, "rmq-lake", "inspect", store],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**here, "HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+    )
+
+    assert 0 == done.returncode, done.stderr
+    assert "nothing wrong seen" in done.stdout
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("python", list(pythons()), ids=lambda python: python.name)
 def test_an_empty_environment_runs_the_tour_from_the_wheel(built: Path, python: Path, tmp_path: Path) -> None:
