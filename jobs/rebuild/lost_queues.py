@@ -43,6 +43,7 @@ class LostQueues:
     replaced: list[str] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)
     equal: int = 0
+    doubtful: list[str] = field(default_factory=list)  # queues that would lose units, were they made again
     has_lost_end: bool = False  # last units lead to records after the end of the log of a store that was closed
 
     @property
@@ -74,6 +75,8 @@ def select_lost(
             replaced = [file.path for file in queue.files if file.path in real]
             selected.replaced += [path for path in replaced if path not in selected.replaced]
             selected.kept = [path for path in selected.kept if path not in set(replaced)]
+        if any(file.path in selected.replaced for file in needed) and _loses_units(queue, joined):
+            selected.doubtful.append(queue.name.path)
         _delete(out, (file for file in queue.files if file not in needed))
         if needed:
             selected.queues.append(replace(queue, files=needed))
@@ -82,6 +85,27 @@ def select_lost(
             _delete(out, queue.files)
         selected.queues = []
     return selected
+
+
+def spare_doubtful(lost: LostQueues, out: Path) -> None:
+    """Leave queues as they are that would lose units: delete their files from the output."""
+    for queue in [queue for queue in lost.queues if queue.name.path in lost.doubtful]:
+        _delete(out, queue.files)
+        lost.queues.remove(queue)
+        of_queue = {file.path for file in queue.files}
+        lost.replaced = [path for path in lost.replaced if path not in of_queue]
+
+
+def _loses_units(queue: BuiltQueue, joined: Joined) -> bool:
+    """
+    Return whether the store's own queue has units in their places that the queue made again has not.
+
+    Then a bit of a record may have changed that no checksum covers: its topic, its queue, its queue offset.
+    """
+    own = [difference for difference in joined.differences if difference.queue == queue.name]
+    misplaced = sum(one.times for one in own if one.kind is DifferenceKind.MISPLACED)
+    end = queue.first_queue_offset + queue.units + queue.blanks
+    return queue.misplaced > misplaced or any(one.kind is DifferenceKind.FOREIGN and one.position >= end for one in own)
 
 
 def path_in_output(path: str) -> str:

@@ -18,7 +18,7 @@ from jobs.console.result import Result
 from jobs.console.severity import Severity, worst_met
 from jobs.products.queues.settings import QueueSettings, settle_queues
 from jobs.products.queues.topics import topic_table
-from jobs.rebuild.lost_queues import LostQueues, select_lost
+from jobs.rebuild.lost_queues import LostQueues, select_lost, spare_doubtful
 from jobs.rebuild.queues import ATTEMPT, BuiltQueue, QueueRecipe, build_group, collect, discard
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import scratch_beside
@@ -47,6 +47,7 @@ class RebuildQueuesRequest(StoreRequest):
     release: str | None = None
     groups: int = _GROUPS
     lost_only: bool = False
+    spares_doubtful: bool = False  # lost only: a queue that would lose units stays as it is
 
 
 @dataclass(slots=True)
@@ -71,6 +72,7 @@ class Summary:
     kept: int = 0  # files of the store that are right
     replaced: list[str] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)
+    doubtful: list[str] = field(default_factory=list)  # queues that would lose units, or would have
     proof: str = ""
     has_lost_end: bool = False
     log_bytes: int = 0  # that were read
@@ -137,6 +139,8 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
     _check(request.out, queues)
     if request.lost_only:
         lost = select_lost(workers, store, settings, queues, request.out)
+        if request.spares_doubtful:
+            spare_doubtful(lost, request.out)
         _take(summary, lost)
         queues = lost.queues
     else:
@@ -156,7 +160,7 @@ def _take(summary: Summary, lost: LostQueues) -> None:
     summary.files = sum(len(queue.files) for queue in lost.queues)
     summary.kept, summary.replaced = len(lost.kept), lost.replaced
     summary.contradictions, summary.proof = lost.contradictions, lost.proof
-    summary.has_lost_end = lost.has_lost_end
+    summary.doubtful, summary.has_lost_end = lost.doubtful, lost.has_lost_end
     if lost.has_lost_end:
         summary.notes.append("the log has lost its end: last units of queues lead to messages after it, and stay")
 

@@ -195,6 +195,7 @@ class _Repair:
     queues: Path | None = None
     index: Path | None = None
     checkpoint: Path | None = None
+    is_doubtful: bool = False  # whether a record of the log may be wrong, not the queues
 
     @property
     def root(self) -> Path:
@@ -276,16 +277,23 @@ class _Repair:
         out = self.work / "queues"
         asked = queue_builder.RebuildQueuesRequest(
             request.store, out, wanted.conf, request.consume_queue_size, wanted.release,
-            lost_only=True, commitlog=self.log, care=request.care,
+            lost_only=True, spares_doubtful=True, commitlog=self.log, care=request.care,
         )  # fmt: skip
         built = queue_builder.rebuild(asked, self.workers)
         notes += built.notes
+        if built.doubtful:
+            self.is_doubtful = True
+            notes.append(
+                f"these queues stay as they are: {', '.join(built.doubtful)}; made again from the log they would lose "
+                "units that are in their places, so a bit of a record may have changed that no checksum covers: a lake "
+                "that has the record as it was tells (--lake)"
+            )
         if built.contradictions:
             notes.append(f"queues stay as they are: these files are of another log: {', '.join(built.contradictions)}")
         else:
             self.queues = out
 
-    def _made_index(self, *, lost_only: bool) -> Path:
+    def _made_index(self, *, lost_only: bool) -> Path | None:
         """Make the index files that are lost; all of them, where some of those that are there follow from no log."""
         there = self.root / "index"
         lost_only = lost_only and there.is_dir() and any(is_index_name(path.name) for path in there.iterdir())
@@ -295,6 +303,9 @@ class _Repair:
             request.store, str(out), request.wanted, lost_only=lost_only, commitlog=self.log, care=request.care
         )
         if index_builder.rebuild(asked, self.workers).contradictions:
+            if self.is_doubtful:
+                self.summary.notes.append("index files stay as they are: the record may be wrong that they contradict")
+                return None
             return self._made_index(lost_only=False)
         return out
 

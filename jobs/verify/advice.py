@@ -99,7 +99,7 @@ def _of_queues(store: str, groups: Sequence[Group], database: Step | None) -> St
     yield (
         Step(
             "A database in RocksDB cannot be read. With the broker stopped, move its files aside (not the folders of "
-            "topics, if any are beside them): a broker that starts without them makes its rows again from the log; "
+            "topics, if any are beside them): a broker of 5.3.3 or later makes its rows again from the log; "
             "from 5.4.0 on, from the newest segments, as many as commitLogRecoverMaxNum says (10)."
         ),
         _of(groups, QUEUES, {UNREADABLE_DATABASE}),

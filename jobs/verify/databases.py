@@ -2,7 +2,8 @@
 What of a store only its broker makes: rows of RocksDB.
 
 No file that is made from the log takes their place: a broker that keeps queues in RocksDB reads no queue files. One
-that finds no database of queues makes its rows again from the log, so a damaged one is set aside.
+that finds no database of queues makes its rows again from the log, so a damaged one is set aside; a broker of 5.2.0
+does not make them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,9 +53,9 @@ def queue_step(store: Store) -> Step | None:
         return _set_aside(store)
     if storage is QueueStorage.NONE and is_of_rocksdb_queues(store):
         return Step(
-            "There are no queues, and the topics are in RocksDB: a broker with storeType=defaultRocksDB makes the "
-            f"queues again from the log when it starts{recovery_limit(store)}. One without it reads queue files: "
-            "rebuild-consumequeue --install"
+            "There are no queues, and the topics are in RocksDB: a broker of 5.3.3 or later with "
+            "storeType=defaultRocksDB makes the queues again from the log when it starts"
+            f"{recovery_limit(store)}. Any other reads queue files: rebuild-consumequeue --install"
         )
     return None
 
@@ -73,7 +74,8 @@ def _set_aside(store: Store) -> Step:
     folder = features.queue_database or CONSUME_QUEUE_FOLDER
     words = (
         f"{folder}: queues in RocksDB, whose rows only a broker makes. With the broker stopped, set the database "
-        f"aside: a broker that starts without one makes its rows again from the log{recovery_limit(store)}:"
+        f"aside: a broker of 5.3.3 or later that starts without one makes its rows again from the log"
+        f"{recovery_limit(store)}:"
     )
     path, aside = quote(f"{store.root}/{folder}"), quote(f"{store.root}-{folder}-aside")
     if folder == CONSUME_QUEUE_FOLDER and features.queues is QueueStorage.BOTH:  # beside the folders of topics
