@@ -280,7 +280,7 @@ def test_systemd_hears_that_it_is_ready_and_alive_and_stops(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(("chosen", "used"), [({}, "jemalloc"), ({ALLOCATOR: "system"}, "system")])
-def test_memory_does_not_grow_with_each_merge(chosen: dict[str, str], used: str, tmp_path: Path) -> None:
+def test_the_allocator_is_one_that_gives_memory_back(chosen: dict[str, str], used: str, tmp_path: Path) -> None:
     """Arrow's first choice keeps what one thread allocated and another freed; the user's choice stays."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(5))
