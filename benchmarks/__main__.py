@@ -70,6 +70,11 @@ PROGRAMS: dict[str, Program] = {
     "query-lake": Program("query_lake", small=("--entries", "1000000"), tiny=("--entries", "10000", "--no-peers")),
     "growth": Program("growth", small=("--gib", "1"), tiny=("--gib", "0.004", "0.008", "--cores", "1")),
     "restore": Program("restore", small=("--gib", "0.5"), tiny=("--gib", "0.004")),
+    "killed-commands": Program(
+        "killed_commands",
+        small=("--gib", "0.5", "--kills", "3", "--step-mib", "64"),
+        tiny=("--gib", "0.004", "--kills", "1", "--step-mib", "1"),
+    ),
     "damage": Program("damage", small=("--mib", "256", "--runs", "1"), tiny=("--mib", "4", "--runs", "1")),
     "incremental-runs": Program("incremental_runs", small=("--runs", "100"), tiny=("--runs", "2")),
     "follow": Program(

@@ -1,0 +1,159 @@
+"""
+A first run and a restore of a large log, whole commands, killed again and again: what that costs, and every byte back.
+
+    python -m benchmarks.killed_commands [--gib 16] [--kills 20] [--step-mib 512] [--folder DIR]
+
+A command is given again whenever it was killed, as a scheduler would; all its processes are killed, at a moment drawn
+so that the kills spread over all of its work. The killed restores read what the killed runs have written: their log
+must be the store's. Time is compared with the same command that nobody kills; `starting_s` is what a command takes
+that has next to nothing to do, so that many of it are in the time of the killed ones.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from filecmp import cmp
+from pathlib import Path
+from random import Random
+
+from benchmarks.broker import RELEASE
+from benchmarks.measuring import provenance
+from benchmarks.stores import FOLDER, Recipe, drop_from_cache, make_store
+from tests.support.killing_spark import kill
+
+_ROOT = Path(__file__).parents[1]
+_RECORD_SIZE = 1024
+_SMALL_MIB = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command line, and what makes it go on after a kill."""
+
+    words: tuple[str, ...]
+    again: tuple[str, ...] = ()
+
+    def start(self, *, is_again: bool) -> "subprocess.Popen[bytes]":
+        """Start it with all its processes in a session."""
+        words = [*self.words, *(self.again if is_again else ())]
+        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "jobs.main", *words, "--quiet"], cwd=_ROOT, env=environment, start_new_session=True
+        )
+
+    def seconds(self, *, is_again: bool = False) -> float:
+        """Let it end, and everything it wrote be on the disk."""
+        began = time.monotonic()
+        code = self.start(is_again=is_again).wait()
+        os.sync()
+        if code:
+            raise SystemExit(f"exit code {code}: {self.words}")
+        return time.monotonic() - began
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What kills cost."""
+
+    kills: int
+    seconds: float
+
+
+def killed(command: Command, kills: int, undisturbed_s: float, starting_s: float) -> Outcome:
+    """Kill a command so often, then let it end."""
+    random = Random(kills)
+    share = (undisturbed_s - starting_s) / (kills + 1)
+    began, done = time.monotonic(), 0
+    while done < kills:
+        process = command.start(is_again=done > 0)
+        try:
+            code = process.wait(starting_s + share * random.uniform(0.5, 1.5))
+        except subprocess.TimeoutExpired:
+            kill(process)
+            done += 1
+            continue
+        if code:
+            raise SystemExit(f"exit code {code}: {command.words}")
+        return Outcome(done, time.monotonic() - began)
+    command.seconds(is_again=True)
+    return Outcome(done, time.monotonic() - began)
+
+
+def bring(store: Path, lake: Path, step_mib: int) -> Command:
+    """Return the command of a run in steps."""
+    shutil.rmtree(lake, ignore_errors=True)
+    drop_from_cache(store)
+    words = (
+        "ingest",
+        str(store),
+        "--lake",
+        str(lake),
+        "--broker",
+        "b",
+        "--release",
+        RELEASE,
+        "--tables",
+        "config_files",
+    )
+    return Command((*words, "--max-bytes-per-step", str(step_mib << 20)))
+
+
+def give_back(lake: Path, out: Path) -> Command:
+    """Return the command of a restore of the log."""
+    shutil.rmtree(out, ignore_errors=True)
+    drop_from_cache(lake)
+    return Command(("restore", str(lake), "--out", str(out), "--no-queues", "--no-index"), ("--resume",))
+
+
+def _figures(undisturbed_s: float, starting_s: float, outcome: Outcome) -> dict[str, float]:
+    work = outcome.seconds - outcome.kills * starting_s
+    return {
+        "undisturbed_s": round(undisturbed_s, 1),
+        "starting_s": round(starting_s, 1),
+        "kills": outcome.kills,
+        "killed_s": round(outcome.seconds, 1),
+        "ratio": round(outcome.seconds / undisturbed_s, 2),
+        "ratio_without_starting": round(work / undisturbed_s, 2),
+    }
+
+
+def main() -> None:
+    """Print the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gib", type=float, default=16)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--step-mib", type=int, default=512)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    given = parser.parse_args()
+    lake, out = given.folder / "killed-lake", given.folder / "killed-store"
+    small = make_store(Recipe(_SMALL_MIB << 20, _RECORD_SIZE, compressible=True), given.folder)
+    bring(small, lake, given.step_mib).seconds()  # compiles
+    starting_s = bring(small, lake, given.step_mib).seconds()
+    give_back(lake, out).seconds()
+    starting_to_restore_s = give_back(lake, out).seconds()
+
+    store = make_store(Recipe(int(given.gib * 1024) << 20, _RECORD_SIZE, compressible=True), given.folder)
+    run_s = bring(store, lake, given.step_mib).seconds()
+    runs = killed(bring(store, lake, given.step_mib), given.kills, run_s, starting_s)
+    restore_s = give_back(lake, out).seconds()
+    restores = killed(give_back(lake, out), given.kills, restore_s, starting_to_restore_s)
+    for segment in sorted((store / "commitlog").iterdir()):
+        if not cmp(segment, out / "commitlog" / segment.name, shallow=False):
+            raise SystemExit(f"{segment}: not the same bytes")
+    for folder in (store, lake, out):
+        shutil.rmtree(folder)
+    found = {
+        "ingest": _figures(run_s, starting_s, runs),
+        "restore": _figures(restore_s, starting_to_restore_s, restores),
+    }
+    sizes = {"gib": given.gib, "step_mib": given.step_mib, "same_bytes": True}
+    print(json.dumps({**provenance(), **sizes, **found}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
