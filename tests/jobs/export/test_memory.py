@@ -64,9 +64,9 @@ def _exported(store: Path, folder: Path, how: str, limit: int = GIBIBYTE) -> str
     (blocked / "__init__.py").write_text("raise ImportError('pandas is not installed')\n")
     environment = {**os.environ, "PYTHONPATH": f"{blocked.parent}{os.pathsep}{Path.cwd()}"}
     where = ["--where", "length(body) >= 0"] if "condition" in how else []
-    options = ["--store", str(store), "--format", how.partition(" ")[0], "--out", str(folder / "out"), *where]
+    options = ["--store", str(store), "--format", how.partition(" ")[0], *where]
     command = [sys.executable, "-m", "jobs.main", "export", *options]
-    _, used = (watched(command, environment, folder / "said") for _ in range(2))
+    _, used = (watched([*command, "--out", str(folder / out)], environment, folder / "said") for out in ("a", "b"))
     print(how, used.peak_mib, "MiB")
 
     assert used.code == 0, used.err
