@@ -113,7 +113,8 @@ def test_one_sees_what_the_row_says_and_is_led_out(number: int, store: Path, tmp
     for at, command in enumerate(REPAIRS.get(number, [])):
         words = [str(store) if word == "STORE" else str(tmp_path / f"{at}") if word == "OUT" else word
                  for word in command.split()]  # fmt: skip
-        assert run(*words).code in {ExitCode.CLEAN, ExitCode.DAMAGE}
+        done = run(*words)
+        assert done.code in {ExitCode.CLEAN, ExitCode.DAMAGE}, done.out + done.err
     if row.happened is denied:
         (store / "commitlog" / f"{0:020d}").chmod(0o644)
     verified = run("verify", store)

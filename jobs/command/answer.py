@@ -7,6 +7,7 @@ Answers are on standard output, progress and errors on standard error. The last 
 import json
 import sys
 from collections.abc import Iterable
+from shlex import quote
 from time import monotonic
 from typing import NamedTuple
 
@@ -15,11 +16,13 @@ import click
 from jobs.command.configuration import config_option
 from jobs.command.options import bundled, composed, json_option, quiet_option
 from jobs.console.lines import fitted, width_of
+from jobs.console.program import program
 from jobs.console.result import Result
 from jobs.console.secrets import masked
 from jobs.console.severity import Severity
 from jobs.console.terminal import printable_with_colours
 
+TYPED = "rmq-lake.typed"  # in a context's meta: the words after the program
 _WORDS = {severity.value.upper(): severity for severity in Severity}
 
 
@@ -58,6 +61,13 @@ class Stopwatch:
     def seconds(self) -> float:
         """Seconds since the start."""
         return round(monotonic() - self._began, 3)
+
+
+def typed(*more: str, besides: str = "") -> str:
+    """Return the command as it was typed, with more words and without one, to be pasted."""
+    context = click.get_current_context()
+    words = [word for word in context.meta.get(TYPED, [context.info_name or ""]) if word != besides]
+    return " ".join([program(), *map(quote, (*words, *more))])
 
 
 def _coloured(line: str) -> str:

@@ -22,6 +22,7 @@ from types import FrameType
 import click
 
 from jobs import __version__
+from jobs.command.answer import TYPED
 from jobs.command.completion import VARIABLE, install
 from jobs.command.configuration import name_variables
 from jobs.command.failures import failures, follows_interrupt, one_line
@@ -75,6 +76,11 @@ class _Verbs(click.Group):
         """Name the verbs of this installation, in the order of their table."""
         del ctx
         return list(VERBS)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep what was typed, for commands that name what comes next."""
+        ctx.meta[TYPED] = tuple(args)
+        return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load the verb."""

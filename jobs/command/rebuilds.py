@@ -9,6 +9,7 @@ from jobs.command.answer import Answer
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import bundled
 from jobs.console.exit_codes import ExitCode
+from jobs.console.lines import NOT_DONE, headed
 from jobs.store.beside_broker import broker_process
 
 if TYPE_CHECKING:
@@ -77,6 +78,6 @@ def put_in_place(
 
     with shown_as_usage(RefusedError, before="not installed: "), broker_kept_out(store):
         planned = plan()
-        answer.add(f"  {'would be ' if dry_run else ''}{line}" for line in planned.describe())
+        answer.add(headed(NOT_DONE if dry_run else "INSTALL", planned.describe()))
         if not dry_run:
             install(planned)

@@ -6,8 +6,8 @@ A number stays with its unit, and what a table has in a column stays together wh
 
 import re
 import shutil
-from collections.abc import Iterator, Sequence
-from itertools import chain, takewhile
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby, takewhile
 from typing import TextIO
 
 import click
@@ -17,8 +17,21 @@ _GAP = re.compile(
     r"( ++)(?!(?<=\d )(?:bytes?|[KMGTP]iB|s|min|h)\b)"
 )  # between words; not between a number and its unit
 _WIDEST_HEAD = 16
+_ALIKE = 12
 _NARROWEST = 40  # a terminal that is narrower breaks lines as it likes
 _COMMAND = re.compile(r"( *)((?:\./)?(?:spark-submit\.sh|rmq-lake|\S*/rmq-lake|\S*/spark-submit\.sh|spark-submit) .*)")
+
+NOT_DONE = "PLAN, of which nothing is done yet"
+
+
+def headed(heading: str, lines: Iterable[str]) -> Iterator[str]:
+    """Yield a heading and the lines below it; of many with the same first word the first ones, and how many more."""
+    yield f"  {heading}"
+    for word, alike in groupby(lines, lambda line: line.partition(" ")[0]):
+        found = list(alike)
+        yield from (f"    {line}" for line in found[:_ALIKE])
+        if found[_ALIKE:]:
+            yield f"    {word} {len(found) - _ALIKE:,} more"
 
 
 def width_of(stream: TextIO) -> int | None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from jobs.console.amounts import counted
 from jobs.products.index.file_builder import hash_file
 from jobs.rebuild.index import MANIFEST
 from jobs.rebuild.owner import Owner, acting_as, acting_as_before
@@ -66,9 +67,10 @@ class Installation:
 
     def describe(self) -> Iterator[str]:
         """Say it, a line each."""
-        yield f"index directory {self.index}, user {self.owner.user}, group {self.owner.group}"
+        yield f"into {self.index} (user {self.owner.user}, group {self.owner.group})"
         yield from (f"new: {name}" for name in sorted(self.new))
-        yield from (f"kept: {name}" for name in self.kept)
+        if self.kept:
+            yield f"kept: {counted(len(self.kept), 'file')}, {min(self.kept)} to {max(self.kept)}"
         yield from (f"set aside in {self.aside.name}: {name}" for name in self.set_aside)
         if self.checkpoint is not None:
             yield f"checkpoint: index time {self.checkpoint.index_timestamp}, the old one in {backup_of(self).name}"

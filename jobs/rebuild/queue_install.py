@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
 
+from jobs.console.amounts import counted
 from jobs.rebuild.install import (
     ATTEMPT,
     RefusedError,
@@ -66,9 +67,10 @@ class QueueInstallation:
     def describe(self) -> Iterator[str]:
         """Say it, a line each."""
         for root in self.roots:
-            yield f"folder {root.folder}, user {root.owner.user}, group {root.owner.group}"
+            yield f"into {root.folder} (user {root.owner.user}, group {root.owner.group})"
             yield from (f"new: {root.folder.name}/{path}" for path in sorted(root.new))
-            yield f"kept: {len(root.kept)} files"
+            if root.kept:
+                yield f"kept: {counted(len(root.kept), 'file')}"
             yield from (f"set aside in {root.aside.name}: {path}" for path in root.set_aside)
 
 

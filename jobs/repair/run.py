@@ -14,6 +14,7 @@ from pathlib import Path
 
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
+from jobs.console.lines import NOT_DONE, headed
 from jobs.console.result import Result
 from jobs.console.severity import Severity
 from jobs.diff.run import DiffRequest, NotInLakeError, diff
@@ -78,6 +79,7 @@ class RepairSummary:
     store: str
     found: Verdict
     plan: list[str] = field(default_factory=list)
+    files: int = 0  # of the plan, new ones and those that are replaced
     notes: list[str] = field(default_factory=list)
     left: Verdict | None = None  # after it has been done
 
@@ -105,17 +107,17 @@ class RepairSummary:
 
     def result(self, seconds: float) -> Result:
         """Return what the repair came to."""
-        done = "applied" if self.left is not None else "planned"
-        return Result(self.severity, f"{counted(len(self.plan), 'step')} {done}", seconds)
+        done = "put in place" if self.left is not None else "to put in place"
+        return Result(self.severity, f"{counted(self.files, 'file')} {done}", seconds)
 
     def lines(self, limit: int) -> Iterator[str]:
         """Yield the summary for people."""
         yield self.store
         yield from _findings("found", self.found, limit)
         yield from (f"  NOTE {note}" for note in self.notes)
-        would = "" if self.left is not None else "would be "
-        yield from (f"  {would}{step}" for step in self.plan)
-        if not self.plan:
+        if self.plan:
+            yield from headed(NOT_DONE if self.left is None else "DONE", self.plan)
+        else:
             yield "  nothing to repair" if not self.found.severity.is_alarm else "  nothing that could be repaired"
         if self.left is not None:
             yield from _findings("left", self.left, limit)
@@ -136,6 +138,12 @@ class _Plans:
     files: list[FilesInstallation] = field(default_factory=list)
     queues: QueueInstallation | None = None
     index: Installation | None = None
+
+    @property
+    def count(self) -> int:
+        """How many files are put in place."""
+        queues = sum(len(root.new) for root in self.queues.roots) if self.queues else 0
+        return sum(len(one.files) for one in self.files) + queues + (len(self.index.new) if self.index else 0)
 
     def describe(self) -> Iterator[str]:
         for one in (*self.files, self.queues, self.index):
@@ -217,7 +225,7 @@ class _Repair:
         self._make_rest(verdict)
         with broker_kept_out(request.store):
             plans = self._planned()
-            self.summary.plan = list(plans.describe())
+            self.summary.plan, self.summary.files = list(plans.describe()), plans.count
             if request.apply and self.summary.plan:
                 _apply(request, plans)
         if request.apply:

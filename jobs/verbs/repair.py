@@ -1,10 +1,11 @@
 """`repair`: what is wrong with a store, made right beside it, and put in place if asked."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.answer import Answer, Stopwatch, answer_options, typed
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, read_options, store_options
 from jobs.command.places import LAKE, OUTPUT_DIRECTORY
@@ -85,8 +86,18 @@ def command(  # noqa: PLR0913 - one argument an option
     with shown_as_usage(NotRepairableError, UndecidedError, RefusedError):
         summary = repair(request, workers)
     result = summary.result(watch.seconds)
-    answer.give({**summary.describe(), "seconds": result.seconds}, summary.lines(_SHOWN), result)
+    lines = [*summary.lines(_SHOWN), *(_next(applied=applies) if summary.files else ())]
+    answer.give({**summary.describe(), "seconds": result.seconds}, lines, result)
     return summary.exit_code
+
+
+def _next(*, applied: bool) -> Iterator[str]:
+    if applied:
+        yield "  NEXT       # take all of it back, if it does not help"
+        yield f"             {typed('--undo', besides='--apply')}"
+    else:
+        yield "  NEXT       # put it into the store, with the broker stopped"
+        yield f"             {typed('--apply')}"
 
 
 def _undone(store: str, out: Path, answer: Answer, watch: Stopwatch) -> ExitCode:

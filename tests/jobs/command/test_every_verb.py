@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Callable
 from io import StringIO
@@ -137,3 +138,24 @@ def test_eighty_columns_break_no_word_and_a_result_comes_last(
         begun = max(number for number, line in enumerate(lines) if line.startswith(f"{verb}: "))
         result = " ".join(line.strip() for line in lines[begun:])
         assert re.fullmatch(_RESULT.format(verb), result), result
+
+
+def test_what_repair_names_next_puts_it_in_place_and_takes_it_back(
+    words: Callable[[str], list[str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The plan ended without it: who had read all of it still had to know the option."""
+    run, command = runner(capfd), words("repair {bad} --out {out} --lake {lake} --hash-slots 100 --index-num 20")
+    before = _next_of(run(*command).out)
+    applied = run(*before)
+    after = _next_of(applied.out)
+
+    assert [*command, "--apply"] == before
+    assert "  left: healthy" in applied.out
+    assert [*command, "--undo"] == after
+    assert "undone" in json.loads(run(*after, "--json").out)
+
+
+def _next_of(text: str) -> list[str]:
+    """Return the words of the command after NEXT, without the program's."""
+    _, _, named = text.partition("  NEXT ")
+    return shlex.split(named.splitlines()[1])[1:]

@@ -5,7 +5,7 @@ import shlex
 import click
 import pytest
 
-from jobs.console.lines import fitted
+from jobs.console.lines import fitted, headed
 
 LONG = (
     "  GAP        index/20261120073946545: no index file has the keys of messages from offset 952 up to offset 4999, "
@@ -60,3 +60,12 @@ def test_what_a_column_of_a_table_has_stays_together() -> None:
     row = "  log     damage         65 records in 4 segments, offsets 0 to 57,539  1 finding and more"
 
     assert [row.partition("  1 finding")[0], " " * 10 + "1 finding and more"] == list(fitted(row, 80))
+
+
+def test_a_plan_of_thousands_of_files_is_a_screen() -> None:
+    """The first of each kind, and how many more."""
+    plan = ["into /store", *(f"new: {number}" for number in range(5000)), "kept: 3 files"]
+    lines = list(headed("PLAN", plan))
+
+    assert lines[:3] == ["  PLAN", "    into /store", "    new: 0"]
+    assert lines[-3:] == ["    new: 11", "    new: 4,988 more", "    kept: 3 files"]

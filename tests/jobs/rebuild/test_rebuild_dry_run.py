@@ -141,8 +141,9 @@ def test_with_install_the_files_are_built_and_the_store_stays_as_it_is(
     built = json.loads((tmp_path / "out" / "MANIFEST.json").read_text())["files"]
 
     assert outcome.code is ExitCode.CLEAN
-    assert [line for line in outcome.out.splitlines() if "would be new: " in line] == [
-        f"  would be new: {file['name']}" for file in built
+    assert "  PLAN, of which nothing is done yet" in outcome.out.splitlines()
+    assert [line for line in outcome.out.splitlines() if " new: " in line] == [
+        f"    new: {file['name']}" for file in built
     ]
     assert before == state_of(store)
 
