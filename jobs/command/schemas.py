@@ -79,7 +79,7 @@ def _verify() -> Schema:
     return _object(
         store=_TEXT,
         severity=_SEVERITY,
-        findings=_list(_of(Finding, severity=_SEVERITY)),
+        findings=_list(_finding()),
         facts=_list(_of(Finding)),
         parts=_map(_SEVERITY),
         unverified=_map(_TEXT),
@@ -134,8 +134,12 @@ def _dry_run(**settings: Schema) -> Schema:
     )
 
 
+def _finding() -> Schema:
+    return _of(Finding, severity=_SEVERITY)
+
+
 def _repair() -> Schema:
-    findings = _list(_of(Finding))
+    findings = _list(_finding())
     planned = _object(
         store=_TEXT,
         plan=_list(_TEXT),

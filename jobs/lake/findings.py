@@ -59,6 +59,10 @@ class Finding(NamedTuple):
             return Severity.GAP if cause in _GAPS else Severity.DAMAGE
         return Severity.CONTRADICTION
 
+    def describe(self) -> dict[str, object]:
+        """Return the form that scripts read."""
+        return {**self._asdict(), "severity": self.severity.value}
+
     @property
     def text(self) -> str:
         """The finding in one line."""

@@ -101,8 +101,8 @@ class RepairSummary:
             "plan": self.plan,
             "notes": self.notes,
             "applied": self.left is not None,
-            "found": [finding._asdict() for finding in self.found.findings],
-            "left": [finding._asdict() for finding in self.left.findings] if self.left else None,
+            "found": [finding.describe() for finding in self.found.findings],
+            "left": [finding.describe() for finding in self.left.findings] if self.left else None,
         }
 
     def result(self, seconds: float) -> Result:

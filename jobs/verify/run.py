@@ -87,9 +87,7 @@ class Verdict:
         return {
             "store": self.store,
             "severity": self.severity.value,
-            "findings": [
-                {**finding._asdict(), "severity": finding.severity.value} for finding in self.findings
-            ],
+            "findings": [finding.describe() for finding in self.findings],
             "facts": [finding._asdict() for part in self.parts.values() for finding in part.facts],
             "parts": {name: part.severity.value for name, part in self.parts.items()},
             "unverified": {
