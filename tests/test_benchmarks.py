@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 from subprocess import run
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,11 +12,19 @@ from benchmarks.__main__ import PROGRAMS
 from benchmarks.plots import RESULTS, parts
 from jobs.report.model import Grid
 
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
+
 _ROOT = Path(__file__).parents[1]
 
+_LONG = ("killed-commands",)  # a dozen whole commands, however little they do
 
-def _programs(*, needs_broker: bool) -> list[str]:
-    return [name for name, program in PROGRAMS.items() if program.needs_broker is needs_broker]
+
+def _programs(*, needs_broker: bool) -> "list[ParameterSet]":
+    """Return one name of each module."""
+    modules = {program.module: name for name, program in reversed(PROGRAMS.items())}
+    names = [name for name in modules.values() if PROGRAMS[name].needs_broker is needs_broker]
+    return [pytest.param(name, marks=pytest.mark.campaign if name in _LONG else ()) for name in names]
 
 
 def _answer(name: str, folder: Path) -> dict[str, object]:
