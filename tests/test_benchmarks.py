@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).parents[1]
 
-_LONG = ("killed-commands",)  # a dozen whole commands, however little they do
+_LONG = ("ingest", "killed-commands")  # a dozen whole commands and engines, however little they do
 
 
 def _programs(*, needs_broker: bool) -> "list[ParameterSet]":
