@@ -16,6 +16,7 @@ from jobs.products.index.survivors import refusal
 from jobs.rebuild import queue_run
 from jobs.rebuild.index import RebuildIndexRequest, look
 from jobs.rebuild.queue_run import RebuildQueuesRequest
+from jobs.rebuild.queues import Target
 from jobs.store.ranges import describe, holes, plan_ranges
 from jobs.store.store import Store
 
@@ -113,6 +114,9 @@ def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str])
     """Return what a rebuild of the queues would do; the log is not read, and nothing is written."""
     store, settings = queue_run.look(request, options)
     sizes = ", ".join(f"{size:,} bytes ({kind.value})" for kind, size in settings.file_sizes.items())
+    written = f"the files of every queue that the log has messages of: {sizes}"
+    if request.to is Target.ROCKSDB:
+        written = "a RocksDB database with a row for each unit that the log gives"
     return DryRun(
         store.root,
         str(request.out),
@@ -120,7 +124,7 @@ def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str])
         [f"  as RocketMQ {settings.release} writes them ({settings.release_origin})"],
         describe(plan_ranges(store)),
         _gaps(store),
-        f"the files of every queue that the log has messages of: {sizes}",
+        written,
     )
 
 

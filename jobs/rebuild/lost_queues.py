@@ -18,10 +18,11 @@ from jobs.products.queues.settings import QueueSettings
 from jobs.products.queues.topics import topic_table
 from jobs.rebuild.queues import EXTENSION, BuiltFile, BuiltQueue
 from jobs.store.epochs import promotion_of
+from jobs.store.queue_files import keeps_light_in_rocksdb
 from jobs.store.store import Store, StoredFile
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.build import UNITS
-from rmq_formats.consumequeue.unit import QueueKind, QueueName
+from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
 from rmq_formats.store import name_of_offset
 
 # What is no fault of a queue's file: its record is lost in the log, or its topic was deleted.
@@ -61,10 +62,12 @@ def select_lost(
     joined = join(workers, store, settings.rules)
     wrong = _wrong_files(joined, settings)
     topics = topic_table(store)
+    has_light_files = not keeps_light_in_rocksdb(store, joined.queues)
     real = {path_in_output(file.about.path): file for file in store.queue_files}
     selected = LostQueues(has_lost_end=_has_lost_end(store, joined))
     for queue in built:
-        if topics.is_deleted(queue.name.topic):
+        is_file = has_light_files or not queue.name.topic.startswith(LMQ_PREFIX)
+        if topics.is_deleted(queue.name.topic) or not is_file:
             _delete(out, queue.files)
             continue
         needed = [

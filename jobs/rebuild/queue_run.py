@@ -18,8 +18,17 @@ from jobs.console.result import Result
 from jobs.console.severity import Severity, worst_met
 from jobs.products.queues.settings import QueueSettings, settle_queues
 from jobs.products.queues.topics import topic_table
+from jobs.rebuild.expired_queues import stored_ends
 from jobs.rebuild.lost_queues import LostQueues, select_lost, spare_doubtful
-from jobs.rebuild.queues import ATTEMPT, BuiltQueue, QueueRecipe, build_group, collect, discard
+from jobs.rebuild.queue_database import (
+    BuiltDatabase,
+    build_database,
+    database_folder,
+    describe_database,
+    notes_of_database,
+)
+from jobs.rebuild.queues import ATTEMPT, BuiltQueue, QueueRecipe, Target, build_group, collect, discard, named
+from jobs.rebuild.unit_files import UnitFile
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import scratch_beside
 from jobs.store.beside_broker import check_room
@@ -30,11 +39,12 @@ from jobs.store.retention import ListedLog, read_what_stays
 from jobs.store.store import Store
 from jobs.store.workers import Workers
 from rmq_formats.broker_conf import BrokerConf
-from rmq_formats.consumequeue.unit import QueueKind
+from rmq_formats.consumequeue.unit import QueueKind, QueueName
 
 MANIFEST = "MANIFEST.json"
 _GROUPS = 64
-_SHARE_OF_LOG = 0.7  # of the log's size: scratch of 40 bytes a unit and files of 20, where records are small
+# Of the log's size, where records are small: scratch of 40 bytes a unit, and files of 20, or twice tables of 40.
+_SHARES_OF_LOG = {Target.FILES: 0.7, Target.ROCKSDB: 1.4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,7 @@ class RebuildQueuesRequest(StoreRequest):
     groups: int = _GROUPS
     lost_only: bool = False
     spares_doubtful: bool = False  # lost only: a queue that would lose units stays as it is
+    to: Target = Target.FILES
 
 
 @dataclass(slots=True)
@@ -76,6 +87,8 @@ class Summary:
     proof: str = ""
     has_lost_end: bool = False
     log_bytes: int = 0  # that were read
+    to: str = Target.FILES.value
+    folder: str = ""  # of the database, below `out`
 
     @property
     def severity(self) -> Severity:
@@ -105,37 +118,35 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
     store, settings = look(request, workers.options, workers.width)
     out = request.out.absolute()  # a relative path is one of ours, not of the tasks
     out.mkdir(parents=True, exist_ok=True)
-    with scratch_beside(str(out), {}) as scratch:
-        recipe = QueueRecipe(
-            settings.rules, dict(settings.file_sizes), settings.ext_file_size, request.groups, str(out), scratch
-        )
-        log = ListedLog(store, plan_ranges(store, store.start_offset, request.range_size))
-        outcomes = read_what_stays(workers, log, partial(collect, recipe), partial(discard, recipe))
-        files = [outcome.payload.units for outcome in outcomes]
-        start = outcomes[0].range.start_offset if outcomes else store.end_offset
-        gaps = [(first, last) for _, first, last in holes(store.segments) if first >= start]
-        damaged = [range_ for outcome in outcomes for range_ in outcome.payload.damaged]
-        recipe = replace(recipe, lost=tuple(sorted([*gaps, *damaged])))
-        groups = [group for group in range(request.groups) if any(file.sections[group].units for file in files)]
-        built = workers.map(groups, partial(build_group, recipe=recipe, ranges=files), "writing queues")
-    queues = sorted((queue for group in built for queue in group), key=lambda queue: queue.name)
     summary = Summary(
         store.root,
         str(request.out),
         settings.release,
         settings.release_origin,
-        recipe.file_sizes[QueueKind.PLAIN],
-        start,
-        sum(outcome.payload.records for outcome in outcomes),
-        sum(queue.units for queue in queues),
-        len(queues),
-        sum(len(queue.files) for queue in queues),
-        sum(end - first for first, end in damaged),
-        gaps=gaps,
-        blanks=sum(queue.blanks for queue in queues),
+        settings.file_sizes[QueueKind.PLAIN],
+        store.end_offset,
+        to=request.to.value,
         log_bytes=sum(segment.size for segment in store.segments),
     )
-    summary.notes = list(_notes(store, recipe, queues, summary))
+    with scratch_beside(str(out), {}) as scratch:
+        recipe = QueueRecipe(
+            replace(settings.rules, in_rocksdb=request.to is Target.ROCKSDB),
+            *(dict(settings.file_sizes), settings.ext_file_size, request.groups, str(out), scratch),
+        )
+        files, recipe = _read_log(request, workers, recipe, store, summary)
+        if request.to is Target.ROCKSDB:
+            summary.folder = database_folder(store)
+            database = build_database(workers, recipe, files, store, out / summary.folder)
+            _take_database(summary, database, recipe, store)
+            _write_manifest(request.out, recipe, describe_database(database), summary)
+            return summary
+        groups = [group for group in range(request.groups) if any(file.sections[group].units for file in files)]
+        built = workers.map(groups, partial(build_group, recipe=recipe, ranges=files), "writing queues")
+    queues = sorted((queue for group in built for queue in group), key=lambda queue: queue.name)
+    summary.units, summary.queues = sum(queue.units for queue in queues), len(queues)
+    summary.files = sum(len(queue.files) for queue in queues)
+    summary.blanks = sum(queue.blanks for queue in queues)
+    summary.notes = [*_notes(store, recipe, queues, summary), *_notes_of_log(summary, _lasts(queues))]
     _check(request.out, queues)
     if request.lost_only:
         lost = select_lost(workers, store, settings, queues, request.out)
@@ -144,13 +155,44 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
         _take(summary, lost)
         queues = lost.queues
     else:
-        topics = topic_table(store)
-        deleted = [queue for queue in queues if topics.is_deleted(queue.name.topic)]
-        if deleted:
-            summary.notes.append(f"{len(deleted)} queues are of topics that were deleted ({_named(deleted)})")
+        summary.notes += _note_of_deleted(store, [queue.name for queue in queues])
     if not summary.contradictions:
-        _write_manifest(request.out, recipe, queues, summary)
+        _write_manifest(request.out, recipe, describe_files(queues), summary)
     return summary
+
+
+def _read_log(
+    request: RebuildQueuesRequest, workers: Workers, recipe: QueueRecipe, store: Store, summary: Summary
+) -> tuple[list[UnitFile], QueueRecipe]:
+    """Collect the units of the log; return them, and the recipe with what the log has lost."""
+    log = ListedLog(store, plan_ranges(store, store.start_offset, request.range_size))
+    outcomes = read_what_stays(workers, log, partial(collect, recipe), partial(discard, recipe))
+    if outcomes:
+        summary.from_offset = outcomes[0].range.start_offset
+    summary.records = sum(outcome.payload.records for outcome in outcomes)
+    summary.gaps = [(first, last) for _, first, last in holes(store.segments) if first >= summary.from_offset]
+    damaged = [range_ for outcome in outcomes for range_ in outcome.payload.damaged]
+    summary.damaged_bytes = sum(end - first for first, end in damaged)
+    segments = tuple(segment.base_offset for segment in store.segments)
+    lost = tuple(sorted([*summary.gaps, *damaged]))
+    return [outcome.payload.units for outcome in outcomes], replace(recipe, lost=lost, segments=segments)
+
+
+def _take_database(summary: Summary, database: BuiltDatabase, recipe: QueueRecipe, store: Store) -> None:
+    """Say what was made as a database."""
+    queues = database.queues
+    summary.units, summary.queues = sum(queue.units for queue in queues), len(queues)
+    summary.files = len(database.files)
+    summary.blanks = sum(queue.blanks for queue in queues)
+    lasts = [(queue.name, queue.last.physical_offset) for queue in queues]
+    summary.notes = [*notes_of_database(database, recipe), *_notes_of_log(summary, lasts)]
+    summary.notes += _note_of_deleted(store, [queue.name for queue in queues])
+
+
+def _note_of_deleted(store: Store, names: Sequence[QueueName]) -> list[str]:
+    topics = topic_table(store)
+    deleted = [name for name in names if topics.is_deleted(name.topic)]
+    return [f"{len(deleted)} queues are of topics that were deleted ({named(deleted)})"] if deleted else []
 
 
 def _take(summary: Summary, lost: LostQueues) -> None:
@@ -168,7 +210,7 @@ def _take(summary: Summary, lost: LostQueues) -> None:
 def look(request: RebuildQueuesRequest, options: Mapping[str, str], readers: int = 1) -> tuple[Store, QueueSettings]:
     """Return what there is and what to build by; `UndecidedError` for what has to be given."""
     store = request.listed(options, readers)
-    check_room(store.root, str(request.out), int(store.log_size * _SHARE_OF_LOG))
+    check_room(store.root, str(request.out), int(store.log_size * _SHARES_OF_LOG[request.to]))
     return store, settle_queues(store, request.conf, request.release, request.file_size)
 
 
@@ -199,26 +241,39 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue], summ
         yield "ConsumeQueueExt units are made without filter bitmaps, which no log holds"
     if features_of(store).queues is QueueStorage.ROCKSDB:
         yield "this store's own queues are in RocksDB (storeType=defaultRocksDB); these are those of storeType=default"
+        ended = sorted(stored_ends(store, {queue.name for queue in queues}))
+        if ended:
+            yield (
+                f"{len(ended)} queues have no message in the log any more, so there are no files of them: with these "
+                f"files a broker begins them at 0 again ({named(ended)})"
+            )
     left_out = [queue for queue in queues if queue.blanks]
     if left_out:
         yield (
             f"{summary.blanks} units are blanks, for the log has lost their records: every later unit is at its own "
             f"queue offset, and consumers skip the blanks ({_named(left_out)})"
         )
+
+
+def _notes_of_log(summary: Summary, lasts: Sequence[tuple[QueueName, int]]) -> Iterator[str]:
+    """Yield what a log that is not whole could not tell; *lasts* say where each queue's newest record begins."""
     last = max((end for _, end in summary.gaps), default=0)
-    short = [queue for queue in queues if summary.gaps and queue.last_physical_offset < last]
+    short = [name for name, offset in lasts if summary.gaps and offset < last]
     if short:
         yield (
             f"{len(short)} queues have no message after the last gap: where they ended is not known, and consumers may "
-            f"be ahead of them ({_named(short)})"
+            f"be ahead of them ({named(short)})"
         )
     if summary.damaged_bytes:
         yield f"{summary.damaged_bytes} bytes of the log are damaged: units of the records lost there are missing"
 
 
 def _named(queues: Sequence[BuiltQueue]) -> str:
-    shown = ", ".join(f"{queue.name.topic!r} {queue.name.queue_id}" for queue in queues[:3])
-    return shown if len(queues) <= 3 else f"{shown}, …"  # noqa: PLR2004 - enough to find one
+    return named([queue.name for queue in queues])
+
+
+def _lasts(queues: Sequence[BuiltQueue]) -> list[tuple[QueueName, int]]:
+    return [(queue.name, queue.last_physical_offset) for queue in queues]
 
 
 def _check(out: Path, queues: Sequence[BuiltQueue]) -> None:
@@ -230,9 +285,23 @@ def _check(out: Path, queues: Sequence[BuiltQueue]) -> None:
                 raise OSError(f"{out / file.path}: {size} bytes, {file.size} were written")
 
 
-def _write_manifest(out: Path, recipe: QueueRecipe, queues: Sequence[BuiltQueue], summary: Summary) -> None:
+def describe_files(queues: Sequence[BuiltQueue]) -> dict[str, object]:
+    """Return what the manifest says of queues as files."""
+    return {
+        "belongs": {
+            "*": "consumequeue",
+            "batchconsumequeue": "batchconsumequeue",
+            "consumequeue_ext": "consumequeue_ext",
+        },
+        "sha256_is_of": "the first `written` bytes of a file; zeros follow",
+        "queues": [queue.describe() for queue in queues],
+    }
+
+
+def _write_manifest(out: Path, recipe: QueueRecipe, made: Mapping[str, object], summary: Summary) -> None:
     manifest: dict[str, object] = {
         "store": summary.store,
+        "to": summary.to,
         "release": summary.release,
         "release_origin": summary.release_origin,
         "file_size": {kind.value: size for kind, size in recipe.file_sizes.items()},
@@ -248,13 +317,7 @@ def _write_manifest(out: Path, recipe: QueueRecipe, queues: Sequence[BuiltQueue]
         "lost_only": summary.lost_only,
         "replaced": summary.replaced,
         "proof": summary.proof,
-        "belongs": {
-            "*": "consumequeue",
-            "batchconsumequeue": "batchconsumequeue",
-            "consumequeue_ext": "consumequeue_ext",
-        },
-        "sha256_is_of": "the first `written` bytes of a file; zeros follow",
-        "queues": [queue.describe() for queue in queues],
+        **made,
     }
     LocalStorage().create(
         str(out / MANIFEST), json.dumps(manifest, indent=1, ensure_ascii=False).encode("utf-8", "replace")

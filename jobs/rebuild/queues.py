@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import StrEnum, unique
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
@@ -29,6 +30,7 @@ from rmq_formats.store import name_of_offset
 
 EXTENSION = "consumequeue_ext"
 ATTEMPT = ".attempt-"
+_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,15 @@ class QueueRecipe:
     directory: str
     scratch: Scratch
     lost: tuple[tuple[int, int], ...] = ()  # ranges of the log that hold no record any more
+    segments: tuple[int, ...] = ()  # where the files of the log begin
+
+
+@unique
+class Target(StrEnum):
+    """What queues are made as."""
+
+    FILES = "files"
+    ROCKSDB = "rocksdb"
 
 
 class RangeUnits(NamedTuple):
@@ -175,6 +186,12 @@ class _Queue:
             builder.blanks,
             self._last,
         )
+
+
+def named(names: Sequence[QueueName]) -> str:
+    """Return some of *names*, enough to find one."""
+    shown = ", ".join(f"{name.topic!r} {name.queue_id}" for name in names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown}, …"
 
 
 def folder_of(name: QueueName) -> str:

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from shlex import quote
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.failures import shown_as_usage
-from jobs.command.options import StoreForm, StorePlace, read_options, store_options
+from jobs.command.options import StoreForm, StorePlace, bundled, read_options, store_options
 from jobs.command.places import WRITTEN
 from jobs.command.rebuilds import RebuildForm, put_in_place, rebuild_options, refuse_beside_broker, say_dry_run
 from jobs.console.amounts import counted
@@ -18,23 +19,45 @@ from jobs.console.exit_codes import ExitCode
 from jobs.storage.locations import is_local, local_path
 from jobs.store.beside_broker import care_beside
 from jobs.store.known import UndecidedError
+from jobs.store.rocksdb import check_installed
+from rmq_formats.errors import UnsupportedFormat
+from rmq_formats.store import CONSUME_QUEUE_FOLDER
 
 if TYPE_CHECKING:
     from jobs.rebuild.queue_run import Summary
 
 _NAME = "rmq-lake rebuild-consumequeue"
+_ROCKSDB = "rocksdb"
+
+
+class _Made(NamedTuple):
+    """Where the queues are made, and as what."""
+
+    out: str
+    to: str
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake rebuild-consumequeue /data/rocketmq/store --out /data/queues\n  "
                "rmq-lake rebuild-consumequeue STORE --out DIR --broker-conf broker.conf --release 4.9.8\n  "
                "rmq-lake rebuild-consumequeue STORE --out DIR --dry-run")  # fmt: skip
 @store_options
-@click.option(
-    "--out",
-    required=True,
-    type=WRITTEN,
-    metavar="DIR",
-    help="An empty directory, or a new one, for <topic>/<queue id>/….",
+@bundled(
+    "made",
+    _Made,
+    click.option(
+        "--out",
+        required=True,
+        type=WRITTEN,
+        metavar="DIR",
+        help="An empty directory, or a new one, for <topic>/<queue id>/…, or for the folder of the database.",
+    ),
+    click.option(
+        "--to",
+        type=click.Choice(["files", _ROCKSDB]),
+        default="files",
+        show_default=True,
+        help="Make files, or the database that a broker of 5.x opens with storeType=defaultRocksDB.",
+    ),
 )
 @rebuild_options("Keep the queue files that are right; write what is lost or wrong.")
 @read_options
@@ -42,19 +65,26 @@ _NAME = "rmq-lake rebuild-consumequeue"
 def command(
     *,
     place: StorePlace,
-    out: str,
+    made: _Made,
     how: RebuildForm,
     form: StoreForm,
     answer: Answer,
 ) -> ExitCode:
-    """Write the queues of STORE again from its log: DIR/<topic>/<queue id>/<20 digits>, byte for byte a broker's."""
+    """
+    Write the queues of STORE again from its log.
+
+    As files: DIR/<topic>/<queue id>/<20 digits>, byte for byte a broker's. As a database: DIR/consumequeue, with the
+    rows of a broker.
+    """
     watch = Stopwatch()
-    root = place.store
+    root, out = place.store, made.out
     from jobs.launch.session import begin_session, spark_session
 
     if not is_local(out):
         raise click.UsageError(f"--out {out}: queues are written front to back, into a directory of this machine")
     target = Path(local_path(out))
+    if made.to == _ROCKSDB:
+        _refuse_for_database(root, target, how)
     if how.wants_install:
         refuse_beside_broker(root)
     conf = place.conf()
@@ -65,6 +95,7 @@ def command(
     from jobs.rebuild.dry_run import dry_run_of_queues
     from jobs.rebuild.queue_install import install_queues, plan_queue_installation
     from jobs.rebuild.queue_run import RebuildQueuesRequest, is_unused, rebuild
+    from jobs.rebuild.queues import Target
     from jobs.store.workers import SparkWorkers
 
     if not is_unused(target):
@@ -77,6 +108,7 @@ def command(
         form.consume_queue_size,
         form.release,
         lost_only=how.lost_only,
+        to=Target(made.to),
         commitlog=place.log_directories(conf),
         care=care,
     )
@@ -93,13 +125,43 @@ def command(
     return summary.exit_code
 
 
+def _refuse_for_database(store: str, out: Path, how: RebuildForm) -> None:
+    """Refuse at once what no database can be made for."""
+    if how.lost_only:
+        raise click.UsageError("--lost-only keeps files that are right; a database is made as one: leave it out")
+    if how.wants_install:
+        raise click.UsageError(
+            "--install: a database is not put in place, for the broker's configuration must change with it "
+            "(storeType=defaultRocksDB). Make it without, stop the broker, then paste\n"
+            + "\n".join(_placing(store, out / CONSUME_QUEUE_FOLDER))
+        )
+    with shown_as_usage(UnsupportedFormat):
+        check_installed(str(out), "write")
+
+
+def _placing(store: str, made: Path) -> Iterator[str]:
+    """Yield the commands that put a database in place: the old folder stays beside it."""
+    root = Path(local_path(store)) if is_local(store) else Path("STORE")
+    place, old, owner = root / made.name, root / f"{made.name}.replaced", root
+    if place.exists():
+        yield f"  mv -T {quote(str(place))} {quote(str(old))}"
+        owner = old
+    there = quote(str(place))
+    yield f"  mv -T {quote(str(made))} {there} && chown -R --reference={quote(str(owner))} {there}"
+
+
 def _lines(summary: "Summary") -> Iterator[str]:
     """Yield the summary for people."""
     yield f"{summary.store} → {summary.out}"
     units, records = counted(summary.units, "unit"), counted(summary.records, "record")
     yield f"  {units} of {records} in {counted(summary.queues, 'queue')}"
     files = counted(summary.files, "file")
-    yield f"  {files} of {summary.file_size:,} bytes, as RocketMQ {summary.release} writes them"
+    if summary.to == _ROCKSDB:
+        yield f"  a RocksDB database of {files}, for a broker with storeType=defaultRocksDB"
+        yield "  to put it in place while the broker is stopped:"
+        yield from (f"  {line}" for line in _placing(summary.store, Path(summary.out, summary.folder)))
+    else:
+        yield f"  {files} of {summary.file_size:,} bytes, as RocketMQ {summary.release} writes them"
     yield f"  release {summary.release_origin}"
     yield from (f"  GAP {start:,} to {end:,}: no file holds this part of the log" for start, end in summary.gaps)
     yield from (f"  NOTE {note}" for note in summary.notes)

@@ -77,7 +77,7 @@ class UnitCollector:
         self._rules = rules
         self._delays = np.array(rules.delays_ms, np.int64)
         self._default_delay = delay_ms(1, ())
-        self._queues = _Queues(rules.batch_topics)
+        self._queues = _Queues(frozenset() if rules.in_rocksdb else rules.batch_topics)
         self._tags = _Tags(are_wanted=with_tags)
         self._full: list[NDArray[np.int64]] = []  # blocks of units: an array that grew would be in memory twice
         self._units = np.empty((kernels.UNIT_ROWS, _FIRST_ROOM), np.int64)

@@ -146,6 +146,9 @@ class QueueRules:
     batch_topics: frozenset[str] = frozenset()  # topics with the attribute queue.type=BatchCQ
     multi_dispatch: bool = True  # enableMultiDispatch: a record that lists queue offsets shows that it was on
     lmq: bool = True  # enableLmq
+    in_rocksdb: bool = (
+        False  # storeType=defaultRocksDB: a batch has a plain unit, and no queue's name has to be a folder
+    )
 
     def release_at(self, physical_offset: int) -> Release:
         """Return the release that wrote the record at *physical_offset*."""
@@ -238,14 +241,14 @@ def expected_units(record: MessageRecord, rules: QueueRules) -> Iterator[Expecte
     code = tags_code(topic, properties, record.store_timestamp, rules.delays_ms)
     if code is None:
         return
-    if topic in rules.batch_topics or record.sys_flag & INNER_BATCH:
+    if not rules.in_rocksdb and (topic in rules.batch_topics or record.sys_flag & INNER_BATCH):
         yield from _batch_unit(record, properties, code)
         return
     place = (record.physical_offset, record.total_size, code, record.store_timestamp)
     yield ExpectedUnit(QueueName(QueueKind.PLAIN, topic, record.queue_id), record.queue_offset, *place)
     is_left_out = release.multi_dispatch_excludes_topics and is_left_out_of_multi_dispatch(topic)
     if rules.multi_dispatch and release.multi_dispatch and not is_left_out:
-        for name, queue_offset in multi_dispatch_queues(properties):
+        for name, queue_offset in multi_dispatch_queues(properties, with_slashes=rules.in_rocksdb):
             queue_id = 0 if rules.lmq and name.startswith(LMQ_PREFIX) else record.queue_id
             queue = QueueName(QueueKind.PLAIN, name, queue_id)
             yield ExpectedUnit(queue, queue_offset, *place, is_dispatched=True)
@@ -271,12 +274,12 @@ def is_left_out_of_multi_dispatch(topic: str) -> bool:
     return topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX)) or topic == SCHEDULE_TOPIC
 
 
-def multi_dispatch_queues(properties: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+def multi_dispatch_queues(properties: Mapping[str, str], *, with_slashes: bool = False) -> Iterator[tuple[str, int]]:
     """
     Yield name and queue offset of each further queue that a record appears in.
 
     The broker goes on to the next record where an offset is no number. A name with a slash is skipped: only some
-    releases do so, but none could read such a queue again.
+    releases do so, but none could read such a queue again; unless *with_slashes*, for RocksDB has keys, not folders.
     """
     names = _java_split(properties.get(INNER_MULTI_DISPATCH, ""))
     offsets = _java_split(properties.get(INNER_MULTI_QUEUE_OFFSET, ""))
@@ -286,7 +289,7 @@ def multi_dispatch_queues(properties: Mapping[str, str]) -> Iterator[tuple[str, 
         queue_offset = java_integer(text)
         if queue_offset is None:
             return
-        if "/" not in name:
+        if with_slashes or "/" not in name:
             yield name, queue_offset
 
 

@@ -18,7 +18,7 @@ BOUND_FAMILY = "offset"
 CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
 
 SEPARATOR = b"\x01"
-_NUMBER_SIZE = 8
+NUMBER_SIZE = 8  # of the queue offset, with which a unit's key ends
 _MIN, _MAX = b"min", b"max"
 
 
@@ -54,7 +54,7 @@ class QueueBound(NamedTuple):
 
 def encode_unit_key(queue: QueuePrefix, queue_offset: int) -> bytes:
     """Return the key of a unit's row."""
-    return queue.encoded + queue_offset.to_bytes(_NUMBER_SIZE, "big", signed=True)
+    return queue.encoded + queue_offset.to_bytes(NUMBER_SIZE, "big", signed=True)
 
 
 def decode_prefix(prefix: bytes) -> QueuePrefix:
@@ -68,15 +68,26 @@ def decode_prefix(prefix: bytes) -> QueuePrefix:
 
 def decode_unit_row(key: bytes, value: Buffer) -> QueueUnit:
     """Return the unit that a row holds."""
-    queue = decode_prefix(key[:-_NUMBER_SIZE])
+    queue = decode_prefix(key[:-NUMBER_SIZE])
     physical_offset, size, tags_code, store_timestamp = map(int, UNIT_VALUE.unpack(value))
-    number = int.from_bytes(key[-_NUMBER_SIZE:], "big", signed=True)
+    number = int.from_bytes(key[-NUMBER_SIZE:], "big", signed=True)
     return QueueUnit(queue, number, Unit(physical_offset, size, tags_code), store_timestamp)
 
 
 def encode_bound_key(queue: QueuePrefix, *, is_max: bool) -> bytes:
     """Return the key of the row of a queue's first or last unit."""
     return _head(queue.topic) + (_MAX if is_max else _MIN) + SEPARATOR + queue.queue_id.to_bytes(4, "big", signed=True)
+
+
+def encode_bound_value(physical_offset: int, queue_offset: int) -> bytes:
+    """Return what the row of a queue's first or last unit says."""
+    return BOUND_VALUE.pack(physical_offset, queue_offset)
+
+
+def encode_checkpoint_row(dispatched_end: int) -> tuple[bytes, bytes]:
+    """Return key and value of the row that says where the last dispatched record ends."""
+    key = encode_bound_key(QueuePrefix(CHECKPOINT_TOPIC, 0), is_max=True)
+    return key, DISPATCHED_VALUE.pack(dispatched_end)
 
 
 def decode_bound_row(key: bytes, value: Buffer) -> QueueBound | int:

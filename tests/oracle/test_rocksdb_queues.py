@@ -15,17 +15,16 @@ from tests.oracle.sessions import ClientMessage
 from tests.oracle.settings import SMALL_GEOMETRY
 
 _TOPIC, _COUNT = "Orders", 300
-_SINCE, _LIMITED_SINCE = (5, 2, 0), (5, 4, 0)  # up to 5.1.4 the setting moves the topics alone
+_LIMITED_SINCE = (5, 4, 0)
 _MADE_AGAIN_SINCE = (5, 3, 3)
 _LIMIT = "commitLogRecoverMaxNum"
 
 
+@pytest.mark.since("5.2.0")  # up to 5.1.4 the setting moves the topics alone
 def test_a_broker_makes_queues_in_rocksdb_again_after_what_a_repair_says(
     real_broker: BrokerFactory, tmp_path: Path, release: str
 ) -> None:
     """The database is damaged and an index file lost: the file comes back, then the command is run as it is printed."""
-    if version_of(release) < _SINCE:
-        pytest.skip("there are no queues in RocksDB yet")
     store, settings = tmp_path / "store", {"storeType": "defaultRocksDB"}
     with real_broker(release, store, settings=settings) as broker:
         broker.make_topic(_TOPIC, 2)

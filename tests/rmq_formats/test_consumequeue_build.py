@@ -87,12 +87,13 @@ LIKELY = st.builds(
 )
 LOGS = st.lists(LIKELY | records(), min_size=1, max_size=12).map(lambda log: placed(log, 1000))
 RULES = st.builds(
-    lambda old, new, since, multi, delays: QueueRules(
-        ((0, old), (since, new)), delays, frozenset({"B"}), multi_dispatch=multi
+    lambda old, new, since, multi, in_rocksdb, delays: QueueRules(
+        ((0, old), (since, new)), delays, frozenset({"B"}), multi_dispatch=multi, in_rocksdb=in_rocksdb
     ),
     st.sampled_from(RELEASES),
     st.sampled_from(RELEASES),
     st.integers(1, 4000),
+    st.booleans(),
     st.booleans(),
     st.sampled_from(("1s 5s 10s", "2h")),
 )

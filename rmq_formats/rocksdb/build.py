@@ -1,0 +1,141 @@
+"""
+Rows of a queue in RocksDB, made of the units that its log gives: many at once, as arrays.
+
+A broker puts each unit under the queue offset that its record states, so nothing is appended and nothing is skipped:
+where two records state the same offset, the later one counts, and a queue ends with its last record. `queues` encodes
+one row; property tests compare these with it.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.arrays import dtype_of
+from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
+from rmq_formats.consumequeue.collect import PACKED_UNIT
+from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
+from rmq_formats.rocksdb.layout import UNIT_VALUE
+from rmq_formats.rocksdb.queues import NUMBER_SIZE, QueuePrefix
+
+Units = NDArray[np.void]  # of PACKED_UNIT
+
+_VALUES = dtype_of(UNIT_VALUE)
+_AT_ONCE = 1 << 16  # blanks
+
+
+class Place(NamedTuple):
+    """A unit's number in its queue, and where its record begins in the log."""
+
+    queue_offset: int
+    physical_offset: int
+
+
+class RowBuilder:
+    """One queue: takes its units in the order of the log, gives those that get rows."""
+
+    def __init__(self, lost: Sequence[tuple[int, int]] = (), segments: Sequence[int] = ()) -> None:
+        """
+        *lost* are the ranges of the log, ascending, that hold no record any more; *segments* where its files begin.
+
+        A consumer of a queue in RocksDB never gets past a number without a row. So the numbers of lost records get
+        rows, too, that lead to no message, as `QueueBuilder` leaves blanks in files.
+        """
+        self.first: Place | None = None  # lowest number
+        self.last: Place | None = None  # newest record
+        self.highest = -1  # number; above that of the newest record where a queue was deleted and began again
+        self.overwritten = 0  # units whose number, or a higher one, an earlier record has stated
+        self.blanks = 0
+        self._lost = np.array(lost, np.int64).reshape(-1, 2)
+        self._segments = np.array(segments, np.int64)
+
+    def append(self, units: Units) -> Iterator[Units]:
+        """Yield what *units* add."""
+        if not units.size:
+            return
+        for some in self._between_losses(units):
+            yield from self._blanks_before(some[0])
+            self._note(some)
+            yield some
+
+    def _between_losses(self, units: Units) -> Iterator[Units]:
+        """Cut *units* where the log has lost something between two of them."""
+        losses = np.searchsorted(self._lost[:, 0], units["physical_offset"])
+        yield from np.split(units, np.flatnonzero(np.diff(losses)) + 1)
+
+    def _note(self, units: Units) -> None:
+        numbers = units["queue_offset"]
+        before = np.maximum.accumulate(np.concatenate([[self.highest], numbers[:-1]]))
+        self.overwritten += int(np.count_nonzero(numbers <= before))
+        self.highest = max(self.highest, int(numbers.max()))
+        lowest = numbers.size - 1 - int(np.argmin(numbers[::-1]))
+        if self.first is None or numbers[lowest] <= self.first.queue_offset:
+            self.first = _place(units[lowest])
+        self.last = _place(units[-1])
+
+    def _blanks_before(self, unit: np.void) -> Iterator[Units]:
+        """Yield blanks from the last number to that of *unit*, at most as many as the log can have lost records."""
+        if self.last is None:
+            return
+        start, place = self.last.queue_offset + 1, _place(unit)
+        since = self._lost[(self._lost[:, 0] > self.last.physical_offset) & (self._lost[:, 0] < place.physical_offset)]
+        most = int((since[:, 1] - since[:, 0]).sum()) // MIN_RECORD_SIZE
+        if not 0 < place.queue_offset - start <= most:
+            return
+        self.blanks += place.queue_offset - start
+        for at in range(start, place.queue_offset, _AT_ONCE):
+            numbers = np.arange(at, min(at + _AT_ONCE, place.queue_offset))
+            blanks = np.zeros(numbers.size, PACKED_UNIT)
+            blanks["queue_offset"] = numbers
+            blanks["size"] = PRE_BLANK_SIZE
+            blanks["physical_offset"] = self._segment_before(place.physical_offset)
+            blanks["store_timestamp"] = unit["store_timestamp"]
+            yield blanks
+
+    def _segment_before(self, physical_offset: int) -> int:
+        """
+        Return where the segment before that of a record begins; 0 in the first one.
+
+        A broker that finds no message at a blank's offset skips the rest of the segment that the offset lies in. Once
+        the log begins after that offset, a broker deletes the row.
+        """
+        number = int(np.searchsorted(self._segments, physical_offset, "right")) - 2
+        return int(self._segments[number]) if number >= 0 else 0
+
+
+def newest_of_each(units: Units) -> Units:
+    """Return units in the order of their keys, each number once: of the same number the last one."""
+    numbers = units["queue_offset"].astype(np.uint64)  # bytes are compared: negative numbers come last
+    if (numbers[1:] > numbers[:-1]).all():
+        return units
+    order = np.argsort(numbers, kind="stable")
+    is_newest = np.append(numbers[order][1:] != numbers[order][:-1], np.ones(min(units.size, 1), np.bool_))
+    kept: Units = units[order[is_newest]]
+    return kept
+
+
+def unit_keys(queue: QueuePrefix, units: Units) -> list[bytes]:
+    """Return the keys of a queue's units."""
+    prefix = np.frombuffer(queue.encoded, np.uint8)
+    keys = np.empty((units.size, prefix.size + NUMBER_SIZE), np.uint8)
+    keys[:, : prefix.size] = prefix
+    keys[:, prefix.size :] = units["queue_offset"].astype(">i8").view(np.uint8).reshape(-1, NUMBER_SIZE)
+    return _as_bytes(keys.view(f"V{keys.shape[1]}").ravel())
+
+
+def unit_values(units: Units) -> list[bytes]:
+    """Return the values of units."""
+    values = np.empty(units.size, _VALUES)
+    for name in _VALUES.names or ():
+        values[name] = units[name]
+    return _as_bytes(values.view(f"V{_VALUES.itemsize}"))
+
+
+def _as_bytes(rows: NDArray[np.void]) -> list[bytes]:
+    found: list[bytes] = rows.tolist()
+    return found
+
+
+def _place(unit: np.void) -> Place:
+    return Place(int(unit["queue_offset"]), int(unit["physical_offset"]))

@@ -1,0 +1,440 @@
+"""`rebuild-consumequeue --to rocksdb`: rows as a broker writes them, and files again of a store that has only these."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.products.queues.settings import known_releases, queue_rules
+from jobs.rebuild import queue_tables
+from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, Summary, rebuild
+from jobs.rebuild.queues import Target
+from jobs.storage import AnyStorage
+from jobs.store.features import rocksdb_queue_folder
+from jobs.store.queue_files import stored_queues
+from jobs.store.rocksdb import open_database
+from jobs.store.store import list_store
+from jobs.store.units import units_of
+from jobs.store.workers import OneByOne
+from jobs.verify.findings import PartReport
+from jobs.verify.queues import compare_queues
+from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
+from rmq_formats.consumequeue.unit import QueueRules, expected_units
+from rmq_formats.release import Release
+from rmq_formats.rocksdb.layout import UNIT_VALUE
+from rmq_formats.rocksdb.queues import (
+    BOUND_FAMILY,
+    UNIT_FAMILY,
+    QueuePrefix,
+    decode_bound_row,
+    decode_unit_row,
+    encode_bound_key,
+    encode_unit_key,
+)
+from tests.golden.features import unpack_feature
+from tests.rmq_formats.builders import a_record, framed, placed
+from tests.support.commands import overwrite, runner, without_spark
+from tests.support.stores import records_of, segments_of, tree_state
+
+Golden = Callable[[str], Path]
+Rows = dict[bytes, bytes]
+
+_RELEASE = "5.5.1"
+_SEGMENT = 16384
+_COMPLETE = (
+    "b533-cqdouble",
+    "b540-cqcombine-rocksonly",
+    "b551-cqdouble",
+    "b551-lmq-rockscq",
+    "b551-rockscq-clean",
+    "b551-rockscq-separate",
+)
+
+
+def made(store: Path, out: Path, target: Target = Target.ROCKSDB, file_size: int | None = None) -> Summary:
+    """Make queues without Spark."""
+    return rebuild(request(store, out, target, file_size), OneByOne())
+
+
+def request(
+    store: Path, out: Path, target: Target = Target.ROCKSDB, file_size: int | None = None
+) -> RebuildQueuesRequest:
+    """Return what a user asks for."""
+    return RebuildQueuesRequest(str(store), out, file_size=file_size, release=_RELEASE, to=target)
+
+
+def rows_in(folder: Path) -> dict[str, Rows]:
+    """Return all rows of a database by family."""
+    with open_database(str(folder), AnyStorage()) as database:
+        return {family: dict(database.items(family)) for family in database.families}
+
+
+def in_place(store: Path, out: Path) -> None:
+    """Put a database where the broker looks for it, as the printed commands do."""
+    shutil.rmtree(store / "consumequeue", ignore_errors=True)
+    (out / "consumequeue").rename(store / "consumequeue")
+
+
+def numbers_of(folder: Path, topic: str, queue_id: int = 0) -> dict[int, int]:
+    """Return the physical offset under each number of a queue."""
+    units = (decode_unit_row(key, value) for key, value in rows_in(folder)[UNIT_FAMILY].items())
+    return {row.queue_offset: row.unit.physical_offset for row in units if row.queue == (topic, queue_id)}
+
+
+@pytest.mark.parametrize("name", _COMPLETE)
+def test_rows_are_those_of_the_broker(name: str, tmp_path: Path) -> None:
+    """
+    Each unit, the last unit of each queue, and where the dispatched log ends.
+
+    Rows of first units may differ: a broker writes them when it is asked, as (0, 0) for a queue that is empty then.
+    """
+    root = unpack_feature(name, tmp_path).root
+    folder = rocksdb_queue_folder(list_store(str(root))) or ""
+    made(root, tmp_path / "out")
+    broker, ours = rows_in(root / folder), rows_in(tmp_path / "out" / folder)
+
+    assert ours.keys() == broker.keys()
+    assert ours[UNIT_FAMILY] == broker[UNIT_FAMILY]
+    lasts = [{key: value for key, value in rows[BOUND_FAMILY].items() if _is_last(key)} for rows in (ours, broker)]
+    assert lasts[0] == lasts[1]
+    firsts = {key: value for key, value in ours[BOUND_FAMILY].items() if not _is_last(key)}
+    assert all(broker[BOUND_FAMILY].get(key) in {None, value, bytes(16)} for key, value in firsts.items())
+
+
+def _is_last(key: bytes) -> bool:
+    return key[-8:-5] == b"max"
+
+
+def test_with_double_write_of_5_5_1_all_rows_of_both_families_are_equal(tmp_path: Path) -> None:
+    """There the broker was asked for each queue's first unit after its first message."""
+    root = unpack_feature("b551-cqdouble", tmp_path).root
+    made(root, tmp_path / "out")
+
+    assert rows_in(tmp_path / "out" / "consumequeue") == rows_in(root / "consumequeue")
+
+
+def test_after_a_kill_that_left_no_row_every_unit_is_made(tmp_path: Path) -> None:
+    """The broker's own answers before it was killed are the judge."""
+    unpacked = unpack_feature("b551-rockscq-killed", tmp_path)
+    made(unpacked.root, tmp_path / "out")
+    in_place(unpacked.root, tmp_path / "out")
+    queues = {
+        f"{queue.name.topic}/{queue.name.queue_id}": queue for queue in stored_queues(list_store(str(unpacked.root)))
+    }
+
+    expected = {queue: answer["units"] for queue, answer in unpacked.of_disk["queues"].items() if answer["units"]}
+    assert queues.keys() == expected.keys()
+    for name, units in expected.items():
+        queue = queues[name]
+        found = units_of(queue, queue.start, queue.capacity).tolist()
+        assert [[number, *map(int, unit)] for number, unit in enumerate(found)][: len(units)] == units
+
+
+@pytest.mark.parametrize("name", ["b533-cqdouble", "b551-cqdouble", "b551-cqdouble-later"])
+def test_files_made_of_a_store_with_rocksdb_alone_are_the_brokers_own(name: str, tmp_path: Path) -> None:
+    """Files to RocksDB to files: a broker with double write has written both, byte for byte the same."""
+    root = unpack_feature(name, tmp_path).root
+    own = _files(root / "consumequeue")
+    made(root, tmp_path / "database")
+    in_place(root, tmp_path / "database")
+    made(root, tmp_path / "files", Target.FILES, file_size=400)
+
+    assert not _files(root / "consumequeue")
+    assert _files(tmp_path / "files") == own
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*/*")}
+
+
+def test_what_is_handed_over_has_nothing_of_the_writing_process_in_it(tmp_path: Path) -> None:
+    """No options, no logs, no configuration of rocksdict; a table format that brokers know: theirs is older."""
+    root = unpack_feature("b551-rockscq-clean", tmp_path).root
+    before = tree_state(root)
+    summary = made(root, tmp_path / "out")
+    names = {path.name for path in (tmp_path / "out" / "consumequeue").iterdir()}
+    tables = {name for name in names if name.endswith(".sst")}
+
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"consumequeue", MANIFEST}
+    assert {name.partition("-")[0] for name in names - tables} == {"CURRENT", "IDENTITY", "MANIFEST"}
+    assert summary.files == len(names)
+    for name in tables:
+        footer = (tmp_path / "out" / "consumequeue" / name).read_bytes()[-12:]
+        assert int.from_bytes(footer[:4], "little") == 5
+    assert before == tree_state(root)
+
+
+@pytest.mark.parametrize(
+    "name", ["b420-base", "b498-types", "b533-dledger", "b551-direct", "b551-expired", "b551-types"]
+)
+def test_stores_of_files_become_the_rows_that_the_scalar_module_gives(
+    name: str, golden: Golden, tmp_path: Path
+) -> None:
+    """Batches, light queues, names of any script, prepared messages, DLedger, a log whose beginning is deleted."""
+    store = golden(name)
+    made(store, tmp_path / "out")
+    rules = QueueRules(((0, Release.of(_RELEASE)),), in_rocksdb=True)
+
+    expected: Rows = {}
+    for record, _ in records_of(segments_of(store)):
+        expected |= dict(_rows(record, rules))
+    assert rows_in(tmp_path / "out" / "consumequeue")[UNIT_FAMILY] == expected
+
+
+def _rows(record: MessageRecord, rules: QueueRules) -> Iterator[tuple[bytes, bytes]]:
+    for unit in expected_units(record, rules):
+        key = encode_unit_key(QueuePrefix(unit.queue.topic, unit.queue.queue_id), unit.queue_offset)
+        yield key, UNIT_VALUE.pack(unit.physical_offset, unit.size, unit.tags_code, unit.store_timestamp)
+
+
+@pytest.mark.parametrize("name", ["b533-base", "b551-types"])
+def test_tables_of_few_units_give_the_same_rows_as_one(
+    name: str, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How much is in memory at once decides nothing."""
+    one, many = (request(golden(name), tmp_path / out) for out in ("one", "many"))
+    rebuild(replace(one, groups=3, range_size=4096), OneByOne())
+    monkeypatch.setattr(queue_tables, "_AT_ONCE", 7)
+    monkeypatch.setattr(queue_tables, "_ROWS_AT_ONCE", 2)
+    rebuild(replace(many, groups=3, range_size=4096), OneByOne())
+
+    assert rows_in(tmp_path / "many" / "consumequeue") == rows_in(tmp_path / "one" / "consumequeue")
+
+
+def test_a_queue_without_a_message_in_the_log_goes_on_where_it_ended(golden: Golden, tmp_path: Path) -> None:
+    """Its consumers are at its end; a broker that found no row would give the next message number 0."""
+    store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
+    queue = next(queue for queue in stored_queues(list_store(str(store))) if queue.name.topic == "T1")
+    shutil.copytree(store / "consumequeue" / "T1" / "0", store / "consumequeue" / "Quiet" / "3")
+    (store / "config" / "topics.json").unlink(missing_ok=True)
+    summary = made(store, tmp_path / "out")
+    end = queue.written_end()
+    place = int(units_of(queue, end - 1, end)["physical_offset"][0])
+
+    bounds = rows_in(tmp_path / "out" / "consumequeue")[BOUND_FAMILY]
+    row = decode_bound_row(key := encode_bound_key(QueuePrefix("Quiet", 3), is_max=True), bounds[key])
+    assert row == (("Quiet", 3), True, place, end - 1)
+    assert any(note.startswith("1 queues have no message in the log any more") for note in summary.notes)
+    in_place(store, tmp_path / "out")
+    made(store, tmp_path / "again")
+    assert rows_in(tmp_path / "again" / "consumequeue")[BOUND_FAMILY] == bounds
+    back = made(store, tmp_path / "back", Target.FILES)
+    assert any("a broker begins them at 0 again ('Quiet' 3)" in note for note in back.notes)
+
+
+def test_numbers_of_lost_records_get_rows_so_that_consumers_pass_them(golden: Golden, tmp_path: Path) -> None:
+    """
+    A broker ends a pull at the first number without a row.
+
+    A row leads to the start of the segment before the next message: there is no message of such a size, what a broker
+    skips for it ends before that message, and the row lives as long as the messages around it.
+    """
+    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+    made(store, tmp_path / "whole")
+    lost = sorted((store / "commitlog").iterdir())[2]
+    lost.unlink()
+    summary = made(store, tmp_path / "out")
+
+    assert summary.exit_code is ExitCode.DAMAGE
+    assert summary.blanks > 0
+    whole, ours = (rows_in(tmp_path / name / "consumequeue")[UNIT_FAMILY] for name in ("whole", "out"))
+    blanks = {key: value for key, value in ours.items() if value != whole[key]}
+    assert len(blanks) == summary.blanks
+    for key, value in blanks.items():
+        place, size, tags_code, _ = UNIT_VALUE.unpack(value)
+        following = decode_unit_row(*min(row for row in ours.items() if row[0] > key and row[0] not in blanks))
+        assert (size, tags_code) == (PRE_BLANK_SIZE, 0)
+        assert place == _SEGMENT
+        assert following.unit.physical_offset >= 3 * _SEGMENT
+    in_place(store, tmp_path / "out")
+    for queue in stored_queues(list_store(str(store))):
+        assert queue.written_end() == queue.capacity
+
+
+@pytest.mark.parametrize("beside_files", [True, False])
+def test_verify_takes_rows_of_lost_messages_for_what_it_takes_blanks_of_files_for(
+    golden: Golden, tmp_path: Path, *, beside_files: bool
+) -> None:
+    """It said that the units were overwritten, and that both kinds differ."""
+    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+    sorted((store / "commitlog").iterdir())[2].unlink()
+    made(store, tmp_path / "files", Target.FILES, file_size=200)
+    made(store, tmp_path / "out")
+    in_place(store, tmp_path / "out")
+    if beside_files:
+        (tmp_path / "files" / MANIFEST).unlink()
+        shutil.copytree(tmp_path / "files", store / "consumequeue", dirs_exist_ok=True)
+    report = queues_compared(store)
+
+    assert {finding.kind for finding in report.findings} == {"blank_inside"}
+    assert [note.rpartition(": ")[2] for note in report.notes] == ["switching to RocksDB is safe"] * beside_files
+
+
+def test_a_damaged_record_leaves_a_row_that_leads_to_no_message(golden: Golden, tmp_path: Path) -> None:
+    """In the first segment there is none before it."""
+    store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+    made(store, tmp_path / "whole")
+    whole = numbers_of(tmp_path / "whole" / "consumequeue", "T1")
+    overwrite(min((store / "commitlog").iterdir()), whole[3] + 4, bytes(4))
+    summary = made(store, tmp_path / "out")
+
+    assert numbers_of(tmp_path / "out" / "consumequeue", "T1") == whole | {3: 0}
+    assert summary.blanks == 1
+
+
+def _store_of(folder: Path, records: list[MessageRecord]) -> Path:
+    """Write a log of one segment."""
+    (folder / "commitlog").mkdir(parents=True)
+    content = b"".join(framed(record) for record in placed(records))
+    (folder / "commitlog" / f"{0:020}").write_bytes(content.ljust(1 << 16, b"\0"))
+    return folder
+
+
+def test_of_a_topic_that_was_deleted_and_made_again_the_later_messages_count(tmp_path: Path) -> None:
+    """And nothing is left above its end: a broker would serve old messages there once it gets so far."""
+    store = _store_of(tmp_path / "store", [a_record(queue_offset=number) for number in (0, 1, 2, 3, 4, 0, 1)])
+    summary = made(store, tmp_path / "out")
+    places = [record.physical_offset for record, _ in records_of(segments_of(store))]
+
+    assert numbers_of(tmp_path / "out" / "consumequeue", "Orders") == {0: places[5], 1: places[6]}
+    assert any(note.startswith("2 records state a queue offset") for note in summary.notes)
+    rows = rows_in(tmp_path / "out" / "consumequeue")[BOUND_FAMILY]
+    bounds = [decode_bound_row(key, value) for key, value in rows.items()]
+    assert (("Orders", 0), True, places[6], 1) in bounds
+    assert (("Orders", 0), False, places[5], 0) in bounds
+
+
+def test_light_queues_whose_names_no_folder_can_have_get_rows(tmp_path: Path) -> None:
+    """As a broker gives them; also a long one, and one that is no UTF-8."""
+    further = {"INNER_MULTI_DISPATCH": "%LMQ%$Lite$a/b,%LMQ%..", "INNER_MULTI_QUEUE_OFFSET": "7,8"}
+    odd = a_record(topic="Odd", queue_offset=9)._replace(topic_raw=b"Od\xff")
+    store = _store_of(tmp_path / "store", [a_record(topic="Ä" * 60, queue_offset=5), a_record(properties=further), odd])
+    made(store, tmp_path / "out")
+    folder = tmp_path / "out" / "consumequeue"
+
+    assert numbers_of(folder, "%LMQ%$Lite$a/b").keys() == {7}
+    assert numbers_of(folder, "%LMQ%..").keys() == {8}
+    assert numbers_of(folder, "Ä" * 60).keys() == {5}
+    assert numbers_of(folder, "Od\ufffd").keys() == {9}
+
+
+def test_a_log_without_a_record_gives_a_database_without_a_unit(tmp_path: Path) -> None:
+    """Which a broker opens, and goes on from the beginning of the log."""
+    store = _store_of(tmp_path / "store", [])
+    summary = made(store, tmp_path / "out")
+    rows = rows_in(tmp_path / "out" / "consumequeue")
+
+    assert summary.units == 0
+    assert not rows[UNIT_FAMILY]
+    assert [decode_bound_row(key, value) for key, value in rows[BOUND_FAMILY].items()] == [0]
+
+
+def test_a_table_that_cannot_be_written_is_an_error_with_its_file(tmp_path: Path) -> None:
+    """It was a traceback: rocksdict raises plain exceptions."""
+    path = tmp_path / "none" / "table.sst"
+
+    with pytest.raises(OSError, match="No such file or directory") as raised:
+        queue_tables.write_table(str(path), iter([([b"k"], [b"v"])]))
+    assert raised.value.filename == str(path)
+
+
+def test_keys_are_in_order_across_queues_and_tables(golden: Golden, tmp_path: Path) -> None:
+    """What is read first to last is sorted by bytes."""
+    made(golden("b551-types"), tmp_path / "out")
+    keys = list(rows_in(tmp_path / "out" / "consumequeue")[UNIT_FAMILY])
+
+    assert all(one < other for one, other in pairwise(keys))
+
+
+@pytest.mark.parametrize("name", ["b533-cqdouble", "b551-cqdouble-later", "b551-cqdouble-later-gap"])
+def test_after_a_conversion_verify_says_of_a_double_write_store_that_switching_is_safe(
+    name: str, tmp_path: Path
+) -> None:
+    """Whatever its own database lacked."""
+    root = unpack_feature(name, tmp_path).root
+    made(root, tmp_path / "out")
+    for path in (root / "consumequeue").iterdir():
+        if path.is_file():
+            path.unlink()
+    for path in (tmp_path / "out" / "consumequeue").iterdir():
+        path.rename(root / "consumequeue" / path.name)
+    (note,) = verified_notes(root)
+
+    assert note.endswith(", the same: switching to RocksDB is safe")
+    units = len(rows_in(root / "consumequeue")[UNIT_FAMILY])
+    assert f"files hold {units} units, RocksDB {units}" in note
+
+
+@pytest.mark.parametrize("option", ["--lost-only", "--install"])
+def test_what_no_database_is_made_for_is_refused_at_once(
+    option: str, golden: Golden, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With the commands that put one in place by hand."""
+    out = tmp_path / "out"
+    outcome = runner(capfd)("rebuild-consumequeue", golden("b551-base"), "--out", out, "--to", "rocksdb", option)
+
+    assert outcome.code == ExitCode.USAGE
+    assert option in outcome.err
+    assert ("mv " in outcome.err) == (option == "--install")
+    assert not out.exists()
+
+
+def test_without_rocksdict_one_line_says_what_to_install(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Before Spark is started, and before anything is read."""
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    outcome = runner(capfd)("rebuild-consumequeue", golden("b551-base"), "--out", tmp_path / "out", "--to", "rocksdb")
+
+    assert outcome.code == ExitCode.USAGE
+    assert "pip install 'rocketmq-lake[rocksdb]'" in outcome.err
+
+
+def test_the_dry_run_says_that_a_database_would_be_written(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And writes none."""
+    without_spark(monkeypatch)
+    out = tmp_path / "out"
+    outcome = runner(capfd)("rebuild-consumequeue", golden("b551-base"), "--out", out, "--to", "rocksdb", "--dry-run")
+
+    assert outcome.code == ExitCode.CLEAN
+    assert "would write a RocksDB database" in outcome.out
+    assert not out.exists()
+
+
+def test_the_printed_commands_put_the_database_in_place(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The files stay beside it."""
+    without_spark(monkeypatch)
+    store, out = Path(shutil.copytree(golden("b551-base"), tmp_path / "a store")), tmp_path / "out"
+    outcome = runner(capfd)("rebuild-consumequeue", store, "--out", out, "--to", "rocksdb")
+    commands = [line for line in outcome.out.splitlines() if line.strip().startswith("mv ")]
+    subprocess.run(["bash", "-ec", "\n".join(commands)], check=True)
+
+    assert outcome.code == ExitCode.CLEAN
+    assert _files(store / "consumequeue.replaced") == _files(golden("b551-base") / "consumequeue")
+    assert verified_notes(store) == []
+
+
+def queues_compared(root: Path) -> PartReport:
+    """Return what `verify` says of the queues of a store."""
+    store = list_store(str(root))
+    rules = queue_rules(store, known_releases(store, _RELEASE).value.rules, BrokerConf())
+    return compare_queues(OneByOne(), store, rules).report
+
+
+def verified_notes(root: Path) -> list[str]:
+    """Return the notes about the queues of a store without findings."""
+    report = queues_compared(root)
+    assert report.findings == []
+    return report.notes

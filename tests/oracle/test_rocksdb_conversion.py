@@ -1,0 +1,160 @@
+"""Queues changed from files to RocksDB and back: real brokers open what was made, serve every message, and go on."""
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild
+from jobs.rebuild.queues import Target
+from jobs.storage import AnyStorage
+from jobs.store.rocksdb import open_database
+from jobs.store.workers import OneByOne
+from rmq_formats.rocksdb.queues import UNIT_FAMILY
+from tests.oracle.conftest import BrokerFactory
+from tests.oracle.releases import version_of
+from tests.oracle.sessions import ClientMessage, RealBroker
+from tests.oracle.settings import SMALL_GEOMETRY
+
+Verdict = Callable[[str, str, str], None]
+
+_LIGHT_SINCE = (5, 3, 3)  # 5.2.0 makes no rows of light queues
+_TAKES_TOPICS_SINCE = (5, 3, 3)  # from JSON files to RocksDB; 5.2.0 does not, and back no release does
+_LIGHT = {"enableLmq": "true", "enableMultiDispatch": "true"}
+_ROCKSDB = {"storeType": "defaultRocksDB"}
+_TOPICS = ("Orders", "Bills")
+_LIGHT_QUEUES = ("%LMQ%one", "%LMQ%two")
+_COUNT = 120
+_FILE = SMALL_GEOMETRY.consume_queue_file_size
+
+
+Rows = dict[tuple[str, int], list[tuple[int, int]]]
+
+pytestmark = pytest.mark.since("5.2.0")  # before, the setting moves the topics alone
+
+
+@pytest.mark.parametrize("target", list(Target))
+def test_a_broker_serves_from_converted_queues_and_goes_on(
+    real_broker: BrokerFactory, tmp_path: Path, verdict: Verdict, release: str, target: Target
+) -> None:
+    """Every message of every queue under its own offset; the next ones come after them, as we predict."""
+    store = tmp_path / "store"
+    light = _LIGHT if version_of(release) >= _LIGHT_SINCE else {}
+    before, after = (light, light | _ROCKSDB) if target is Target.ROCKSDB else (light | _ROCKSDB, light)
+    with real_broker(release, store, settings=before) as broker:
+        for topic in _TOPICS:
+            broker.make_topic(topic, 2)
+        _send(broker, "first", light)
+        expected = _served(broker)
+    made = _made(store, tmp_path / "out", release, target)
+    shutil.rmtree(store / "consumequeue")
+    made.rename(store / "consumequeue")
+    with real_broker(release, store, settings=after) as broker:
+        broker.drain()
+        served = _served(broker)
+        if target is Target.FILES or version_of(release) < _TAKES_TOPICS_SINCE:
+            for topic in _TOPICS:
+                broker.make_topic(topic, 2)
+        pulled = sum(len(broker.pull(topic)) for topic in _TOPICS)
+        _send(broker, "more", light)
+        more = _served(broker)
+
+    assert served == expected
+    for queue, rows in expected.items():
+        assert more[queue][: len(rows)] == rows
+        assert queue[0] in _LIGHT_QUEUES or [number for number, _ in more[queue]] == list(range(len(more[queue])))
+        assert len(more[queue]) == 2 * len(rows)
+    assert pulled == _COUNT
+    again = _made(store, tmp_path / "again", release, target)
+    assert _content(store / "consumequeue", target) == _content(again, target)
+    verdict(release, f"queues converted to {target.value}", f"{pulled} messages served, as many again written")
+
+
+def test_consumers_get_past_the_numbers_of_lost_messages(
+    real_broker: BrokerFactory, tmp_path: Path, verdict: Verdict, release: str
+) -> None:
+    """A broker gives nothing from a number without a row on, so lost messages have rows that lead to none."""
+    store = tmp_path / "store"
+    with real_broker(release, store) as broker:
+        for topic in _TOPICS:
+            broker.make_topic(topic, 2)
+        _send(broker, "first")
+        healthy = _served(broker)
+    segment = SMALL_GEOMETRY.commit_log_file_size
+    lost = range(2 * segment, 3 * segment)
+    (store / "commitlog" / f"{lost.start:020d}").unlink()
+    made = _made(store, tmp_path / "out", release, Target.ROCKSDB)
+    shutil.rmtree(store / "consumequeue")
+    made.rename(store / "consumequeue")
+    with real_broker(release, store, settings=_ROCKSDB) as broker:
+        broker.drain()
+        served = _served(broker)
+        edges = {queue: broker.queue_edges(*queue) for queue in healthy}
+
+    left = {queue: [row for row in rows if row[1] not in lost] for queue, rows in healthy.items()}
+    assert served == left
+    assert edges == {queue: (0, len(rows)) for queue, rows in healthy.items()}
+    passed = sum(map(len, healthy.values())) - sum(map(len, left.values()))
+    assert passed > 0
+    verdict(release, "lost messages converted to rocksdb", "their numbers passed, all others served")
+
+
+def test_a_queue_whose_messages_have_expired_goes_on_after_them(
+    real_broker: BrokerFactory, tmp_path: Path, verdict: Verdict, release: str
+) -> None:
+    """The log says nothing of it any more; its consumers are at its end."""
+    store, count = tmp_path / "store", 7
+    with real_broker(release, store) as broker:
+        for topic in ("Quiet", *_TOPICS):
+            broker.make_topic(topic, 1)
+        for _ in range(count):
+            broker.send(ClientMessage("Quiet", bytes(300)))
+        _send(broker, "first")
+    min((store / "commitlog").iterdir()).unlink()
+    made = _made(store, tmp_path / "out", release, Target.ROCKSDB)
+    shutil.rmtree(store / "consumequeue")
+    made.rename(store / "consumequeue")
+    with real_broker(release, store, settings=_ROCKSDB) as broker:
+        broker.drain()
+        edges = broker.queue_edges("Quiet", 0)
+        broker.make_topic("Quiet", 1)
+        sent = broker.send(ClientMessage("Quiet", b"next", None, "next"))
+        broker.drain()
+        pulled = broker.pull("Quiet")
+
+    assert edges == (count, count)
+    assert sent["queue-offset"] == str(count)
+    assert [(one.queue_offset, one.keys) for one in pulled] == [(count, "next")]
+    verdict(release, "expired queues converted to rocksdb", f"goes on at {count}")
+
+
+def _send(broker: RealBroker, name: str, light: Mapping[str, str] = MappingProxyType({})) -> None:
+    for number in range(_COUNT):
+        is_light = light and number % 3 == 0
+        further = {"INNER_MULTI_DISPATCH": ",".join(_LIGHT_QUEUES[: 1 + number % 2])} if is_light else {}
+        topic = _TOPICS[number // 3 % 2]
+        broker.send(ClientMessage(topic, bytes(300), "TagA", f"{name}-{number}", properties=further))
+    broker.drain()
+
+
+def _served(broker: RealBroker) -> Rows:
+    queues = [(topic, queue) for topic in _TOPICS for queue in range(2)] + [(name, 0) for name in _LIGHT_QUEUES]
+    return {queue: broker.read_queue(*queue) for queue in queues}
+
+
+def _made(store: Path, out: Path, release: str, target: Target) -> Path:
+    """Make queues of a store's log; return their folder."""
+    request = RebuildQueuesRequest(str(store), out, file_size=_FILE, release=release, to=target)
+    summary = rebuild(request, OneByOne())
+    (out / MANIFEST).unlink()
+    return out / summary.folder
+
+
+def _content(folder: Path, target: Target) -> dict[str, bytes]:
+    """Return what a broker reads: files, or the units of a database."""
+    if target is Target.FILES:
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*/*")}
+    with open_database(str(folder), AnyStorage()) as database:
+        return {key.hex(): value for key, value in database.items(UNIT_FAMILY)}
