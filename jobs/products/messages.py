@@ -1,36 +1,32 @@
 """
-Messages: one row for each record of the log.
+Messages: one row for each record of the log, and in `traces` one for each line of those that report on others.
 
 Bytes that are no record are named in `quarantine`, and kept in `log_pieces` so that the log can be restored.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from types import TracebackType
-from typing import NamedTuple
 
 import numpy as np
 
 from jobs.lake.bodies import with_inflated
 from jobs.lake.table_file import Action
-from jobs.lake.tables import LOG_PIECES, MESSAGES, QUARANTINE
+from jobs.lake.tables import LOG_PIECES, MESSAGES, QUARANTINE, TRACES
+from jobs.products.damage import Damage, damage_rows
 from jobs.products.log_pieces import PieceCollector
 from jobs.products.product import Collector, Finished, Made, Output, Run, Started, State
-from jobs.storage.model import Reader
+from jobs.products.traces import trace_rows
 from jobs.store.chain import Outcome
 from jobs.store.ranges import Range
 from jobs.store.selection import Selection
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
-from rmq_formats.errors import is_unreadable
 from rmq_formats.properties import PropertyParser
 from rmq_formats.release import Rules, release_at
 
-SAMPLE_SIZE = 256
-WRONG_CRC = "body_crc is not that of the body"
 _ROWS_A_BATCH = 1 << 15  # what a batch takes beside its bytes depends on them: tiny messages are many
 
 
@@ -50,15 +46,6 @@ class StartedMessages(Started[None]):
         return Finished()
 
 
-class _Damage(NamedTuple):
-    """Bytes that are no message; their first ones, where they are at hand."""
-
-    offset: int
-    size: int
-    reason: str
-    sample: bytes | None = None
-
-
 class MessageCollector(Collector[None]):
     """Writes the messages of one range, and what is damaged in it."""
 
@@ -71,7 +58,8 @@ class MessageCollector(Collector[None]):
         self._range = range_
         self._part = f"{range_.start_offset:020d}"
         self._file = output.file(MESSAGES, self._part, segment=range_.base_offset)
-        self._damaged: list[_Damage] = []
+        self._traces = output.file(TRACES, self._part)
+        self._damaged: list[Damage] = []
         self._pieces = PieceCollector(range_, from_offset, with_damage=selection.with_damage)
 
     def add(self, item: Records | Piece) -> None:
@@ -79,7 +67,7 @@ class MessageCollector(Collector[None]):
         self._pieces.add(item)
         if isinstance(item, Piece):
             if item.kind is PieceKind.DAMAGE and item.end > self._from_offset:
-                self._damaged.append(_Damage(item.offset, item.size, item.reason))
+                self._damaged.append(Damage(item.offset, item.size, item.reason))
             return
         for group, parser in parts_by_release(_since(item, self._from_offset), self._rules):
             batch, bad = message_batch(
@@ -87,8 +75,10 @@ class MessageCollector(Collector[None]):
             )
             for rows in with_inflated(batch, wanted=self._selection.with_inflated):
                 self._file.write(rows)
+            for rows in trace_rows(batch):
+                self._traces.write(rows)
             for offset, size in bad:
-                self._damaged.append(_Damage(offset, size, WRONG_CRC, _shown(group, offset, size)))
+                self._damaged.append(Damage.of_body(group, offset, size))
                 self._pieces.damage(offset, size)
 
     def finish(self) -> Made[None]:
@@ -97,6 +87,7 @@ class MessageCollector(Collector[None]):
             MESSAGES.name: self._file.close(),
             QUARANTINE.name: self._quarantine(),
             LOG_PIECES.name: self._log_pieces(),
+            TRACES.name: self._traces.close(),
         }
         return Made(None, {table: action for table, action in files.items() if action is not None})
 
@@ -105,6 +96,7 @@ class MessageCollector(Collector[None]):
     ) -> None:
         """Leave no half-written file after an error."""
         self._file.__exit__(kind, error, trace)
+        self._traces.__exit__(kind, error, trace)
 
     def _quarantine(self) -> Action | None:
         range_ = self._range
@@ -113,17 +105,7 @@ class MessageCollector(Collector[None]):
             QUARANTINE, self._part, segment=range_.base_offset, file=range_.location, run=run
         ) as file:
             if self._damaged:
-                file.write_rows(
-                    [
-                        {
-                            "physical_offset": one.offset,
-                            "length": one.size,
-                            "reason": one.reason,
-                            "sample": one.sample,
-                        }
-                        for one in sorted(_sampled(range_, self._damaged))
-                    ]
-                )
+                file.write_rows(damage_rows(range_, self._damaged))
             return file.close()
 
     def _log_pieces(self) -> Action | None:
@@ -150,26 +132,3 @@ def parts_by_release(group: Records, rules: Rules) -> Iterator[tuple[Records, Pr
     for start, stop in pairwise(sorted(cuts)):
         part = group._replace(positions=group.positions[start:stop], sizes=group.sizes[start:stop])
         yield part, release_at(rules, group.base_offset + int(part.positions[0])).property_parser
-
-
-def _shown(group: Records, offset: int, size: int) -> bytes:
-    at = offset - group.base_offset
-    return group.buffer[at : at + min(size, SAMPLE_SIZE)].tobytes()
-
-
-def _sampled(range_: Range, damaged: list[_Damage]) -> Iterator[_Damage]:
-    """Yield each damaged place with its first bytes, where they can be read."""
-    with suppress(FileNotFoundError), range_.open() as file:
-        while damaged:
-            one = damaged.pop()
-            yield one if one.sample is not None else one._replace(sample=_read(file, one, range_.base_offset))
-    yield from damaged
-
-
-def _read(file: Reader, damage: _Damage, base_offset: int) -> bytes | None:
-    try:
-        return bytes(file.read(damage.offset - base_offset, min(damage.size, SAMPLE_SIZE)))
-    except OSError as error:
-        if not is_unreadable(error):
-            raise
-        return None

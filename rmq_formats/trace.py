@@ -1,0 +1,162 @@
+"""
+What became of messages, as their clients report it: the bodies of the trace topic's messages.
+
+A body is text: lines that end with U+0002, of fields that end with U+0001. The first field says what happened; which
+fields follow depends on it, and at the end of a line on the client's release. A producer may write what it likes to the
+topic, so each field is read by itself: what is missing or no number is None, and `error` says where mqadmin, whose
+decoder fails at the first such field, stops.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum, unique
+from typing import NamedTuple
+
+from rmq_formats.hashing import java_text
+
+# TopicValidator#RMQ_SYS_TRACE_TOPIC, TraceConstants#TRACE_TOPIC_PREFIX
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+_CLOUD_PREFIX = "rmq_sys_TRACE_DATA_"  # and a region
+FIELD_END, LINE_END = "\x01", "\x02"  # TraceConstants calls them CONTENT_SPLITOR and FIELD_SPLITOR
+MOST_FIELDS = 15
+
+
+@unique
+class TraceKind(StrEnum):
+    """What a line reports."""
+
+    SENT = "Pub"
+    TAKEN = "SubBefore"
+    CONSUMED = "SubAfter"
+    TRANSACTION_ENDED = "EndTransaction"
+    RECALLED = "Recall"
+
+
+class Trace(NamedTuple):
+    """One line. What lines of its kind do not have is None, as is what could not be read."""
+
+    kind: TraceKind
+    message_id: str | None = None
+    event_timestamp: int | None = None  # ms: when it was sent, taken, consumed, ended, recalled
+    region_id: str | None = None
+    client_group: str | None = None  # of producers or of consumers
+    topic: str | None = None
+    tags: str | None = None
+    keys: str | None = None
+    store_host: str | None = None
+    client_host: str | None = None  # clients of 4.8.0 wrote it of a sending
+    body_length: int | None = None
+    cost_ms: int | None = None  # how long it took
+    message_type: int | None = None  # MessageType: 0 normal, 1 half, 2 commit, 3 delayed, 4 ordered
+    offset_message_id: str | None = None
+    is_success: bool | None = None
+    request_id: str | None = None  # the same in a SubBefore and its SubAfter
+    retry_times: int | None = None
+    context_code: int | None = None  # how consumption ended: 0 success, 1 timeout, 2 exception, 3 null, 4 failed
+    transaction_id: str | None = None
+    transaction_state: str | None = None
+    is_from_check: bool | None = None
+    error: str | None = None
+
+
+_START = ("event_timestamp", "region_id", "client_group")
+_MESSAGE = ("topic", "message_id", "tags", "keys", "store_host")
+# What follows the kind, as TraceDataEncoder#decoderFromTraceDataString reads it.
+_FIELDS: Mapping[TraceKind, Sequence[str]] = {
+    TraceKind.SENT: (*_START, *_MESSAGE, "body_length", "cost_ms", "message_type"),
+    TraceKind.TAKEN: (*_START, "request_id", "message_id", "retry_times", "keys"),
+    TraceKind.CONSUMED: ("request_id", "message_id", "cost_ms", "is_success", "keys"),
+    TraceKind.TRANSACTION_ENDED: (
+        *(*_START, *_MESSAGE, "message_type"),
+        *("transaction_id", "transaction_state", "is_from_check"),
+    ),
+    TraceKind.RECALLED: (*_START, "topic", "message_id", "is_success"),
+}
+# And what else follows in lines of so many fields, the kind among them, or of more.
+_LATER_FIELDS: Mapping[TraceKind, Sequence[tuple[int, Sequence[str]]]] = {
+    TraceKind.SENT: (
+        (15, ("offset_message_id", "is_success", "client_host")),
+        (14, ("offset_message_id", "is_success")),
+        (13, ("is_success",)),
+    ),
+    TraceKind.CONSUMED: ((9, ("context_code", "event_timestamp", "client_group")), (7, ("context_code",))),
+}
+_KINDS = {kind.value: kind for kind in TraceKind}
+FLAGS = frozenset({"is_success", "is_from_check"})
+NUMBER_BITS = {"event_timestamp": 64} | dict.fromkeys(
+    ("body_length", "cost_ms", "message_type", "retry_times", "context_code"), 32
+)
+MESSAGE_TYPES = 5
+TRANSACTION_STATES = frozenset({"COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW"})
+_BMP_END = 0x10000
+
+
+def is_trace_topic(topic: str) -> bool:
+    """Return whether clients report to *topic* unless they are given another one."""
+    return topic == TRACE_TOPIC or topic.startswith(_CLOUD_PREFIX)
+
+
+def decode_traces(body: bytes) -> Iterator[Trace]:
+    """Yield what each line of a trace message's body (as sent: decompressed) reports, in their order."""
+    text = java_text(body)
+    start = 0
+    while start < len(text):
+        end = text.find(LINE_END, start)
+        end = len(text) if end < 0 else end
+        trace = decode_line(text[start:end])
+        if trace is not None:
+            yield trace
+        start = end + 1
+
+
+def decode_line(line: str) -> Trace | None:
+    """Return what a line, without its end, reports; None of one of an unknown kind, which clients skip."""
+    # String#split leaves out empty fields at the end.
+    parts = line.rstrip(FIELD_END).split(FIELD_END, MOST_FIELDS)
+    kind = _KINDS.get(parts[0])
+    if kind is None:
+        return None
+    values: dict[str, str | int | bool | None] = {}
+    errors: list[str] = []
+    names = field_names(kind, len(parts))
+    for number, name in enumerate(names, start=1):
+        if number >= len(parts):
+            errors.append(f"{name} is missing")
+            break
+        value = _value(name, parts[number])
+        values[name] = value
+        if value is None:
+            errors.append(f"{name} is {parts[number][:40]!r}")
+    _, *between, _ = Trace._fields
+    return Trace._make([kind, *map(values.get, between), errors[0] if errors else None])
+
+
+def field_names(kind: TraceKind, count: int) -> Sequence[str]:
+    """Return what the fields of a line are that has so many, the kind among them; it may lack some of them."""
+    later = (names for least, names in _LATER_FIELDS.get(kind, ()) if count >= least)
+    return (*_FIELDS[kind], *next(later, ()))
+
+
+def _value(name: str, text: str) -> str | int | bool | None:
+    """Return a field's value; None where its text is none."""
+    if name in FLAGS:
+        return text.lower() == "true"
+    if name in NUMBER_BITS:
+        number = java_number(text, NUMBER_BITS[name])
+        is_known = name != "message_type" or number in range(MESSAGE_TYPES)
+        return number if is_known else None
+    if name == "transaction_state" and text not in TRANSACTION_STATES:
+        return None
+    return text
+
+
+def java_number(text: str, bits: int) -> int | None:
+    """Return what `Long.parseLong` or, of 32 bits, `Integer.parseInt` makes of *text*; None where that fails."""
+    digits = text[1:] if text[:1] in {"+", "-"} else text
+    # Character#isDigit knows all scripts' digits; those outside the first 65,536 characters are two units to Java.
+    if not digits.isdecimal() or any(ord(digit) >= _BMP_END for digit in digits):
+        return None
+    significant = digits.lstrip("0") or "0"
+    if len(significant) > len(str(1 << bits)):
+        return None
+    number = -int(significant) if text[0] == "-" else int(significant)
+    return number if -(1 << bits - 1) <= number < 1 << bits - 1 else None

@@ -1,0 +1,151 @@
+"""
+Traces as Arrow columns: the lines of many bodies at once, without any Python for a line that is as a client writes it.
+
+A line with an unusual field is decoded by `rmq_formats.trace`, whose result is the same for the
+others, too.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmq_formats.arrow import column, required
+from rmq_formats.hashing import java_text
+from rmq_formats.trace import (
+    FIELD_END,
+    FLAGS,
+    LINE_END,
+    MESSAGE_TYPES,
+    MOST_FIELDS,
+    NUMBER_BITS,
+    TRANSACTION_STATES,
+    TraceKind,
+    decode_line,
+    field_names,
+)
+
+_TEXT, _INT, _LONG, _FLAG = pa.string(), pa.int32(), pa.int64(), pa.bool_()
+
+SCHEMA = pa.schema((
+    required(
+        "kind",
+        _TEXT,
+        "Pub: sent; SubBefore: taken by a consumer; SubAfter: consumed; EndTransaction; Recall: of a delayed message",
+    ),
+    column("message_id", _TEXT, "the producer's id: UNIQ_KEY in messages; of an EndTransaction perhaps the offset id"),
+    column("event_timestamp", _LONG, "ms, the client's clock; NULL of a SubAfter of clients up to 4.7.1, and of 4.9.1"),
+    column("region_id", _TEXT, "region of the broker"),
+    column("client_group", _TEXT, "group of the producer or the consumer; NULL of a SubAfter of the same clients"),
+    column("topic", _TEXT, "of the message; NULL of SubBefore and SubAfter"),
+    column("tags", _TEXT, "of the message; the text null without any"),
+    column("keys", _TEXT, "of the message; the text null without any"),
+    column("store_host", _TEXT, "the broker that stored the message, address:port"),
+    column("client_host", _TEXT, "address as clients of 4.8.0 wrote it of a sending; else see born_host"),
+    column("body_length", _INT, "bytes of the message's body"),
+    column("cost_ms", _INT, "how long sending or consuming took"),
+    column("message_type", _INT, "0 normal, 1 half, 2 committed, 3 delayed, 4 ordered"),
+    column("offset_message_id", _TEXT, "the broker's id: offset_msg_id in messages"),
+    column("is_success", _FLAG, "how sending, consuming or recalling ended"),
+    column("request_id", _TEXT, "the same in a SubBefore and its SubAfter"),
+    column("retry_times", _INT, "how often the consumer had given the message back"),
+    column("context_code", _INT, "how consuming ended: 0 success, 1 timeout, 2 exception, 3 null, 4 failed"),
+    column("transaction_id", _TEXT, "of an EndTransaction"),
+    column("transaction_state", _TEXT, "COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW"),
+    column("is_from_check", _FLAG, "the broker had asked what became of the transaction"),
+    column("error", _TEXT, "the first field that is missing or no value of its kind, which is NULL then"),
+))  # fmt: skip
+_KINDS = pa.array([kind.value for kind in TraceKind])
+# What Arrow's casts take as Java does; others are looked at one by one.
+_PLAIN_NUMBERS = {64: "^-?[0-9]{1,18}$", 32: "^-?[0-9]{1,9}$"}
+_PLAIN_TYPE = f"^[0-{MESSAGE_TYPES - 1}]$"
+
+
+_LINES_AT_ONCE = 1 << 16
+
+
+class Traces(NamedTuple):
+    """Lines of bodies, in their order."""
+
+    bodies: NDArray[np.int64]  # which body each line is in
+    numbers: NDArray[np.int64]  # which line of those in its body, from 0
+    rows: pa.RecordBatch  # of `SCHEMA`
+
+
+def decode_bodies(bodies: pa.Array) -> Iterator[Traces]:
+    """Yield what `decode_traces` yields of each body (as sent: decompressed), some lines at a time."""
+    split = pc.split_pattern(_texts(bodies), LINE_END)
+    lines, parents = split.flatten(), np.asarray(pc.list_parent_indices(split))
+    kinds = pc.list_element(pc.split_pattern(lines, FIELD_END, max_splits=1), 0)
+    known = pc.is_in(kinds, value_set=_KINDS)
+    lines, parents = lines.filter(known), parents[np.asarray(known)].astype(np.int64)
+    numbers = np.arange(len(lines)) - np.searchsorted(parents, parents)
+    for start in range(0, len(lines), _LINES_AT_ONCE):
+        some = slice(start, start + _LINES_AT_ONCE)
+        yield Traces(parents[some], numbers[some], _decode_lines(lines[some]))
+
+
+def _texts(bodies: pa.Array) -> pa.Array:
+    """Return bodies as Java reads them, which is as UTF-8 where they are."""
+    try:
+        return bodies.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([None if body is None else java_text(body) for body in bodies.to_pylist()], pa.string())
+
+
+def _decode_lines(lines: pa.Array) -> pa.RecordBatch:
+    """Return lines of known kinds as rows."""
+    fields = pc.split_pattern(pc.utf8_rtrim(lines, characters=FIELD_END), FIELD_END, max_splits=MOST_FIELDS)
+    parts = list(_plain_lines(fields))
+    places = [places for places, _ in parts]
+    is_odd = np.ones(len(lines), np.bool_)
+    for plain in places:
+        is_odd[plain] = False
+    odd = np.flatnonzero(is_odd)
+    traces = (decode_line(line) for line in lines.take(pa.array(odd)).to_pylist())
+    rows = pa.RecordBatch.from_pylist([trace._asdict() for trace in traces if trace is not None], schema=SCHEMA)
+    together = pa.concat_batches([*(rows for _, rows in parts), rows])
+    return together.take(pa.array(np.argsort(np.concatenate([*places, odd]))))
+
+
+def _plain_lines(fields: pa.Array) -> Iterator[tuple[NDArray[np.int64], pa.RecordBatch]]:
+    """Yield rows of lines that have the same fields, with their places among all; only of those that are plain."""
+    counts = np.asarray(pc.list_value_length(fields))
+    values = pc.list_slice(fields, 0, MOST_FIELDS, 1, return_fixed_size_list=True).flatten()
+    codes = np.asarray(pc.index_in(values.take(pa.array(np.arange(len(fields)) * MOST_FIELDS)), value_set=_KINDS))
+    for code, kind in enumerate(TraceKind):
+        for count in np.flatnonzero(np.bincount(counts[codes == code])).tolist():
+            every = field_names(kind, count)
+            names, missing = every[: count - 1], every[count - 1 : count]
+            places = np.flatnonzero((codes == code) & (counts == count))
+            columns = {
+                name: _plain(name, values.take(pa.array(places * MOST_FIELDS + number)))
+                for number, name in enumerate(names, start=1)
+            }
+            is_plain = np.ones(places.size, np.bool_)
+            for array in columns.values():
+                is_plain &= np.asarray(pc.is_valid(array))
+            plain, rows = pa.array(is_plain), int(is_plain.sum())
+            columns = {name: array.filter(plain) for name, array in columns.items()}
+            columns["kind"] = pa.repeat(kind.value, rows)
+            if missing:
+                columns["error"] = pa.repeat(f"{missing[0]} is missing", rows)
+            arrays = [columns.get(field.name, pa.nulls(rows, field.type)) for field in SCHEMA]
+            yield places[is_plain], pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def _plain(name: str, texts: pa.Array) -> pa.Array:
+    """Return the values of a field; NULL of one that has to be looked at."""
+    if name in FLAGS:
+        return pc.equal(pc.utf8_lower(texts), "true")
+    if name in NUMBER_BITS:
+        pattern = _PLAIN_TYPE if name == "message_type" else _PLAIN_NUMBERS[NUMBER_BITS[name]]
+        plain = pc.if_else(pc.match_substring_regex(texts, pattern), texts, None)
+        return plain.cast(SCHEMA.field(name).type)
+    if name == "transaction_state":
+        known = pc.is_in(texts, value_set=pa.array(sorted(TRANSACTION_STATES)))
+        return pc.if_else(known, texts, None)
+    return texts

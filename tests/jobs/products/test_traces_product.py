@@ -1,0 +1,236 @@
+"""`traces`: a row for each line that clients report, once, as long as the log holds the message that reports it."""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from jobs.ingest.look import nothing_new
+from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest.run import ingest
+from jobs.lake.compaction import compact
+from jobs.lake.lake import Lake
+from jobs.lake.tables import TRACES
+from jobs.products import traces
+from jobs.store.selection import Selection
+from jobs.store.workers import OneByOne
+from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.flags import COMPRESSED
+from rmq_formats.trace import TRACE_TOPIC
+from tests.rmq_formats.builders import a_record
+from tests.support.broker import Broker, some_records
+from tests.support.lakes import dataset_of, rows_of
+from tests.support.recipes import RECIPES
+
+_SENT = "Pub\x01{time}\x01R\x01producers\x01Orders\x01{id}\x01TagA\x01k\x01host\x014\x017\x010\x01OFF\x01true\x02"
+_CONSUMED = "SubAfter\x01Q\x01{id}\x013\x01false\x01k\x014\x01{time}\x01consumers\x02"
+
+
+def reports(
+    name: str, lines: str = _SENT + _CONSUMED, *, packs: bool = False, topic: str = TRACE_TOPIC
+) -> MessageRecord:
+    """Return a message that reports on the message *name*."""
+    body = lines.format(id=name, time=1_700_000_000_000).encode()
+    return a_record(zlib.compress(body) if packs else body, topic=topic, sys_flag=COMPRESSED * packs)
+
+
+def taken(broker: Broker, selection: Selection | None = None) -> Summary:
+    """Do a run."""
+    return ingest(request(broker, selection), OneByOne())
+
+
+def request(broker: Broker, selection: Selection | None = None) -> IngestRequest:
+    """Return what a run is asked for."""
+    lake = broker.root.parent / "lake"
+    return IngestRequest(str(broker.root), str(lake), broker="b", selection=selection or Selection())
+
+
+def lines(broker: Broker) -> list[tuple[int, int, str, str | None]]:
+    """Return the table's rows, in the order of the log."""
+    rows = rows_of(broker.root.parent / "lake", "traces")
+    found = [(row["physical_offset"], row["line"], row["kind"], row["message_id"]) for row in rows]
+    return sorted(found)
+
+
+def expected(placed: Sequence[MessageRecord], *names: str) -> list[tuple[int, int, str, str]]:
+    """Return the rows of messages that each report a sending and a consumption."""
+
+    def both() -> Iterator[tuple[int, int, str, str]]:
+        for record, name in zip(placed, names, strict=True):
+            yield record.physical_offset, 0, "Pub", name
+            yield record.physical_offset, 1, "SubAfter", name
+
+    return list(both())
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Broker:
+    """Write a store without traces."""
+    broker = Broker(tmp_path / "store", segment_size=1 << 16)
+    broker.append(some_records(20))
+    return broker
+
+
+def test_each_line_is_a_row_with_its_fields(broker: Broker) -> None:
+    """Of bodies that their client has compressed, too, and of the topics of a cloud."""
+    placed = broker.append(
+        [reports("a"), reports("b", packs=True), reports("c", topic="rmq_sys_TRACE_DATA_region"), *some_records(5, 2)]
+    )
+    taken(broker)
+
+    assert lines(broker) == expected(placed[:3], "a", "b", "c")
+    sent, consumed = rows_of(broker.root.parent / "lake", "traces")[:2]
+    assert {name: value for name, value in sent.items() if value is not None} == {
+        **{name: sent[name] for name in ("store_id", "born_host")},
+        "broker": "b",
+        "physical_offset": placed[0].physical_offset,
+        "line": 0,
+        "store_timestamp": placed[0].store_timestamp,
+        "kind": "Pub",
+        "message_id": "a",
+        "event_timestamp": 1_700_000_000_000,
+        "region_id": "R",
+        "client_group": "producers",
+        "topic": "Orders",
+        "tags": "TagA",
+        "keys": "k",
+        "store_host": "host",
+        "body_length": 4,
+        "cost_ms": 7,
+        "message_type": 0,
+        "offset_message_id": "OFF",
+        "is_success": True,
+    }
+    assert (consumed["is_success"], consumed["context_code"], consumed["client_group"]) == (False, 4, "consumers")
+
+
+def test_bodies_that_are_no_traces_stop_nothing(broker: Broker) -> None:
+    """Broken lines are rows that say where, and what cannot be inflated is left out."""
+    broken = [
+        reports("late", _SENT.replace("{time}", "long ago")),
+        a_record(b"no stream", topic=TRACE_TOPIC, sys_flag=COMPRESSED),
+        a_record(b"", topic=TRACE_TOPIC),
+        a_record(b"\xff\x01\x02Pub\x01\xff\x02" + bytes(range(256)), topic=TRACE_TOPIC),
+        a_record(zlib.compress(b"Pub\x01" * (5 << 20)), topic=TRACE_TOPIC, sys_flag=COMPRESSED),
+    ]
+    placed = broker.append([*broken, reports("right")])
+    summary = taken(broker)
+
+    assert summary.messages == 26
+    assert lines(broker) == [
+        (placed[0].physical_offset, 0, "Pub", "late"),
+        (placed[3].physical_offset, 0, "Pub", None),
+        *expected(placed[5:], "right"),
+    ]
+    errors = [row["error"] for row in rows_of(broker.root.parent / "lake", "traces")]
+    assert errors == ["event_timestamp is 'long ago'", "event_timestamp is '\N{REPLACEMENT CHARACTER}'", None, None]
+
+
+def test_each_run_adds_its_lines_once(broker: Broker) -> None:
+    """And the look before a run knows the table; merged files hold the same rows."""
+    first = broker.append([reports("a")])
+    taken(broker)
+    assert nothing_new(request(broker)) is not None
+    second = broker.append([*some_records(3, 3), reports("b"), reports("c")])
+    taken(broker)
+    taken(broker)
+
+    assert lines(broker) == expected([*first, *second[3:]], "a", "b", "c")
+    assert nothing_new(request(broker)) is not None
+    compact(Lake(str(broker.root.parent / "lake")), TRACES)
+    assert lines(broker) == expected([*first, *second[3:]], "a", "b", "c")
+
+
+def test_traces_that_the_broker_took_back_go_with_their_messages(broker: Broker) -> None:
+    """What the log holds in their place comes; a run afterwards finds every table as it should be."""
+    first = broker.append([reports("kept")])
+    cut = broker.append([reports("lost"), *some_records(3, 4)])
+    taken(broker)
+    broker.truncate(cut[0].physical_offset)
+    placed = broker.append([*some_records(2, 5), reports("new"), *some_records(9, 6)])
+    summary = taken(broker)
+
+    assert summary.superseded is not None
+    assert lines(broker) == expected([*first, placed[2]], "kept", "new")
+    assert nothing_new(request(broker)) is not None
+    broker.append([reports("later")])
+    assert taken(broker).messages == 1
+
+
+def test_a_log_that_is_cut_back_without_traces_makes_no_table(broker: Broker) -> None:
+    """The first traces after it do."""
+    cut = broker.append(some_records(3, 4))
+    taken(broker)
+    broker.truncate(cut[0].physical_offset)
+    broker.append(some_records(9, 5))
+    assert taken(broker).superseded is not None
+    assert not (broker.root.parent / "lake" / "traces").exists()
+    assert nothing_new(request(broker)) is not None
+    placed = broker.append([reports("a")])
+    taken(broker)
+
+    assert lines(broker) == expected(placed, "a")
+
+
+def test_a_store_without_traces_has_nothing_decoded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither are its bodies looked at, nor its rows: a batch's topics are named once."""
+    monkeypatch.setattr(traces, "with_inflated", None)
+    monkeypatch.setattr(traces, "decode_bodies", None)
+
+    assert taken(broker).messages == 20
+    assert not (broker.root.parent / "lake" / "traces").exists()
+
+
+@pytest.mark.parametrize("selection", [Selection(with_body=False), Selection(topics=("Orders",))])
+def test_without_bodies_or_without_the_topic_there_are_none(selection: Selection, broker: Broker) -> None:
+    """What is not taken is not decoded."""
+    broker.append([reports("a")])
+    taken(broker, selection)
+
+    assert lines(broker) == []
+
+
+def test_rows_fit_the_table() -> None:
+    """Column by column, as files need them."""
+    topics = pa.array([TRACE_TOPIC]).dictionary_encode()
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "physical_offset": [7],
+            "store_timestamp": [8],
+            "born_host": pa.array(["10.0.0.1:5"]).dictionary_encode(),
+            "topic": topics,
+            "sys_flag": pa.array([0], pa.int32()),
+            "is_compressed": [False],
+            "body": pa.array([_SENT.format(id="a", time=1).encode()], pa.binary()),
+        }
+    )
+    (rows,) = traces.trace_rows(batch)
+
+    assert {field.name: field.type for field in rows.schema} == {field.name: field.type for field in TRACES.columns}
+
+
+def test_slow_consumers_and_messages_never_consumed_are_one_query_each(broker: Broker) -> None:
+    """The recipes' rows: consumed by nobody, only in vain, by one of two groups."""
+    failed = _CONSUMED
+    succeeded = _CONSUMED.replace("false", "true").replace("\x013\x01", "\x0190\x01").replace("consumers", "slow")
+    broker.append(
+        [
+            reports("never", _SENT),
+            reports("in-vain", _SENT + failed),
+            reports("at-last", failed + _SENT),
+            *some_records(2),
+        ]
+    )
+    broker.append([reports("at-last", succeeded)])
+    taken(broker)
+    slow, never = (recipe.text for recipe in RECIPES if "FROM traces " in recipe.text)
+    with duckdb.connect() as connection:
+        connection.register("traces", dataset_of(broker.root.parent / "lake" / "traces"))
+        groups = connection.execute(slow).fetchall()
+        unconsumed = connection.execute(never).fetchall()
+
+    assert groups == [("b", "slow", 1, 0, 90.0, 90, "at-last"), ("b", "consumers", 2, 2, 3.0, 3, groups[1][-1])]
+    assert sorted(row[1] for row in unconsumed) == ["in-vain", "never"]

@@ -1,0 +1,150 @@
+"""Lines of traces: what each release writes, and what nobody should."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_formats.trace import FIELD_END, LINE_END, Trace, TraceKind, decode_traces, java_number
+from rmq_formats.trace_columns import decode_bodies
+
+# A sending, up to where clients differ.
+_SENT = "Pub\x011700000000000\x01Region\x01producers\x01Orders\x01ID\x01TagA\x01k1 k2\x0110.0.0.1:10911\x014\x017\x010"
+_SENT_ENDS = {
+    "\x01true": (None, True, None),
+    "\x01OFFSET\x01false": ("OFFSET", False, None),
+    "\x01OFFSET\x01true\x0110.0.0.2": ("OFFSET", True, "10.0.0.2"),
+}
+
+
+@pytest.mark.parametrize("end", _SENT_ENDS)
+def test_a_sending_is_read_as_its_release_wrote_it(end: str) -> None:
+    """What follows the type of the message differs."""
+    (trace,) = decode_traces(f"{_SENT}{end}\x02".encode())
+
+    assert trace == Trace(
+        TraceKind.SENT, "ID", 1_700_000_000_000, "Region", "producers", "Orders", "TagA", "k1 k2",
+        "10.0.0.1:10911", _SENT_ENDS[end][2], 4, 7, 0, _SENT_ENDS[end][0], _SENT_ENDS[end][1],
+    )  # fmt: skip
+
+
+def test_a_consumption_has_its_time_and_group_where_the_release_wrote_them() -> None:
+    """Clients up to 4.7.1, of 4.9.1, and those of a cloud write neither."""
+    body = "SubAfter\x01R\x01ID\x013\x01false\x01k\x014\x02SubAfter\x01R\x01ID\x013\x01true\x01k\x010\x011700\x01G\x02"
+    bare, full = decode_traces(body.encode())
+
+    assert (bare.request_id, bare.cost_ms, bare.is_success, bare.context_code) == ("R", 3, False, 4)
+    assert (bare.event_timestamp, bare.client_group, bare.error) == (None, None, None)
+    assert (full.event_timestamp, full.client_group, full.is_success) == (1700, "G", True)
+
+
+def test_other_kinds_have_fields_of_their_own() -> None:
+    """What was taken, which transaction ended how, what was recalled."""
+    ended = f"EndTransaction{_SENT[3:-6]}\x012\x01TX\x01ROLLBACK_MESSAGE\x01true"
+    lines = ("SubBefore\x015\x01R\x01G\x01Q\x01ID\x013\x01null", ended, "Recall\x015\x01R\x01G\x01T\x01ID\x01true")
+    taken, ended_trace, recalled = decode_traces(LINE_END.join(lines).encode())
+
+    assert (taken.kind, taken.retry_times, taken.request_id, taken.keys) == (TraceKind.TAKEN, 3, "Q", "null")
+    assert (ended_trace.transaction_id, ended_trace.transaction_state) == ("TX", "ROLLBACK_MESSAGE")
+    assert (ended_trace.is_from_check, ended_trace.message_type) == (True, 2)
+    assert (recalled.kind, recalled.topic, recalled.is_success) == (TraceKind.RECALLED, "T", True)
+    assert [trace.error for trace in (taken, ended_trace, recalled)] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (_SENT.replace("1700000000000", "17x"), "event_timestamp is '17x'"),
+        (_SENT.rpartition("\x01")[0], "message_type is missing"),
+        (_SENT[:-1] + "5", "message_type is '5'"),
+        (_SENT.replace("\x017\x01", "\x012147483648\x01"), "cost_ms is '2147483648'"),
+        ("SubBefore\x015\x01R\x01G\x01Q\x01ID\x013\x01", "keys is missing"),
+        ("Pub", "event_timestamp is missing"),
+    ],
+)
+def test_a_line_that_mqadmin_cannot_decode_says_where(line: str, error: str) -> None:
+    """The other fields are read all the same."""
+    (trace,) = decode_traces(line.encode())
+
+    assert trace.error == error
+    assert trace.client_group in {"producers", "G", None}
+
+
+def test_the_line_after_one_that_is_unreadable_is_read() -> None:
+    """Empty lines, and ones of a kind that no client knows, are none."""
+    body = f"\x02\x02Other\x01x\x02Pub\x01x\x02{_SENT}\x01true\x02"
+
+    assert [trace.error is None for trace in decode_traces(body.encode())] == [False, True]
+
+
+@given(body=st.binary(max_size=300) | st.lists(st.sampled_from([*TraceKind, FIELD_END, LINE_END, "7", "é"])).map(
+    lambda parts: "".join(parts).encode()
+))  # fmt: skip
+def test_any_bytes_are_lines_or_none(body: bytes) -> None:
+    """Nothing is raised, and each line is of a known kind."""
+    assert {type(trace.kind) for trace in decode_traces(body)} <= {TraceKind}
+
+
+def test_a_body_of_many_lines_is_read_a_line_at_a_time() -> None:
+    """Whoever asks for the first one does not wait for the millionth."""
+    body = f"{_SENT}\x02".encode() + b"\x01\x02" * 1_000_000
+
+    assert next(decode_traces(body)).message_id == "ID"
+
+
+@given(number=st.integers(-(1 << 70), 1 << 70))
+def test_numbers_are_those_that_java_takes(number: int) -> None:
+    """With a sign or without one, and with any number of zeros before them."""
+    expected = number if -(1 << 63) <= number < 1 << 63 else None
+    padded = f"{'-' if number < 0 else '+'}{'0' * 6000}{abs(number)}"
+
+    assert [java_number(text, 64) for text in (str(number), padded)] == [expected, expected]
+
+
+def test_limits_of_a_number_are_those_of_its_type() -> None:
+    """And what Python alone takes for a number is none."""
+    limits = [-(1 << 31) - 1, -(1 << 31), (1 << 31) - 1, 1 << 31]
+
+    assert [java_number(str(limit), 32) for limit in limits] == [None, limits[1], limits[2], None]
+    assert {java_number(text, 32) for text in ("", "-", "+", " 7", "7 ", "1_0", "0x7", "7.0", "--7", "²")} == {None}
+
+
+_SEVEN = "\N{ARABIC-INDIC DIGIT SEVEN}"
+_NUMBERS = ("7", "-7", "+7", "007", "-0", "5", "1700000000000", "9" * 19, _SEVEN)
+_VALUES = ("", "x", "true", "TRUE", "COMMIT_MESSAGE", "\u00e9", *_NUMBERS)
+_PARTS = st.sampled_from([*TraceKind, *_VALUES, FIELD_END, FIELD_END, FIELD_END, LINE_END]) | st.text(max_size=3)
+_FIELDS = st.lists(st.sampled_from(_VALUES), min_size=9, max_size=16)
+_SENT_PARTS = _FIELDS.map(lambda parts: FIELD_END.join(["Pub", *parts]))
+_BODIES = st.lists(
+    st.binary(max_size=30)
+    | st.lists(_PARTS, max_size=30).map(lambda parts: "".join(parts).encode())
+    | st.lists(_SENT_PARTS | st.just(_SENT + "\x01true"), max_size=4).map(lambda lines: LINE_END.join(lines).encode()),
+    max_size=5,
+)
+
+
+@given(bodies=_BODIES)
+def test_columns_have_what_lines_have_one_by_one(bodies: list[bytes]) -> None:
+    """Of bodies of any bytes; each line with its body and its number."""
+    expected = [
+        (body, number, trace)
+        for body, stored in enumerate(bodies)
+        for number, trace in enumerate(decode_traces(stored))
+    ]
+
+    found: list[tuple[int, int, Trace]] = []
+    for bodies_of, numbers, rows in decode_bodies(pa.array(bodies, pa.binary())):
+        traces = [Trace(**{**row, "kind": TraceKind(row["kind"])}) for row in rows.to_pylist()]
+        found += zip(bodies_of.tolist(), numbers.tolist(), traces, strict=True)
+    assert found == expected
+
+
+def test_columns_of_many_lines_come_in_parts() -> None:
+    """A small body may inflate to millions of lines; they are counted on."""
+    parts = list(decode_bodies(pa.array([b"Pub\x02" * 150_000], pa.binary())))
+
+    assert len(parts) == 3
+    assert [part.numbers[0] for part in parts] == [0, 1 << 16, 1 << 17]
+    assert {error for part in parts for error in part.rows.column("error").to_pylist()} == {
+        "event_timestamp is missing"
+    }
