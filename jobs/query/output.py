@@ -21,10 +21,16 @@ from jobs.query.mqadmin import text
 from jobs.query.source import Answer, Reason
 from rmq_formats.commitlog.record import body_crc
 
+_TAB = "\t"
 _CRC_MASK = 0xFFFFFFFF
 _LONGEST_NAME = 240  # bytes of a body's file, before a number
 _NEW_OR_EMPTY = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 _TRACKS = "which consumer groups have taken a message only a broker knows: left out"
+
+
+def _indentation(line: str) -> str:
+    """Return blanks for the tabs that a line of JSON begins with."""
+    return "  " * (len(line) - len(line.lstrip(_TAB)))
 
 
 @dataclass(slots=True)
@@ -58,7 +64,7 @@ class Printer:
         if sys.stdout.isatty():
             # mqadmin fills its columns with blanks, which a terminal would wrap; who reads bytes gets them all.
             lines = shown.removesuffix("\n").split("\n")
-            shown = "".join(f"{printable(line.rstrip())}\n" for line in lines)
+            shown = "".join(f"{_indentation(line)}{printable(line.lstrip(_TAB).rstrip())}\n" for line in lines)
         # In a notebook standard output takes text alone.
         takes_bytes = hasattr(sys.stdout, "buffer")
         click.echo(shown.encode("utf-8", "replace") if takes_bytes else shown, nl=False)

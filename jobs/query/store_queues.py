@@ -8,7 +8,7 @@ from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import MAX_TIME
 from jobs.query.store_view import StoreView
 from jobs.store.queue_files import QueueFile, StoredQueue
-from rmq_formats.consumequeue.unit import BatchUnit, Unit
+from rmq_formats.consumequeue.unit import LMQ_PREFIX, BatchUnit, Unit
 
 _DISPATCH_MS = 5000  # a queue file is written no later than so long after the record that follows it is stored
 _MAX_QUEUES = 1 << 16  # more than any broker has of a topic
@@ -147,6 +147,9 @@ class StoreQueues:
                 f"{reader.why_not_in_rocksdb}: ids, limits and units are those of the log; "
                 "a queue that has no message there is not known"
             )
+            return True
+        if topic.startswith(LMQ_PREFIX) and reader.lacks_light_queues:
+            self._store.say("RocksDB holds no light queue, as after a kill: limits and units are those of the log")
             return True
         is_known = topic in reader.topic_config or not reader.queues or not reader.has_topic_config
         if is_known:

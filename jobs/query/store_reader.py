@@ -17,7 +17,7 @@ from jobs.store.config_files import TOPIC_TABLE, TOPICS_FILE, read_config
 from jobs.store.epochs import Leftovers, read_epochs
 from jobs.store.features import features_of
 from jobs.store.index_files import geometry_of_index
-from jobs.store.queue_files import StoredQueue, queues_of_files, stored_queues
+from jobs.store.queue_files import StoredQueue, keeps_light_in_rocksdb, queues_of_files, stored_queues
 from jobs.store.record_places import record_places
 from jobs.store.rocksdb import Database, open_database
 from jobs.store.rocksdb_keys import has_rows
@@ -26,6 +26,7 @@ from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.layout import HEAD, TOPIC_LENGTH
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import Framing, SegmentBytes
+from rmq_formats.consumequeue.unit import LMQ_PREFIX
 from rmq_formats.epochs import Epoch
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import Geometry
@@ -236,6 +237,12 @@ class StoreReader:
     def why_not_in_rocksdb(self) -> str | None:
         """Why queues that the broker keeps in RocksDB are not known; None where they are, or there are none."""
         return self._stored_queues[1]
+
+    @cached_property
+    def lacks_light_queues(self) -> bool:
+        """Whether a killed broker with double write may have had every unit of its light queues in memory."""
+        has_any = any(topic.startswith(LMQ_PREFIX) for topic, _ in self.queues)
+        return not has_any and not self.store.is_closed and keeps_light_in_rocksdb(self.store, self.queues.values())
 
     @property
     def has_topic_config(self) -> bool:

@@ -26,7 +26,7 @@ from jobs.query.source import MAX_TIME, MIN_TIME, Source
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import Geometry
-from rmq_formats.release import Release
+from rmq_formats.release import NEWEST, Release
 
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 
@@ -348,17 +348,21 @@ def mqadmin_line(options: QueryOptions, arguments: tuple[str, ...]) -> ExitCode:
     """
     Answer an mqadmin line as it is, with the option letters of the store's release.
 
-    The commands: queryMsgByKey, queryMsgById, queryMsgByUniqueKey, queryMsgByOffset, printMsg, queryCq, topicStatus,
-    topicList, consumerProgress, getConsumerConfig.
+    The commands: queryMsgByKey, queryMsgById, queryMsgByUniqueKey, queryMsgByOffset, queryMsgTraceById, printMsg,
+    printMsgByQueue, consumeMessage, queryCq, topicStatus, topicList, consumerProgress, getConsumerConfig; and without
+    a store, of the files that they name, dumpCompactionLog and rocksDBConfigToJson.
     Options of this tool come before the line; -n and the cluster are taken and not used.
     """
     from jobs.query.mqadmin import commands as mqadmin
     from jobs.query.mqadmin.context import Context
 
-    with _opened(options) as (source, broker):
-        now = time.time_ns() // 1_000_000
-        context = Context(source, options.printer, broker, now, options.any_host)
-        try:
-            return mqadmin.run(arguments, context)
-        except UnsupportedFormat as error:
-            raise click.UsageError(str(error)) from error
+    try:
+        if options.store is None and options.lake is None:
+            code = mqadmin.run_on_files(arguments, options.known_release() or NEWEST, options.printer)
+            if code is not None:
+                return code
+        with _opened(options) as (source, broker):
+            now = time.time_ns() // 1_000_000
+            return mqadmin.run(arguments, Context(source, options.printer, broker, now, options.any_host))
+    except UnsupportedFormat as error:
+        raise click.UsageError(str(error)) from error

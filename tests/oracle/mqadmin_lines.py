@@ -65,6 +65,9 @@ def play(stage: Stage, broker: StageBroker, random: Random) -> Played:
 def lines(stage: Stage, played: Played, random: Random, count: int) -> list[Line]:
     """Return *count* lines that mqadmin of the release takes."""
     kinds = [_by_key, _by_unique_key, _by_id, _by_offset, _print_msg, _print_msg, _topic_status]
+    kinds += [_print_by_queue, _print_by_queue]
+    if stage.runs(since="4.3.2"):
+        kinds += [_consume, _consume]
     if stage.runs(since="4.7.0"):
         kinds.append(_query_cq)
     return [tuple(random.choice(kinds)(stage, played, random)) for _ in range(count)]
@@ -112,6 +115,39 @@ def _print_msg(_: Stage, played: Played, random: Random) -> Iterator[str]:
         yield from ("-c", random.choice(_CHARSETS))
 
 
+def _print_by_queue(_: Stage, played: Played, random: Random) -> Iterator[str]:
+    topic, queue_id = _queue(played, random)
+    yield from ("printMsgByQueue", "-t", topic, "-a", "b0", "-i", str(queue_id), "-f", "true")
+    begin, end = sorted(_times(played, random))
+    choices = (
+        ("-p", random.choice(("true", "TRUE", "no"))),
+        ("-d", "true"),
+        ("-b", _time(begin, random)),
+        ("-e", _time(end, random)),
+        ("-s", random.choice(_EXPRESSIONS)),
+        ("-c", random.choice(_CHARSETS)),
+    )
+    for option in choices:
+        if random.random() < 0.4:
+            yield from option
+
+
+def _consume(_: Stage, played: Played, random: Random) -> Iterator[str]:
+    topic, queue_id = _queue(played, random)
+    yield from ("consumeMessage", "-t", topic)
+    if random.random() < 0.6:
+        yield from ("-b", "b0", "-i", str(queue_id))
+        if random.random() < 0.6:
+            yield from ("-o", str(random.randrange(played.queues[topic][queue_id] + 3)))
+    if random.random() < 0.6:
+        yield from ("-c", str(random.choice((1, 2, 10, 11, 12, 33, 40, 500))))
+    begin, end = (min(time, max(played.times)) for time in sorted(_times(played, random)))
+    if random.random() < 0.3:
+        yield from ("-s", _time(begin, random))
+    if random.random() < 0.3:
+        yield from ("-e", _time(end, random))
+
+
 def _query_cq(_: Stage, played: Played, random: Random) -> Iterator[str]:
     topic, queue_id = _queue(played, random)
     first = random.randrange(played.queues[topic][queue_id])
@@ -145,12 +181,9 @@ def _time(milliseconds: int, random: Random) -> str:
 def stage_of(release: str, folder: Path, seed: int, count: int) -> Stage:
     """Let *release* store messages and mqadmin answer *count* lines about them; its processes are ended."""
     random = Random(seed)
-    stage = Stage(release, folder / "store", SMALL_GEOMETRY, folder / "scratch")
-    try:
-        with stage.broker() as broker:
-            played = play(stage, broker, random)
-            asked: Sequence[Line] = lines(stage, played, random, count)
-            stage.ask(broker.real, asked)
-    finally:
-        stage.end()
+    place = Stage(release, folder / "store", SMALL_GEOMETRY, folder / "scratch")
+    with place as stage, stage.broker() as broker:
+        played = play(stage, broker, random)
+        asked: Sequence[Line] = lines(stage, played, random, count)
+        stage.ask(broker.real, asked)
     return stage

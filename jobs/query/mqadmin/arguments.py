@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from jobs.query.charset import check_charset
+from jobs.query.mqadmin.unanswered import why_unanswered
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Release, Version
 
@@ -73,6 +74,13 @@ COMMANDS: Mapping[str, tuple[Letter, ...]] = {
         Letter("f", "bodyFormat", since="5.0.0"),
         Letter("r", "routeTopic", since="5.5.0"),
     ),
+    "queryMsgTraceById": (
+        Letter("i", "msgId", is_required=True),
+        Letter("t", "traceTopic"),
+        Letter("b", "beginTimestamp", since="5.1.1"),
+        Letter("e", "endTimestamp", since="5.1.1"),
+        Letter("c", "maxNum", since="5.1.1"),
+    ),
     "printMsg": (
         _TOPIC,
         Letter("c", "charsetName"),
@@ -81,6 +89,28 @@ COMMANDS: Mapping[str, tuple[Letter, ...]] = {
         Letter("e", "endTimestamp"),
         Letter("d", "printBody"),
         Letter("l", "lmqParentTopic", since="5.3.2"),
+    ),
+    "printMsgByQueue": (
+        _TOPIC,
+        Letter("a", "brokerName", is_required=True),
+        Letter("i", "queueId", is_required=True),
+        Letter("c", "charsetName"),
+        Letter("s", "subExpression"),
+        Letter("b", "beginTimestamp"),
+        Letter("e", "endTimestamp"),
+        Letter("p", "printMsg"),
+        Letter("d", "printBody"),
+        Letter("f", "calculate"),
+    ),
+    "consumeMessage": (
+        _TOPIC,
+        Letter("b", "brokerName"),
+        Letter("i", "queueId"),
+        Letter("o", "offset"),
+        Letter("g", "consumerGroup"),
+        Letter("s", "beginTimestamp"),
+        Letter("e", "endTimestamp"),
+        Letter("c", "messageNumber"),
     ),
     "queryCq": (
         _TOPIC,
@@ -99,11 +129,29 @@ COMMANDS: Mapping[str, tuple[Letter, ...]] = {
         _CLUSTER,
     ),
     "getConsumerConfig": (Letter("g", "groupName", is_required=True),),
+    "dumpCompactionLog": (Letter("f", "file"),),
+    "rocksDBConfigToJson": (
+        Letter("t", "configType"),
+        Letter("p", "configPath"),
+        Letter("e", "exportFile", since="5.3.2"),
+        Letter("j", "jsonEnable", since="5.3.2"),
+        Letter("c", "cluster", since="5.3.2"),
+        Letter("b", "brokerAddr", since="5.3.2"),
+    ),
 }
 _SHELLS = frozenset({"sh", "bash"})
 _PROGRAMS = frozenset({"mqadmin", "mqadmin.cmd"})
 # queryCq is not in 4.0.0; what the other two printed before 4.9.8 is not known here.
-_SINCE = {"queryCq": "4.1.0", "consumerProgress": "4.9.8", "getConsumerConfig": "4.9.8"}
+# queryMsgTraceById of 4.8.0 prints the address of the machine that it runs on.
+_SINCE = {
+    "queryCq": "4.1.0",
+    "consumerProgress": "4.9.8",
+    "getConsumerConfig": "4.9.8",
+    "queryMsgTraceById": "4.9.0",
+    "consumeMessage": "4.3.0",
+    "dumpCompactionLog": "5.1.0",
+    "rocksDBConfigToJson": "5.3.1",
+}
 
 
 class Line(NamedTuple):
@@ -139,7 +187,13 @@ class Line(NamedTuple):
 def parse(arguments: Sequence[str], release: Release) -> Line:
     """Read a line as the mqadmin of *release* does; `UnsupportedFormat` says what it would not take."""
     words = _without_program(arguments)
-    name = words.pop(0) if words else ""
+    word = words.pop(0) if words else ""
+    # mqadmin does not look at the case: up to 4.9.3 it wrote QueryMsgTraceById itself.
+    name = next((command for command in COMMANDS if command.lower() == word.lower()), word)
+    why = why_unanswered(name)
+    if why is not None:
+        reason = f"mqadmin {name} is not answered from a disk: it {why}"
+        raise UnsupportedFormat(reason)
     if name not in COMMANDS or not _has(release, name):
         known = ", ".join(command for command in COMMANDS if _has(release, command))
         reason = f"{name!r} is no mqadmin command that is answered here for RocketMQ {release}; these are: {known}"

@@ -5,20 +5,19 @@ What mqadmin prints is printed here, byte for byte; where it fails on a question
 which of our own queries gives it.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 from typing import NamedTuple
 
 from jobs.console.exit_codes import ExitCode
-from jobs.console.moments import EXAMPLES, GivenTime
 from jobs.query import lookups, reasons
 from jobs.query.lookups import KEY_LIMIT, TimeWindow
 from jobs.query.message import Message
 from jobs.query.mqadmin.arguments import Line, parse
 from jobs.query.mqadmin.broker_tables import consumer_config, consumer_progress, topic_list
 from jobs.query.mqadmin.context import Context
-from jobs.query.mqadmin.pull_text import Printing, print_queue, queue_order
+from jobs.query.mqadmin.file_commands import FILE_COMMANDS
+from jobs.query.mqadmin.moments import milliseconds
+from jobs.query.mqadmin.queues import consume, print_queue, print_topic
 from jobs.query.mqadmin.text import (
     HALF_TOPIC,
     OffsetRange,
@@ -29,7 +28,8 @@ from jobs.query.mqadmin.text import (
     topic_status_header,
     topic_status_row,
 )
-from jobs.query.mqadmin.time_search import offset_at
+from jobs.query.mqadmin.traces import message_traces
+from jobs.query.output import Printer
 from jobs.query.source import MAX_TIME, Answer, Reason, ReasonKind
 from jobs.query.static_topics import LOGICAL_BROKER
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, SCHEDULE_TOPIC
@@ -42,17 +42,26 @@ _KEY_KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG}
 _WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, reasons.TIMER_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC"})
 _DEFAULT_UNITS = 10
 _DAY_AND_A_HALF_MS = 36 * 3_600_000
-_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)#(\d\d):(\d\d):(\d\d):(\d{3})")
+_GROUP_MATTERS_NOT = frozenset({"queryCq", "consumeMessage"})  # they only look in its name
 
 
 def run(arguments: Sequence[str], context: Context) -> ExitCode:
     """Answer one line."""
     line = parse(arguments, context.source.release)
     for name in ("consumerGroup", "sendMessage"):
-        if line.command != "queryCq" and name in line.options:
+        if line.command not in _GROUP_MATTERS_NOT and name in line.options:
             reason = f"{line.command} with {name} has a broker do something; here messages are only looked at"
             raise UnsupportedFormat(reason)
+    if line.command in FILE_COMMANDS:
+        return FILE_COMMANDS[line.command](line, context.source.release, context.printer)
     return _COMMANDS[line.command](line, context)
+
+
+def run_on_files(arguments: Sequence[str], release: Release, printer: Printer) -> ExitCode | None:
+    """Answer a line that names the files it is about; None of one that needs a store or a lake."""
+    line = parse(arguments, release)
+    command = FILE_COMMANDS.get(line.command)
+    return command(line, release, printer) if command else None
 
 
 def _by_key(line: Line, context: Context) -> ExitCode:
@@ -169,54 +178,9 @@ def _by_offset(line: Line, context: Context) -> ExitCode:
     return printer.finish(answer, source.notes)
 
 
-def _print_msg(line: Line, context: Context) -> ExitCode:
-    source, printer = context.source, context.printer
-    topic, broker = line.options["topic"], context.broker or "broker"
-    if not source.has_topic(topic):
-        return printer.finish(Answer(reason=reasons.unknown_topic(source, topic)), source.notes)
-    how = Printing(
-        broker,
-        line.charset("charsetName", "UTF-8") or "UTF-8",
-        line.options.get("subExpression", "*"),
-        line.options.get("printBody", "true").lower() == "true",
-        printer.shown,
-    )
-    for queue_id in queue_order(topic, broker, source.queue_ids(topic)):
-        offsets = source.queue_offsets(topic, queue_id) or OffsetRange(0, 0)
-        asked = _asked_offsets(line, context, topic, queue_id, offsets)
-        for shown in print_queue(source, topic, queue_id, offsets, asked, how):
-            printer.out(shown)
-    return printer.finish(Answer(), source.notes)
-
-
-def _asked_offsets(line: Line, context: Context, topic: str, queue_id: int, offsets: OffsetRange) -> OffsetRange:
-    """Return the part of a queue that is asked for, by store time."""
-
-    def limit(name: str, otherwise: int) -> int:
-        text = line.options.get(name)
-        if not text:
-            return otherwise
-        return offset_at(context.source, topic, queue_id, offsets, _milliseconds(text, context))
-
-    return OffsetRange(limit("beginTimestamp", offsets.minimum), limit("endTimestamp", offsets.maximum))
-
-
 def _moment(line: Line, name: str, otherwise: int, context: Context) -> int:
     text = line.options.get(name)
-    return otherwise if text is None else _milliseconds(text, context)
-
-
-def _milliseconds(text: str, context: Context) -> int:
-    match = _TIME.fullmatch(text)
-    if match:
-        *parts, milliseconds = map(int, match.groups())
-        moment = datetime(*parts, tzinfo=context.printer.zone)  # type: ignore[misc,arg-type]  # year to second
-        return int(moment.timestamp()) * 1000 + milliseconds
-    try:
-        return GivenTime(text).milliseconds(context.printer.zone)
-    except (ValueError, OverflowError) as error:
-        reason = f"{text!r} is neither yyyy-MM-dd#HH:mm:ss:SSS nor another time (examples: {EXAMPLES})"
-        raise UnsupportedFormat(reason) from error
+    return otherwise if text is None else milliseconds(text, context.printer.zone)
 
 
 def _query_cq(line: Line, context: Context) -> ExitCode:
@@ -301,7 +265,10 @@ _COMMANDS: dict[str, Callable[[Line, Context], ExitCode]] = {
     "queryMsgById": _by_id,
     "queryMsgByUniqueKey": _by_unique_key,
     "queryMsgByOffset": _by_offset,
-    "printMsg": _print_msg,
+    "queryMsgTraceById": message_traces,
+    "printMsg": print_topic,
+    "printMsgByQueue": print_queue,
+    "consumeMessage": consume,
     "queryCq": _query_cq,
     "topicStatus": _topic_status,
     "topicList": topic_list,

@@ -72,11 +72,17 @@ def _distant_time_text(milliseconds: int) -> str:
 
 
 def host_text(host: Host) -> str:
-    """Return `address:port` as Java prints a socket address: IPv6 in brackets, without compressed zeros."""
+    """Return `address:port` as Java prints a socket address: IPv6 in brackets."""
+    address = address_text(host)
+    return f"[{address}]:{host.port}" if len(host.address) == _V6_SIZE else f"{address}:{host.port}"
+
+
+def address_text(host: Host) -> str:
+    """Return the address as Java prints it: IPv6 without compressed zeros."""
     if len(host.address) == _V6_SIZE:
         groups = IPv6Address(host.address).exploded.split(":")
-        return f"[{':'.join(group.lstrip('0') or '0' for group in groups)}]:{host.port}"
-    return f"{'.'.join(map(str, host.address))}:{host.port}"
+        return ":".join(group.lstrip("0") or "0" for group in groups)
+    return ".".join(map(str, host.address))
 
 
 def properties_text(message: Message, offsets: OffsetRange | None = None) -> str | None:

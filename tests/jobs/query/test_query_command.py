@@ -11,7 +11,8 @@ import pytest
 
 from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
-from jobs.query.mqadmin.arguments import parse
+from jobs.query.mqadmin.arguments import COMMANDS, parse
+from jobs.query.mqadmin.unanswered import REASONS
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.flags import COMPRESSED
 from rmq_formats.release import Release
@@ -332,3 +333,68 @@ def test_json_says_whether_a_body_is_what_was_written(run: Run, wrong_body: str)
     ]
 
     assert [answer["has_right_body_crc"] for answer in answers] == [False, True]
+
+
+@pytest.mark.parametrize(("why", "names"), REASONS.items())
+def test_a_command_that_no_disk_answers_is_a_usage_error_that_says_why(
+    why: str, names: tuple[str, ...], run: Run
+) -> None:
+    """Without a store, too: nothing has to be read to know it."""
+    for name in names:
+        code, out, err = run("mqadmin", name, "-n", "host:9876", "-b", "host:10911")
+
+        assert (code, out) == (ExitCode.USAGE, "")
+        assert why in err
+
+
+def test_every_command_of_mqadmin_is_in_the_page_of_queries() -> None:
+    """Those that are answered, and those that are not."""
+    page = (Path(__file__).parents[3] / "docs" / "queries.md").read_text()
+    help_page = (Path(__file__).parents[3] / "docs" / "reference.md").read_text()
+    unanswered = [name for names in REASONS.values() for name in names]
+
+    assert [name for name in (*COMMANDS, *unanswered) if name not in page] == []
+    assert [name for name in COMMANDS if name not in help_page] == []
+    assert not set(COMMANDS) & set(unanswered)
+
+
+def test_a_file_that_a_line_names_is_read_without_a_store(run: Run, store: str, tmp_path: Path) -> None:
+    """A compaction's log has the form of the log; nothing says of which release it is."""
+    (log,) = (Path(store) / "commitlog").iterdir()
+    code, out, _ = run("mqadmin", "dumpCompactionLog", "-f", str(log))
+    missing, nothing, err = run("mqadmin", "dumpCompactionLog", "-f", str(tmp_path / "missing"))
+
+    assert code == ExitCode.CLEAN
+    assert out.count("MessageExt [brokerName=null, queueId=0") == 20
+    assert (missing, nothing) == (ExitCode.NOT_FOUND, "")
+    assert "does not exist" in err
+    assert run("mqadmin", "dumpCompactionLog") == (ExitCode.USAGE, "miss dump log file name\n", "")
+
+
+@pytest.mark.parametrize(
+    "options", [("-n", "host:9876", "-c", "C"), ("-p", "/tmp", "-t", "users"), ("-t", "topics"), ()]
+)
+def test_a_conversion_that_would_write_a_file_or_names_none_is_refused(options: tuple[str, ...], run: Run) -> None:
+    """Brokers do it beside their databases; here only what a folder has is printed."""
+    code, out, err = run("mqadmin", "rocksDBConfigToJson", *options)
+
+    assert (code, out) == (ExitCode.USAGE, "")
+    assert "rocksDBConfigToJson" in err
+
+
+def test_configuration_elsewhere_than_in_rocksdb_is_said(run: Run, tmp_path: Path) -> None:
+    """A folder of JSON files, or one that is missing."""
+    code, out, err = run("mqadmin", "rocksDBConfigToJson", "-p", str(tmp_path), "-t", "topics")
+
+    assert (code, out) == (ExitCode.NOT_FOUND, "")
+    assert "no database topics" in err
+
+
+def test_a_missing_package_is_no_error_of_the_line(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line says what to install."""
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    (tmp_path / "topics").mkdir()
+    code, out, err = run("mqadmin", "rocksDBConfigToJson", "-p", str(tmp_path), "-t", "topics")
+
+    assert (code, out) == (ExitCode.FAILED, "")
+    assert "pip install" in err

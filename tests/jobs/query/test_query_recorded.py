@@ -17,7 +17,7 @@ from jobs.query.source import MAX_TIME, MIN_TIME, ReasonKind, Source
 from jobs.verbs.query import QueryOptions
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.rocksdb import transactions
-from tests.golden.features import FEATURES, WRITTEN_BY_THE_STOP, FeatureStore, unpack_feature
+from tests.golden.features import FEATURES, WRITTEN_BY_THE_STOP, FeatureStore, kill_with_database, unpack_feature
 
 _EVERY = (*FEATURES, "b551-compaction", "b551-timerwheel")
 _WHOLE = TimeWindow(MIN_TIME, MAX_TIME)
@@ -42,6 +42,22 @@ def opened(root: Path) -> Iterator[Source]:
     """Open a store as `query` does."""
     with open_store(QueryOptions(store=str(root)), silent) as (source, _):
         yield source
+
+
+def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_log(
+    tmp_path: Path,
+) -> None:
+    """With double write RocksDB alone keeps them; there was 'no such queue'."""
+    unpacked = unpack_feature("b551-lmq-selective", tmp_path / "selective")
+    kill_with_database(unpacked.root, unpack_feature("b551-rockscq-killed", tmp_path / "killed").root / "consumequeue")
+    with opened(unpacked.root) as source:
+        for queue, expected in unpacked.before_stop["queues"].items():
+            topic, _, queue_id = queue.rpartition("/")
+            if topic.startswith("%LMQ%$"):  # of a LITE topic: the broker has put its units into RocksDB
+                offsets = source.queue_offsets(topic, int(queue_id))
+                units = [source.unit(topic, int(queue_id), number) for number, *_ in expected["units"]]
+                assert offsets == (expected["min"], expected["max"]) > (0, 0)
+                assert [unit.physical_offset for unit in units if unit] == [place for _, place, *_ in expected["units"]]
 
 
 @pytest.mark.parametrize("name", _EVERY)

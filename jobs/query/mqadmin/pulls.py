@@ -1,0 +1,104 @@
+"""
+What one pull of a client brings, as mqadmin sees it: it prints pull by pull.
+
+A broker answers with what one ConsumeQueue file has, so many messages and bytes at most, and looks at so many units;
+the client then drops messages whose tag only has the hash of a wanted one. How much a broker gives depends on whether
+it takes the messages to be in memory, which those of a small log are.
+"""
+
+from enum import StrEnum, unique
+from typing import NamedTuple
+
+from jobs.query.message import Message
+from jobs.query.mqadmin.java_map import set_order
+from jobs.query.mqadmin.text import OffsetRange
+from jobs.query.mqadmin.time_search import offset_at
+from jobs.query.source import Source
+from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.hashing import java_hash
+
+PULL_COUNT = 32  # asked for by printMsg, and maxTransferCountOnMessageInMemory
+_PULL_BYTES = 256 * 1024  # maxTransferBytesOnMessageInMemory
+_UNITS_FILTERED = 16_000 // UNIT.size  # maxFilterMessageCount, in bytes of units
+_ALL_TAGS = "*"
+
+
+@unique
+class PullStatus(StrEnum):
+    """What a client makes of a broker's answer."""
+
+    FOUND = "FOUND"
+    NO_MATCHED = "NO_MATCHED_MSG"
+    NO_NEW = "NO_NEW_MSG"
+    ILLEGAL = "OFFSET_ILLEGAL"
+
+
+class Pull(NamedTuple):
+    """One pull: its messages, perhaps none although the broker found some, and where the next one begins."""
+
+    status: PullStatus
+    messages: list[Message]
+    next_offset: int
+
+
+class PulledQueue(NamedTuple):
+    """A queue, as a client pulls it."""
+
+    source: Source
+    topic: str
+    broker: str
+    queue_id: int
+    offsets: OffsetRange
+
+    @property
+    def name(self) -> str:
+        """Return `MessageQueue.toString()`."""
+        return f"MessageQueue [topic={self.topic}, brokerName={self.broker}, queueId={self.queue_id}]"
+
+    def offset_at(self, time: int) -> int:
+        """Return the offset that brokers of the release give for a store time."""
+        return offset_at(self.source, self.topic, self.queue_id, self.offsets, time)
+
+    def pull(self, offset: int, tags: frozenset[str] | None = None, count: int = PULL_COUNT) -> Pull:
+        """Pull from *offset*."""
+        first, next_one = self.offsets
+        if offset == next_one:
+            return Pull(PullStatus.NO_NEW, [], offset)
+        if not first <= offset < next_one:
+            return Pull(PullStatus.ILLEGAL, [], first if offset < first or first == 0 else next_one)
+        return self._pull(offset, tags, min(count, PULL_COUNT))
+
+    def _pull(self, offset: int, tags: frozenset[str] | None, count: int) -> Pull:
+        pull_end = self.source.pull_end(self.topic, self.queue_id, offset)
+        end = min(self.offsets.maximum, offset + _UNITS_FILTERED, pull_end)
+        hashes = None if tags is None else {java_hash(tag) for tag in tags}
+        found: list[Message] = []
+        size = 0
+        for message in self.source.run_of_queue(self.topic, self.queue_id, offset, end):
+            if found and (len(found) == count or (message and size + message.record.total_size > _PULL_BYTES)):
+                break
+            offset += 1
+            if message and (hashes is None or (message.tags and java_hash(message.tags) in hashes)):
+                found.append(message)
+                size += message.record.total_size
+        status = PullStatus.FOUND if found else PullStatus.NO_MATCHED
+        return Pull(status, [one for one in found if tags is None or one.tags in tags], offset)
+
+
+def wanted_tags(expression: str) -> frozenset[str] | None:
+    """Return the tags that `TagA || TagB` names; None for all."""
+    if expression.strip() in ("", _ALL_TAGS):
+        return None
+    return frozenset(part.strip() for part in expression.split("||") if part.strip())
+
+
+def queue_order(topic: str, broker: str, queue_ids: list[int]) -> list[int]:
+    """Return queue ids in the order in which a client walks its set of message queues."""
+    hashes = {str(queue_id): _queue_hash(topic, broker, queue_id) for queue_id in queue_ids}
+    return [int(name) for name in set_order(hashes)]
+
+
+def _queue_hash(topic: str, broker: str, queue_id: int) -> int:
+    # MessageQueue#hashCode
+    value = 31 + java_hash(broker)
+    return 31 * (31 * value + queue_id) + java_hash(topic)
