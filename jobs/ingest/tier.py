@@ -1,0 +1,291 @@
+"""
+A run of a tier: what is new in each of its queues' logs, in one commit for all of them.
+
+A queue is a small log of its own. Of each one the run's manifest keeps how far the lake has it, and bytes by which the
+next run knows it again; everything else (numbers of runs, what decides them, what a killed one leaves) is as for the
+log of a broker.
+"""
+
+import errno
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+from jobs.console import interruption
+from jobs.ingest.commit import commit_run, finish_earlier
+from jobs.ingest.request import Clock, IngestRequest, Summary
+from jobs.lake import integrity
+from jobs.lake.identity import AmbiguousBrokerError, Likeness
+from jobs.lake.lake import Lake
+from jobs.lake.lock import held
+from jobs.lake.runs import COMMAND, TABLES_BEFORE, KnownStore, Manifest, has_litter, refreshed, unfinished
+from jobs.lake.table_file import Action, FileNaming
+from jobs.lake.tables import PRODUCED, QUARANTINE, TIERED, WRITTEN_BY_RUNS
+from jobs.lake.tier_identity import QueueName, QueueState, described, identify_tier, queue_states
+from jobs.products.product import Gap, Output
+from jobs.products.tiered import Bundle, BundleRead, Part, TierReader
+from jobs.storage.locations import normalise
+from jobs.store.beside_broker import check_room
+from jobs.store.chain import Outcome, watermark
+from jobs.store.ranges import describe, holes, plan_ranges
+from jobs.store.release import given_rules
+from jobs.store.tier import TierQueue
+from jobs.store.workers import Workers
+from rmq_formats.release import NEWEST, rules_of
+
+# Bytes of a range: a segment is read from a known record on, so that nothing in it has to be found, or to chain.
+_WHOLE_SEGMENT = 1 << 62
+_MOST_PARTS = 4096  # of a bundle
+_CHUNKS_A_WORKER = 4
+_SPARED = frozenset(table.name for table in PRODUCED) - {TIERED.name, QUARANTINE.name}
+
+
+class _QueuePlan(NamedTuple):
+    """What there is to read of a queue."""
+
+    before: QueueState  # from where on its log is read
+    parts: Sequence[Part]
+    gaps: Sequence[Gap]
+
+
+def tier_steps(request: IngestRequest, workers: Workers, clock: Clock) -> Iterator[Summary]:
+    """Do the runs that it takes to bring what is new in a tier into the lake."""
+    lake = Lake(normalise(request.lake), workers.options)
+    integrity.refuse_unsupported(lake, WRITTEN_BY_RUNS)
+    queues = _of_one_broker(request.tier(lake.options, workers.width).queues, request.broker)
+    broker = request.broker or queues[0].broker
+    known = identify_tier(lake, queues, broker, register_new=not request.dry_run)
+    summary = Summary(
+        normalise(request.store), lake.location, known.broker if known else broker, tier_queues=len(queues)
+    )
+    clock.lap("listing")
+    if known is None:
+        summary.seconds = clock.laps
+        yield summary
+        return
+    with nullcontext() if request.dry_run else held(lake, known.store_id) as was_cut_off:
+        known = refreshed(lake, known)
+        run = _TierRun(workers, lake, known, queues, request, clock, bool(was_cut_off), summary)
+        done = list(run.steps())  # who asks for the steps may want the lock between two of them
+    yield from done
+
+
+def _of_one_broker(queues: Sequence[TierQueue], broker: str | None) -> Sequence[TierQueue]:
+    """Return the queues of the broker that is named, where several copy to one tier."""
+    places = {queue.place: queue.broker for queue in queues}
+    chosen = [place for place, name in places.items() if len(places) == 1 or name == broker]
+    if len(chosen) != 1:
+        named = ", ".join(sorted(places.values()))
+        raise AmbiguousBrokerError(f"several brokers copy to this tier: name one of {named} by --broker")
+    return [queue for queue in queues if queue.place == chosen[0]]
+
+
+@dataclass(slots=True)
+class _TierRun:
+    """A tier's next run, in steps that are runs of their own, under its lock."""
+
+    workers: Workers
+    lake: Lake
+    known: KnownStore
+    queues: Sequence[TierQueue]
+    request: IngestRequest
+    clock: Clock
+    cut_off: bool  # the run before this one: it did not end by itself
+    summary: Summary
+
+    def steps(self) -> Iterator[Summary]:
+        """Plan once, and commit whenever a step is read."""
+        self.summary.store_id = self.known.store_id
+        tables = self._finish_earlier()
+        plans = self._planned()
+        for plan in plans:
+            for gap in plan.gaps:
+                self.summary.add_gap(*gap)
+        states = queue_states(self.known)
+        size = min(self.request.range_size, self.request.step_bytes or self.request.range_size)
+        bundles = list(_bundles((part for plan in plans for part in plan.parts), size))
+        left = sum(bundle.size for bundle in bundles)
+        check_room(self.summary.store, self.lake.location, left)
+        self.clock.lap("planning")
+        if self.request.dry_run:
+            self.summary.plan = describe([part.range for bundle in bundles for part in bundle.parts])
+            yield self._timed()
+            return
+        now = states | {plan.before.name: plan.before for plan in plans}
+        for step in _steps(bundles, self.request.step_bytes):
+            read = self._read(step)
+            left -= sum(bundle.size for bundle in step)
+            self.summary.bytes_left = left
+            now |= self._noted(read, now)
+            state = {**described(now.values()), TABLES_BEFORE: tables, COMMAND: self.request.command}
+            self._commit(read, state, has_moved=now != states)
+            yield self._timed()
+            states, tables = dict(now), {**tables, **dict.fromkeys(self.summary.versions, self.summary.run or 0)}
+            self.clock, self.summary = Clock(), _next(self.summary)
+
+    def _timed(self) -> Summary:
+        self.summary.seconds = self.clock.laps
+        return self.summary
+
+    def _finish_earlier(self) -> dict[str, int]:
+        """Commit what an earlier run prepared; return the newest run of each table, which holds what runs brought."""
+        leftover, newest = unfinished(self.lake, self.known), self.known.newest
+        tables = integrity.newest_runs(self.lake, self.known, is_done=leftover is None, spared=_SPARED)
+        self.summary.from_offset = self.summary.to_offset = newest.to_offset if newest else 0
+        if not self.request.dry_run:
+            finish_earlier(self.lake, self.known, leftover, self.summary, was_cut_off=self.cut_off)
+        return tables
+
+    def _planned(self) -> list[_QueuePlan]:
+        """Plan what is new in each queue that is wanted; tasks look, for each look opens a file or two."""
+        states, request = queue_states(self.known), self.request
+        wanted = [
+            (queue, states.get((queue.topic, queue.queue_id)))
+            for queue in self.queues
+            if queue.store.segments and request.selection.takes(queue.topic)
+        ]
+        size = max(-(-len(wanted) // (_CHUNKS_A_WORKER * self.workers.width)), 1)
+        chunks = [wanted[start : start + size] for start in range(0, len(wanted), size)]
+        settled = time.time_ns() // 1_000_000 - request.settle_ms if request.settle_ms else None
+        plans = self.workers.map(chunks, partial(_plans, settled_until=settled), "looking at queues")
+        return [plan for some in plans for plan in some]
+
+    def _read(self, bundles: Sequence[Bundle]) -> list[BundleRead]:
+        interruption.note(
+            f"Nothing is lost or doubled: run {self.known.next_run} is not finished, and the same command reads the "
+            "same bytes again."
+        )
+        output = Output(self.lake, FileNaming(self.known.store_id, self.known.next_run), self.known.broker)
+        # No release that has tiers parses properties in another way.
+        rules = given_rules(self.request.release) if self.request.release else rules_of((0, NEWEST))
+        read = self.workers.map(bundles, TierReader(output, rules, self.request.selection), "reading the tier")
+        self.clock.lap("reading and writing")
+        return read
+
+    def _noted(self, read: Sequence[BundleRead], states: Mapping[QueueName, QueueState]) -> dict[QueueName, QueueState]:
+        """Note what was read; return how far the lake then has the queues that were."""
+        of_queues: dict[QueueName, list[Outcome[Part]]] = {}
+        for outcome in (outcome for one in read for outcome in one.outcomes):
+            of_queues.setdefault(outcome.payload.queue, []).append(outcome)
+        self._confirm_deleted([one for outcomes in of_queues.values() for one in outcomes if one.seen.was_deleted])
+        noted = {}
+        for name, outcomes in of_queues.items():
+            before = states[name]
+            noted[name] = _after(before, outcomes)
+            self.summary.to_offset += noted[name].to_offset - before.to_offset
+            self.summary.newest_ms = max(self.summary.newest_ms or 0, noted[name].store_timestamp or 0) or None
+        return noted
+
+    def _confirm_deleted(self, deleted: Sequence[Outcome[Part]]) -> None:
+        """Accept that segments were deleted while they were read, if they are not there any more."""
+        if not deleted:
+            return
+        queues = self.request.tier(self.lake.options, self.workers.width).queues
+        there = {segment.location for queue in queues for segment in queue.store.segments}
+        for outcome in deleted:
+            range_, (topic, queue_id) = outcome.range, outcome.payload.queue
+            if range_.location in there or not there:
+                raise FileNotFoundError(errno.ENOENT, "disappeared while it was read", range_.location)
+            why = f"{topic} {queue_id}: deleted while it was being read"
+            self.summary.add_gap(range_.start_offset, range_.end_offset, why)
+
+    def _commit(self, read: Sequence[BundleRead], state: Mapping[str, Any], *, has_moved: bool) -> None:
+        """Decide what the run brings, and commit it."""
+        summary, newest = self.summary, self.known.newest
+        files: dict[str, list[Action]] = {}
+        for table, action in (item for one in read for item in one.files.items()):
+            files.setdefault(table, []).append(action)
+        counts = {name: sum(action.rows for action in actions) for name, actions in files.items()}
+        summary.messages, summary.quarantined = counts.get(TIERED.name, 0), counts.get(QUARANTINE.name, 0)
+        manifest = Manifest(
+            store_id=self.known.store_id,
+            broker=self.known.broker,
+            run=self.known.next_run,
+            from_offset=summary.from_offset,
+            to_offset=summary.to_offset,
+            store_timestamp=summary.newest_ms or (newest.store_timestamp if newest else None),
+            fingerprints=(),
+            tables={name: tuple(actions) for name, actions in files.items()},
+            selection=self.request.selection.describe(),
+            state=state,
+            counts=counts,
+            gaps=tuple(summary.gaps),
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        # What an attempt left may be deleted only when its number is taken.
+        if has_moved or files or (self.cut_off and has_litter(self.lake, self.known)):
+            commit_run(self.lake, manifest, summary, was_cut_off=self.cut_off, source="tier")
+            self.known = replace(self.known, newest=manifest)
+        self.clock.lap("commit")
+
+
+def _next(earlier: Summary) -> Summary:
+    """Return the summary of the step after this one."""
+    summary = Summary(earlier.store, earlier.lake, earlier.broker, earlier.store_id, tier_queues=earlier.tier_queues)
+    summary.from_offset = summary.to_offset = earlier.to_offset
+    return summary
+
+
+def _plans(queues: Sequence[tuple[TierQueue, QueueState | None]], *, settled_until: int | None) -> list[_QueuePlan]:
+    return [_plan(queue, state, settled_until) for queue, state in queues]
+
+
+def _plan(queue: TierQueue, state: QueueState | None, settled_until: int | None) -> _QueuePlan:
+    """Plan what is new in a queue, and note what is not there any more."""
+    log = queue.store
+    if state is None or state.likeness(log) is Likeness.OTHER:
+        generation = 0 if state is None else state.generation + 1
+        state = QueueState(queue.topic, queue.queue_id, generation, log.start_offset, None, None, None)
+    name, start = f"{queue.topic} {queue.queue_id}", state.to_offset
+    gaps = []
+    if start < log.start_offset:
+        gaps.append(Gap(start, log.start_offset, f"{name}: deleted before it was read"))
+        state = state._replace(to_offset=log.start_offset)
+    gaps += [
+        Gap(low, high, f"{name}: no file holds these offsets; {before.location} ends before them")
+        for before, low, high in holes(log.segments)
+        if high > start
+    ]
+    ranges = plan_ranges(log, state.to_offset, _WHOLE_SEGMENT, state.store_timestamp, settled_until)
+    return _QueuePlan(state, [Part(state.name, state.generation, range_) for range_ in ranges], gaps)
+
+
+def _after(before: QueueState, outcomes: Sequence[Outcome[Part]]) -> QueueState:
+    """Return how far the lake has a queue once these parts of its log are read."""
+    # The last fingerprint of a range is of many records: one is enough to know a log by, and is read for each run.
+    seen = [fingerprint for outcome in outcomes for fingerprint in outcome.seen.fingerprints[:-1]]
+    timestamps = [one.seen.store_timestamp for one in outcomes if one.seen.store_timestamp is not None]
+    return before._replace(
+        to_offset=max(watermark(outcomes, before.to_offset), before.to_offset),
+        store_timestamp=timestamps[-1] if timestamps else before.store_timestamp,
+        first=before.first or next(iter(seen), None),
+        newest=seen[-1] if seen else before.newest,
+    )
+
+
+def _bundles(parts: Iterable[Part], size: int) -> Iterator[Bundle]:
+    """Yield parts in their order, together about as large as a task should be: a tier may have thousands of queues."""
+    bundle = Bundle(0, [], 0)
+    for part in parts:
+        bundle = bundle.with_part(part)
+        if len(bundle.parts) >= _MOST_PARTS or bundle.size >= size:
+            yield bundle
+            bundle = Bundle(bundle.number + 1, [], 0)
+    if bundle.parts:
+        yield bundle
+
+
+def _steps(bundles: Sequence[Bundle], step_bytes: int | None) -> Iterator[Sequence[Bundle]]:
+    """Yield what is read before each commit; nothing once, where there is nothing to read."""
+    some: list[Bundle] = []
+    for bundle in bundles:
+        some.append(bundle)
+        if step_bytes is not None and sum(one.size for one in some) >= step_bytes:
+            yield some
+            some = []
+    if some or not bundles:
+        yield some

@@ -1,0 +1,100 @@
+"""Messages of a tier: rows of `tiered`, of many queues in one file, in the order of topics, queues and their logs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import pyarrow as pa
+
+from jobs.lake.bodies import with_inflated
+from jobs.lake.lock import check_shared
+from jobs.lake.table_file import Action, TableFile
+from jobs.lake.tables import QUARANTINE, TIERED
+from jobs.lake.tier_identity import QueueName
+from jobs.products.damage import Damage, damage_rows
+from jobs.products.messages import parts_by_release
+from jobs.products.product import Output
+from jobs.store.chain import Outcome, run_range
+from jobs.store.ranges import Range
+from jobs.store.selection import Selection
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.release import Rules
+
+
+class Part(NamedTuple):
+    """Some bytes of a queue's log, from a record on to the end of a segment."""
+
+    queue: QueueName
+    generation: int
+    range: Range
+
+
+class Bundle(NamedTuple):
+    """What one task reads."""
+
+    number: int  # of the bundle in its run
+    parts: Sequence[Part]
+    size: int  # bytes of all of them
+
+    def with_part(self, part: Part) -> Self:
+        """Return the bundle with one part more."""
+        size = self.size + part.range.end - part.range.start
+        return self._replace(parts=[*self.parts, part], size=size)
+
+
+class BundleRead(NamedTuple):
+    """What a task has read: what each part was, and the files of all of them."""
+
+    outcomes: Sequence[Outcome[Part]]
+    files: Mapping[str, Action]
+
+
+@dataclass(frozen=True, slots=True)
+class TierReader:
+    """Reads bundles and writes their rows, in tasks."""
+
+    output: Output
+    rules: Rules
+    selection: Selection
+
+    def __call__(self, bundle: Bundle) -> BundleRead:
+        """Write the messages of a bundle, and what is damaged in it."""
+        check_shared(self.output.lake, self.output.naming.store_id)
+        name = f"{bundle.number:020d}"
+        with (
+            self.output.file(TIERED, name) as messages,
+            self.output.file(QUARANTINE, name, run=self.output.naming.run) as quarantine,
+        ):
+            outcomes = [self._read(part, messages, quarantine) for part in bundle.parts]
+            files = {TIERED.name: messages.close(), QUARANTINE.name: quarantine.close()}
+        return BundleRead(outcomes, {table: action for table, action in files.items() if action is not None})
+
+    def _read(self, part: Part, messages: TableFile, quarantine: TableFile) -> Outcome[Part]:
+        def write(range_: Range, pieces: Iterator[Records | Piece]) -> Part:
+            damaged: list[Damage] = []
+            for item in pieces:
+                if isinstance(item, Piece):
+                    if item.kind is PieceKind.DAMAGE:
+                        damaged.append(Damage(item.offset, item.size, item.reason))
+                    continue
+                damaged += self._write(part, item, messages)
+            if damaged:
+                where = {"segment": range_.base_offset, "file": range_.location}
+                quarantine.write_rows([{**row, **where} for row in damage_rows(range_, damaged)])
+            return part
+
+        return run_range(part.range, write)
+
+    def _write(self, part: Part, records: Records, messages: TableFile) -> Iterator[Damage]:
+        """Write the rows of some records; yield those that are none."""
+        for group, parser in parts_by_release(records, self.rules):
+            batch, bad = message_batch(group, parser, with_body=self.selection.with_body)
+            for name, value in (("segment", part.range.base_offset), ("generation", part.generation)):
+                field = TIERED.schema.field(name)
+                batch = batch.append_column(field, pa.repeat(pa.scalar(value, field.type), batch.num_rows))
+            for rows in with_inflated(batch, wanted=self.selection.with_inflated):
+                messages.write(rows)
+            for offset, size in bad:
+                yield Damage.of_body(group, offset, size)

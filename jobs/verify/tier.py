@@ -1,0 +1,176 @@
+"""
+The tier of a tiered store, verified: each queue's log with itself, its units and its index entries with its records.
+
+A broker copies to a tier while it works, records before their units, and neither in any haste: a queue whose units end
+before its log, or the other way round, is behind, not wrong.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jobs.console.amounts import counted
+from jobs.console.result import Step
+from jobs.lake.findings import INDEX, LOG, QUEUES, Finding
+from jobs.products.queues.settings import known_releases, queue_rules
+from jobs.store.queue_files import StoredQueue, queues_of_files
+from jobs.store.ranges import Range, plan_ranges
+from jobs.store.store import Store
+from jobs.store.tier import Tier, TierQueue
+from jobs.store.units import units_of
+from jobs.store.workers import OneByOne, Workers
+from jobs.verify.findings import PartReport, below
+from jobs.verify.log import UNCHECKED, LogWatch, LostRanges, log_numbers, record_findings
+from jobs.verify.tier_index import NO_KEYS, IndexedQueue, QueueKeys, keys_of, verify_tier_index
+from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece
+from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
+from rmq_formats.consumequeue.unit import QueueRules
+
+TIER_UNIT = "tier_unit_differs"
+FOREIGN_RECORD = "record_of_another_queue"
+_AT_ONCE = 1 << 16
+_FIELDS = ("physical_offset", "size", "tags_code")
+_ONLY_BROKERS_WRITE = Step(
+    "Only its broker writes a tier. As long as the broker's own store has these messages, they are there; "
+    "a lake may have them, too."
+)
+
+Units = NDArray[np.void]
+
+
+class _Made(NamedTuple):
+    """What the records of a range make."""
+
+    units: Units
+    keys: QueueKeys
+
+
+class _Verified(NamedTuple):
+    """What one queue is like."""
+
+    log: list[Finding]
+    queues: list[Finding]
+    numbers: dict[str, int]  # of the log
+    expected: int
+    matched: int
+    indexed: IndexedQueue  # what its index entries are compared with
+
+
+def verify_tier(tier: Tier, workers: Workers, range_size: int) -> dict[str, PartReport]:
+    """Return what is wrong with a tier."""
+    each = workers.map(tier.queues, partial(_verify_queue, range_size=range_size), "verifying queues")
+    numbers = {name: sum(one.numbers[name] for one in each) for name in (each[0].numbers if each else ())}
+    sizes = [one.numbers["to_offset"] - one.numbers["from_offset"] for one in each]
+    log = PartReport(
+        [finding for one in each for finding in one.log],
+        {**numbers, "from_offset": 0, "to_offset": sum(sizes)},
+        [
+            f"a tier: {counted(len(tier.queues), 'queue')}, each with a log of its own; offsets are of all of them",
+            UNCHECKED,
+        ],
+    )
+    behind = sum(max(one.expected - one.matched, 0) for one in each if not one.queues)
+    compared = {"queues": len(tier.queues), "expected": sum(one.expected for one in each)}
+    compared |= {"matched": sum(one.matched for one in each), "of_deleted_topics": 0}
+    queues = PartReport(
+        [finding for one in each for finding in one.queues],
+        compared,
+        [f"{counted(behind, 'record')} had no unit in the tier yet"] if behind else [],
+        database=_ONLY_BROKERS_WRITE,
+    )
+    index = verify_tier_index(tier, [one.indexed for one in each], workers)
+    index.database = _ONLY_BROKERS_WRITE
+    return {LOG: log, QUEUES: queues, INDEX: index}
+
+
+def _verify_queue(queue: TierQueue, *, range_size: int) -> _Verified:
+    store = queue.store
+    rules = replace(queue_rules(store, known_releases(store, None).value.rules, BrokerConf()), multi_dispatch=False)
+    watch = LogWatch(OneByOne())
+    outcomes = watch.ranges(
+        plan_ranges(store, store.start_offset, range_size), partial(_collect, rules=rules, queue=queue)
+    )
+    checks = watch.checks or []
+    findings, lost = record_findings(store, checks)
+    end = outcomes[-1].seen.next if outcomes else 0
+    expected = np.concatenate([np.zeros(0, PACKED_UNIT), *(outcome.payload.units for outcome in outcomes)])
+    keys = np.concatenate([NO_KEYS, *(outcome.payload.keys for outcome in outcomes)])
+    records = sum(check.records for check in checks)
+    wrong: list[Finding] = []
+    if records > expected.size:
+        place = below(store.segments[0].location, store), None, "records"
+        found = f"{records - expected.size} of other queues"
+        cause = "the file is of another queue, or its bits changed"
+        wrong.append(
+            Finding(QUEUES, FOREIGN_RECORD, *place, found, f"records of {queue.topic} {queue.queue_id}", cause)
+        )
+    matched = 0
+    for stored in queues_of_files(store.queue_files, store):
+        matched, differences = _compared(stored, expected, store)
+        wrong += [LostRanges(lost).attributed(one._replace(file=below(one.file, store))) for one in differences]
+    indexed = IndexedQueue(queue.place, queue.topic, queue.queue_id, store.start_offset, end, keys, tuple(lost))
+    return _Verified(findings, wrong, log_numbers(store, checks, end), int(expected.size), matched, indexed)
+
+
+def _collect(_: Range, pieces: Iterator[Records | Piece], *, rules: QueueRules, queue: TierQueue) -> _Made:
+    """Return the units that a range's records make in the queue, and their keys."""
+    collector = UnitCollector(rules)
+    keys = [NO_KEYS]
+    for item in pieces:
+        if not isinstance(item, Piece):
+            collector.add(item)
+            keys += keys_of(item)
+    made = collector.finish()
+    own = [made.units[at] for name, at in made.queues() if (name.topic, name.queue_id) == (queue.topic, queue.queue_id)]
+    units = np.concatenate([np.zeros(0, PACKED_UNIT), *own])
+    all_keys = np.concatenate(keys)
+    return _Made(units, all_keys[np.isin(all_keys["physical_offset"], units["physical_offset"])])
+
+
+def _compared(stored: StoredQueue, expected: Units, store: Store) -> tuple[int, list[Finding]]:
+    """Return how many units are those of the records at their numbers, and the first one of each row that is not."""
+    matched, findings = 0, []
+    for start in range(stored.start, stored.capacity, _AT_ONCE):
+        stop = min(start + _AT_ONCE, stored.capacity)
+        units = units_of(stored, start, stop)
+        made = np.zeros(units.size, PACKED_UNIT)
+        own = expected[(expected["queue_offset"] >= start) & (expected["queue_offset"] < stop)]
+        made[own["queue_offset"] - start] = own
+        is_there = made["size"] > 0
+        is_right = is_there & np.logical_and.reduce([units[name] == made[name] for name in _FIELDS])
+        matched += int(np.count_nonzero(is_right))
+        last = int(expected["queue_offset"].max()) if expected.size else -1
+        may_differ = (units["physical_offset"] < store.start_offset) | (
+            np.arange(start, stop) > last
+        )  # expired, or ahead
+        wrong = np.flatnonzero(~is_right & ~may_differ)
+        if wrong.size:
+            findings.append(_differs(stored, start + int(wrong[0]), units[wrong[0]], made[wrong[0]], int(wrong.size)))
+    return matched, findings
+
+
+def _differs(stored: StoredQueue, number: int, unit: np.void, made: np.void, times: int) -> Finding:
+    file = stored.file_at(number)
+    position = number * stored.unit_size - (file.base_offset if file else 0)
+    found, wanted = (", ".join(f"{name} {one[name]}" for name in _FIELDS) for one in (unit, made))
+    cause = "the unit, or the record, changed after the broker wrote it"
+    if not made["size"]:
+        wanted, cause = "a record", "the log of the tier lost this record, or the unit is of another log"
+    return Finding(
+        QUEUES,
+        TIER_UNIT,
+        file.location if file else "",
+        position,
+        f"unit {number}",
+        found,
+        wanted,
+        cause,
+        times,
+        int(unit["physical_offset"]),
+    )

@@ -1,0 +1,364 @@
+"""
+The index of a tier, compared with the keys of its records.
+
+A broker copies an index file when it is full, so keys of the newest messages wait on its own disk; and it deletes the
+oldest files, as it does those of logs, each at its own time. Neither is wrong, and the first file's name says whether
+any was deleted. An entry names its topic by a number that only the broker explains: its key's hash, which has the
+topic's name, tells which one it is.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jobs.console.amounts import counted
+from jobs.lake.findings import INDEX, Finding
+from jobs.products.index.explanation import Verdict
+from jobs.storage import AnyStorage
+from jobs.store.store import Segment
+from jobs.store.tier import Tier
+from jobs.store.workers import Workers
+from jobs.verify.findings import PartReport
+from jobs.verify.index import LOST_MESSAGES, MISSING_FILES
+from jobs.verify.log import Lost, LostRanges
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.errors import FormatError, NeedMoreData
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.build import RuleTable, pack_keys
+from rmq_formats.indexfile.keys import key_text
+from rmq_formats.release import Release, rules_of
+from rmq_formats.tier_index import ENTRY_TYPE, HEADER, Difference, TierIndex, read_tier_index
+
+TIER_ENTRY = "tier_entry_differs"
+_TRUNCATED, _HEADER_DAMAGE, _BIT_DAMAGE = (
+    verdict.name.lower() for verdict in (Verdict.TRUNCATED, Verdict.HEADER_DAMAGE, Verdict.BIT_DAMAGE)
+)
+_KEY = np.dtype([("key_hash", "<i4"), ("size", "<i4"), ("physical_offset", "<i8"), ("store_timestamp", "<i8")])
+_NO_TAGS = RuleTable.of(rules_of((0, Release.of("5.3.3"))))  # no release puts tags into the index of a tier
+_HEADER_FIELDS = frozenset(field.name for field in HEADER.fields)
+_END_AT = HEADER.offset("end_timestamp")
+_NEVER_PUT = 0  # the hash of a key whose own has no absolute value: a broker fails to put it
+
+QueueKeys = NDArray[np.void]  # of `_KEY`
+NO_KEYS: QueueKeys = np.zeros(0, _KEY)
+Mask = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+_NAMED = np.dtype([("topic_id", "<i4"), ("queue_id", "<i4")])
+_MOST_IDS = 1 << 32  # of topics
+_OF_NO_QUEUE, _OF_NO_TOPIC = -1, -2  # a topic that is there has no such queue; no topic that is there has the number
+
+
+class IndexedQueue(NamedTuple):
+    """A queue of a tier, and the keys of its records."""
+
+    place: str  # its broker's
+    topic: str
+    queue_id: int
+    start: int  # of its log
+    end: int
+    keys: QueueKeys
+    lost: tuple[Lost, ...]  # what its log has lost
+
+
+def keys_of(records: Records) -> Iterator[QueueKeys]:
+    """Yield the keys of some records as a tier's index has them: each once for a message."""
+    offsets = records.base_offset + records.positions
+    for packed in pack_keys(records, _NO_TAGS):
+        keys = np.empty(len(packed.keys), _KEY)
+        for name in ("key_hash", "physical_offset", "store_timestamp"):
+            keys[name] = packed.keys[name]
+        keys["size"] = records.sizes[np.searchsorted(offsets, keys["physical_offset"])]
+        columns = [keys["key_hash"], keys["physical_offset"]]
+        order = np.lexsort(columns)
+        yield keys[order[_is_first(columns, order)]]
+
+
+class _File(NamedTuple):
+    """An index file, as a task has read it."""
+
+    segment: Segment
+    name: str  # below the root
+    content: TierIndex | None
+    findings: tuple[Finding, ...]
+
+
+def verify_tier_index(tier: Tier, queues: Sequence[IndexedQueue], workers: Workers) -> PartReport:
+    """Return what is wrong with the index files of a tier's brokers."""
+    findings: list[Finding] = []
+    notes: list[str] = []
+    keys = sum(len(queue.keys) for queue in queues)
+    count = sum(map(len, tier.index_files.values()))
+    if not count:
+        reason = "the tier has no index files: no full one was copied yet, or messageIndexEnable is off"
+        return PartReport(numbers={"files": 0, "keys": keys}, unverified=reason)
+    for place, segments in tier.index_files.items():
+        read = workers.map(segments, partial(_read, root=tier.root, storage=tier.storage), "reading the index")
+        found = _Comparison(read, [queue for queue in queues if queue.place == place])
+        findings += (finding for file in read for finding in file.findings)
+        findings += [*_holes(read), *found.findings()]
+        notes += found.notes()
+    return PartReport(findings, {"files": count, "keys": keys}, notes)
+
+
+def _read(segment: Segment, *, root: str, storage: AnyStorage) -> _File:
+    name = segment.location.removeprefix(f"{root}/")
+    try:
+        with storage.open(segment.location) as file:
+            index = read_tier_index(bytes(file.read(0, segment.size)))
+    except FileNotFoundError:  # expired meanwhile
+        return _File(segment, name, None, ())
+    except FormatError as error:
+        kind = _TRUNCATED if isinstance(error, NeedMoreData) else _HEADER_DAMAGE
+        return _File(segment, name, None, (_damaged(name, kind, Difference(error.offset or 0, "", error.reason, "")),))
+    return _File(segment, name, index, tuple(_damaged(name, _kind(one), one) for one in index.differences()))
+
+
+def _kind(one: Difference) -> str:
+    """Return the class of what is wrong with a file."""
+    if one.field == "size" and int(one.found) < int(one.expected):
+        return _TRUNCATED
+    return _HEADER_DAMAGE if one.field in _HEADER_FIELDS else _BIT_DAMAGE
+
+
+def _damaged(name: str, kind: str, one: Difference) -> Finding:
+    cause = "the copy was cut off" if kind == _TRUNCATED else "bits changed after the broker wrote the file"
+    return Finding(
+        INDEX, kind, name, one.position, one.field, one.found, one.expected, f"{cause}; lookups miss entries", one.times
+    )
+
+
+def _holes(files: Sequence[_File]) -> Iterator[Finding]:
+    """Yield the files before which one is missing: each begins where the one before it ends."""
+    for before, after in pairwise(files):
+        end = before.segment.base_offset + before.segment.size
+        if end < after.segment.base_offset and not before.findings:
+            found = f"no file holds bytes {end} to {after.segment.base_offset} of the index"
+            cause = "index files were deleted or lost"
+            yield Finding(INDEX, MISSING_FILES, after.name, None, "before this file", found, "", cause)
+
+
+class _Odd(NamedTuple):
+    """What is wrong with entries."""
+
+    field: str
+    expected: str
+    cause: str
+
+
+class _Comparison:
+    """Entries of one broker's index files, each with the key that it is of."""
+
+    def __init__(self, files: Sequence[_File], queues: Sequence[IndexedQueue]) -> None:
+        """Match entries with keys by queue id, offset and hash."""
+        self._files = [(file, file.content) for file in files if file.content is not None]
+        self._has_expired = bool(files) and files[0].segment.base_offset > 0
+        self._queues = queues
+        counts = np.array([len(index.entries) for _, index in self._files], np.int64)
+        self._entries = np.concatenate([np.zeros(0, ENTRY_TYPE), *(index.entries for _, index in self._files)])
+        self._file = np.repeat(np.arange(len(counts)), counts)
+        self._first = np.cumsum([0, *counts])  # the number of each file's first entry
+        self._keys = np.concatenate([NO_KEYS, *(queue.keys for queue in queues)])
+        self._queue = np.repeat(np.arange(len(queues)), np.array([len(queue.keys) for queue in queues], np.int64))
+        queue_ids = np.array([queue.queue_id for queue in queues], np.int64)[self._queue]
+        of_keys, of_entries, count = _numbered(self._keys, queue_ids, self._entries)
+        owner = np.full(count, -1)
+        owner[of_keys] = np.arange(len(self._keys))
+        self._key = owner[of_entries]  # of each entry; -1: of no message that is there
+        is_there = np.zeros(count, np.bool_)
+        is_there[of_entries] = True
+        self._is_indexed = is_there[of_keys]
+        self._topic_ids = self._known_topic_ids()
+        self._waiting = 0
+
+    def _known_topic_ids(self) -> Mapping[str, int]:
+        """Return the number of each topic: that of most of its entries."""
+        matched = np.flatnonzero(self._key >= 0)
+        queues, ids = self._queue[self._key[matched]], self._entries["topic_id"][matched].astype(np.int64)
+        pairs, times = np.unique(queues * _MOST_IDS + ids % _MOST_IDS, return_counts=True)
+        topics: dict[str, Counter[int]] = {}
+        for pair, count in zip(pairs.tolist(), times.tolist(), strict=True):
+            queue, number = divmod(pair, _MOST_IDS)
+            number -= _MOST_IDS if number >= _MOST_IDS // 2 else 0
+            topics.setdefault(self._queues[queue].topic, Counter())[number] += count
+        return {topic: numbers.most_common(1)[0][0] for topic, numbers in topics.items()}
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield entries that differ from their messages, keys without an entry, and entries of no message."""
+        yield from self._wrong()
+        missing = self._missing()
+        waits = missing & self._may_wait()
+        self._waiting = int(np.count_nonzero(waits))
+        lost = np.flatnonzero(missing & ~waits)
+        for number in np.unique(self._queue[lost]).tolist():
+            yield _not_indexed(self._queues[number], self._keys["physical_offset"][lost[self._queue[lost] == number]])
+        yield from self._of_no_message(np.bincount(self._queue[missing], minlength=len(self._queues)) > 0)
+
+    def notes(self) -> Iterator[str]:
+        """Yield what is not wrong and worth to be said."""
+        if self._waiting:
+            yield f"{counted(self._waiting, 'key')} had no entry yet: an index file is copied when it is full"
+
+    def _wrong(self) -> Iterator[Finding]:
+        """Yield the first entry of each file that has not what its message has."""
+        ids = np.array([self._topic_ids.get(queue.topic, 0) for queue in self._queues], np.int64)
+        for index, found in self._judged(np.flatnonzero(self._key >= 0)):
+            entries, keys = self._entries[found], self._keys[self._key[found]]
+            queues = self._queue[self._key[found]]
+            wanted = {
+                "topic_id": ids[queues],
+                "size": keys["size"].astype(np.int64),
+                "time_diff_s": index.seconds_to(keys["store_timestamp"]),
+            }
+            times = keys["store_timestamp"]
+            if len(found) == len(index.entries) and not _may_end(index, times):
+                file, _ = self._files[self._file[found[0]]]
+                end = Difference(_END_AT, "end_timestamp", str(index.end_timestamp), str(times.max()))
+                yield _damaged(file.name, _HEADER_DAMAGE, end)
+            for name, values in wanted.items():
+                odd = np.flatnonzero(entries[name] != values)
+                if odd.size:
+                    queue, offset = self._queues[queues[odd[0]]], int(keys["physical_offset"][odd[0]])
+                    cause = f"the entry, or the record at {offset} of {queue.topic} {queue.queue_id}, changed"
+                    yield self._finding(found[odd], _Odd(name, str(int(values[odd[0]])), cause))
+
+    def _judged(self, entries: Integers) -> Iterator[tuple[TierIndex, Integers]]:
+        """Yield some entries by files; those of a file that contradicts itself are known to be wrong."""
+        for number, (file, index) in enumerate(self._files):
+            found = entries[self._file[entries] == number]
+            if found.size and not file.findings:
+                yield index, found
+
+    def _finding(self, entries: Integers, odd: _Odd) -> Finding:
+        """Return the finding of some entries of one file, with the first one's place."""
+        file, index = self._files[self._file[entries[0]]]
+        number = int(entries[0] - self._first[self._file[entries[0]]])
+        found = str(int(self._entries[entries[0]][odd.field]))
+        place = file.name, index.position_of(number), f"entry {number} {odd.field}"
+        return Finding(INDEX, TIER_ENTRY, *place, found, odd.expected, odd.cause, len(entries))
+
+    def _missing(self) -> Mask:
+        """Return which keys have no entry, and should, or will."""
+        missing: Mask = ~self._is_indexed & (self._keys["key_hash"] != _NEVER_PUT)
+        if self._has_expired:
+            first = self._limit(np.minimum, np.flatnonzero(self._key >= 0), -1)
+            missing &= self._keys["physical_offset"] >= first[self._queue]
+        return missing
+
+    def _may_wait(self) -> Mask:
+        """
+        Return which keys may be in the file that is not full yet.
+
+        Messages of one queue are put by several threads: those of the newest file's time may be put after others.
+        """
+        matched = self._key >= 0
+        newest = self._limit(np.minimum, np.flatnonzero(matched & (self._file == len(self._files) - 1)), -1)
+        last = self._limit(np.maximum, np.flatnonzero(matched), -1)
+        since = np.where(newest >= 0, newest, last + 1)
+        may: Mask = self._keys["physical_offset"] >= since[self._queue]
+        return may
+
+    def _limit(self, limit: np.ufunc, entries: Integers, without: int) -> Integers:
+        """Return the least or the greatest offset that entries have in each queue; *without* any, that."""
+        keys = self._key[entries]
+        queues, offsets = self._queue[keys], self._keys["physical_offset"][keys]
+        is_there = np.bincount(queues, minlength=len(self._queues)) > 0
+        start = np.iinfo(np.int64).max if limit is np.minimum else -1
+        found = np.full(len(self._queues), start, np.int64)
+        limit.at(found, queues, offsets)
+        return np.where(is_there, found, without)
+
+    def _of_no_message(self, lacks: Mask) -> Iterator[Finding]:
+        """
+        Yield entries that are of no record.
+
+        The log may have expired since, or not be copied yet. Where a queue *lacks* entries, one that leads after the
+        end of its log is rather one of those.
+        """
+        unmatched = np.flatnonzero(self._key < 0)
+        queues = self._queues_of(unmatched)
+        odd = _Odd("queue_id", "a queue of the topic", "the entry changed")
+        for _, found in self._judged(unmatched[queues == _OF_NO_QUEUE]):
+            yield self._finding(found, odd)
+        unmatched, queues = unmatched[queues >= 0], queues[queues >= 0]
+        offsets, hashes = (self._entries[name][unmatched] for name in ("physical_offset", "key_hash"))
+        starts, ends, of_nothing = (
+            np.array(values, np.int64)[queues]
+            for values in (
+                [queue.start for queue in self._queues],
+                [queue.end for queue in self._queues],
+                [index_key_hash(key_text(queue.topic, "")) for queue in self._queues],  # of two spaces in KEYS
+            )
+        )
+        is_odd = (offsets >= starts) & ((offsets < ends) | lacks[queues]) & (hashes != of_nothing)
+        unmatched, queues = unmatched[is_odd], queues[is_odd]
+        for number in np.unique(queues).tolist():
+            yield from self._of_no_record(self._queues[number], unmatched[queues == number])
+
+    def _queues_of(self, entries: Integers) -> Integers:
+        """Return the queue that each of some entries names."""
+        topics = set(self._topic_ids.values())
+        numbers = {
+            (self._topic_ids.get(queue.topic), queue.queue_id): number for number, queue in enumerate(self._queues)
+        }
+        named = np.empty(len(entries), _NAMED)
+        for name in ("topic_id", "queue_id"):
+            named[name] = self._entries[name][entries]
+        pairs, inverse = np.unique(named, return_inverse=True)
+        found = [
+            numbers.get(pair, _OF_NO_QUEUE if pair[0] in topics else _OF_NO_TOPIC)
+            for pair in map(tuple, pairs.tolist())
+        ]
+        return np.array(found, np.int64)[inverse.reshape(-1)]
+
+    def _of_no_record(self, queue: IndexedQueue, entries: Integers) -> Iterator[Finding]:
+        """Yield entries of a queue, by what became of their records."""
+        lost = LostRanges(queue.lost)
+        wanted = f"a record of {queue.topic} {queue.queue_id} with this key"
+        for _, found in self._judged(entries):
+            by_title: dict[str, list[int]] = {}
+            for at, offset in zip(found.tolist(), self._entries["physical_offset"][found].tolist(), strict=True):
+                by_title.setdefault(lost.title_at(offset), []).append(at)
+            for title, some in by_title.items():
+                cause = "the entry changed, or it is of another log"
+                finding = self._finding(np.array(some), _Odd("physical_offset", wanted, cause))
+                if title:
+                    finding = lost.attributed(finding._replace(kind=LOST_MESSAGES, log_offset=int(finding.found)))
+                yield finding
+
+
+def _may_end(index: TierIndex, times: Integers) -> bool:
+    """Return whether a header may have its end: one of its messages' times, or after a restart the file's own."""
+    return index.end_timestamp == index.begin_timestamp or bool((times == index.end_timestamp).any())
+
+
+def _numbered(keys: QueueKeys, queue_ids: Integers, entries: NDArray[np.void]) -> tuple[Integers, Integers, int]:
+    """Return a number for each key and each entry, the same where queue id, hash and offset are; and how many."""
+    columns = [
+        np.concatenate([keys["physical_offset"], entries["physical_offset"]]).astype(np.int64),
+        np.concatenate([keys["key_hash"], entries["key_hash"]]).astype(np.int64),
+        np.concatenate([queue_ids, entries["queue_id"]]).astype(np.int64),
+    ]
+    order = np.lexsort(columns)
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(_is_first(columns, order)) - 1
+    return numbers[: len(keys)], numbers[len(keys) :], len(order)
+
+
+def _is_first(columns: Sequence[NDArray[Any]], order: Integers) -> Mask:
+    """Return which rows, in an order that puts equal ones side by side, are not equal to the one before."""
+    is_first = np.ones(len(order), np.bool_)
+    is_first[1:] = np.logical_or.reduce([column[order][1:] != column[order][:-1] for column in columns])
+    return is_first
+
+
+def _not_indexed(queue: IndexedQueue, offsets: Integers) -> Finding:
+    """Return what it means that keys of a queue have no entry although later ones have."""
+    found = f"no entries for {counted(len(offsets), 'key')} of messages at offsets {offsets.min()} to {offsets.max()}"
+    place = f"{queue.place}/{queue.topic}/{queue.queue_id}", None, "keys"
+    cause = "index files were deleted, lost or damaged, or messageIndexEnable was false while these messages came"
+    return Finding(INDEX, MISSING_FILES, *place, found, "", cause, len(offsets))

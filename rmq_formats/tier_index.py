@@ -1,0 +1,136 @@
+"""
+Index files of a tier: what a broker copies there of the keys of the messages that it has copied.
+
+A file is written once, when it is full: header, slots, and the entries of each slot side by side, the newest first.
+Offsets are those of the queue's own log in the tier. Tags are not indexed.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.errors import CorruptData, NeedMoreData
+from rmq_formats.layout import Buffer, Layout
+
+HEADER = Layout(
+    ("magic_code", "i", "-1127939451 of a full file (BCC50285), -1127939447 of one that the broker still fills"),
+    ("begin_timestamp", "q", "ms, when the broker made the file: seconds of entries count from here"),
+    ("end_timestamp", "q", "ms, the latest store time of a message; after a restart it may begin at begin_timestamp"),
+    ("slots_used", "i", "how many slots have entries"),
+    ("entry_count", "i", "how many entries there are"),
+)
+SLOT = Layout(
+    ("position", "i", "where the slot's entries begin in the file; of an empty one, where they would"),
+    ("size", "i", "bytes of its entries"),
+)
+ENTRY = Layout(
+    ("key_hash", "i", "absolute value of the hash of `topic#key`; its remainder by the number of slots is the slot"),
+    ("topic_id", "i", "which topic, by a number that only the broker's own tieredStoreMetadata.json explains"),
+    ("queue_id", "i", "queue of the topic"),
+    ("physical_offset", "q", "of the record in the queue's own log"),
+    ("size", "i", "the record's total_size"),
+    ("time_diff_s", "i", "seconds from begin_timestamp to the store time, towards 0; negative for an earlier message"),
+)
+FULL_MAGIC = -1127939451
+_DTYPES = {"i": ">i4", "q": ">i8"}
+_SLOT_TYPE, ENTRY_TYPE = (
+    np.dtype([(field.name, _DTYPES[field.code]) for field in layout.fields]) for layout in (SLOT, ENTRY)
+)
+
+
+class TierIndex(NamedTuple):
+    """What an index file of a tier says."""
+
+    begin_timestamp: int
+    end_timestamp: int
+    slots_used: int
+    entry_count: int
+    slots: NDArray[np.void]
+    entries: NDArray[np.void]
+    size: int  # of the file
+
+    @property
+    def entries_at(self) -> int:
+        """Where the first entry begins in the file."""
+        return HEADER.size + len(self.slots) * SLOT.size
+
+    def position_of(self, entry: int) -> int:
+        """Return where an entry begins in the file."""
+        return self.entries_at + entry * ENTRY.size
+
+    def seconds_to(self, store_timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what entries of messages of these times have as `time_diff_s`."""
+        diff = store_timestamps - self.begin_timestamp
+        seconds: NDArray[np.int64] = np.sign(diff) * (np.abs(diff) // 1000)
+        return seconds
+
+    def differences(self) -> Iterator["Difference"]:
+        """Yield where the file contradicts itself: only the first slot, and the first entry, of those that do."""
+        sizes = self.slots["size"].astype(np.int64)
+        starts = self.entries_at + np.cumsum(sizes) - sizes
+        odd = np.flatnonzero((self.slots["position"] != starts) | (sizes < 0) | (sizes % ENTRY.size != 0))
+        if odd.size:
+            number = int(odd[0])
+            position, size = (int(self.slots[number][name]) for name in ("position", "size"))
+            at = HEADER.size + number * SLOT.size
+            yield Difference(
+                at, f"slot {number}", f"position {position}, size {size}", f"position {int(starts[number])}"
+            )
+            return
+        end = self.entries_at + int(sizes.sum())
+        if end != self.size:
+            yield Difference(self.size, "size", str(self.size), str(end))
+            return
+        used = int(np.count_nonzero(sizes))
+        for name, found, expected in (
+            ("slots_used", self.slots_used, used),
+            ("entry_count", self.entry_count, len(self.entries)),
+        ):
+            if found != expected:
+                yield Difference(HEADER.offset(name), name, str(found), str(expected))
+        owners = np.repeat(np.arange(len(self.slots)), sizes // ENTRY.size)
+        hashes = self.entries["key_hash"].astype(np.int64)
+        wrong = np.flatnonzero((hashes < 0) | (hashes % len(self.slots) != owners))
+        if wrong.size:
+            number = int(wrong[0])
+            where = f"one of slot {int(owners[number])} of {len(self.slots)}"
+            yield Difference(
+                self.position_of(number), f"entry {number} key_hash", str(hashes[number]), where, len(wrong)
+            )
+
+
+class Difference(NamedTuple):
+    """Where a file contradicts itself."""
+
+    position: int
+    field: str
+    found: str
+    expected: str
+    times: int = 1
+
+
+def read_tier_index(data: Buffer) -> TierIndex:
+    """
+    Return what a full index file of a tier says.
+
+    `CorruptData` when it is none, `NeedMoreData` when it ends before its slots do.
+    """
+    magic, begin, end, used, entry_count = map(int, HEADER.unpack(data))
+    if magic != FULL_MAGIC:
+        reason = (
+            f"magic {magic & 0xFFFFFFFF:08X} is not that of a full index file of a tier, {FULL_MAGIC & 0xFFFFFFFF:08X}"
+        )
+        raise CorruptData(reason, 0)
+    # The entries of the first slot follow the slots, or would.
+    first, _ = map(int, SLOT.unpack(data, HEADER.size))
+    count, rest = divmod(first - HEADER.size, SLOT.size)
+    size = memoryview(data).nbytes
+    if count <= 0 or rest:
+        raise CorruptData(f"entries cannot begin at {first}", HEADER.size)
+    if first > size:
+        raise NeedMoreData(f"entries begin at {first}, after the file's {size} bytes", HEADER.size)
+    slots = np.frombuffer(data, _SLOT_TYPE, count, HEADER.size)
+    entries = np.frombuffer(data, ENTRY_TYPE, (size - first) // ENTRY.size, first)
+    return TierIndex(begin, end, used, entry_count, slots, entries, size)

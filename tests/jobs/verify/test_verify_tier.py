@@ -1,0 +1,238 @@
+"""The tier of a tiered store is verified as the small stores that its queues are."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake.findings import INDEX, LOG, QUEUES
+from jobs.store.workers import OneByOne
+from jobs.verify.run import Verdict, VerifyRequest, verify
+from rmq_formats.tier_index import ENTRY, HEADER, SLOT
+from tests.support.commands import overwrite, runner, without_spark
+from tests.support.lakes import rows_of
+from tests.support.tiers import files
+
+
+def verified(tier: Path) -> Verdict:
+    """Verify it without Spark."""
+    return verify(VerifyRequest(str(tier)), OneByOne())
+
+
+def test_every_message_that_the_broker_sent_is_there_with_its_unit(place: Path, tier: Path) -> None:
+    """As many as the broker said before it stopped; three keys each."""
+    queues = json.loads((place / "EXPECT.json").read_text())["beforeStop"]["queues"]
+    verdict = verified(tier)
+
+    assert [] == verdict.findings
+    assert sum(len(queue["units"]) for queue in queues.values()) == verdict.parts[QUEUES].numbers["matched"]
+    assert verdict.parts[LOG].numbers["records"] * 3 == verdict.parts[INDEX].numbers["keys"]
+    assert (7, "") == (verdict.parts[INDEX].numbers["files"], verdict.parts[INDEX].unverified)
+    assert verdict.exit_code is ExitCode.CLEAN
+
+
+def test_a_body_that_changed_is_damage(tier: Path) -> None:
+    """As in a broker's log."""
+    segment = files(tier, "Orders/0", "COMMIT_LOG")[1]
+    overwrite(segment, 120, b"?")
+    (finding,) = verified(tier).findings
+
+    assert (LOG, "wrong_body_crc") == (finding.part, finding.kind)
+    assert finding.file.endswith(segment.name)
+
+
+def test_a_missing_segment_is_a_gap_that_its_units_follow_from(tier: Path) -> None:
+    """The ones after it are read on."""
+    files(tier, "Orders/1", "COMMIT_LOG")[1].unlink()
+    verdict = verified(tier)
+    cause, *consequences = verdict.findings
+
+    assert (LOG, "gap") == (cause.part, cause.kind)
+    assert {cause.title} == {one.follows for one in consequences}
+    assert verdict.exit_code is ExitCode.DAMAGE
+
+
+def test_a_tier_that_expired_is_right(tier: Path) -> None:
+    """The broker deletes the oldest segments of a tier, too, and their units later."""
+    files(tier, "Orders/1", "COMMIT_LOG")[0].unlink()
+
+    assert [] == verified(tier).findings
+
+
+def test_a_unit_that_changed_contradicts_its_record(tier: Path) -> None:
+    """Its number and both sides are named."""
+    path = files(tier, "Bills/0", "CONSUME_QUEUE")[1]
+    overwrite(path, 3 * 20 + 11, b"\7")
+    verdict = verified(tier)
+    (finding,) = verdict.findings
+
+    assert (QUEUES, "tier_unit_differs", "unit 23", 60) == (
+        finding.part, finding.kind, finding.field, finding.offset,
+    )  # fmt: skip
+    assert finding.file == str(path.relative_to(tier))
+    assert "size 7" not in finding.expected
+    assert verdict.exit_code is ExitCode.MISMATCH
+
+
+@pytest.mark.parametrize("kind", ["COMMIT_LOG", "CONSUME_QUEUE"])
+def test_what_is_not_copied_yet_is_not_wrong(tier: Path, kind: str) -> None:
+    """Records come before their units, and either may be later."""
+    files(tier, "Orders/0", kind)[-1].unlink()
+    verdict = verified(tier)
+
+    assert [] == verdict.findings
+    assert verdict.exit_code is ExitCode.CLEAN
+
+
+def test_a_record_of_another_queue_is_named(tier: Path) -> None:
+    """A segment that was copied to a place that is not its own."""
+    ours, other = (files(tier, f"Orders/{number}", "COMMIT_LOG")[0] for number in (0, 1))
+    shutil.copy(other, ours)
+    kinds = {finding.kind for finding in verified(tier).findings}
+
+    assert "record_of_another_queue" in kinds
+
+
+def test_findings_of_a_tier_are_kept_in_a_lake_as_those_of_a_store(
+    tier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It ended with the words that only `verify` and `dump` read a tier, after it had verified it."""
+    without_spark(monkeypatch)
+    lake = tmp_path / "lake"
+    summary = ingest(IngestRequest(str(tier), str(lake)), OneByOne())
+    overwrite(files(tier, "Orders/0", "COMMIT_LOG")[1], 120, b"?")
+    outcome = runner(capfd)("verify", tier, "--lake", lake)
+    (row,) = rows_of(lake, "findings", "kind")
+
+    assert ExitCode.DAMAGE is outcome.code
+    assert ("b0", summary.store_id, "wrong_body_crc") == (row["broker"], row["store_id"], row["kind"])
+
+
+_ENTRIES_AT = HEADER.size + 50 * SLOT.size  # tieredStoreIndexFileMaxHashSlotNum of the store
+
+
+def index_files(tier: Path) -> list[Path]:
+    """Return the index files in their order."""
+    return files(tier, "rmq_sys_INDEX/0", "INDEX")
+
+
+def change(path: Path, entry: int, name: str, by: int) -> None:
+    """Add to a field of an entry of an index file."""
+    position = _ENTRIES_AT + entry * ENTRY.size + ENTRY.offset(name)
+    size = 8 if name == "physical_offset" else 4
+    value = int.from_bytes(path.read_bytes()[position : position + size], "big") + by
+    overwrite(path, position, (value % (1 << 8 * size)).to_bytes(size, "big"))
+
+
+@pytest.mark.parametrize("name", ["topic_id", "size", "time_diff_s"])
+@pytest.mark.parametrize("number", [0, -1])
+def test_an_entry_that_its_message_contradicts_is_named(tier: Path, name: str, number: int) -> None:
+    """In the newest file, too."""
+    path = index_files(tier)[number]
+    change(path, 3, name, 1)
+    (finding,) = verified(tier).findings
+
+    assert (INDEX, "tier_entry_differs", f"entry 3 {name}") == (finding.part, finding.kind, finding.field)
+    assert (str(path.relative_to(tier)), 1) == (finding.file, finding.times)
+    assert int(finding.found) == int(finding.expected) + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "by"), [("key_hash", 50), ("queue_id", 7), ("physical_offset", 1), ("physical_offset", 1 << 40)]
+)
+def test_an_entry_of_no_message_is_surplus_and_its_key_lacks_one(tier: Path, name: str, by: int) -> None:
+    """The hash is changed so that the slot is still the right one."""
+    path = index_files(tier)[0]
+    change(path, 3, name, by)
+    verdict = verified(tier)
+    found = {finding.kind: finding for finding in verdict.findings}
+
+    assert {"tier_entry_differs", "missing_index_entries"} == found.keys()
+    assert str(path.relative_to(tier)) == found["tier_entry_differs"].file
+    assert found["missing_index_entries"].found.startswith("no entries for 1 key of")
+    assert verdict.exit_code is ExitCode.MISMATCH
+
+
+def test_a_missing_index_file_is_named_with_the_queues_that_lack_entries(tier: Path) -> None:
+    """It is known by the names of the files around it."""
+    path, after = index_files(tier)[2:4]
+    count = (path.stat().st_size - _ENTRIES_AT) // ENTRY.size
+    path.unlink()
+    hole, *lacking = verified(tier).findings
+
+    assert ("before this file", str(after.relative_to(tier))) == (hole.field, hole.file)
+    assert {"missing_index_entries"} == {finding.kind for finding in (hole, *lacking)}
+    assert count == sum(finding.times for finding in lacking)
+
+
+def test_index_files_that_expired_are_right(tier: Path) -> None:
+    """The first file's name says that there were others."""
+    for path in index_files(tier)[:2]:
+        path.unlink()
+
+    assert [] == verified(tier).findings
+
+
+def test_keys_whose_index_file_is_not_full_yet_wait(tier: Path) -> None:
+    """The broker has that file on its own disk."""
+    path = index_files(tier)[-1]
+    count = (path.stat().st_size - _ENTRIES_AT) // ENTRY.size
+    path.unlink()
+    verdict = verified(tier)
+
+    assert [] == verdict.findings
+    assert any(note.startswith(f"{count} keys had no entry yet") for note in verdict.parts[INDEX].notes)
+
+
+def test_a_tier_without_index_files_is_not_verified_in_this_part(tier: Path) -> None:
+    """Its index may be off, or young."""
+    shutil.rmtree(index_files(tier)[0].parent)
+    verdict = verified(tier)
+
+    assert [] == verdict.findings
+    assert "messageIndexEnable" in verdict.parts[INDEX].unverified
+
+
+@pytest.mark.parametrize(
+    ("position", "raw", "kind"),
+    [
+        (0, b"?", "header_damage"),
+        (HEADER.offset("end_timestamp"), bytes(8), "header_damage"),
+        (HEADER.offset("entry_count"), bytes(4), "header_damage"),
+        (HEADER.size + SLOT.size, bytes(4), "bit_damage"),
+        (_ENTRIES_AT, b"\xff", "bit_damage"),
+    ],
+)
+def test_an_index_file_with_other_bits_is_damage_of_that_file(tier: Path, position: int, raw: bytes, kind: str) -> None:
+    """Its entries are not judged one by one; keys that now lack one are named."""
+    path = index_files(tier)[-1]
+    overwrite(path, position, raw)
+    finding, *others = verified(tier).findings
+
+    assert {"missing_index_entries"} >= {other.kind for other in others}
+    assert (kind, str(path.relative_to(tier)), position) == (finding.kind, finding.file, finding.offset)
+
+
+@pytest.mark.parametrize(("left", "offset"), [(-10, 1762), (100, 28)])
+def test_an_index_file_that_was_cut_off_is_truncated(tier: Path, left: int, offset: int) -> None:
+    """After its slots, and before."""
+    path = index_files(tier)[-1]
+    path.write_bytes(path.read_bytes()[:left])
+    finding, *others = verified(tier).findings
+
+    assert {"missing_index_entries"} >= {other.kind for other in others}
+    assert ("truncated", offset) == (finding.kind, finding.offset)
+
+
+def test_entries_of_messages_that_the_log_has_lost_follow_from_it(tier: Path) -> None:
+    """As units do."""
+    files(tier, "Orders/0", "COMMIT_LOG")[1].unlink()
+    cause, *consequences = verified(tier).findings
+    entries = [finding for finding in consequences if finding.part == INDEX]
+
+    assert {"entries_of_lost_messages"} == {finding.kind for finding in entries}
+    assert {cause.title} == {finding.follows for finding in entries}
