@@ -21,6 +21,7 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import steps
 from jobs.lake.lake import Lake
 from jobs.lake.lock import kept
+from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.upkeep import expect_many_commits
 from jobs.launch.session import death
 from jobs.storage import AnyStorage
@@ -120,10 +121,12 @@ class Follower:
         place: _Place | None = None
         is_kept = False
         looked = 0.0
-        with ExitStack() as stack:  # after an error the lock keeps its note: what is left over is swept
+        # After an error the lock keeps its note: what is left over is swept.
+        with kept_snapshots() as snapshots, ExitStack() as stack:
             while True:
                 began = monotonic()
                 if place is None or began - looked >= _LOOK_AT_ALL_S or place.has_changed():
+                    snapshots.renew()
                     for summary in steps(self.request, self.workers):
                         if not is_kept and summary.store_id is not None:
                             lake = Lake(normalise(self.request.lake), self.workers.options)
@@ -155,6 +158,8 @@ class _Place:
     @classmethod
     def after(cls, summary: Summary, request: IngestRequest, workers: Workers, earlier: "_Place | None") -> "_Place":
         """Look at the end of what a run has read."""
+        if summary.tier_queues is not None:  # each queue has a log of its own: look at all of them
+            return cls(AnyStorage(dict(workers.options)), (), {}, 0, b"", is_settled=False)
         if earlier is None:
             store = request.listed(workers.options)
             folders = tuple(dict.fromkeys(dirname(segment.location) for segment in store.segments))

@@ -183,8 +183,9 @@ def _check_lake(lake: Lake, request: IngestRequest, manifest: dict[str, Any]) ->
     notes = [info.size for info in lake.list_files(_LOCKS) if info.name == store_id]
     _require(notes == [0])
     _require(_transactions(lake, _RUNS, store_id, f"{store_id}/done") == [run, run])
-    own = {*manifest["tables"], *(("messages", "consume_queue", "log_pieces") if manifest.get("superseded") else ())}
     before = manifest["state"]["tables"]
+    rewritten = ("messages", "consume_queue", "log_pieces", *(["traces"] if before.get("traces") else ()))
+    own = {*manifest["tables"], *(rewritten if manifest.get("superseded") else ())}
     for table in (table for product in PRODUCTS if request.wants(product) for table in product.tables):
         expected = run if table in own else before.get(table, 0)
         _require(_transactions(lake, table, store_id) == [expected])

@@ -79,6 +79,7 @@ class Summary:
     seconds: dict[str, float] = field(default_factory=dict)
     steps: int = 1  # runs that were committed one after the other
     bytes_left: int = 0  # of the log, that the next step will read
+    tier_queues: int | None = None  # of a tier: how many it has
     newest_ms: int | None = None  # when the newest message of this run was stored
 
     def followed_by(self, step: "Summary") -> "Summary":
@@ -126,6 +127,8 @@ class Summary:
     def bytes(self) -> int:
         """How much of the log the run has taken."""
         start, end = self.from_offset, self.to_offset
+        if self.tier_queues is not None:  # then these are no offsets, but how much runs have read
+            return end - start
         missing = sum(max(min(int(gap["to"]), end) - max(int(gap["from"]), start), 0) for gap in self.gaps)
         return max(end - start - missing, 0)
 
@@ -140,8 +143,14 @@ class Summary:
             return Result(self.severity, what, seconds, verdict="dry run")
         if self.run is None:
             verdict = "done" if verdict else ""
-            return Result(self.severity, f"nothing new after offset {self.to_offset:,}", seconds, verdict=verdict)
+            where = f"after offset {self.to_offset:,}" if self.tier_queues is None else f"in {self._queues}"
+            return Result(self.severity, f"nothing new {where}", seconds, verdict=verdict)
         return Result(self.severity, counted(self.messages, "message"), seconds, self.bytes, verdict)
+
+    @property
+    def _queues(self) -> str:
+        """A tier's queues in words."""
+        return f"{counted(self.tier_queues or 0, 'queue')} of a tier"
 
     def describe(self) -> dict[str, object]:
         """Return the form that scripts read."""
@@ -153,7 +162,9 @@ class Summary:
             yield f"{self.store} → {self.lake}"
             steps = f", the last of {self.steps:,} steps" if self.steps > 1 else ""
             yield f"  run {self.run} of broker {self.broker} ({self.store_id}){steps}"
-            yield f"  {counted(self.messages, 'message')}, offsets {self.from_offset:,} to {self.to_offset:,}"
+            offsets = f"offsets {self.from_offset:,} to {self.to_offset:,}"
+            where = offsets if self.tier_queues is None else f"table tiered, from {self._queues}"
+            yield f"  {counted(self.messages, 'message')}, {where}"
             if self.release:
                 yield f"  read as written by RocketMQ {self.release}"
             if any(self.units.values()):

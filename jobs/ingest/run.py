@@ -16,28 +16,18 @@ from typing import Any
 
 from jobs.console import interruption
 from jobs.console.progress import followed_by
+from jobs.ingest.commit import commit_run, finish_earlier
 from jobs.ingest.request import Clock, IngestRequest, Summary
+from jobs.ingest.tier import tier_steps
 from jobs.lake import integrity
 from jobs.lake.history import CHOSEN, history_conflict
 from jobs.lake.identity import holds, identify, namesakes
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
-from jobs.lake.runs import (
-    COMMAND,
-    KnownStore,
-    Manifest,
-    commit_prepared,
-    has_litter,
-    prepare,
-    refreshed,
-    sweep,
-    thinned,
-    unfinished,
-)
+from jobs.lake.runs import COMMAND, TABLES_BEFORE, KnownStore, Manifest, has_litter, refreshed, thinned, unfinished
 from jobs.lake.superseded import Superseded, refuse_vectors
 from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, WRITTEN_BY_RUNS
-from jobs.lake.upkeep import keep_up
 from jobs.launch.session import spark_session
 from jobs.products.product import (
     Collected,
@@ -56,7 +46,7 @@ from jobs.store.beside_broker import check_room
 from jobs.store.chain import Outcome, watermark
 from jobs.store.ranges import Newest, Range, describe, holes, newest_segment, plan_ranges
 from jobs.store.retention import CutBackError, confirm_deleted, confirm_uncut
-from jobs.store.store import Store, list_again
+from jobs.store.store import IsTierError, Store, list_again
 from jobs.store.workers import SparkWorkers, Workers
 from rmq_formats.commitlog.segment import ENDS
 
@@ -73,7 +63,12 @@ def steps(request: IngestRequest, workers: Workers | None = None) -> Iterator[Su
     clock = Clock()
     workers = workers or SparkWorkers(spark_session("rmq-lake ingest", half=request.care is not None))
     with room_for(request.lake):
-        yield (summary := _uncut(request, workers, clock))
+        try:
+            summary = _uncut(request, workers, clock)
+        except IsTierError:
+            yield from tier_steps(request, workers, clock)
+            return
+        yield summary
         while summary.bytes_left:
             yield (summary := _uncut(request, workers, Clock()))
 
@@ -151,7 +146,7 @@ class _Run:
         takes_number = self.was_cut_off and has_litter(self.lake, self.known)
         manifest = self._manifest(outcomes, superseded)
         if manifest.tables or manifest.to_offset > manifest.from_offset or superseded or takes_number:
-            self._commit(manifest)
+            commit_run(self.lake, manifest, self.summary, was_cut_off=self.was_cut_off, source="store")
         self.clock.lap("commit")
 
     def _finish_earlier(self, products: Sequence[Product]) -> None:
@@ -161,14 +156,9 @@ class _Run:
         written = {table for product in products for table in product.tables}
         spared = {table for product in PRODUCTS for table in product.tables} - written
         tables = integrity.newest_runs(self.lake, self.known, is_done=leftover is None, spared=spared)
-        self.state = {**(self.known.newest.state if self.known.newest else {}), integrity.STATE: tables}
-        if self.request.dry_run:
-            return
-        if leftover is not None:
-            commit_prepared(self.lake, leftover)
-            self.summary.recovered = leftover.run
-        if self.was_cut_off and self.known.newest is not None:
-            sweep(self.lake, self.known.newest)
+        self.state = {**(self.known.newest.state if self.known.newest else {}), TABLES_BEFORE: tables}
+        if not self.request.dry_run:
+            finish_earlier(self.lake, self.known, leftover, self.summary, was_cut_off=self.was_cut_off)
 
     def _begin_at(self, superseded: Superseded | None) -> None:
         """Find where the lake's rows of this log end."""
@@ -319,14 +309,3 @@ class _Run:
             superseded=superseded,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-
-    def _commit(self, manifest: Manifest) -> None:
-        prepare(self.lake, manifest)
-        interruption.note(
-            f"Run {manifest.run} is prepared: the same command commits it, without reading the store again."
-        )
-        self.summary.run = manifest.run
-        self.summary.versions = commit_prepared(self.lake, manifest)
-        if self.was_cut_off:
-            sweep(self.lake, manifest)
-        keep_up(self.lake, manifest)

@@ -28,6 +28,7 @@ from jobs.lake.delta_log import write_commit
 from jobs.lake.features import refuse_features
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import Selection, StoredFile, files, select
+from jobs.lake.snapshots import newest, own
 from jobs.lake.table_file import STATISTICS_LENGTH, Action
 from jobs.lake.tables import Table
 from jobs.lake.vectors import Vector
@@ -71,36 +72,53 @@ class Rewrite(NamedTuple):
 
 
 def open_table(lake: Lake, name: str) -> DeltaTable | None:
-    """Return the newest snapshot of a table; None when the lake has no such table."""
-    location = lake.locate(name)
-    options = delta_options(location, lake.options)
+    """Return the newest snapshot of a table, to be read; None when the lake has no such table."""
+    return _if_there(lake, name, lambda: newest(lake.locate(name), lambda: _opened(lake, name)))
+
+
+def own_table(lake: Lake, name: str) -> DeltaTable | None:
+    """Return the newest snapshot of a table for whoever changes it; None when the lake has no such table."""
+    return _if_there(lake, name, lambda: own(lake.locate(name), lambda: _opened(lake, name)))
+
+
+def _if_there(lake: Lake, name: str, opened: Callable[[], DeltaTable]) -> DeltaTable | None:
     try:
-        return persistently(lambda: DeltaTable(delta_location(location), storage_options=options))
+        return opened()
     except TableNotFoundError:
         return None
     except DeltaError as error:
-        raise OSError(f"{location}: Delta's log cannot be read: {str(error).partition(chr(10))[0]}") from error
+        reason = str(error).partition("\n")[0]
+        raise OSError(f"{lake.locate(name)}: Delta's log cannot be read: {reason}") from error
+
+
+def _opened(lake: Lake, name: str) -> DeltaTable:
+    location = lake.locate(name)
+    options = delta_options(location, lake.options)
+    return persistently(lambda: DeltaTable(delta_location(location), storage_options=options))
 
 
 def ensure_table(lake: Lake, table: Table) -> DeltaTable:
     """Return the newest snapshot of a table, which is made, or gets the columns that are new, when it lacks them."""
-    existing = open_table(lake, table.name)
+    existing = own_table(lake, table.name)
     if existing is not None:
         return _with_new_columns(existing, table)
     location = lake.locate(table.name)
-    options = delta_options(location, lake.options)
-    with suppress(CommitFailedError):  # another process makes it at this moment
-        DeltaTable.create(
+
+    def create() -> DeltaTable:
+        return DeltaTable.create(
             delta_location(location),
             table.delta_schema,
             mode="ignore",
             name=table.name,
             description=f"One row is {table.row}.",
             configuration={**CONFIGURATION, STATISTICS: _statistics_of(table)},
-            storage_options=options,
+            storage_options=delta_options(location, lake.options),
             raise_if_key_not_exists=False,
         )
-    return DeltaTable(delta_location(location), storage_options=options)
+
+    with suppress(CommitFailedError):  # another process makes it at this moment
+        persistently(create)
+    return _opened(lake, table.name)
 
 
 def _with_new_columns(snapshot: DeltaTable, table: Table) -> DeltaTable:
@@ -143,15 +161,15 @@ def commit(  # noqa: PLR0913, PLR0917 - what a commit is made of
 
     def attempt() -> int:
         snapshot = ensure_table(lake, table)
-        newest = snapshot.transaction_version(app)
-        if newest is None or newest < number:
+        done = snapshot.transaction_version(app)
+        if done is None or done < number:
             refuse_features(lake, snapshot, table)
             refuse_lost_files(lake, table.name, added)
         else:
             # An answer that got lost looks like a conflict to whoever repeats the request: it may have been ours.
-            if newest == number and added and {action.path for action in added} <= paths(snapshot):
+            if done == number and added and {action.path for action in added} <= paths(snapshot):
                 return snapshot.version()
-            raise TransactionTakenError(f"{table.name} has run {newest} of {app}")
+            raise TransactionTakenError(f"{table.name} has run {done} of {app}")
         change = rewrite(snapshot) if rewrite else Rewrite((), ())
         return _write(lake, snapshot, table, added, change, (transaction,), metadata, data_change=True)
 
@@ -183,7 +201,7 @@ def commit_layout(
 
     `TransactionTakenError` when another process rewrote files of this table at the same moment.
     """
-    snapshot = open_table(lake, table.name)
+    snapshot = own_table(lake, table.name)
     if snapshot is None:
         return None
     refuse_features(lake, snapshot, table)
@@ -201,7 +219,7 @@ def commit_layout(
 
 def refuse_layouts(lake: Lake, table: Table) -> None:
     """See to it that nobody who is replacing files of a table at this moment can commit that any more."""
-    snapshot = open_table(lake, table.name)
+    snapshot = own_table(lake, table.name)
     if snapshot is None:
         return
     fence = LAYOUT, (snapshot.transaction_version(LAYOUT) or 0) + 1
@@ -414,6 +432,7 @@ __all__ = [
     "committed_transaction",
     "ensure_table",
     "open_table",
+    "own_table",
     "paths",
     "refuse_layouts",
     "rows",

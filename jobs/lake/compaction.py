@@ -15,7 +15,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from jobs.lake.commit import A_DAY, FILES_KEPT, Rewrite, TransactionTakenError, commit_layout, open_table
+from jobs.lake.commit import A_DAY, FILES_KEPT, Rewrite, TransactionTakenError, commit_layout, open_table, own_table
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, batches, files, with_their_columns, written_again
 from jobs.lake.table_file import MERGED, Action, FileNaming, TableFile
@@ -197,7 +197,7 @@ def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
     forgets what it removed when that is old enough to be deleted, so the folder is listed. `deltalake` would take the
     vectors of another engine for such files: they are left to that engine's VACUUM.
     """
-    snapshot = open_table(lake, table.name)
+    snapshot = own_table(lake, table.name)
     if snapshot is None:
         return 0
     hours = _retention(snapshot)

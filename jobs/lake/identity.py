@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 from jobs.lake.commit import rows
 from jobs.lake.integrity import refuse_tables_without_runs
 from jobs.lake.lake import Lake
-from jobs.lake.runs import HeldByOtherError, KnownStore, known_stores, register
+from jobs.lake.runs import HeldByOtherError, KnownStore, known_logs, known_stores, register
 from jobs.lake.tables import MESSAGES
 from jobs.store.range_reader import Fingerprint, RangeReader
 from jobs.store.ranges import Range
@@ -103,7 +103,8 @@ def identify(lake: Lake, store: Store, broker: str | None, *, register_new: bool
     A label that another log has already is refused unless the user gave it.
     """
     for _ in range(_ATTEMPTS):
-        stores = known_stores(lake)
+        registered = known_stores(lake)
+        stores = [known for known in registered if known.tier is None]
         firsts = _FirstRecords(store)
         found = _find(lake, stores, store, firsts, broker or DEFAULT_BROKER)
         if found is not None:
@@ -112,12 +113,12 @@ def identify(lake: Lake, store: Store, broker: str | None, *, register_new: bool
             return None
         if broker is None and any(known.broker == DEFAULT_BROKER for known in stores):
             raise AmbiguousBrokerError("the lake has another store without a broker name: name this one by --broker")
-        if not stores:
+        if not registered:
             refuse_tables_without_runs(lake)
         if not register_new:
             return KnownStore("", broker or DEFAULT_BROKER, firsts.fingerprints)
         try:
-            return register(lake, broker or DEFAULT_BROKER, firsts.fingerprints, len(stores))
+            return register(lake, broker or DEFAULT_BROKER, firsts.fingerprints, len(registered))
         except HeldByOtherError:
             continue  # another store came first, or this one by another process: look again
     raise HeldByOtherError("other stores are being registered all the time")
@@ -125,7 +126,7 @@ def identify(lake: Lake, store: Store, broker: str | None, *, register_new: bool
 
 def namesakes(lake: Lake, known: KnownStore) -> list[KnownStore]:
     """Return the other logs that have this store's label: wiped since, or of a broker that is called the same."""
-    return [other for other in known_stores(lake) if other.broker == known.broker and other.store_id != known.store_id]
+    return [other for other in known_logs(lake) if other.broker == known.broker and other.store_id != known.store_id]
 
 
 def _find(

@@ -18,10 +18,10 @@ from jobs.lake.compaction import MergedFile
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, batches, files, plain_batches, with_their_columns, written_again
 from jobs.lake.table_file import Action
-from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, SUPERSEDED_MESSAGES, Table
+from jobs.lake.tables import BODY_ERROR, BODY_INFLATED, MESSAGES, SUPERSEDED_MESSAGES, TIERED, Table
 from jobs.storage.locations import is_local
 
-WITH_BODIES = (MESSAGES, SUPERSEDED_MESSAGES)
+WITH_BODIES = (MESSAGES, TIERED, SUPERSEDED_MESSAGES)
 _LOOKED_AT = ("is_compressed", "sys_flag", "body", BODY_INFLATED, BODY_ERROR)
 _ATTEMPTS = 3  # while others rewrite files
 

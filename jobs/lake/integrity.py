@@ -6,16 +6,14 @@ before anything is read or written: a new empty one in its place would hide that
 taken already would let a commit pass for one that was made.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from jobs.lake.commit import committed_transaction, open_table
 from jobs.lake.features import refuse_features
 from jobs.lake.lake import Lake
 from jobs.lake.runs import HeldByOtherError, KnownStore, Manifest, known_stores
-from jobs.lake.superseded import REWRITTEN
+from jobs.lake.superseded import tables_rewritten
 from jobs.lake.tables import PRODUCED, RUNS, Table
-
-STATE = "tables"  # in a manifest's state: the newest run of each table before this one
 
 
 def refuse_unsupported(lake: Lake, tables: Iterable[Table]) -> None:
@@ -36,10 +34,10 @@ def newest_runs(lake: Lake, store: KnownStore, *, is_done: bool, spared: Collect
     newest = store.newest
     number = newest.run if newest else 0
     own = committed_by(newest) if newest else frozenset()
-    before: Mapping[str, int] | None = newest.state.get(STATE) if newest else {}
+    before = newest.tables_before if newest else {}
     found = {}
     for table in PRODUCED:
-        earlier = before.get(table.name, 0) if before is not None else None  # a lake of an older version does not tell
+        earlier = before.get(table.name, 0) if before is not None else None
         wanted = number if table.name in own and is_done else earlier
         run = _newest_run(lake, store, table)
         if table.name not in spared:
@@ -72,7 +70,9 @@ def _check(lake: Lake, store: KnownStore, table: Table, run: int | None, bounds:
 
 def committed_by(manifest: Manifest) -> frozenset[str]:
     """Return the tables that a run commits to."""
-    return frozenset({*manifest.tables, *(REWRITTEN if manifest.superseded else ())})
+    return frozenset(
+        {*manifest.tables, *(tables_rewritten(manifest.tables_before or {}) if manifest.superseded else ())}
+    )
 
 
 def refuse_tables_without_runs(lake: Lake) -> None:

@@ -30,7 +30,7 @@ from jobs.lake.commit import (
     rows,
 )
 from jobs.lake.lake import Lake
-from jobs.lake.superseded import Superseded, move_rows, rewritten
+from jobs.lake.superseded import Superseded, move_rows, rewritten, tables_rewritten
 from jobs.lake.table_file import Action, FileNaming, TableFile
 from jobs.lake.tables import PRODUCED, RUNS, WRITTEN_BY_RUNS
 from jobs.store.range_reader import Fingerprint
@@ -41,6 +41,7 @@ REGISTERED = "registered"
 PREPARED = "prepared"
 DONE = "done"
 COMMAND = "command"  # in a manifest's state and in `detail`: runs that are steps of one command have it in common
+TABLES_BEFORE = "tables"  # in a manifest's state: the newest run of each table before this one
 _NEWEST_KEPT = 32
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
 _REGISTRY = "stores"  # the transaction that serialises registrations
@@ -70,6 +71,11 @@ class Manifest:
     started: str = ""
     version: int = MANIFEST_VERSION
 
+    @property
+    def tables_before(self) -> Mapping[str, int] | None:
+        """The newest run of each table before this one; None in a lake of an older version, which does not tell."""
+        return self.state.get(TABLES_BEFORE)
+
     def to_json(self) -> bytes:
         """Return the stored form."""
         # One line: a first run of a huge store names a hundred thousand files, and only this form is written at speed.
@@ -97,6 +103,7 @@ class KnownStore:
     broker: str
     registered: tuple[Fingerprint, ...]
     newest: Manifest | None = None
+    tier: Sequence[Any] | None = None  # of a tier: some of its queues' first records; its manifests know all queues
 
     @property
     def fingerprints(self) -> tuple[Fingerprint, ...]:
@@ -122,7 +129,7 @@ def known_stores(lake: Lake) -> list[KnownStore]:
         registered = tuple(Fingerprint(*item) for item in detail["fingerprints"])
         # A clock may be set back; a lake of an older version has nothing but the time.
         order = detail.get("registration", 0), row["time"]
-        found.append((order, KnownStore(row["store_id"], row["broker"], registered)))
+        found.append((order, KnownStore(row["store_id"], row["broker"], registered, tier=detail.get("tier"))))
     return [refreshed(lake, store) for _, store in sorted(found, key=lambda item: item[0])]
 
 
@@ -162,14 +169,28 @@ def _is_run(run: int) -> ds.Expression:
     return ds.field("run") == run
 
 
-def register(lake: Lake, broker: str, fingerprints: Iterable[Fingerprint], registrations: int) -> KnownStore:
+def known_logs(lake: Lake) -> list[KnownStore]:
+    """Return the stores that have a log of a broker: all but tiers."""
+    return [store for store in known_stores(lake) if store.tier is None]
+
+
+def register(
+    lake: Lake,
+    broker: str,
+    fingerprints: Iterable[Fingerprint],
+    registrations: int,
+    tier: Sequence[Any] | None = None,
+) -> KnownStore:
     """
     Make a store known under a new id; *registrations* is how many stores were known when it was found to be new.
 
+    A *tier* has fingerprints of its queues instead.
+
     `HeldByOtherError` when another registration came between: the store may be known now.
     """
-    store = KnownStore(str(uuid4()), broker, tuple(fingerprints))
+    store = KnownStore(str(uuid4()), broker, tuple(fingerprints), tier=tier)
     detail = {"fingerprints": store.registered, "registration": registrations + 1}
+    detail |= {} if tier is None else {"tier": tier}
     try:
         _append_row(lake, store, 0, REGISTERED, (_REGISTRY, registrations + 1), detail=json.dumps(detail))
     except TransactionTakenError as error:
@@ -233,9 +254,10 @@ def commit_prepared(lake: Lake, manifest: Manifest) -> dict[str, int]:
     if superseded is not None:
         move_rows(lake, superseded, transaction, note)
     versions = {}
+    changed = tables_rewritten(manifest.tables_before or {})
     for table in PRODUCED:
         actions = manifest.tables.get(table.name, ())
-        change = rewritten(lake, table, superseded, transaction) if superseded else None
+        change = rewritten(lake, table, superseded, transaction) if superseded and table.name in changed else None
         if not actions and change is None:
             continue
         with suppress(TransactionTakenError):  # somebody else committed it

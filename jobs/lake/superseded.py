@@ -23,10 +23,10 @@ from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, batches, files, with_their_columns, written_again
 from jobs.lake.table_file import Action, FileNaming, TableFile
-from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, SUPERSEDED_MESSAGES, Table
+from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, SUPERSEDED_MESSAGES, TRACES, Table
 from jobs.storage.locations import is_local
 
-REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
+_REWRITTEN = (MESSAGES.name, CONSUME_QUEUE.name, LOG_PIECES.name)
 
 
 class Superseded(NamedTuple):
@@ -47,9 +47,18 @@ class Superseded(NamedTuple):
         return pc.fill_null(found, False)  # noqa: FBT003 - the value
 
 
+def tables_rewritten(before: Mapping[str, int]) -> frozenset[str]:
+    """
+    Return the tables that a run takes superseded rows out of; *before* has the store's newest run in each table.
+
+    Traces came later than the others, and few stores have any: they are one of these if the store has rows there.
+    """
+    return frozenset({*_REWRITTEN, *([TRACES.name] if before.get(TRACES.name) else ())})
+
+
 def refuse_vectors(lake: Lake, superseded: Superseded) -> None:
     """Raise `UnsupportedTableError` where rows would have to be taken out of files that cannot be replaced there."""
-    for name in () if is_local(lake.location) else REWRITTEN:
+    for name in () if is_local(lake.location) else (*_REWRITTEN, TRACES.name):
         snapshot = open_table(lake, name)
         if snapshot is not None and any(file.vector for file in _touched(lake, snapshot, superseded)):
             location = lake.locate(name)
@@ -89,10 +98,8 @@ def move_rows(lake: Lake, superseded: Superseded, transaction: tuple[str, int], 
 
 def rewritten(
     lake: Lake, table: Table, superseded: Superseded, transaction: tuple[str, int]
-) -> Callable[[DeltaTable], Rewrite] | None:
-    """Return how a commit takes the superseded rows out of *table*; None for tables that keep theirs."""
-    if table.name not in REWRITTEN:
-        return None
+) -> Callable[[DeltaTable], Rewrite]:
+    """Return how a commit takes the superseded rows out of *table*."""
     naming = FileNaming(*transaction)
 
     def rewrite(snapshot: DeltaTable) -> Rewrite:

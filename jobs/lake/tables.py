@@ -13,6 +13,7 @@ import pyarrow as pa
 from rmq_formats.arrow import column, required
 from rmq_formats.commitlog.schema import SCHEMA
 from rmq_formats.indexfile.columns import SCHEMA as ENTRY_SCHEMA
+from rmq_formats.trace_columns import SCHEMA as TRACE_SCHEMA
 
 if TYPE_CHECKING:
     from deltalake import Schema
@@ -102,6 +103,31 @@ MESSAGES = replace(
     ),
 )
 
+_OF_A_TIER = {
+    "segment": "offset of the first byte of the record's file, in the queue's own log",
+    "physical_offset": "of the record's first byte in the queue's own log; in the broker's log it is another one",
+    "prepared_transaction_offset": "physical offset of the half message, in the broker's log",
+}
+_ONLY_OF_A_BROKER = frozenset({"offset_msg_id"})  # it has the offset in the broker's log
+
+TIERED = Table(
+    "tiered",
+    "one record of a tier, to which a broker copies its messages; `store_id` names the tier",
+    (
+        required(
+            "generation",
+            pa.int32(),
+            "which log of the queue: 0 for the first one that was read, 1 more whenever its topic was made again",
+        ),
+        *(
+            required(field.name, field.type, _OF_A_TIER[field.name]) if field.name in _OF_A_TIER else field
+            for field in MESSAGES.columns
+            if field.name not in _ONLY_OF_A_BROKER
+        ),
+    ),
+    statistics=tuple(name for name in MESSAGES.statistics if name not in _ONLY_OF_A_BROKER),
+    bloom_filters=MESSAGES.bloom_filters,
+)
 
 CONSUME_QUEUE = Table(
     "consume_queue",
@@ -206,6 +232,21 @@ LOG_PIECES = Table(
     statistics=("segment", "physical_offset"),
 )
 
+TRACES = Table(
+    "traces",
+    "one line of a message of the trace topic: what a client says that it did with a message, and when; bodies "
+    "of more than 4 MiB when decompressed have no rows",
+    (
+        required("physical_offset", pa.int64(), "of the message that holds the line"),
+        required("line", pa.int32(), "number of the line in that message, of those of known kinds, from 0"),
+        required("store_timestamp", pa.int64(), "ms, of the message that holds the line"),
+        required("born_host", pa.string(), "the client that reports, address:port"),
+        *TRACE_SCHEMA,
+    ),
+    statistics=("physical_offset", "store_timestamp", "message_id", "event_timestamp"),
+    bloom_filters=("message_id",),
+)
+
 CONFIG_FILES = Table(
     "config_files",
     "one version of a file in the broker's folder `config`: topics, groups, consumers' offsets",
@@ -279,8 +320,8 @@ RUNS = Table(
         ),
         column("time", TIMESTAMP, "when this row was written"),
         column("host", pa.string(), "where the run's driver ran"),
-        column("from_offset", pa.int64(), "first physical offset of the run"),
-        column("to_offset", pa.int64(), "where the next run goes on"),
+        column("from_offset", pa.int64(), "first physical offset of the run; of a tier, bytes that earlier runs read"),
+        column("to_offset", pa.int64(), "where the next run goes on; of a tier, bytes that runs have read"),
         column("messages", pa.int64(), "rows that the run adds to messages"),
         column("manifest", pa.string(), "file below the lake that holds everything a recovery needs"),
         column(
@@ -293,7 +334,7 @@ RUNS = Table(
 # In the order of commits.
 PRODUCED = (
     *(MESSAGES, QUARANTINE, CONSUME_QUEUE, INDEX_ENTRIES, INDEX_FILES, LOG_PIECES),
-    *(CONFIG_FILES, BROKER_CONFIG, CONSUMER_OFFSETS),
+    *(CONFIG_FILES, BROKER_CONFIG, CONSUMER_OFFSETS, TRACES, TIERED),
 )
 WRITTEN_BY_RUNS = (*PRODUCED, SUPERSEDED_MESSAGES, RUNS)
 TABLES = (*PRODUCED, FINDINGS, RUNS, SUPERSEDED_MESSAGES)

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from deltalake.exceptions import CommitFailedError
 
-from jobs.lake.commit import A_DAY, CONFIGURATION, KEPT, open_table, paths
+from jobs.lake.commit import A_DAY, CONFIGURATION, KEPT, open_table, own_table, paths
 from jobs.lake.compaction import MANY, Saved, compact, vacuum
 from jobs.lake.lake import Lake
 from jobs.lake.runs import Manifest, forget, known_stores, unfinished
@@ -35,7 +35,7 @@ def keep_up(lake: Lake, manifest: Manifest) -> list[Saved]:
 def expect_many_commits(lake: Lake) -> None:
     """Keep what is obsolete for a day, no longer, in tables that get a commit every few seconds for weeks."""
     for table in WRITTEN_BY_RUNS:
-        snapshot = open_table(lake, table.name)
+        snapshot = own_table(lake, table.name)
         if snapshot is None:
             continue
         there = snapshot.metadata().configuration

@@ -5,20 +5,19 @@ from datetime import UTC, datetime
 
 from jobs.lake.commit import TransactionTakenError, commit, committed_transaction
 from jobs.lake.findings import Finding
-from jobs.lake.identity import DEFAULT_BROKER, identify
+from jobs.lake.identity import DEFAULT_BROKER
 from jobs.lake.integrity import refuse_unsupported
 from jobs.lake.lake import Lake
+from jobs.lake.runs import KnownStore
 from jobs.lake.table_file import FileNaming, TableFile
 from jobs.lake.tables import FINDINGS
-from jobs.store.store import Store
 
 _ATTEMPTS = 5
 
 
-def record_findings(lake: Lake, store: Store, broker: str | None, findings: Sequence[Finding]) -> int:
-    """Append *findings* as one more verification of the store, and return its number."""
+def record_findings(lake: Lake, known: KnownStore | None, broker: str | None, findings: Sequence[Finding]) -> int:
+    """Append *findings* as one more verification of the store, which the lake may know, and return its number."""
     refuse_unsupported(lake, [FINDINGS])
-    known = identify(lake, store, broker, register_new=False)
     store_id = known.store_id if known else ""
     label = known.broker if known else broker or DEFAULT_BROKER
     app = f"{store_id or label}/verify"

@@ -1,0 +1,117 @@
+"""Snapshots that a process which follows a store keeps and updates, instead of opening tables again and again."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, TypeAlias
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from jobs.storage.locations import is_local, local_path
+
+_Mark: TypeAlias = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A snapshot; the mark tells its commit from that of another table which was made in the same place."""
+
+    table: Path
+    snapshot: DeltaTable
+    version: int
+    mark: _Mark | None
+
+    @classmethod
+    def of(cls, table: Path, snapshot: DeltaTable) -> Self:
+        version = snapshot.version()
+        return cls(table, snapshot, version, _mark(table, version))
+
+    def is_of_table(self) -> bool:
+        """Return whether the table is still the one that was opened."""
+        return self.mark is not None and self.mark == _mark(self.table, self.version)
+
+    def is_newest(self) -> bool:
+        """Return whether nothing was committed since."""
+        return self.is_of_table() and _mark(self.table, self.version + 1) is None
+
+    def updated(self) -> Self:
+        """Return the same with what was committed since, which changes the snapshot itself."""
+        self.snapshot.update_incremental()
+        return self.of(self.table, self.snapshot)
+
+
+class Snapshots:
+    """What is kept, by table: snapshots that many read, and others for whoever changes them."""
+
+    def __init__(self) -> None:
+        """Keep nothing yet."""
+        self._read: dict[Path, _Kept] = {}
+        self._own: dict[Path, _Kept] = {}
+
+    def newest(self, table: Path, opened: Callable[[], DeltaTable]) -> DeltaTable:
+        """Return a snapshot that stays as it is until `renew`."""
+        found = self._read.get(table)
+        if found is None or not found.is_newest():
+            found = self._read[table] = _Kept.of(table, opened())
+        return found.snapshot
+
+    def own(self, table: Path, opened: Callable[[], DeltaTable]) -> DeltaTable:
+        """Return a snapshot that the next one who asks for it may change."""
+        found = self._own.get(table)
+        is_kept = found is not None and found.is_of_table()
+        self._own[table] = found = found.updated() if found and is_kept else _Kept.of(table, opened())
+        return found.snapshot
+
+    def renew(self) -> None:
+        """Update what is read, at a moment when nobody has it."""
+        for table, kept in list(self._read.items()):
+            if not kept.is_newest():
+                del self._read[table]
+                with suppress(DeltaError, OSError):  # whoever opens it gets the error
+                    if kept.is_of_table():
+                        self._read[table] = kept.updated()
+
+
+_kept: ContextVar[Snapshots | None] = ContextVar("kept", default=None)  # of this thread
+
+
+@contextmanager
+def kept_snapshots() -> Iterator[Snapshots]:
+    """Keep the snapshots of tables that this thread opens until the block ends."""
+    snapshots = Snapshots()
+    before = _kept.set(snapshots)
+    try:
+        yield snapshots
+    finally:
+        _kept.reset(before)
+
+
+def newest(location: str, opened: Callable[[], DeltaTable]) -> DeltaTable:
+    """Return the newest snapshot of a table; others may read the same one, so it must not be changed."""
+    kept = _kept.get()
+    return opened() if kept is None or not is_local(location) else kept.newest(_there(location), opened)
+
+
+def own(location: str, opened: Callable[[], DeltaTable]) -> DeltaTable:
+    """Return the newest snapshot of a table for whoever changes it, alone, until the next one asks."""
+    kept = _kept.get()
+    return opened() if kept is None or not is_local(location) else kept.own(_there(location), opened)
+
+
+def _there(location: str) -> Path:
+    table = Path(local_path(location))
+    if not (table / "_delta_log").is_dir():
+        raise TableNotFoundError(location)
+    return table
+
+
+def _mark(table: Path, version: int) -> _Mark | None:
+    """Return what tells the file of a commit from another one of its name; None where there is no such file."""
+    try:
+        status = (table / "_delta_log" / f"{version:020d}.json").stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns

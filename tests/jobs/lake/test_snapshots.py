@@ -1,0 +1,105 @@
+"""Snapshots that are kept: as new as ones that were just opened, and opened no more."""
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+
+from jobs.lake.commit import open_table, own_table
+from jobs.lake.lake import Lake
+from jobs.lake.snapshots import kept_snapshots
+
+NAME = "things"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Give a lake of one table with one row."""
+    add(tmp_path, 1)
+    return Lake(str(tmp_path), {})
+
+
+def add(folder: Path, *numbers: int) -> None:
+    """Commit as another process does."""
+    write_deltalake(folder / NAME, pa.table({"number": numbers}), mode="append")
+
+
+def numbers(table: DeltaTable | None) -> list[int]:
+    """Return what a reader of a snapshot finds."""
+    assert table is not None
+    found: list[int] = table.to_pyarrow_table().column("number").to_pylist()
+    return sorted(found)
+
+
+def test_a_table_that_nobody_has_changed_is_opened_once(lake: Lake) -> None:
+    """Readers share a snapshot, and another one is for whoever changes the table; without a block each has its own."""
+    with kept_snapshots():
+        assert open_table(lake, NAME) is open_table(lake, NAME)
+        assert own_table(lake, NAME) is own_table(lake, NAME)
+        assert open_table(lake, NAME) is not own_table(lake, NAME)
+
+    assert open_table(lake, NAME) is not open_table(lake, NAME)
+
+
+def test_a_snapshot_that_is_read_stays_as_it_is_and_the_next_one_is_new(lake: Lake, tmp_path: Path) -> None:
+    """What somebody reads does not change below his hands; whoever asks later finds all commits."""
+    with kept_snapshots() as kept:
+        before = open_table(lake, NAME)
+        add(tmp_path, 2)
+        after = open_table(lake, NAME)
+        assert (numbers(before), numbers(after)) == ([1], [1, 2])
+        assert numbers(own_table(lake, NAME)) == [1, 2]
+
+        add(tmp_path, 3)
+        kept.renew()
+        assert open_table(lake, NAME) is after
+        assert (numbers(before), numbers(after)) == ([1], [1, 2, 3])
+        assert numbers(own_table(lake, NAME)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("commits", [1, 2, 3])
+def test_a_table_that_was_deleted_and_made_again_is_another_one(lake: Lake, tmp_path: Path, commits: int) -> None:
+    """Also where it has as many commits as the one before, or more."""
+    add(tmp_path, 2)
+    with kept_snapshots() as kept:
+        assert numbers(open_table(lake, NAME)) == numbers(own_table(lake, NAME)) == [1, 2]
+        shutil.rmtree(tmp_path / NAME)
+        kept.renew()
+        assert open_table(lake, NAME) is None
+        assert own_table(lake, NAME) is None
+
+        for number in range(commits):
+            add(tmp_path, number + 7)
+        kept.renew()
+        expected = list(range(7, 7 + commits))
+        assert numbers(open_table(lake, NAME)) == numbers(own_table(lake, NAME)) == expected
+
+
+def test_a_log_that_cannot_be_read_is_said_by_whoever_asks_for_the_table(lake: Lake, tmp_path: Path) -> None:
+    """Renewing says nothing; the error names the table."""
+    with kept_snapshots() as kept:
+        assert numbers(open_table(lake, NAME)) == numbers(own_table(lake, NAME)) == [1]
+        (tmp_path / NAME / "_delta_log" / f"{1:020d}.json").write_text("{no")
+        kept.renew()
+        for opened in (open_table, own_table):
+            with pytest.raises(OSError, match="Delta's log cannot be read"):
+                opened(lake, NAME)
+
+
+def test_properties_and_columns_that_others_set_are_seen(lake: Lake, tmp_path: Path) -> None:
+    """They say what a commit must refuse or add."""
+    with kept_snapshots() as kept:
+        before = open_table(lake, NAME), own_table(lake, NAME)
+        other = DeltaTable(tmp_path / NAME)
+        other.alter.set_table_properties({"delta.appendOnly": "true"})
+        other.alter.add_columns([Field("more", PrimitiveType("string"))])
+        kept.renew()
+        for seen in (open_table(lake, NAME), own_table(lake, NAME)):
+            assert seen is not None
+            assert seen in before
+            assert seen.metadata().configuration["delta.appendOnly"] == "true"
+            assert [field.name for field in seen.schema().fields] == ["number", "more"]
+            assert seen.protocol().min_writer_version > 1
