@@ -68,7 +68,7 @@ PRODUCTS = (
         "messages",
         "jobs.products.messages",
         "reading and writing",
-        ("messages", "quarantine", "log_pieces"),
+        ("messages", "quarantine", "log_pieces", "traces"),
         is_always_made=True,
     ),
     Product(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from jobs.store.queue_files import StoredQueue, stored_queues
+from jobs.store.queue_files import StoredQueue, keeps_light_in_rocksdb, stored_queues
 from jobs.store.store import Store, with_queues_of_now
 from jobs.store.units import units_of
 from jobs.store.workers import Workers
@@ -29,6 +29,7 @@ class Look(NamedTuple):
     ends: tuple[int, ...]  # position after the last unit of each queue
     dispatched: int  # physical offset: every record before it had its units
     newest: int = -1  # physical offset of the newest record that the end of a queue leads to, be it there or not
+    light_dispatched: int = EVERYTHING  # the same as `dispatched`, of light queues that are in RocksDB alone
 
 
 class _Seen(NamedTuple):
@@ -73,7 +74,26 @@ def look(
         tuple(at.end for at in seen),
         EVERYTHING if closed else dispatched,
         max((at.newest for at in seen), default=-1),
+        EVERYTHING if closed else _light_dispatched(every, store),
     )
+
+
+def _light_dispatched(queues: Sequence[StoredQueue], store: Store) -> int:
+    """
+    Return how far the log was dispatched to light queues that are in RocksDB alone.
+
+    What a killed broker had in memory for RocksDB is not there before the next start, while its files are complete.
+    """
+    if not keeps_light_in_rocksdb(store, queues):
+        return EVERYTHING
+    from jobs.store.rocksdb_queues import rocksdb_queues  # who reads files alone does not wait for numpy
+
+    stored = rocksdb_queues(store)
+    if stored is None:
+        return EVERYTHING
+    if stored.dispatched_end is not None:
+        return stored.dispatched_end
+    return max((bound.physical_offset + 1 for bound in stored.bounds.values()), default=0)
 
 
 class _Wish(NamedTuple):

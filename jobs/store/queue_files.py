@@ -14,10 +14,11 @@ from typing import NamedTuple, Protocol
 
 from jobs.storage import AnyStorage
 from jobs.storage.model import Reader
-from jobs.store.features import rocksdb_queue_folder
+from jobs.store.features import QueueStorage, features_of, rocksdb_queue_folder
 from jobs.store.store import Store, StoredFile
 from rmq_formats.consumequeue.layout import DEFAULT_FILE_SIZE
 from rmq_formats.consumequeue.unit import (
+    LMQ_PREFIX,
     BatchUnit,
     QueueKind,
     QueueName,
@@ -264,6 +265,17 @@ def queues_of_files(queue_files: Iterable[StoredFile], store: Store, opener: Ope
 
 def _name(about: StoreFile) -> QueueName:
     return QueueName(KINDS[about.kind], about.topic or "", about.queue_id or 0)
+
+
+def keeps_light_in_rocksdb(store: Store, queues: Iterable[StoredQueue]) -> bool:
+    """
+    Return whether RocksDB alone has a store's light queues, while the others are files.
+
+    From 5.5.0 on double write is so (`combineCQUseRocksdbForLmq`); before, light queues are files, too.
+    """
+    if features_of(store).queues is not QueueStorage.BOTH:
+        return False
+    return not any(queue.name.topic.startswith(LMQ_PREFIX) and not queue.in_rocksdb for queue in queues)
 
 
 def file_sizes(store: Store) -> dict[FileKind, int]:

@@ -6,6 +6,7 @@ record by itself, and `jobs.store.chain` accepts it only if the range before it 
 never changes the result, and no byte is read twice to plan.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -151,6 +152,24 @@ def holes(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int, int]]:
         end = before.base_offset + before.size
         if end < after.base_offset:
             yield before, end, after.base_offset
+
+
+def usual_size(segments: Sequence[Segment]) -> int:
+    """Return the size that most segments have; 0 without any."""
+    sizes = Counter(segment.size for segment in segments)
+    return max(sizes, key=lambda size: (sizes[size], size), default=0)
+
+
+def cut_short(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
+    """
+    Yield segments that are shorter than most, and the size they should have: a broker does not load a log with one.
+
+    Those up to 4.4.0, and 4.9.2, do. An empty newest one is no damage: every broker deletes it when it starts.
+    """
+    usual = usual_size(segments)
+    for segment in segments:
+        if segment.size < usual and (segment.size or segment is not segments[-1]):
+            yield segment, usual
 
 
 def describe(ranges: Sequence[Range]) -> dict[str, int | None]:

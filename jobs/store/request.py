@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from jobs.storage.local import Care
 from jobs.store.ranges import DEFAULT_RANGE_SIZE
 from jobs.store.store import Store, list_store
+from jobs.store.tier import Tier, list_tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,5 +21,11 @@ class StoreRequest:
 
     def listed(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Store:
         """Return what the store holds; *readers* at once share the rate of reading."""
-        care = self.care.shared_by(readers) if self.care else None
-        return list_store(self.store, commitlog=self.commitlog, options=options, care=care)
+        return list_store(self.store, commitlog=self.commitlog, options=options, care=self._care_of(readers))
+
+    def tier(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Tier:
+        """Return what a tier holds, where the store is one."""
+        return list_tier(self.store, options or {}, self._care_of(readers))
+
+    def _care_of(self, readers: int) -> Care | None:
+        return self.care.shared_by(readers) if self.care else None

@@ -7,9 +7,11 @@ belong to the database. Logs are copied before the manifest that names their tab
 lost. A table that the broker merges away meanwhile makes the attempt fail; the next one takes what is there by then.
 """
 
+import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -100,6 +102,28 @@ class Database:
             yield from zip(rows.keys, rows.values, strict=True)
 
 
+def check_installed(location: str, verb: str) -> None:
+    """Raise `UnsupportedFormat` where rocksdict is not installed, without which nobody can *verb* a database."""
+    try:
+        import_module("rocksdict")
+    except ImportError as error:
+        reason = f"a RocksDB database; to {verb} it: {INSTALL}"
+        raise UnsupportedFormat(reason, None, location) from error
+
+
+@contextmanager
+def said_as_errors_of_files(location: str) -> Iterator[None]:
+    """Raise what RocksDB says while it writes to *location* as an `OSError`, with the number of a full disk."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is not Exception:  # rocksdict raises nothing more specific
+            raise
+        said = _sentence(error)
+        number = errno.ENOSPC if os.strerror(errno.ENOSPC) in said else errno.EIO
+        raise OSError(number, said, location) from error
+
+
 @contextmanager
 def open_database(location: str, storage: Storage) -> Iterator[Database]:
     """
@@ -107,11 +131,9 @@ def open_database(location: str, storage: Storage) -> Iterator[Database]:
 
     `UnsupportedFormat` where rocksdict is not installed, `CorruptData` where the folder is no database or a broken one.
     """
-    try:
-        import rocksdict
-    except ImportError as error:
-        reason = f"a RocksDB database; to read it: {INSTALL}"
-        raise UnsupportedFormat(reason, None, location) from error
+    check_installed(location, "read")
+    import rocksdict
+
     with TemporaryDirectory(prefix="rmq-lake-rocksdb-") as folder:
         opened = _opened(location, storage, Path(folder))
         try:

@@ -24,7 +24,7 @@ _V2_KEY = b"\x01\x00%c\x02"  # version 1, i16 table, data; then i16 length and n
 _V2_JSON = b"\x01"  # before the value's JSON
 _V2_SEPARATOR = b"\x01"  # between the parts of a key of progress
 _V2_QUEUE_ID, _V2_OFFSET = struct.Struct(">i"), struct.Struct(">q")  # the last part of such a key, and its value
-_VERSION_FAMILY, _VERSION_KEY = "kvDataVersion", b"kvDataVersionKey"
+VERSION_FAMILY, VERSION_KEY = "kvDataVersion", b"kvDataVersionKey"
 
 
 class _Place(NamedTuple):
@@ -63,7 +63,7 @@ def rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
     folders = {file.about.path.rpartition("/")[0] for file in store.other_files if file.about.path.endswith("/CURRENT")}
     place = table.value
     if place.folder in folders:
-        folder, family, version = place.folder, "default", _VERSION_FAMILY
+        folder, family, version = place.folder, "default", VERSION_FAMILY
     elif place.family is not None and _SINGLE in folders:
         folder, family, version = _SINGLE, place.family, f"{place.family}Version"
     elif _V2_FOLDER in folders:
@@ -73,9 +73,7 @@ def rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
     else:
         return None
     with open_database(join(store.root, folder), store.storage) as database:
-        counters = [
-            decode_config(value).get("counter") for key, value in database.items(version) if key == _VERSION_KEY
-        ]
+        counters = [decode_config(value).get("counter") for key, value in database.items(version) if key == VERSION_KEY]
         counter = next((counter for counter in counters if isinstance(counter, int)), 0)
         return RocksConfig(folder, dict(_by_name(database, family)), counter)
 
@@ -95,7 +93,7 @@ def known_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None
 
 def _by_name(database: Database, family: str) -> Iterator[tuple[str, Mapping[str, object]]]:
     for key, value in database.items(family):
-        if key != _VERSION_KEY:
+        if key != VERSION_KEY:
             yield _text(key), decode_config(value)
 
 

@@ -27,6 +27,7 @@ from rmq_formats.errors import CorruptData
 from rmq_formats.rocksdb.layout import UNIT_VALUE
 from rmq_formats.rocksdb.queues import (
     BOUND_FAMILY,
+    NUMBER_SIZE,
     UNIT_FAMILY,
     QueueBound,
     QueuePrefix,
@@ -35,7 +36,6 @@ from rmq_formats.rocksdb.queues import (
 )
 from rmq_formats.store import CONSUME_QUEUE_FOLDER, FileKind, StoreFile, name_of_offset
 
-_NUMBER_SIZE = 8  # of the queue offset, with which a key ends
 _LARGEST_HOLE = 1 << 30  # bytes: a queue has none, but one number may be damaged
 _VALUES = dtype_of(UNIT_VALUE)
 _UNITS = dtype_of(UNIT)
@@ -72,6 +72,15 @@ def rocksdb_queues(store: Store) -> RocksQueues | None:
         with open_database(location, store.storage) as database:
             _known[key] = RocksQueues(tuple(_convert(database, folder, location)), *_noted(database))
     return _known[key]
+
+
+def rocksdb_ends(store: Store) -> dict[QueuePrefix, QueueBound]:
+    """Return the last unit of each queue as the store's RocksDB notes it; none where it has no such database."""
+    name = rocksdb_queue_folder(store)
+    if name is None:
+        return {}
+    with open_database(join(store.root, name), store.storage) as database:
+        return _noted(database)[1]
 
 
 def _signature(store: Store, folder: str) -> _Signature:
@@ -137,11 +146,13 @@ def _units(database: Database, location: str) -> Iterator[_Units]:
     for rows in database.rows(UNIT_FAMILY):
         for first, last in _of_one_queue(rows.keys):
             keys, values = rows.keys[first:last], rows.values[first:last]
-            queue = decode_prefix(keys[0][:-_NUMBER_SIZE])
-            if any(len(value) != UNIT_VALUE.size for value in values):
+            queue = decode_prefix(keys[0][:-NUMBER_SIZE])
+            if set(map(len, values)) != {UNIT_VALUE.size}:
                 reason = f"a unit of {queue.topic} queue {queue.queue_id} has not the {UNIT_VALUE.size} bytes of one"
                 raise CorruptData(reason, None, location)
-            numbers = np.frombuffer(b"".join(key[-_NUMBER_SIZE:] for key in keys), ">i8").astype(np.int64)
+            # Of equal length, for their beginning is the same: what follows it is their end.
+            encoded = np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1)[:, -NUMBER_SIZE:]
+            numbers = np.ascontiguousarray(encoded).view(">i8").ravel().astype(np.int64)
             stored = np.frombuffer(b"".join(values), _VALUES)
             units = np.zeros(stored.size, _UNITS)
             for field in _SHARED:
@@ -153,11 +164,11 @@ def _of_one_queue(keys: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     """Yield where the rows of each queue begin and end: keys are sorted, so one look at the last tells of them all."""
     first = 0
     while first < len(keys):
-        prefix = keys[first][:-_NUMBER_SIZE]
+        prefix = keys[first][:-NUMBER_SIZE]
         low, high = first + 1, len(keys)
         while low < high:
             middle = (low + high) // 2
-            if keys[middle][:-_NUMBER_SIZE] == prefix:
+            if keys[middle][:-NUMBER_SIZE] == prefix:
                 low = middle + 1
             else:
                 high = middle

@@ -34,6 +34,10 @@ class Located(Protocol):
         ...
 
 
+class IsTierError(NotAStore):
+    """What is there is no store of a broker, but the tier that it copies messages to."""
+
+
 class Segment(NamedTuple):
     """One file of the log; `end` is cut where the next file's name says that it begins."""
 
@@ -119,11 +123,11 @@ def list_store(
 
 
 def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
-    files = list(_files(root, storage))
+    files = list(files_below(root, storage))
     logs = list(_elsewhere(commitlog, storage)) or [file for file in files if file.about.kind in _LOG_KINDS]
     store = Store(
         root,
-        _segments(logs),
+        segments_of(logs),
         tuple(file for file in files if file.about.kind in _QUEUE_KINDS),
         tuple(sorted((file for file in files if file.about.kind is FileKind.INDEX), key=_index_order)),
         tuple(file for file in files if file.about.kind not in _LOG_KINDS | _QUEUE_KINDS | {FileKind.INDEX}),
@@ -131,10 +135,12 @@ def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
         tuple(commitlog),
     )
     if not (store.segments or store.queue_files or store.index_files or _looks_like_store(store)):
-        is_tier = any(file.about.kind in TIER_KINDS for file in files)
-        what = "the tier of a tiered store, which is not read" if is_tier else "no RocketMQ store"
-        reason = f"{what}: no commitlog, consumequeue, index or checkpoint in it"
-        raise NotAStore(reason, None, root)
+        lacking = "no commitlog, consumequeue, index or checkpoint in it"
+        if any(file.about.kind in TIER_KINDS for file in files):
+            raise IsTierError(
+                f"the tier of a tiered store, which only `ingest`, `verify` and `dump` read: {lacking}", None, root
+            )
+        raise NotAStore(f"no RocketMQ store: {lacking}", None, root)
     return store
 
 
@@ -145,7 +151,9 @@ def list_again(store: Store) -> Store:
 
 def with_queues_of_now(store: Store) -> Store:
     """Return the store with the queues that are there by now, in files and in RocksDB."""
-    files = [file for file in _files(store.root, store.storage) if file.about.kind in {*_QUEUE_KINDS, FileKind.ROCKSDB}]
+    files = [
+        file for file in files_below(store.root, store.storage) if file.about.kind in {*_QUEUE_KINDS, FileKind.ROCKSDB}
+    ]
     others = [file for file in store.other_files if file.about.kind is not FileKind.ROCKSDB]
     others += [file for file in files if file.about.kind is FileKind.ROCKSDB]
     queue_files = tuple(file for file in files if file.about.kind in _QUEUE_KINDS)
@@ -172,7 +180,8 @@ def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequen
     return commitlog or [path for path in conf.commitlog_paths if Path(path).is_dir()]
 
 
-def _files(root: str, storage: Storage) -> Iterator[StoredFile]:
+def files_below(root: str, storage: Storage) -> Iterator[StoredFile]:
+    """Yield every file, and what its name says."""
     for info in storage.list_files(root):
         yield StoredFile(join(root, info.name), classify(info.name), info.size, info.modified_ms)
 
@@ -186,7 +195,8 @@ def _elsewhere(directories: Sequence[str], storage: Storage) -> Iterator[StoredF
                 yield StoredFile(join(directory, info.name), about, info.size, info.modified_ms)
 
 
-def _segments(files: Sequence[StoredFile]) -> tuple[Segment, ...]:
+def segments_of(files: Sequence[StoredFile]) -> tuple[Segment, ...]:
+    """Return files of a log in its order."""
     placed = sorted((file.about.base_offset or 0, file.location, file.size) for file in files)
     ends = [base for base, _, _ in placed[1:]] + [1 << 63] * bool(placed)
     return tuple(Segment(location, base, size, end) for (base, location, size), end in zip(placed, ends, strict=True))

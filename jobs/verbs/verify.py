@@ -47,7 +47,11 @@ def command(  # noqa: PLR0913 - one argument an option
     report: Path | None,
     answer: Answer,
 ) -> ExitCode:
-    """Compare the queues and index files of STORE with its log, and the log with itself."""
+    """
+    Compare the queues and index files of STORE with its log, and the log with itself.
+
+    STORE may be the folder of a tier (`tieredStoreFilePath`), too.
+    """
     from jobs.launch.session import begin_session, spark_session
 
     watch = Stopwatch()
@@ -79,11 +83,18 @@ def command(  # noqa: PLR0913 - one argument an option
 
 
 def _keep(
-    lake: str, broker: str | None, request: "VerifyRequest", verdict: "Verdict", options: Mapping[str, str]
+    location: str, broker: str | None, request: "VerifyRequest", verdict: "Verdict", options: Mapping[str, str]
 ) -> None:
     """Write the findings into a lake."""
+    from jobs.lake.identity import DEFAULT_BROKER, identify
     from jobs.lake.lake import Lake
+    from jobs.lake.tier_identity import identify_tier
     from jobs.lake.verifications import record_findings
+    from jobs.store.store import IsTierError
 
-    store = request.listed(options)
-    record_findings(Lake(normalise(lake), options), store, broker, verdict.findings)
+    lake = Lake(normalise(location), options)
+    try:
+        known = identify(lake, request.listed(options), broker, register_new=False)
+    except IsTierError:
+        known = identify_tier(lake, request.tier(options).queues, broker or DEFAULT_BROKER, register_new=False)
+    record_findings(lake, known, broker, verdict.findings)

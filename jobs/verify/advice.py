@@ -20,6 +20,7 @@ from jobs.lake.findings import (
     UNREADABLE_DATABASE,
     UNREADABLE_RANGE,
     WRONG_BODY,
+    WRONG_FILE_SIZE,
 )
 from jobs.verify.checkpoint import CHECKPOINT_AHEAD
 from jobs.verify.findings import Group, PartReport
@@ -28,6 +29,7 @@ from jobs.verify.rocksdb_index import MISSING_ROWS, ODD_ROWS, ROWS_OF_NOTHING
 _IN_ROCKSDB = frozenset({MISSING_ROWS, ROWS_OF_NOTHING, ODD_ROWS, UNREADABLE_DATABASE})
 _QUEUE = "NEW-QUEUES"
 _INDEX = "NEW-INDEX"
+_REPAIR = "REPAIR"
 
 
 class Advice(NamedTuple):
@@ -55,7 +57,7 @@ def _steps(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group])
     """Yield every step that there is, with the groups that ask for it, if any do."""
     yield from _of_log(store, groups)
     yield from _of_queues(store, groups, parts[QUEUES].database if QUEUES in parts else None)
-    yield from _of_index(store, groups)
+    yield from _of_index(store, groups, parts[INDEX].database if INDEX in parts else None)
 
 
 def _of(
@@ -90,6 +92,14 @@ def _of_log(store: str, groups: Sequence[Group]) -> Steps:
         _of(groups, LOG, {DAMAGED_RANGE, WRONG_BODY}),
     )
     yield (
+        Step(
+            "The newest segment is shorter than the others, and a broker does not load such a log. With the broker "
+            "stopped, see what would be done, then give it its size, with zeros after what is there:",
+            (f"{program()} repair {store} --out {_REPAIR}", f"{program()} repair {store} --out {_REPAIR} --apply"),
+        ),
+        _of(groups, LOG, {WRONG_FILE_SIZE}),
+    )
+    yield (
         Step("A checkpoint matters after a crash only. A broker that is started and stopped writes it again."),
         _of(groups, LOG, {CHECKPOINT_AHEAD}),
     )
@@ -121,7 +131,10 @@ def _of_queues(store: str, groups: Sequence[Group], database: Step | None) -> St
     )
 
 
-def _of_index(store: str, groups: Sequence[Group]) -> Steps:
+def _of_index(store: str, groups: Sequence[Group], only_of_a_broker: Step | None) -> Steps:
+    if only_of_a_broker is not None:
+        yield only_of_a_broker, _of(groups, INDEX)
+        return
     yield (
         Step(
             "Keys were never indexed, inside a file that is otherwise right: only a full rebuild brings them back "

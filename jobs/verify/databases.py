@@ -55,12 +55,20 @@ def queue_step(store: Store) -> Step | None:
         return Step(
             "There are no queues, and the topics are in RocksDB: a broker of 5.3.3 or later with "
             "storeType=defaultRocksDB makes the queues again from the log when it starts"
-            f"{recovery_limit(store)}. Any other reads queue files: rebuild-consumequeue --install"
+            f"{_recovery_limit(store)}. Any other reads queue files: rebuild-consumequeue --install"
         )
     return None
 
 
-def recovery_limit(store: Store) -> str:
+def rows_to_come(store: Store) -> str:
+    """Return what becomes of queues in RocksDB where it has no unit and the broker was killed."""
+    return (
+        "RocksDB holds no queue unit: they were in memory when the broker was killed; nothing is lost, "
+        f"the next start makes every unit from the log{_recovery_limit(store)}"
+    )
+
+
+def _recovery_limit(store: Store) -> str:
     """Return what a start from an empty database needs where the log is long; nothing where it is short."""
     count = len(store.segments)
     if count <= _RECOVERED:
@@ -75,7 +83,7 @@ def _set_aside(store: Store) -> Step:
     words = (
         f"{folder}: queues in RocksDB, whose rows only a broker makes. With the broker stopped, set the database "
         f"aside: a broker of 5.3.3 or later that starts without one makes its rows again from the log"
-        f"{recovery_limit(store)}:"
+        f"{_recovery_limit(store)}:"
     )
     path, aside = quote(f"{store.root}/{folder}"), quote(f"{store.root}-{folder}-aside")
     if folder == CONSUME_QUEUE_FOLDER and features.queues is QueueStorage.BOTH:  # beside the folders of topics

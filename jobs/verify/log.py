@@ -20,15 +20,16 @@ from jobs.lake.findings import (
     LOST_START,
     UNREADABLE_RANGE,
     WRONG_BODY,
+    WRONG_FILE_SIZE,
     Finding,
 )
 from jobs.store.chain import Outcome, Task
 from jobs.store.log_ends import lost_start
-from jobs.store.ranges import Range, holes
+from jobs.store.ranges import Range, cut_short, holes
 from jobs.store.store import Segment, Store
 from jobs.store.workers import HandedOn, Workers
 from jobs.verify.checkpoint import checkpoint_findings
-from jobs.verify.findings import PartReport
+from jobs.verify.findings import PartReport, below
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import IO_ERROR, Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
@@ -41,6 +42,8 @@ UNCHECKED_FIELDS = (
     "flag, sysFlag, born time and host, store host, reconsume times, prepared transaction offset, and properties but "
     "keys and tags"
 )
+UNCHECKED = f"no checksum covers these fields of a record, so nobody can verify them: {UNCHECKED_FIELDS}"
+Lost = tuple[int, int, str]  # from one offset to another, by the finding of this title
 _AHEAD = 1 << 30  # bytes that a store can have lost at its end without a trace of how many
 
 
@@ -122,8 +125,8 @@ class LogWatch(HandedOn):
 class LostRanges:
     """Which offsets of the log hold no record any more, and which finding says so."""
 
-    def __init__(self, findings: Iterable[tuple[int, int, str]]) -> None:
-        """Take (from, to, title)."""
+    def __init__(self, findings: Iterable[Lost]) -> None:
+        """Take what is lost."""
         self._ranges = sorted(findings)
         self._starts = [start for start, _, _ in self._ranges]
 
@@ -134,6 +137,11 @@ class LostRanges:
             return ""
         _, end, title = self._ranges[number]
         return title if offset < end else ""
+
+    def attributed(self, finding: Finding) -> Finding:
+        """Return a finding with the log's finding that it follows from, if there is one."""
+        title = self.title_at(finding.log_offset)
+        return finding._replace(follows=title, cause=f"follows from the log: {title}") if title else finding
 
 
 class LogFindings(NamedTuple):
@@ -150,8 +158,27 @@ def log_findings(store: Store, checks: Sequence[RangeCheck], log_end: int, ahead
     *log_end* is where it ends; *ahead* is the offset of the last record that queues or index files of a closed store
     know after it, if any.
     """
-    findings: list[Finding] = list(_lost_start(store))
-    lost: list[tuple[int, int, str]] = []
+    findings, lost = record_findings(store, checks)
+    findings += _lost_start(store)
+    if ahead is None:
+        findings += _cut_short(store)
+    else:
+        finding = _lost_end(log_end, ahead, store)
+        findings.append(finding)
+        lost.append((log_end, log_end + _AHEAD, finding.title))
+    findings.sort(key=lambda finding: finding.log_offset or 0)
+    newest = max((check.newest_timestamp for check in checks), default=0)
+    checkpoint, untold = checkpoint_findings(store, newest)
+    if lost:
+        checkpoint = []  # what is lost may be what it names
+    report = PartReport([*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED], untold=untold)
+    return LogFindings(report, LostRanges(lost))
+
+
+def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Finding], list[Lost]]:
+    """Return what is wrong with the records of a log, and which of its offsets hold none any more."""
+    findings: list[Finding] = []
+    lost: list[Lost] = []
     pieces = [piece for check in checks for piece in check.damaged]
     for before, start, end in holes(store.segments):
         cut = next((piece for piece in pieces if piece.end == start), None)
@@ -164,12 +191,12 @@ def log_findings(store: Store, checks: Sequence[RangeCheck], log_end: int, ahead
         findings.append(finding)
         lost.append((piece.offset, piece.end, finding.title))
     findings += (_wrong_body(offset, size, store) for check in checks for offset, size in check.wrong)
-    if ahead is not None:
-        finding = _lost_end(log_end, ahead, store)
-        findings.append(finding)
-        lost.append((log_end, log_end + _AHEAD, finding.title))
-    findings.sort(key=lambda finding: finding.log_offset or 0)
-    numbers = {
+    return findings, lost
+
+
+def log_numbers(store: Store, checks: Sequence[RangeCheck], log_end: int) -> dict[str, int]:
+    """Return how much of a log was read, and how much of it is wrong."""
+    return {
         "segments": len(store.segments),
         "records": sum(check.records for check in checks),
         "from_offset": store.start_offset,
@@ -178,12 +205,18 @@ def log_findings(store: Store, checks: Sequence[RangeCheck], log_end: int, ahead
         "damaged_bytes": sum(piece.size for check in checks for piece in check.damaged),
         "wrong_bodies": sum(len(check.wrong) for check in checks),
     }
-    newest = max((check.newest_timestamp for check in checks), default=0)
-    checkpoint, untold = checkpoint_findings(store, newest)
-    if lost:
-        checkpoint = []  # what is lost may be what it names
-    notes = [f"no checksum covers these fields of a record, so nobody can verify them: {UNCHECKED_FIELDS}"]
-    return LogFindings(PartReport([*findings, *checkpoint], numbers, notes, untold=untold), LostRanges(lost))
+
+
+def _cut_short(store: Store) -> Iterator[Finding]:
+    """Yield the newest segment where it is shorter than the others; of another one the gap after it is a finding."""
+    for segment, usual in cut_short(store.segments):
+        if segment is store.segments[-1]:
+            file = below(segment.location, store)
+            yield Finding(
+                LOG, WRONG_FILE_SIZE, file, segment.size, "size", str(segment.size), str(usual),
+                "the file was cut short: a copy that broke off, a full disk, or fsck; a broker does not load the log",
+                log_offset=segment.base_offset + segment.size,
+            )  # fmt: skip
 
 
 def _lost_start(store: Store) -> Iterator[Finding]:

@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from jobs.lake.findings import DAMAGED_CONFIGURATION, DELETED_TOPIC, QUEUES, Finding
+from jobs.console.amounts import counted
+from jobs.lake.findings import DAMAGED_CONFIGURATION, DELETED_TOPIC, QUEUES, WRONG_FILE_SIZE, Finding
 from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.join import Joined, join
 from jobs.products.queues.topics import TopicTable, topic_table
@@ -23,7 +24,7 @@ from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import confirm_deleted
 from jobs.store.store import Store
 from jobs.store.workers import Workers
-from jobs.verify.databases import queue_step, recovery_limit
+from jobs.verify.databases import queue_step, rows_to_come
 from jobs.verify.double_write import DOUBLE_WRITE, DoubleWrite, compare_double_write, unwritten_light_queues
 from jobs.verify.findings import PartReport, unreadable_database
 from jobs.verify.log import check_range
@@ -33,11 +34,8 @@ from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
 from rmq_formats.errors import FormatError, UnsupportedFormat
 from rmq_formats.store import FileKind, name_of_offset
 
-WRONG_FILE_SIZE = "wrong_file_size"
 WRONG_FILE_NAME = "wrong_file_name"
 UNEXPECTED_FILE = "unexpected_file"
-
-NO_ROWS = "RocksDB holds no queue unit: they were in memory when the broker was killed"
 
 _CAUSES = {
     DifferenceKind.DANGLING: "the unit was overwritten, or the queue is of another log; consumers skip this place",
@@ -167,12 +165,17 @@ def _ahead(joined: Joined) -> int | None:
 
 
 def _notes(store: Store, joined: Joined, double: DoubleWrite | None, left_out: Collection[QueueName]) -> Iterator[str]:
-    if joined.behind:
-        yield f"{joined.behind:,} bytes of the log had no units yet when the queues were looked at"
+    if joined.log_end > joined.dispatched:
+        yield f"{joined.log_end - joined.dispatched:,} bytes of the log had no units yet when the queues were looked at"
+    if joined.waiting:
+        yield (
+            f"{counted(joined.waiting, 'unit')} of light queues were not in RocksDB yet, where alone they are kept; "
+            "the next start makes them (with rocksdbCQSelectiveDoubleWriteEnable those of LITE topics)"
+        )
     if joined.ahead:
         yield f"{joined.ahead:,} units are newer than the log: it was copied before them"
     if not joined.queues and not store.is_closed and features_of(store).queue_database is not None:
-        yield f"{NO_ROWS}; nothing is lost, the next start makes every unit from the log{recovery_limit(store)}"
+        yield rows_to_come(store)
     if double is not None:
         yield double.sentence()
     if left_out:

@@ -22,13 +22,14 @@ from jobs.store.known import UndecidedError
 from jobs.store.release import given_rules
 from jobs.store.request import StoreRequest
 from jobs.store.retention import begun_again
-from jobs.store.store import Store
+from jobs.store.store import IsTierError, Store
 from jobs.store.workers import Workers
 from jobs.verify.findings import Group, PartReport, grouped
 from jobs.verify.index import verify_index
-from jobs.verify.log import LogWatch, LostRanges, RangeCheck, log_findings
+from jobs.verify.log import LogWatch, RangeCheck, log_findings
 from jobs.verify.promotion import set_apart
 from jobs.verify.queues import QueueFindings, compare_queues
+from jobs.verify.tier import verify_tier
 from jobs.verify.waiting import add_what_waits
 
 _SHARE_OF_LOG = 0.25  # of the log's size, what packed keys take at most where keys are usual
@@ -104,7 +105,11 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     """Return what is wrong with a store; `UndecidedError` for a release that is none."""
     if request.wanted.release is not None:
         given_rules(request.wanted.release)
-    store = request.listed(workers.options, workers.width)
+    try:
+        store = request.listed(workers.options, workers.width)
+    except IsTierError:
+        tier = request.tier(workers.options, workers.width)
+        return Verdict(request.store, verify_tier(tier, workers, request.range_size))
     check_room(store.root, request.scratch or gettempdir(), int(store.log_size * _SHARE_OF_LOG))
     read = begun_again(store, partial(_log_and_queues, request, workers))
     index = begun_again(store, partial(_index, request, workers))
@@ -118,14 +123,8 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
         set_apart(promotion, log.report, [read.queues.report, index], read.store)
     parts = {LOG: log.report, QUEUES: read.queues.report, INDEX: index}
     for part in (read.queues.report, index):
-        part.findings = [_attributed(finding, log.lost) for finding in part.findings]
+        part.findings = [log.lost.attributed(finding) for finding in part.findings]
     return Verdict(store.root, parts)
-
-
-def _attributed(finding: Finding, lost: LostRanges) -> Finding:
-    """Return a finding with the log's finding that it follows from."""
-    title = lost.title_at(finding.log_offset)
-    return finding._replace(follows=title, cause=f"follows from the log: {title}") if title else finding
 
 
 @dataclass(frozen=True, slots=True)

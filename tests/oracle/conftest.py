@@ -17,7 +17,7 @@ import pytest
 
 from tests.oracle.plays import Plays
 from tests.oracle.process import running
-from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES
+from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES, version_of
 from tests.oracle.scenarios import SCENARIOS
 from tests.oracle.sessions import DirectMessage, RealBroker, RealStore, open_broker, open_store
 from tests.oracle.settings import SMALL_GEOMETRY, Geometry
@@ -33,7 +33,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     named = getattr(metafunc.function, "scenarios", None)
     if named is None:
-        parameters = [pytest.param(release, id=release, marks=_marks(release)) for release in MATRIX]
+        since = metafunc.definition.get_closest_marker("since")
+        oldest = version_of(since.args[0]) if since else version_of(MATRIX[0])
+        releases = [release for release in MATRIX if version_of(release) >= oldest]
+        parameters = [pytest.param(release, id=release, marks=_marks(release)) for release in releases]
         metafunc.parametrize("release", parameters)
         return
     is_long = metafunc.function.is_long
@@ -129,13 +132,10 @@ def kills(tmp_path: Path) -> Kills:
         stage = Stage(release, store, SMALL_GEOMETRY, tmp_path)
         if store.exists():
             stage.remove_empty_files()
-        try:
-            with stage.store(stage.thorough_recovery) as opened:
-                for stored in islice(opened.real.put_each(messages), after):
-                    assert stored.status == "PUT_OK"
-                stage.crash()
-        finally:
-            stage.end()
+        with stage, stage.store(stage.thorough_recovery) as opened:
+            for stored in islice(opened.real.put_each(messages), after):
+                assert stored.status == "PUT_OK"
+            stage.crash()
 
     return kill
 

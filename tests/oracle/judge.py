@@ -22,7 +22,14 @@ from rmq_formats.consumequeue.build import QueueBuilder
 from rmq_formats.consumequeue.collect import UnitCollector
 from rmq_formats.consumequeue.layout import UNIT
 from rmq_formats.consumequeue.queue import BatchConsumeQueue, ConsumeQueue
-from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules, decode_unit, expected_units
+from rmq_formats.consumequeue.unit import (
+    DEFAULT_DELAY_LEVELS,
+    QueueKind,
+    QueueName,
+    QueueRules,
+    decode_unit,
+    expected_units,
+)
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable, pack_keys
 from rmq_formats.indexfile.file import IndexFile, IndexWriter
@@ -71,21 +78,17 @@ class Writer:
     @property
     def queue_rules(self) -> QueueRules:
         """Give what decides about units."""
-        more = {"delay_levels": self.settings[_DELAYS]} if _DELAYS in self.settings else {}
         return QueueRules(
             releases=self.rules,
             batch_topics=self.batch_topics,
             multi_dispatch=self.settings.get("enableMultiDispatch") == "true",
             lmq=self.settings.get("enableLmq") == "true",
-            **more,
+            delay_levels=self.settings.get("messageDelayLevel", DEFAULT_DELAY_LEVELS),
         )
 
     def queue_file_size(self, kind: QueueKind) -> int:
         """Give the bytes of a queue's files."""
         return self.geometry.consume_queue_units * (UNIT.size if kind is QueueKind.PLAIN else _BATCH_UNIT_SIZE)
-
-
-_DELAYS = "messageDelayLevel"
 
 
 class Derived(NamedTuple):

@@ -216,6 +216,7 @@ def _command(release: str, scratch: Path, speed: Sequence[str]) -> list[str]:
         *_JVM_FLAGS,
         f"-Duser.home={scratch}",
         f"-Djava.io.tmpdir={scratch}",
+        f"-XX:ErrorFile={scratch}/hs_err_pid%p.log",
         "-cp",
         jars,
         _MAIN_CLASS,

@@ -13,7 +13,7 @@ from random import Random
 from typing import Final, TypeAlias
 
 from tests.oracle.releases import version_of
-from tests.oracle.sessions import ClientMessage, DirectMessage
+from tests.oracle.sessions import ClientMessage, Consumption, DirectMessage
 from tests.oracle.settings import SMALL_GEOMETRY, Geometry, free_port
 from tests.oracle.stage import Stage, StageBroker, StageStore
 
@@ -47,11 +47,8 @@ class Scenario:
 
     def on(self, release: str, store: Path, scratch: Path) -> Stage:
         """Play to the end and give the stage with its processes ended."""
-        stage = Stage(release, store, self.geometry, scratch)
-        try:
+        with Stage(release, store, self.geometry, scratch) as stage:
             self.play(stage)
-        finally:
-            stage.end()
         return stage
 
 
@@ -362,7 +359,7 @@ def retried(stage: Stage) -> None:
         for number in range(12):
             keys = f"{'bad' if number % 4 == 0 else 'good'}{number} all"
             broker.send(f"message-{number}", ClientMessage("T1", b"body", f"Tag{number % 2}", keys))
-        for consumed in broker.real.consume("T1", "consumers", milliseconds=9000, failing_keys="bad"):
+        for consumed in broker.real.consume(Consumption("T1", "consumers", 12, milliseconds=8000, failing_keys="bad")):
             stage.note(f"CONSUME {consumed}")
         broker.send("last", ClientMessage("T1", b"last", "TagZ", "last"))
 

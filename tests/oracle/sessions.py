@@ -91,6 +91,17 @@ class DirectMessage:
         return fields | text_field("properties", self.properties)
 
 
+class Consumption(NamedTuple):
+    """Who consumes what, how long after *at_least* messages have come; it fails for keys that begin so."""
+
+    topic: str
+    group: str
+    at_least: int
+    milliseconds: int = 1000
+    failing_keys: str = ""
+    is_traced: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class ClientMessage:
     """A message as an application makes it."""
@@ -246,18 +257,24 @@ class RealBroker(RealStore):
         """Send a half message and decide: COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW."""
         return self.driver.ask("send-in-transaction", message.fields() | {"decision": decision})
 
-    def pull(self, topic: str) -> list[Consumed]:
-        """Read every message of a topic as a consumer."""
-        return _consumed(self.driver.ask("pull", {"topic": topic}))
+    def pull(self, topic: str, *, at_once: int = 32) -> list[Consumed]:
+        """
+        Read every message of a topic as a consumer.
 
-    def consume(self, topic: str, group: str, *, milliseconds: int, failing_keys: str = "") -> list[Consumed]:
-        """Consume a topic for a while, failing for messages whose keys begin with *failing_keys*."""
-        return _consumed(
-            self.driver.ask(
-                "consume",
-                {"topic": topic, "group": group, "milliseconds": milliseconds, "failing-keys": failing_keys},
-            )
-        )
+        After a message that it cannot read, a client drops the rest of what it has pulled *at_once*.
+        """
+        return _consumed(self.driver.ask("pull", {"topic": topic, "at-once": at_once}))
+
+    def send_traced(self, messages: Iterable[ClientMessage]) -> list[str]:
+        """Send messages with a producer that reports to the trace topic; return their ids."""
+        return self.driver.ask("send-traced", list_fields(message.fields() for message in messages))[
+            "message-ids"
+        ].split()
+
+    def consume(self, asked: Consumption) -> list[Consumed]:
+        """Consume a topic for a while."""
+        values = {name.replace("_", "-"): value for name, value in asked._asdict().items()}
+        return _consumed(self.driver.ask("consume", values | {"is-traced": str(asked.is_traced).lower()}))
 
     def mqadmin(self, *arguments: str) -> Printed:
         """Run an mqadmin command against this broker."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 from tests.oracle.process import Answer, DriverProcess
 from tests.oracle.releases import version_of
@@ -58,6 +58,14 @@ class Stage:
         self.listened_on: set[str] = set()
         self._scratch = scratch
         self._driver: DriverProcess | None = None
+
+    def __enter__(self) -> Self:
+        """Give the stage itself; its process ends with the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process."""
+        self.end()
 
     def runs(self, since: str) -> bool:
         """Return whether the release at work is *since* or newer."""

@@ -25,6 +25,7 @@ from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.release import Rules
 
 FEW_BITS = 64
+_AT_ONCE = 1 << 20  # bytes
 
 
 @unique
@@ -133,7 +134,21 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
         judged[survivor.real.name] = _judge(survivor, result, before, recipe, row)
         before = survivor
     explained = tuple(judged.get(file.name) or refused_for(file, refused[file.name] or "") for file in files)
+    if explained and explained[-1].verdict is Verdict.ZEROED and not store.is_closed and _is_blank(files[-1], store):
+        explained = (*explained[:-1], Explained(files[-1], Verdict.GROWING, detail="it has no entry yet"))
     return Explanation(row, explained, geometry, rules, tuple(_gaps(explained)))
+
+
+def _is_blank(real: RealFile, store: Store) -> bool:
+    """Return whether a file is as a broker makes it, before it puts the first entry and writes the header."""
+    with store.storage.open(real.location) as file:
+        at = file.next_written(0)
+        while at < real.size:
+            data = bytes(file.read(at, min(_AT_ONCE, real.size - at)))
+            if data.count(0) < len(data):
+                return False
+            at = file.next_written(at + len(data))
+    return True
 
 
 def recipe_of(survivor: Survivor, row: KeyRow, geometry: Geometry, rules: Rules, store: Store) -> IndexRecipe:

@@ -45,8 +45,8 @@ class OddUnit(NamedTuple):
 
     @property
     def is_blank(self) -> bool:
-        """Whether it is what a broker writes before a queue's first unit."""
-        return (self.physical_offset, self.size, self.tags_code) == (0, PRE_BLANK_SIZE, 0)
+        """Whether it is what a broker writes before a queue's first unit; a rebuilt row of RocksDB has an offset."""
+        return (self.size, self.tags_code) == (PRE_BLANK_SIZE, 0)
 
     @property
     def text(self) -> str:

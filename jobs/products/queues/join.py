@@ -53,6 +53,7 @@ class Joined:
     blanks: int = 0
     ahead: int = 0
     behind: int = 0  # bytes of the log that the dispatcher had not reached
+    waiting: int = 0  # units of light queues that RocksDB alone would have, and does not have yet
     differences: list[Difference] = field(default_factory=list)
     without_queue: dict[QueueName, int] = field(default_factory=dict)
     first_without: dict[QueueName, int] = field(default_factory=dict)
@@ -105,7 +106,7 @@ def match_range(matching: Matching, _range: Range, pieces: Iterator[Records | Pi
 def join(workers: Workers, store: Store, rules: QueueRules, range_size: int = DEFAULT_RANGE_SIZE) -> Joined:
     """Join all of a store, for its differences."""
     seen = look(workers, store)
-    matching = Matching(rules, seen.queues, store.start_offset, seen.dispatched)
+    matching = Matching(rules, seen.queues, store.start_offset, seen.dispatched, seen.light_dispatched)
     ranges = plan_ranges(store, store.start_offset, range_size)
     outcomes: list[Outcome[RangeMatches]] = workers.ranges(ranges, partial(match_range, matching), id)
     confirm_deleted(store, outcomes)
@@ -158,6 +159,7 @@ def _sum(seen: Look, matches: Sequence[RangeMatches], log_end: int) -> Joined:
     joined.behind = log_end - joined.dispatched
     for part in matches:
         joined.expected += part.expected
+        joined.waiting += part.waiting
         joined.matched += int(part.counts.sum())
         joined.differences += part.differences
         joined.damaged += part.damaged
@@ -166,6 +168,8 @@ def _sum(seen: Look, matches: Sequence[RangeMatches], log_end: int) -> Joined:
             joined.without_queue[name] = joined.without_queue.get(name, 0) + count
             joined.first_without.setdefault(name, part.first_without[name])
             joined.last_without[name] = part.last_without[name]
+    if joined.waiting:
+        joined.behind = max(joined.behind, log_end - seen.light_dispatched)
     return joined
 
 

@@ -48,7 +48,16 @@ def start(run: Run, state: State | None) -> "StartedQueues":
     # Queues may have been deleted since; what was dispatched stays so.
     seen = seen._replace(dispatched=max(seen.dispatched, from_offset))
     topics = topic_table(run.store)
-    matching = Matching(rules, seen.queues, from_offset, seen.dispatched, with_rows=True, takes=takes, topics=topics)
+    matching = Matching(
+        rules,
+        seen.queues,
+        from_offset,
+        seen.dispatched,
+        seen.light_dispatched,
+        with_rows=True,
+        takes=takes,
+        topics=topics,
+    )
     boundary = max(_boundary(state), run.store.start_offset)
     collector = partial(QueueCollector, run.output, matching)
     return StartedQueues(run, boundary, collector, state, seen, matching, taken_to)

@@ -24,7 +24,7 @@ from jobs.store.units import Units, units_of
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
 from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
-from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
+from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName, QueueRules
 
 _SPREAD = 4  # addresses a record, on either side of the middle one: beyond, a queue offset is of no row
 _FREE = 4096
@@ -38,6 +38,7 @@ class Matching:
     queues: tuple[StoredQueue, ...]
     from_offset: int = 0
     to_offset: int = EVERYTHING
+    light_to_offset: int = EVERYTHING  # the same for light queues, where they are in RocksDB alone
     with_rows: bool = False
     takes: Callable[[str], bool] | None = None  # chooses topics
     topics: TopicTable = TopicTable()  # noqa: RUF009 - a tuple; says which topics were deleted
@@ -65,6 +66,7 @@ class RangeMatches:
     differences: list[Difference]
     expected: int
     taken_to: int | None = None  # where the last record ends that was taken
+    waiting: int = 0  # units of light queues that RocksDB does not have yet
     damaged: list[tuple[int, int]] = field(default_factory=list)  # offset and size of what is no record
 
 
@@ -93,10 +95,13 @@ class Matcher:
         matched: list[tuple[int, int, int]] = []
         matches = RangeMatches(*_arrays([]), [], {}, {}, {}, [], int(packed.units.size), self._taken_to)
         blocks: list[RowBlock] = []
-        for name, place in packed.queues():
+        for name, expected in packed.queues():
             if self._matching.takes is not None and not self._matching.takes(name.topic):
                 continue
+            place = self._dispatched(name, packed.units, expected, matches)
             units = packed.units[place]
+            if not units.size:
+                continue
             tags = packed.tag_numbers[place] if self._matching.with_rows else None
             number = numbers.get(name)
             if number is None:
@@ -119,6 +124,16 @@ class Matcher:
                 blocks += _blocks(name, units, tags, found)
         matches.queue_numbers, matches.starts, matches.counts = _arrays(matched)
         return matches, blocks, packed.tags
+
+    def _dispatched(self, name: QueueName, units: Units, place: slice, matches: RangeMatches) -> slice:
+        """Return the place of a queue's units that its storage should have by now."""
+        limit = self._matching.light_to_offset
+        if limit == EVERYTHING or not name.topic.startswith(LMQ_PREFIX):
+            return place
+        stop = place.start + int(np.searchsorted(units["physical_offset"][place], limit))
+        matches.waiting += place.stop - stop
+        matches.expected -= place.stop - stop
+        return slice(place.start, stop)
 
 
 def _numbers(queues: Sequence[StoredQueue]) -> Mapping[QueueName, int]:

@@ -110,7 +110,7 @@ def _parts(remainder: Remainder, bounds: Bounds) -> Iterator[_Part]:
         for start, stop in chunks(*gap, _AT_ONCE):
             units = units_of(queue, start, stop)
             before = np.arange(start, stop) < (stop if remainder.first_live is None else remainder.first_live)
-            blanks = (units["physical_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE) & (units["tags_code"] == 0)
+            blanks = (units["size"] == PRE_BLANK_SIZE) & (units["tags_code"] == 0)
             blanks &= before
             if wanted:
                 blanks &= ~np.isin(np.arange(start, stop), list(wanted))

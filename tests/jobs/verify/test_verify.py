@@ -111,6 +111,25 @@ def test_a_segment_that_is_cut_short_is_a_gap(store: Path) -> None:
     assert verdict.exit_code is ExitCode.DAMAGE
 
 
+def test_a_newest_segment_without_its_zeros_is_damage(store: Path) -> None:
+    """Every record is there, and it was healthy; a broker refuses the log, and an operator saw green."""
+    newest = segments(store)[-1]
+    os.truncate(newest, len(newest.read_bytes().rstrip(b"\0")))
+    verdict = verified(store)
+    (finding,) = verdict.findings
+
+    assert ("log", "wrong_file_size", str(SEGMENT)) == (finding.part, finding.kind, finding.expected)
+    assert verdict.exit_code is ExitCode.DAMAGE
+    assert "repair " in text_of(verdict)
+
+
+def test_an_empty_newest_segment_is_no_damage(store: Path) -> None:
+    """A broker makes a file first and gives it its size then; one that starts deletes it."""
+    (store / "commitlog" / f"{4 * SEGMENT:020d}").touch()
+
+    assert verified(store).findings == []
+
+
 @pytest.mark.parametrize("size", [None, 5000])
 def test_a_log_that_lost_its_end_is_named_by_what_queues_and_index_files_know(store: Path, size: int | None) -> None:
     """The broker had shut down in order, so nothing can be newer than the log."""

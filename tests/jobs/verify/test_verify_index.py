@@ -140,6 +140,17 @@ def test_damage_has_a_class(store: Path, damage: Callable[[bytes], bytes], kind:
     assert (the_finding(store).kind, the_finding(store).file) == (kind, f"index/{path.name}")
 
 
+@pytest.mark.parametrize(("is_killed", "kinds"), [(True, []), (False, ["zeroed"])])
+def test_a_new_file_of_a_killed_broker_is_no_damage(store: Path, *, is_killed: bool, kinds: list[str]) -> None:
+    """It was `zeroed`, 'before the machine stopped', exit 4: a broker makes a file before it puts the first entry."""
+    newest = index_file(store, -1)
+    newest.with_name(str(int(newest.name) + 1)).write_bytes(bytes(newest.stat().st_size))
+    if is_killed:
+        (store / "abort").touch()
+
+    assert [finding.kind for finding in checked(store, "5.3.3").findings] == kinds
+
+
 @pytest.mark.parametrize("slots", [101, 150, 1000])
 def test_a_changed_number_of_slots_is_named(store: Path, slots: int) -> None:
     """A broker with a larger maxHashSlotNum makes old files longer, with zeros; their entries stay where they were."""

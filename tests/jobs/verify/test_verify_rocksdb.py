@@ -9,6 +9,8 @@ import pytest
 from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity
 from jobs.products.queues.settings import known_releases, queue_rules
+from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
+from jobs.rebuild.queues import Target
 from jobs.store import queue_files
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
@@ -16,8 +18,9 @@ from jobs.verify.findings import PartReport
 from jobs.verify.queues import compare_queues
 from jobs.verify.run import VerifyRequest, verify
 from rmq_formats.broker_conf import BrokerConf
-from tests.golden.features import unpack_feature
+from tests.golden.features import kill_with_database, unpack_feature
 from tests.support.commands import overwrite
+from tests.support.stores import records_of
 
 _QUEUES = "queues of RocksDBConsumeQueueStore"
 
@@ -128,6 +131,41 @@ def test_light_queues_that_selective_double_write_leaves_out_are_no_damage(tmp_p
     assert report.numbers["expected"] - report.numbers["matched"] == 80
     assert report.notes[0].endswith("(rocksdbCQSelectiveDoubleWriteEnable); do not switch")
     assert report.notes[1].startswith("80 units of 5 light queues are in no queue")
+
+
+def test_light_queues_that_a_killed_broker_had_in_memory_are_not_said_to_be_deleted(tmp_path: Path) -> None:
+    """They were `missing_queue`, exit 4; with double write RocksDB alone keeps them, and the next start makes them."""
+    unpacked = unpack_feature("b551-lmq-selective", tmp_path / "selective")
+    killed = unpack_feature("b551-rockscq-killed", tmp_path / "killed")
+    kill_with_database(unpacked.root, killed.root / "consumequeue")
+    report = verified(unpacked.root)
+    light = [name for name in unpacked.before_stop["queues"] if name.startswith("%LMQ%")]
+
+    assert light
+    assert report.findings == []
+    assert report.severity is Severity.BEHIND
+    assert report.numbers["queues"] == len(unpacked.before_stop["queues"]) - len(light)
+    assert report.numbers["behind"] == unpacked.before_stop["maxPhyOffset"]
+    assert "light queues were not in RocksDB yet" in report.notes[0]
+
+
+def test_what_rocksdb_has_of_light_queues_is_compared_up_to_where_it_ends(tmp_path: Path) -> None:
+    """A killed broker had written a part: what is missing in it was lost, what follows it is still to come."""
+    root = unpack_feature("b551-lmq-selective", tmp_path).root
+    part = shutil.copytree(root, tmp_path / "part")
+    first, last = sorted((part / "commitlog").iterdir())
+    last.unlink()
+    records = [record for record, _ in records_of([first])]
+    log = first.read_bytes()
+    first.write_bytes(log[: records[len(records) // 4].physical_offset].ljust(len(log), b"\0"))
+    request = RebuildQueuesRequest(str(part), tmp_path / "out", release="5.5.1", to=Target.ROCKSDB)
+    summary = rebuild(request, OneByOne())
+    kill_with_database(root, tmp_path / "out" / summary.folder)
+    report = verified(root)
+
+    assert report.findings == []
+    assert report.numbers["matched"] == report.numbers["expected"]
+    assert "light queues were not in RocksDB yet" in report.notes[0]
 
 
 def test_a_copy_that_an_executor_does_not_see_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

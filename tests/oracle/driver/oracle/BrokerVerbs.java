@@ -64,7 +64,9 @@ final class BrokerVerbs {
         NettyServerConfig server = new NettyServerConfig();
         server.setListenPort(request.number("port", 0));
         broker = controller(brokerConfiguration, server, storeConfiguration);
-        Object initialized = Reflect.call(broker, "initialize");
+        if (!Boolean.TRUE.equals(Reflect.call(broker, "initialize"))) {
+            throw new IllegalStateException("the broker refuses to start");
+        }
         store.adopt(Reflect.call(broker, "getMessageStore"));
         Loopback.confineServers(broker);
         Reflect.call(broker, "start");
@@ -75,7 +77,7 @@ final class BrokerVerbs {
         if (nameServer != null) {
             announce(DEFAULT_TOPIC);
         }
-        return new Answer().with("initialized", initialized).with("unknown", String.join(",", unknown));
+        return new Answer().with("unknown", String.join(",", unknown));
     }
 
     private void openNameServer(String home, int port) throws Exception {

@@ -33,6 +33,9 @@ final class ClientVerbs {
     private static final int COMPRESS_OVER_BYTES = 1000;
     private static final int SEND_TIMEOUT_MILLISECONDS = 15_000;
     private static final int ROUTE_ATTEMPTS = 20;
+    private static final int TRACES_ARE_SENT_MILLISECONDS = 5_000;
+    private static final int GIVES_UP_SECONDS = 120;
+    private static final int LOOKS_AGAIN_MILLISECONDS = 100;
     private static final Class<?> TRANSACTION_LISTENER =
             Reflect.classOrNull("org.apache.rocketmq.client.producer.TransactionListener");
 
@@ -46,6 +49,7 @@ final class ClientVerbs {
     void register(Map<String, Driver.Verb> verbs) {
         verbs.put("send", this::send);
         verbs.put("send-batch", this::sendBatch);
+        verbs.put("send-traced", this::sendTraced);
         verbs.put("send-steadily", this::sendSteadily);
         verbs.put("send-in-transaction", this::sendInTransaction);
         verbs.put("close-producers", request -> closeProducers());
@@ -110,6 +114,26 @@ final class ClientVerbs {
         }
         Method send = DefaultMQProducer.class.getMethod("send", Collection.class);
         return sent((SendResult) send.invoke(producer(request), messages));
+    }
+
+    /** Sends messages one after another with a producer that reports each to the trace topic (4.4.0 and newer). */
+    private Answer sendTraced(Request request) throws Exception {
+        DefaultMQProducer producer = traced(DefaultMQProducer.class, "traced-producers");
+        producer.setNamesrvAddr(broker.nameServerAddress());
+        producer.setInstanceName("traced" + System.nanoTime());
+        producer.setSendMsgTimeout(SEND_TIMEOUT_MILLISECONDS);
+        producer.start();
+        StringBuilder ids = new StringBuilder();
+        for (Request item : request.items()) {
+            ids.append(producer.send(message(item)).getMsgId()).append('\n');
+        }
+        Thread.sleep(TRACES_ARE_SENT_MILLISECONDS);
+        producer.shutdown();
+        return new Answer().with("message-ids", ids);
+    }
+
+    private static <T> T traced(Class<T> client, String group) throws Exception {
+        return client.getConstructor(String.class, boolean.class, String.class).newInstance(group, true, null);
     }
 
     private Answer sendInTransaction(Request request) throws Exception {
@@ -195,7 +219,7 @@ final class ClientVerbs {
             long next = consumer.minOffset(queue);
             long end = consumer.maxOffset(queue);
             while (next < end) {
-                PullResult pulled = consumer.pull(queue, "*", next, 32);
+                PullResult pulled = consumer.pull(queue, "*", next, request.number("at-once", 32));
                 if (pulled.getPullStatus() == PullStatus.FOUND) {
                     pulled.getMsgFoundList().forEach(message -> rows.append(row(message)));
                 } else if (pulled.getNextBeginOffset() <= next) {
@@ -208,11 +232,17 @@ final class ClientVerbs {
         return new Answer().with("rows", rows);
     }
 
-    /** Consumes a topic for a while, failing for keys with a prefix, so that the broker delivers those again. */
+    /**
+     * Consumes a topic for a while after some messages have come, failing for keys with a prefix, so that the broker
+     * delivers those again. A client's start takes its time on a machine that is busy.
+     */
     private Answer consume(Request request) throws Exception {
         String failing = request.text("failing-keys");
         ConcurrentLinkedQueue<String> rows = new ConcurrentLinkedQueue<>();
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.text("group"));
+        String group = request.text("group");
+        boolean isTraced = "true".equals(request.textOrNull("is-traced"));
+        DefaultMQPushConsumer consumer =
+                isTraced ? traced(DefaultMQPushConsumer.class, group) : new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(broker.nameServerAddress());
         consumer.setInstanceName("consumers" + System.nanoTime());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -226,7 +256,12 @@ final class ClientVerbs {
             }
             return fails ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
+        int expected = request.number("at-least", 0);
+        long givesUp = System.nanoTime() + TimeUnit.SECONDS.toNanos(GIVES_UP_SECONDS);
         consumer.start();
+        while (rows.size() < expected && System.nanoTime() < givesUp) {
+            Thread.sleep(LOOKS_AGAIN_MILLISECONDS);
+        }
         Thread.sleep(request.longNumber("milliseconds", 1000));
         consumer.shutdown();
         return new Answer().with("rows", String.join("", rows));

@@ -1,0 +1,264 @@
+"""
+Where a broker of 5.x keeps its queues: each store kind, with and without light queues, stopped cleanly and killed.
+
+What this project reads from a copy of the store is compared with what the broker itself answers: rows, units, limits.
+"""
+
+import shutil
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.console.severity import Severity
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.query.store_reader import StoreReader
+from jobs.query.store_source import StoreSource
+from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild
+from jobs.store.features import features_of
+from jobs.store.store import list_store
+from jobs.store.workers import OneByOne
+from jobs.verify.run import Verdict, VerifyRequest, verify
+from rmq_formats.release import Release
+from tests.oracle.conftest import BrokerFactory
+from tests.oracle.process import DriverError
+from tests.oracle.releases import version_of
+from tests.oracle.sessions import ClientMessage, RealBroker
+from tests.oracle.settings import SMALL_GEOMETRY
+from tests.oracle.store_kinds import KILLED, KINDS, REFUSED, RELEASES, STUCK, Cell, Kind, cells
+from tests.support.lakes import rows_of
+
+Note: TypeAlias = Callable[[str, str, str], None]
+QueueId: TypeAlias = tuple[str, int]
+Row: TypeAlias = tuple[str, int, int, int, str]
+
+_TOPICS: Final = ("Orders", "Bills")
+_SCHEDULED: Final = ("SCHEDULE_TOPIC_XXXX", 17)
+_LONGEST_DELAY: Final = 18  # two hours: nothing is delivered while the test runs
+_LIGHT_QUEUES: Final = ("%LMQ%one", "%LMQ%two")
+_PARENT: Final = "Lite"
+_CHILDREN: Final = ("a", "b")
+_LITE_SINCE: Final = (5, 5, 0)
+_COUNT: Final = 90
+_UNANSWERED: Final = 12
+_IN_SHORT_RUNS: Final = "5.5.1-files-on-on-killed"
+_PLAYED: Final = [
+    pytest.param(cell, id=str(cell), marks=[pytest.mark.oracle] if str(cell) == _IN_SHORT_RUNS else [])
+    for cell in cells()
+    if not (cell.kind.is_refused_by(cell.release) or cell.is_stuck)
+]
+_REFUSED: Final = [
+    pytest.param(release, kind, id=f"{release}-{kind.name}")
+    for release, kind in product(RELEASES, KINDS)
+    if kind.is_refused_by(release)
+]
+_STUCK: Final = [cell for cell in cells() if cell.is_stuck and cell.end == KILLED]
+_WITHOUT_LIGHT: Final = [
+    pytest.param(release, kind, id=f"{release}-{kind.name}")
+    for release, kind in product(RELEASES, KINDS)
+    if kind.needs_light_in_rocksdb(release)
+]
+
+pytestmark = pytest.mark.matrix
+
+
+class Queue(NamedTuple):
+    """A queue: its first number, that of its next message, and where its messages are in the log."""
+
+    first: int
+    end: int
+    places: list[int]
+
+
+class Answers(NamedTuple):
+    """What a broker answers."""
+
+    rows: list[Row]
+    queues: dict[QueueId, Queue]
+
+
+@pytest.mark.parametrize("cell", _PLAYED)
+def test_what_is_read_from_a_store_is_what_its_broker_answers(
+    real_broker: BrokerFactory, tmp_path: Path, verdict: Note, cell: Cell
+) -> None:
+    """After a clean stop at once; of what a killed broker left, its next start is the judge."""
+    store, copy, lake = (tmp_path / name for name in ("store", "copy", "lake"))
+    with real_broker(cell.release, store, settings=cell.settings) as broker:
+        _make_topics(broker, cell)
+        _send(broker, cell, _COUNT)
+        answers = _answers(broker, cell)
+        if cell.end == KILLED:
+            _send(broker, cell, _UNANSWERED)
+            broker.driver.kill()
+    shutil.copytree(store, copy)
+    before = answers
+    if cell.end == KILLED:
+        with real_broker(cell.release, store, settings=cell.settings) as broker:
+            answers = _answers(broker, cell)
+    ingest(IngestRequest(str(copy), str(lake), broker="b0"), OneByOne())
+    found = verify(VerifyRequest(str(copy)), OneByOne())
+    units = _units_of(lake, cell)
+    behind = found.parts["queues"].numbers["behind"]
+
+    assert features_of(list_store(str(copy))).queues is cell.kind.storage
+    assert all(row in answers.rows for row in before.rows)
+    assert [row for row in _rows_of(lake) if row[0] in _TOPICS] == answers.rows
+    assert sorted(row[3] for row in _rows_of(lake)) == sorted(
+        place for name, queue in answers.queues.items() if not name[0].startswith("%LMQ%") for place in queue.places
+    )
+    assert found.findings == []
+    assert found.exit_code is ExitCode.CLEAN
+    assert found.severity in {Severity.HEALTHY, *([Severity.BEHIND] if cell.end == KILLED else [])}
+    for name, queue in answers.queues.items():
+        expected = list(enumerate(queue.places, queue.first))
+        assert units.get(name, []) == (expected[: len(units.get(name, []))] if behind else expected)
+    assert units.keys() <= answers.queues.keys()
+    for name, queue in _read(copy, cell).items():
+        if name in units and behind:
+            assert queue.places == answers.queues[name].places[: len(queue.places)]
+        elif not (cell.leaves_out_plain and _is_plain(name) and behind):
+            assert queue == answers.queues[name]
+    kept = {name: queue for name, queue in answers.queues.items() if not (cell.leaves_out_plain and _is_plain(name))}
+    assert kept.items() <= _rebuilt(copy, tmp_path / "out", cell).items()
+    verdict(cell.release, cell.way, _words(answers, units, found))
+
+
+@pytest.mark.parametrize(("writer", "kind"), _REFUSED)
+def test_a_broker_refuses_to_let_rocksdb_number_queues(
+    real_broker: BrokerFactory, tmp_path: Path, verdict: Note, writer: str, kind: Kind
+) -> None:
+    """Double write wants light queues in RocksDB, and these want files to number them."""
+    _check_refused(real_broker, writer, tmp_path / "store", kind.settings_on(writer))
+    for cell in cells():
+        if (cell.release, cell.kind) == (writer, kind):
+            verdict(writer, cell.way, REFUSED)
+
+
+@pytest.mark.parametrize(("writer", "kind"), _WITHOUT_LIGHT)
+def test_double_write_demands_light_queues_in_rocksdb(
+    real_broker: BrokerFactory, tmp_path: Path, writer: str, kind: Kind
+) -> None:
+    """With the kind's own settings alone the broker does not start."""
+    _check_refused(real_broker, writer, tmp_path / "store", dict(kind.settings))
+
+
+@pytest.mark.parametrize("cell", _STUCK, ids=str)
+def test_a_broker_dispatches_nothing_where_it_reads_light_queues_from_rocksdb_beside_files(
+    real_broker: BrokerFactory, tmp_path: Path, verdict: Note, cell: Cell
+) -> None:
+    """5.4.0, with double write: all messages are in the log, and we see that it was dispatched nowhere."""
+    store = tmp_path / "store"
+    with real_broker(cell.release, store, settings=cell.settings) as broker:
+        _make_topics(broker, cell)
+        _send(broker, cell, _COUNT)
+        with pytest.raises(DriverError, match="does not dispatch"):
+            broker.drain()
+        edges = [broker.queue_edges(*name) for name in _queues(cell)]
+        broker.driver.kill()
+    found = verify(VerifyRequest(str(store)), OneByOne())
+
+    assert edges == [(0, 0)] * len(edges)
+    assert (found.findings, found.severity) == ([], Severity.BEHIND)
+    for each in cells():
+        if each.is_stuck and (each.release, each.kind) == (cell.release, cell.kind):
+            verdict(each.release, each.way, STUCK)
+
+
+def _check_refused(real_broker: BrokerFactory, release: str, store: Path, settings: dict[str, str]) -> None:
+    with pytest.raises(DriverError, match="refuses to start"), real_broker(release, store, settings=settings):
+        pass
+
+
+def _make_topics(broker: RealBroker, cell: Cell) -> None:
+    for topic in _TOPICS:
+        broker.make_topic(topic, 2)
+    if _has_lite(cell):
+        broker.make_topic(_PARENT, 1, message_type="LITE")
+
+
+def _send(broker: RealBroker, cell: Cell, count: int) -> None:
+    broker.send_each(_message(number, cell) for number in range(count))
+
+
+def _message(number: int, cell: Cell) -> ClientMessage:
+    topic, body, tags, keys = _TOPICS[number // 3 % 2], bytes(200), f"Tag{number % 3}", f"k-{number}"
+    if cell.is_light and number % 3 == 0:
+        names = ",".join(_LIGHT_QUEUES[: 1 + number % 2])
+        return ClientMessage(topic, body, tags, keys, properties={"INNER_MULTI_DISPATCH": names})
+    if _has_lite(cell) and number % 3 == 1:
+        return ClientMessage(_PARENT, body, tags, keys, properties={"__LITE_TOPIC": _CHILDREN[number % 2]})
+    return ClientMessage(topic, body, tags, keys, delay_level=None if number % 10 else _LONGEST_DELAY)
+
+
+def _has_lite(cell: Cell) -> bool:
+    return cell.is_light and version_of(cell.release) >= _LITE_SINCE
+
+
+def _queues(cell: Cell) -> list[QueueId]:
+    light = [(name, 0) for name in _LIGHT_QUEUES] if cell.is_light else []
+    lite = [(_PARENT, 0), *((f"%LMQ%${_PARENT}${child}", 0) for child in _CHILDREN)] if _has_lite(cell) else []
+    return [*((topic, queue) for topic in _TOPICS for queue in range(2)), _SCHEDULED, *light, *lite]
+
+
+def _is_plain(name: QueueId) -> bool:
+    """Whether it is a light queue that no LITE topic has made."""
+    return name[0] in _LIGHT_QUEUES
+
+
+def _answers(broker: RealBroker, cell: Cell) -> Answers:
+    """Ask for every message as a consumer does, and for every queue."""
+    broker.drain()
+    rows = [(topic, *message) for topic in _TOPICS for message in broker.pull(topic)]
+    read = {name: [place for _, place in broker.read_queue(*name)] for name in _queues(cell)}
+    return Answers(sorted(rows), {name: Queue(*broker.queue_edges(*name), places) for name, places in read.items()})
+
+
+def _rows_of(lake: Path) -> list[Row]:
+    names = ("topic", "queue_id", "queue_offset", "physical_offset")
+    return sorted((*(row[name] for name in names), " ".join(row["keys"])) for row in rows_of(lake))
+
+
+def _units_of(lake: Path, cell: Cell) -> dict[QueueId, list[tuple[int, int]]]:
+    """Return what the lake has of each queue: numbers and places; nothing is missing but what no queue ever has."""
+    units: dict[QueueId, list[tuple[int, int]]] = {}
+    for row in rows_of(lake, "consume_queue", "queue_offset"):
+        name = (row["topic"], row["queue_id"])
+        if row["status"] == "missing" and cell.leaves_out_plain and _is_plain(name):
+            continue
+        assert row["status"] == "matched"
+        units.setdefault(name, []).append((row["queue_offset"], row["physical_offset"]))
+    return units
+
+
+def _read(store: Path, cell: Cell) -> dict[QueueId, Queue]:
+    """Ask the store as `query` does."""
+    with StoreReader(list_store(str(store))) as reader:
+        source = StoreSource(reader, Release.of(cell.release))
+        queues = {}
+        for name in _queues(cell):
+            first, end = source.queue_offsets(*name) or (0, 0)
+            units = [source.unit(*name, number) for number in range(first, end)]
+            queues[name] = Queue(first, end, [unit.physical_offset for unit in units if unit])
+    return queues
+
+
+def _rebuilt(store: Path, out: Path, cell: Cell) -> dict[QueueId, Queue]:
+    """Read the queues that the log gives."""
+    for folder in store.glob("consumequeue*"):
+        shutil.rmtree(folder)
+    size = SMALL_GEOMETRY.consume_queue_file_size
+    summary = rebuild(RebuildQueuesRequest(str(store), out, file_size=size, release=cell.release), OneByOne())
+    (out / MANIFEST).unlink()
+    (out / summary.folder).rename(store / "consumequeue")
+    return _read(store, cell)
+
+
+def _words(answers: Answers, units: dict[QueueId, list[tuple[int, int]]], found: Verdict) -> str:
+    kept, all_units = sum(map(len, units.values())), sum(len(queue.places) for queue in answers.queues.values())
+    if kept == all_units:
+        return f"equal; {found.severity}"
+    return f"{'equal as far as dispatched' if kept else 'no unit on disk'}; {found.severity}"
