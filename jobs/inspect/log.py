@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from jobs.dump.file import DumpFile
 from jobs.inspect.problems import Problems
 from jobs.inspect.segment_walk import WalkedPiece, walk
-from jobs.store.ranges import holes, newest_written
+from jobs.store.ranges import cut_short, holes, newest_written, usual_size
 from jobs.store.record_places import record_places
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
@@ -196,11 +196,10 @@ class LogInspector:
 
     def _check_names(self) -> None:
         segments = self._store.segments
-        sizes = Counter(segment.size for segment in segments)
-        usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
+        usual, short = usual_size(segments), [segment for segment, _ in cut_short(segments)]
         for segment in segments:
             text = f"{segment.size} bytes long, the others {usual}: a broker would not load this log"
-            if segment is segments[-1] and 0 < segment.size < usual:
+            if segment is segments[-1] and segment in short:
                 self._problems.damage(segment.location, f"cut short: {text}")
             elif segment.size != usual:
                 self._problems.note(segment.location, text)

@@ -2,8 +2,9 @@
 The story of a repair.
 
 Verify the store, and compare it with the lake if there is one. Make beside the store what it should have: segments
-from the lake, then queues and index files that follow from that log, a checkpoint. Say what would be put where. With
-`--apply`, put it there while the broker cannot start, each step written down before it is done, and verify again.
+from the lake, or in their full size, then queues and index files that follow from that log, a checkpoint. Say what
+would be put where. With `--apply`, put it there while the broker cannot start, each step written down before it is
+done, and verify again.
 """
 
 import shutil
@@ -36,7 +37,7 @@ from jobs.rebuild.owner import acting_as
 from jobs.rebuild.queue_install import QueueInstallation, install_queues, plan_queue_installation
 from jobs.repair.files_install import FilesInstallation, aside_for, install_files, plan_files
 from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, Entry, Journal, inode_of
-from jobs.repair.segments import MendedSegment, Source, damaged_bases, link_log, lost_bases, mend
+from jobs.repair.segments import MendedSegment, Source, complete, damaged_bases, link_log, lost_bases, mend
 from jobs.restore.plan import plan_log
 from jobs.restore.run import find_store
 from jobs.storage.local import LocalStorage
@@ -45,9 +46,8 @@ from jobs.store.request import StoreRequest
 from jobs.store.store import Store
 from jobs.store.workers import Workers
 from jobs.verify.checkpoint import CHECKPOINT_AHEAD
-from jobs.verify.databases import is_of_rows, steps_for_rows
+from jobs.verify.databases import is_of_rows, rows_to_come, steps_for_rows
 from jobs.verify.index import CHECKPOINT_TIME, SHORT_CHECKPOINT
-from jobs.verify.queues import NO_ROWS
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, decode_header
@@ -220,8 +220,12 @@ class _Repair:
         request, verdict = self.request, self.summary.found
         if request.lake is not None:
             self._make_segments(request.lake)
-            if self.segments:
-                verdict = _verified(request, self.log, self.workers)
+        store = self.store
+        self.segments += complete(store, {one.base_offset for one in self.segments}, self.work / "log")
+        if self.segments:
+            link_log(store, self.segments, self.work / "linked")
+            self.log = (str(self.work / "linked"),)
+            verdict = _verified(request, self.log, self.workers)
         self._make_rest(verdict)
         with broker_kept_out(request.store):
             plans = self._planned()
@@ -254,8 +258,6 @@ class _Repair:
         bases = sorted({*damaged_bases(found, plan), *lost_bases(lost_from, store.start_offset, plan)})
         if bases:
             self.segments = mend(source, plan, bases, self.work / "log", self.workers)
-            link_log(store, self.segments, self.work / "linked")
-            self.log = (str(self.work / "linked"),)
 
     def _make_rest(self, verdict: Verdict) -> None:
         """Make queues, index files and checkpoint, where what there is does not follow from the log as it will be."""
@@ -275,10 +277,10 @@ class _Repair:
 
     def _say_what_is_left(self, verdict: Verdict) -> None:
         """Say what makes rows of RocksDB right: no repair does."""
-        notes = self.summary.notes
-        notes += [note for note in verdict.parts[QUEUES].notes if note.startswith(NO_ROWS)]
+        store, notes = self.store, self.summary.notes
+        notes += {rows_to_come(store)}.intersection(verdict.parts[QUEUES].notes)
         findings = [one for one in verdict.findings if not one.follows and one.severity.is_alarm]
-        notes += [" ".join((step.words, *step.commands)) for step in steps_for_rows(findings, self.store)]
+        notes += [" ".join((step.words, *step.commands)) for step in steps_for_rows(findings, store)]
 
     def _make_queues(self) -> None:
         request, wanted, notes = self.request, self.request.wanted, self.summary.notes

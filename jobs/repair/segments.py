@@ -6,6 +6,7 @@ be: queues and index files are compared with it before anything in the store cha
 """
 
 import os
+from collections.abc import Container
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from jobs.lake.runs import KnownStore
 from jobs.restore.plan import Plan
 from jobs.restore.segment import RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.locations import local_path
+from jobs.store.ranges import cut_short
 from jobs.store.store import Segment, Store
 from jobs.store.workers import Workers
 from rmq_formats.store import name_of_offset
@@ -111,6 +113,21 @@ def mend_segment(work: MendWork) -> RestoredSegment:
         kept = [*result.missing, *(result.assumed if whole else ()), (max(base, min(work.lake.end, limit)), limit)]
         _copy(Path(local_path(work.segment.location)), Path(work.lake.path), [(a - base, b - base) for a, b in kept])
     return result
+
+
+def complete(store: Store, besides: Container[int], folder: Path) -> list[MendedSegment]:
+    """Make the segments that are cut short, with zeros after what is there: a broker loads no log with such a file."""
+    made = []
+    for segment, size in cut_short(store.segments):
+        if segment.base_offset not in besides:
+            source = Path(local_path(segment.location))
+            path = folder / name_of_offset(segment.base_offset)
+            folder.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as file:
+                file.truncate(size)
+            _copy(source, path, [(0, segment.size)])
+            made.append(MendedSegment(segment.base_offset, str(path), str(source), 0))
+    return made
 
 
 def _copy(source: Path, target: Path, ranges: list[tuple[int, int]]) -> None:

@@ -20,7 +20,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
 from jobs.console.severity import Severity, worst_met
 from jobs.lake.lake import Lake
-from jobs.lake.runs import KnownStore, known_stores
+from jobs.lake.runs import KnownStore, known_logs
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.rebuild import index as index_builder
 from jobs.rebuild import queue_run as queue_builder
@@ -123,12 +123,12 @@ class Summary:
 
 def find_store(lake: Lake, broker: str | None) -> KnownStore:
     """Return the store of a label or an id; where the lake has one store, no name is needed."""
-    found = known_stores(lake)
+    found = known_logs(lake)
     if broker is not None:
         found = [known for known in found if broker in (known.broker, known.store_id)]
     if len(found) == 1:
         return found[0]
-    names = ", ".join(f"{known.broker} ({known.store_id})" for known in known_stores(lake)) or "none"
+    names = ", ".join(f"{known.broker} ({known.store_id})" for known in known_logs(lake)) or "none"
     if not found:
         raise NothingToRestoreError(f"no store {broker!r} in this lake; it has {names}" if broker else "an empty lake")
     raise NothingToRestoreError(f"several stores in this lake: give --broker with a name or an id of {names}")

@@ -27,11 +27,10 @@ def store(golden: Callable[[str], Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 
-def taken(store: Path, **selection: object) -> Path:
+def taken(store: Path, selection: Selection | None = None) -> Path:
     """Return a lake that has the store as it is now."""
     lake = store.parent / "lake"
-    chosen = Selection(**selection)  # type: ignore[arg-type]
-    ingest(IngestRequest(str(store), str(lake), release=RELEASE, selection=chosen), OneByOne())
+    ingest(IngestRequest(str(store), str(lake), release=RELEASE, selection=selection or Selection()), OneByOne())
     return lake
 
 
@@ -206,7 +205,7 @@ def test_topics_that_were_not_chosen_are_no_finding(store: Path) -> None:
     chosen = sum(row["topic"] == topic for row in rows_of(lake))
     others = len(rows_of(lake)) - chosen
     shutil.rmtree(lake)
-    taken(store, topics=(topic,))
+    taken(store, Selection(topics=(topic,)))
 
     summary = compared(store)
 
@@ -217,7 +216,7 @@ def test_topics_that_were_not_chosen_are_no_finding(store: Path) -> None:
 
 def test_bodies_that_were_left_out_cannot_be_compared(store: Path) -> None:
     """It says so, and that nothing was verified."""
-    lake = taken(store, with_body=False)
+    lake = taken(store, Selection(with_body=False))
 
     summary = compared(store)
 

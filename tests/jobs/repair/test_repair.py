@@ -18,7 +18,7 @@ from jobs.repair import run as story
 from jobs.repair.run import NotRepairableError, RepairRequest, RepairSummary, repair, undo
 from jobs.store.workers import OneByOne
 from tests.golden import unpack
-from tests.support.faults import GEOMETRY, QUEUE_FILE, STORE, Fault, Part, faults
+from tests.support.faults import GEOMETRY, QUEUE_FILE, SEGMENT, STORE, Fault, Part, faults
 from tests.support.stores import tree_state
 
 WANTED = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, "5.3.3")
@@ -163,6 +163,21 @@ def test_without_a_lake_what_only_the_lost_bytes_could_tell_is_said(store: Path)
 
     assert (3, Severity.GAP) == (summary.exit_code, summary.severity)
     assert "nothing that could be repaired" in "\n".join(summary.lines(5))
+
+
+@pytest.mark.parametrize("number", [1, -1])
+def test_a_segment_that_is_cut_short_gets_its_size_without_a_lake(store: Path, number: int) -> None:
+    """A broker loads no log with such a file: what is there is served once the file has its size."""
+    segment = sorted((store / "commitlog").iterdir())[number]
+    segment.write_bytes(segment.read_bytes()[:5000])
+
+    summary = repaired(store)
+
+    data = segment.read_bytes()
+    assert (SEGMENT, bytes(SEGMENT - 5000)) == (len(data), data[5000:])
+    assert summary.left is not None
+    assert {LOG} == {one.part for one in summary.left.findings if not one.follows}
+    assert "wrong_file_size" not in {one.kind for one in summary.left.findings}
 
 
 def test_nothing_is_written_into_the_store_before_apply(store: Path, lake: Path) -> None:
