@@ -7,8 +7,7 @@ without.
 """
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
@@ -43,10 +42,20 @@ class Plan(NamedTuple):
         return numbered(number, item, self.columns, self.limit, self.undecoded)
 
 
-def all_candidates(plan: Plan, numbers: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-    """Yield the rows of the items whose numbers are in the first column."""
-    for number in chain.from_iterable(batch.column(0).to_pylist() for batch in numbers):
-        yield from plan.rows(number)
+class AllCandidates:
+    """Rows of the items whose numbers a table has: a table function, as Spark calls it."""
+
+    plan: ClassVar[Plan]
+
+    @classmethod
+    def of(cls, plan: Plan) -> "type[AllCandidates]":
+        """Return the function of a plan, which Spark takes along with the class."""
+        return type(cls.__name__, (cls,), {"plan": plan})
+
+    def eval(self, numbers: "pa.RecordBatch") -> "Iterator[pa.RecordBatch]":
+        """Yield the rows of the items whose numbers are in the first column."""
+        for number in numbers.column(0).to_pylist():
+            yield from self.plan.rows(number)
 
 
 class Candidates(datasource.DataSource):

@@ -10,8 +10,8 @@ import pickle
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +19,19 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import arrow_udtf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
-from pyspark.sql.udf import UserDefinedFunction
-from pyspark.util import PythonEvalType
 
 from jobs.export.bodies import LeftOut, Undecoded
 from jobs.export.candidate_rows import ITEM, NUMBERS, ROW, schema_of
-from jobs.export.candidates import FORMAT, Candidates, Plan, all_candidates
+from jobs.export.candidates import FORMAT, AllCandidates, Candidates, Plan
 from jobs.export.items import COLUMNS, Item
 from jobs.export.parts import BODY_TEXT
 from rmq_formats.errors import UnsupportedFormat
+
+if TYPE_CHECKING:
+    from pyspark.sql.udtf import UserDefinedTableFunction
 
 _STAR = re.compile(r"[(,]\s*\*")  # hash(*): of all columns
 
@@ -82,12 +84,10 @@ def _selected(spark: SparkSession, plan: Plan, schema: StructType) -> DataFrame:
 
 
 def _all(spark: SparkSession, plan: Plan, schema: StructType) -> DataFrame:
-    """Return the rows of all items: `mapInArrow`, which without need refuses to work where pandas is not installed."""
+    """Return the rows of all items, by a function that needs no pandas, unlike `mapInArrow`."""
     numbers = spark.range(0, len(plan.items), 1, max(len(plan.items), 1))
-    read = UserDefinedFunction(
-        partial(all_candidates, plan), schema, "candidates", PythonEvalType.SQL_MAP_ARROW_ITER_UDF
-    )
-    return DataFrame(numbers._jdf.mapInArrow(read(numbers.id)._jc, False, None), spark)  # noqa: FBT003, SLF001
+    read = cast("UserDefinedTableFunction", arrow_udtf(AllCandidates.of(plan), returnType=schema))
+    return read(numbers.asTable())
 
 
 def _share_workers(spark: SparkSession) -> None:
