@@ -242,7 +242,16 @@ def start_flush(descriptor: int, position: int, size: int) -> None:
 
 def flush_directory(path: Path) -> None:
     """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    _flush(path, os.O_DIRECTORY)
+
+
+def flush_file(path: Path) -> None:
+    """Make the bytes of a file durable that somebody else has written."""
+    _flush(path, os.O_CLOEXEC)
+
+
+def _flush(path: Path, flags: int) -> None:
+    descriptor = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(descriptor)
     finally:

@@ -12,7 +12,7 @@ from tests.scale.servers import ADDRESS
 _SLOW_DOWN = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
 _ERROR = b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>We encountered an error.</Message></Error>"
 _SILENT_S = 4.0  # longer than a client waits
-KINDS = {"error": 10, "throttled": 10, "cut off": 10, "silent": 60}  # one request in so many fails
+KINDS = {"error": 20, "throttled": 20, "cut off": 10, "silent": 300}  # one request in so many fails
 
 
 class FlakyServer(ThreadingHTTPServer):
@@ -54,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._pass_on(body)
         else:
             self.server.failed += 1
-            self._fail()
+            self._fail(body)
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
@@ -67,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
             raw += head + self.rfile.read(size + 2)
         return bytes(raw)
 
-    def _fail(self) -> None:
+    def _fail(self, body: bytes) -> None:
         kind = self.server.kind
         if kind == "error":
             self._answer(500, _ERROR)
@@ -77,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
             if kind == "silent":
                 self.server.over.wait(_SILENT_S)
             else:
-                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nthis is not all")
+                self._pass_on(body, is_cut=True)
             self.close_connection = True
 
     def _answer(self, status: int, body: bytes) -> None:
@@ -88,7 +88,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def _pass_on(self, body: bytes) -> None:
+    def _pass_on(self, body: bytes, *, is_cut: bool = False) -> None:
+        """Ask the real server, which does what it is asked; a cut answer stops halfway, or before its headers do."""
         connection = http.client.HTTPConnection(ADDRESS, self.server.target, timeout=60)
         connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers.items():
@@ -104,8 +105,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         length = answer.getheader("Content-Length") if self.command == "HEAD" else None
         self.send_header("Content-Length", length or str(len(found)))
-        self.end_headers()
-        self.wfile.write(found)
+        if found or not is_cut:
+            self.end_headers()
+        else:
+            self.flush_headers()
+        self.wfile.write(found[: len(found) // 2] if is_cut else found)
         connection.close()
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _any  # noqa: N815 - the names that http.server looks for

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ from pyspark.sql import SparkSession
 
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.lake.commit import chosen, open_table
+from jobs.lake.commit import chosen, ensure_table, open_table
 from jobs.lake.features import UnsupportedTableError
 from jobs.lake.lake import Lake
 from jobs.lake.optimization import optimize
 from jobs.lake.plain import plain_rows
+from jobs.lake.tables import RUNS
 from jobs.query.lake_tables import LakeTables
 from jobs.store.workers import OneByOne
 from tests.scale.commands import expected_rows
@@ -27,6 +29,7 @@ from tests.support.other_engine import WITH_VECTORS
 pytestmark = pytest.mark.s3
 
 STORE = "b533-base"
+_NEVER_AGAIN = 1_000_000  # requests between one that fails and the next
 OFFSETS = "SELECT physical_offset FROM {} ORDER BY physical_offset"
 
 
@@ -51,6 +54,18 @@ def test_a_server_that_fails_some_requests_costs_time_and_nothing_else(
     assert server.failed > 0
     assert expected_rows(s3.path(prefix, "store")) == raw_rows(s3.path(prefix, "lake"))
     assert kind not in {"error", "throttled"} or said == "nothing"
+
+
+@pytest.mark.timeout(600)
+def test_a_table_is_made_whichever_answer_is_cut_off(s3: S3Server) -> None:
+    """Also that of the request which has made it: it is there once, and whoever asks again finds it."""
+    for number in range(1, 20):
+        lake = s3.uri(f"cut-answer-{number}")
+        with flaky(s3.port, _NEVER_AGAIN, "cut off") as server:
+            server.numbers = count(_NEVER_AGAIN - number + 1)
+            table = ensure_table(Lake(lake, S3Server(server.port, s3.folder).hadoop_options), RUNS)
+        assert table.schema() == RUNS.delta_schema
+        assert server.failed == 1
 
 
 class OnS3:
