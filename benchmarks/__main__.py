@@ -29,7 +29,6 @@ class Program(NamedTuple):
     full: tuple[str, ...] = ()  # a recorded result
     small: tuple[str, ...] = ()  # some minutes for all of them
     tiny: tuple[str, ...] = ()  # proves that it runs, measures nothing
-    needs_broker: bool = False  # a real one, at any scale
 
     def command(self, scale: str) -> list[str]:
         """Return what to run."""
@@ -58,13 +57,12 @@ PROGRAMS: dict[str, Program] = {
     ),
     "rebuild-index": Program("rebuild_index", small=("--gib", "0.25"), tiny=("--gib", "0.01", "--no-broker")),
     "queues": Program("queues", full=("50", "1000"), small=("1", "100"), tiny=("0.01", "8", "--no-broker")),
-    "beside-broker": Program("beside_broker", small=_BESIDE_SMALL, tiny=_BESIDE_TINY, needs_broker=True),
+    "beside-broker": Program("beside_broker", small=_BESIDE_SMALL, tiny=_BESIDE_TINY),
     "beside-broker-cold": Program(
         "beside_broker",
         full=("--cold",),
         small=("--cold", *_BESIDE_SMALL),
         tiny=("--cold", *_BESIDE_TINY),
-        needs_broker=True,
     ),
     "query-store": Program("query_store", tiny=("--records", "900", "--entries", "1000")),
     "query-lake": Program("query_lake", small=("--entries", "1000000"), tiny=("--entries", "10000", "--no-peers")),
@@ -72,8 +70,14 @@ PROGRAMS: dict[str, Program] = {
     "restore": Program("restore", small=("--gib", "0.5"), tiny=("--gib", "0.004")),
     "killed-commands": Program(
         "killed_commands",
-        small=("--gib", "0.5", "--kills", "3", "--step-mib", "64"),
-        tiny=("--gib", "0.004", "--kills", "1", "--step-mib", "1"),
+        small=("--gib", "0.5", "--kills", "3", "--restore-kills", "3", "--step-mib", "64"),
+        tiny=("--gib", "0.004", "--kills", "1", "--restore-kills", "1", "--step-mib", "1"),
+    ),
+    "killed-ingest": Program(
+        "killed_commands",
+        full=("--step-mib", "256", "--restore-kills", "0"),
+        small=("--gib", "0.5", "--kills", "3", "--restore-kills", "0", "--step-mib", "64"),
+        tiny=("--gib", "0.004", "--kills", "1", "--restore-kills", "0", "--step-mib", "1"),
     ),
     "damage": Program("damage", small=("--mib", "256", "--runs", "1"), tiny=("--mib", "4", "--runs", "1")),
     "incremental-runs": Program("incremental_runs", small=("--runs", "100"), tiny=("--runs", "2")),

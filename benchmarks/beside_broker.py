@@ -3,10 +3,11 @@ What a real broker's producers feel of a run beside it: how long a send takes, a
 
     python -m benchmarks.beside_broker [--mib N] [--rate SENDS] [--seconds N] [--release X.Y.Z] [--cold] [--folder DIR]
 
-Four times, on one broker with a log of N MiB and a steady load: alone; while `ingest` brings the log into a lake with
-the manners that it has beside a broker; while somebody copies the log to nowhere, at full speed; alone again. Each
-send's time counts from when it was due, so that one that waits for another is not forgotten. `--cold`: what can be
-dropped of the log's page cache is dropped before each; pages that the broker has mapped stay.
+Five times, on one broker with a log of N MiB and a steady load: alone; while `ingest` brings the log into a lake with
+the manners that it has beside a broker; while `ingest --follow` goes on with that lake every second; while somebody
+copies the log to nowhere, at full speed; alone again. Each send's time counts from when it was due, so that one that
+waits for another is not forgotten. `--cold`: what can be dropped of the log's page cache is dropped before each; pages
+that the broker has mapped stay.
 """
 
 import argparse
@@ -81,10 +82,10 @@ def loaded(broker: RealBroker, rate: int, work: Callable[[], object]) -> dict[st
     }
 
 
-def ingest(store: Path, lake: Path, release: str) -> None:
+def ingest(store: Path, lake: Path, release: str, *more: str) -> None:
     """Run the command, as a scheduler does."""
     command = [sys.executable, "-m", "jobs.main", "ingest", str(store), "--lake", str(lake), "--release", release]
-    subprocess.run([*command, "--quiet"], cwd=_ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*command, "--quiet", *more], cwd=_ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 def copy_to_nowhere(store: Path, seconds: float) -> None:
@@ -111,10 +112,14 @@ def main() -> None:
     phases: dict[str, Callable[[], object]] = {
         "broker alone": lambda: time.sleep(given.seconds),
         "beside ingest": lambda: ingest(store, lake, given.release),
+        "beside a command that follows": lambda: ingest(
+            store, lake, given.release, "--follow", "--every", "1s", "--until", f"{max(int(given.seconds), 1)}s"
+        ),
         "beside a copy at full speed": lambda: copy_to_nowhere(store, given.seconds),
         "broker alone again": lambda: time.sleep(given.seconds),
     }
     seen: dict[str, dict[str, Any]] = {}
+    shutil.rmtree(lake, ignore_errors=True)
     home = given.folder / "home"
     opened = partial(open_broker, home=home)
     with running(given.release, AT_FULL_SPEED) as driver, opened(driver, store, REAL_GEOMETRY) as broker:
@@ -122,7 +127,6 @@ def main() -> None:
         broker.make_topic(_TOPIC, 4)
         loaded(broker, given.rate, lambda: time.sleep(min(given.seconds, 5)))  # compilers and caches warm up
         for name, work in phases.items():
-            shutil.rmtree(lake, ignore_errors=True)
             if given.cold:
                 drop_from_cache(store / "commitlog")
             seen[name] = loaded(broker, given.rate, work)

@@ -3,7 +3,9 @@ How long a message takes from the broker's disk to a reader of the lake, while `
 
     python -m benchmarks.follow [--rates MESSAGES…] [--seconds N] [--every TIME] [--folder DIR]
 
-A process of its own writes log and queues as a broker does, some messages every 20 ms. This one opens the Delta table
+A process of its own writes log and queues as a broker does, some messages every 20 ms, each stored at its own moment:
+a generated log, so that rates can be asked for which no broker reaches here. What a real one's producers feel of it is
+in `beside_broker`. This one opens the Delta table
 again and again, with a reader that is not ours: what a version has for the first time was written when its records say.
 `ingest` is a user's command, in a process of its own. The result says how many messages were seen: where that is less
 than the rate asks for, the writer could do no more.
@@ -31,31 +33,26 @@ from deltalake.exceptions import TableNotFoundError
 
 from benchmarks.incremental_runs import sizes
 from benchmarks.measuring import provenance
-from benchmarks.stores import FOLDER
+from benchmarks.stores import FOLDER, LiveStore, Recipe
 from jobs.report.model import Bars
-from tests.support.broker import Broker, some_records
 
 _TICK_S = 0.02
 _MOST_TICKS = 10  # whose messages are made at once: a writer that is late must not date them before they are written
 _LOOK_S = 0.05
-_SEGMENT = 64 << 20
+_RECIPE = Recipe(0, record_size=400, compressible=True, segment_size=256 << 20)
 _POINTS = 20  # messages of a version whose ages are taken, evenly spaced
 _SAMPLES = 20  # of memory and files
 _PATIENCE_S = 120  # for a process that was asked to end
 
 
 def write(store: Path, rate: int, seconds: float) -> int:
-    """Append records at a steady rate, each stored at its own moment; return how many."""
-    broker = Broker(store, segment_size=_SEGMENT, dispatches=True)
+    """Append records at a steady rate; return how many."""
+    growing = LiveStore(store, _RECIPE)
     began = time.monotonic()
-    written = 0
     while (passed := time.monotonic() - began) < seconds:
-        due = min(int(passed * rate) - written, int(_MOST_TICKS * _TICK_S * rate) + 1)
-        made = some_records(due, seed=written)
-        broker.append(record._replace(store_timestamp=time.time_ns() // 1_000_000) for record in made)
-        written += due
+        growing.append(min(int(passed * rate) - growing.written, int(_MOST_TICKS * _TICK_S * rate) + 1))
         time.sleep(_TICK_S)
-    return written
+    return growing.written
 
 
 @dataclass(slots=True)
@@ -137,7 +134,7 @@ def ended(process: "subprocess.Popen[bytes]", number: int) -> Iterator[None]:
 def measure(folder: Path, rate: int, seconds: float, every: str) -> dict[str, Any]:
     """Follow a store for some seconds; return what that was like."""
     store, lake = folder / "store", folder / "lake"
-    Broker(store, segment_size=_SEGMENT, dispatches=True).append(some_records(100))
+    LiveStore(store, _RECIPE).append(100)
     command = [sys.executable, "-m", "jobs.main", "ingest", str(store), "--lake", str(lake), "--broker", "b", "--quiet"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # compilers and caches
     shutil.rmtree(lake)

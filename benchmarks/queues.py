@@ -4,7 +4,8 @@ Queues rebuilt from a log, then verified against it: rate, CPU and memory.
     python -m benchmarks.queues [MILLION_UNITS [QUEUES]] [--no-broker] [--one-process] [--folder DIR]
 
 A real broker, its index switched off, makes the same queues of the same log in the same run; the files must be the
-same, byte for byte. Also: how many bytes a run reads of many queues that each have one new unit.
+same, byte for byte. The same queues as a database of RocksDB, made and verified. Also: how many bytes a run reads of
+many queues that each have one new unit.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from benchmarks.measuring import Measured, measured, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
+from jobs.rebuild.queues import Target
 from jobs.storage.local import LocalReader
 from jobs.store.queue_ends import look
 from jobs.store.queue_files import stored_queues
@@ -68,6 +70,23 @@ def _broker(store: Path, out: Path, folder: Path) -> dict[str, Any]:
     if ours != theirs:
         raise SystemExit(f"{len(ours.items() ^ theirs.items())} of the broker's files and of ours differ")
     return {"release": RELEASE, "rebuild_s": round(seconds, 2), "equal_files": len(theirs)}
+
+
+def _as_database(workers: Workers, store: Path, out: Path) -> dict[str, Any]:
+    """Make the queues as a database and verify it in place of the files."""
+    shutil.rmtree(out, ignore_errors=True)
+    with measured() as rebuilt:
+        summary = rebuild(RebuildQueuesRequest(str(store), out, release=RELEASE, to=Target.ROCKSDB), workers)
+    shutil.rmtree(store / "consumequeue")
+    (out / "consumequeue").rename(store / "consumequeue")
+    size = sum(path.stat().st_size for path in (store / "consumequeue").iterdir())
+    with measured() as verified:
+        numbers = _verify(workers, list_store(str(store)))
+    return {
+        "bytes": size,
+        "rebuild": _rate(summary.units, rebuilt),
+        "verify": _rate(summary.units, verified) | numbers,
+    }
 
 
 def _many_queues(folder: Path) -> dict[str, Any]:
@@ -132,6 +151,7 @@ def main() -> None:
         "rebuild": _rate(summary.units, rebuilt),
         "broker": peer,
         "verify": _rate(summary.units, verified) | numbers,
+        "rocksdb": _as_database(workers, store, out),
         "peak_memory_mib": {
             "driver": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
             "children": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10,  # that have ended: the broker

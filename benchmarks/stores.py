@@ -7,6 +7,7 @@ Bodies come from a pool whose checksums are known; the pool is larger than any c
 
 import os
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
@@ -26,6 +27,9 @@ _BATCH_BYTES = 64 << 20
 _SEGMENT_SIZE = 1 << 30  # of a broker that nobody configured
 _START = 1_760_000_000_000  # ms
 _DIGITS = 12
+_UNIT = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+_QUEUE_UNITS = 300_000  # in a file
+_TAG_A = 2598919  # Java's hash of the tag
 _KEY = b"order-" + b"0" * _DIGITS
 _WORDS = b"order created paid shipped amount customer warehouse status pending total currency EUR item quantity "
 
@@ -82,6 +86,67 @@ def drop_from_cache(folder: Path) -> None:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+class LiveStore:
+    """A store that grows as fast as is asked: log and queues, as a broker writes them that is at work."""
+
+    def __init__(self, root: Path, recipe: Recipe) -> None:
+        """Begin a store; the recipe's total counts for nothing."""
+        self.root = root
+        self.written = 0
+        self._recipe = recipe
+        self._log = _Log(recipe)
+        self._per_segment = (recipe.segment_size - BLANK.size) // recipe.record_size
+        (root / "commitlog").mkdir(parents=True)
+        (root / "abort").touch()
+
+    def append(self, count: int) -> None:
+        """Append so many records, stored now."""
+        while count > 0:
+            at = self.written % self._per_segment
+            some = min(count, self._per_segment - at, _BATCH)
+            self._append(np.arange(self.written, self.written + some, dtype=np.int64), at)
+            self.written += some
+            count -= some
+
+    def _append(self, numbers: NDArray[np.int64], at: int) -> None:
+        size = self._recipe.segment_size
+        base, position = int(numbers[0]) // self._per_segment * size, at * self._recipe.record_size
+        path = self.root / "commitlog" / name_of_offset(base)
+        _write_at(path, size, position, self._log.rows(numbers, base + position, time.time_ns() // 1_000_000).data)
+        if at + len(numbers) == self._per_segment:
+            end = self._per_segment * self._recipe.record_size
+            _write_at(path, size, end, BLANK.pack(size - end, MAGIC_BLANK))
+        self._write_units(numbers, base + position)
+
+    def _write_units(self, numbers: NDArray[np.int64], offset: int) -> None:
+        recipe = self._recipe
+        count = recipe.topics * recipe.queues
+        for of_queue in range(min(count, len(numbers))):
+            chosen = np.arange(of_queue, len(numbers), count)
+            of_topic, topic = divmod(int(numbers[of_queue]), recipe.topics)
+            units = np.empty(len(chosen), _UNIT)
+            units["offset"], units["size"] = offset + chosen * recipe.record_size, recipe.record_size
+            units["tags"] = _TAG_A
+            folder = self.root / "consumequeue" / f"Bench{topic:03}" / str(of_topic % recipe.queues)
+            folder.mkdir(parents=True, exist_ok=True)
+            first = int(numbers[of_queue]) // count
+            for file in range(first // _QUEUE_UNITS, (first + len(units) - 1) // _QUEUE_UNITS + 1):
+                start = file * _QUEUE_UNITS
+                part = units[max(start - first, 0) : start + _QUEUE_UNITS - first]
+                path = folder / name_of_offset(start * _UNIT.itemsize)
+                _write_at(path, _QUEUE_UNITS * _UNIT.itemsize, max(first - start, 0) * _UNIT.itemsize, part.data)
+
+
+def _write_at(path: Path, size: int, position: int, data: bytes | memoryview) -> None:
+    """Write into a file that has its full size from the start."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        os.ftruncate(descriptor, size)
+        os.pwrite(descriptor, data, position)
+    finally:
+        os.close(descriptor)
+
+
 class _Log:
     """The log of a recipe, batch by batch."""
 
@@ -132,24 +197,25 @@ class _Log:
             count = min(per_segment, total - first)
             with (directory / name_of_offset(base_offset)).open("wb") as file:
                 for start in range(0, count, batch):
-                    size = min(batch, count - start)
-                    file.write(self._batch(first + start, size, base_offset + start * recipe.record_size).data)
+                    numbers = np.arange(first + start, first + min(start + batch, count), dtype=np.int64)
+                    offset = base_offset + start * recipe.record_size
+                    file.write(self.rows(numbers, offset, _START + numbers // 10).data)
                 if count == per_segment:
                     file.write(BLANK.pack(recipe.segment_size - count * recipe.record_size, MAGIC_BLANK))
                 file.truncate(recipe.segment_size)
 
-    def _batch(self, first: int, count: int, offset: int) -> NDArray[np.uint8]:
+    def rows(self, numbers: NDArray[np.int64], offset: int, times: NDArray[np.int64] | int) -> NDArray[np.uint8]:
+        """Return records by their numbers, stored at *times*, the first of them at *offset*."""
         recipe = self._recipe
-        numbers = np.arange(first, first + count, dtype=np.int64)
         pooled = numbers % len(self._bodies)
+        times = np.broadcast_to(times, numbers.shape)
         rows = self._templates[numbers % recipe.topics]
         of_topic = numbers // recipe.topics
         rows[:, self._body_at : self._body_at + self._bodies.shape[1]] = self._bodies[pooled]
-        times = _START + numbers // 10
         self._put(rows, "body_crc", self._checksums[pooled])
         self._put(rows, "queue_id", (of_topic % recipe.queues).astype(">i4"))
         self._put(rows, "queue_offset", (of_topic // recipe.queues).astype(">i8"))
-        self._put(rows, "physical_offset", (offset + np.arange(count) * recipe.record_size).astype(">i8"))
+        self._put(rows, "physical_offset", (offset + np.arange(len(numbers)) * recipe.record_size).astype(">i8"))
         self._put(rows, "born_timestamp", (times - 1).astype(">i8"))
         self._put(rows, "store_timestamp", times.astype(">i8"))
         for column in range(_DIGITS):

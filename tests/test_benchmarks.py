@@ -4,7 +4,6 @@ import json
 import os
 from pathlib import Path
 from subprocess import run
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,19 +11,16 @@ from benchmarks.__main__ import PROGRAMS
 from benchmarks.plots import RESULTS, parts
 from jobs.report.model import Grid
 
-if TYPE_CHECKING:
-    from _pytest.mark import ParameterSet
-
 _ROOT = Path(__file__).parents[1]
 
-_LONG = ("ingest", "killed-commands")  # a dozen whole commands and engines, however little they do
+# A dozen whole commands, engines or brokers, however little they do.
+_LONG = ("beside-broker", "ingest", "killed-commands", "queues", "small-run")
 
 
-def _programs(*, needs_broker: bool) -> "list[ParameterSet]":
+def _programs(*, are_long: bool) -> list[str]:
     """Return one name of each module."""
     modules = {program.module: name for name, program in reversed(PROGRAMS.items())}
-    names = [name for name in modules.values() if PROGRAMS[name].needs_broker is needs_broker]
-    return [pytest.param(name, marks=pytest.mark.campaign if name in _LONG else ()) for name in names]
+    return [name for name in modules.values() if (name in _LONG) is are_long]
 
 
 def _answer(name: str, folder: Path) -> dict[str, object]:
@@ -37,7 +33,7 @@ def _answer(name: str, folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", _programs(needs_broker=False))
+@pytest.mark.parametrize("name", _programs(are_long=False))
 def test_a_benchmark_runs_and_says_how_it_was_made(name: str, tmp_path: Path) -> None:
     """Its result is JSON that names the machine, the command and the commit."""
     answer = _answer(name, tmp_path)
@@ -45,10 +41,10 @@ def test_a_benchmark_runs_and_says_how_it_was_made(name: str, tmp_path: Path) ->
     assert {"machine", "command", "commit"} < answer.keys()
 
 
-@pytest.mark.oracle
-@pytest.mark.parametrize("name", _programs(needs_broker=True))
-def test_a_benchmark_beside_a_broker_runs_and_says_how_it_was_made(name: str, tmp_path: Path) -> None:
-    """The same with a real broker."""
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", _programs(are_long=True))
+def test_a_long_benchmark_runs_and_says_how_it_was_made(name: str, tmp_path: Path) -> None:
+    """The same with whole commands, other engines or brokers, a dozen times."""
     answer = _answer(name, tmp_path)
 
     assert {"machine", "command", "commit"} < answer.keys()
