@@ -15,7 +15,7 @@ from rmq_formats.release import SWITCHES
 def layouts() -> Iterator[tuple[str, Layout]]:
     """Yield every layout that a module of the package declares, under the name it has there."""
     for module in pkgutil.walk_packages(rmq_formats.__path__, "rmq_formats."):
-        if module.name.endswith(("layout", "store", "message_id")):
+        if module.name.endswith(("layout", "store", "message_id", "tier_index")):
             for name, value in vars(import_module(module.name)).items():
                 if isinstance(value, Layout):
                     yield f"{module.name}.{name}", value

@@ -18,7 +18,7 @@ SCALAR = {
     f"rmq_formats{name}"
     for name in (
         *("", ".arrays", ".body", ".broker_conf", ".config_json", ".detection", ".errors", ".flags", ".hashing"),
-        *(".layout", ".message_id", ".properties", ".release", ".store"),
+        *(".layout", ".message_id", ".properties", ".release", ".store", ".trace"),
         *(".commitlog", ".commitlog.framing", ".commitlog.layout", ".commitlog.record", ".commitlog.row"),
         ".commitlog.segment",
         *(".consumequeue", ".consumequeue.bounds", ".consumequeue.ext", ".consumequeue.layout", ".consumequeue.queue"),

@@ -78,6 +78,10 @@ def store(tmp_path: Path) -> Path:
     return Path(copy_of(unpack("b551-base", tmp_path / "golden"), tmp_path).rename(tmp_path / "STORE"))
 
 
+# What an operator does, not what has happened.
+WORK = {"Messages are in a tiered store", "Queues are to move to RocksDB, or back to files"}
+
+
 def rows() -> dict[int, tuple[str, str]]:
     """Return the rows of the tree: what one sees, and where to go."""
     return {int(number): (sees, leads) for number, sees, leads in _ROW.findall(RUNBOOK.read_text())}
@@ -89,15 +93,15 @@ def test_every_row_of_the_tree_is_a_test() -> None:
 
 
 def test_every_row_leads_to_a_section_that_is_there() -> None:
-    """A link's name is the heading; each section with commands is led to."""
-    sections = {shown.section for shown in commands(RUNBOOK)}
+    """A link's name is the heading; each section with commands is led to, but those on work that nobody is led to."""
+    sections = {shown.section for shown in commands(RUNBOOK)} - {"Runbook", *WORK}
     led_to = [link for _, leads in rows().values() for link in _LINK.findall(leads)]
 
     headings = re.findall(r"^## (.+)$", RUNBOOK.read_text(), re.MULTILINE)
     assert {anchor for _, anchor in led_to} <= {
         re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings
     }
-    assert len({anchor for _, anchor in led_to}) == len(sections - {"Runbook"})
+    assert len({anchor for _, anchor in led_to}) == len(sections)
 
 
 @pytest.mark.parametrize("number", PATHS)

@@ -27,6 +27,7 @@ from jobs.lake.findings import Finding
 from jobs.query import json_text
 from jobs.rebuild.queue_run import Summary as QueuesSummary
 from jobs.restore.run import Summary as RestoreSummary
+from rmq_formats.trace import Trace
 
 Schema = dict[str, Any]
 
@@ -216,6 +217,9 @@ def _query() -> Schema:
             _line("progress", consumer_group=_TEXT, topic=_TEXT, broker=_TEXT,
                   **dict.fromkeys(("queue_id", "broker_offset", "consumer_offset", "pull_offset", "last_timestamp",
                                    "behind"), _INTEGER)),
+            _line("trace", trace_topic=_TEXT, physical_offset=_INTEGER, client_address=_TEXT,
+                  **_of(Trace)["properties"]),
+            _line("config", table=_TEXT, name=_TEXT, value={}),
             _line("id", offset_id=_object(store_host=_TEXT, physical_offset=_INTEGER),
                   unique_id=_object(address=_TEXT, process_id=_INTEGER, loader_hash=_INTEGER, time_diff=_INTEGER,
                                     nearly_time=_INTEGER, counter=_INTEGER)),
@@ -223,7 +227,7 @@ def _query() -> Schema:
     }  # fmt: skip
 
 
-def _line(kind: str, **properties: Schema) -> Schema:
+def _line(kind: str, /, **properties: Schema) -> Schema:
     return _object(version={"const": json_text.VERSION}, type={"const": kind}, **properties)
 
 

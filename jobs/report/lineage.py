@@ -90,9 +90,10 @@ def _outputs(summary: Summary) -> "Iterator[OutputDataset]":
     )
 
     from jobs.lake.description import comment_of, sql_type
-    from jobs.lake.tables import TABLES
+    from jobs.lake.tables import MESSAGES, TABLES, TIERED
 
-    rows = {"messages": summary.messages, "quarantine": summary.quarantined, "index_entries": summary.index_entries}
+    messages = MESSAGES if summary.tier_queues is None else TIERED
+    rows = {messages.name: summary.messages, "quarantine": summary.quarantined, "index_entries": summary.index_entries}
     for table in TABLES:
         if table.name not in summary.versions:
             continue

@@ -18,7 +18,7 @@ from jobs.lake.commit import chosen, open_table
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import files, plain_batches
 from jobs.lake.table_file import FileNaming
-from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE, Table
+from jobs.lake.tables import INDEX_ENTRIES, INDEX_FILES, MESSAGES, QUARANTINE, TIERED, Table
 from jobs.report.axes import round_duration
 from jobs.report.model import Bars, Facts, Grid, Part, Remedy, Report, Timeline, Value
 
@@ -137,11 +137,16 @@ class _Contents:
             if file.path.startswith(self._prefix):
                 yield from plain_batches(self._lake, table, file, columns)
 
+    def _rows(self, *columns: str) -> Iterator[pa.RecordBatch]:
+        """Yield the run's messages, of a broker's log or of a tier."""
+        for table in (MESSAGES, TIERED):
+            yield from self._batches(table, columns)
+
     def _messages(self) -> Iterator[Part]:
         topics, producers, keys, sizes = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
         span = self._span()
         times: dict[str, Counter[int]] = {}
-        for batch in self._batches(MESSAGES, ("topic", "born_host", "keys", "total_size", "store_timestamp")):
+        for batch in self._rows("topic", "born_host", "keys", "total_size", "store_timestamp"):
             topics.update(_counted(batch["topic"]))
             for host, count in _counted(batch["born_host"]).items():
                 producers[host.rpartition(":")[0]] += count
@@ -161,7 +166,7 @@ class _Contents:
     def _span(self) -> tuple[int, int]:
         """Return the first time and the milliseconds of one slot, both round."""
         lows, highs = [], []
-        for batch in self._batches(MESSAGES, ("store_timestamp",)):
+        for batch in self._rows("store_timestamp"):
             limits = pc.min_max(batch["store_timestamp"]).as_py()
             lows.append(limits["min"])
             highs.append(limits["max"])

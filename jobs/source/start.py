@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pyarrow.dataset as ds
 
-from jobs.lake.commit import open_table, rows
+from jobs.lake.commit import own_table, rows
 from jobs.lake.history import history_conflict
 from jobs.lake.identity import identify
 from jobs.lake.lake import Lake
@@ -58,7 +58,7 @@ def _known(lake: Lake, store: Store, broker: str | None) -> KnownStore:
 
 def _watermark(lake: Lake, known: KnownStore, version: int | None) -> Place | None:
     """Return up to where the rows of a version of the table reach; None where it has none of this store."""
-    snapshot = open_table(lake, MESSAGES.name)
+    snapshot = own_table(lake, MESSAGES.name)
     if snapshot is None:
         return None
     if version is not None:

@@ -115,7 +115,11 @@ def command(  # noqa: PLR0913 - one argument an option
     report: Path | None,
     answer: Answer,
 ) -> ExitCode:
-    """Bring what is new in STORE into the Delta tables of LAKE, every message exactly once."""
+    """
+    Bring what is new in STORE into the Delta tables of LAKE, every message exactly once.
+
+    STORE may be the folder of a tier (`tieredStoreFilePath`), too: its messages go to the table `tiered`.
+    """
     conf = place.conf()
     care = care_beside(place.store, max_rate)
     request = IngestRequest(

@@ -1,6 +1,7 @@
 """Stores of brokers of 5.x with switches that 4.x has not, each beside what the broker itself answered."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,3 +43,14 @@ def unpack_feature(name: str, folder: Path) -> FeatureStore:
     """Unpack a store into *folder*; it is a copy of the caller's own."""
     place = unpack_situation(name, folder)
     return FeatureStore(place / "store", json.loads((place / "EXPECT.json").read_text()))
+
+
+def kill_with_database(root: Path, folder: Path) -> None:
+    """Leave a store as a killed broker would that had put no more into RocksDB than the database in *folder*."""
+    for file in (root / "consumequeue").iterdir():
+        if file.is_file():
+            file.unlink()
+    for file in folder.iterdir():
+        if file.is_file():
+            shutil.copy(file, root / "consumequeue")
+    (root / "abort").touch()

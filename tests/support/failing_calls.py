@@ -160,8 +160,8 @@ if __name__ == "__main__":
     every, *kinds = more or ["1"]
     where = Path(place)
     if "LD_PRELOAD" not in os.environ:
-        os.environ["LD_PRELOAD"] = str(library(where))
-        os.execv(sys.executable, [sys.executable, "-m", "tests.support.failing_calls", *sys.argv[1:]])  # noqa: S606
+        command = [sys.executable, "-m", "tests.support.failing_calls", *sys.argv[1:]]
+        sys.exit(subprocess.call(command, env={**os.environ, "LD_PRELOAD": str(library(where))}))
     compile_everything(where / "compiled")
     failure = Failure(error, tuple(kinds) or ERRORS[error])
     print(json.dumps(every_call(scenario, where / scenario, failure, int(stride), int(every))))

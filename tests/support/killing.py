@@ -40,9 +40,13 @@ from jobs.lake.runs import HeldByOtherError, known_stores
 from jobs.storage.local import LocalStorage
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.trace import TRACE_TOPIC, decode_traces
+from tests.golden import unpack_situation
+from tests.rmq_formats.builders import a_record
 from tests.support.broker import KEYS, Broker, some_records
 from tests.support.lakes import gaps_of, leftovers, raw_rows, rows_of
 from tests.support.stores import records_of, segments_of
+from tests.support.tiers import said, taken
 
 CRASHES = 0.1  # of bursts
 OPTIMIZERS_KILLED = 0.3
@@ -137,11 +141,13 @@ def _stepped(original: Callable[..., object], step: Callable[[], None]) -> Calla
     return stepped
 
 
-FAULTS = ("lost", "twice", "other", "units", "entries", "leftovers")
+FAULTS = ("lost", "twice", "other", "units", "entries", "traces", "leftovers")
 
 
 def judge(root: Path) -> dict[str, Any]:
     """Compare the lake with everything that was ever written to the store."""
+    if (root / "EXPECT.json").exists():
+        return judge_tier(root)
     history = {record.physical_offset: raw for record, raw in records_of(segments_of(root / "history"))}
     found = raw_rows(root / "lake")
     gaps = gaps_of(root / "lake")
@@ -156,8 +162,16 @@ def judge(root: Path) -> dict[str, Any]:
         "units": wrong_units(root / "lake", [offset for offset, _ in found]),
         "blamed": sum(row["status"] not in {"matched", "expired"} for row in rows_of(root / "lake", "consume_queue")),
         "entries": wrong_entries(root / "lake", [offset for offset, _ in found]),
+        "traces": wrong_traces(root / "lake"),
         "leftovers": leftovers(root / "lake"),
     }
+
+
+def judge_tier(root: Path) -> dict[str, Any]:
+    """Compare the lake with what the broker said of the tier."""
+    history, found = set(said(root / "EXPECT.json")), taken(root / "lake")
+    wrong = {"lost": len(history - set(found)), "twice": len(found) - len(set(found))}
+    return dict.fromkeys(FAULTS, 0) | wrong | {"leftovers": leftovers(root / "lake")}
 
 
 def wrong_units(lake: Path, messages: list[int]) -> int:
@@ -184,6 +198,18 @@ def wrong_entries(lake: Path, messages: list[int]) -> int:
     holes = sum((file, entry) not in places for file, count in files.items() for entry in range(1, count + 1))
     keys = Counter(row["physical_offset"] for row in entries)
     return holes + sum(keys[offset] < KEYS or (keys[offset] % KEYS > 0) for offset in messages)
+
+
+def wrong_traces(lake: Path) -> int:
+    """Count the lines of traces that are there twice, or not at all, or of no message."""
+    reports = (row for row in rows_of(lake) if row["topic"] == TRACE_TOPIC)
+    expected = Counter(
+        (row["physical_offset"], number, trace.message_id)
+        for row in reports
+        for number, trace in enumerate(decode_traces(row["body"]))
+    )
+    found = Counter((row["physical_offset"], row["line"], row["message_id"]) for row in rows_of(lake, "traces"))
+    return (expected - found).total() + (found - expected).total()
 
 
 def run_and_judge(root: Path) -> dict[str, Any]:
@@ -244,10 +270,24 @@ def every_stop(prepare: Callable[[Path], object], folder: Path, stride: int) -> 
     }
 
 
+def some_traces(seed: int) -> list[MessageRecord]:
+    """Return two messages of the trace topic, each with two lines."""
+    line = "SubBefore\x017\x01region\x01group\x01request\x01{id}\x010\x01null\x02"
+    bodies = ("".join(line.format(id=f"{seed}-{number}-{n}") for n in range(2)) for number in range(2))
+    return [
+        a_record(
+            body.encode(),
+            topic=TRACE_TOPIC,
+            properties={"KEYS": f"trace-{seed}", "UNIQ_KEY": f"{seed:032X}", "TAGS": "TagA"},
+        )
+        for body in bodies
+    ]
+
+
 def new_store(root: Path) -> Broker:
-    """Make a store with records in two segments, one of them damaged."""
+    """Make a store with records in two segments, one of them damaged, and with traces."""
     broker = Broker(root / "store", history=root / "history", dispatches=True)
-    broker.append(some_records(70))
+    broker.append([*some_records(70), *some_traces(1)])
     return broker
 
 
@@ -255,16 +295,24 @@ def growing_store(root: Path) -> None:
     """Make a store that has grown since the lake's last run."""
     broker = new_store(root)
     assert ended(forked(partial(run, root))) == 0
-    broker.append(some_records(70, seed=2))
+    broker.append([*some_traces(2), *some_records(70, seed=2)])
 
 
 def rewritten_store(root: Path) -> None:
     """Make a store whose broker has cut off what the lake has, and written something else."""
     broker = new_store(root)
-    placed = broker.append(some_records(20, seed=2))
+    placed = broker.append([*some_records(20, seed=2), *some_traces(2)])
     assert ended(forked(partial(run, root))) == 0
     broker.truncate(placed[5].physical_offset)
-    broker.append(some_records(40, seed=3))
+    broker.append([*some_records(40, seed=3), *some_traces(3)])
+
+
+def tiered_store(root: Path) -> None:
+    """Have a tier in the place of a store."""
+    root.mkdir(parents=True)
+    place = unpack_situation("b550-tiered", root)
+    (place / "tiered").rename(root / "store")
+    (place / "EXPECT.json").rename(root / "EXPECT.json")
 
 
 def busy_store(root: Path) -> None:
@@ -444,6 +492,7 @@ SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
     "growing": partial(every_boundary, growing_store),
     "rewritten": partial(every_boundary, rewritten_store),
     "busy": partial(every_boundary, busy_store),
+    "tiered": partial(every_boundary, tiered_store),
     "stopped": partial(every_stop, growing_store),
     "retention": partial(random_moments, beside=Beside()),
     "hasty": partial(random_moments, beside=Beside(kept=2)),

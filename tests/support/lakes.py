@@ -28,6 +28,8 @@ TABLES = (
     "config_files",
     "broker_config",
     "consumer_offsets",
+    "traces",
+    "tiered",
     "superseded_messages",
     "runs",
 )

@@ -8,7 +8,8 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from jobs.lake.bodies import with_inflated
-from jobs.lake.tables import CONSUMER_OFFSETS, MESSAGES, RUNS
+from jobs.lake.tables import CONSUMER_OFFSETS, MESSAGES, RUNS, TIERED, TRACES
+from jobs.products.traces import trace_rows
 from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import LakeTables
 from jobs.store.range_reader import RangeReader
@@ -20,6 +21,7 @@ from rmq_formats.commitlog.segment import Piece
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.release import Release
+from tests.support.lakes import table_of
 
 BROKER = "b0"
 STORE_ID = "00000000-0000-4000-8000-000000000001"
@@ -39,7 +41,7 @@ _ENTRIES = pa.schema(
 
 
 def write_messages(lake: Path, store: Path, release: Release, *, with_body: bool = True) -> None:
-    """Write the table of messages of a store."""
+    """Write the tables of messages and of traces of a store."""
     for range_ in plan_ranges(list_store(str(store))):
         for item in RangeReader(range_).pieces():
             if not isinstance(item, Piece):
@@ -51,6 +53,23 @@ def write_messages(lake: Path, store: Path, release: Release, *, with_body: bool
                     rows = rows.append_column(field, pa.repeat(pa.scalar(value, field.type), rows.num_rows))
                 names = MESSAGES.schema.names
                 write_deltalake(lake / "messages", rows.select(names), mode="append", schema_mode="merge")
+                for traces in trace_rows(batch):
+                    write_deltalake(lake / "traces", _traces(traces), mode="append")
+
+
+def write_copies(lake: Path) -> None:
+    """Write the table of a tier that has a copy of each message."""
+    rows = table_of(lake / "messages")
+    rows = rows.append_column("generation", pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
+    write_deltalake(lake / "tiered", rows.select(TIERED.schema.names))
+
+
+def _traces(rows: pa.RecordBatch) -> pa.Table:
+    """Return rows of traces with whose they are."""
+    table = pa.Table.from_batches([rows])
+    for name, value in (("broker", BROKER), ("store_id", STORE_ID)):
+        table = table.append_column(name, pa.repeat(value, rows.num_rows))
+    return table.select(TRACES.plain_schema.names).cast(TRACES.plain_schema)
 
 
 def write_entries(lake: Path, records: list[MessageRecord], release: Release) -> None:

@@ -4,7 +4,8 @@ import zlib
 from pathlib import Path
 
 from rmq_formats.flags import COMPRESSED
-from tests.support.query_lakes import write_entries, write_messages, write_progress
+from rmq_formats.trace import TRACE_TOPIC
+from tests.support.query_lakes import write_copies, write_entries, write_messages, write_progress
 from tests.support.query_stores import RELEASE, Sent, stored, write_store
 
 
@@ -31,11 +32,14 @@ def make_recipe_data(root: Path) -> Path:
         )
         for n in range(10)
     ]
-    records = stored([*messages, half, late])
+    lines = "Pub\x011\x01R\x01P\x01Orders\x01id1\x01null\x01null\x01host\x014\x017\x010\x01true\x02"
+    trace = Sent(TRACE_TOPIC, body=f"{lines}SubAfter\x01Q\x01id2\x013\x01true\x01null\x010\x012\x01G\x02".encode())
+    records = stored([*messages, half, late, trace])
     # The queue misses one number in the middle.
     gap = [record._replace(queue_offset=record.queue_offset + (record.queue_offset > 5)) for record in records]
     write_store(root / "store", gap)
     write_messages(root / "lake", root / "store", RELEASE)
+    write_copies(root / "lake")
     write_entries(root / "lake", gap, RELEASE)
     write_progress(root / "lake", gap[-1].end_offset, {("G", "Orders", 0): 2})
     return root

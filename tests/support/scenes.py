@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from tests.documentation import PAGES, Shown, commands
-from tests.golden import unpack
+from tests.golden import unpack, unpack_situation
 from tests.support.commands import copy_of, overwrite
 
 # What is not run, and why. A pattern that no page needs any more fails a test.
@@ -53,7 +53,7 @@ class World:
         if word in known:
             return known[word]
         # Absolute, for the workers of a session that was started in another directory.
-        return re.sub(r"^(STORE|LAKE|NEW2?|QUEUES2?)(?=/|$)", lambda name: str(self.folder / name[0]), word)
+        return re.sub(r"^(STORE|LAKE|NEW2?|QUEUES2?|TIER)(?=/|$)", lambda name: str(self.folder / name[0]), word)
 
 
 def index_lost(store: Path) -> None:
@@ -81,6 +81,12 @@ def queue_file_cut(store: Path) -> None:
     os.truncate(min((store / "consumequeue" / "T1" / "0").iterdir()), 90)
 
 
+def copied_to_a_tier(store: Path) -> None:
+    """Have the tier of a broker beside the store."""
+    place = unpack_situation("b550-tiered", store.parent / "situation")
+    (place / "tiered").rename(store.parent / "TIER")
+
+
 # What has happened to the store that a section is about.
 STORES: dict[tuple[str, str], Callable[[Path], None]] = {
     ("docs/runbook.md", "Key queries find nothing, or less than they should"): index_lost,
@@ -89,6 +95,7 @@ STORES: dict[tuple[str, str], Callable[[Path], None]] = {
     ("docs/runbook.md", "A segment is lost or cut short"): segment_lost,
     ("docs/runbook.md", "The disk is damaged"): damaged,
     ("docs/runbook.md", "The broker does not start"): queue_file_cut,
+    ("docs/runbook.md", "Messages are in a tiered store"): copied_to_a_tier,
 }
 
 

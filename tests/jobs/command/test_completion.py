@@ -116,10 +116,10 @@ def test_bash_completes_the_console_script_and_the_launcher(home: Path, monkeypa
 def typed_into_zsh(home: Path, keys: str, wanted: str) -> str:
     """Type into a zsh whose .zshrc has what our message says, and return its screen once *wanted* is there."""
     (home / ".zshrc").write_text(f"fpath+={home}/.zfunc; autoload -Uz compinit; compinit -u -D; PS1='ready> '\n")
-    pid, terminal = pty.fork()
-    if pid == 0:
-        told = {"HOME": str(home), "PATH": f"{home}:{os.environ['PATH']}", "TERM": "dumb"}
-        os.execvpe("zsh", ["zsh", "-d", "-i"], told)  # noqa: S606 - the shell is what is tested
+    told = {"HOME": str(home), "PATH": f"{home}:{os.environ['PATH']}", "TERM": "dumb"}
+    terminal, keyboard = pty.openpty()
+    shell = subprocess.Popen(["zsh", "-d", "-i"], stdin=keyboard, stdout=keyboard, stderr=keyboard, env=told)
+    os.close(keyboard)
     screen, waited_for = "", ["ready> ", wanted]
     while waited_for and select.select([terminal], [], [], 120)[0]:
         screen += os.read(terminal, 4096).decode()
@@ -127,7 +127,7 @@ def typed_into_zsh(home: Path, keys: str, wanted: str) -> str:
             del waited_for[0]
             os.write(terminal, keys.encode() if waited_for else b"\x03exit\r")
     os.close(terminal)
-    os.waitpid(pid, 0)
+    shell.wait()
     return screen
 
 

@@ -19,7 +19,7 @@ from jobs.store.ranges import Range
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import MessageRecord
 from tests.golden import GOLDEN, SCENARIO, release_of
-from tests.golden.features import unpack_feature
+from tests.golden.features import kill_with_database, unpack_feature
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import rows_of, table_of
@@ -268,3 +268,26 @@ def test_a_unit_that_is_written_over_what_recovery_left_while_a_run_looks_is_a_r
     assert len(units) == len(set(units))
     matched = {row["physical_offset"] for row in rows if row["status"] == "matched"}
     assert matched == {record.physical_offset for record in (old[0], *new)}
+
+
+def test_light_queues_that_come_to_rocksdb_late_are_taken_by_a_later_run(tmp_path: Path) -> None:
+    """With double write of 5.5 RocksDB alone has them, a killed broker's none yet: they counted as missing."""
+    name = "b551-lmq-selective"
+    store = unpack_feature(name, tmp_path / "store").root
+    whole = shutil.copytree(store, tmp_path / "whole")
+    kill_with_database(store, unpack_feature("b551-rockscq-killed", tmp_path / "killed").root / "consumequeue")
+    first = _ingest(store, tmp_path / "lake", name)
+    only_files = _there(tmp_path / "lake")
+    shutil.rmtree(store)
+    whole.rename(store)
+    _ingest(store, tmp_path / "lake", name)
+    _ingest(store, tmp_path / "at-once", name)
+
+    assert (first.contradictions, first.units["matched"]) == (0, len(only_files))
+    assert _there(tmp_path / "lake") == _there(tmp_path / "at-once") > only_files
+
+
+def _there(lake: Path) -> set[tuple[object, ...]]:
+    """Return the units of a lake that a queue has."""
+    names = ("topic", "queue_id", "queue_offset", "physical_offset", "status")
+    return {tuple(row[name] for name in names) for row in _rows(lake) if row["status"] != "missing"}

@@ -32,7 +32,9 @@ def is_right(result: dict[str, Any]) -> bool:
     return not any(result[fault] for fault in FAULTS) and result["rows"] + result["in_gaps"] == result["history"]
 
 
-@pytest.mark.parametrize(("scenario", "stride"), [("new", 11), ("growing", 11), ("rewritten", 11), ("busy", 31)])
+@pytest.mark.parametrize(
+    ("scenario", "stride"), [("new", 11), ("growing", 11), ("rewritten", 11), ("busy", 31), ("tiered", 7)]
+)
 def test_a_run_killed_behind_any_of_its_effects_is_made_good_by_the_next(
     scenario: str, stride: int, tmp_path: Path
 ) -> None:
@@ -46,7 +48,7 @@ def test_a_run_killed_behind_any_of_its_effects_is_made_good_by_the_next(
 @pytest.mark.parametrize(
     "stride", [pytest.param(4, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.campaign)]
 )
-@pytest.mark.parametrize("scenario", ["new", "growing", "rewritten", "busy"])
+@pytest.mark.parametrize("scenario", ["new", "growing", "rewritten", "busy", "tiered"])
 def test_a_run_killed_behind_each_of_its_effects_is_made_good_by_the_next(
     scenario: str, stride: int, tmp_path: Path
 ) -> None:

@@ -42,10 +42,10 @@ def prove(result: dict[str, Any], folder: Path) -> None:
 @pytest.mark.slow
 def test_commands_that_are_killed_lose_nothing(tmp_path: Path) -> None:
     """Driver, JVM and workers at once, between effects and at any moment; workers alone; others are stopped."""
-    result = campaign(tmp_path, 6)
+    result = campaign(tmp_path, 3)
 
     prove(result, tmp_path)
-    assert sum(result["stages"].values()) == 6
+    assert sum(result["stages"].values()) == 3
     assert result["workers_stopped"] == 1
 
 
@@ -74,10 +74,10 @@ def prove_following(result: dict[str, Any], folder: Path) -> None:
 @pytest.mark.timeout(1800)
 def test_commands_that_follow_and_are_killed_lose_nothing(tmp_path: Path) -> None:
     """Driver, JVM, workers or all at once, while catching up and later, beside `optimize`."""
-    result = campaign(tmp_path, 4, killing_follow)
+    result = campaign(tmp_path, 2, killing_follow)
 
     prove_following(result, tmp_path)
-    assert sum(result["stages"].values()) == 4
+    assert sum(result["stages"].values()) == 2
 
 
 @pytest.mark.campaign

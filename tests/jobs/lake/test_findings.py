@@ -6,6 +6,7 @@ from pathlib import Path
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.findings import Finding
+from jobs.lake.identity import identify
 from jobs.lake.lake import Lake
 from jobs.lake.verifications import record_findings
 from jobs.store.store import list_store
@@ -21,9 +22,10 @@ def test_each_verification_is_kept_under_its_own_number(golden: Callable[[str], 
     """Findings are appended with the store they are of; a clean verification counts, too."""
     root = golden("b551-base")
     summary = ingest(IngestRequest(str(root), str(tmp_path), broker="b0"), OneByOne())
-    lake, store = Lake(str(tmp_path)), list_store(str(root))
+    lake = Lake(str(tmp_path))
+    known = identify(lake, list_store(str(root)), None, register_new=False)
 
-    assert [record_findings(lake, store, None, found) for found in ([FINDING], [], [FINDING, FINDING])] == [1, 2, 3]
+    assert [record_findings(lake, known, None, found) for found in ([FINDING], [], [FINDING, FINDING])] == [1, 2, 3]
 
     rows = table_of(tmp_path / "findings").to_pylist()
     assert sorted(row["verification"] for row in rows) == [1, 3, 3]

@@ -13,16 +13,16 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from jobs.ingest import run as runs
+from jobs.ingest import commit
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.commit import chosen, open_table
 from jobs.lake.compaction import Group, compact, merge_group
 from jobs.lake.features import UnsupportedTableError
-from jobs.lake.integrity import STATE, newest_runs
+from jobs.lake.integrity import newest_runs
 from jobs.lake.lake import Lake
 from jobs.lake.optimization import optimize
-from jobs.lake.runs import Manifest, known_stores, prepare, unfinished
+from jobs.lake.runs import TABLES_BEFORE, Manifest, known_stores, prepare, unfinished
 from jobs.lake.table_file import Action
 from jobs.lake.tables import MESSAGES
 from jobs.query.lake_tables import LakeTables
@@ -452,7 +452,7 @@ def test_a_run_that_was_prepared_before_goes_on_once_the_feature_is_gone(lake: S
     (store,) = known_stores(settings(lake))
     assert store.newest is not None
     tables = a_manifest(settings(lake), store, store.next_run).tables
-    state = {**store.newest.state, STATE: newest_runs(settings(lake), store, is_done=True)}
+    state = {**store.newest.state, TABLES_BEFORE: newest_runs(settings(lake), store, is_done=True)}
     prepare(settings(lake), replace(store.newest, run=store.next_run, tables=tables, state=state))
     lake.sql(*REFUSED["rowTracking"])
     lake.grow(5)
@@ -534,7 +534,7 @@ def test_a_vacuum_beside_a_run_stops_the_run_and_the_next_one_brings_everything(
         lake.sql(NO_SHORT_RETENTION_CHECK, "VACUUM {messages} RETAIN 0 HOURS")
         prepare(where, manifest)
 
-    with patch.object(runs, "prepare", prepare_late), pytest.raises(FileNotFoundError, match="another engine VACUUM"):
+    with patch.object(commit, "prepare", prepare_late), pytest.raises(FileNotFoundError, match="another engine VACUUM"):
         lake.run()
     assert lake.offsets() == offsets
 
@@ -551,7 +551,10 @@ def test_files_of_a_prepared_run_that_a_vacuum_took_are_named_by_the_next_run(la
         prepare(where, manifest)
         lake.sql(NO_SHORT_RETENTION_CHECK, "VACUUM {messages} RETAIN 0 HOURS")
 
-    with patch.object(runs, "prepare", prepare_early), pytest.raises(FileNotFoundError, match="another engine VACUUM"):
+    with (
+        patch.object(commit, "prepare", prepare_early),
+        pytest.raises(FileNotFoundError, match="another engine VACUUM"),
+    ):
         lake.run()
 
     with pytest.raises(FileNotFoundError, match=r"messages/.*another engine VACUUM"):

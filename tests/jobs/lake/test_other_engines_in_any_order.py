@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
-from jobs.ingest import run as runs
+from jobs.ingest import commit
 from jobs.lake import optimization, upkeep
 from jobs.lake.compaction import Group, merge_group
 from jobs.lake.lake import Lake
@@ -209,7 +209,7 @@ class Story:
             some = [at for at in self._some() if at < may_delete_before]
             between = lambda: self._delete(some)  # noqa: E731 - the same kind of thing as the others
         with (
-            patch.object(runs, "prepare", _after(between, self.done, prepare)),
+            patch.object(commit, "prepare", _after(between, self.done, prepare)),
             patch.object(optimization, "merge_group", _after(between, self.done, merge_group)),
         ):
             yield

@@ -1,5 +1,6 @@
 """Every recipe of docs/recipes.md runs, and finds something."""
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,9 @@ from tests.support.recipes import RECIPES, TEXT, show_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+TABLE_OF = {"store": "messages", "tiered": "tiered"}
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +87,31 @@ def test_a_compacted_topic_comes_down_to_the_newest_message_of_each_key(
         newest.append(sorted(row[3] for row in recipe.answer(own_session, tmp_path)))
 
     assert newest == [[*range(155, 162)], [*range(163, 170)]]
+
+
+@pytest.mark.parametrize("expired", [0, 1])
+def test_the_log_of_a_broker_and_its_tier_are_its_full_history_once(
+    situation: Callable[[str], Path], expired: int, tmp_path: Path, own_session: "SparkSession"
+) -> None:
+    """Whether the broker still has everything, or its oldest segment has expired."""
+    place = Path(shutil.copytree(situation("b550-tiered"), tmp_path / "place"))
+    ingest(IngestRequest(str(place / "store"), str(tmp_path / "history"), broker="b"), OneByOne())
+    for segment in sorted((place / "store/commitlog").iterdir())[:expired]:
+        segment.unlink()
+    for name in ("store", "tiered"):
+        ingest(IngestRequest(str(place / name), str(tmp_path / "lake"), broker="b"), OneByOne())
+        own_session.read.format("delta").load(str(tmp_path / "lake" / TABLE_OF[name])).createOrReplaceTempView(
+            TABLE_OF[name]
+        )
+    (recipe,) = (one for one in RECIPES if "VIEW one_log" in one.text)
+    own_session.sql(recipe.text)
+    columns = ("topic", "queue_id", "queue_offset", "store_timestamp", "uniq_key", "body")
+    one_log = sorted(map(tuple, own_session.table("one_log").select(*columns).collect()))
+    history = own_session.read.format("delta").load(str(tmp_path / "history/messages")).select(*columns)
+    origins = {row.origin for row in own_session.table("one_log").select("origin").distinct().collect()}
+
+    assert sorted(map(tuple, history.collect())) == one_log
+    assert ({"broker", "tier"} if expired else {"broker"}) == origins
 
 
 def test_no_recipe_reads_files_that_the_table_may_no_longer_have() -> None:

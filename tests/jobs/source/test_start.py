@@ -6,7 +6,7 @@ from unittest.mock import patch
 import pytest
 from deltalake import DeltaTable
 
-from jobs.ingest import run as runs
+from jobs.ingest import commit
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
@@ -92,7 +92,7 @@ def test_a_run_that_is_prepared_and_not_committed_is_after_the_table(filled: Fil
     """A killed run's rows are nobody's yet, and come out of the store until the next run commits them."""
     lake = Lake(str(filled.lake))
     before = len(rows_of(filled.lake))
-    with patch.object(runs, "commit_prepared", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with patch.object(commit, "commit_prepared", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         filled.run()
 
     (known,) = known_stores(lake)
