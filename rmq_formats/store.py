@@ -146,7 +146,7 @@ def _kind_in_sequence(root: str, inner: list[str]) -> FileKind | None:
     """Say what a file is that is named by the offset it begins at; None where the folder tells nothing."""
     if not inner:
         return _LOG_FOLDERS.get(root)
-    if root == "compaction" and len(inner) == _COMPACTION_DEPTH:
+    if root == "compaction" and len(inner) == _COMPACTION_DEPTH and _is_decimal(inner[-1]):
         return _COMPACTION_FOLDERS.get(inner[0])
     return FileKind.DLEDGER_LOG if root.startswith(_DLEDGER_PREFIX) and inner == ["data"] else None
 

@@ -17,13 +17,14 @@ NOT_INDEXED = "keys_not_indexed"
 UNREADABLE_DATABASE = "unreadable_database"
 DAMAGED_CONFIGURATION = "damaged_configuration"
 DAMAGED_TIMER = "damaged_timer"
+DAMAGED_COMPACTION = "damaged_compaction"
 DELETED_TOPIC = "deleted_topic"
 PROMOTION = "promotion"
 TAKEN_BACK_UNITS = "units_of_taken_back_messages"
 TAKEN_BACK_ENTRIES = "entries_of_taken_back_messages"
 NOT_INDEXED_HERE = "keys_not_indexed_on_this_replica"
 
-_DAMAGED_FILES = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, DAMAGED_TIMER})
+_DAMAGED_FILES = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, DAMAGED_TIMER, DAMAGED_COMPACTION})
 _GAPS = frozenset({GAP, CUT_SEGMENT, LOST_START, LOST_END})
 _LEGAL = frozenset({DELETED_TOPIC, PROMOTION, TAKEN_BACK_UNITS, TAKEN_BACK_ENTRIES, NOT_INDEXED_HERE})
 

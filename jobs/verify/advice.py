@@ -23,6 +23,7 @@ from jobs.lake.findings import (
     WRONG_FILE_SIZE,
 )
 from jobs.verify.checkpoint import CHECKPOINT_AHEAD
+from jobs.verify.compaction import KINDS as COMPACTED
 from jobs.verify.findings import Group, PartReport
 from jobs.verify.rocksdb_index import MISSING_ROWS, ODD_ROWS, ROWS_OF_NOTHING
 
@@ -119,6 +120,13 @@ def _of_queues(store: str, groups: Sequence[Group], database: Step | None) -> St
         _of(groups, QUEUES, {DAMAGED_CONFIGURATION}),
     )
     yield (
+        Step(
+            "A broker makes no compacted log again. With the broker stopped, put the folder `compaction` back from a "
+            "slave or a backup; a lake tells the newest message of each key (docs/recipes.md)."
+        ),
+        _of(groups, QUEUES, COMPACTED),
+    )
+    yield (
         database
         or Step(
             "Queues contradict the log. With the broker stopped, make what is lost again, rehearse, then install:",
@@ -127,7 +135,7 @@ def _of_queues(store: str, groups: Sequence[Group], database: Step | None) -> St
                 f"{program()} rebuild-consumequeue {store} --out {_QUEUE}-2 --lost-only --install",
             ),
         ),
-        _of(groups, QUEUES, besides={UNREADABLE_DATABASE, DAMAGED_CONFIGURATION}),
+        _of(groups, QUEUES, besides={UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *COMPACTED}),
     )
 
 

@@ -172,7 +172,12 @@ def log_findings(store: Store, checks: Sequence[RangeCheck], log_end: int, ahead
     if lost:
         checkpoint = []  # what is lost may be what it names
     report = PartReport([*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED], untold=untold)
-    return LogFindings(report, LostRanges(lost))
+    changed = (
+        (offset, offset + size, _wrong_body(offset, size, store).title)
+        for check in checks
+        for offset, size in check.wrong
+    )
+    return LogFindings(report, LostRanges([*lost, *changed]))
 
 
 def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Finding], list[Lost]]:

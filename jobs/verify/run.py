@@ -24,6 +24,7 @@ from jobs.store.request import StoreRequest
 from jobs.store.retention import begun_again
 from jobs.store.store import IsTierError, Store
 from jobs.store.workers import Workers
+from jobs.verify.compaction import add_compaction
 from jobs.verify.findings import Group, PartReport, grouped
 from jobs.verify.index import verify_index
 from jobs.verify.log import LogWatch, RangeCheck, log_findings
@@ -142,6 +143,7 @@ def _log_and_queues(request: VerifyRequest, workers: Workers, store: Store) -> _
     rules = queue_rules(store, releases.value.rules, request.wanted.conf)
     queues = compare_queues(watch, store, rules, request.range_size)
     add_what_waits(queues.report, store)
+    add_compaction(queues.report, store, workers)
     queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.how})")
     return _Read(store, watch.checks or [], queues)
 

@@ -241,6 +241,22 @@ def find_wrong_bodies(buffer: Bytes, positions: Integers, numbers: Integers) -> 
 
 
 @compiled
+def find_other_copies(
+    record: Bytes, record_at: Integers, copy: Bytes, copy_at: Integers, sizes: Integers, numbers: Integers
+) -> int:
+    """Put the numbers of copies that differ from their records in more than their place into *numbers*; count them."""
+    count = 0
+    for number in range(sizes.size):
+        for at in range(sizes[number]):
+            is_place = PHYSICAL_OFFSET_AT <= at < PHYSICAL_OFFSET_AT + 8
+            if not is_place and record[record_at[number] + at] != copy[copy_at[number] + at]:
+                numbers[count] = number
+                count += 1
+                break
+    return count
+
+
+@compiled
 def newest_store_timestamp(buffer: Bytes, positions: Integers) -> int:
     """Return the latest store time of the records at *positions*; 0 without any."""
     newest = 0

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rmq_formats.commitlog.framing import BLOCK
-from rmq_formats.commitlog.kernels import count_stored_until
+from rmq_formats.commitlog.kernels import count_stored_until, find_other_copies
 from rmq_formats.commitlog.layout import DLEDGER_ENTRY, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, has_right_body_crc
 from rmq_formats.commitlog.scan import IO_ERROR, Records, scan
@@ -447,3 +448,24 @@ def test_a_real_brokers_segments_are_scanned_as_they_are_walked(golden: Callable
             first = scanned(raw, segment.framing, end=middle, **options)
             second = scanned(raw, segment.framing, start=middle, **options)
             assert first + second == expected or not final
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 120)), min_size=1, max_size=6))
+def test_a_copy_may_differ_in_its_place_alone(changes: list[tuple[int, int]]) -> None:
+    """Any other byte that changed makes it another record."""
+    raw = log_of([a_record(b"body" * number) for number in range(4)], BASE)
+    found = scan(Disk(raw, -1).read, 0, len(raw), len(raw), BASE, final=True)
+    (records,) = (item for item in found if not isinstance(item, Piece))
+    copies = records.buffer.copy()
+    expected = set()
+    for number, at in changes:
+        place = int(records.positions[number])
+        if at < int(records.sizes[number]):
+            copies[place + at] ^= 1 + at
+    for number, (place, size) in enumerate(zip(records.positions.tolist(), records.sizes.tolist(), strict=True)):
+        ours, theirs = (bytes(one[place : place + size]) for one in (copies, records.buffer))
+        if ours[:28] + ours[36:] != theirs[:28] + theirs[36:]:
+            expected.add(number)
+    numbers, sizes = np.empty(4, np.int64), records.sizes.astype(np.int64)
+    count = find_other_copies(records.buffer, records.positions, copies, records.positions, sizes, numbers)
+    assert sorted(expected) == numbers[:count].tolist()

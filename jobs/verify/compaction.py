@@ -1,0 +1,257 @@
+"""
+The compacted logs of a store, verified: each with itself, with its units, and with the broker's own log.
+
+A broker copies each message of a compacted topic that has a key, and drops those again that a later one of the same key
+replaces. A copy differs from its record in its place alone. Where retention has deleted the record, nothing is left to
+compare it with; and which messages were copied cannot be checked, for a topic may have become a compacted one later.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from jobs.console.amounts import counted
+from jobs.lake.findings import DAMAGED_COMPACTION, QUEUES, Finding
+from jobs.products.queues.settings import known_releases, queue_rules
+from jobs.store.compaction import CompactedFile, compacted_queues
+from jobs.store.queue_files import StoredQueue, stored_queues
+from jobs.store.ranges import DEFAULT_RANGE_SIZE, Range, plan_ranges
+from jobs.store.store import Segment, Store, list_again
+from jobs.store.units import Units, is_written, units_of
+from jobs.store.workers import OneByOne, Workers
+from jobs.verify.copies import compare_copies
+from jobs.verify.findings import PartReport, below
+from jobs.verify.log import LogWatch, RangeCheck, record_findings
+from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece
+from rmq_formats.consumequeue.build import UNITS
+from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
+from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
+
+OTHER_COPY = "compacted_record_differs"
+OTHER_UNIT = "compacted_unit_differs"
+OUT_OF_ORDER = "compacted_out_of_order"
+FOREIGN_COPY = "compacted_record_of_another_queue"
+KINDS = frozenset({DAMAGED_COMPACTION, OTHER_COPY, OTHER_UNIT, OUT_OF_ORDER, FOREIGN_COPY})
+_UNITS_AT_ONCE = 1 << 12
+_ATTEMPTS = 2  # while a broker is at work it may replace files
+_MADE_AGAIN = "a broker makes no compacted log again; the messages are in its own log as long as retention leaves them"
+_FIELDS = {"base_offset": "queue_offset"} | {  # of a unit, and of what a record says
+    name: name for name in ("physical_offset", "size", "tags_code", "store_timestamp")
+}
+
+
+class _Work(NamedTuple):
+    """A file of a compacted log, and what the broker's own log has of its queue."""
+
+    file: CompactedFile
+    store: Store
+    original: StoredQueue | None
+    rules: QueueRules
+
+
+class _Verified(NamedTuple):
+    """What one file is like."""
+
+    findings: tuple[Finding, ...] = ()
+    copies: int = 0
+    compared: int = 0
+    first: int | None = None  # number of a message in its queue
+    last: int | None = None
+    behind: int = 0  # records that had no unit yet
+
+
+def add_compaction(part: PartReport, store: Store, workers: Workers) -> None:
+    """Add to the part how many messages its compacted logs have, and what is wrong with them."""
+    queues = _whole(store)
+    if not queues:
+        return
+    rules = queue_rules(store, known_releases(store, None).value.rules, BrokerConf())
+    originals = {(queue.name.topic, queue.name.queue_id): queue for queue in stored_queues(store) if not queue.is_batch}
+    bare = Store(store.root, store.segments, storage=store.storage)  # other files need not travel to tasks
+    work = [
+        _Work(file, bare, originals.get((file.topic, file.queue_id)), replace(rules, multi_dispatch=False))
+        for files in queues
+        for file in files
+    ]
+    verify = partial(_verify, is_closed=store.is_closed)
+    by_file: Mapping[tuple[str, int, str], _Verified] = dict(
+        zip((one.file[:3] for one in work), workers.map(work, verify, "verifying compacted logs"), strict=True)
+    )
+    for files in queues:
+        part.findings += _across([(file, by_file[file[:3]]) for file in files], store)
+    copies = sum(one.copies for one in by_file.values())
+    compared = sum(one.compared for one in by_file.values())
+    behind = sum(one.behind for one in by_file.values())
+    part.notes.append(
+        f"{counted(copies, 'message')} in compacted logs of {counted(len(queues), 'queue')}, "
+        f"{compared:,} compared with the log"
+    )
+    if behind:
+        part.notes.append(f"{counted(behind, 'message')} in compacted logs had no unit yet")
+
+
+def _whole(store: Store) -> list[list[CompactedFile]]:
+    """Return the compacted queues; where a broker replaces files just now, as they are a moment later."""
+    queues = compacted_queues(store)
+    has_all = all(file.log and file.units for files in queues for file in files)
+    return queues if has_all or store.is_closed else compacted_queues(list_again(store))
+
+
+def _across(files: Sequence[tuple[CompactedFile, _Verified]], store: Store) -> Iterator[Finding]:
+    """Yield what is wrong with the files of a queue, and with their order."""
+    before: int | None = None
+    for file, verified in files:
+        yield from verified.findings
+        if before is not None and verified.first is not None and verified.first <= before:
+            start = below(file.log and file.log.location, store), 0, "queue offset"
+            cause = "the file is of an earlier state of the log, or a record changed after the broker wrote it"
+            yield Finding(QUEUES, OUT_OF_ORDER, *start, str(verified.first), f"more than {before}", cause)
+        before = verified.last if verified.last is not None else before
+
+
+def _verify(work: _Work, *, is_closed: bool) -> _Verified:
+    """Verify a file; what a broker at work has replaced meanwhile is looked at again, and not if it is gone."""
+    verified = _Verified()
+    for _ in range(1 if is_closed else _ATTEMPTS):
+        try:
+            verified = _verify_file(work, is_closed=is_closed)
+        except FileNotFoundError:
+            return _Verified()
+        if not verified.findings:
+            break
+    return verified
+
+
+def _verify_file(work: _Work, *, is_closed: bool) -> _Verified:
+    file, store = work.file, work.store
+    if file.log is None or file.units is None:
+        there, lacking = file.log or file.units, "compactionCq" if file.log else "compactionLog"
+        alone = below(there and there.location, store), None, "file"
+        cause = f"a file is lost, or the broker was killed while it replaced both; it does not start so. {_MADE_AGAIN}"
+        expected = f"one of this name in {lacking}"
+        return _Verified((Finding(QUEUES, DAMAGED_COMPACTION, *alone, "alone", expected, cause),))
+    most = file.log.size // MIN_RECORD_SIZE + 1
+    units = _units(file.queue(store), most)  # before the log: what it has more is behind
+    log = file.store(store)
+    watch = LogWatch(OneByOne())
+    outcomes = watch.ranges(plan_ranges(log, log.start_offset, DEFAULT_RANGE_SIZE), partial(_collect, work=work))
+    checks = watch.checks or []
+    made = np.concatenate([np.zeros(0, PACKED_UNIT), *(outcome.payload for outcome in outcomes)])
+    findings = list(_of_records(work.file, log, checks, made))
+    behind = 0
+    if not findings:  # units of damaged records are no news
+        found_in_units, behind = _compared_units(work, units, made, is_closed=is_closed)
+        findings += found_in_units
+    wrong = [offset for check in checks for offset, _ in check.wrong]
+    whole = made[~np.isin(made["physical_offset"], np.array(wrong, np.int64))]
+    compared, others = _other_copies(work, log.segments[0], whole)
+    numbers = made["queue_offset"]
+    first, last = (int(numbers.min()), int(numbers.max())) if made.size else (None, None)
+    return _Verified((*findings, *others), int(made.size), compared, first, last, behind)
+
+
+def _of_records(file: CompactedFile, log: Store, checks: Sequence[RangeCheck], made: Units) -> Iterator[Finding]:
+    """Yield what is wrong with the records of a file, *made* being the units of those of its queue."""
+    yield from map(_as_damage, record_findings(log, checks)[0])
+    name = below(log.segments[0].location, log)
+    records = sum(check.records for check in checks)
+    if records > made.size:
+        found, expected = f"{records - made.size} of other queues", f"records of {file.topic} {file.queue_id}"
+        yield Finding(QUEUES, FOREIGN_COPY, name, None, "records", found, expected, "the file is of another queue")
+    numbers = made["queue_offset"]
+    falls = np.flatnonzero(np.diff(numbers) <= 0)
+    if falls.size:
+        at = int(falls[0]) + 1
+        place = name, int(made["physical_offset"][at]) - log.start_offset, "queue offset"
+        found, expected = str(numbers[at]), f"more than {numbers[at - 1]}"
+        cause = "a record changed after the broker wrote it"
+        yield Finding(QUEUES, OUT_OF_ORDER, *place, found, expected, cause, int(falls.size))
+
+
+def _as_damage(finding: Finding) -> Finding:
+    """Return what is wrong with a record as damage of the compacted log; its offsets are not those of the log."""
+    cause = f"{finding.cause.partition(';')[0]}; {_MADE_AGAIN}"
+    return finding._replace(part=QUEUES, kind=DAMAGED_COMPACTION, cause=cause, log_offset=None)
+
+
+def _collect(_: Range, pieces: Iterator[Records | Piece], *, work: _Work) -> Units:
+    """Return the units that records make in their queue, in the order of the log."""
+    collector = UnitCollector(work.rules)
+    for item in pieces:
+        if not isinstance(item, Piece):
+            collector.add(item)
+    made = collector.finish()
+    name = QueueName(QueueKind.PLAIN, work.file.topic, work.file.queue_id)
+    own = [made.units[at] for queue, at in made.queues() if queue == name]
+    return np.concatenate([np.zeros(0, PACKED_UNIT), *own])
+
+
+def _units(queue: StoredQueue, most: int) -> Units:
+    """Return the units of a file up to the last one that is written, of so many at most."""
+    stop = min(queue.capacity, most)
+    units: Units = np.zeros(stop, UNITS[QueueKind.BATCH])
+    end = at = 0
+    while (at := queue.next_written(at)) < stop:
+        some = units_of(queue, at, min(at + _UNITS_AT_ONCE, stop))
+        units[at : at + some.size] = some
+        written = np.flatnonzero(is_written(some))
+        end = at + int(written[-1]) + 1 if written.size else end
+        at += some.size
+    return units[:end]
+
+
+def _compared_units(work: _Work, units: Units, made: Units, *, is_closed: bool) -> tuple[list[Finding], int]:
+    """Return what is wrong with a file's units, and how many records have none yet."""
+    count = min(units.size, made.size)
+    own = {name: made[of_record] for name, of_record in _FIELDS.items()} | {"batch_count": np.ones(made.size, np.int64)}
+    wrong = np.logical_or.reduce([units[name][:count] != wanted[:count] for name, wanted in own.items()])
+    places = np.flatnonzero(wrong)
+    times = places.size + max(units.size - made.size, 0)
+    lacking = made.size - units.size
+    at = int(places[0]) if places.size else count
+    if not times and (lacking <= 0 or not is_closed):
+        return [], max(lacking, 0)
+    found, expected = (
+        ", ".join(f"{name} {one[name][at]}" for name in own) if at < size else ""
+        for one, size in ((units, units.size), (own, made.size))
+    )
+    cause = "the unit, or the record, changed after the broker wrote it"
+    if not times:
+        cause = "the broker was shut down in order, and would have written it: the file was cut short or overwritten"
+    elif not places.size:
+        cause = "the log lost records, or the unit changed after the broker wrote it"
+    place = below(work.file.units and work.file.units.location, work.store), at * UNITS[QueueKind.BATCH].itemsize
+    return [
+        Finding(
+            QUEUES,
+            OTHER_UNIT,
+            *place,
+            f"unit {at}",
+            found or "no unit",
+            expected or "no record",
+            cause,
+            times or lacking,
+        )
+    ], 0
+
+
+def _other_copies(work: _Work, log: Segment, made: Units) -> tuple[int, list[Finding]]:
+    """Return how many records were compared with those that they are copies of, and the first one that differs."""
+    if work.original is None or not work.store.segments:
+        return 0, []
+    compared = compare_copies(work.store, work.original, log, made)
+    if not compared.others:
+        return compared.records, []
+    number, offset = compared.others[0]
+    copy = made[number]
+    place = below(log.location, work.store), int(copy["physical_offset"]) - log.base_offset
+    what = f"record of message {copy['queue_offset']}"
+    expected, cause = f"those of the log at {offset}", "one of them changed after the broker wrote it"
+    times = len(compared.others)
+    return compared.records, [Finding(QUEUES, OTHER_COPY, *place, what, "other bytes", expected, cause, times, offset)]
