@@ -6,7 +6,9 @@ A first run and a restore of a large log, whole commands, killed again and again
 A command is given again whenever it was killed, as a scheduler would; all its processes are killed, at a moment drawn
 so that the kills spread over all of its work. Restores read what the killed runs have written: their log must be the
 store's. Time is compared with the same command that nobody kills; `starting_s` is what a command takes
-that has next to nothing to do, so that many of it are in the time of the killed ones.
+that has next to nothing to do, so that many of it are in the time of the killed ones. `read_gib` is what all processes
+of all attempts have read, and what a start reads: what is done twice of the rest depends neither on how busy the
+machine is nor on how fast a JVM starts.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from filecmp import cmp
 from pathlib import Path
@@ -24,12 +27,13 @@ from random import Random
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import provenance
 from benchmarks.stores import FOLDER, Recipe, drop_from_cache, make_store
-from tests.support.killing_spark import kill
+from tests.support.killing_spark import kill, session
 
 _ROOT = Path(__file__).parents[1]
 _RECORD_SIZE = 1024
 _SMALL_MIB = 1
 _STARTS = 4
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,42 +51,56 @@ class Command:
             [sys.executable, "-m", "jobs.main", *words, "--quiet"], cwd=_ROOT, env=environment, start_new_session=True
         )
 
-    def seconds(self, *, is_again: bool = False) -> float:
+    def ended(self, *, is_again: bool = False) -> "Outcome":
         """Let it end, and everything it wrote be on the disk."""
-        began = time.monotonic()
-        code = self.start(is_again=is_again).wait()
+        began, bytes_read = time.monotonic(), 0
+        process = self.start(is_again=is_again)
+        while process.poll() is None:
+            bytes_read = max(bytes_read, bytes_read_by(process))
+            time.sleep(_LOOK_S)
         os.sync()
-        if code:
-            raise SystemExit(f"exit code {code}: {self.words}")
-        return time.monotonic() - began
+        if process.returncode:
+            raise SystemExit(f"exit code {process.returncode}: {self.words}")
+        return Outcome(0, time.monotonic() - began, bytes_read)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What kills cost."""
+    """What a command cost, with so many kills."""
 
     kills: int
     seconds: float
+    bytes_read: int
 
 
-def killed(command: Command, kills: int, undisturbed_s: float, starting_s: float) -> Outcome:
+def bytes_read_by(process: "subprocess.Popen[bytes]") -> int:
+    """Return what the processes of a command have read, from a disk or not, with those that they waited for."""
+    total = 0
+    for one in session(process.pid):
+        with suppress(OSError):
+            total += int(Path(f"/proc/{one}/io").read_text().partition("rchar:")[2].split()[0])
+    return total
+
+
+def killed(command: Command, kills: int, undisturbed: Outcome, starting: Outcome) -> Outcome:
     """Kill a command so often, then let it end."""
     random = Random(kills)
-    share = (undisturbed_s - starting_s) / (kills + 1)
-    began, done = time.monotonic(), 0
+    share = (undisturbed.seconds - starting.seconds) / (kills + 1)
+    began, done, bytes_read = time.monotonic(), 0, 0
     while done < kills:
         process = command.start(is_again=done > 0)
         try:
-            code = process.wait(starting_s + share * random.uniform(0.5, 1.5))
+            code = process.wait(starting.seconds + share * random.uniform(0.5, 1.5))
         except subprocess.TimeoutExpired:
+            bytes_read += bytes_read_by(process)
             kill(process)
             done += 1
             continue
         if code:
             raise SystemExit(f"exit code {code}: {command.words}")
-        return Outcome(done, time.monotonic() - began)
-    command.seconds(is_again=True)
-    return Outcome(done, time.monotonic() - began)
+        return Outcome(done, time.monotonic() - began, bytes_read)
+    last = command.ended(is_again=True)
+    return Outcome(done, time.monotonic() - began, bytes_read + last.bytes_read)
 
 
 def bring(store: Path, lake: Path, step_mib: int) -> Command:
@@ -118,16 +136,24 @@ def check(store: Path, out: Path) -> None:
             raise SystemExit(f"{segment}: not the same bytes")
 
 
-def _figures(undisturbed_s: float, starting_s: float, outcome: Outcome) -> dict[str, float]:
-    work = outcome.seconds - outcome.kills * starting_s
+def _figures(undisturbed: Outcome, starting: Outcome, outcome: Outcome) -> dict[str, object]:
+    work = outcome.seconds - outcome.kills * starting.seconds
+    read_again = outcome.bytes_read - outcome.kills * starting.bytes_read - undisturbed.bytes_read
+    read = {"undisturbed": undisturbed, "killed": outcome, "a start": starting}
     return {
-        "undisturbed_s": round(undisturbed_s, 1),
-        "starting_s": round(starting_s, 1),
+        "undisturbed_s": round(undisturbed.seconds, 1),
+        "starting_s": round(starting.seconds, 1),
         "kills": outcome.kills,
         "killed_s": round(outcome.seconds, 1),
-        "ratio": round(outcome.seconds / undisturbed_s, 2),
-        "ratio_without_starting": round(work / undisturbed_s, 2),
+        "ratio": round(outcome.seconds / undisturbed.seconds, 2),
+        "ratio_without_starting": round(work / undisturbed.seconds, 2),
+        "read_gib": {name: round(one.bytes_read / (1 << 30), 2) for name, one in read.items()},
+        "ratio_read_without_starting": round(1 + read_again / undisturbed.bytes_read, 2),
     }
+
+
+def _seconds(outcome: Outcome) -> float:
+    return outcome.seconds
 
 
 def main() -> None:
@@ -143,19 +169,19 @@ def main() -> None:
     small = make_store(Recipe(_SMALL_MIB << 20, _RECORD_SIZE, compressible=True), given.folder)
     os.sync()  # what was deleted before
     # The first one compiles; a disk or a machine that is busy for a moment makes none shorter.
-    starting_s = min(bring(small, lake, given.step_mib).seconds() for _ in range(_STARTS))
-    starting_to_restore_s = min(give_back(lake, out).seconds() for _ in range(_STARTS))
+    starting = min((bring(small, lake, given.step_mib).ended() for _ in range(_STARTS)), key=_seconds)
+    starting_to_restore = min((give_back(lake, out).ended() for _ in range(_STARTS)), key=_seconds)
 
     store = make_store(Recipe(int(given.gib * 1024) << 20, _RECORD_SIZE, compressible=True), given.folder)
-    run_s = bring(store, lake, given.step_mib).seconds()
-    runs = killed(bring(store, lake, given.step_mib), given.kills, run_s, starting_s)
-    restore_s = give_back(lake, out).seconds()
+    run = bring(store, lake, given.step_mib).ended()
+    runs = killed(bring(store, lake, given.step_mib), given.kills, run, starting)
+    restore = give_back(lake, out).ended()
     check(store, out)
-    found = {"ingest": _figures(run_s, starting_s, runs)}
+    found = {"ingest": _figures(run, starting, runs)}
     if given.restore_kills:
-        restores = killed(give_back(lake, out), given.restore_kills, restore_s, starting_to_restore_s)
+        restores = killed(give_back(lake, out), given.restore_kills, restore, starting_to_restore)
         check(store, out)
-        found["restore"] = _figures(restore_s, starting_to_restore_s, restores)
+        found["restore"] = _figures(restore, starting_to_restore, restores)
     for folder in (store, lake, out):
         shutil.rmtree(folder)
     sizes = {"gib": given.gib, "step_mib": given.step_mib, "same_bytes": True}
