@@ -67,6 +67,9 @@ PROGRAMS: dict[str, Program] = {
     "query-store": Program("query_store", tiny=("--records", "900", "--entries", "1000")),
     "query-lake": Program("query_lake", small=("--entries", "1000000"), tiny=("--entries", "10000", "--no-peers")),
     "growth": Program("growth", small=("--gib", "1"), tiny=("--gib", "0.004", "0.008", "--cores", "1")),
+    "costs": Program(
+        "costs", full=(*_IN_MEMORY,), small=("--mib", "128", "--runs", "1"), tiny=("--mib", "4", "--runs", "1")
+    ),
     "stream": Program("stream", small=("--mib", "64", "--runs", "1"), tiny=("--mib", "4", "--runs", "1")),
     "restore": Program("restore", small=("--gib", "0.5"), tiny=("--gib", "0.004")),
     "killed-commands": Program(

@@ -1,0 +1,116 @@
+"""
+What a run costs: `messages` alone and all tables, in one process and in two tasks of Spark.
+
+    python -m benchmarks.costs [--mib N] [--runs N] [--folder DIR] [--scratch DIR]
+
+The store has queues and an index, as a broker leaves them; the log is in the page cache, and the session is started
+before the clock. Peers, interleaved, each into an empty lake. `steps_s` are the steps of the run with all tables in two
+tasks, as it says them itself.
+"""
+
+import argparse
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+from benchmarks.broker import RELEASE
+from benchmarks.damage import add_queues
+from benchmarks.measuring import Measured, measured, medians, provenance
+from benchmarks.stores import FOLDER, Recipe, make_store
+from jobs.ingest.request import IngestRequest, Summary
+from jobs.ingest.run import ingest
+from jobs.launch.session import spark_session
+from jobs.products.index.settings import Wanted
+from jobs.rebuild.index import RebuildIndexRequest, rebuild
+from jobs.store.workers import OneByOne, SparkWorkers, Workers
+
+_RECORD_SIZE = 1024
+_TABLES = {
+    "messages": frozenset({"messages"}),
+    "all tables": frozenset({"messages", "consume_queue", "index"}),
+}
+_ONE, _TWO = "one process", "two tasks"
+
+
+def make(recipe: Recipe, folder: Path) -> Path:
+    """Make a store with its queues and its index, unless it is there."""
+    store = make_store(recipe, folder)
+    if not (store / "index").exists():
+        add_queues(recipe, store)
+        out = folder / "index"
+        shutil.rmtree(out, ignore_errors=True)
+        rebuild(RebuildIndexRequest(str(store), str(out), Wanted(release=RELEASE)), OneByOne())
+        (store / "index").mkdir()
+        for file in out.rglob("*"):
+            if file.is_file() and file.name.isdigit():
+                file.rename(store / "index" / file.name)
+        shutil.rmtree(out)
+    return store
+
+
+def run(store: Path, lake: Path, tables: frozenset[str], workers: Workers) -> Summary:
+    """Ingest a store into an empty lake."""
+    shutil.rmtree(lake, ignore_errors=True)
+    request = IngestRequest(str(store), str(lake), broker="b", tables=tables, release=RELEASE)
+    return ingest(request, workers)
+
+
+def main() -> None:
+    """Print the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=2048)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--scratch", type=Path, help="where lakes are written, if not beside the store")
+    given = parser.parse_args()
+    recipe = Recipe(given.mib << 20, _RECORD_SIZE, compressible=True)
+    store = make(recipe, given.folder)
+    lake = (given.scratch or given.folder) / "rocketmq-lake-costs"
+    workers: dict[str, Workers] = {_ONE: OneByOne(), _TWO: SparkWorkers(spark_session("costs"))}
+    peers = {
+        f"{what}, {who}": partial(run, store, lake, tables, worker)
+        for what, tables in _TABLES.items()
+        for who, worker in workers.items()
+    }
+    seen: dict[str, list[Measured]] = {name: [] for name in peers}
+    steps: dict[str, list[dict[str, float]]] = {name: [] for name in peers}
+    for number in range(given.runs + 1):
+        for name, work in peers.items():
+            with measured() as figures:
+                summary = work()
+            if number:  # the first one compiles, and reads the log from the disk
+                seen[name].append(figures)
+                steps[name].append(summary.seconds)
+    shutil.rmtree(lake)
+    found = {name: medians(runs) for name, runs in seen.items()}
+    gib = given.mib / 1024
+    for figures_of in found.values():
+        figures_of["core_s_per_gib"] = round(figures_of["cpu_s"] / gib, 2)
+    last = steps[f"all tables, {_TWO}"]
+    ratios = {
+        "all tables over messages, wall": _ratio(found, "wall_s", f"all tables, {_TWO}", f"messages, {_TWO}"),
+        "two tasks over one process, messages, cores": _ratio(found, "cpu_s", f"messages, {_TWO}", f"messages, {_ONE}"),
+        "two tasks over one process, all, cores": _ratio(found, "cpu_s", f"all tables, {_TWO}", f"all tables, {_ONE}"),
+    }
+    print(
+        json.dumps(
+            {
+                **provenance(),
+                "mib": given.mib,
+                "peers": found,
+                "ratios": ratios,
+                "steps_s": {step: round(median(one.get(step, 0.0) for one in last), 2) for step in last[0]},
+            },
+            indent=2,
+        )
+    )
+
+
+def _ratio(found: dict[str, dict[str, float]], figure: str, above: str, below: str) -> float:
+    return round(found[above][figure] / found[below][figure], 2)
+
+
+if __name__ == "__main__":
+    main()
