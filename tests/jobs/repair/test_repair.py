@@ -18,7 +18,7 @@ from jobs.repair import run as story
 from jobs.repair.run import NotRepairableError, RepairRequest, RepairSummary, repair, undo
 from jobs.store.workers import OneByOne
 from tests.golden import unpack
-from tests.support.faults import GEOMETRY, QUEUE_FILE, SEGMENT, STORE, Fault, Part, faults
+from tests.support.faults import GEOMETRY, QUEUE_FILE, SEGMENT, STORE, Fault, Part, faults, without_rights
 from tests.support.stores import tree_state
 
 WANTED = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, "5.3.3")
@@ -65,10 +65,11 @@ def content(store: Path) -> dict[str, bytes]:
 
 def _all_faults() -> list[Fault]:
     with TemporaryDirectory() as name:
-        return [fault for fault in faults(unpack(STORE, Path(name))) if "denied" not in fault.name]
+        return list(faults(unpack(STORE, Path(name))))
 
 
-FAULTS = _all_faults()
+DENIED = [fault for fault in _all_faults() if "denied" in fault.name]
+FAULTS = [fault for fault in _all_faults() if "denied" not in fault.name]
 QUICK = {
     "middle segment missing", "last segment missing", "middle segment cut short", "record: body", "record: topic",
     "middle file missing", "unit: size", "slot", "all files missing", "all folders missing", "cut short",
@@ -126,6 +127,21 @@ def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(store: Path,
     if summary.plan:
         undo(str(store), store.parent / "repair")
     assert content(store) == damaged
+
+
+@pytest.mark.parametrize("fault", DENIED, ids=named)
+def test_who_may_not_read_a_file_repairs_nothing(healthy: Path, fault: Fault) -> None:
+    """The error names the file, and no byte changes: what cannot be read may be right."""
+    with TemporaryDirectory() as name:  # pytest's own folders are closed to others
+        Path(name).chmod(0o777)
+        store = Path(shutil.copytree(healthy, Path(name, "store")))
+        fault.plant(store)
+        with without_rights(Path(name), denied=True), pytest.raises(PermissionError) as error:
+            repaired(store)
+
+        assert str(error.value.filename).endswith(fault.file)
+        (store / fault.file).chmod(0o644)
+        assert content(store) == content(healthy)
 
 
 def test_a_lost_segment_comes_back_byte_for_byte(healthy: Path, store: Path, lake: Path) -> None:

@@ -1,0 +1,140 @@
+"""The same faults in stores of other kinds: DLedger, several paths, extensions, batches, other releases."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.lake.findings import LOG
+from jobs.lake.lake import Lake
+from jobs.products.index.settings import Wanted
+from jobs.repair.run import RepairRequest, RepairSummary, repair, undo
+from jobs.store.workers import OneByOne
+from rmq_formats.broker_conf import BrokerConf, parse_broker_conf
+from tests.golden import release_of
+from tests.support.faults import GEOMETRY
+
+_EXTENDED = parse_broker_conf(b"enableConsumeQueueExt=true\nmappedFileSizeConsumeQueueExt=2000\n")
+_KINDS = {
+    "b420-base": BrokerConf(), "b514-base": BrokerConf(), "b551-base": BrokerConf(),
+    "b498-dledger": BrokerConf(), "b533-dledger": BrokerConf(), "b498-multipath": BrokerConf(),
+    "b498-cqext": _EXTENDED, "b533-types": BrokerConf(), "b551-types": BrokerConf(),
+}  # fmt: skip
+
+_QUICK = "b498-dledger"
+
+
+class Kind(NamedTuple):
+    """A store to be damaged, where its log is, and a lake that had all of it before."""
+
+    name: str
+    store: Path
+    lake: Path
+    conf: BrokerConf
+
+    @property
+    def log(self) -> tuple[str, ...]:
+        """The directories of the log, where it lies in several."""
+        return tuple(str(path) for path in sorted(self.store.glob("commitlog-?")))
+
+    def segments(self) -> list[Path]:
+        """Return the files of the log, oldest first."""
+        folders = [*self.store.glob("commitlog"), *self.store.glob("commitlog-?"), *self.store.glob("dledger-*/data")]
+        return sorted((path for folder in folders for path in folder.iterdir()), key=lambda path: path.name)
+
+    def repaired(self, *, with_lake: bool) -> RepairSummary:
+        """Repair it, and put everything in place."""
+        wanted = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, release_of(self.name), None, self.conf)
+        lake = Lake(str(self.lake)) if with_lake else None
+        request = RepairRequest(
+            str(self.store), self.store.parent / "repair", lake, None, wanted, None, apply=True, commitlog=self.log
+        )
+        return repair(request, OneByOne())
+
+    def content(self) -> dict[str, bytes]:
+        """Return its files: not what was set aside."""
+        files = {str(path.relative_to(self.store)): path for path in sorted(self.store.rglob("*")) if path.is_file()}
+        return {name: path.read_bytes() for name, path in files.items() if ".replaced-" not in name}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[] if name == _QUICK else pytest.mark.slow) for name in _KINDS],
+)
+def healthy(
+    request: pytest.FixtureRequest, golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Kind:
+    """Give a healthy store and its lake."""
+    name: str = request.param
+    kind = Kind(name, golden(name), tmp_path_factory.mktemp("repair") / "lake", _KINDS[name])
+    ingest(
+        IngestRequest(str(kind.store), str(kind.lake), release=release_of(name), conf=kind.conf, commitlog=kind.log),
+        OneByOne(),
+    )
+    return kind
+
+
+@pytest.fixture
+def kind(healthy: Kind, tmp_path: Path) -> Kind:
+    """Give a copy, to be damaged."""
+    return healthy._replace(store=Path(shutil.copytree(healthy.store, tmp_path / "store")))
+
+
+def _flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def _files(kind: Kind, pattern: str) -> list[Path]:
+    return sorted(path for path in kind.store.glob(pattern) if path.is_file())
+
+
+_FAULTS: dict[str, Callable[[Kind], object]] = {
+    "middle segment missing": lambda kind: kind.segments()[1].unlink(),
+    "a body": lambda kind: _flip(kind.segments()[1], kind.segments()[1].read_bytes().index(b"T1") - 2),
+    "queues missing": lambda kind: shutil.rmtree(kind.store / "consumequeue"),
+    "file of a queue missing": lambda kind: _files(kind, "consumequeue/T1/0/*")[-1].unlink(),
+    "a unit": lambda kind: _flip(_files(kind, "consumequeue/T1/0/*")[0], 11),
+    "batches missing": lambda kind: shutil.rmtree(kind.store / "batchconsumequeue", ignore_errors=True),
+    "extensions missing": lambda kind: shutil.rmtree(kind.store / "consumequeue_ext", ignore_errors=True),
+    "index missing": lambda kind: shutil.rmtree(kind.store / "index"),
+    "a slot": lambda kind: _flip(_files(kind, "index/*")[0], 43),
+    "checkpoint missing": lambda kind: (kind.store / "checkpoint").unlink(),
+}
+_OF_THE_LOG = {"middle segment missing", "a body"}
+
+
+@pytest.mark.parametrize("fault", _FAULTS)
+def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(healthy: Kind, kind: Kind, fault: str) -> None:
+    """Verify is clean, the log is what it was byte for byte, and undone every byte is as it was."""
+    _FAULTS[fault](kind)
+    damaged = kind.content()
+    summary = kind.repaired(with_lake=True)
+
+    assert summary.left is not None
+    assert (ExitCode.CLEAN, []) == (summary.exit_code, summary.left.findings)
+    assert [path.read_bytes() for path in healthy.segments()] == [path.read_bytes() for path in kind.segments()]
+    if summary.plan:
+        undo(str(kind.store), kind.store.parent / "repair")
+    assert kind.content() == damaged
+
+
+@pytest.mark.parametrize("fault", _FAULTS)
+def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(kind: Kind, fault: str) -> None:
+    """Queues, index files and checkpoint are right or follow from the log; undone, every byte is as it was."""
+    _FAULTS[fault](kind)
+    damaged = kind.content()
+    summary = kind.repaired(with_lake=False)
+
+    assert summary.left is not None
+    left = {one.part for one in summary.left.findings if not one.follows and one.severity.is_alarm}
+    assert left == ({LOG} if fault in _OF_THE_LOG else set())
+    if summary.plan:
+        undo(str(kind.store), kind.store.parent / "repair")
+    assert kind.content() == damaged
