@@ -6,13 +6,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jobs.storage.locations import is_local
+from jobs.storage.model import Reader
 from jobs.store.ranges import Range
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.scan import WINDOW, Records, scan
-from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.commitlog.segment import Framing, Piece, PieceKind, SegmentBytes, is_settled
+from rmq_formats.errors import FormatError
 
 SETTLING = "stored too recently"
+_MOST_LOOKS = 3  # at one place
 TAIL_SIZE = 256 << 10  # bytes of a range's last records that its last fingerprint covers
 
 
@@ -49,6 +53,7 @@ class RangeReader:
         self._end: PieceKind | None = None
         self._open_at: int | None = None
         self._gone = False
+        self._looked = (-1, 0)  # where something was last looked at again, and how often
         self._records = 0
         self._store_timestamp = range_.store_timestamp
         self._firsts: list[Fingerprint] = []  # of the range, of the group before the last one, of the last one
@@ -66,32 +71,73 @@ class RangeReader:
         range_ = self._range
         with range_.open() as file:
             framing = framing_of(file.read, range_.segment_size, range_.base_offset)
-            for item in scan(
-                file.read,
-                range_.start,
-                range_.end,
-                range_.segment_size,
-                range_.base_offset,
-                framing,
-                final=range_.final,
-                store_timestamp=range_.store_timestamp,
-                sync=range_.sync,
-                window=self._window,
-                read_into=file.read_into,
-                next_written=file.next_written,
-            ):
-                if isinstance(item, Piece):
-                    self._see(item.offset, item.end, item.kind)
-                    yield item
-                    continue
-                settled = self._settled(item)
-                if settled:
-                    group = item._replace(positions=item.positions[:settled], sizes=item.sizes[:settled])
-                    self._see_records(group, framing.header_size)
-                    yield group
-                if settled < item.positions.size:
-                    yield self._rest(item.base_offset + int(item.positions[settled]) - framing.header_size)
-                    return
+            start: int | None = range_.start
+            while start is not None:
+                start = yield from self._read_from(file, framing, start)
+
+    def _read_from(self, file: Reader, framing: Framing, start: int) -> Generator[Records | Piece, None, int | None]:
+        """Yield what is there from a position on; return the one to begin at again, where a broker has just written."""
+        range_ = self._range
+        for item in scan(
+            file.read,
+            start,
+            range_.end,
+            range_.segment_size,
+            range_.base_offset,
+            framing,
+            final=range_.final,
+            store_timestamp=self._store_timestamp,
+            sync=range_.sync and start == range_.start,
+            window=self._window,
+            read_into=file.read_into,
+            next_written=file.next_written,
+        ):
+            if isinstance(item, Piece):
+                at = item.offset - range_.base_offset
+                if item.kind is PieceKind.DAMAGE and self._looks_again(at) and self._is_a_record_now(file, framing, at):
+                    return at
+                self._see(item.offset, item.end, item.kind)
+                yield item
+                continue
+            at = int(item.positions[0]) + item.base_offset - framing.header_size - range_.base_offset
+            if self._looks_again(at) and not self._is_still(file, item, at):
+                return at
+            settled = self._settled(item)
+            if settled:
+                group = item._replace(positions=item.positions[:settled], sizes=item.sizes[:settled])
+                self._see_records(group, framing.header_size)
+                yield group
+            if settled < item.positions.size:
+                yield self._rest(item.base_offset + int(item.positions[settled]) - framing.header_size)
+                return None
+        return None
+
+    def _looks_again(self, at: int) -> bool:
+        """
+        Return whether what was read at a position is looked at once more, as a broker may write to the file meanwhile.
+
+        A page may have been read before the broker filled it, and the next one after. What is followed by something was
+        whole by then, so that a second look sees all of it.
+        """
+        if self._range.final or not is_local(self._range.location):
+            return False
+        place, times = self._looked
+        self._looked = at, times + 1 if at == place else 1
+        return self._looked[1] <= _MOST_LOOKS
+
+    def _is_still(self, file: Reader, group: Records, at: int) -> bool:
+        """Return whether a second look at records gives the same bytes."""
+        start = at + self._range.base_offset - group.base_offset
+        end = int(group.positions[-1]) + int(group.sizes[-1])
+        return memoryview(file.read(at, end - start)) == group.buffer[start:end].data
+
+    def _is_a_record_now(self, file: Reader, framing: Framing, at: int) -> bool:
+        """Return whether a second look at what is no record finds one."""
+        log = SegmentBytes(file.read, self._range.segment_size, self._range.base_offset, framing)
+        try:
+            return is_settled(log.record_at(at))
+        except (FormatError, OSError):
+            return False
 
     def _settled(self, group: Records) -> int:
         """Return how many records of a group are old enough to be taken."""

@@ -1,0 +1,71 @@
+"""A range of a log that a broker writes to while it is read."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from jobs.storage.local import LocalReader
+from jobs.store.range_reader import RangeReader
+from jobs.store.ranges import Range
+from rmq_formats.commitlog.segment import Piece, PieceKind
+from tests.rmq_formats.builders import a_record, log_of
+
+_PAGE = 4096
+_SIZE = 1 << 20
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> bytes:
+    """Return a segment of twenty records, which lies in `tmp_path`."""
+    raw = log_of([a_record(bytes([65 + number]) * 900) for number in range(20)], 0).ljust(_SIZE, b"\0")
+    (tmp_path / f"{0:020d}").write_bytes(raw)
+    return raw
+
+
+@contextmanager
+def filled_late(start: int, end: int) -> Iterator[None]:
+    """Let the first look at a file see zeros where the broker is about to write."""
+    read_into = LocalReader.read_into
+    looks = 0
+
+    def torn(self: LocalReader, position: int, buffer: memoryview) -> int:
+        nonlocal looks
+        count = read_into(self, position, buffer)
+        if position <= start and end <= position + len(buffer):
+            looks += 1
+            if looks == 1:
+                buffer[start - position : end - position] = bytes(end - start)
+        return count
+
+    with patch.object(LocalReader, "read_into", torn):
+        yield
+    assert looks > 0
+
+
+def read(tmp_path: Path, *, final: bool = False) -> tuple[int, list[PieceKind]]:
+    """Read the segment; return how many records it has, and what else."""
+    reader = RangeReader(Range(str(tmp_path / f"{0:020d}"), 0, _SIZE, 0, _SIZE, sync=False, final=final))
+    others = [item.kind for item in reader.pieces() if isinstance(item, Piece)]
+    return reader.seen.records, others
+
+
+@pytest.mark.parametrize("start", [2 * _PAGE - 700, 2 * _PAGE - 1100, 2 * _PAGE - 30])
+def test_a_page_that_was_read_before_the_broker_filled_it_is_read_again(log: bytes, tmp_path: Path, start: int) -> None:
+    """The record was taken for damage, or for one with another body, and was in no table for good."""
+    assert any(log[start : 2 * _PAGE])
+    with filled_late(start, 2 * _PAGE):
+        assert read(tmp_path) == (20, [PieceKind.UNWRITTEN])
+
+
+def test_what_stays_damaged_is_damage(log: bytes, tmp_path: Path) -> None:
+    """However often it is looked at."""
+    damaged = bytearray(log)
+    damaged[2 * _PAGE - 1100 : 2 * _PAGE] = bytes(1100)
+    (tmp_path / f"{0:020d}").write_bytes(damaged)
+    records, others = read(tmp_path)
+
+    assert records < 20
+    assert others == [PieceKind.DAMAGE, PieceKind.UNWRITTEN]
