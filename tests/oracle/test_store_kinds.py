@@ -121,9 +121,11 @@ def test_what_is_read_from_a_store_is_what_its_broker_answers(
         if name in units and behind:
             assert queue.places == answers.queues[name].places[: len(queue.places)]
         elif not (cell.leaves_out_plain and _is_plain(name) and behind):
-            assert queue == answers.queues[name]
-    kept = {name: queue for name, queue in answers.queues.items() if not (cell.leaves_out_plain and _is_plain(name))}
-    assert kept.items() <= _rebuilt(copy, tmp_path / "out", cell).items()
+            assert _as_far_as(answers.queues[name], queue, name, cell) == answers.queues[name]
+    rebuilt = _rebuilt(copy, tmp_path / "out", cell)
+    for name, queue in answers.queues.items():
+        if not (cell.leaves_out_plain and _is_plain(name)):
+            assert _as_far_as(queue, rebuilt[name], name, cell) == queue
     verdict(cell.release, cell.way, _words(answers, units, found))
 
 
@@ -244,6 +246,19 @@ def _read(store: Path, cell: Cell) -> dict[QueueId, Queue]:
             units = [source.unit(*name, number) for number in range(first, end)]
             queues[name] = Queue(first, end, [unit.physical_offset for unit in units if unit])
     return queues
+
+
+def _as_far_as(theirs: Queue, ours: Queue, name: QueueId, cell: Cell) -> Queue:
+    """
+    Return what the log gives of a queue, from where the broker has it on.
+
+    A killed broker makes again what it had in memory of light queues, from where its dispatch goes on: what was before
+    is in no queue of it any more, and in the log.
+    """
+    missing = theirs.first - ours.first
+    if cell.end == KILLED and name[0].startswith("%LMQ%") and missing > 0:
+        return Queue(theirs.first, ours.end, ours.places[missing:])
+    return ours
 
 
 def _rebuilt(store: Path, out: Path, cell: Cell) -> dict[QueueId, Queue]:
