@@ -17,6 +17,7 @@ from rmq_formats.errors import FormatError
 
 SETTLING = "stored too recently"
 _MOST_LOOKS = 3  # at one place
+_SLICE = 256 << 10  # bytes of a second look that are held at once
 TAIL_SIZE = 256 << 10  # bytes of a range's last records that its last fingerprint covers
 
 
@@ -129,7 +130,11 @@ class RangeReader:
         """Return whether a second look at records gives the same bytes."""
         start = at + self._range.base_offset - group.base_offset
         end = int(group.positions[-1]) + int(group.sizes[-1])
-        return memoryview(file.read(at, end - start)) == group.buffer[start:end].data
+        return all(
+            memoryview(file.read(at + place - start, min(_SLICE, end - place)))
+            == group.buffer[place : min(place + _SLICE, end)].data
+            for place in range(start, end, _SLICE)
+        )
 
     def _is_a_record_now(self, file: Reader, framing: Framing, at: int) -> bool:
         """Return whether a second look at what is no record finds one."""
