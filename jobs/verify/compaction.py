@@ -15,7 +15,6 @@ import numpy as np
 
 from jobs.console.amounts import counted
 from jobs.lake.findings import DAMAGED_COMPACTION, QUEUES, Finding
-from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.compaction import CompactedFile, compacted_queues
 from jobs.store.queue_files import StoredQueue, stored_queues
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, Range, plan_ranges
@@ -25,13 +24,12 @@ from jobs.store.workers import OneByOne, Workers
 from jobs.verify.copies import compare_copies
 from jobs.verify.findings import PartReport, below
 from jobs.verify.log import LogWatch, RangeCheck, record_findings
-from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.consumequeue.build import UNITS
 from rmq_formats.consumequeue.collect import PACKED_UNIT, UnitCollector
-from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
+from rmq_formats.consumequeue.unit import QueueKind, QueueRules
 
 OTHER_COPY = "compacted_record_differs"
 OTHER_UNIT = "compacted_unit_differs"
@@ -66,12 +64,11 @@ class _Verified(NamedTuple):
     behind: int = 0  # records that had no unit yet
 
 
-def add_compaction(part: PartReport, store: Store, workers: Workers) -> None:
+def add_compaction(part: PartReport, store: Store, workers: Workers, rules: QueueRules) -> None:
     """Add to the part how many messages its compacted logs have, and what is wrong with them."""
     queues = _whole(store)
     if not queues:
         return
-    rules = queue_rules(store, known_releases(store, None).value.rules, BrokerConf())
     originals = {(queue.name.topic, queue.name.queue_id): queue for queue in stored_queues(store) if not queue.is_batch}
     bare = Store(store.root, store.segments, storage=store.storage)  # other files need not travel to tasks
     work = [
@@ -186,10 +183,7 @@ def _collect(_: Range, pieces: Iterator[Records | Piece], *, work: _Work) -> Uni
     for item in pieces:
         if not isinstance(item, Piece):
             collector.add(item)
-    made = collector.finish()
-    name = QueueName(QueueKind.PLAIN, work.file.topic, work.file.queue_id)
-    own = [made.units[at] for queue, at in made.queues() if queue == name]
-    return np.concatenate([np.zeros(0, PACKED_UNIT), *own])
+    return collector.finish().of_queue(work.file.topic, work.file.queue_id)
 
 
 def _units(queue: StoredQueue, most: int) -> Units:

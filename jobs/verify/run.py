@@ -143,7 +143,7 @@ def _log_and_queues(request: VerifyRequest, workers: Workers, store: Store) -> _
     rules = queue_rules(store, releases.value.rules, request.wanted.conf)
     queues = compare_queues(watch, store, rules, request.range_size)
     add_what_waits(queues.report, store)
-    add_compaction(queues.report, store, workers)
+    add_compaction(queues.report, store, workers, rules)
     queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.how})")
     return _Read(store, watch.checks or [], queues)
 

@@ -126,9 +126,7 @@ def _collect(_: Range, pieces: Iterator[Records | Piece], *, rules: QueueRules, 
         if not isinstance(item, Piece):
             collector.add(item)
             keys += keys_of(item)
-    made = collector.finish()
-    own = [made.units[at] for name, at in made.queues() if (name.topic, name.queue_id) == (queue.topic, queue.queue_id)]
-    units = np.concatenate([np.zeros(0, PACKED_UNIT), *own])
+    units = collector.finish().of_queue(queue.topic, queue.queue_id)
     all_keys = np.concatenate(keys)
     return _Made(units, all_keys[np.isin(all_keys["physical_offset"], units["physical_offset"])])
 

@@ -68,6 +68,11 @@ class PackedUnits(NamedTuple):
         for number, name in enumerate(self.names):
             yield name, slice(int(self.starts[number]), int(self.starts[number + 1]))
 
+    def of_queue(self, topic: str, queue_id: int) -> NDArray[np.void]:
+        """Return the units of one queue; none where the records made none."""
+        own = [self.units[at] for name, at in self.queues() if (name.topic, name.queue_id) == (topic, queue_id)]
+        return np.concatenate([self.units[:0], *own])
+
 
 class UnitCollector:
     """Collects the units of a range; memory grows with their number, some 80 bytes each."""
