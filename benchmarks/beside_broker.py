@@ -30,8 +30,9 @@ from tests.oracle.process import AT_FULL_SPEED, running
 from tests.oracle.sessions import ClientMessage, RealBroker, open_broker
 from tests.oracle.settings import REAL_GEOMETRY
 
-_TOPIC = "Beside"
+TOPIC = "Beside"
 _RECORD_SIZE = 1024
+_BODY_SIZE = _RECORD_SIZE - 300
 _SLICE = 0.5  # seconds of sends at a time
 _PARTS = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
 _ROOT = Path(__file__).parents[1]
@@ -50,7 +51,7 @@ def store_of_its_own(mib: int, folder: Path) -> Path:
     return store
 
 
-def loaded(broker: RealBroker, rate: int, work: Callable[[], object]) -> dict[str, Any]:
+def loaded(broker: RealBroker, rate: int, work: Callable[[], object], body_size: int = _BODY_SIZE) -> dict[str, Any]:
     """Send at a steady rate while *work* is done; return what the sends took."""
     over = threading.Event()
     failed: list[BaseException] = []
@@ -64,7 +65,7 @@ def loaded(broker: RealBroker, rate: int, work: Callable[[], object]) -> dict[st
             over.set()
 
     worker = threading.Thread(target=run)
-    message = ClientMessage(_TOPIC, os.urandom(_RECORD_SIZE - 300), "TagA", "beside")
+    message = ClientMessage(TOPIC, os.urandom(body_size), "TagA", "beside")
     began = time.perf_counter()
     worker.start()
     taken: list[int] = []
@@ -124,7 +125,7 @@ def main() -> None:
     opened = partial(open_broker, home=home)
     with running(given.release, AT_FULL_SPEED) as driver, opened(driver, store, REAL_GEOMETRY) as broker:
         broker.drain()
-        broker.make_topic(_TOPIC, 4)
+        broker.make_topic(TOPIC, 4)
         loaded(broker, given.rate, lambda: time.sleep(min(given.seconds, 5)))  # compilers and caches warm up
         for name, work in phases.items():
             if given.cold:

@@ -1,14 +1,16 @@
 """
 How long a message takes from the broker's disk to a reader of the lake, while `ingest --follow` runs.
 
-    python -m benchmarks.follow [--rates MESSAGES…] [--seconds N] [--every TIME] [--folder DIR]
+    python -m benchmarks.follow [--rates MESSAGES…] [--seconds N] [--every TIME] [--release X.Y.Z] [--folder DIR]
 
-A process of its own writes log and queues as a broker does, some messages every 20 ms, each stored at its own moment:
-a generated log, so that rates can be asked for which no broker reaches here. What a real one's producers feel of it is
-in `beside_broker`. This one opens the Delta table
-again and again, with a reader that is not ours: what a version has for the first time was written when its records say.
-`ingest` is a user's command, in a process of its own. The result says how many messages were seen: where that is less
-than the rate asks for, the writer could do no more.
+With `--release` a real broker stores the messages, and what its producer feels of it is in the result, too: how long a
+send takes beside the command, and before and after it. Otherwise a process of its own writes log and queues as a broker
+does, some messages every 20 ms, each stored at its own moment: a generated log, so that rates can be asked for which no
+broker reaches here.
+
+This one opens the Delta table again and again, with a reader that is not ours: what a version has for the first time
+was written when its records say. `ingest` is a user's command, in a process of its own. The result says how many
+messages were seen: where that is less than the rate asks for, the writer could do no more.
 """
 
 import argparse
@@ -19,9 +21,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
@@ -31,10 +34,14 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from benchmarks.beside_broker import TOPIC, loaded
 from benchmarks.incremental_runs import sizes
-from benchmarks.measuring import provenance
+from benchmarks.measuring import processes_below, provenance
 from benchmarks.stores import FOLDER, LiveStore, Recipe
 from jobs.report.model import Bars
+from tests.oracle.process import AT_FULL_SPEED, running
+from tests.oracle.sessions import open_broker
+from tests.oracle.settings import REAL_GEOMETRY
 
 _TICK_S = 0.02
 _MOST_TICKS = 10  # whose messages are made at once: a writer that is late must not date them before they are written
@@ -42,6 +49,9 @@ _LOOK_S = 0.05
 _RECIPE = Recipe(0, record_size=400, compressible=True, segment_size=256 << 20)
 _POINTS = 20  # messages of a version whose ages are taken, evenly spaced
 _SAMPLES = 20  # of memory and files
+_ALONE_S = 120  # a broker without a command beside it
+_WARM_S = 5  # its compilers and caches
+_BODY_SIZE = 100  # of what it is sent: records of some 400 bytes
 _PATIENCE_S = 120  # for a process that was asked to end
 
 
@@ -80,7 +90,7 @@ class Reader:
 
     def _look_at(self, process: "subprocess.Popen[bytes]") -> None:
         if process.poll() is not None:
-            raise SystemExit(f"ingest --follow ended with {process.returncode}")
+            raise subprocess.CalledProcessError(process.returncode, "ingest --follow")
         self._look()
         time.sleep(_LOOK_S)
 
@@ -113,9 +123,13 @@ def _memory(process: int) -> float:
 
 
 def _cpu_s(process: int) -> float:
-    """Return the processor time of a process and of what it has waited for."""
-    values = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, values[11:15])) / os.sysconf("SC_CLK_TCK")
+    """Return the processor time of a process, of those below it, and of those that they have waited for."""
+    ticks = 0
+    for one in (process, *processes_below(process)):
+        with suppress(OSError):  # it may just have ended
+            values = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, values[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -131,7 +145,48 @@ def ended(process: "subprocess.Popen[bytes]", number: int) -> Iterator[None]:
             process.kill()
 
 
-def measure(folder: Path, rate: int, seconds: float, every: str) -> dict[str, Any]:
+def watched(command: Sequence[str], reader: Reader, seconds: float) -> float:
+    """Follow a store that grows, and look at the lake; return the command's processor time of these seconds."""
+    following = subprocess.Popen([*command, "--follow"], stdout=subprocess.DEVNULL)
+    with ended(following, signal.SIGTERM):
+        reader.watch(following, 0)
+        before = _cpu_s(following.pid)
+        reader.watch(following, seconds)
+        used = _cpu_s(following.pid) - before
+    if following.returncode:
+        raise subprocess.CalledProcessError(following.returncode, "ingest --follow")
+    return used
+
+
+def beside_a_writer(store: Path, rate: int, seconds: float, follow: Callable[[], float]) -> float:
+    """Follow while a process writes what a broker would."""
+    writing = [sys.executable, "-m", "benchmarks.follow", "--write", str(store), "--rates", str(rate)]
+    writer = subprocess.Popen([*writing, "--seconds", str(seconds + _PATIENCE_S)])
+    with ended(writer, signal.SIGKILL):
+        while not any(store.rglob("consumequeue")):
+            time.sleep(_LOOK_S)
+        return follow()
+
+
+def beside_a_broker(
+    store: Path, rate: int, seconds: float, release: str, follow: Callable[[], float]
+) -> tuple[float, dict[str, Any]]:
+    """Follow while a broker is sent to; return what its producer felt, too, and before and after."""
+    used: list[float] = []
+    phases: dict[str, Callable[[], object]] = {
+        "broker alone": lambda: time.sleep(min(seconds, _ALONE_S)),
+        "beside a command that follows": lambda: used.append(follow()),
+        "broker alone again": lambda: time.sleep(min(seconds, _ALONE_S)),
+    }
+    opened = partial(open_broker, home=store.parent / "home")
+    with running(release, AT_FULL_SPEED) as driver, opened(driver, store, REAL_GEOMETRY) as broker:
+        broker.make_topic(TOPIC, 4)
+        loaded(broker, rate, lambda: time.sleep(min(seconds, _WARM_S)), _BODY_SIZE)
+        felt = {name: loaded(broker, rate, work, _BODY_SIZE) for name, work in phases.items()}
+    return used[0], felt
+
+
+def measure(folder: Path, rate: int, seconds: float, every: str, release: str | None) -> dict[str, Any]:
     """Follow a store for some seconds; return what that was like."""
     store, lake = folder / "store", folder / "lake"
     LiveStore(store, _RECIPE).append(100)
@@ -139,20 +194,12 @@ def measure(folder: Path, rate: int, seconds: float, every: str) -> dict[str, An
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # compilers and caches
     shutil.rmtree(lake)
     shutil.rmtree(store)
-    writing = [sys.executable, "-m", "benchmarks.follow", "--write", str(store), "--rates", str(rate)]
-    reader = Reader(lake)
-    writer = subprocess.Popen([*writing, "--seconds", str(seconds + _PATIENCE_S)])
-    with ended(writer, signal.SIGKILL):
-        while not any(store.rglob("consumequeue")):
-            time.sleep(_LOOK_S)
-        following = subprocess.Popen([*command, "--follow", "--every", every], stdout=subprocess.DEVNULL)
-        with ended(following, signal.SIGTERM):
-            reader.watch(following, 0)
-            before = _cpu_s(following.pid)
-            reader.watch(following, seconds)
-            used = _cpu_s(following.pid) - before
-    if following.returncode:
-        raise SystemExit(f"ingest --follow ended with {following.returncode}")
+    reader, felt = Reader(lake), dict[str, Any]()
+    if release is None:
+        used = beside_a_writer(store, rate, seconds, lambda: watched([*command, "--every", every], reader, seconds))
+    else:
+        command += ["--release", release, "--every", every]
+        used, felt = beside_a_broker(store, rate, seconds, release, lambda: watched(command, reader, seconds))
     at = quantiles(reader.ages, n=100) if len(reader.ages) > 1 else [0.0] * 99
     return {
         "rate": rate,
@@ -161,6 +208,7 @@ def measure(folder: Path, rate: int, seconds: float, every: str) -> dict[str, An
         "visible_after_s": {"p50": round(at[49], 2), "p95": round(at[94], 2), "p99": round(at[98], 2)},
         "cores": round(used / seconds, 2),
         "load": round(os.getloadavg()[0], 1),  # of the machine by then, this and other work
+        **({"sends": felt} if felt else {}),
         "samples": reader.samples,
     }
 
@@ -181,6 +229,7 @@ def main() -> None:
     parser.add_argument("--rates", type=int, nargs="+", default=[500, 5000])
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--every", default="1s")
+    parser.add_argument("--release", help="of a real broker that stores the messages")
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -190,11 +239,11 @@ def main() -> None:
     folder, found = given.folder / "follow", []
     for rate in given.rates:
         shutil.rmtree(folder, ignore_errors=True)
-        try:
-            found.append(measure(folder, rate, given.seconds, given.every))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps({**provenance(), "every": given.every, "seconds": given.seconds, "rates": found}, indent=2))
+        found.append(measure(folder, rate, given.seconds, given.every, given.release))
+        shutil.rmtree(folder)  # a lake that a failure left is looked at
+    by = {"release": given.release} if given.release else {}
+    result = {**provenance(), **by, "every": given.every, "seconds": given.seconds, "rates": found}
+    print(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":
