@@ -131,8 +131,10 @@ class RangeReader:
         start = at + self._range.base_offset - group.base_offset
         end = int(group.positions[-1]) + int(group.sizes[-1])
         return all(
-            memoryview(file.read(at + place - start, min(_SLICE, end - place)))
-            == group.buffer[place : min(place + _SLICE, end)].data
+            np.array_equal(
+                np.frombuffer(file.read(at + place - start, min(_SLICE, end - place)), np.uint8),
+                group.buffer[place : min(place + _SLICE, end)],
+            )
             for place in range(start, end, _SLICE)
         )
 
