@@ -212,6 +212,7 @@ class _Files:
     attempt: Path
     folder: str
     size: int
+    _paths: dict[int, str] = field(default_factory=dict)
     _written: dict[int, int] = field(default_factory=dict)
     _hashes: dict[int, Any] = field(default_factory=dict)
     _finished: dict[int, str] = field(default_factory=dict)
@@ -241,11 +242,14 @@ class _Files:
         self._hashes[base].update(data)
         self._written[base] = position + len(data)
 
-    def _path(self, base: int) -> Path:
-        folder = self.attempt / self.folder
-        if base not in self._written:
-            folder.mkdir(parents=True, exist_ok=True)
-        return folder / name_of_offset(base)
+    def _path(self, base: int) -> str:
+        path = self._paths.get(base)
+        if path is None:
+            folder = self.attempt / self.folder
+            if not self._paths:
+                folder.mkdir(parents=True, exist_ok=True)
+            path = self._paths[base] = str(folder / name_of_offset(base))
+        return path
 
     def finish(self, directory: Path, bases: Sequence[int] = ()) -> list[BuiltFile]:
         """Give every file its size, flush it, and move the folder to its place."""

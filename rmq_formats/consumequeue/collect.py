@@ -48,6 +48,7 @@ PACKED_UNIT = np.dtype(
     ]
 )
 
+_UNIT_NUMBERS = PACKED_UNIT.itemsize // 8  # a unit as the compiled pass writes it
 _FIRST_ROOM = 1 << 12  # units of a block; most ranges have few
 _ROOM = 1 << 16
 _TEXT_ROOM = 1 << 17  # more than the text of any property can take
@@ -155,32 +156,18 @@ class UnitCollector:
 
     def finish(self) -> PackedUnits:
         """Return what was collected, queue by queue."""
-        names, rank = self._queues.sorted()
-        numbers = rank[self._collected(kernels.QUEUE)]
-        starts = np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=len(names)))])
-        order = np.empty(numbers.size, np.int64)
-        kernels.group(numbers, starts.copy(), order)
-        units = np.zeros(numbers.size, PACKED_UNIT)
-        for field, row in _FIELD_ROWS.items():
-            units[field] = self._collected(row)[order]
-        tag_numbers = np.empty(0, np.int32)
-        if self._tags.are_wanted:
-            tag_numbers = self._collected(kernels.TAG)[order].astype(np.int32)
+        names, ranks = self._queues.sorted()
+        blocks = (*self._full, self._units[:, : self._count])
+        counts = np.zeros(len(names), np.int64)
+        for block in blocks:
+            counts[ranks] += np.bincount(block[kernels.QUEUE], minlength=len(names))
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        units = np.empty(int(starts[-1]), PACKED_UNIT)
+        tag_numbers = np.empty(units.size if self._tags.are_wanted else 0, np.int32)
+        places = starts[:-1].copy()
+        for block in blocks:
+            kernels.group(block, ranks, places, units.view(np.int64).reshape(-1, _UNIT_NUMBERS), tag_numbers)
         return PackedUnits(names, starts, units, tag_numbers, self._tags.texts())
-
-    def _collected(self, row: int) -> Integers:
-        return np.concatenate([block[row] for block in (*self._full, self._units[:, : self._count])])
-
-
-_FIELD_ROWS = {
-    "queue_offset": kernels.QUEUE_OFFSET,
-    "physical_offset": kernels.PHYSICAL_OFFSET,
-    "tags_code": kernels.TAGS_CODE,
-    "store_timestamp": kernels.STORE_TIMESTAMP,
-    "size": kernels.SIZE,
-    "batch_count": kernels.BATCH_COUNT,
-    "is_dispatched": kernels.DISPATCHED,
-}
 
 
 class _Queues:

@@ -284,11 +284,25 @@ def collect(
 
 
 @compiled
-def group(numbers: Integers, places: Integers, order: Integers) -> None:
-    """Fill *order* so that equal numbers come together and what came first stays first; *places* are their starts."""
-    for i in range(numbers.size):
-        order[places[numbers[i]]] = i
-        places[numbers[i]] += 1
+def group(block: Integers, ranks: Integers, places: Integers, units: Integers, tags: NDArray[np.int32]) -> None:
+    """
+    Put the units of a block where those of their queues are, in the order in which they came.
+
+    *ranks* are the places of queues among all, *places* where the next unit of each one goes; *units* are rows of five
+    numbers, each row a `PACKED_UNIT`; *tags* may be empty.
+    """
+    for i in range(block.shape[1]):
+        rank = ranks[block[QUEUE, i]]
+        at = places[rank]
+        places[rank] = at + 1
+        units[at, 0] = block[QUEUE_OFFSET, i]
+        units[at, 1] = block[PHYSICAL_OFFSET, i]
+        units[at, 2] = block[TAGS_CODE, i]
+        units[at, 3] = block[STORE_TIMESTAMP, i]
+        short = (block[BATCH_COUNT, i] & 0xFFFF) | (block[DISPATCHED, i] << 16)
+        units[at, 4] = (block[SIZE, i] & 0xFFFFFFFF) | (short << 32)
+        if tags.size:
+            tags[at] = block[TAG, i]
 
 
 @compiled
