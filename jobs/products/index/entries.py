@@ -9,6 +9,7 @@ much to write and to read as the decoding costs.
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -189,6 +190,9 @@ class _FileWriter:
         self._output = output
         self._pending: list[pa.RecordBatch] = []
         self._files = ExitStack()
+        # Sorting and writing rows takes as long as making them: one thread does it while the next ones are made.
+        self._thread = ThreadPoolExecutor(1)
+        self._writing: Future[None] | None = None
         self._rows: TableFile | None = None  # the Parquet file that is being written
         self._rows_written = 0  # into it
         self._actions: list[Action] = []
@@ -196,7 +200,7 @@ class _FileWriter:
     def run(self) -> EntryRows:
         # Only a full file is hashed, and a full one is too large to be kept in memory for that.
         is_hashed = self._work.entries >= self._work.recipe.geometry.capacity
-        with TemporaryFile() if is_hashed else nullcontext() as file, self._files:
+        with TemporaryFile() if is_hashed else nullcontext() as file, self._files, self._thread:
             return self._run(file)
 
     def _run(self, file: IO[bytes] | None) -> EntryRows:
@@ -209,6 +213,7 @@ class _FileWriter:
             builder.adopt(so_far, work.opened)
         short = fill(builder, recipe, self._note)
         self._flush()
+        self._await_written()
         self._close_rows()
         header = builder.finish()
         is_complete = header.index_count >= recipe.geometry.index_num
@@ -232,13 +237,20 @@ class _FileWriter:
             self._flush()
 
     def _flush(self) -> None:
-        """Write what is pending as one row group, sorted by hash: a lookup reads few of its pages."""
-        if not self._pending:
-            return
-        table = pa.Table.from_batches(self._pending, SCHEMA).sort_by(
-            [("key_hash", "ascending"), ("entry", "ascending")]
-        )
-        self._pending = []
+        """Have what is pending written, once what came before it is."""
+        self._await_written()
+        if self._pending:
+            self._writing = self._thread.submit(self._write_group, self._pending)
+            self._pending = []
+
+    def _await_written(self) -> None:
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    def _write_group(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Write rows as one row group, sorted by hash: a lookup reads few of its pages."""
+        table = pa.Table.from_batches(batches, SCHEMA).sort_by([("key_hash", "ascending"), ("entry", "ascending")])
         if self._rows is None:
             first = int(pc.min(table["entry"]).as_py())
             opened = self._output.file(INDEX_ENTRIES, f"index-{self._work.ordinal:08d}-{first:010d}")
