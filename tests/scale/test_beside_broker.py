@@ -29,6 +29,7 @@ from jobs.verify.run import VerifyRequest, verify
 
 ROOT = Path(__file__).parent.parent.parent
 MIB = 1 << 20
+AGAIN = 4  # times
 PAGE = mmap.PAGESIZE
 AT_ONCE = MIB // 4
 
@@ -156,18 +157,21 @@ def resident_pages(path: Path) -> list[bool]:
 def half_cached(tmp_path: Path) -> Path:
     """Make a file of which the kernel has the second half in its cache."""
     path = tmp_path / "segment"
-    with path.open("wb") as file:
-        file.write(os.urandom(4 * MIB))
-        file.flush()
+    path.write_bytes(os.urandom(4 * MIB))
+    cache_half(path)
+    if any(resident_pages(path)[: 2 * MIB // PAGE]):
+        pytest.skip("this file system keeps its pages")
+    return path
+
+
+def cache_half(path: Path) -> None:
+    """Have the kernel forget a file, and read its second half."""
+    with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    if any(resident_pages(path)):
-        pytest.skip("this file system keeps its pages")
-    descriptor = os.open(path, os.O_RDONLY)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-    os.pread(descriptor, 2 * MIB, 2 * MIB)
-    os.close(descriptor)
-    return path
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        os.pread(file.fileno(), 2 * MIB, 2 * MIB)
 
 
 @pytest.fixture
@@ -201,11 +205,24 @@ def older_kernel(half_cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pages_after_reading(path: Path, step: int) -> tuple[list[bool], list[bool]]:
-    """Read all of a file with care, and tell for each half of it which pages are cached then."""
-    before = resident_pages(path)
-    middle = len(before) // 2
-    assert [False] * middle + [True] * middle == before
+    """
+    Read all of a file with care, and tell for each half of it which pages are cached then.
 
+    The kernel may take a page for somebody else at any moment; what a read does, it does each time. So where pages of
+    the second half are missing, all of it is done again.
+    """
+    first, second = read_with_care(path, step)
+    for _ in range(AGAIN):
+        if all(second):
+            break
+        cache_half(path)
+        first, second = read_with_care(path, step)
+    return first, second
+
+
+def read_with_care(path: Path, step: int) -> tuple[list[bool], list[bool]]:
+    """Read all of a file, and tell for each half of it which pages are cached then."""
+    middle = len(resident_pages(path)) // 2
     with storage_of(str(path), care=Care()).open(str(path)) as reader:
         data = b"".join(bytes(reader.read(at, step)) for at in range(0, reader.size, step))
 
