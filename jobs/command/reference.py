@@ -71,6 +71,12 @@ def page() -> str:
     return "\n".join([_HEAD, *parts]).rstrip() + "\n"
 
 
+_WITHOUT_JVM = """\
+`ingest` starts a JVM where 64 MiB or more are new, where the store or the lake is not on this machine's file systems,
+and where Spark's options are given.
+"""
+
+
 def _table(*rows: tuple[str, ...]) -> str:
     head, *others = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
     return "\n".join([head, "|---" * len(rows[0]) + "|", *others]) + "\n"
@@ -81,7 +87,7 @@ def _verbs() -> str:
     ours = [option for option in rmq_lake.params if isinstance(option, click.Option)]
     before = [(f"`{option.opts[0]}`", option.help or "") for option in ours]
     verbs, options = _table(("verb", "does", "JVM"), *rows), _table(("option", "does"), *before)
-    return f"## Verbs\n\n{verbs}\nBefore the verb:\n\n{options}"
+    return f"## Verbs\n\n{verbs}\n{_WITHOUT_JVM}\nBefore the verb:\n\n{options}"
 
 
 def _each_verb() -> Iterator[str]:

@@ -5,9 +5,11 @@ Each step is an ordinary command line, printed as one would type it and then run
 a tour that goes wrong says so.
 """
 
+import os
 import shlex
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import as_file, files
@@ -21,6 +23,7 @@ from jobs.command.places import OUTPUT_DIRECTORY
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.console.program import program
+from jobs.launch.spark import DEFAULT_MASTER
 
 STORE = "b551-base"
 ARCHIVE = "store.tar.xz"
@@ -146,6 +149,19 @@ def run(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
             raise TourError(f"step {step.name!r} ended with exit code {code}")
 
 
+@contextmanager
+def _tasks_asked_for() -> Iterator[None]:
+    """Have Spark's tasks read so small a store, too: they are a part of what the tour shows."""
+    name = "RMQ_LAKE_SPARK_OPTIONS"
+    given = os.environ.get(name)
+    os.environ[name] = given or f"--master {DEFAULT_MASTER}"
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[name]
+
+
 @click.command(epilog="\b\nExamples:\n  rmq-lake demo\n  rmq-lake demo /tmp/tour    # and keep everything there")
 @click.argument("directory", metavar="[DIR]", required=False, type=OUTPUT_DIRECTORY)
 def command(*, directory: Path | None) -> ExitCode:
@@ -159,7 +175,8 @@ def command(*, directory: Path | None) -> ExitCode:
     click.echo(f"A store that Apache RocketMQ 5.5.1 wrote, in {folder}")
     tour = unpack(folder)
     try:
-        run(tour, cli.run_within)
+        with _tasks_asked_for():
+            run(tour, cli.run_within)
     except TourError as error:
         say(f"rmq-lake: demo: {error}")
         return ExitCode.FAILED

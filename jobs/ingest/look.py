@@ -1,9 +1,10 @@
 """
-A look before a run: whether there is surely nothing to do. It writes nothing, and needs neither a JVM nor a compiler.
+A look before a run: whether there is surely nothing to do, or little. It needs neither a JVM nor a compiler.
 
 The newest manifest of the store says where the log ended. If those bytes are still there and still lead to that place,
 if nothing is written after it, if queues and index were taken up to it by the same choice, and if every table has the
-runs that it should have, a run would do nothing. Whatever is not certain is the run's to find out, errors included.
+runs that it should have, a run would do nothing. Whatever is not certain is the run's to find out, errors included;
+the look writes nothing.
 """
 
 import json
@@ -18,6 +19,7 @@ from jobs.lake.lake import Lake
 from jobs.products.queues.settings import known_releases
 from jobs.products.registry import PRODUCTS
 from jobs.storage.locations import is_local, normalise
+from jobs.store.ranges import SMALL, is_less_written, plan_ranges
 from jobs.store.selection import Selection
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
@@ -57,16 +59,31 @@ def nothing_new(request: IngestRequest) -> Summary | None:
     return summary
 
 
+def is_little_new(request: IngestRequest) -> bool:
+    """Return whether a run will most likely find little to read, so that it need not wait for Spark."""
+    try:
+        _require_local(request)
+        store = request.listed()
+        known = [one for one in _manifests(Lake(normalise(request.lake))) if _has_fingerprints(store, one)]
+        return is_less_written(plan_ranges(store, known[0]["to_offset"] if known else 0), SMALL)
+    except (_Doubt, OSError, FormatError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _require_local(request: IngestRequest) -> None:
+    """Doubt where a store or a lake is elsewhere: settings of other file systems are the session's to find."""
+    _require(all(is_local(normalise(place)) for place in (request.store, request.lake, *request.commitlog)))
+
+
 def _require(holds: object) -> None:
     if not holds:
         raise _Doubt
 
 
 def _look(request: IngestRequest) -> Summary:
-    root, location = normalise(request.store), normalise(request.lake)
-    # The settings of other file systems are the session's to find.
-    _require(not request.dry_run and all(map(is_local, (root, location, *request.commitlog))))
-    lake = Lake(location)
+    _require(not request.dry_run)
+    _require_local(request)
+    lake = Lake(normalise(request.lake))
     store = request.listed()
     writers = known_releases(store, request.release)
     manifest = _only([one for one in _manifests(lake) if _has_fingerprints(store, one)])

@@ -21,6 +21,8 @@ from rmq_formats.errors import is_unreadable
 
 DEFAULT_RANGE_SIZE = 256 << 20
 _BEGINNING = 256
+SMALL = 64 << 20  # bytes of a log that the driver reads itself: a task would begin later
+_UNWRITTEN = 1 << 16  # zeros that show that nothing is written from here on
 MOST_RANGES = 100_000  # of one run: each is a task, and a file in the commit
 
 
@@ -104,6 +106,19 @@ def _cuts(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
         stop = min((start // size + 1) * size, end)
         yield start, stop
         start = stop
+
+
+def is_less_written(ranges: Sequence[Range], small: int) -> bool:
+    """Return whether ranges hold less than *small* bytes of log; the last file of a log is mostly unwritten."""
+    left = small
+    for range_ in ranges:
+        if range_.end - range_.start > left:
+            if range_.final:
+                return False
+            with range_.open() as file:
+                return not any(file.read(range_.start + left, min(_UNWRITTEN, range_.end - range_.start - left)))
+        left -= range_.end - range_.start
+    return True
 
 
 class Newest(NamedTuple):

@@ -15,7 +15,7 @@ from jobs.console.progress import Work, of_spark_job
 from jobs.launch.session import await_workers, hadoop_options
 from jobs.store.chain import Outcome, Task, chained, run_range, run_ranges, spare_collector
 from jobs.store.executor_view import seen_by_executors, unseen
-from jobs.store.ranges import Range
+from jobs.store.ranges import SMALL, Range, is_less_written
 from jobs.store.store import Segment
 from rmq_formats.errors import FormatError
 
@@ -128,10 +128,6 @@ class SparkWorkers:
         return unseen(segments, seen_by_executors(self.spark, segments))
 
 
-_SMALL = 64 << 20  # bytes of a log that this process reads itself
-_UNWRITTEN = 1 << 16  # zeros that show that nothing is written from here on
-
-
 class HandedOn:
     """Workers that hand on what they are asked to others."""
 
@@ -168,7 +164,7 @@ class AsNeeded(HandedOn):
     """This process while there is little to read, and from the first large plan on a session, until plans are small."""
 
     def __init__(
-        self, session: Callable[[], SparkSession], options: Mapping[str, str] | None = None, small: int = _SMALL
+        self, session: Callable[[], SparkSession], options: Mapping[str, str] | None = None, small: int = SMALL
     ) -> None:
         """Start no *session* before somebody needs it."""
         self._here = OneByOne(options or {})
@@ -180,21 +176,8 @@ class AsNeeded(HandedOn):
         self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
     ) -> list[Outcome[Result]]:
         """Run *task* on ranges of the log: here where less than `small` bytes are written in them."""
-        if _is_less_written(ranges, self.small):
+        if is_less_written(ranges, self.small):
             self.workers = self._here
         elif self.workers is self._here:
             self.workers = SparkWorkers(self._session())
         return super().ranges(ranges, task, discard)
-
-
-def _is_less_written(ranges: Sequence[Range], small: int) -> bool:
-    """Return whether ranges hold less than *small* bytes of log; the last file of a log is mostly unwritten."""
-    left = small
-    for range_ in ranges:
-        if range_.end - range_.start > left:
-            if range_.final:
-                return False
-            with range_.open() as file:
-                return not any(file.read(range_.start + left, min(_UNWRITTEN, range_.end - range_.start - left)))
-        left -= range_.end - range_.start
-    return True

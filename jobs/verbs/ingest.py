@@ -15,7 +15,7 @@ from jobs.command.places import OUTPUT_FILE, WRITTEN
 from jobs.command.times import DurationType, MillisecondsType, UntilType
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
-from jobs.ingest.look import nothing_new
+from jobs.ingest.look import is_little_new, nothing_new
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.products.registry import NAMES
 from jobs.store.beside_broker import care_beside
@@ -182,16 +182,22 @@ def _once(request: IngestRequest, *, lineage: bool) -> Done | None:
 
 def _run(request: IngestRequest) -> Done | None:
     """Do a run; None when another one is at work."""
-    from jobs.launch.session import begin_session, hadoop_options, spark_session
+    from jobs.launch.session import begin_session, is_asked_for, is_started, spark_session
 
-    begin_session(_NAME, half=request.care is not None, warm="jobs.products.loaded")
+    if is_asked_for() or not is_little_new(request):
+        begin_session(_NAME, half=request.care is not None, warm="jobs.products.loaded")
 
     # Beside the start of a JVM, Python imports what the run needs.
     from jobs.ingest.run import ingest
     from jobs.products import loaded  # noqa: F401
+    from jobs.store.workers import AsNeeded, SparkWorkers
+
+    def session() -> "SparkSession":
+        return spark_session(_NAME, half=request.care is not None)
 
     with _others_named(request.store) as outcome:
-        outcome.append((ingest(request), hadoop_options(spark_session(_NAME))))
+        workers = SparkWorkers(session()) if is_started() else AsNeeded(session)
+        outcome.append((ingest(request, workers), workers.options))
     return outcome[0] if outcome else None
 
 

@@ -36,7 +36,16 @@ CLEAN = (0, 3)  # a gap or damage is said by 3
 
 def started(root: Path) -> "subprocess.Popen[bytes]":
     """Start the command in a session of its own."""
-    command = ["./spark-submit.sh", "ingest", str(root / "store"), "--lake", str(root / "lake"), "--quiet"]
+    command = [
+        "./spark-submit.sh",
+        "--master",
+        "local[*,4]",
+        "ingest",
+        str(root / "store"),
+        "--lake",
+        str(root / "lake"),
+        "--quiet",
+    ]
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONFAULTHANDLER": "1"}
     with (root / "errors.txt").open("ab") as errors:
         return subprocess.Popen(command, cwd=ROOT, start_new_session=True, env=environment, stderr=errors)

@@ -1,6 +1,8 @@
 """A look before a run: it may say that there is nothing to do only where a run would find nothing, and never else."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from deltalake import DeltaTable
 
 from jobs.command.cli import main
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.look import nothing_new
+from jobs.ingest.look import is_little_new, nothing_new
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
@@ -22,6 +24,7 @@ from jobs.store.selection import Selection
 from jobs.store.workers import OneByOne
 from tests.golden import release_of
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
+from tests.support.lakes import rows_of
 from tests.support.stores import segments_of
 
 Golden = Callable[[str], Path]
@@ -229,3 +232,38 @@ def test_a_command_that_finds_nothing_new_starts_no_session(taken: Taken, capsys
     assert f"ingest: done: nothing new after offset {taken.broker.offset:,} in " in capsys.readouterr().out
     assert "rmq_lake_ingest_exit_code" in (taken.lake / "figures").read_text()
     assert (taken.lake / "report.html").exists()
+
+
+def test_a_small_log_is_little_and_a_large_one_is_not(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the lake has already does not count, and neither does what no broker has written yet."""
+    new = replace(taken.request, lake=str(taken.lake.parent / "new"))
+    assert [True, True] == [is_little_new(one) for one in (taken.request, new)]
+
+    monkeypatch.setattr("jobs.ingest.look.SMALL", SEGMENT_SIZE)
+    assert [True, False] == [is_little_new(one) for one in (taken.request, new)]
+
+
+def test_what_a_look_cannot_tell_is_not_little(taken: Taken) -> None:
+    """Other file systems, no store, and a lake that a run was killed in: then a run needs Spark, or fails."""
+    elsewhere = [replace(taken.request, lake="s3a://bucket/lake"), replace(taken.request, store=str(taken.lake))]
+    assert [False, False] == [is_little_new(one) for one in elsewhere]
+
+    (taken.lake / "_manifests" / ".being-created").touch()
+    assert not is_little_new(taken.request)
+
+
+def test_little_is_brought_without_java(taken: Taken, tmp_path: Path) -> None:
+    """By a whole command; one that is told what Spark is to be like starts it, and misses Java."""
+    environment = {"PATH": "", "JAVA_HOME": str(tmp_path / "none"), "HOME": str(tmp_path)}
+    lakes = [tmp_path / "here", tmp_path / "tasks"]
+    ended = [
+        subprocess.run(
+            [sys.executable, "-m", "jobs.main", *spark, "ingest", str(taken.broker.root), "--lake", str(lake)],
+            cwd=Path(__file__).parents[3], env=environment, capture_output=True, text=True, check=False,
+        )
+        for spark, lake in zip(([], ["--master", "local[1]"]), lakes, strict=True)
+    ]  # fmt: skip
+
+    assert [ExitCode.CLEAN, ExitCode.FAILED] == [one.returncode for one in ended]
+    assert "Java" in ended[1].stderr
+    assert len(rows_of(taken.lake, "messages")) == len(rows_of(lakes[0], "messages")) > 0
