@@ -34,6 +34,7 @@ TOPIC = "Beside"
 _RECORD_SIZE = 1024
 _BODY_SIZE = _RECORD_SIZE - 300
 _SLICE = 0.5  # seconds of sends at a time
+_MOST_OF_ONE = 1000  # sends a second, of which each waits for the one before
 _PARTS = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
 _ROOT = Path(__file__).parents[1]
 
@@ -70,7 +71,8 @@ def loaded(broker: RealBroker, rate: int, work: Callable[[], object], body_size:
     worker.start()
     taken: list[int] = []
     while not over.is_set():
-        taken += broker.send_steadily(message, rate=rate, count=max(int(rate * _SLICE), 1))
+        count = max(int(rate * _SLICE), 1)
+        taken += broker.send_steadily(message, rate=rate, count=count, senders=rate // _MOST_OF_ONE + 1)
     worker.join()
     seconds = time.perf_counter() - began
     if failed:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
@@ -71,11 +71,12 @@ def processes_below(parent: int) -> list[int]:
 
 def children_of(parent: int) -> list[int]:
     """Return the processes that one has started."""
-    try:
-        tasks = list(Path(f"/proc/{parent}/task").iterdir())
-        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    except OSError:
-        return []
+    found: list[int] = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{parent}/task").iterdir():
+            with suppress(OSError):  # a thread may just have ended
+                found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def _watch(figures: Measured, cpu: dict[int, float], over: threading.Event) -> float:

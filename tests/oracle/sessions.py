@@ -244,9 +244,14 @@ class RealBroker(RealStore):
         """Send many messages one after another."""
         return list(self.driver.ask_each("send", (message.fields() for message in messages)))
 
-    def send_steadily(self, message: ClientMessage, *, rate: int, count: int) -> list[int]:
-        """Send a message *count* times, *rate* a second; return the microseconds of each, from when it was due."""
-        answer = self.driver.ask("send-steadily", message.fields() | {"rate": rate, "count": count})
+    def send_steadily(self, message: ClientMessage, *, rate: int, count: int, senders: int = 1) -> list[int]:
+        """
+        Send a message *count* times, *rate* a second; return the microseconds of each, from when it was due.
+
+        Each of *senders* waits for its own messages alone.
+        """
+        values = {"rate": rate, "count": count, "senders": senders}
+        answer = self.driver.ask("send-steadily", message.fields() | values)
         return list(map(int, answer["microseconds"].split()))
 
     def send_batch(self, messages: Iterable[ClientMessage]) -> Answer:
