@@ -12,8 +12,10 @@ something that matters, the newest one is assumed, and called an assumption.
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
+from jobs.storage.locations import is_local, local_path
 from jobs.storage.model import Reader
 from jobs.store.known import ASSUMED, DETECTED, GIVEN, Known, UndecidedError
 from jobs.store.store import Segment, Store, StoredFile
@@ -44,6 +46,11 @@ _DAMAGE_SKIPPED = 4 << 20  # at most, before the next record of a segment is not
 _ABORT_READ = 64
 _TAGS_LOOKED_UP = 3
 _PREVIEWS = frozenset({"5.0.0-PREVIEW", "5.0.0-ALPHA", "5.0.0-BETA"})
+
+
+_MOST_REMEMBERED = 1024  # segments
+_Identity: TypeAlias = tuple[Segment, int, int, int, int, int]
+_remembered: dict[_Identity | None, tuple[Mark, ...]] = {}  # what sealed segments give away
 
 
 class Effort(NamedTuple):
@@ -88,10 +95,19 @@ class Marks:
             self._last[mark.switch] = mark.values
             self._marks.append(mark)
 
+    def add_all(self, marks: Iterable[Mark]) -> None:
+        """Keep those that are news."""
+        for mark in marks:
+            self.add(mark)
+
     def see(self, record: MessageRecord) -> None:
         """Note what a record gives away."""
-        for mark in record_marks(record):
-            self.add(mark)
+        self.add_all(record_marks(record))
+
+    @property
+    def kept(self) -> tuple[Mark, ...]:
+        """Those that were news."""
+        return tuple(self._marks)
 
     def eras(self) -> tuple[Era, ...]:
         """Return who wrote the store."""
@@ -175,12 +191,17 @@ def eras_of(store: Store, effort: Effort = THOROUGH, index: Iterable[IndexReader
     for found in marks_of_files(store):
         marks.add(found)
     readers, tags_left = list(index), _TAGS_LOOKED_UP
-    for record in _sampled_records(store, effort):
-        marks.see(record)
-        if tags_left and readers:
-            mark = _tag_mark(readers, record)
-            tags_left -= mark is not None
-            marks.add(mark)
+    for segment in _sampled(store, effort):
+        if not readers:
+            marks.add_all(_marks_of(store, segment, effort.records))
+            continue
+        with suppress(OSError):  # one that cannot be read gives nothing away
+            for record in islice(_records(store, segment), effort.records):
+                marks.see(record)
+                if tags_left:
+                    mark = _tag_mark(readers, record)
+                    tags_left -= mark is not None
+                    marks.add(mark)
     return marks.eras()
 
 
@@ -203,13 +224,45 @@ def _beginning(store: Store, file: StoredFile, size: int) -> bytes:
         return bytes(reader.read(0, size))
 
 
-def _sampled_records(store: Store, effort: Effort) -> Iterator[MessageRecord]:
-    """Yield the first records of some segments; of one that cannot be read, none."""
+def _sampled(store: Store, effort: Effort) -> list[Segment]:
+    """Return some segments, evenly over the log, and the last two."""
     segments = store.segments
     step = -(-len(segments) // effort.segments) or 1
-    for segment in sorted({*segments[::step], *segments[-2:]}, key=lambda segment: segment.base_offset):
-        with suppress(OSError):
-            yield from islice(_records(store, segment), effort.records)
+    return sorted({*segments[::step], *segments[-2:]}, key=lambda segment: segment.base_offset)
+
+
+def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:
+    """
+    Return what the first records of a segment give away.
+
+    A process that follows a store asks again and again: of files that nobody writes to any more, the answer is kept.
+    """
+    is_sealed = segment not in store.segments[-2:]
+    identity = _identity(segment, records) if is_sealed else None
+    if identity in _remembered:
+        return _remembered[identity]
+    own = Marks()
+    try:
+        for record in islice(_records(store, segment), records):
+            own.see(record)
+    except OSError:  # what was read so far counts, this time
+        return own.kept
+    if identity and identity == _identity(segment, records):
+        if len(_remembered) >= _MOST_REMEMBERED:
+            _remembered.clear()
+        _remembered[identity] = own.kept
+    return own.kept
+
+
+def _identity(segment: Segment, records: int) -> _Identity | None:
+    """Return what tells the bytes of a file on this machine from others that were or will be in its place."""
+    if not is_local(segment.location):
+        return None
+    try:
+        status = Path(local_path(segment.location)).stat()
+    except OSError:
+        return None
+    return segment, records, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _records(store: Store, segment: Segment) -> Iterator[MessageRecord]:
