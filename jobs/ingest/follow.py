@@ -24,6 +24,7 @@ from jobs.lake.lock import kept
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.upkeep import expect_many_commits
 from jobs.launch.session import death
+from jobs.products.index.kept_slots import kept_slots
 from jobs.storage import AnyStorage
 from jobs.storage.locations import join, normalise
 from jobs.store.workers import Workers
@@ -122,7 +123,7 @@ class Follower:
         is_kept = False
         looked = 0.0
         # After an error the lock keeps its note: what is left over is swept.
-        with kept_snapshots() as snapshots, ExitStack() as stack:
+        with kept_snapshots() as snapshots, kept_slots(), ExitStack() as stack:
             while True:
                 began = monotonic()
                 if place is None or began - looked >= _LOOK_AT_ALL_S or place.has_changed():

@@ -180,10 +180,14 @@ class FileBuilder:
         self,
         geometry: Geometry,
         rules: RuleTable,
-        write: Callable[[int, memoryview], object],
+        write: Callable[[int, memoryview], object] | None,
         previous: IndexHeader | None = None,
     ) -> None:
-        """Begin after the file whose header is *previous*; what is not positive in it is not handed on."""
+        """
+        Begin after the file whose header is *previous*; what is not positive in it is not handed on.
+
+        Without *write* nothing is written: entries become what they are in the file, in place.
+        """
         offset = max(previous.end_physical_offset, 0) if previous else 0
         time = max(previous.end_timestamp, 0) if previous else 0
         self._geometry = geometry
@@ -196,6 +200,11 @@ class FileBuilder:
     def header(self) -> IndexHeader:
         """The header so far; a file without entries counts 1."""
         return IndexHeader(*map(int, self._state))
+
+    @property
+    def slots(self) -> NDArray[np.int32]:
+        """The newest entry of each slot so far; 0 for none."""
+        return self._slots
 
     @property
     def room(self) -> int:
@@ -211,7 +220,13 @@ class FileBuilder:
         number = int(self._state[5])
         entries = keys.view(np.uint8)
         _chain(entries, self._slots, self._state, self._rules.since, self._rules.counts_every_put)
-        self._write(self._geometry.entry_position(number), entries.data)
+        if self._write is not None:
+            self._write(self._geometry.entry_position(number), entries.data)
+
+    def resume(self, slots: NDArray[np.int32], header: IndexHeader) -> None:
+        """Go on with a file whose entries are in *slots* already; they are this builder's from now on."""
+        self._slots = slots
+        self._state = np.array(header, np.int64)
 
     def adopt(self, entries: NDArray[np.uint8], header: IndexHeader) -> None:
         """
@@ -228,15 +243,17 @@ class FileBuilder:
             self._state[0], self._state[2] = header.begin_timestamp, header.begin_physical_offset
         self._state[1] = header.end_timestamp
         _adopt(entries, self._slots, self._state, self._rules.since, self._rules.counts_every_put)
-        self._write(self._geometry.entry_position(number), entries.data)
+        if self._write is not None:
+            self._write(self._geometry.entry_position(number), entries.data)
 
     def finish(self, empty_index_count: int = 1) -> IndexHeader:
         """Write slots, then the header; *empty_index_count* is what a file without entries shows."""
         header = self.header
         if header.index_count <= 1:
             header = header._replace(index_count=empty_index_count)
-        self._write(self._geometry.slot_position(0), self._slots.astype(">i4").view(np.uint8).data)
-        self._write(0, memoryview(HEADER.pack(*header)))
+        if self._write is not None:
+            self._write(self._geometry.slot_position(0), self._slots.astype(">i4").view(np.uint8).data)
+            self._write(0, memoryview(HEADER.pack(*header)))
         return header
 
 

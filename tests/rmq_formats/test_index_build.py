@@ -284,6 +284,21 @@ def test_entries_may_be_adopted_in_parts_and_each_follows_the_rule_of_its_releas
     assert header.hash_slot_count == 4
 
 
+@given(written_logs(), st.integers(0, 12), times)
+def test_a_builder_that_goes_on_with_slots_makes_the_same_entries(log: Written, cut: int, end: int) -> None:
+    """Wherever the first one ended, and though nothing is written."""
+    records, rules = log
+    previous = IndexHeader(0, end, 0, BASE - 1, 0, 12)
+    whole, parts = (packed(records, rules)[: GEOMETRY.capacity].copy() for _ in range(2))
+    one, first, second = (FileBuilder(GEOMETRY, RuleTable.of(rules), None, previous) for _ in range(3))
+    one.add(whole)
+    first.add(parts[:cut])
+    second.resume(first.slots, first.finish())
+    second.add(parts[cut:])
+
+    assert (whole.tobytes(), one.finish()) == (parts.tobytes(), second.finish())
+
+
 def test_more_entries_than_a_file_has_room_for_are_not_adopted() -> None:
     """The caller cuts."""
     builder = FileBuilder(GEOMETRY, RuleTable.of(rules_of((0, NEWEST))), lambda *_: None)

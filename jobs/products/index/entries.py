@@ -26,6 +26,7 @@ from jobs.lake.snapshot_files import StoredFile, plain_batches
 from jobs.lake.table_file import Action, TableFile
 from jobs.lake.tables import INDEX_ENTRIES
 from jobs.products.index.file_builder import IndexRecipe, RealFile, fill, hash_file, write_all
+from jobs.products.index.kept_slots import OpenFile, keep, take
 from jobs.products.index.key_row import Kept, KeyBlock, KeyRow, LogKeys, RangeKeys
 from jobs.products.index.placement import Anchor, Kind, RowShape, plan_all, plan_lost
 from jobs.products.index.survivors import Placing, Relation, Survivor, completed_end, header_before
@@ -205,12 +206,10 @@ class _FileWriter:
 
     def _run(self, file: IO[bytes] | None) -> EntryRows:
         work, recipe = self._work, self._work.recipe
-        write = partial(write_all, file.fileno()) if file is not None else lambda *_: None
+        write = partial(write_all, file.fileno()) if file is not None else None
         builder = FileBuilder(recipe.geometry, RuleTable.of(recipe.rules), write, recipe.previous)
         if work.opened is not None:
-            lake, store_id = self._output.lake, self._output.naming.store_id
-            so_far = entries_in(lake, work.opened_in, work.ordinal, work.opened.entry_count, store_id)
-            builder.adopt(so_far, work.opened)
+            self._continue(builder, work.opened, is_hashed=file is not None)
         short = fill(builder, recipe, self._note)
         self._flush()
         self._await_written()
@@ -218,9 +217,24 @@ class _FileWriter:
         header = builder.finish()
         is_complete = header.index_count >= recipe.geometry.index_num
         digest = _digest(file, recipe.geometry.file_size) if is_complete and file is not None else None
+        if not is_complete:
+            keep(self._open_file(header), builder.slots)
         name = recipe.real.name if recipe.real else None
         short_ranges = tuple(work.ranges[int(part.file)] for part in short)
         return EntryRows(work.ordinal, name, header, is_complete, digest, tuple(self._actions), short_ranges)
+
+    def _continue(self, builder: FileBuilder, opened: IndexHeader, *, is_hashed: bool) -> None:
+        """Begin where the last run ended: with what was kept, or by all entries so far; a hashed file needs them."""
+        slots = None if is_hashed else take(self._open_file(opened))
+        if slots is not None:
+            builder.resume(slots, opened)
+            return
+        work, store_id = self._work, self._output.naming.store_id
+        so_far = entries_in(self._output.lake, work.opened_in, work.ordinal, opened.entry_count, store_id)
+        builder.adopt(so_far, opened)
+
+    def _open_file(self, header: IndexHeader) -> OpenFile:
+        return OpenFile(self._output.lake.location, self._output.naming.store_id, self._work.ordinal, header)
 
     def _note(self, first: int, entries: NDArray[np.void], block: KeyBlock | None) -> None:
         """Take entries as rows; those of messages that the log does not hold come without their keys."""

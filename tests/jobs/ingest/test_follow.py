@@ -9,11 +9,13 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import NoReturn
-from unittest.mock import patch
+from typing import Any, NoReturn
+from unittest.mock import Mock, patch
 
 import pytest
 from deltalake import DeltaTable
@@ -26,6 +28,7 @@ from jobs.ingest.follow import Follower, Pace, Stop
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake import upkeep
+from jobs.products.index import entries
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import AsNeeded, OneByOne
@@ -104,6 +107,41 @@ def test_each_record_comes_once_whatever_the_broker_does(tmp_path: Path) -> None
     assert raw_rows(tmp_path / "lake") == expected(placed)
     assert whole.messages == sum(step.messages for step in story.steps) == len(placed) + 5  # 5 were cut off again
     assert whole.exit_code is ExitCode.DAMAGE  # that rows were superseded is said
+
+
+def test_index_entries_are_chained_as_separate_runs_chain_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the log is cut back; entries of earlier steps are read again only to hash a file that is full."""
+    read = Mock(wraps=entries.entries_in)
+    monkeypatch.setattr(entries, "entries_in", read)
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(20))
+    asked = replace(request(broker), hash_slots=7, index_num=100)
+    separate = replace(asked, lake=str(tmp_path / "separate"))
+
+    def run_beside(_: Summary) -> None:
+        with ThreadPoolExecutor(1) as elsewhere:  # what this thread keeps, another one does not have
+            elsewhere.submit(ingest, separate, OneByOne()).result()
+
+    def cut_back() -> None:
+        broker.truncate(broker.offset - 500)
+        broker.append(some_records(9, seed=8))
+
+    stop, happens = Stop(), [partial(broker.append, some_records(9, seed=seed)) for seed in range(2, 8)]
+    story = Story(stop, [lambda: None, *happens[:4], cut_back, *happens[4:]])
+    Follower(asked, OneByOne(), AT_ONCE, stop, run_beside, story.look).run()
+
+    assert indexed(Path(separate.lake)) == indexed(tmp_path / "lake")
+    full = sum(row["is_complete"] for row in rows_of(tmp_path / "lake", "index_files", "index_file"))
+    reads = Counter(call.args[0].location for call in read.call_args_list)
+    assert reads[str(tmp_path / "lake")] <= full < reads[separate.lake]
+
+
+def indexed(lake: Path) -> list[dict[str, Any]]:
+    """Return the entries of a lake's index, without the run that brought each."""
+    rows = rows_of(lake, "index_entries")
+    left_out = {"run", "store_id"}
+    kept = [{name: value for name, value in row.items() if name not in left_out} for row in rows]
+    return sorted(kept, key=lambda row: (row["index_file"], row["entry"]))
 
 
 def test_nothing_runs_while_nothing_changes(tmp_path: Path) -> None:
