@@ -132,7 +132,7 @@ class Follower:
                         if not is_kept and summary.store_id is not None:
                             lake = Lake(normalise(self.request.lake), self.workers.options)
                             stack.enter_context(kept(lake, summary.store_id))
-                            expect_many_commits(lake)
+                            expect_many_commits(lake, self.pace.every_s)
                             is_kept = True
                         place, looked = _Place.after(summary, self.request, self.workers, place), began
                         yield summary

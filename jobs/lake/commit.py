@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
@@ -44,14 +44,16 @@ NO_VECTORS = "files with deletion vectors can be replaced on local file systems 
 LAYOUT = "layout"  # the transaction that serialises commits which remove files
 _FEW = 32  # files that are looked for one by one
 _ATTEMPTS = 20  # of other stores' commits that may come between; each is another snapshot
+LOG_KEPT = "delta.logRetentionDuration"
 FILES_KEPT = "delta.deletedFileRetentionDuration"
+CHECKPOINT_INTERVAL = 50  # commits that a reader of the log replays at most
+_NO_CLEANUP = PostCommitHookProperties(cleanup_expired_logs=False)
 CONFIGURATION = {
     "delta.dataSkippingStringPrefixLength": str(STATISTICS_LENGTH),
-    "delta.checkpointInterval": "50",  # commits that a reader of the log replays at most
-    "delta.logRetentionDuration": "interval 7 days",  # how far back a reader may travel
+    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+    LOG_KEPT: "interval 7 days",  # how far back a reader may travel
     FILES_KEPT: "interval 7 days",
 }
-KEPT = ("delta.logRetentionDuration", FILES_KEPT)
 A_DAY = "interval 1 days"
 
 
@@ -301,6 +303,8 @@ def _write_once(lake: Lake, snapshot: DeltaTable, new: _Commit, attempts: int) -
                 app_transactions=[Transaction(app, number) for app, number in new.transactions],
                 max_commit_retries=attempts,
             ),
+            # To clean up, all of the log is listed: after each commit that would cost more than the commit.
+            post_commithook_properties=None if (before + 1) % CHECKPOINT_INTERVAL == 0 else _NO_CLEANUP,
         )
     snapshot.update_incremental()
     version: int = snapshot.version()

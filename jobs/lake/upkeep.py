@@ -1,10 +1,11 @@
 """What keeps a lake in shape while runs follow each other for months: done every now and then, after a run."""
 
 from contextlib import suppress
+from math import ceil
 
 from deltalake.exceptions import CommitFailedError
 
-from jobs.lake.commit import A_DAY, CONFIGURATION, KEPT, open_table, own_table, paths
+from jobs.lake.commit import A_DAY, CONFIGURATION, FILES_KEPT, LOG_KEPT, open_table, own_table, paths
 from jobs.lake.compaction import MANY, Saved, compact, vacuum
 from jobs.lake.lake import Lake
 from jobs.lake.runs import Manifest, forget, known_stores, unfinished
@@ -13,6 +14,7 @@ from jobs.lake.tables import RUNS, WRITTEN_BY_RUNS
 
 _MANIFESTS_KEPT = 64
 _RUNS_BETWEEN_VACUUMS = 64
+_HOURS = 24
 _ID_LENGTH = 36  # of a store's id, with which the name of a run's file begins
 
 
@@ -32,14 +34,21 @@ def keep_up(lake: Lake, manifest: Manifest) -> list[Saved]:
     return saved
 
 
-def expect_many_commits(lake: Lake) -> None:
-    """Keep what is obsolete for a day, no longer, in tables that get a commit every few seconds for weeks."""
+def expect_many_commits(lake: Lake, every_s: float) -> None:
+    """
+    Keep little of what is obsolete in tables that get a commit every few seconds for weeks.
+
+    Whoever commits lists the log: it keeps some 3,600 steps, an hour for each second between two, a day at most.
+    Replaced files are kept for a day, as queries that have begun read them.
+    """
+    wanted = {LOG_KEPT: f"interval {min(max(ceil(every_s), 1), _HOURS)} hours", FILES_KEPT: A_DAY}
     for table in WRITTEN_BY_RUNS:
         snapshot = own_table(lake, table.name)
         if snapshot is None:
             continue
         there = snapshot.metadata().configuration
-        short = {name: A_DAY for name in KEPT if there.get(name) == CONFIGURATION[name]}  # not what somebody has set
+        # Not what somebody has set.
+        short = {name: value for name, value in wanted.items() if there.get(name) == CONFIGURATION[name]}
         if short:
             with suppress(CommitFailedError):  # another process commits at this moment; the next start asks again
                 snapshot.alter.set_table_properties(short)

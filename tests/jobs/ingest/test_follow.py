@@ -271,21 +271,22 @@ def test_a_jvm_that_has_died_ends_it_at_once(death: str | None, trials: int, tmp
     assert tried == trials
 
 
-def test_tables_that_are_followed_keep_what_is_obsolete_for_a_day(tmp_path: Path) -> None:
-    """A commit every few seconds is a hundred thousand files of log a week; what somebody has set stays."""
+@pytest.mark.parametrize(("every_s", "hours"), [(0.0, 1), (1.0, 1), (4.5, 5), (900.0, 24)])
+def test_tables_that_are_followed_keep_the_log_of_some_thousand_steps(
+    every_s: float, hours: int, tmp_path: Path
+) -> None:
+    """And replaced files for a day; what somebody has set stays."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(5))
     ingest(request(broker), OneByOne())
     messages, runs = (DeltaTable(tmp_path / "lake" / name) for name in ("messages", "runs"))
-    name = "delta.logRetentionDuration"
-    runs.alter.set_table_properties({name: "interval 30 days"})
-    Story(Stop(), []).run(request(broker))
+    log, replaced = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
+    runs.alter.set_table_properties({log: "interval 30 days"})
+    Follower(request(broker), OneByOne(), Pace(every_s, 0.0), Stop()).run()
     for table in (messages, runs):
         table.update_incremental()
-    assert (messages.metadata().configuration[name], runs.metadata().configuration[name]) == (
-        "interval 1 days",
-        "interval 30 days",
-    )
+    kept = [[table.metadata().configuration[name] for name in (log, replaced)] for table in (messages, runs)]
+    assert kept == [[f"interval {hours} hours", "interval 1 days"], ["interval 30 days", "interval 1 days"]]
 
 
 def test_what_is_small_needs_no_session(tmp_path: Path) -> None:
