@@ -224,14 +224,14 @@ class _FileWriter:
         return EntryRows(work.ordinal, name, header, is_complete, digest, tuple(self._actions), short_ranges)
 
     def _continue(self, builder: FileBuilder, opened: IndexHeader, *, is_hashed: bool) -> None:
-        """Begin where the last run ended: with what was kept, or by all entries so far; a hashed file needs them."""
-        slots = None if is_hashed else take(self._open_file(opened))
-        if slots is not None:
-            builder.resume(slots, opened)
+        """Begin where the last run ended: with its slots, kept or from the lake; a hashed file needs all entries."""
+        work, output = self._work, self._output
+        so_far = EntriesSoFar(output.lake, work.opened_in, work.ordinal, opened.entry_count, output.naming.store_id)
+        if is_hashed or not opened.entry_count:
+            builder.adopt(so_far.whole(), opened)
             return
-        work, store_id = self._work, self._output.naming.store_id
-        so_far = entries_in(self._output.lake, work.opened_in, work.ordinal, opened.entry_count, store_id)
-        builder.adopt(so_far, opened)
+        slots = take(self._open_file(opened))
+        builder.resume(so_far.slots(work.recipe.geometry.hash_slots) if slots is None else slots, opened)
 
     def _open_file(self, header: IndexHeader) -> OpenFile:
         return OpenFile(self._output.lake.location, self._output.naming.store_id, self._work.ordinal, header)
@@ -288,33 +288,55 @@ def _digest(file: IO[bytes], size: int) -> str:
     return hash_file(lambda position, length: os.pread(descriptor, length, position))
 
 
-def entries_in(
-    lake: Lake, stored_in: Sequence[StoredFile], ordinal: int, count: int, store_id: str
-) -> NDArray[np.uint8]:
-    """
-    Return the first *count* entries of a store's index file, from the files of `index_entries` that hold them.
+@dataclass(frozen=True, slots=True)
+class EntriesSoFar:
+    """The entries of a store's index file that the lake has."""
 
-    Such a file may hold rows of several stores. Entries that another engine has deleted through a vector are taken,
-    too: those that come after them are chained to them, and only those are written.
-    """
-    stored = STORED_ENTRY.names or ()
-    wanted = (pc.field("index_file") == ordinal) & (pc.field("store_id") == store_id)
-    entries = np.zeros(count, STORED_ENTRY)
-    found = np.zeros(count, np.bool_)
-    columns = ("index_file", "entry", "store_id", *stored)
-    for file in stored_in:
-        for batch in plain_batches(lake, INDEX_ENTRIES, file.with_deleted_rows(), columns, {"index_file": ordinal}):
-            own = batch.filter(wanted)
-            at = own["entry"].to_numpy() - 1
-            inside = at < count
-            for column in stored:
-                entries[column][at[inside]] = own[column].to_numpy()[inside]
-            found[at[inside]] = True
-    if not found.all():
-        missing = int(np.argmin(found)) + 1
-        raise OSError(
-            f"{lake.locate(INDEX_ENTRIES.name)}: entry {missing} of index file {ordinal} was deleted, and the entries "
-            "that come next are chained to it: put it back (in Spark SQL: RESTORE TABLE), or leave the index out "
-            "(--tables consume_queue)"
-        )
-    return entries.view(np.uint8)
+    lake: Lake
+    stored_in: Sequence[StoredFile]  # files of `index_entries`
+    ordinal: int
+    count: int
+    store_id: str
+
+    def whole(self) -> NDArray[np.uint8]:
+        """Return them as they are in the index file."""
+        names = STORED_ENTRY.names or ()
+        entries = np.zeros(self.count, STORED_ENTRY)
+        for at, columns in self.columns(names):
+            for name, values in zip(names, columns, strict=True):
+                entries[name][at] = values
+        return entries.view(np.uint8)
+
+    def slots(self, hash_slots: int) -> NDArray[np.int32]:
+        """Return the newest of them in each slot; 0 for none."""
+        slots = np.zeros(hash_slots, np.int32)
+        for at, (hashes,) in self.columns(("key_hash",)):
+            np.maximum.at(slots, np.maximum(hashes, 0) % hash_slots, (at + 1).astype(np.int32))
+        return slots
+
+    def columns(self, names: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], list[NDArray[np.int32]]]]:
+        """
+        Yield where some of them are in the file, counted from 0, and columns of them; each comes once.
+
+        The lake's files may hold rows of several stores. Entries that another engine has deleted through a vector are
+        taken, too: those that come after them are chained to them, and only those are written.
+        """
+        wanted = (pc.field("index_file") == self.ordinal) & (pc.field("store_id") == self.store_id)
+        found = np.zeros(self.count, np.bool_)
+        needed = ("index_file", "entry", "store_id", *names)
+        for file in self.stored_in:
+            for batch in plain_batches(
+                self.lake, INDEX_ENTRIES, file.with_deleted_rows(), needed, {"index_file": self.ordinal}
+            ):
+                own = batch.filter(wanted)
+                at = own["entry"].to_numpy().astype(np.int64) - 1
+                inside = at < self.count
+                found[at[inside]] = True
+                yield at[inside], [own[name].to_numpy()[inside] for name in names]
+        if not found.all():
+            missing = int(np.argmin(found)) + 1
+            raise OSError(
+                f"{self.lake.locate(INDEX_ENTRIES.name)}: entry {missing} of index file {self.ordinal} was deleted, "
+                "and the entries that come next are chained to it: put it back (in Spark SQL: RESTORE TABLE), or leave "
+                "the index out (--tables consume_queue)"
+            )

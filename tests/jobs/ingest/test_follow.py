@@ -8,14 +8,14 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import pytest
 from deltalake import DeltaTable
@@ -28,7 +28,7 @@ from jobs.ingest.follow import Follower, Pace, Stop
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake import upkeep
-from jobs.products.index import entries
+from jobs.products.index.entries import EntriesSoFar
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import AsNeeded, OneByOne
@@ -111,8 +111,13 @@ def test_each_record_comes_once_whatever_the_broker_does(tmp_path: Path) -> None
 
 def test_index_entries_are_chained_as_separate_runs_chain_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the log is cut back; entries of earlier steps are read again only to hash a file that is full."""
-    read = Mock(wraps=entries.entries_in)
-    monkeypatch.setattr(entries, "entries_in", read)
+    reads, real = Counter[str](), EntriesSoFar.columns
+
+    def columns(so_far: EntriesSoFar, names: Sequence[str]) -> object:
+        reads[so_far.lake.location] += 1
+        return real(so_far, names)
+
+    monkeypatch.setattr(EntriesSoFar, "columns", columns)
     broker = Broker(tmp_path / "store")
     broker.append(some_records(20))
     asked = replace(request(broker), hash_slots=7, index_num=100)
@@ -132,7 +137,6 @@ def test_index_entries_are_chained_as_separate_runs_chain_them(tmp_path: Path, m
 
     assert indexed(Path(separate.lake)) == indexed(tmp_path / "lake")
     full = sum(row["is_complete"] for row in rows_of(tmp_path / "lake", "index_files", "index_file"))
-    reads = Counter(call.args[0].location for call in read.call_args_list)
     assert reads[str(tmp_path / "lake")] <= full < reads[separate.lake]
 
 

@@ -16,7 +16,7 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile
-from jobs.products.index.entries import entries_in
+from jobs.products.index.entries import EntriesSoFar
 from jobs.store.store import list_store
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import decode_record
@@ -252,7 +252,8 @@ def test_entries_of_another_store_in_the_same_file_are_left_alone(tmp_path: Path
     pq.write_table(pa.Table.from_pylist(rows), path)
     lake = Lake(str(tmp_path))
     found = [
-        entries_in(lake, [StoredFile.not_committed(path.name)], 0, 1, store).view(">i4")[0] for store in ("a", "b")
+        EntriesSoFar(lake, [StoredFile.not_committed(path.name)], 0, 1, store).whole().view(">i4")[0]
+        for store in ("a", "b")
     ]
 
     assert found == [1, 2]
