@@ -32,6 +32,7 @@ _ID_LENGTH = 36  # of a store's id, with which the name of a manifest begins
 _ZEROS = 4096  # bytes after the last record that must be unwritten
 _LARGEST_MESSAGE = 16 << 20
 _LONGEST_WALK = 64 << 20
+_MOST_QUEUE_FILES = 10_000  # beyond, tasks look at queues side by side
 
 
 class _Fingerprint(NamedTuple):
@@ -65,7 +66,8 @@ def is_little_new(request: IngestRequest) -> bool:
         _require_local(request)
         store = request.listed()
         known = [one for one in _manifests(Lake(normalise(request.lake))) if _has_fingerprints(store, one)]
-        return is_less_written(plan_ranges(store, known[0]["to_offset"] if known else 0), SMALL)
+        is_little = is_less_written(plan_ranges(store, known[0]["to_offset"] if known else 0), SMALL)
+        return is_little and len(store.queue_files) <= _MOST_QUEUE_FILES
     except (_Doubt, OSError, FormatError, ValueError, KeyError, TypeError):
         return False
 

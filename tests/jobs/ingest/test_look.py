@@ -242,6 +242,9 @@ def test_a_small_log_is_little_and_a_large_one_is_not(taken: Taken, monkeypatch:
     monkeypatch.setattr("jobs.ingest.look.SMALL", SEGMENT_SIZE)
     assert [True, False] == [is_little_new(one) for one in (taken.request, new)]
 
+    monkeypatch.setattr("jobs.ingest.look._MOST_QUEUE_FILES", 1)
+    assert not is_little_new(taken.request)
+
 
 def test_what_a_look_cannot_tell_is_not_little(taken: Taken) -> None:
     """Other file systems, no store, and a lake that a run was killed in: then a run needs Spark, or fails."""
