@@ -117,6 +117,7 @@ def test_every_verb_that_reads_the_log_takes_care(
     def no_stepping() -> None:
         seen["stepped back"] = True
 
+    monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "--master local[2]")  # else `ingest` reads so little itself
     monkeypatch.setattr("jobs.launch.session.spark_session", session)
     monkeypatch.setattr("jobs.launch.session.begin_session", session)
     monkeypatch.setattr("jobs.store.beside_broker.step_back", no_stepping)
