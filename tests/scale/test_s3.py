@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +179,7 @@ def overtaken(uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
     OVERTAKING.append(lambda: summaries.append(uploaded.ingest()))
     workers = OvertakenBy(uploaded.options)
     monkeypatch.setattr("jobs.launch.session.begin_session", lambda *_, **__: None)
-    monkeypatch.setattr("jobs.ingest.run.ingest", partial(ingest, workers=workers))
+    monkeypatch.setattr("jobs.ingest.run.ingest", lambda request, _: ingest(request, workers))
     yield summaries
     OVERTAKING.clear()
 
