@@ -3,8 +3,8 @@ Any system call of a run may fail: the next run makes the lake exact.
 
 In the campaign the first and the last call of each kind on each file fail, for each error that it may end with: of
 link, unlink, mkdir and truncate that is nearly every one. `STRIDE` in the environment adds each so many-th call between
-them: 1 for every call of a run, which takes days. `EVERY` takes one in so many of these. `CALLS` names the kinds of
-calls, such as `unlink list`, instead of all.
+them: 1 for every call of a run, an hour or two for each scenario and error. `EVERY` takes one in so many of these.
+`CALLS` names the kinds of calls, such as `unlink list`, instead of all.
 """
 
 import json
