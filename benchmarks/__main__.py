@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.broker import RELEASE
 from benchmarks.plots import draw
 
 _ROOT = Path(__file__).parents[1]
@@ -90,6 +91,12 @@ PROGRAMS: dict[str, Program] = {
         full=("--seconds", "7200"),
         small=("--seconds", "30"),
         tiny=("--rates", "50", "--seconds", "5"),
+    ),
+    "follow-broker": Program(
+        "follow",
+        full=("--release", RELEASE, "--rates", "500", "--seconds", "7200"),
+        small=("--release", RELEASE, "--seconds", "30"),
+        tiny=("--release", RELEASE, "--rates", "50", "--seconds", "5"),
     ),
     "inflation": Program("inflation", small=("--runs", "1"), tiny=("--messages", "100", "--runs", "1")),
     "memory": Program("memory", small=("64",), tiny=("8",)),

@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -213,14 +213,22 @@ def measure(folder: Path, rate: int, seconds: float, every: str, release: str | 
     }
 
 
-def bars(rates: Sequence[dict[str, Any]]) -> Iterator[Bars]:
+def bars(result: Mapping[str, Any]) -> Iterator[Bars]:
     """Yield the plots of what was measured."""
+    rates = result.get("rates", ())
+    who = f"RocketMQ {result['release']}" if "release" in result else "a generated log"
     for name, text in (("p50", "half of the messages"), ("p95", "95 of 100"), ("p99", "99 of 100")):
         seconds = {f"{one['rate']:,} messages/s": one["visible_after_s"][name] for one in rates}
-        yield Bars(f"Following: from disk to a reader, {text}", "seconds", seconds)
+        if seconds:
+            yield Bars(f"Following {who}: from disk to a reader, {text}", "seconds", seconds)
     for one in rates:
         memory = {f"after {sample['second']} s": sample["rss_mib"] for sample in one["samples"]}
-        yield Bars(f"Following {one['rate']:,} messages/s: memory", "MiB", memory)
+        yield Bars(f"Following {who}, {one['rate']:,} messages/s: memory", "MiB", memory)
+        files = {f"after {sample['second']} s": sample["files"] for sample in one["samples"]}
+        yield Bars(f"Following {who}, {one['rate']:,} messages/s: files of the lake", "files", files)
+        sends = {phase: felt["p99_ms"] for phase, felt in one.get("sends", {}).items()}
+        if sends:
+            yield Bars(f"Following {who}, {one['rate']:,} messages/s: one send in a hundred takes", "ms", sends)
 
 
 def main() -> None:

@@ -61,7 +61,8 @@ def _growth(results: Results) -> Iterator[Part]:
     samples = results.get("incremental-runs", {}).get("samples")
     if samples:
         yield from bars(samples)
-    yield from follow.bars(results.get("follow", {}).get("rates", ()))
+    for name in ("follow", "follow-broker"):
+        yield from follow.bars(results.get(name, {}))
 
 
 def _rebuilds(results: Results) -> Iterator[Part]:
