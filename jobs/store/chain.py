@@ -10,12 +10,13 @@ one that the piece before it covers is dropped. Any cut gives the same records.
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 from pyspark import Accumulator, TaskContext
 from pyspark.sql import SparkSession
 
-from jobs.console.progress import Work, announce_once, of_spark_job
+from jobs.console.progress import Work, announce_once, of_spark_job, shown
 from jobs.store.range_reader import RangeReader, Seen
 from jobs.store.ranges import Range
 from jobs.store.tally import Tally
@@ -25,7 +26,9 @@ from rmq_formats.compiled import IS_FIRST_USE
 from rmq_formats.errors import FormatError
 
 T = TypeVar("T")
-Task = Callable[[Range, Iterator[Records | Piece]], T]
+Pieces = Iterator[Records | Piece]
+Task = Callable[[Range, Pieces], T]
+_COMPILING = "rmq-lake: compiling what reads the log, once …"
 
 
 class Outcome(NamedTuple, Generic[T]):
@@ -49,13 +52,30 @@ def run_ranges(
     """
     size = sum(range_.end - range_.start for range_ in ranges)
     if IS_FIRST_USE and (spark.sparkContext.master or "").startswith("local"):
-        announce_once("rmq-lake: compiling what reads the log, once …")
+        announce_once(_COMPILING)
     records = spark.sparkContext.accumulator(0)
     with Tally.of(len(ranges)) as tally:
         work = Work("reading", size, tasks=len(ranges))
         with of_spark_job(spark, work, lambda: tally.sums()[0], lambda: max(records.value, tally.sums()[1])):
             return chained(
                 ranges, lambda some: _run(spark, some, task, records, tally if some is ranges else None), discard
+            )
+
+
+def run_here(ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
+    """Return the same from this process, which works on one range after the other."""
+    if IS_FIRST_USE:
+        announce_once(_COMPILING)
+    with Tally.of(len(ranges)) as tally:
+        work = Work("reading", sum(range_.end - range_.start for range_ in ranges))
+        with shown(work, lambda: tally.sums()[0], lambda: tally.sums()[1]):
+            return chained(
+                ranges,
+                lambda some: [
+                    run_range(range_, task, partial(tally.noted, number, range_) if some is ranges else iter)
+                    for number, range_ in enumerate(some)
+                ],
+                discard,
             )
 
 
@@ -148,8 +168,8 @@ def spare_collector() -> None:
         gc.freeze()
 
 
-def run_range(range_: Range, task: Task[T]) -> Outcome[T]:
-    """Run *task* on one range, here."""
+def run_range(range_: Range, task: Task[T], noted: Callable[[Pieces], Pieces] = iter) -> Outcome[T]:
+    """Run *task* on one range, here; *noted* sees its pieces on their way."""
     reader = RangeReader(range_)
-    payload = task(range_, reader.pieces())
+    payload = task(range_, noted(reader.pieces()))
     return Outcome(range_, reader.seen, payload)

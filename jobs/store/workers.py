@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from jobs.console.progress import Work, of_spark_job
 from jobs.launch.session import await_workers, hadoop_options
-from jobs.store.chain import Outcome, Task, chained, run_range, run_ranges, spare_collector
+from jobs.store.chain import Outcome, Task, chained, run_here, run_range, run_ranges, spare_collector
 from jobs.store.executor_view import seen_by_executors, unseen
 from jobs.store.ranges import SMALL, Range, is_less_written
 from jobs.store.store import Segment
@@ -73,6 +73,17 @@ class OneByOne:
         """Return none: what the driver sees, this process sees."""
         del segments
         return []
+
+
+@dataclass(frozen=True, slots=True)
+class Here(OneByOne):
+    """This process, too, which shows how far it is."""
+
+    def ranges(
+        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
+    ) -> list[Outcome[Result]]:
+        """Run *task* on one range after the other."""
+        return run_here(ranges, task, discard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +174,9 @@ class HandedOn:
 class AsNeeded(HandedOn):
     """This process while there is little to read, and from the first large plan on a session, until plans are small."""
 
-    def __init__(
-        self, session: Callable[[], SparkSession], options: Mapping[str, str] | None = None, small: int = SMALL
-    ) -> None:
-        """Start no *session* before somebody needs it."""
-        self._here = OneByOne(options or {})
+    def __init__(self, session: Callable[[], SparkSession], here: OneByOne | None = None, small: int = SMALL) -> None:
+        """Start no *session* before somebody needs it; what is small is done by *here*."""
+        self._here = here or OneByOne()
         super().__init__(self._here)
         self._session = session
         self.small = small

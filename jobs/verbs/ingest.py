@@ -190,13 +190,13 @@ def _run(request: IngestRequest) -> Done | None:
     # Beside the start of a JVM, Python imports what the run needs.
     from jobs.ingest.run import ingest
     from jobs.products import loaded  # noqa: F401
-    from jobs.store.workers import AsNeeded, SparkWorkers
+    from jobs.store.workers import AsNeeded, Here, SparkWorkers
 
     def session() -> "SparkSession":
         return spark_session(_NAME, half=request.care is not None)
 
     with _others_named(request.store) as outcome:
-        workers = SparkWorkers(session()) if is_started() else AsNeeded(session)
+        workers = SparkWorkers(session()) if is_started() else AsNeeded(session, Here())
         outcome.append((ingest(request, workers), workers.options))
     return outcome[0] if outcome else None
 
@@ -238,13 +238,13 @@ def _follow(request: IngestRequest, every: float, until: float | None, metrics: 
     from jobs.launch.session import hadoop_options, spark_session
     from jobs.products import loaded  # noqa: F401
     from jobs.storage.locations import is_local
-    from jobs.store.workers import AsNeeded
+    from jobs.store.workers import AsNeeded, OneByOne
 
     def session() -> "SparkSession":
         return spark_session(_NAME, half=request.care is not None)
 
     here = all(map(is_local, (request.store, request.lake, *request.commitlog)))
-    workers = AsNeeded(session, {} if here else hadoop_options(session()))
+    workers = AsNeeded(session, OneByOne({} if here else hadoop_options(session())))
     progress = Progress(Work("following"))
     messages = size = 0
 

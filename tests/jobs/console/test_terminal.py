@@ -126,7 +126,8 @@ def test_a_run_that_is_stopped_while_it_starts_leaves_nothing_running(
     store: Path, tmp_path: Path, seconds: float
 ) -> None:
     """A JVM, its context, its session and a worker start beside what the driver does: any of them may be cut short."""
-    command = [*_TOOL, "ingest", str(store), "--lake", str(tmp_path / "lake"), "--max-rate", str(_RATE)]
+    ingest = ["ingest", str(store), "--lake", str(tmp_path / "lake"), "--max-rate", str(_RATE)]
+    command = [*_TOOL, "--master", "local[2]", *ingest]  # else so little is read without Spark
     told = environment({})
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=told, start_new_session=True
