@@ -54,6 +54,19 @@ def confirm_deleted(store: Store, outcomes: Sequence[Outcome[T]]) -> None:
     raise kind(errno.ENOENT, "disappeared while it was read, and not by retention", deleted[0].location)
 
 
+def confirm_gone(store: Store, ranges: Sequence[Range]) -> None:
+    """
+    Accept that ranges had less when they were read once more, if retention has deleted their files meanwhile.
+
+    Where a file is still there, a broker that recovered from a crash is writing it again: `CutBackError`.
+    """
+    if ranges:
+        start = list_again(store).start_offset
+        for range_ in ranges:
+            if range_.end_offset > start:
+                raise CutBackError(errno.ESTALE, "the log was written again while it was read", range_.location)
+
+
 def confirm_uncut(store: Store, newest: Newest | None) -> None:
     """
     Raise `CutBackError` if the *newest* segment of before the reading is not there any more, unless by retention.

@@ -27,6 +27,7 @@ from jobs.store.chain import Outcome
 from jobs.store.known import ASSUMED, Known, UndecidedError
 from jobs.store.ranges import Range
 from jobs.store.release import Writers
+from jobs.store.retention import confirm_gone
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.indexfile.layout import DEFAULT_GEOMETRY, Geometry, IndexHeader
@@ -111,6 +112,7 @@ class StartedIndex(Started[RangeKeys]):
         finished.add(INDEX_ENTRIES, *(action for rows in written for action in rows.actions))
         finished.add(INDEX_FILES, self._headers(written))
         short = {range_.start_offset: range_ for rows in written for range_ in rows.short}
+        confirm_gone(run.store, tuple(short.values()))
         why = "deleted before its index entries were made"
         finished.gaps = [Gap(range_.start_offset, range_.end_offset, why) for range_ in short.values()]
         return finished

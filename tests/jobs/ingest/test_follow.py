@@ -34,7 +34,7 @@ from jobs.store.store import list_store
 from jobs.store.workers import AsNeeded, OneByOne
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from tests.rmq_formats.builders import STORED
-from tests.support.broker import SEGMENT_SIZE, Broker, some_records
+from tests.support.broker import KEYS, SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import leftovers, raw_rows, rows_of
 from tests.support.meanwhile import Meanwhile
 
@@ -250,6 +250,25 @@ def test_a_log_that_is_cut_back_during_a_step_leaves_no_files_over(tmp_path: Pat
     Follower(request(broker), Meanwhile(happens=crash), AT_ONCE, stop, story.steps.append, story.look).run()
     assert raw_rows(tmp_path / "lake") == expected([*placed[:WHOLE], *written])
     assert leftovers(tmp_path / "lake") == []
+
+
+def test_a_log_that_is_written_again_before_its_index_entries_are_made_is_read_again(tmp_path: Path) -> None:
+    """It has fewer keys then, and its end is as it was; what was deleted by retention would be a gap."""
+    broker = Broker(tmp_path / "store")
+    placed = broker.append(some_records(30))
+    left = [placed[2]._replace(properties_raw=placed[2].properties_raw.replace(b"TAGS", b"XAGS"))]
+
+    class Rewritten(OneByOne):
+        def map(self, items, task, label=""):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+            if label == "making index entries" and left:
+                broker.truncate(placed[2].physical_offset)
+                placed[2:3] = broker.append([left.pop()])
+            return OneByOne.map(self, items, task, label)
+
+    summary = ingest(replace(request(broker), range_size=2048), Rewritten())
+    assert ([], expected(placed)) == (summary.gaps, raw_rows(tmp_path / "lake"))
+    keys = Counter(entry["physical_offset"] for entry in indexed(tmp_path / "lake"))
+    assert [KEYS - (number == 2) for number in range(30)] == [keys[record.physical_offset] for record in placed]
 
 
 @pytest.mark.parametrize(("death", "trials"), [("killed by SIGKILL", 1), (None, 5)])

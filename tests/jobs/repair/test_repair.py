@@ -130,8 +130,9 @@ def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(store: Path,
 
 
 @pytest.mark.parametrize("fault", DENIED, ids=named)
-def test_who_may_not_read_a_file_repairs_nothing(healthy: Path, fault: Fault) -> None:
+def test_who_may_not_read_a_file_repairs_nothing(healthy: Path, fault: Fault, tmp_path: Path) -> None:
     """The error names the file, and no byte changes: what cannot be read may be right."""
+    repaired(Path(shutil.copytree(healthy, tmp_path / "store")))  # compiles, into a folder that is closed to others
     with TemporaryDirectory() as name:  # pytest's own folders are closed to others
         Path(name).chmod(0o777)
         store = Path(shutil.copytree(healthy, Path(name, "store")))
