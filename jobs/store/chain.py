@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from jobs.console.progress import Work, announce_once, of_spark_job, shown
 from jobs.store.range_reader import RangeReader, Seen
-from jobs.store.ranges import Range
+from jobs.store.ranges import SMALL, Range
 from jobs.store.tally import Tally
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
@@ -67,7 +67,8 @@ def run_here(ranges: Sequence[Range], task: Task[T], discard: Callable[[T], obje
     if IS_FIRST_USE:
         announce_once(_COMPILING)
     with Tally.of(len(ranges)) as tally:
-        work = Work("reading", sum(range_.end - range_.start for range_ in ranges))
+        size = sum(range_.end - range_.start for range_ in ranges)
+        work = Work("reading", size if size <= SMALL else 0)  # most of what is larger is not written yet
         with shown(work, lambda: tally.sums()[0], lambda: tally.sums()[1]):
             return chained(
                 ranges,
