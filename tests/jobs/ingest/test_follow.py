@@ -28,7 +28,7 @@ from jobs.ingest.follow import Follower, Pace, Stop
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake import upkeep
-from jobs.products.index.entries import EntriesSoFar
+from jobs.products.index.entries import EntriesSoFar, plan
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import AsNeeded, OneByOne
@@ -36,7 +36,7 @@ from rmq_formats.commitlog.record import MessageRecord, encode_record
 from tests.rmq_formats.builders import STORED
 from tests.support.broker import KEYS, SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import leftovers, raw_rows, rows_of
-from tests.support.meanwhile import Meanwhile
+from tests.support.meanwhile import Meanwhile, preceded
 
 AT_ONCE = Pace(0.0)
 ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
@@ -258,14 +258,13 @@ def test_a_log_that_is_written_again_before_its_index_entries_are_made_is_read_a
     placed = broker.append(some_records(30))
     left = [placed[2]._replace(properties_raw=placed[2].properties_raw.replace(b"TAGS", b"XAGS"))]
 
-    class Rewritten(OneByOne):
-        def map(self, items, task, label=""):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
-            if label == "making index entries" and left:
-                broker.truncate(placed[2].physical_offset)
-                placed[2:3] = broker.append([left.pop()])
-            return OneByOne.map(self, items, task, label)
+    def write_again() -> None:
+        if left:
+            broker.truncate(placed[2].physical_offset)
+            placed[2:3] = broker.append([left.pop()])
 
-    summary = ingest(replace(request(broker), range_size=2048), Rewritten())
+    with patch("jobs.products.index.product.plan", preceded(plan, write_again)):
+        summary = ingest(replace(request(broker), range_size=2048), OneByOne())
     assert ([], expected(placed)) == (summary.gaps, raw_rows(tmp_path / "lake"))
     keys = Counter(entry["physical_offset"] for entry in indexed(tmp_path / "lake"))
     assert [KEYS - (number == 2) for number in range(30)] == [keys[record.physical_offset] for record in placed]

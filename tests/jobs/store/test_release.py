@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import patch
 
 import pytest
 
 from jobs.console.exit_codes import ExitCode
-from jobs.store import release
 from jobs.store.known import ASSUMED, DETECTED, GIVEN, UndecidedError
 from jobs.store.release import QUICK, THOROUGH, Effort, eras_of, given_rules, known_writers, writers_of
-from jobs.store.store import Segment, list_store
+from jobs.store.store import Segment, Store, list_store
 from rmq_formats.release import Release
 from rmq_formats.store import name_of_offset
 from tests.golden import GOLDEN, release_of
@@ -113,17 +112,18 @@ def test_every_verb_refuses_a_release_that_never_was(
     assert not (tmp_path / "out").exists()
 
 
-def test_what_sealed_segments_give_away_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_sealed_segments_give_away_is_read_once(tmp_path: Path) -> None:
     """A process that follows a store asks every second; a file that was written again is read again."""
     Broker(tmp_path / "store").append(some_records(400))
     store = list_store(str(tmp_path / "store"))
-    opened = Mock(wraps=release._records)  # noqa: SLF001 - what is read, not how
-    monkeypatch.setattr(release, "_records", opened)
 
     def asked() -> tuple[object, list[Segment]]:
-        opened.reset_mock()
-        return eras_of(store), [call.args[1] for call in opened.call_args_list]
+        with patch.object(Store, "open", autospec=True, side_effect=Store.open) as opened:
+            return eras_of(store), [
+                file for _, file in (call.args for call in opened.call_args_list) if file in segments
+            ]
 
+    segments = store.segments
     (first, read), (again, read_again) = asked(), asked()
     assert (first, True, list(store.segments[-2:])) == (again, len(read) > 4, read_again)
 
