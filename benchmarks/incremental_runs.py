@@ -62,10 +62,18 @@ def sizes(lake: Path) -> dict[str, float]:
     return {
         "files": len(files),
         "log_files": len(logs),
-        "log_kib": round(sum(path.stat().st_size for path in logs) / 1024),
+        "log_kib": round(sum(_size(path) for path in logs) / 1024),
         "manifests": sum("_manifests" in path.parts for path in files),
         "data_files": sum(path.suffix == ".parquet" and "_delta_log" not in path.parts for path in files),
     }
+
+
+def _size(path: Path) -> int:
+    """Return how many bytes a file has; none when it is gone, as what is made beside its place is after its rename."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def main() -> None:
