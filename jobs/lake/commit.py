@@ -12,8 +12,8 @@ commit comes between, the files must still be there, each with the deletion vect
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -85,18 +85,33 @@ def own_table(lake: Lake, name: str) -> DeltaTable | None:
 
 def _if_there(lake: Lake, name: str, opened: Callable[[], DeltaTable]) -> DeltaTable | None:
     try:
-        return opened()
+        with _failing_as_files_do(lake.locate(name), "read"):
+            return opened()
     except TableNotFoundError:
         return None
-    except DeltaError as error:
-        reason = str(error).partition("\n")[0]
-        raise OSError(f"{lake.locate(name)}: Delta's log cannot be read: {reason}") from error
 
 
 def _opened(lake: Lake, name: str) -> DeltaTable:
     location = lake.locate(name)
     options = delta_options(location, lake.options)
-    return persistently(lambda: DeltaTable(delta_location(location), storage_options=options))
+
+    def opened() -> DeltaTable:
+        with _failing_as_files_do(location, "read"):
+            return DeltaTable(delta_location(location), storage_options=options)
+
+    return persistently(opened)
+
+
+@contextmanager
+def _failing_as_files_do(location: str, done: str) -> Iterator[None]:
+    """Raise `OSError` for what `deltalake` says in its own way, a server that failed above all."""
+    try:
+        yield
+    except (CommitFailedError, TableNotFoundError):
+        raise
+    except DeltaError as error:
+        reason = str(error).partition("\n")[0]
+        raise OSError(f"{location}: Delta's log cannot be {done}: {reason}") from error
 
 
 def ensure_table(lake: Lake, table: Table) -> DeltaTable:
@@ -212,9 +227,11 @@ def commit_layout(
         return None
     try:
         _write(lake, snapshot, table, (), change, (), {"layout": layout}, data_change=data_change)
-    except CommitFailedError as error:
+    except (CommitFailedError, OSError) as error:
         now = open_table(lake, table.name)  # see `commit`: it may have been ours
         if now is None or not change.added or not {action.path for action in change.added} <= paths(now):
+            if isinstance(error, OSError):
+                raise
             raise TransactionTakenError(f"{table.name} is being rewritten by another process") from error
     return change
 
@@ -286,27 +303,28 @@ def _vector_of(file: StoredFile) -> str:
 def _write_once(lake: Lake, snapshot: DeltaTable, new: _Commit, attempts: int) -> int:
     """Write a commit; after commits that come between only where *attempts* let `deltalake` judge them."""
     before = snapshot.version()
-    if new.change.vectors:
-        _write_removing_vectors(lake, snapshot, new)
-    else:
-        now = int(time.time() * 1000)
-        snapshot.create_write_transaction(
-            [
-                *(AddAction(a.path, a.size, {}, a.modification_time, new.data_change, a.stats) for a in new.added),
-                # Without size and partitions Spark's feed of changes stops at the commit.
-                *(RemoveAction(file.path, new.data_change, now, file.size, {}) for file in new.change.removed),
-            ],
-            "append",
-            new.table.delta_schema,
-            commit_properties=CommitProperties(
-                custom_metadata=dict(new.metadata),
-                app_transactions=[Transaction(app, number) for app, number in new.transactions],
-                max_commit_retries=attempts,
-            ),
-            # To clean up, all of the log is listed: after each commit that would cost more than the commit.
-            post_commithook_properties=None if (before + 1) % CHECKPOINT_INTERVAL == 0 else _NO_CLEANUP,
-        )
-    snapshot.update_incremental()
+    with _failing_as_files_do(snapshot.table_uri, "written"):
+        if new.change.vectors:
+            _write_removing_vectors(lake, snapshot, new)
+        else:
+            now = int(time.time() * 1000)
+            snapshot.create_write_transaction(
+                [
+                    *(AddAction(a.path, a.size, {}, a.modification_time, new.data_change, a.stats) for a in new.added),
+                    # Without size and partitions Spark's feed of changes stops at the commit.
+                    *(RemoveAction(file.path, new.data_change, now, file.size, {}) for file in new.change.removed),
+                ],
+                "append",
+                new.table.delta_schema,
+                commit_properties=CommitProperties(
+                    custom_metadata=dict(new.metadata),
+                    app_transactions=[Transaction(app, number) for app, number in new.transactions],
+                    max_commit_retries=attempts,
+                ),
+                # To clean up, all of the log is listed: after each commit that would cost more than the commit.
+                post_commithook_properties=None if (before + 1) % CHECKPOINT_INTERVAL == 0 else _NO_CLEANUP,
+            )
+        snapshot.update_incremental()
     version: int = snapshot.version()
     _flush(snapshot.table_uri, range(before + 1, version + 1))
     return version
@@ -363,11 +381,11 @@ T = TypeVar("T")
 
 
 def _retried(attempt: Callable[[], T]) -> T:
-    """Repeat *attempt* while others' commits come between; a taken transaction shows on the next snapshot."""
+    """Repeat *attempt* while others commit, or a server fails; what it did all the same shows on the next snapshot."""
     failure: CommitFailedError | None = None
     for _ in range(_ATTEMPTS):
         try:
-            return attempt()
+            return persistently(attempt)
         except CommitFailedError as error:
             failure = error
     raise OSError(f"{_ATTEMPTS} attempts to commit failed: {failure}") from failure

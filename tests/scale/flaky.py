@@ -2,10 +2,11 @@
 
 import http.client
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
+from random import Random
 
 from tests.scale.servers import ADDRESS
 
@@ -15,16 +16,21 @@ _SILENT_S = 4.0  # longer than a client waits
 KINDS = {"error": 20, "throttled": 20, "cut off": 10, "silent": 300}  # one request in so many fails
 
 
+def one_in(many: int) -> Callable[[int], bool]:
+    """Choose requests by their numbers, the same ones each time, but in no step with what asks again."""
+    return lambda number: Random(number).randrange(many) == 0
+
+
 class FlakyServer(ThreadingHTTPServer):
-    """Passes requests on to a port of this machine, and fails one in so many."""
+    """Passes requests on to a port of this machine, and fails some."""
 
     daemon_threads = True
 
-    def __init__(self, target: int, every: int, kind: str) -> None:
+    def __init__(self, target: int, fails: Callable[[int], bool], kind: str) -> None:
         """Listen on any free port."""
         super().__init__((ADDRESS, 0), _Handler)
         self.target = target
-        self.every = every
+        self.fails = fails
         self.kind = kind
         self.numbers = count(1)
         self.requests = 0
@@ -50,11 +56,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _any(self) -> None:
         body = self._body()
         self.server.requests = number = next(self.server.numbers)
-        if number % self.server.every:
-            self._pass_on(body)
-        else:
+        if self.server.fails(number):
             self.server.failed += 1
             self._fail(body)
+        else:
+            self._pass_on(body)
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
@@ -116,9 +122,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def flaky(port: int, every: int, kind: str) -> Iterator[FlakyServer]:
-    """Pass requests on to *port*, and fail one in *every*."""
-    with FlakyServer(port, every, kind) as server:
+def flaky(port: int, fails: Callable[[int], bool], kind: str) -> Iterator[FlakyServer]:
+    """Pass requests on to *port*, and fail those, counted from 1, that are chosen."""
+    with FlakyServer(port, fails, kind) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:

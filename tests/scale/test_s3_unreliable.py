@@ -11,16 +11,18 @@ from pyspark.sql import SparkSession
 
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.lake.commit import chosen, ensure_table, open_table
+from jobs.lake.commit import chosen, ensure_table, open_table, rows
 from jobs.lake.features import UnsupportedTableError
+from jobs.lake.findings import Finding
 from jobs.lake.lake import Lake
 from jobs.lake.optimization import optimize
 from jobs.lake.plain import plain_rows
-from jobs.lake.tables import RUNS
+from jobs.lake.tables import FINDINGS, RUNS
+from jobs.lake.verifications import record_findings
 from jobs.query.lake_tables import LakeTables
 from jobs.store.workers import OneByOne
 from tests.scale.commands import expected_rows
-from tests.scale.flaky import KINDS, flaky
+from tests.scale.flaky import KINDS, flaky, one_in
 from tests.scale.s3 import S3Server
 from tests.support.broker import Broker, some_records
 from tests.support.lakes import raw_rows
@@ -29,7 +31,6 @@ from tests.support.other_engine import WITH_VECTORS
 pytestmark = pytest.mark.s3
 
 STORE = "b533-base"
-_NEVER_AGAIN = 1_000_000  # requests between one that fails and the next
 OFFSETS = "SELECT physical_offset FROM {} ORDER BY physical_offset"
 
 
@@ -43,7 +44,7 @@ def test_a_server_that_fails_some_requests_costs_time_and_nothing_else(
     shutil.copytree(golden(STORE), s3.path(prefix, "store"), ignore=shutil.ignore_patterns("EXPECT"))
     request = IngestRequest(s3.uri(prefix, "store"), s3.uri(prefix, "lake"))
     said = "nothing"
-    with flaky(s3.port, KINDS[kind], kind) as server:
+    with flaky(s3.port, one_in(KINDS[kind]), kind) as server:
         try:
             ingest(request, OneByOne(S3Server(server.port, s3.folder).hadoop_options))
         except OSError as error:
@@ -61,11 +62,26 @@ def test_a_table_is_made_whichever_answer_is_cut_off(s3: S3Server) -> None:
     """Also that of the request which has made it: it is there once, and whoever asks again finds it."""
     for number in range(1, 20):
         lake = s3.uri(f"cut-answer-{number}")
-        with flaky(s3.port, _NEVER_AGAIN, "cut off") as server:
-            server.numbers = count(_NEVER_AGAIN - number + 1)
+        with flaky(s3.port, number.__eq__, "cut off") as server:
             table = ensure_table(Lake(lake, S3Server(server.port, s3.folder).hadoop_options), RUNS)
         assert table.schema() == RUNS.delta_schema
         assert server.failed == 1
+
+
+@pytest.mark.timeout(600)
+def test_a_commit_counts_once_whichever_answer_is_cut_off(s3: S3Server) -> None:
+    """Also a listing's, of which no client asks again, and that of the request which has committed."""
+    found = Finding("queues", "dangling", "consumequeue/T/0/00000000000000000000", 20, "physical_offset", "1", "2", "")
+    ensure_table(Lake(s3.uri("cut-commit-0"), s3.hadoop_options), FINDINGS)
+    for number in count(1):
+        name = f"cut-commit-{number}"
+        shutil.copytree(s3.path("cut-commit-0"), s3.path(name))
+        with flaky(s3.port, number.__eq__, "cut off") as server:
+            record_findings(Lake(s3.uri(name), S3Server(server.port, s3.folder).hadoop_options), None, "b", [found])
+        assert [1] == [row["verification"] for row in rows(Lake(s3.uri(name), s3.hadoop_options), FINDINGS.name)]
+        if not server.failed:
+            break
+    assert number > 10  # requests of a commit
 
 
 class OnS3:
