@@ -10,6 +10,7 @@ the look writes nothing.
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import cached_property
 from hashlib import sha256
 from time import monotonic
 from typing import Any, NamedTuple
@@ -49,27 +50,66 @@ class _Doubt(Exception):
     """The run must find out."""
 
 
-def nothing_new(request: IngestRequest) -> Summary | None:
-    """Return what a run would say that finds nothing to do; None where it may find something, or fail."""
-    began = monotonic()
-    try:
-        summary = _look(request)
-    except (_Doubt, OSError, FormatError, ValueError, KeyError, TypeError):
-        return None
-    summary.seconds = {"looking": round(monotonic() - began, 3)}
-    return summary
+_DOUBTS = (_Doubt, OSError, FormatError, ValueError, KeyError, TypeError)
 
 
-def is_little_new(request: IngestRequest) -> bool:
-    """Return whether a run will most likely find little to read, so that it need not wait for Spark."""
-    try:
-        _require_local(request)
-        store = request.listed()
-        known = [one for one in _manifests(Lake(normalise(request.lake))) if _has_fingerprints(store, one)]
-        is_little = is_less_written(plan_ranges(store, known[0]["to_offset"] if known else 0), SMALL)
-        return is_little and len(store.queue_files) <= _MOST_QUEUE_FILES
-    except (_Doubt, OSError, FormatError, ValueError, KeyError, TypeError):
-        return False
+class Look:
+    """A store and its lake as they are before a run; each is listed once."""
+
+    def __init__(self, request: IngestRequest) -> None:
+        """Look at nothing yet."""
+        self._request = request
+
+    @cached_property
+    def _store(self) -> Store:
+        _require_local(self._request)
+        return self._request.listed()
+
+    @cached_property
+    def _manifests(self) -> list[dict[str, Any]]:
+        """The newest manifests in the lake of stores whose log is this one: one, or none before a first run."""
+        _require_local(self._request)
+        return [one for one in _manifests(Lake(normalise(self._request.lake))) if _has_fingerprints(self._store, one)]
+
+    def nothing_new(self) -> Summary | None:
+        """Return what a run would say that finds nothing to do; None where it may find something, or fail."""
+        began = monotonic()
+        try:
+            summary = self._nothing_new()
+        except _DOUBTS:
+            return None
+        summary.seconds = {"looking": round(monotonic() - began, 3)}
+        return summary
+
+    def is_little_new(self) -> bool:
+        """Return whether a run will most likely find little to read, so that it need not wait for Spark."""
+        try:
+            read_to = self._manifests[0]["to_offset"] if self._manifests else 0
+            is_little = is_less_written(plan_ranges(self._store, read_to), SMALL)
+            return is_little and len(self._store.queue_files) <= _MOST_QUEUE_FILES
+        except _DOUBTS:
+            return False
+
+    def _nothing_new(self) -> Summary:
+        request, store, lake = self._request, self._store, Lake(normalise(self._request.lake))
+        _require(not request.dry_run)
+        writers = known_releases(store, request.release)
+        manifest = _only(self._manifests)
+        is_open = _check_end(store, manifest["to_offset"])
+        _check_products(store, request, manifest)
+        _check_chain(store, manifest)
+        _check_lake(lake, request, manifest)
+        summary = Summary(store.root, lake.location, manifest["broker"], manifest["store_id"])
+        summary.from_offset = summary.to_offset = manifest["to_offset"]
+        summary.release = f"{writers.value} ({writers.how})"
+        if any(product.key == "queues" for product in PRODUCTS if request.wants(product)):
+            summary.units = {"matched": 0, "expired": 0, "differences": 0}
+            summary.behind = max(manifest["to_offset"] - manifest["state"]["queues"]["dispatched"], 0)
+            if _fingerprints(store, manifest)[-1].end < manifest["to_offset"]:  # read again for the queues
+                summary.segment_ends = {SegmentEnd.SEALED.value: 1}
+        if is_open:
+            summary.segment_ends[SegmentEnd.OPEN.value] = 1
+        return summary
 
 
 def _require_local(request: IngestRequest) -> None:
@@ -80,30 +120,6 @@ def _require_local(request: IngestRequest) -> None:
 def _require(holds: object) -> None:
     if not holds:
         raise _Doubt
-
-
-def _look(request: IngestRequest) -> Summary:
-    _require(not request.dry_run)
-    _require_local(request)
-    lake = Lake(normalise(request.lake))
-    store = request.listed()
-    writers = known_releases(store, request.release)
-    manifest = _only([one for one in _manifests(lake) if _has_fingerprints(store, one)])
-    is_open = _check_end(store, manifest["to_offset"])
-    _check_products(store, request, manifest)
-    _check_chain(store, manifest)
-    _check_lake(lake, request, manifest)
-    summary = Summary(store.root, lake.location, manifest["broker"], manifest["store_id"])
-    summary.from_offset = summary.to_offset = manifest["to_offset"]
-    summary.release = f"{writers.value} ({writers.how})"
-    if any(product.key == "queues" for product in PRODUCTS if request.wants(product)):
-        summary.units = {"matched": 0, "expired": 0, "differences": 0}
-        summary.behind = max(manifest["to_offset"] - manifest["state"]["queues"]["dispatched"], 0)
-        if _fingerprints(store, manifest)[-1].end < manifest["to_offset"]:  # read again for the queues
-            summary.segment_ends = {SegmentEnd.SEALED.value: 1}
-    if is_open:
-        summary.segment_ends[SegmentEnd.OPEN.value] = 1
-    return summary
 
 
 def _only(found: Sequence[dict[str, Any]]) -> dict[str, Any]:

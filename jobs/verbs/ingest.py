@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from jobs.command.places import OUTPUT_FILE, WRITTEN
 from jobs.command.times import DurationType, MillisecondsType, UntilType
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
-from jobs.ingest.look import is_little_new, nothing_new
+from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.products.registry import NAMES
 from jobs.store.beside_broker import care_beside
@@ -174,17 +175,18 @@ Done = tuple[Summary, Mapping[str, str]]  # what was done, and the settings of f
 
 def _once(request: IngestRequest, *, lineage: bool) -> Done | None:
     """Do a run, but none where nothing is new; None when another one is at work."""
-    seen = nothing_new(request)
+    look = Look(request)
+    seen = look.nothing_new()
     if seen is not None:
         return seen, {}
-    return _run_with_events(request) if lineage else _run(request)
+    return _run_with_events(request, look) if lineage else _run(request, look)
 
 
-def _run(request: IngestRequest) -> Done | None:
-    """Do a run; None when another one is at work."""
-    from jobs.launch.session import begin_session, is_asked_for, is_started, spark_session
+def _run(request: IngestRequest, look: Look) -> Done | None:
+    """Do a run after a look; None when another one is at work."""
+    from jobs.launch.session import begin_session, is_asked_for, is_started
 
-    if is_asked_for() or not is_little_new(request):
+    if is_asked_for() or not look.is_little_new():
         begin_session(_NAME, half=request.care is not None, warm="jobs.products.loaded")
 
     # Beside the start of a JVM, Python imports what the run needs.
@@ -192,22 +194,27 @@ def _run(request: IngestRequest) -> Done | None:
     from jobs.products import loaded  # noqa: F401
     from jobs.store.workers import AsNeeded, Here, SparkWorkers
 
-    def session() -> "SparkSession":
-        return spark_session(_NAME, half=request.care is not None)
-
+    session = partial(_session, request)
     with _others_named(request.store) as outcome:
         workers = SparkWorkers(session()) if is_started() else AsNeeded(session, Here())
         outcome.append((ingest(request, workers), workers.options))
     return outcome[0] if outcome else None
 
 
-def _run_with_events(request: IngestRequest) -> Done | None:
+def _session(request: IngestRequest) -> "SparkSession":
+    """Return the session; beside a broker it takes half of the cores."""
+    from jobs.launch.session import spark_session
+
+    return spark_session(_NAME, half=request.care is not None)
+
+
+def _run_with_events(request: IngestRequest, look: Look) -> Done | None:
     """Do a run, and send its events."""
     from jobs.report.lineage import Lineage
 
     lineage = Lineage(request)
     with lineage.sent():
-        done = _run(request)
+        done = _run(request, look)
     lineage.completed(done[0] if done else None)
     return done
 
@@ -235,14 +242,12 @@ def _follow(request: IngestRequest, every: float, until: float | None, metrics: 
     from jobs.console import systemd
     from jobs.console.progress import Progress, Work
     from jobs.ingest.follow import Follower, Pace, Stop
-    from jobs.launch.session import hadoop_options, spark_session
+    from jobs.launch.session import hadoop_options
     from jobs.products import loaded  # noqa: F401
     from jobs.storage.locations import is_local
     from jobs.store.workers import AsNeeded, OneByOne
 
-    def session() -> "SparkSession":
-        return spark_session(_NAME, half=request.care is not None)
-
+    session = partial(_session, request)
     here = all(map(is_local, (request.store, request.lake, *request.commitlog)))
     workers = AsNeeded(session, OneByOne({} if here else hadoop_options(session())))
     progress = Progress(Work("following"))

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from jobs.command.cli import main
 from jobs.console.exit_codes import ExitCode
-from jobs.ingest.look import is_little_new, nothing_new
+from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
@@ -61,7 +61,7 @@ def taken(tmp_path: Path) -> Taken:
 
 def test_where_nothing_is_new_the_look_says_what_a_run_says(taken: Taken) -> None:
     """Word for word, so that reports and figures are the same."""
-    seen = nothing_new(taken.request)
+    seen = Look(taken.request).nothing_new()
 
     assert seen is not None
     assert said(seen) == taken.run()
@@ -75,7 +75,7 @@ def test_a_look_at_a_real_store_says_what_a_run_says(golden: Golden, tmp_path: P
         str(golden(name)), str(tmp_path), broker=name, commitlog=commitlog, release=release_of(name)
     )
     ingest(request, OneByOne())
-    seen = nothing_new(request)
+    seen = Look(request).nothing_new()
 
     assert seen is not None
     assert said(seen) == said(ingest(request, OneByOne()))
@@ -85,7 +85,7 @@ def test_a_sealed_log_without_a_next_file_has_nothing_new(taken: Taken) -> None:
     """The log ends with its file."""
     taken.broker.seal()
     taken.run()
-    seen = nothing_new(taken.request)
+    seen = Look(taken.request).nothing_new()
 
     assert seen is not None
     assert said(seen) == taken.run()
@@ -96,7 +96,7 @@ def test_a_file_made_ahead_is_nothing_new(taken: Taken) -> None:
     end = (taken.broker.offset // SEGMENT_SIZE + 1) * SEGMENT_SIZE
     (taken.broker.root / "commitlog" / f"{end:020d}").write_bytes(bytes(SEGMENT_SIZE))
 
-    assert nothing_new(taken.request) is not None
+    assert Look(taken.request).nothing_new() is not None
 
 
 def _append(taken: Taken) -> None:
@@ -179,7 +179,7 @@ def test_whatever_changed_is_left_to_a_run(taken: Taken, change: Change) -> None
     """A look decides nothing that is not certain; errors are the run's to say, too."""
     change(taken)
 
-    assert nothing_new(taken.request) is None
+    assert Look(taken.request).nothing_new() is None
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_whatever_changed_is_left_to_a_run(taken: Taken, change: Change) -> None
 )
 def test_whoever_asks_for_something_else_gets_a_run(taken: Taken, asked: dict[str, Any]) -> None:
     """Another choice, another place, or a question that only a run answers."""
-    assert nothing_new(replace(taken.request, **asked)) is None
+    assert Look(replace(taken.request, **asked)).nothing_new() is None
 
 
 def test_a_table_that_is_asked_for_the_first_time_is_left_to_a_run(tmp_path: Path) -> None:
@@ -207,8 +207,8 @@ def test_a_table_that_is_asked_for_the_first_time_is_left_to_a_run(tmp_path: Pat
     request = IngestRequest(str(broker.root), str(tmp_path / "lake"), tables=frozenset({"messages"}))
     ingest(request, OneByOne())
 
-    assert nothing_new(request) is not None
-    assert nothing_new(replace(request, tables=frozenset({"index"}))) is None
+    assert Look(request).nothing_new() is not None
+    assert Look(replace(request, tables=frozenset({"index"}))).nothing_new() is None
 
 
 def test_units_that_the_dispatcher_still_owes_are_left_to_a_run(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_units_that_the_dispatcher_still_owes_are_left_to_a_run(tmp_path: Path) 
     request = IngestRequest(str(broker.root), str(tmp_path / "lake"))
     ingest(request, OneByOne())
 
-    assert nothing_new(request) is None
+    assert Look(request).nothing_new() is None
 
 
 def test_a_command_that_finds_nothing_new_starts_no_session(taken: Taken, capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,22 +237,22 @@ def test_a_command_that_finds_nothing_new_starts_no_session(taken: Taken, capsys
 def test_a_small_log_is_little_and_a_large_one_is_not(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the lake has already does not count, and neither does what no broker has written yet."""
     new = replace(taken.request, lake=str(taken.lake.parent / "new"))
-    assert [True, True] == [is_little_new(one) for one in (taken.request, new)]
+    assert [True, True] == [Look(one).is_little_new() for one in (taken.request, new)]
 
     monkeypatch.setattr("jobs.ingest.look.SMALL", SEGMENT_SIZE)
-    assert [True, False] == [is_little_new(one) for one in (taken.request, new)]
+    assert [True, False] == [Look(one).is_little_new() for one in (taken.request, new)]
 
     monkeypatch.setattr("jobs.ingest.look._MOST_QUEUE_FILES", 1)
-    assert not is_little_new(taken.request)
+    assert not Look(taken.request).is_little_new()
 
 
 def test_what_a_look_cannot_tell_is_not_little(taken: Taken) -> None:
     """Other file systems, no store, and a lake that a run was killed in: then a run needs Spark, or fails."""
     elsewhere = [replace(taken.request, lake="s3a://bucket/lake"), replace(taken.request, store=str(taken.lake))]
-    assert [False, False] == [is_little_new(one) for one in elsewhere]
+    assert [False, False] == [Look(one).is_little_new() for one in elsewhere]
 
     (taken.lake / "_manifests" / ".being-created").touch()
-    assert not is_little_new(taken.request)
+    assert not Look(taken.request).is_little_new()
 
 
 def test_little_is_brought_without_java(taken: Taken, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from jobs.ingest.look import nothing_new
+from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
@@ -66,14 +66,14 @@ def test_later_runs_add_what_has_changed(store: Path) -> None:
     """New, elsewhere, deleted: a row each; what is as it was: none."""
     confirm(store, {"T1@g": {"0": 1, "1": 5}, "T1@h": {"0": 2}})
     ingest(request(store), OneByOne())
-    assert nothing_new(request(store)) is not None
+    assert Look(request(store)).nothing_new() is not None
     confirm(store, {"T1@g": {"0": 1, "1": 7}, "T1@i": {"0": 0}})
     path = store / "config" / "topics.json"
     config = json.loads(path.read_text())
     del config["topicConfigTable"]["BenchmarkTest"]
     config["topicConfigTable"]["TBW102"]["perm"] = 6
     path.write_text(json.dumps(config))
-    assert nothing_new(request(store)) is None
+    assert Look(request(store)).nothing_new() is None
     ingest(request(store), OneByOne())
 
     offsets = changes(store, "consumer_offsets", "kind", "consumer_group", "topic", "queue_id", "next_offset")
@@ -86,7 +86,7 @@ def test_later_runs_add_what_has_changed(store: Path) -> None:
     assert settings.keys() == {"BenchmarkTest", "TBW102"}
     assert settings["BenchmarkTest"] is None
     assert json.loads(settings["TBW102"])["perm"] == 6
-    assert nothing_new(request(store)) is not None
+    assert Look(request(store)).nothing_new() is not None
 
 
 @pytest.mark.parametrize("name", ["b551-rockscq-clean", "b551-configv2"])
@@ -105,7 +105,7 @@ def test_offsets_in_rocksdb_become_rows(name: str, tmp_path: Path) -> None:
         for name, queues in unpacked.of_disk["consumerOffsets"].items()
         for queue, offset in queues.items()
     }
-    assert nothing_new(asked) is not None
+    assert Look(asked).nothing_new() is not None
 
 
 def test_what_cannot_be_read_is_not_called_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.ingest.look import nothing_new
+from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
@@ -60,7 +60,7 @@ def test_a_run_keeps_what_has_changed_and_what_was_deleted(store: Path) -> None:
     (store / "config" / "delayOffset.json").unlink()
     (store / "config" / "delayOffset.json.bak").unlink()
 
-    assert nothing_new(request(store)) is None
+    assert Look(request(store)).nothing_new() is None
     again = ingest(request(store), OneByOne())
 
     assert (again.messages, again.run) == (0, 2)
@@ -68,7 +68,7 @@ def test_a_run_keeps_what_has_changed_and_what_was_deleted(store: Path) -> None:
         row["name"] for row in rows_of(store.parent / "lake", "config_files", "run") if row["run"] == again.run
     )
     assert of_broker(store) == restored(store, "out")
-    assert nothing_new(request(store)) is not None
+    assert Look(request(store)).nothing_new() is not None
 
 
 def test_a_file_that_is_being_written_again_is_its_backup(store: Path) -> None:

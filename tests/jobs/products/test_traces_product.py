@@ -8,7 +8,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from jobs.ingest.look import nothing_new
+from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake.compaction import compact
@@ -133,13 +133,13 @@ def test_each_run_adds_its_lines_once(broker: Broker) -> None:
     """And the look before a run knows the table; merged files hold the same rows."""
     first = broker.append([reports("a")])
     taken(broker)
-    assert nothing_new(request(broker)) is not None
+    assert Look(request(broker)).nothing_new() is not None
     second = broker.append([*some_records(3, 3), reports("b"), reports("c")])
     taken(broker)
     taken(broker)
 
     assert lines(broker) == expected([*first, *second[3:]], "a", "b", "c")
-    assert nothing_new(request(broker)) is not None
+    assert Look(request(broker)).nothing_new() is not None
     compact(Lake(str(broker.root.parent / "lake")), TRACES)
     assert lines(broker) == expected([*first, *second[3:]], "a", "b", "c")
 
@@ -155,7 +155,7 @@ def test_traces_that_the_broker_took_back_go_with_their_messages(broker: Broker)
 
     assert summary.superseded is not None
     assert lines(broker) == expected([*first, placed[2]], "kept", "new")
-    assert nothing_new(request(broker)) is not None
+    assert Look(request(broker)).nothing_new() is not None
     broker.append([reports("later")])
     assert taken(broker).messages == 1
 
@@ -168,7 +168,7 @@ def test_a_log_that_is_cut_back_without_traces_makes_no_table(broker: Broker) ->
     broker.append(some_records(9, 5))
     assert taken(broker).superseded is not None
     assert not (broker.root.parent / "lake" / "traces").exists()
-    assert nothing_new(request(broker)) is not None
+    assert Look(request(broker)).nothing_new() is not None
     placed = broker.append([reports("a")])
     taken(broker)
 
