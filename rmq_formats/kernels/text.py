@@ -81,6 +81,8 @@ def is_clean_text(buffer: Bytes, start: int, end: int) -> bool:
 @compiled
 def clean_text_size(buffer: Bytes, start: int, end: int) -> int:
     """Return how many bytes `copy_clean_text` writes."""
+    if is_ascii(buffer, start, end):
+        return end - start
     size = 0
     at = start
     while at < end:
@@ -96,6 +98,8 @@ def clean_text_size(buffer: Bytes, start: int, end: int) -> int:
 @compiled
 def copy_clean_text(source: Bytes, start: int, end: int, target: Bytes, to: int) -> int:
     """Write the UTF-8 of the text that Java reads; *target* has room for `clean_text_size`. Return the place after."""
+    if is_ascii(source, start, end):
+        return copy_bytes(source, start, end, target, to)
     at = start
     while at < end:
         before = at
