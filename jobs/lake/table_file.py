@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -31,6 +32,7 @@ _SAMPLE_SIZE = 1 << 19
 _WORTH_IT = 0.95  # of its size: what does not become smaller than that is stored as it is
 SMALL_GROUP = 4 << 20  # bytes of rows: a row group has as many, unless it is the last one
 STATISTICS_LENGTH = 56  # characters of text minima and maxima: IPv6 ids are this long
+_CONSTANT_TEXT = pa.dictionary(pa.int32(), pa.string())
 _ASCENDING = ("physical_offset", "queue_offset")
 _ASCENDING_TEXT = ("offset_msg_id",)  # their minima and maxima find a value: no filter is needed
 _HIGHEST = "\U0010ffff"
@@ -84,6 +86,7 @@ class TableFile:
         self._table = table
         self._name = name
         self._constants = constants
+        self._schema = pa.schema([_written_as(field, constants.get(field.name)) for field in table.schema])
         self._sink: pa.NativeFile  # once there are rows
         self._flushing = 0  # so many bytes are on their way to the disk
         self._writer: pq.ParquetWriter | None = None
@@ -94,9 +97,7 @@ class TableFile:
         """Append the rows of *batch*."""
         if not batch.num_rows:
             return
-        whole = pa.RecordBatch.from_arrays(
-            [self._column(batch, field) for field in self._table.schema], schema=self._table.schema
-        )
+        whole = pa.RecordBatch.from_arrays([self._column(batch, field) for field in self._schema], schema=self._schema)
         self._held.append(whole)
         self._held_size += whole.nbytes
         if self._held_size >= self.group_size:
@@ -119,9 +120,12 @@ class TableFile:
             self._start_flush()
 
     def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-        if field.name in self._constants:
-            return pa.repeat(pa.scalar(self._constants[field.name], field.type), batch.num_rows)
-        return batch.column(field.name)
+        if field.name not in self._constants:
+            return batch.column(field.name)
+        value = self._constants[field.name]
+        if pa.types.is_dictionary(field.type):
+            return pa.DictionaryArray.from_arrays(np.zeros(batch.num_rows, np.int32), pa.array([value]))
+        return pa.repeat(pa.scalar(value, field.type), batch.num_rows)
 
     def _open(self, batch: pa.RecordBatch) -> pq.ParquetWriter:
         if is_local(self._location):
@@ -134,7 +138,7 @@ class TableFile:
             self._sink = filesystem.open_output_stream(self._location.split("://", 1)[1])
         as_is = {_BODY} if _BODY in batch.schema.names and not is_compressible(batch.column(_BODY)) else set()
         settings = writer_settings(self._table, batch.num_rows, as_is)
-        return pq.ParquetWriter(self._sink, self._table.schema, **settings)
+        return pq.ParquetWriter(self._sink, self._schema, **settings)
 
     def _start_flush(self) -> None:
         """Have the disk write what is there while the next rows are made: a flush at the end would wait for it all."""
@@ -174,6 +178,11 @@ class TableFile:
             self._writer.is_open = False  # else it would still write a footer when it is collected
             self._sink.close()
             self.discard()
+
+
+def _written_as(field: pa.Field, constant: object) -> pa.Field:
+    """Return how Parquet gets a column: a constant text once, with its number in each row."""
+    return field.with_type(_CONSTANT_TEXT) if isinstance(constant, str) and pa.types.is_string(field.type) else field
 
 
 def writer_settings(table: Table, rows: int, as_is: Container[str] = ()) -> dict[str, Any]:
