@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow.dataset import Dataset
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
@@ -85,6 +86,9 @@ def leftovers(lake: Path) -> list[str]:
             for line in log.read_text().splitlines():
                 removed = json.loads(line).get("remove")
                 known |= {str(lake / table / removed["path"])} if removed else set()
+        for checkpoint in (lake / table / "_delta_log").glob("*.checkpoint.parquet"):  # what the log has forgotten
+            removals = pq.read_table(checkpoint, columns=["remove"])["remove"].combine_chunks().drop_null()
+            known |= {str(lake / table / removed["path"]) for removed in removals.to_pylist()}
         found += [
             str(path)
             for path in (lake / table).glob("*.parquet")
