@@ -19,7 +19,7 @@ from rmq_formats.flags import TRANSACTION_MASK, TransactionType
 from rmq_formats.indexfile.file import MAX_INT
 from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, KeyKind
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry, IndexHeader
-from rmq_formats.kernels.integers import Bytes, byte_at, read_i32, read_i64, same_bytes, write_i32, write_i64
+from rmq_formats.kernels.integers import Bytes, byte_at, read_i32, read_i64, read_u32, same_bytes, write_i32, write_i64
 from rmq_formats.kernels.properties import PARSER_CODES, next_property
 from rmq_formats.kernels.text import hash_character, hash_text
 from rmq_formats.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY
@@ -260,7 +260,7 @@ class FileBuilder:
 @compiled
 def _hang(entries: Bytes, at: int, number: int, slots: NDArray[np.int32]) -> int:
     """Hang an entry in its slot; return the number of the one before it."""
-    slot = np.uintp(read_i32(entries, at) % slots.size)
+    slot = np.uintp(np.uint32(read_u32(entries, at)) % np.uint32(slots.size))
     previous = slots[slot]
     write_i32(entries, at + _PREVIOUS_AT, previous)
     slots[slot] = number
