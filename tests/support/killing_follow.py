@@ -4,7 +4,8 @@ Commands that follow a store, killed by the dozen beside a broker that writes an
 What a command finds when it starts is more than its driver reads itself: Spark's tasks catch up. What comes later, the
 driver reads. A third of the kills comes when the lake shows some of the effects that a command has, a third when Spark
 has workers, a third when a step is done and others follow; they take everything, or the driver, the JVM or the workers
-alone. Run it as a program: `python -m tests.support.killing_follow FOLDER KILLS`.
+alone. Run it as a program: `python -m tests.support.killing_follow FOLDER KILLS [crashes]`; with `crashes` the broker
+cuts off the end of its log now and then, and deletes nothing.
 """
 
 import json
@@ -134,10 +135,10 @@ def left(processes: "Sequence[subprocess.Popen[bytes]]") -> list[int]:
     return [len(list(session(process.pid))) for process in processes]
 
 
-def campaign(root: Path, kills: int, seed: int = 1) -> dict[str, Any]:
+def campaign(root: Path, kills: int, seed: int = 1, *, crashes: bool = False) -> dict[str, Any]:
     """Kill *kills* commands while others write and put in order; then run to the end and judge."""
     broker = new_store(root)
-    writer = forked(partial(write_for_ever, broker, seed, crashes=False, pause_s=PAUSE_S, kept=KEPT_SEGMENTS))
+    writer = forked(partial(write_for_ever, broker, seed, crashes=crashes, pause_s=PAUSE_S, kept=KEPT_SEGMENTS))
     state = Campaign(root, Random(seed))
     began = time.monotonic()
     ends = [followed(root, "--until", "0s").wait(LONGEST_S)]
@@ -168,4 +169,4 @@ def campaign(root: Path, kills: int, seed: int = 1) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(campaign(Path(sys.argv[1]), int(sys.argv[2]))))
+    print(json.dumps(campaign(Path(sys.argv[1]), int(sys.argv[2]), crashes="crashes" in sys.argv)))
