@@ -88,7 +88,7 @@ PROGRAMS: dict[str, Program] = {
     "incremental-runs": Program("incremental_runs", small=("--runs", "100"), tiny=("--runs", "2")),
     "follow": Program(
         "follow",
-        full=("--seconds", "7200"),
+        full=("--rates", "500", "5000", "100000", "--seconds", "60"),
         small=("--seconds", "30"),
         tiny=("--rates", "50", "--seconds", "5"),
     ),
@@ -96,6 +96,12 @@ PROGRAMS: dict[str, Program] = {
         "follow",
         full=("--release", RELEASE, "--rates", "500", "--seconds", "7200"),
         small=("--release", RELEASE, "--seconds", "30"),
+        tiny=("--release", RELEASE, "--rates", "50", "--seconds", "5"),
+    ),
+    "follow-broker-idle": Program(
+        "follow",
+        full=("--release", RELEASE, "--seconds", "60"),
+        small=("--release", RELEASE, "--seconds", "15"),
         tiny=("--release", RELEASE, "--rates", "50", "--seconds", "5"),
     ),
     "inflation": Program("inflation", small=("--runs", "1"), tiny=("--messages", "100", "--runs", "1")),

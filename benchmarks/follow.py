@@ -217,6 +217,7 @@ def bars(result: Mapping[str, Any]) -> Iterator[Bars]:
     """Yield the plots of what was measured."""
     rates = result.get("rates", ())
     who = f"RocketMQ {result['release']}" if "release" in result else "a generated log"
+    who += f" for {result.get('seconds', 0) / 60:.0f} min"
     for name, text in (("p50", "half of the messages"), ("p95", "95 of 100"), ("p99", "99 of 100")):
         seconds = {f"{one['rate']:,} messages/s": one["visible_after_s"][name] for one in rates}
         if seconds:

@@ -61,7 +61,7 @@ def _growth(results: Results) -> Iterator[Part]:
     samples = results.get("incremental-runs", {}).get("samples")
     if samples:
         yield from bars(samples)
-    for name in ("follow", "follow-broker"):
+    for name in ("follow", "follow-broker-idle", "follow-broker"):
         yield from follow.bars(results.get(name, {}))
 
 
