@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shutil
 import signal
 import threading
@@ -196,22 +197,32 @@ def test_of_a_slow_task_and_its_speculative_copy_one_counts(
     cluster: Cluster, store: Path, results: dict[str, Any]
 ) -> None:
     """Both have written their files when the slow one is stopped."""
-    assert_every_message_counts_once(store, results["late"], cluster.folder / "late", abandoned=1)
+    assert_every_message_counts_once(store, results["late"], cluster.folder / "late")
+    assert 0 in _written_in_vain(cluster.folder / "late")
 
 
 def test_a_task_that_fails_behind_its_work_is_done_again_and_counts_once(
     cluster: Cluster, store: Path, results: dict[str, Any]
 ) -> None:
     """Each first attempt has written its files before it fails."""
-    attempts = len(segments_of(store))
-    assert_every_message_counts_once(store, results["fail"], cluster.folder / "fail", abandoned=attempts)
+    assert_every_message_counts_once(store, results["fail"], cluster.folder / "fail")
+    assert [int(path.name) for path in segments_of(store)] == sorted(_written_in_vain(cluster.folder / "fail"))
 
 
-def assert_every_message_counts_once(store: Path, result: dict[str, int], lake: Path, *, abandoned: int) -> None:
-    """Hold a run and its lake to the store; so many files of messages are named by no commit: attempts in vain."""
+def assert_every_message_counts_once(store: Path, result: dict[str, int], lake: Path) -> None:
+    """Hold a run and its lake to the store."""
     assert {"code": 0, "messages": len(expected_rows(store))} == result
     assert expected_rows(store) == raw_rows(lake)
-    assert abandoned == len([name for name in leftovers(lake) if name.startswith("/messages/")])
+
+
+def _written_in_vain(lake: Path) -> set[int]:
+    """
+    Return where ranges begin whose messages an attempt has written that does not count.
+
+    How many such files there are is up to Spark: on a busy machine it starts copies of other tasks, too.
+    """
+    names = [name for name in leftovers(lake) if name.startswith("/messages/")]
+    return {int(re.findall(r"-(\d{20})-", name)[0]) for name in names}
 
 
 @pytest.mark.skipif(not can_set_apart(), reason="this system gives a process no mounts of its own")
