@@ -45,10 +45,15 @@ class Seen(NamedTuple):
 class RangeReader:
     """Yields a range's pieces and remembers what it has seen."""
 
-    def __init__(self, range_: Range, window: int = WINDOW) -> None:
-        """Read nothing yet; then so many bytes at once, or one record where that is larger."""
+    def __init__(self, range_: Range, window: int = WINDOW, *, was_read: bool = False) -> None:
+        """
+        Read nothing yet; then so many bytes at once, or one record where that is larger.
+
+        What *was_read* before, and found to be whole, is not looked at a second time.
+        """
         self._range = range_
         self._window = window
+        self._was_read = was_read
         self._first: int | None = None
         self._next = range_.start_offset
         self._end: PieceKind | None = None
@@ -120,7 +125,7 @@ class RangeReader:
         A page may have been read before the broker filled it, and the next one after. What is followed by something was
         whole by then, so that a second look sees all of it.
         """
-        if self._range.final or not is_local(self._range.location):
+        if self._was_read or self._range.final or not is_local(self._range.location):
             return False
         place, times = self._looked
         self._looked = at, times + 1 if at == place else 1
@@ -130,13 +135,13 @@ class RangeReader:
         """Return whether a second look at records gives the same bytes."""
         start = at + self._range.base_offset - group.base_offset
         end = int(group.positions[-1]) + int(group.sizes[-1])
-        return all(
-            np.array_equal(
-                np.frombuffer(file.read(at + place - start, min(_SLICE, end - place)), np.uint8),
-                group.buffer[place : min(place + _SLICE, end)],
-            )
-            for place in range(start, end, _SLICE)
-        )
+        again = bytearray(min(_SLICE, end - start))
+        for place in range(start, end, _SLICE):
+            del again[end - place :]
+            filled = file.read_into(at + place - start, memoryview(again))
+            if filled < len(again) or again != group.buffer[place : place + filled].data:
+                return False
+        return True
 
     def _is_a_record_now(self, file: Reader, framing: Framing, at: int) -> bool:
         """Return whether a second look at what is no record finds one."""

@@ -137,7 +137,7 @@ class LogKeys:
     def _records(self, number: int) -> Iterator[Records]:
         """Yield the records of a range; those whose file retention has deleted since, as somebody has kept them."""
         range_ = self.ranges[number]
-        reader = RangeReader(range_)
+        reader = RangeReader(range_, was_read=True)
         start = range_.start_offset
         for item in reader.pieces():
             if isinstance(item, Records):

@@ -10,6 +10,7 @@ import pytest
 from jobs.storage.local import LocalReader
 from jobs.store.range_reader import RangeReader
 from jobs.store.ranges import Range
+from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from tests.rmq_formats.builders import a_record, log_of
 
@@ -69,3 +70,21 @@ def test_what_stays_damaged_is_damage(log: bytes, tmp_path: Path) -> None:
 
     assert records < 20
     assert others == [PieceKind.DAMAGE, PieceKind.UNWRITTEN]
+
+
+@pytest.mark.parametrize("page", [1, 80, 150])
+def test_a_page_without_a_checksum_is_read_again_too(tmp_path: Path, page: int) -> None:
+    """Zeros among properties look like properties."""
+    raw = log_of([a_record(properties=b"KEYS\x01" + b"k" * 16_000) for _ in range(40)], 0)
+    (tmp_path / f"{0:020d}").write_bytes(raw.ljust(_SIZE, b"\0"))
+    assert set(raw[page * _PAGE : (page + 1) * _PAGE]) == set(b"k")
+
+    reader = RangeReader(Range(str(tmp_path / f"{0:020d}"), 0, _SIZE, 0, _SIZE, sync=False, final=False))
+    with filled_late(page * _PAGE, (page + 1) * _PAGE):
+        seen = [_bytes_of(item) for item in reader.pieces() if isinstance(item, Records)]
+
+    assert raw == b"".join(seen)
+
+
+def _bytes_of(records: Records) -> bytes:
+    return records.buffer[int(records.positions[0]) : int(records.positions[-1]) + int(records.sizes[-1])].tobytes()
