@@ -424,7 +424,7 @@ def _agrees_about_the_log(file: bytes, log: list[MessageRecord], writer: Writer)
 def _differs_in_one_entry(ours: bytes, file: bytes, writer: Writer) -> bool:
     """Return whether the files differ in the header, in the entry after the last one, and in one slot at most."""
     geometry = writer.index_geometry
-    entry = geometry.entry_position(decode_header(file).index_count)
+    entry = geometry.entry_position(max(decode_header(file).index_count, 1))  # 0 until the first one is whole
     differing = {at for at, (mine, theirs) in enumerate(zip(ours, file, strict=True)) if mine != theirs}
     slots = {(at - HEADER.size) // SLOT.size for at in differing if HEADER.size <= at < geometry.entries_position}
     outside = {at for at in differing if at >= geometry.entries_position and not entry <= at < entry + ENTRY.size}

@@ -20,7 +20,7 @@ from rmq_formats.commitlog.record import encode_record, new_record
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.file import IndexFile, IndexWriter
 from rmq_formats.indexfile.keys import index_keys
-from rmq_formats.indexfile.layout import Geometry, IndexHeader
+from rmq_formats.indexfile.layout import HEADER, Geometry, IndexHeader, decode_header
 from rmq_formats.release import Release, rules_of
 from rmq_formats.store import decode_checkpoint, encode_checkpoint
 from tests.golden import GOLDEN, SCENARIO
@@ -331,6 +331,34 @@ def test_a_kill_between_slot_and_header_leaves_a_file_half_written(store: Path) 
     path.write_bytes(data)
 
     assert the_finding(store).kind == "half_written"
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_kill_within_the_first_put_leaves_a_file_half_written(store: Path, count: int) -> None:
+    """
+    The header says where the file begins, and of its end what a new file takes over from the one before.
+
+    A broker of 4.9.8 was killed there: `verify` blamed somebody who had overwritten the header.
+    """
+    files = [index_file(store, number) for number in range(13)]
+    headers = [decode_header(path.read_bytes()) for path in files]
+    starts = [header.begin_physical_offset for header in headers]
+    ends = [header.end_physical_offset for header in headers]
+    number = next(number for number in range(1, 13) if starts[number] > ends[number - 1])
+    before, path = headers[number - 1], files[number]
+    begun = headers[number]._replace(
+        end_timestamp=before.end_timestamp, end_physical_offset=ends[number - 1], hash_slot_count=0, index_count=count
+    )
+    place = slice(TINY.entry_position(1), TINY.entry_position(2))
+    blank = bytearray(TINY.file_size)
+    blank[: HEADER.size] = HEADER.pack(*begun)
+    blank[place] = path.read_bytes()[place]
+    path.write_bytes(blank)
+    for later in files[number + 1 :]:
+        later.unlink()
+
+    found = {one.kind for one in checked(store).findings if one.file == f"index/{path.name}"}
+    assert found == {"half_written", "missing_index_entries"}  # of the messages that were in files after it
 
 
 def test_index_files_that_the_checkpoint_knows_and_nobody_finds_are_lost(store: Path) -> None:
