@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from benchmarks.measuring import Measured, measured, medians, provenance
@@ -29,6 +30,7 @@ from jobs.store.workers import SparkWorkers
 
 _RECORD_SIZE = 1024
 _OURS = "ingest"
+_ATTEMPTS = 6  # on a busy machine
 
 
 def bring(spark: SparkSession, store: Path, place: Path) -> Path:
@@ -41,8 +43,14 @@ def stream(spark: SparkSession, store: Path, place: Path, batch_size: int) -> Pa
     """Stream the log, in batches of so many bytes."""
     messages = spark.readStream.format(NAME).option("maxBytesPerTrigger", batch_size).load(str(store))
     writing = messages.writeStream.format("delta").option("checkpointLocation", str(place / "checkpoint"))
-    query = writing.trigger(availableNow=True).start(str(place / "table"))
-    query.awaitTermination()
+    for _ in range(_ATTEMPTS):
+        try:
+            writing.trigger(availableNow=True).start(str(place / "table")).awaitTermination()
+        except StreamingQueryException as error:  # Spark waits ten seconds for the process that plans, and no longer
+            if "failed to connect back" not in str(error):
+                raise
+        else:
+            break
     return place / "table"
 
 

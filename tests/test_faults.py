@@ -51,6 +51,7 @@ def test_verify_is_never_green_on_damage(healthy: Path, folder: Path, fault: Fau
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # of a busy machine
 def test_the_page_is_what_comes_out_now(folder: Path) -> None:
     """`python -m tests.support.faults > docs/faults.md` makes it again."""
     assert (ROOT / "docs" / "faults.md").read_text() == page(list(matrix(folder)))

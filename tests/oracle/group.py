@@ -7,7 +7,8 @@ from typing import Final, NamedTuple, Self
 
 from tests.oracle.process import DriverProcess
 from tests.oracle.sessions import RealBroker, open_broker
-from tests.oracle.settings import Geometry, free_port
+from tests.oracle.settings import Geometry
+from tests.support.ports import free_port
 
 MEMBERS: Final = ("n0", "n1", "n2")
 _PATIENCE: Final = 60  # seconds

@@ -14,8 +14,9 @@ from typing import Final, TypeAlias
 
 from tests.oracle.releases import version_of
 from tests.oracle.sessions import ClientMessage, Consumption, DirectMessage
-from tests.oracle.settings import SMALL_GEOMETRY, Geometry, free_port
+from tests.oracle.settings import SMALL_GEOMETRY, Geometry
 from tests.oracle.stage import Stage, StageBroker, StageStore
+from tests.support.ports import free_port
 
 _UNIQUE_KEY_PREFIX: Final = "0A0102031234ABCD"
 _IPV6: Final = "2001:db8::1"

@@ -20,7 +20,8 @@ from tests.oracle.process import (
     running,
     text_field,
 )
-from tests.oracle.settings import OPTIONAL_SETTINGS, REAL_GEOMETRY, Geometry, free_port, store_settings
+from tests.oracle.settings import OPTIONAL_SETTINGS, PATIENCE, REAL_GEOMETRY, Geometry, store_settings
+from tests.support.ports import free_port
 
 
 class UnknownSettingError(Exception):
@@ -363,7 +364,7 @@ _BROKER = {
     "brokerIP1": "127.0.0.1",
     "brokerIP2": "127.0.0.1",
     "defaultTopicQueueNums": "2",
-    "waitTimeMillsInSendQueue": "60000",  # not 200: this machine may be busy
+    **PATIENCE,
 }
 
 

@@ -1,19 +1,22 @@
 """How the stores of these tests are laid out and what their brokers are given."""
 
-import random
-import socket
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from tests.support.ports import free_port
 
 _BATCH_UNIT_SIZE: Final = 46
 _QUEUE_UNIT_SIZE: Final = 20
 _INDEX_HEADER_SIZE: Final = 40
 _SLOT_SIZE: Final = 4
 _ENTRY_SIZE: Final = 20
-_PORTS: Final = range(20_000, 32_000)
-_GIVEN: Final[deque[int]] = deque(maxlen=64)  # ports that nothing may listen on yet, but something will
+
+PATIENCE: Final = {
+    f"waitTimeMillsIn{queue}Queue": "60000"  # milliseconds, not 200 to 5,000: this machine may be busy
+    for queue in ("Send", "Pull", "LitePull", "Transaction", "AdminBroker")
+}
+"""How long a broker lets requests wait before it refuses them."""
 
 OPTIONAL_SETTINGS: Final = frozenset(
     {
@@ -23,6 +26,7 @@ OPTIONAL_SETTINGS: Final = frozenset(
         "mappedFileSizeConsumeQueue",
         "mapperFileSizeBatchConsumeQueue",
         "timerWheelEnable",
+        *PATIENCE,
     }
 )
 """Settings that are sent to every release although some do not know them."""
@@ -77,23 +81,3 @@ def store_settings(store: Path, geometry: Geometry, more: dict[str, str] | None 
         "timerWheelEnable": "false",
         "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)),
     } | (more or {})
-
-
-def free_port() -> int:
-    """Find a port of this machine that is free, as are the second below it (a broker's fast port) and the next."""
-    while True:
-        port = random.choice(_PORTS)
-        is_apart = all(abs(port - other) > 3 for other in _GIVEN)
-        if is_apart and all(map(_is_free, (port - 2, port, port + 1))):
-            _GIVEN.append(port)
-            return port
-
-
-def _is_free(port: int) -> bool:
-    """Return whether *port* can be listened on."""
-    with socket.socket() as listener:
-        try:
-            listener.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True

@@ -138,7 +138,10 @@ class Stage:
         for _ in range(_ATTEMPTS):
             broker.drain()
             shutil.rmtree(self.snapshot, ignore_errors=True)
-            shutil.copytree(self.store_directory, self.snapshot)
+            try:
+                shutil.copytree(self.store_directory, self.snapshot)
+            except shutil.Error:  # a file of its configuration was just being replaced
+                continue
             self.asked = [Asked(line, broker.mqadmin(*line)) for line in questions]
             # A broker asks now and then what became of an open transaction, and stores what it learns.
             if _log_bytes(self.snapshot) == _log_bytes(self.store_directory):

@@ -18,7 +18,8 @@ from jobs.store.workers import OneByOne
 from tests.oracle.conftest import BrokerFactory
 from tests.oracle.judge import records
 from tests.oracle.sessions import ClientMessage, Consumed, Consumption, RealBroker
-from tests.oracle.settings import SMALL_GEOMETRY, free_port
+from tests.oracle.settings import SMALL_GEOMETRY
+from tests.support.ports import free_port
 
 _TOPIC, _GROUP = "Orders", "billing"
 _CONSUMED, _LEFT, _MORE = 120, 30, 20

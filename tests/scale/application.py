@@ -30,7 +30,7 @@ from rmq_formats.commitlog.segment import Piece
 
 T = TypeVar("T")
 
-_LATE_SECONDS = 60.0
+_LATE_SECONDS = 600.0  # of a busy machine; a good run waits for no more than a copy's files
 
 
 def command(*arguments: str) -> dict[str, Any]:
@@ -85,12 +85,13 @@ class _Troubled(SparkWorkers):
         return super().ranges(ranges, troubled, discard)
 
 
-def _failing(_lake: str) -> Callable[[int, int], None]:
-    """Let every first attempt fail."""
+def _failing(lake: str) -> Callable[[int, int], None]:
+    """Let every first attempt fail, and the next one end when both have written their files: it may be a copy."""
 
-    def fail(_offset: int, attempt: int) -> None:
+    def fail(offset: int, attempt: int) -> None:
         if attempt == 0:
             raise OSError("this attempt was told to fail")
+        _await_both(lake, offset)
 
     return fail
 
@@ -99,13 +100,19 @@ def _late(lake: str) -> Callable[[int, int], None]:
     """Let the first range's first attempt be late, and its copy end when both have written their files."""
 
     def wait(offset: int, attempt: int) -> None:
-        deadline = time.monotonic() + _LATE_SECONDS
-        while offset == 0 and time.monotonic() < deadline:
-            time.sleep(0.1)
-            if attempt and len(list(Path(lake, "messages").glob(f"*-{offset:020d}-*.parquet"))) > 1:
-                return
+        if offset == 0 and attempt:
+            _await_both(lake, offset)
+        elif offset == 0:
+            time.sleep(_LATE_SECONDS)
 
     return wait
+
+
+def _await_both(lake: str, offset: int) -> None:
+    """Wait until two attempts have written the messages of a range."""
+    deadline = time.monotonic() + _LATE_SECONDS
+    while time.monotonic() < deadline and len(list(Path(lake, "messages").glob(f"*-{offset:020d}-*.parquet"))) < 2:
+        time.sleep(0.1)
 
 
 _TROUBLES: dict[str, Callable[[str], Callable[[int, int], None]]] = {"fail": _failing, "late": _late}

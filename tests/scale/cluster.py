@@ -11,13 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from jobs.launch.jars import spark_home
-from tests.scale.servers import ADDRESS, free_port, running, wait_for_port
+from tests.scale.servers import ADDRESS, running, wait_for_port
+from tests.support.ports import free_port
 
 WORKERS = {"worker-a": "127.0.0.2", "worker-b": "127.0.0.3"}
 _REGISTER_SECONDS = 240  # of a busy machine
@@ -137,7 +138,21 @@ def _wait_for_workers(log: Path) -> None:
 
 def executors_at_work(cluster: Cluster) -> list[int]:
     """Return the executors of which a Python worker has come to compiled code."""
-    return [_parent(_parent(process)) for process in _processes() if _works(process, cluster)]
+    found = []
+    for process in _processes():
+        with suppress(OSError):  # it has ended
+            if _works(process, cluster) and (executor := _parent(_parent(process))) != 1:
+                found.append(executor)
+    return found
+
+
+def await_no_executor(cluster: Cluster) -> None:
+    """Wait until the executors of applications that have ended are gone."""
+    deadline = time.monotonic() + _REGISTER_SECONDS
+    while executors_at_work(cluster):
+        if time.monotonic() > deadline:
+            raise OSError("an executor of an application that has ended is still at work")
+        time.sleep(0.1)
 
 
 def _processes() -> list[int]:
@@ -147,13 +162,10 @@ def _processes() -> list[int]:
 def _works(process: int, cluster: Cluster) -> bool:
     """Return whether a process is a Python worker with compiled code: a child of an executor's daemon."""
     entry = Path(f"/proc/{process}")
-    try:
-        if not (entry / "cwd").readlink().is_relative_to(cluster.folder):
-            return False
-        own, parents = ((Path(f"/proc/{some}") / "cmdline").read_bytes() for some in (process, _parent(process)))
-        return b"pyspark.daemon" in own and b"pyspark.daemon" in parents and "llvmlite" in (entry / "maps").read_text()
-    except OSError:  # it has ended
+    if not (entry / "cwd").readlink().is_relative_to(cluster.folder):
         return False
+    own, parents = ((Path(f"/proc/{some}") / "cmdline").read_bytes() for some in (process, _parent(process)))
+    return b"pyspark.daemon" in own and b"pyspark.daemon" in parents and "llvmlite" in (entry / "maps").read_text()
 
 
 def _parent(process: int) -> int:

@@ -11,7 +11,8 @@ from urllib.request import urlopen
 
 from jobs.launch.jars import spark_home
 from tests.scale.published import HADOOP, fetched
-from tests.scale.servers import ADDRESS, free_port, running, wait_for_port
+from tests.scale.servers import ADDRESS, running, wait_for_port
+from tests.support.ports import free_port
 
 _REGISTER_SECONDS = 240  # of a busy machine
 _JVM = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.scale.published import S3PROXY, fetched
-from tests.scale.servers import ADDRESS, free_port, running, wait_for_port
+from tests.scale.servers import ADDRESS, running, wait_for_port
+from tests.support.ports import free_port
 
 ACCESS_KEY = "an-access-key-of-tests"
 SECRET_KEY = "a-secret-key-that-nobody-may-read"  # noqa: S105 - of a server that lives as long as a test

@@ -13,14 +13,6 @@ _START_SECONDS = 240  # of a busy machine
 _STOP_SECONDS = 20
 
 
-def free_port() -> int:
-    """Return a port that nothing listens on."""
-    with socket.socket() as asked:
-        asked.bind((ADDRESS, 0))
-        port: int = asked.getsockname()[1]
-        return port
-
-
 @contextmanager
 def running(
     command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None

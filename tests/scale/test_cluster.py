@@ -17,7 +17,14 @@ import pytest
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne
-from tests.scale.cluster import WORKERS, Cluster, can_set_apart, executors_at_work, spark_cluster
+from tests.scale.cluster import (
+    WORKERS,
+    Cluster,
+    await_no_executor,
+    can_set_apart,
+    executors_at_work,
+    spark_cluster,
+)
 from tests.scale.commands import Ended, expected_rows, in_one_application, rmq_lake
 from tests.support.lakes import leftovers, raw_rows, rows_of
 from tests.support.stores import segments_of
@@ -103,7 +110,8 @@ def test_a_cluster_ingests_what_this_process_ingests(
 
 @contextmanager
 def executor_killer(cluster: Cluster) -> Iterator[list[int]]:
-    """Kill the first executor that is in the middle of a task of ours; give its process id."""
+    """Kill the first executor that is in the middle of a task of ours, once those before are gone; give its number."""
+    await_no_executor(cluster)
     killed: list[int] = []
     over = threading.Event()
 

@@ -15,8 +15,9 @@ from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
 from tests.scale.commands import Run, expected_rows, in_one_application, in_this_process
 from tests.scale.hdfs import Hdfs, hdfs
-from tests.scale.servers import ADDRESS, free_port
+from tests.scale.servers import ADDRESS
 from tests.support.lakes import raw_rows, rows_of
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.hdfs
 

@@ -204,7 +204,7 @@ class Together(OneByOne):
         return outcomes
 
 
-_SECONDS = 60
+_SECONDS = 240  # of a busy machine
 ALL_HAVE_READ: list[Any] = []
 
 

@@ -2,6 +2,7 @@
 
 import time
 from io import StringIO
+from threading import Semaphore
 
 import click
 import pytest
@@ -18,9 +19,21 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def work(done: int = 3) -> None:
-    """Take a while, with *done* of eight MiB done."""
-    with shown(Work("reading", 8 << 20), lambda: done << 20):
-        time.sleep(0.2)
+    """Go on until a line was shown, with *done* of eight MiB done."""
+    looked = Semaphore(0)
+
+    def so_far() -> int:
+        looked.release()
+        return done << 20
+
+    with shown(Work("reading", 8 << 20), so_far):
+        await_lines(looked)
+
+
+def await_lines(looked: Semaphore) -> None:
+    """Wait until somebody has looked several times: what the looks but the last one saw is shown by then."""
+    for _ in range(4):
+        assert looked.acquire(timeout=60)
 
 
 def test_progress_says_how_much_is_done_how_fast_and_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,8 +48,14 @@ def test_progress_says_how_much_is_done_how_fast_and_what_is_left(capsys: pytest
 
 def test_messages_are_counted_where_somebody_counts_them(capsys: pytest.CaptureFixture[str]) -> None:
     """Of Spark's ranges each one that is done tells how many it had."""
-    with shown(Work("reading", 4, "parts"), lambda: 1, lambda: 1234567):
-        time.sleep(0.2)
+    looked = Semaphore(0)
+
+    def so_far() -> int:
+        looked.release()
+        return 1
+
+    with shown(Work("reading", 4, "parts"), so_far, lambda: 1234567):
+        await_lines(looked)
 
     assert "reading: 1 of 4 parts · 1,234,567 messages · " in capsys.readouterr().err.splitlines()[0]
 
@@ -54,7 +73,8 @@ def test_a_quiet_command_shows_no_progress(capsys: pytest.CaptureFixture[str]) -
     ctx.params["quiet"] = True
     with ctx:
         announce_once("compiling, once …")
-        work()
+        with shown(Work("reading", 8 << 20), lambda: 3 << 20):
+            time.sleep(0.2)
 
     assert "" == capsys.readouterr().err
 

@@ -119,9 +119,20 @@ def test_a_run_that_is_stopped_says_how_to_go_on_and_does(store: Path, tmp_path:
     assert 4 * _RECORDS == len(offsets) == len(set(offsets))
 
 
+def await_handler(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
+    """Wait until a process handles a signal itself."""
+    status = Path(f"/proc/{process.pid}/status")
+    for _ in range(600):
+        caught = int(re.findall(r"SigCgt:\s*(\w+)", status.read_text())[0], 16)
+        if caught >> (number - 1) & 1:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{number.name} is not handled")
+
+
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [1.5, 2.5, 4])
+@pytest.mark.parametrize("seconds", [1.3, 2.3, 3.8])
 def test_a_run_that_is_stopped_while_it_starts_leaves_nothing_running(
     store: Path, tmp_path: Path, seconds: float
 ) -> None:
@@ -132,6 +143,7 @@ def test_a_run_that_is_stopped_while_it_starts_leaves_nothing_running(
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=told, start_new_session=True
     ) as process:
+        await_handler(process, signal.SIGTERM)  # before it, there is nothing yet to stop, and nothing is said
         time.sleep(seconds)
         process.send_signal(signal.SIGTERM)
         text, _ = process.communicate(timeout=240)

@@ -416,7 +416,7 @@ def await_rows(lake: Path, count: int) -> None:
     """Wait until the lake has so many messages."""
     pause = threading.Event()
     for _ in range(1200):
-        if (lake / "messages" / "_delta_log").exists() and len(rows_of(lake)) >= count:
+        if (lake / "messages" / "_delta_log" / f"{0:020d}.json").exists() and len(rows_of(lake)) >= count:
             return
         pause.wait(0.1)
     raise AssertionError(f"{count} messages did not come")

@@ -64,6 +64,7 @@ def test_mutated_stores_through_the_whole_pipeline(seed: int, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # of a busy machine
 def test_mutated_stores_through_spark(spark: SparkSession, tmp_path: Path) -> None:
     """The same with Spark's tasks."""
     for seed in range(200):

@@ -41,6 +41,7 @@ def prove(result: dict[str, Any], folder: Path, fine: Collection[int] = CLEAN) -
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # of a busy machine
 def test_commands_that_are_killed_lose_nothing(tmp_path: Path) -> None:
     """Driver, JVM and workers at once, between effects and at any moment; workers alone; others are stopped."""
     result = campaign(tmp_path, 3)

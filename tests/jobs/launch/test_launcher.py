@@ -239,6 +239,7 @@ def copy_of_the_repository(folder: Path) -> Path:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(3600)  # of a busy machine: it downloads and builds everything
 def test_a_stranger_needs_the_network_once(tmp_path: Path) -> None:
     """From a clone in an empty home to a lake; then again with the network cut off."""
     offline = without_network()
@@ -248,7 +249,7 @@ def test_a_stranger_needs_the_network_once(tmp_path: Path) -> None:
 
     def ingest(lake: str, *prefix: str) -> "subprocess.CompletedProcess[str]":
         command = [*prefix, str(root / "spark-submit.sh"), "ingest", str(store), "--lake", str(tmp_path / lake)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=500)
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=1500)
 
     first = ingest("first lake")
     second = ingest("second lake", *offline)

@@ -19,7 +19,7 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 /** Runs a name server and a whole broker. */
 final class BrokerVerbs {
     private static final String DEFAULT_TOPIC = "TBW102";
-    private static final int ANNOUNCEMENTS = 200;
+    private static final int ANNOUNCEMENTS = 600;
     private static final String SILENT = "<configuration><root level=\"OFF\"/></configuration>";
     private static final String[] LOG_CONFIGURATIONS = {
         "logback_tools.xml", "rmq.tools.logback.xml", "logback_broker.xml", "logback_namesrv.xml"

@@ -1,0 +1,32 @@
+"""Ports for servers of tests on this machine; no two tests get the same one, nor do two that run side by side."""
+
+import os
+import random
+import socket
+from collections import deque
+from typing import Final
+
+_SIDE_BY_SIDE: Final = 4  # workers of pytest's, at most
+_WORKER: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _SIDE_BY_SIDE
+_PORTS: Final = range(20_000, 32_000)[_WORKER * 3_000 :][:3_000]  # below those that the system gives to whoever asks
+_GIVEN: Final[deque[int]] = deque(maxlen=64)  # ports that nothing may listen on yet, but something will
+
+
+def free_port() -> int:
+    """Find a port of this machine that is free, as are the second below it (a broker's fast port) and the next."""
+    while True:
+        port = random.choice(_PORTS)
+        is_apart = all(abs(port - other) > 3 for other in _GIVEN)
+        if is_apart and all(map(_is_free, (port - 2, port, port + 1))):
+            _GIVEN.append(port)
+            return port
+
+
+def _is_free(port: int) -> bool:
+    """Return whether *port* can be listened on."""
+    with socket.socket() as listener:
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
