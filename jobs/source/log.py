@@ -160,7 +160,7 @@ class _Step:
                 reached, last = max(reached, int(ends[taken - 1])), _Last.of(item, taken - 1)
         if reader.was_deleted:
             raise FileNotFoundError(ENOENT, "deleted while it was read", range_.location)
-        if reached == start and first[0] <= self.stop:
+        if reached == start and first[0] <= min(self.stop, range_.end_offset):  # after the range where it has no piece
             reached, last = first
         time = last.store_timestamp if last else range_.store_timestamp
         self.end = Place(reached, time, self._fingerprint(last) if last else self.end.record)

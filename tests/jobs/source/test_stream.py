@@ -15,7 +15,8 @@ from jobs.source.stream import RocketmqStreamReader
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord
 from rmq_formats.errors import CorruptData, UnsupportedFormat
-from tests.rmq_formats.builders import a_blank
+from tests.rmq_formats.builders import STORED, a_blank
+from tests.support.broker import Broker, some_records
 from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_store
 
 EVERYTHING = ReadAllAvailable()
@@ -245,3 +246,20 @@ def test_an_empty_store_is_read_once_it_has_a_log(tmp_path: Path) -> None:
     assert [record.physical_offset for record in records] == [
         offset for _, rows in _batches(reader, start, 1 << 40) for offset in rows
     ]
+
+
+def test_a_record_that_is_half_there_when_a_batch_ends_before_it_waits(tmp_path: Path) -> None:
+    """The place after all offsets was taken for its end, and nothing was ever read again."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(3))
+    reader = _reader(broker.root)
+    end = reader.latestOffset(reader.initialOffset(), EVERYTHING)
+    later = some_records(2, seed=2, stored=STORED + 1000)
+    broker.append(later[:1], cut_at=60)
+    waiting = reader.latestOffset(end, EVERYTHING)
+    broker.append(later)
+
+    assert end == waiting
+    after = reader.latestOffset(waiting, EVERYTHING)
+    assert broker.offset == after["offset"]
+    assert len(_rows(reader, waiting, after)) == len(later)
