@@ -27,6 +27,7 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.errors import CorruptData, FormatError
 from rmq_formats.kernels.integers import Integers
 
+_NO_PLACE = "the checkpoint of the query names no place in a log"
 _ENDS_OF_LOG = (PieceKind.UNWRITTEN, PieceKind.WAITING)
 
 
@@ -57,9 +58,16 @@ class Place(NamedTuple):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read the form that a checkpoint keeps."""
-        record = values.get("record")
-        return cls(values["offset"], values.get("store_timestamp"), Fingerprint(**record) if record else None)
+        """Read the form that a checkpoint keeps; `CorruptData` where it is of another source, or damaged."""
+        try:
+            record = values.get("record")
+            place = cls(values["offset"], values.get("store_timestamp"), Fingerprint(**record) if record else None)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise CorruptData(f"{_NO_PLACE}: {str(values)[:60]!r}") from error
+        numbers = [place.offset, *(place.record[:2] if place.record else ())]
+        if not all(isinstance(number, int) and 0 <= number <= MAX for number in numbers):
+            raise CorruptData(f"{_NO_PLACE}: {str(values)[:60]!r}")
+        return place
 
 
 class Way(NamedTuple):
@@ -192,7 +200,7 @@ def check_place(place: Place, store: Store) -> None:
     """Raise `CorruptData` where the log is not the one that *place* was found in, or not any more."""
     if place.offset > store.end_offset:
         reason = f"the log ends at {store.end_offset}, before the place that was read up to"
-        raise CorruptData(reason, place.offset, store.root)
+        raise CorruptData(f"{reason}; a new checkpoint begins from scratch", place.offset, store.root)
     if place.record is not None and holds(place.record, store) is False:
         reason = "this is not the record that was read before: another log, or one that its broker has cut back"
         raise CorruptData(f"{reason}; a new checkpoint begins from scratch", place.record.offset, store.root)

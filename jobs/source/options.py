@@ -1,5 +1,6 @@
 """What the options of the source ask for."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,6 +18,8 @@ EARLIEST, LATEST = "earliest", "latest"
 _BATCH_SIZE = 4 << 30  # bytes of the log in a micro-batch: its first one would else read, and hold up, everything
 _STREAM_PART = 256 << 20
 _POLL_S = 0.5
+_DIGITS = re.compile(r"[0-9]{1,19}")
+_MILLISECONDS = re.compile(r"-?[0-9]{1,60}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,25 +101,31 @@ def _list(text: str | None) -> tuple[str, ...]:
 
 
 def _flag(given: Mapping[str, str], name: str) -> bool:
-    return given.get(name, "true").lower() == "true"
+    """Read `true` or `false`: taking whatever else for `false` would leave rows out that somebody wants."""
+    text = given.get(name, "true").lower()
+    if text not in {"true", "false"}:
+        raise UnsupportedFormat(f"option {name}: {given[name]!r} is neither true nor false")
+    return text == "true"
 
 
 def _number(given: Mapping[str, str], name: str, otherwise: int) -> int:
-    try:
-        return int(given.get(name, otherwise))
-    except ValueError as error:
-        raise UnsupportedFormat(f"option {name}: {given[name]!r} is no whole number") from error
+    if name not in given:
+        return otherwise
+    text = given[name].strip()
+    if not (_DIGITS.fullmatch(text) and int(text) <= MAX):
+        raise UnsupportedFormat(f"option {name}: {given[name][:60]!r} is no whole number from 0 to {MAX}")
+    return int(text)
 
 
 def _milliseconds(text: str | None, otherwise: int) -> int:
     """Read milliseconds, or a time such as 2026-11-20T07:00 (UTC where no zone is)."""
     if text is None:
         return otherwise
-    if text.lstrip("-").isdigit():
-        return int(text)
+    if _MILLISECONDS.fullmatch(text):
+        return min(max(int(text), -MAX), MAX)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        reason = f"{text!r} is neither milliseconds nor a time such as 2026-11-20T07:00:00+00:00"
+        reason = f"{text[:60]!r} is neither milliseconds nor a time such as 2026-11-20T07:00:00+00:00"
         raise UnsupportedFormat(reason) from error
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -58,6 +58,10 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the last record boundary within the limit; *start* where nothing is new."""
         place = Place.from_json(start)
+        if (
+            place.offset >= self._target and not self._is_checked
+        ):  # where nothing is new, the log may have been cut back
+            self._check(place, self._listed())
         if place.offset < self._target and (self._target < MAX or self._is_time()):
             began = monotonic()
             way = self._look(place, limit.max_bytes if isinstance(limit, ReadMaxBytes) else MAX)
@@ -129,7 +133,8 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store = list_store(root, commitlog=folders, options=wanted.file_system)
         if not self._folders and store.segments:
             self._known_start(store)
-            self._folders = tuple(dict.fromkeys(dirname(segment.location) for segment in store.segments))
+            found = dict.fromkeys(dirname(segment.location) for segment in store.segments)
+            self._folders = wanted.commitlog or tuple(found)  # one that is given may be empty yet
         return store
 
     def _known_start(self, store: Store) -> Start:

@@ -99,9 +99,23 @@ def test_segments_outside_the_times_are_not_opened(tmp_path: Path) -> None:
     assert set(from_middle) == {base for base in everything if base + SEGMENT_SIZE > late[28].physical_offset}
 
 
-@pytest.mark.parametrize("options", [{}, {"path": "x", "mode": "quick"}, {"path": "x", "fromTime": "yesterday"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"path": "x", "mode": "quick"},
+        {"path": "x", "fromTime": "yesterday"},
+        {"path": "x", "fromTime": "--5"},
+        {"path": "x", "toTime": "²"},
+        {"path": "x", "partitionSize": "-1"},
+        {"path": "x", "maxBytesPerTrigger": "-1"},
+        {"path": "x", "fromOffset": str(1 << 63)},
+        {"path": "x", "failOnDataLoss": "no"},
+        {"path": "x", "body": "0"},
+    ],
+)
 def test_options_that_make_no_sense_are_refused(options: dict[str, str]) -> None:
-    """In words, not with a library's error."""
+    """In words, not with a library's error, nor by a query that never ends or leaves out what was lost."""
     with pytest.raises(UnsupportedFormat):
         Wanted.of(options)
 

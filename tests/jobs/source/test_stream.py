@@ -248,6 +248,52 @@ def test_an_empty_store_is_read_once_it_has_a_log(tmp_path: Path) -> None:
     ]
 
 
+def test_a_disk_that_gets_its_first_segment_later_is_read(tmp_path: Path) -> None:
+    """Segments on it were told to be deleted, and with failOnDataLoss=false they were left out."""
+    first, second = tmp_path / "store" / "commitlog", tmp_path / "second"
+    second.mkdir()
+    records = _records(60)
+    store = _write(tmp_path / "store", records[:3])
+    reader = _reader(store, commitlog=f"{first},{second}")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, EVERYTHING)
+    before = _rows(reader, start, end)
+    for path in sorted(_write(tmp_path / "store", records).joinpath("commitlog").iterdir())[1::2]:
+        path.rename(second / path.name)
+
+    assert any(second.iterdir())
+    after = _rows(reader, end, reader.latestOffset(end, EVERYTHING))
+    assert [record.physical_offset for record in records] == before + after
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, [], None, {"offset": "x"}, {"offset": -5}, {"offset": 1 << 70}, {"offset": 5, "record": {"a": 1}}],
+    ids=str,
+)
+def test_a_checkpoint_of_another_source_is_told(values: Any, tmp_path: Path) -> None:  # noqa: ANN401 - whatever JSON holds
+    """In words: it may have been damaged, too."""
+    reader = _reader(_write(tmp_path / "store", _records(3)))
+    with pytest.raises(CorruptData, match="names no place in a log"):
+        reader.latestOffset(values, EVERYTHING)
+
+
+@pytest.mark.parametrize("count", [3, 30])
+def test_a_log_that_is_shorter_now_ends_a_query_of_what_is_available(count: int, tmp_path: Path) -> None:
+    """It ended well, again and again, and read nothing of the new log until that was as long as the old one."""
+    store = _write(tmp_path / "store", _records(60))
+    first = _reader(store)
+    end = first.latestOffset(first.initialOffset(), EVERYTHING)
+    _write(store, _records(count, size=310))
+
+    again = _reader(store)
+    again.prepareForTriggerAvailableNow()
+    with pytest.raises(CorruptData, match="a new checkpoint begins from scratch"):
+        again.latestOffset(end, EVERYTHING)
+    with pytest.raises(CorruptData, match="a new checkpoint begins from scratch"):
+        _reader(store).latestOffset({"offset": (1 << 63) - 1}, EVERYTHING)
+
+
 def test_a_record_that_is_half_there_when_a_batch_ends_before_it_waits(tmp_path: Path) -> None:
     """The place after all offsets was taken for its end, and nothing was ever read again."""
     broker = Broker(tmp_path / "store")
