@@ -16,11 +16,13 @@ from math import inf
 from posixpath import dirname
 from time import monotonic
 
+from jobs.command.failures import one_line
 from jobs.console.log import say
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import steps
 from jobs.lake.lake import Lake
 from jobs.lake.lock import kept
+from jobs.lake.runs import HeldByOtherError
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.upkeep import expect_many_commits
 from jobs.launch.session import death
@@ -75,7 +77,7 @@ class Stop:
 
     def wait(self, seconds: float) -> bool:
         """Wait so long, or less where somebody wishes to end; return whether somebody does."""
-        return self._event.wait(max(seconds, 0))
+        return self._event.wait(min(max(seconds, 0), threading.TIMEOUT_MAX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +104,30 @@ class Follower:
         """Yield what each step has done, whatever comes between two of them."""
         ends = inf if self.pace.seconds is None else monotonic() + self.pace.seconds
         trials = 0  # left; an error of the first step is one of the command line
+        has_begun = False
         while True:
             try:
                 for step in self._steps(ends):
-                    trials = _FAILURES - 1
+                    trials, has_begun = _FAILURES - 1, True
                     self.done(step)
                     yield step
             except (OSError, FormatError) as error:
                 if not trials or (isinstance(error, ConnectionError) and death()):  # no trial brings a JVM back
                     raise
                 trials -= 1
-                say(f"rmq-lake: {error}; trying again in {_PAUSE_S:.0f} s", "error")
-                if not self.stop.wait(_PAUSE_S):
+                if not self._is_stopped_after(error):
+                    continue
+            except HeldByOtherError as error:  # which came after an error of ours, and ends
+                if not has_begun:
+                    raise
+                if not self._is_stopped_after(error):
                     continue
             return
+
+    def _is_stopped_after(self, error: Exception) -> bool:
+        """Say an error, and wait for a while; return whether somebody wishes to end."""
+        say(f"rmq-lake: {one_line(error)}; trying again in {_PAUSE_S:.0f} s", "error")
+        return self.stop.wait(_PAUSE_S)
 
     def _steps(self, ends: float) -> Iterator[Summary]:
         """Do runs whenever something may be new; hold the store's lock from the first one on."""
@@ -161,9 +173,10 @@ class _Place:
         """Look at the end of what a run has read."""
         if summary.tier_queues is not None:  # each queue has a log of its own: look at all of them
             return cls(AnyStorage(dict(workers.options)), (), {}, 0, b"", is_settled=False)
-        if earlier is None:
+        if earlier is None or not earlier.folders:  # an empty store's log may have no folder yet
             store = request.listed(workers.options)
-            folders = tuple(dict.fromkeys(dirname(segment.location) for segment in store.segments))
+            found = dict.fromkeys(dirname(segment.location) for segment in store.segments)
+            folders = tuple(request.commitlog) or tuple(found)
             earlier = cls(store.storage, folders, {}, 0, b"", is_settled=False)
         settled = summary.store_id is not None and not (summary.behind or summary.bytes_left)
         place = replace(earlier, files=earlier.files_now(), to_offset=summary.to_offset, is_settled=settled)

@@ -25,7 +25,7 @@ from jobs.storage.space import room_for
 _BURST_SECONDS = 0.5  # of unused time that may be made up for
 _PAGE = 4096
 _CAREFUL_BLOCK = 1 << 18  # read at once with care; one that ends in cached pages is not dropped
-_READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
+_READ_ONLY = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # to open a pipe would else wait for who writes into it
 _DONTCACHE = 0x80  # RWF_DONTCACHE: the kernel drops the pages that a read brings, and no others
 
 
@@ -171,11 +171,14 @@ class LocalStorage(Storage):
     @contextmanager
     def open(self, location: str) -> Iterator[LocalReader]:
         """Open a file read-only; the descriptor does not outlive the block."""
-        descriptor = _opened(local_path(location))
-        if self.care is not None:
-            step_back()
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead: nobody would drop those pages
+        path = local_path(location)
+        descriptor = _opened(path)
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # since it was listed
+                raise OSError(errno.EINVAL, "is no regular file", path)
+            if self.care is not None:
+                step_back()
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # nobody would drop pages that are read ahead
             yield LocalReader(descriptor, self.care)
         finally:
             os.close(descriptor)

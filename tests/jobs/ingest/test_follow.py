@@ -28,11 +28,13 @@ from jobs.ingest.follow import Follower, Pace, Stop
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.lake import upkeep
+from jobs.lake.runs import HeldByOtherError
 from jobs.products.index.entries import EntriesSoFar, plan
 from jobs.store.ranges import plan_ranges
 from jobs.store.store import list_store
 from jobs.store.workers import AsNeeded, OneByOne
 from rmq_formats.commitlog.record import MessageRecord, encode_record
+from rmq_formats.errors import NotAStore
 from tests.rmq_formats.builders import STORED
 from tests.support.broker import KEYS, SEGMENT_SIZE, Broker, some_records
 from tests.support.lakes import leftovers, raw_rows, rows_of
@@ -420,3 +422,54 @@ def await_rows(lake: Path, count: int) -> None:
             return
         pause.wait(0.1)
     raise AssertionError(f"{count} messages did not come")
+
+
+def test_a_segment_that_becomes_a_pipe_is_an_error(tmp_path: Path) -> None:
+    """The look between two steps opens the newest segment by the name that it had: a pipe would be opened for ever."""
+    broker = Broker(tmp_path / "store")
+    broker.append(some_records(5))
+
+    def exchange() -> None:
+        (segment,) = (broker.root / "commitlog").iterdir()
+        segment.unlink()
+        os.mkfifo(segment)
+
+    with patch.object(following, "_PAUSE_S", 0.0), pytest.raises(NotAStore):
+        Story(Stop(), [lambda: None, exchange, *[lambda: None] * 9]).run(request(broker))
+
+
+def test_a_run_that_came_during_an_error_is_waited_for(tmp_path: Path) -> None:
+    """The lock is free while an error is waited for: to end with 6 then would end a service for good."""
+    broker = Broker(tmp_path / "store")
+    placed = broker.append(some_records(5))
+    stop = Stop()
+    errors: list[Exception] = [OSError(5, "Input/output error"), HeldByOtherError("held by process 1")]
+    real = run.steps
+
+    def steps(asked: IngestRequest, workers: OneByOne) -> object:
+        if len(placed) > 5 and errors:
+            raise errors.pop(0)
+        return real(asked, workers)
+
+    more: list[Callable[[], object]] = [lambda: None] * 5
+    more[1] = lambda: placed.extend(broker.append(some_records(3, seed=2)))
+    with patch.object(following, "_PAUSE_S", 0.0), patch.object(following, "steps", steps):
+        Story(stop, more).run(request(broker))
+    assert errors == []
+    assert raw_rows(tmp_path / "lake") == expected(placed)
+
+
+def test_a_pause_may_be_longer_than_a_system_can_wait() -> None:
+    """`--every 999999999w` ended with a traceback."""
+    stop = Stop()
+    threading.Timer(0.05, stop.wish).start()
+    assert stop.wait(6e14)
+
+
+def test_an_empty_store_is_looked_at_cheaply_once_it_has_a_log(tmp_path: Path) -> None:
+    """Each look was a run: the folders of its log were those of the first look."""
+    broker = Broker(tmp_path / "store")
+    (broker.root / "checkpoint").write_bytes(bytes(4096))
+    story = Story(Stop(), [lambda: None, lambda: broker.append(some_records(3)), *[lambda: None] * 8])
+    story.run(request(broker))
+    assert [step.messages for step in story.steps if step.store_id] == [3]

@@ -92,3 +92,12 @@ def test_a_folder_of_another_store_is_not_taken_for_the_log(tmp_path: Path) -> N
 
     with pytest.raises(PermissionError, match="not followed"):
         LocalStorage().list_files(str(tmp_path / "store"))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_takes_the_place_of_a_file_is_not_read(make: Callable[[Path], None], tmp_path: Path) -> None:
+    """A pipe would be opened for ever, and an error of a directory names none."""
+    place = tmp_path / "00000000000000000000"
+    make(place)
+    with pytest.raises(OSError, match=r"is no regular file.*0{20}"), LocalStorage().open(str(place)):
+        pass
