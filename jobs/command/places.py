@@ -148,9 +148,17 @@ class OutputLocationType(Output, LocationType):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return it as it is."""
         location = super().convert(value, param, ctx)
-        self.guard(location, param, ctx)
+        for place in (location, *_links_in(location)):
+            self.guard(place, param, ctx)
         self.refuse_file(location, param, ctx)
         return location
+
+
+def _links_in(location: str) -> Iterator[str]:
+    """Yield the links in a directory of this machine: tables of a lake may lie elsewhere."""
+    if is_local(location):
+        path = Path(local_path(location))
+        yield from (str(path / name) for name in _names(path) if (path / name).is_symlink())
 
 
 class _OutputPathType(Output, click.Path):

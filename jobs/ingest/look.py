@@ -8,6 +8,7 @@ the look writes nothing.
 """
 
 import json
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -50,7 +51,11 @@ class _Doubt(Exception):
     """The run must find out."""
 
 
-_DOUBTS = (_Doubt, OSError, FormatError, ValueError, KeyError, TypeError)
+# A manifest that somebody has changed leads to any of these.
+_DOUBTS = (
+    _Doubt, OSError, FormatError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
+    MemoryError, struct.error,
+)  # fmt: skip
 
 
 class Look:

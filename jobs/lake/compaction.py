@@ -6,8 +6,10 @@ log, so that the minimum and maximum of offsets and times keep telling files apa
 that it changes no data. What it replaced stays on disk for readers of older versions, until the vacuum.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -21,7 +23,7 @@ from jobs.lake.snapshot_files import StoredFile, batches, files, with_their_colu
 from jobs.lake.table_file import MERGED, Action, FileNaming, TableFile
 from jobs.lake.tables import Table
 from jobs.lake.vectors import has_vectors, is_vector_file
-from jobs.storage.locations import is_local
+from jobs.storage.locations import is_local, local_path
 
 SMALL = 32 << 20  # bytes: a file below may be merged
 LARGE = 128 << 20  # bytes that a merged file is filled up to
@@ -195,18 +197,29 @@ def vacuum(lake: Lake, table: Table, *, dry_run: bool = False) -> int:
 
     Only when no run of the lake is prepared and not done: its files are named by its manifest alone. Delta's log
     forgets what it removed when that is old enough to be deleted, so the folder is listed. `deltalake` would take the
-    vectors of another engine for such files: they are left to that engine's VACUUM.
+    vectors of another engine for such files: they are left to that engine's VACUUM. It also follows links out of the
+    lake: what lies beyond one is nobody's to delete.
     """
     snapshot = own_table(lake, table.name)
     if snapshot is None:
         return 0
     hours = _retention(snapshot)
-    if not has_vectors(snapshot):
+    found = snapshot.vacuum(hours, dry_run=True, full=True)
+    vectors, own = has_vectors(snapshot), _own_files(lake.locate(table.name))
+    names = [name for name in found if not (vectors and is_vector_file(name)) and (own is None or name in own)]
+    if not vectors and len(names) == len(found):
         return len(snapshot.vacuum(hours, dry_run=dry_run, full=True))
-    names = [name for name in snapshot.vacuum(hours, dry_run=True, full=True) if not is_vector_file(name)]
     for name in () if dry_run else names:
         lake.delete(f"{table.name}/{name}")
     return len(names)
+
+
+def _own_files(table: str) -> set[str] | None:
+    """Return what lies in the folder of a table, without what links lead to; None where there are no links."""
+    if not is_local(table):
+        return None
+    root = Path(local_path(table))
+    return {str(Path(folder, name).relative_to(root)) for folder, _, names in os.walk(root) for name in names}
 
 
 def _retention(snapshot: DeltaTable) -> int | None:

@@ -66,7 +66,7 @@ def check_shared(lake: Lake, store_id: str) -> None:
 def _file_held(location: str) -> Iterator[bool]:
     path = Path(local_path(location))
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = _opened(path)
     try:
         _lock(descriptor)
         was_cut_off = os.fstat(descriptor).st_size > 0
@@ -77,6 +77,16 @@ def _file_held(location: str) -> Iterator[bool]:
         os.ftruncate(descriptor, 0)  # an error or a kill leaves the note: the next run then looks for leftovers
     finally:
         os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    """Open the file of a lock, and no other: what a link leads to would be written over."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(errno.ELOOP, "a link, which is not followed; delete it", str(path)) from error
 
 
 def _lock(descriptor: int) -> None:

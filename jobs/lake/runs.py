@@ -44,6 +44,7 @@ COMMAND = "command"  # in a manifest's state and in `detail`: runs that are step
 TABLES_BEFORE = "tables"  # in a manifest's state: the newest run of each table before this one
 _NEWEST_KEPT = 32
 _DEAD_AFTER_MS = 600_000  # a commit takes milliseconds
+_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what JSON of others leads to
 _REGISTRY = "stores"  # the transaction that serialises registrations
 
 
@@ -89,6 +90,10 @@ class Manifest:
             raise OSError(f"manifest version {values['version']}: this lake was written by a newer program")
         values["fingerprints"] = tuple(Fingerprint(*item) for item in values["fingerprints"])
         values["tables"] = {name: tuple(Action(*item) for item in items) for name, items in values["tables"].items()}
+        numbers = [values[name] for name in ("run", "from_offset", "to_offset")]
+        numbers += [number for item in values["fingerprints"] for number in (item.offset, item.size)]
+        if not (isinstance(values["state"], dict) and all(isinstance(number, int) for number in numbers)):
+            raise TypeError("a number or an object is something else")
         values["gaps"] = tuple(values["gaps"])
         superseded = values.get("superseded")
         values["superseded"] = Superseded(*superseded) if superseded else None
@@ -125,10 +130,15 @@ def known_stores(lake: Lake) -> list[KnownStore]:
     """Return every store of the lake, in the order of their registration, each with its newest run."""
     found = []
     for row in rows(lake, RUNS.name, ["store_id", "broker", "time", "detail"], _is_run(0)):
-        detail = json.loads(row["detail"])
-        registered = tuple(Fingerprint(*item) for item in detail["fingerprints"])
-        # A clock may be set back; a lake of an older version has nothing but the time.
-        order = detail.get("registration", 0), row["time"]
+        if "/" in row["store_id"]:  # files are named after it
+            raise OSError(f"{lake.locate(RUNS.name)}: {row['store_id']!r} is no id of a store")
+        try:
+            detail = json.loads(row["detail"])
+            registered = tuple(Fingerprint(*item) for item in detail["fingerprints"])
+            # A clock may be set back; a lake of an older version has nothing but the time.
+            order = detail.get("registration", 0), row["time"]
+        except _NOT_OURS as error:
+            raise OSError(f"{lake.locate(RUNS.name)}: no registration of store {row['store_id']}: {error}") from error
         found.append((order, KnownStore(row["store_id"], row["broker"], registered, tier=detail.get("tier"))))
     return [refreshed(lake, store) for _, store in sorted(found, key=lambda item: item[0])]
 
@@ -155,7 +165,7 @@ def read_manifest(lake: Lake, store_id: str, run: int) -> Manifest | None:
     except FileNotFoundError as error:
         reason = f"{location}: this manifest of run {run} is missing; without it this store cannot continue"
         raise OSError(reason) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except _NOT_OURS as error:
         raise OSError(f"{location}: no manifest of a run: {error}") from error
 
 

@@ -69,7 +69,7 @@ def files(lake: Lake, snapshot: DeltaTable) -> list[StoredFile]:
     deleted = vectors(lake, snapshot)
     return [
         StoredFile(
-            row["path"],
+            _inside(row["path"], snapshot),
             row["size_bytes"],
             row["num_records"] or 0,
             _under("min.", row),
@@ -78,6 +78,13 @@ def files(lake: Lake, snapshot: DeltaTable) -> list[StoredFile]:
         )
         for row in plain_rows(snapshot.get_add_actions(flatten=True))
     ]
+
+
+def _inside(path: str, snapshot: DeltaTable) -> str:
+    """Return the path of a file; `OSError` where it leads out of the folder of the table."""
+    if ".." in path.split("/"):
+        raise OSError(f"{snapshot.table_uri}: Delta's log names a file that lies outside of the table: {path}")
+    return path
 
 
 def _under(prefix: str, row: Mapping[str, Any]) -> Mapping[str, Any]:

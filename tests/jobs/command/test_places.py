@@ -164,3 +164,17 @@ def test_places_beside_a_store_are_in_none(store: Path, tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "lake", tmp_path / "store-2", tmp_path / "queues"):
         assert store_around(str(place)) is None
     assert str(store) == store_around(str(store / "a" / "b"))
+
+
+def test_a_table_of_a_lake_that_is_a_link_into_a_store_is_refused(
+    store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`optimize` would take segments for obsolete files."""
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "messages").symlink_to(store / "commitlog")
+    before = state_of(store)
+    for words in (["ingest", str(store), "--lake"], ["optimize"]):
+        outcome = runner(capfd)(*words, tmp_path / "lake")
+        assert outcome.code is ExitCode.USAGE
+        assert "nothing is written into a store" in outcome.err
+    assert before == state_of(store)

@@ -1,5 +1,6 @@
 """A look before a run: it may say that there is nothing to do only where a run would find nothing, and never else."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -270,3 +271,11 @@ def test_little_is_brought_without_java(taken: Taken, tmp_path: Path) -> None:
     assert [ExitCode.CLEAN, ExitCode.FAILED] == [one.returncode for one in ended]
     assert "Java" in ended[1].stderr
     assert len(rows_of(taken.lake, "messages")) == len(rows_of(lakes[0], "messages")) > 0
+
+
+def test_a_manifest_that_somebody_has_changed_is_left_to_a_run(taken: Taken) -> None:
+    """It names what is wrong; the look ended with a traceback."""
+    (manifest,) = (taken.lake / "_manifests").iterdir()
+    for text in ("[" * 100_000, json.dumps({**json.loads(manifest.read_text()), "state": {"tables": [1]}})):
+        manifest.write_text(text)
+        assert Look(taken.request).nothing_new() is None

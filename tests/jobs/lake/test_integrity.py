@@ -1,8 +1,10 @@
 """A lake of which something is missing, or older than the rest: it is named, and nothing is read or written over it."""
 
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -175,3 +177,63 @@ def test_a_whole_lake_is_whole_after_every_kind_of_run(broker: Broker) -> None:
 
     assert run(broker).messages == 20
     assert len(raw_rows(lake)) == 100
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"run": "x"}, {"to_offset": "x"}, {"state": []}, {"tables": []}, {"fingerprints": [["a", "b", "c"]]}],
+    ids=str,
+)
+def test_a_manifest_with_something_else_in_it_is_told(change: dict[str, Any], broker: Broker) -> None:
+    """Whatever its JSON holds."""
+    newest = max((lake_of(broker) / "_manifests").iterdir(), key=lambda path: path.name[37:].split("-")[0])
+    newest.write_text(json.dumps({**json.loads(newest.read_text()), **change}))
+    refused(broker, "no manifest of a run")
+
+
+def test_a_manifest_without_an_end_is_told(broker: Broker) -> None:
+    """A parser of JSON gives up at some depth, with an error of its own."""
+    newest = max((lake_of(broker) / "_manifests").iterdir(), key=lambda path: path.name[37:].split("-")[0])
+    newest.write_text("[" * 100_000)
+    refused(broker, "no manifest of a run")
+
+
+def test_a_lock_that_is_a_link_is_not_written_over(broker: Broker) -> None:
+    """What it led to was empty after a run, wherever that was."""
+    (lock,) = (lake_of(broker) / "_locks").iterdir()
+    mine = broker.root.parent / "mine"
+    mine.write_text("precious")
+    lock.unlink()
+    lock.symlink_to(mine)
+    with pytest.raises(OSError, match="a link, which is not followed"):
+        run(broker)
+    assert mine.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["more", "a b%20c"])
+def test_what_a_link_in_a_table_leads_to_is_not_deleted(name: str, broker: Broker) -> None:
+    """The vacuum of `deltalake` follows links, and took for obsolete all that is older than a week."""
+    mine = broker.root.parent / "mine"
+    mine.mkdir()
+    table = lake_of(broker) / "messages"
+    for path in (mine / "precious", table / "obsolete.parquet"):
+        path.write_text("x")
+        os.utime(path, (0, 0))
+    (table / name).symlink_to(mine)
+
+    optimize(str(lake_of(broker)), OneByOne())
+
+    assert (mine / "precious").exists()
+    assert not (table / "obsolete.parquet").exists()
+
+
+def test_a_file_that_lies_outside_of_its_table_is_not_merged(broker: Broker) -> None:
+    """Whoever may write the lake would have somebody with more rights copy their files into it."""
+    lake = lake_of(broker)
+    last = commits(lake, "messages")[-1]
+    add = next(json.loads(line)["add"] for line in last.read_text().splitlines() if '"add"' in line)
+    shutil.copy(lake / "messages" / add["path"], lake.parent / "private.parquet")
+    action = {"add": {**add, "path": "../../private.parquet"}}
+    last.with_name(f"{int(last.stem) + 1:020d}.json").write_text(json.dumps(action))
+    with pytest.raises(OSError, match="outside of the table"):
+        optimize(str(lake), OneByOne())
