@@ -18,7 +18,7 @@ from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
 from jobs.store.workers import OneByOne, SparkWorkers, Workers
 from rmq_formats.commitlog.record import MessageRecord, encode_record
-from rmq_formats.errors import FormatError
+from rmq_formats.errors import FormatError, NotAStore
 from rmq_formats.flags import COMPRESSED
 from tests.rmq_formats.builders import STORED, a_record
 from tests.support.broker import SEGMENT_SIZE, Broker, some_records
@@ -269,4 +269,14 @@ def test_a_row_file_that_is_gone_is_told_by_name(tmp_path: Path) -> None:
         path.unlink()
 
     with pytest.raises(OSError, match=r"runs: files that Delta's log names are missing"):
+        run(broker.root)
+
+
+def test_a_log_whose_disk_is_not_mounted_is_an_error(tmp_path: Path) -> None:
+    """Nothing new was said, with exit code 0, run after run: only its queues are there."""
+    broker = Broker(tmp_path / "store", dispatches=True)
+    broker.append(some_records(5))
+    run(broker.root)
+    (broker.root / "commitlog").rename(tmp_path / "elsewhere")
+    with pytest.raises(NotAStore, match="queues and no log"):
         run(broker.root)
