@@ -30,6 +30,8 @@ _ATTEMPTS = 3
 _AT_ONCE = 1 << 16  # rows
 _TABLE = ".sst"
 _LOG = ".log"
+_MANIFEST = "MANIFEST"
+_LARGEST_OF_WORDS = 1 << 20  # bytes of any other file: it holds a name, an id or settings, and RocksDB reads all of it
 _BLOCK = 1 << 23
 _OWN_LOGS = ("LOG", "LOCK")  # of the process that writes, of no use to a reader
 
@@ -176,8 +178,8 @@ def _copy(location: str, storage: Storage, copy: Path) -> None:
     tables = [name for name in names if name.endswith(_TABLE)]
     others = [name for name in names if not name.endswith(_TABLE)]
     for name in sorted(others, key=lambda name: not name.endswith(_LOG)):
-        with storage.open(join(location, name)) as reader:
-            (copy / name).write_bytes(reader.read(0, reader.size))
+        of_rows = name.endswith(_LOG) or name.startswith(_MANIFEST)
+        _fetch(join(location, name), storage, copy / name, None if of_rows else _LARGEST_OF_WORDS)
     # Those that came while the others were copied are listed by the manifest, perhaps.
     tables += [name for name in _names(location, storage) if name.endswith(_TABLE) and name not in tables]
     for name in tables:
@@ -194,10 +196,15 @@ def _names(location: str, storage: Storage) -> list[str]:
     return [info.name for info in storage.list_files(location) if "/" not in info.name]
 
 
-def _fetch(location: str, storage: Storage, target: Path) -> None:
+def _fetch(location: str, storage: Storage, target: Path, limit: int | None = None) -> None:
+    """Copy a file, or its beginning, block by block; what was never written stays so, or is left out at the end."""
     with storage.open(location) as reader, target.open("wb") as file:
-        for at in range(0, reader.size, _BLOCK):
-            file.write(reader.read(at, min(_BLOCK, reader.size - at)))
+        size = reader.size if limit is None else min(reader.size, limit)
+        at = reader.next_written(0)
+        while at < size:
+            file.seek(at)
+            file.write(reader.read(at, min(_BLOCK, size - at)))
+            at = reader.next_written(at + _BLOCK)
 
 
 def _sentence(error: Exception, copy: Path | None = None) -> str:

@@ -1,5 +1,6 @@
 """Databases of a broker, read as of one moment, without a byte written beside them."""
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -232,3 +233,14 @@ def test_no_folder_of_ours_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         pass
 
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["CURRENT", "MANIFEST-000001", "000004.log", "IDENTITY"])
+def test_a_file_of_a_terabyte_that_nobody_wrote_costs_no_memory(name: str, tmp_path: Path) -> None:
+    """It was read as one piece; where a system promises more memory than it has, that ended the process."""
+    (tmp_path / "CURRENT").write_text("MANIFEST-000001\n")
+    (tmp_path / "MANIFEST-000001").touch()
+    (tmp_path / name).touch()
+    os.truncate(tmp_path / name, 1 << 40)
+    with pytest.raises(CorruptData), open_database(str(tmp_path), AnyStorage()):
+        pass
