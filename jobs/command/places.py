@@ -182,6 +182,16 @@ class OutputFileType(_OutputPathType):
     def __init__(self) -> None:
         super().__init__(dir_okay=False, path_type=Path)
 
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """Return the path; what is there is replaced, and no device of the system must be."""
+        path = super().convert(value, param, ctx)
+        place = Path(os.fsdecode(path))
+        if place.exists() and not place.is_file():
+            self.fail(f"{place} is no regular file: name a file", param, ctx)
+        return path
+
 
 class OutputDirectoryType(_OutputPathType):
     """A directory of this machine that files will be written into."""

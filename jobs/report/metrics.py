@@ -5,6 +5,7 @@ from pathlib import Path
 from time import time
 
 from jobs.ingest.request import Summary
+from jobs.report.output import replace_text
 
 PREFIX = "rmq_lake_ingest"
 
@@ -12,9 +13,7 @@ PREFIX = "rmq_lake_ingest"
 def write_metrics(path: Path, summary: Summary) -> None:
     """Replace *path* by the figures of a run that has ended; a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    attempt = path.with_name(f".{path.name}.attempt")
-    attempt.write_text("".join(_lines(summary)), encoding="utf-8")
-    attempt.replace(path)
+    replace_text(path, "".join(_lines(summary)))
 
 
 def _lines(summary: Summary) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """No option of any verb writes into a store, through no link; a new option that names a place cannot forget it."""
 
+import os
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -9,7 +10,7 @@ import click
 import pytest
 
 from jobs.command.cli import rmq_lake
-from jobs.command.places import NewStoreType, Output, StoreType, store_around
+from jobs.command.places import NewStoreType, Output, OutputFileType, StoreType, store_around
 from jobs.console.exit_codes import ExitCode
 from jobs.console.verbs import VERBS
 from tests.support.commands import runner, state_of
@@ -178,3 +179,16 @@ def test_a_table_of_a_lake_that_is_a_link_into_a_store_is_refused(
         assert outcome.code is ExitCode.USAGE
         assert "nothing is written into a store" in outcome.err
     assert before == state_of(store)
+
+
+@pytest.mark.parametrize("option", [o for o in OUTPUTS if isinstance(o.parameter.type, OutputFileType)], ids=_name)
+def test_what_is_no_file_is_not_replaced_by_one(
+    option: Option, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`--metrics /dev/null` of root made a file of the device."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    outcome = runner(capfd)(*_command_line(option, pipe, tmp_path / "elsewhere"))
+    assert outcome.code is ExitCode.USAGE
+    assert "is no regular file" in outcome.err
+    assert pipe.is_fifo()

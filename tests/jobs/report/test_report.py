@@ -19,7 +19,7 @@ from jobs.report import charts
 from jobs.report.model import Bars, Facts, Grid, Report, Timeline
 from jobs.report.of_ingest import report_of
 from jobs.report.of_verify import report_of as report_of_verification
-from jobs.report.output import write_report
+from jobs.report.output import replace_text, write_report
 from jobs.report.page import page
 from jobs.store.workers import OneByOne
 from jobs.verify.run import VerifyRequest, verify
@@ -223,3 +223,11 @@ def test_a_browser_shows_the_page_without_an_error(golden: Golden, tmp_path: Pat
     assert "<svg" in done.stdout
     assert ("alert" not in done.stdout) == (kind == "real")
     assert not {"script", "img"} & {tag for tag, _ in _tags(done.stdout)}
+
+
+def test_a_link_in_the_place_of_an_attempt_is_not_followed(tmp_path: Path) -> None:
+    """The directory may be one that everybody writes to, and the name is known before."""
+    (tmp_path / "mine").write_text("precious")
+    (tmp_path / ".figures.prom.attempt").symlink_to(tmp_path / "mine")
+    replace_text(tmp_path / "figures.prom", "new")
+    assert [(tmp_path / name).read_text() for name in ("mine", "figures.prom")] == ["precious", "new"]
