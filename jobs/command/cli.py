@@ -4,8 +4,10 @@ The command line: verbs that are loaded when they are called, and the one place 
 A verb's module has `command: click.Command`; the command returns an ExitCode, or nothing for a clean end.
 """
 
+import errno
 import os
 import re
+import select
 import shlex
 import signal
 import sys
@@ -18,6 +20,7 @@ from itertools import takewhile
 from pathlib import Path
 from time import monotonic
 from types import FrameType
+from typing import TextIO
 
 import click
 
@@ -301,7 +304,16 @@ def run_within(arguments: Sequence[str]) -> ExitCode:
 
 
 def _call(arguments: list[str], settings: _Settings) -> ExitCode:
-    outcome = rmq_lake.main(arguments, prog_name=program(), complete_var=VARIABLE, standalone_mode=False, obj=settings)
+    streams = sys.stdout, sys.stderr
+    try:
+        outcome = rmq_lake.main(
+            arguments, prog_name=program(), complete_var=VARIABLE, standalone_mode=False, obj=settings
+        )
+    except SystemExit as error:
+        if sys.stdout is streams[0]:
+            raise
+        sys.stdout, sys.stderr = streams  # of a broken pipe click makes an exit, and streams that hide such errors
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from error
     return ExitCode(outcome or ExitCode.CLEAN)
 
 
@@ -342,7 +354,19 @@ def _reader_has_gone() -> bool:
     """Return whether standard output is the broken pipe (`… | head`), and keep the interpreter's exit quiet if so."""
     try:
         sys.stdout.flush()
+        is_broken = _has_no_reader(sys.stdout)  # what could not be written may be forgotten by now
     except BrokenPipeError:
+        is_broken = True
+    if is_broken:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+    return is_broken
+
+
+def _has_no_reader(stream: TextIO) -> bool:
+    """Return whether the other side of a pipe is closed; False of what has no descriptor."""
+    poll = select.poll()
+    try:
+        poll.register(stream, 0)
+    except (OSError, ValueError):
+        return False
+    return any(event & select.POLLERR for _, event in poll.poll(0))

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from jobs.console.verbs import VERBS, Verb
 from jobs.launch.errors import SetupError
 from jobs.launch.session import pass_on
 from rmq_formats.errors import CorruptData
+from tests.support.query_stores import Sent, stored, write_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -502,3 +504,26 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(probe: Probe, own: signal.Handler
         assert before[1] == signal.getsignal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGINT, before[0])
+
+
+@pytest.mark.parametrize("verb", ["inspect", "dump"])
+def test_a_reader_that_has_seen_enough_is_no_failure(verb: str, tmp_path: Path) -> None:
+    """`… | head -1` ended with 1, which says that something failed, and not what."""
+    store = write_store(tmp_path / "store", stored([Sent(body=b"x") for _ in range(300)]))
+    place = store if verb == "inspect" else next((store / "commitlog").iterdir())
+    command = [sys.executable, "-m", "jobs.main", verb, str(place)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (ExitCode.CLEAN, "")
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_closed_standard_stream_is_like_one_that_nobody_reads(number: int, tmp_path: Path) -> None:
+    """`>&-` ended with a traceback after the work was done; and files got the number of the stream."""
+    store = write_store(tmp_path / "store", stored([Sent(body=b"x")]))
+    words = f'exec "$0" -m jobs.main inspect "$1" {number}>&-'
+    done = subprocess.run(["sh", "-c", words, sys.executable, store], capture_output=True, text=True, check=False)
+    assert done.returncode != ExitCode.FAILED
+    assert done.stderr == ""
