@@ -31,6 +31,7 @@ KEPT = frozenset(
 )
 _DROPPED = ("rowTracking", "domainMetadata", "inCommitTimestamp")  # in this order, and nothing else stays after
 _CONSTRAINT = "delta.constraints."
+_FORGOTTEN_RUNS = "delta.setTransactionRetentionDuration"  # Delta's log forgets which runs a table has
 _EXPRESSIONS = {
     "delta.invariants": "an invariant",
     "delta.generationExpression": "a generated column",
@@ -75,6 +76,8 @@ def _refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[Refusa
             yield Refusal(f"the constraint {constraint} CHECK ({value})", (drop,))
     if (configuration.get("delta.appendOnly") or "").lower() == "true":
         yield Refusal("delta.appendOnly", ("ALTER TABLE {table} SET TBLPROPERTIES ('delta.appendOnly' = 'false')",))
+    if _FORGOTTEN_RUNS in configuration:
+        yield Refusal(_FORGOTTEN_RUNS, (f"ALTER TABLE {{table}} UNSET TBLPROPERTIES ('{_FORGOTTEN_RUNS}')",))
     if (configuration.get("delta.columnMapping.mode") or "none").lower() != "none" and "columnMapping" not in used:
         used.add("columnMapping")  # a protocol of version 5 names no features
     schema = snapshot.schema()

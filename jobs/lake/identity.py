@@ -113,8 +113,7 @@ def identify(lake: Lake, store: Store, broker: str | None, *, register_new: bool
             return None
         if broker is None and any(known.broker == DEFAULT_BROKER for known in stores):
             raise AmbiguousBrokerError("the lake has another store without a broker name: name this one by --broker")
-        if not registered:
-            refuse_tables_without_runs(lake)
+        refuse_tables_without_runs(lake)
         if not register_new:
             return KnownStore("", broker or DEFAULT_BROKER, firsts.fingerprints)
         try:

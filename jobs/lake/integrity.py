@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from jobs.lake.commit import committed_transaction, open_table
 from jobs.lake.features import refuse_features
 from jobs.lake.lake import Lake
-from jobs.lake.runs import HeldByOtherError, KnownStore, Manifest, known_stores
+from jobs.lake.runs import HeldByOtherError, KnownStore, Manifest, known_stores, refuse_lost_registrations
 from jobs.lake.superseded import tables_rewritten
 from jobs.lake.tables import PRODUCED, RUNS, Table
 
@@ -76,8 +76,9 @@ def committed_by(manifest: Manifest) -> frozenset[str]:
 
 
 def refuse_tables_without_runs(lake: Lake) -> None:
-    """Refuse to begin a lake where one was: every message would come twice."""
-    for table in PRODUCED:
-        if open_table(lake, table.name) is not None and not known_stores(lake):
+    """Refuse to begin a lake, or a store, where one was: every message would come twice."""
+    refuse_lost_registrations(lake)
+    for table in () if known_stores(lake) else PRODUCED:
+        if open_table(lake, table.name) is not None:
             reason = f"this table is missing; without it nobody knows what {table.name} holds already"
             raise OSError(f"{lake.locate(RUNS.name)}: {reason}")

@@ -129,7 +129,9 @@ class KnownStore:
 def known_stores(lake: Lake) -> list[KnownStore]:
     """Return every store of the lake, in the order of their registration, each with its newest run."""
     found = []
-    for row in rows(lake, RUNS.name, ["store_id", "broker", "time", "detail"], _is_run(0)):
+    for row in rows(lake, RUNS.name, ["store_id", "broker", "state", "time", "detail"], _is_run(0)):
+        if row["state"] != REGISTERED:  # a row of another engine
+            continue
         if "/" in row["store_id"]:  # files are named after it
             raise OSError(f"{lake.locate(RUNS.name)}: {row['store_id']!r} is no id of a store")
         try:
@@ -148,7 +150,22 @@ def refreshed(lake: Lake, store: KnownStore) -> KnownStore:
     run = committed_transaction(lake, RUNS.name, store.store_id)
     if store.newest is not None and store.newest.run == run:
         return store
+    if not run:
+        _refuse_forgotten_runs(lake, store)
     return replace(store, newest=read_manifest(lake, store.store_id, run))
+
+
+def _refuse_forgotten_runs(lake: Lake, store: KnownStore) -> None:
+    """Raise `OSError` when rows know runs of a store and Delta's log knows none: every message would come twice."""
+    found = rows(lake, RUNS.name, ["run", "state"], ds.field("store_id") == store.store_id)
+    numbers = [row["run"] for row in found if row["state"] == PREPARED]
+    if numbers and not committed_transaction(lake, RUNS.name, store.store_id):
+        raise OSError(
+            f"{lake.locate(RUNS.name)}: has the rows of run {max(numbers)} of store {store.store_id}, and Delta's log "
+            "has none of its transactions: without them every message would come twice. Did another engine write the "
+            "table again (CREATE TABLE … AS SELECT, CLONE), or set delta.setTransactionRetentionDuration? "
+            "Put it back from a copy of its files, `_delta_log` included"
+        )
 
 
 def read_manifest(lake: Lake, store_id: str, run: int) -> Manifest | None:
@@ -182,6 +199,23 @@ def _is_run(run: int) -> ds.Expression:
 def known_logs(lake: Lake) -> list[KnownStore]:
     """Return the stores that have a log of a broker: all but tiers."""
     return [store for store in known_stores(lake) if store.tier is None]
+
+
+def refuse_lost_registrations(lake: Lake) -> None:
+    """Raise `OSError` when another engine has deleted rows that make stores known: they would come once more."""
+    registrations = committed_transaction(lake, RUNS.name, _REGISTRY)
+    known = len(known_stores(lake))  # asked last: who registers a store meanwhile makes it more
+    if registrations > known:
+        location = lake.locate(RUNS.name)
+        statement = (
+            "INSERT INTO {0} SELECT * FROM {0} VERSION AS OF <a version before, from DESCRIBE HISTORY> WHERE "
+            "state = '{1}' AND store_id NOT IN (SELECT store_id FROM {0} WHERE state = '{1}')"
+        )
+        raise OSError(
+            f"{location}: stores that were registered: {registrations}, of which rows are there: {known}; without the "
+            "others' rows their messages would come twice. To put them back, run in Spark SQL: "
+            + statement.format(f"delta.`{location}`", REGISTERED)
+        )
 
 
 def register(

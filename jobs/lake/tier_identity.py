@@ -82,8 +82,7 @@ def identify_tier(
         firsts = _first_records(queues)
         if not firsts:
             return None
-        if not registered:
-            refuse_tables_without_runs(lake)
+        refuse_tables_without_runs(lake)
         if not register_new:
             return KnownStore("", broker, (), tier=firsts)
         try:

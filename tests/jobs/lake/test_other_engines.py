@@ -34,7 +34,7 @@ from jobs.store.workers import OneByOne
 from rmq_formats.flags import COMPRESSED
 from tests.jobs.lake.test_runs import a_manifest
 from tests.rmq_formats.builders import a_record
-from tests.support.broker import some_records
+from tests.support.broker import Broker, some_records
 from tests.support.commands import state_of
 from tests.support.lakes import rows_of
 from tests.support.other_engine import NO_SHORT_RETENTION_CHECK, WITH_VECTORS, SharedLake
@@ -304,6 +304,50 @@ def test_statements_that_leave_every_row(lake: SharedLake, statements: Sequence[
     assert lake.offsets() == [*offsets, *new, *cut]
 
 
+def test_a_lake_whose_rows_were_copied_without_its_transactions_is_refused(lake: SharedLake, tmp_path: Path) -> None:
+    """CREATE TABLE … AS SELECT, and CLONE, leave out which runs a table has: every message came twice, with exit 0."""
+    offsets = lake.offsets()
+    copy = tmp_path / "copy"
+    for table in ("runs", "messages"):
+        lake.sql(f"CREATE TABLE delta.`{copy}/{table}` USING delta AS SELECT * FROM {{{table}}}")
+    lake.grow(5)
+
+    with pytest.raises(OSError, match=r"copy/runs: has the rows of run 3 .*Put it back from a copy of its files"):
+        ingest(IngestRequest(str(lake.broker.root), str(copy), broker="b"), OneByOne())
+
+    assert sorted(row["physical_offset"] for row in rows_of(copy)) == offsets
+
+
+def test_a_registration_that_another_engine_deleted_can_be_put_back(lake: SharedLake) -> None:
+    """DELETE of old rows in `runs`: its run said that other stores are being registered all the time, with exit 6."""
+    other = Broker(lake.root / "other")
+    other.append(some_records(4, seed=80))
+    ingest(IngestRequest(str(other.root), str(lake.path), broker="other"), OneByOne())
+    offsets, version = lake.offsets(), DeltaTable(lake.path / "runs").version()
+    lake.sql("DELETE FROM {runs} WHERE state = 'registered' AND broker = 'b'")
+    new = lake.grow(5)
+
+    with pytest.raises(OSError, match="registered: 2, of which rows are there: 1") as refused:
+        lake.run()
+    statement = str(refused.value).partition("run in Spark SQL: ")[2]
+    lake.sql(re.sub("<.*>", str(version), statement))
+
+    assert lake.run().messages == 5
+    assert lake.offsets() == sorted([*offsets, *new])
+
+
+def test_rows_of_another_engine_in_runs_register_no_store(lake: SharedLake) -> None:
+    """INSERT into `runs`: a row without `detail` was a bug of ours, with a traceback."""
+    offsets = lake.offsets()
+    lake.sql("INSERT INTO {runs} (broker, run) VALUES ('a note', 0)")
+    new = lake.grow(5)
+
+    lake.run()
+    optimize(str(lake.path), OneByOne())
+
+    assert lake.offsets() == [*offsets, *new]
+
+
 def test_what_restore_takes_out_is_deleted(lake: SharedLake) -> None:
     """RESTORE to a version before a run: a deletion like any other; later runs bring what is new."""
     first = lake.offsets()[:10]
@@ -345,6 +389,9 @@ REFUSED = {
     "inCommitTimestamp": ("ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')",),
     "delta.appendOnly": ("ALTER TABLE {messages} SET TBLPROPERTIES ('delta.appendOnly' = 'true')",),
     "the constraint few CHECK (queue_id < 100)": ("ALTER TABLE {messages} ADD CONSTRAINT few CHECK (queue_id < 100)",),
+    "delta.setTransactionRetentionDuration": (
+        "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 7 days')",
+    ),
     "clustering": ("ALTER TABLE {messages} CLUSTER BY (topic)",),
     "typeWidening": (
         "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')",
