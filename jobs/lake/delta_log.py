@@ -9,7 +9,7 @@ its vector: such a commit removes nothing, and the rows of the file are there tw
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -44,21 +44,22 @@ def descriptors(lake: Lake, snapshot: DeltaTable) -> dict[str, Descriptor]:
     return {path: vector for (path, _), vector in found.items()}
 
 
-def version_before(lake: Lake, snapshot: DeltaTable, has: Callable[[LogAction], bool | None]) -> int | None:
+def version_before(
+    lake: Lake, snapshot: DeltaTable, unwanted: Sequence[Callable[[LogAction], bool | None]]
+) -> int | None:
     """
-    Return the last version of a table before it got something; None when its log does not go back so far.
+    Return the last version of a table that had none of what is *unwanted*; None when its log does not go back so far.
 
-    *has* returns whether an action gives it to the table, or None where the action says nothing about it.
+    Each one returns whether an action gives it to the table, or None where the action says nothing about it.
     """
     log = _folder(snapshot)
     names = sorted(info.name for info in lake.list_files(log) if _COMMIT.fullmatch(info.name))
-    found, had = None, None
+    found: int | None = None
+    had: list[bool | None] = [None] * len(unwanted)
     for name in names:
         for action in _lines(lake, f"{log}/{name}"):
-            now = has(action)
-            if now is not None:
-                found = int(name[:20]) - 1 if now and had is False else found
-                had = now
+            had = [before if (now := has(action)) is None else now for has, before in zip(unwanted, had, strict=True)]
+        found = int(name[:20]) if all(one is False for one in had) else found
     return found
 
 

@@ -6,7 +6,7 @@ Delta's features are promises that every writer of a table gives. Some of them c
 start of a command, and again of each snapshot that a commit is made on. docs/guarantees.md has the table.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -78,7 +78,7 @@ def _refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[Refusa
         yield Refusal("delta.appendOnly", ("ALTER TABLE {table} SET TBLPROPERTIES ('delta.appendOnly' = 'false')",))
     if _FORGOTTEN_RUNS in configuration:
         yield Refusal(_FORGOTTEN_RUNS, (f"ALTER TABLE {{table}} UNSET TBLPROPERTIES ('{_FORGOTTEN_RUNS}')",))
-    if (configuration.get("delta.columnMapping.mode") or "none").lower() != "none" and "columnMapping" not in used:
+    if _is_mapped(configuration):
         used.add("columnMapping")  # a protocol of version 5 names no features
     schema = snapshot.schema()
     for field in schema.fields:
@@ -92,29 +92,33 @@ def _refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[Refusa
             yield Refusal(f"the feature {feature}", (f"ALTER TABLE {{table}} DROP FEATURE {feature}",))
     else:
         what = [*(f"the feature {feature}" for feature in refused), *columns]
-        unwanted = [partial(_has_feature, feature) for feature in refused]
-        if columns:
-            unwanted.append(partial(_has_columns, table))
-        yield Refusal(", ".join(what), _restore(lake, snapshot, unwanted))
+        yield Refusal(", ".join(what), _restore(lake, snapshot, table))
 
 
-def _restore(
-    lake: Lake, snapshot: DeltaTable, unwanted: Iterable[Callable[[LogAction], bool | None]]
-) -> tuple[str, ...]:
-    """Return the statements that put a table back to its last version without all of it: nothing else drops all."""
-    versions = [version_before(lake, snapshot, has) for has in unwanted]
-    known = [version for version in versions if version is not None]
-    version = str(min(known)) if known else "<a version before, from DESCRIBE HISTORY>"
+def _restore(lake: Lake, snapshot: DeltaTable, table: Table) -> tuple[str, ...]:
+    """Return the statements that put a table back to its last version that we write: nothing else drops all."""
+    known = version_before(lake, snapshot, (_has_features, _has_mapping, partial(_has_columns, table)))
+    version = "<a version before, from DESCRIBE HISTORY>" if known is None else str(known)
     allow = "SET spark.databricks.delta.restore.protocolDowngradeAllowed = true"
     return allow, f"RESTORE TABLE {{table}} TO VERSION AS OF {version}"
 
 
-def _has_feature(feature: str, action: LogAction) -> bool | None:
-    """Return whether an action gives a table that feature."""
+def _has_features(action: LogAction) -> bool | None:
+    """Return whether an action gives a table features that we do not write."""
     protocol = action.get("protocol")
     if not protocol:
         return None
-    return feature in (*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ()))
+    return not KEPT.issuperset((*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())))
+
+
+def _has_mapping(action: LogAction) -> bool | None:
+    """Return whether an action gives a table's columns other names in files."""
+    metadata = action.get("metaData")
+    return _is_mapped(metadata.get("configuration", {})) if metadata else None
+
+
+def _is_mapped(configuration: Mapping[str, str | None]) -> bool:
+    return (configuration.get("delta.columnMapping.mode") or "none").lower() != "none"
 
 
 def _has_columns(table: Table, action: LogAction) -> bool | None:

@@ -392,6 +392,11 @@ REFUSED = {
     "delta.setTransactionRetentionDuration": (
         "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.setTransactionRetentionDuration' = 'interval 7 days')",
     ),
+    "checkpointProtection": (  # stays where another feature was
+        "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+        "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none')",
+        "ALTER TABLE {messages} DROP FEATURE columnMapping",
+    ),
     "clustering": ("ALTER TABLE {messages} CLUSTER BY (topic)",),
     "typeWidening": (
         "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')",
