@@ -421,12 +421,10 @@ def chosen(
         filesystem: fs.FileSystem = fs.SubTreeFileSystem(local_path(uri), fs.LocalFileSystem())
     else:
         filesystem = fs.SubTreeFileSystem(uri.split("://", 1)[1], arrow_filesystem(uri, lake.options))
-    if snapshot.protocol().reader_features:  # `deltalake` makes no data set of a table that has any
-        return persistently(lambda: select(lake, snapshot, filesystem, Selection(columns, where, deleted)))
-    if deleted:
+    if deleted and not snapshot.protocol().reader_features:
         return pa.table({"physical_offset": []})
-    rows_of = snapshot.to_pyarrow_dataset(filesystem=filesystem)
-    return persistently(lambda: rows_of.to_table(columns=columns, filter=where))
+    # A data set of `deltalake` takes a column for NULL where another engine wrote a file without its statistics.
+    return persistently(lambda: select(lake, snapshot, filesystem, Selection(columns, where, deleted)))
 
 
 def rows(

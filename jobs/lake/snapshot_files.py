@@ -28,6 +28,9 @@ T = TypeVar("T")
 NOTHING: Mapping[str, int] = MappingProxyType({})
 _BATCH_SIZE = 16 << 20  # bytes, as a file states them: a body that repeats itself may be far larger in memory
 _BATCH_ROWS = 1 << 16
+_WHOSE = "store_id"
+_TIMES = "us"  # Spark's files hold a time in 96 bits, which Arrow reads as nanoseconds, of 1677 to 2262 alone
+_READ_OPTIONS = ds.ParquetReadOptions(coerce_int96_timestamp_unit=_TIMES)
 
 
 class StoredFile(NamedTuple):
@@ -127,7 +130,7 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     start = 0  # the place of a row group's first row in the file
     with lake.arrow_file(f"{table.name}/{stored.path}") as source:
-        file = pq.ParquetFile(source)
+        file = pq.ParquetFile(source, coerce_int96_timestamp_unit=_TIMES)
         there = [name for name in schema.names if name in file.schema_arrow.names]
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
@@ -171,7 +174,7 @@ class Selection(NamedTuple):
 def select(lake: Lake, snapshot: DeltaTable, filesystem: fs.FileSystem, selection: Selection) -> pa.Table:
     """Return rows of a snapshot, read through the vectors of its files; statistics leave few files to open."""
     schema = pa.schema(snapshot.schema())
-    layout = ds.ParquetFileFormat()
+    layout = ds.ParquetFileFormat(_READ_OPTIONS)
     stored = {file.path: file for file in files(lake, snapshot)}
     fragments = [
         layout.make_fragment(path, filesystem, partition_expression=_bounds(file, schema))
@@ -193,13 +196,15 @@ def select(lake: Lake, snapshot: DeltaTable, filesystem: fs.FileSystem, selectio
 
 
 def _bounds(file: StoredFile, schema: pa.Schema) -> pc.Expression:
-    """Return what a file's statistics say of its integers."""
+    """Return what a file's statistics say of its integers, and of whose rows it has."""
     known = pc.scalar(True)  # noqa: FBT003 - the value
     for name, lowest in file.lowest.items():
         highest = file.highest.get(name)
-        if name in schema.names and pa.types.is_integer(schema.field(name).type) and None not in {lowest, highest}:
+        is_compared = name == _WHOSE or (name in schema.names and pa.types.is_integer(schema.field(name).type))
+        if is_compared and None not in {lowest, highest}:
             column = ds.field(name)
-            known &= ((column >= lowest) & (column <= highest)) | column.is_null()
+            # Arrow understands no other form: one comparison, or NULL.
+            known &= ((column >= lowest) | column.is_null()) & ((column <= highest) | column.is_null())
     return known
 
 
@@ -230,7 +235,7 @@ def in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return *batch* with the columns of *schema*; `LackingError` when required ones have NULL."""
     there = set(batch.schema.names)
     columns = [
-        batch.column(field.name).cast(field.type) if field.name in there else pa.nulls(batch.num_rows, field.type)
+        _cast(batch.column(field.name), field.type) if field.name in there else pa.nulls(batch.num_rows, field.type)
         for field in schema
     ]
     lacking = {
@@ -239,3 +244,10 @@ def in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if lacking:
         raise LackingError(frozenset(lacking))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return a column in another type; Arrow makes no dictionary of the views that `deltalake` writes texts as."""
+    if pa.types.is_dictionary(type_) and not pa.types.is_dictionary(column.type):
+        column = column.cast(type_.value_type)
+    return column.cast(type_)

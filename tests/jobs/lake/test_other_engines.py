@@ -318,6 +318,21 @@ def test_a_lake_whose_rows_were_copied_without_its_transactions_is_refused(lake:
     assert sorted(row["physical_offset"] for row in rows_of(copy)) == offsets
 
 
+def test_files_without_statistics_of_a_column_hold_no_nulls(lake: SharedLake) -> None:
+    """Fewer columns with statistics for a while: rows of `runs` were not found, and a rewritten log was not seen."""
+    offsets = lake.offsets()
+    for table in ("runs", "messages", "index_entries", "consume_queue"):
+        before = DeltaTable(lake.path / table).metadata().configuration["delta.dataSkippingStatsColumns"]
+        for columns in ("broker", before):
+            properties = f"'delta.dataSkippingStatsColumns' = '{columns}'"
+            lake.sql(f"ALTER TABLE {{{table}}} SET TBLPROPERTIES ({properties})", f"OPTIMIZE {{{table}}}")
+    lake.broker.truncate(offsets[25])
+    new = [record.physical_offset for record in lake.broker.append(some_records(12, seed=77))]
+
+    assert lake.run().superseded is not None
+    assert lake.offsets() == [*offsets[:25], *new]
+
+
 def test_a_registration_that_another_engine_deleted_can_be_put_back(lake: SharedLake) -> None:
     """DELETE of old rows in `runs`: its run said that other stores are being registered all the time, with exit 6."""
     other = Broker(lake.root / "other")
@@ -346,6 +361,20 @@ def test_rows_of_another_engine_in_runs_register_no_store(lake: SharedLake) -> N
     optimize(str(lake.path), OneByOne())
 
     assert lake.offsets() == [*offsets, *new]
+
+
+def test_times_that_spark_has_written_again_stay_as_they_are(lake: SharedLake) -> None:
+    """UPDATE writes a time in 96 bits, which Arrow reads as nanoseconds: `optimize` failed at the year 3000."""
+    far = [253402300799999, 32503680000000, -62135596800000]  # the years 9999, 3000 and 1
+    placed = [lake.broker.append([a_record(born_timestamp=time)])[0].physical_offset for time in far]
+    lake.run()
+    lake.sql("UPDATE {messages} SET flag = flag")
+
+    optimize(str(lake.path), OneByOne())
+
+    assert lake.files() == 1
+    born = lake.values("CAST(CAST(born_time AS BIGINT) / 1000 AS BIGINT)")
+    assert [born[at] for at in placed] == far
 
 
 def test_what_restore_takes_out_is_deleted(lake: SharedLake) -> None:
@@ -543,6 +572,17 @@ def test_a_merge_that_another_engine_overtakes_is_given_up(
 
     assert compact(settings(lake), MESSAGES, merge=merge).merged == 0
     assert lake.offsets() == expected
+
+
+def test_files_that_deltalake_has_written_again_are_merged(lake: SharedLake) -> None:
+    """`update` leaves texts as views, of which Arrow makes no dictionary: `optimize`, and each 16th run, failed."""
+    offsets = lake.offsets()
+    DeltaTable(lake.path / "messages").update(updates={"tags": "'x'"}, predicate=f"physical_offset = {offsets[0]}")
+
+    optimize(str(lake.path), OneByOne())
+
+    assert (lake.offsets(), lake.files()) == (offsets, 1)
+    assert lake.values("tags")[offsets[0]] == "x"
 
 
 def test_a_merge_goes_on_after_a_commit_that_only_adds(lake: SharedLake) -> None:
