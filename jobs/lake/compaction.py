@@ -17,7 +17,16 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from jobs.lake.commit import A_DAY, FILES_KEPT, Rewrite, TransactionTakenError, commit_layout, open_table, own_table
+from jobs.lake.commit import (
+    A_DAY,
+    FILES_KEPT,
+    Rewrite,
+    TransactionTakenError,
+    commit_layout,
+    open_table,
+    own_table,
+    paths,
+)
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, batches, files, with_their_columns, written_again
 from jobs.lake.table_file import MERGED, Action, FileNaming, TableFile
@@ -81,7 +90,12 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
         chosen = _of_run(stored, left, of.store_id, many) if of else _chosen(stored, left)
         rows = with_their_columns(snapshot, table)
         groups = [Group(lake, rows, tuple(some), _name(of)) for some in chosen]
-        actions = (merge or _merge_here)(groups)
+        try:
+            actions = (merge or _merge_here)(groups)
+        except FileNotFoundError as error:
+            if _is_current(lake, table, groups):
+                raise
+            raise TransactionTakenError(f"{table.name} was rewritten by another process, and vacuumed") from error
         done.extend(zip(chosen, actions, strict=True))
         removed = tuple(file for group in groups for file in group.files)
         return Rewrite(removed, tuple(action for action in actions if action is not None))
@@ -101,6 +115,12 @@ def compact(  # noqa: PLR0913 - what may be merged, and who does it
         sum(file.size for some, _ in done for file in some),
         sum(action.size for action in written),
     )
+
+
+def _is_current(lake: Lake, table: Table, groups: Iterable[Group]) -> bool:
+    """Return whether the newest version of a table still has the files that are being merged."""
+    snapshot = open_table(lake, table.name)
+    return snapshot is not None and {file.path for group in groups for file in group.files} <= paths(snapshot)
 
 
 def estimate(lake: Lake, table: Table, spared: Iterable[str] = ()) -> Saved:

@@ -574,6 +574,28 @@ def test_a_merge_that_another_engine_overtakes_is_given_up(
     assert lake.offsets() == expected
 
 
+def test_a_merge_whose_files_another_engine_has_deleted_is_given_up(lake: SharedLake) -> None:
+    """OPTIMIZE and a VACUUM without retention: the run that merges was committed, and ended with 1."""
+
+    def merge(groups: Sequence[Group]) -> list[Action | None]:
+        lake.sql("OPTIMIZE {messages}", NO_SHORT_RETENTION_CHECK, "VACUUM {messages} RETAIN 0 HOURS")
+        return [merge_group(group) for group in groups]
+
+    expected = lake.offsets()
+
+    assert compact(settings(lake), MESSAGES, merge=merge).merged == 0
+    assert lake.offsets() == expected
+
+
+def test_a_merge_names_a_file_that_is_missing(lake: SharedLake) -> None:
+    """Where the newest version needs it, nothing was overtaken: rows are lost."""
+    (path,) = (lake.path / "messages").glob("*-2-*.parquet")
+    path.unlink()
+
+    with pytest.raises(FileNotFoundError, match=path.name):
+        compact(settings(lake), MESSAGES)
+
+
 def test_files_that_deltalake_has_written_again_are_merged(lake: SharedLake) -> None:
     """`update` leaves texts as views, of which Arrow makes no dictionary: `optimize`, and each 16th run, failed."""
     offsets = lake.offsets()
