@@ -14,7 +14,7 @@ from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
 from jobs.console.severity import Severity, worst_of
-from jobs.diff.segment import DIFFERENT, ONLY_IN_STORE, DiffWork, Run, diff_segment
+from jobs.diff.segment import DIFFERENT, ONLY_IN_STORE, TWICE, DiffWork, Run, diff_segment
 from jobs.lake.identity import AmbiguousBrokerError, identify
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
@@ -27,6 +27,7 @@ from jobs.store.workers import Workers
 
 _WHOLE = 1 << 62
 _NOT_CHOSEN = "not chosen"
+_AGAIN = "another engine has inserted rows once more"
 _OTHERS = "the store has other records here: its broker has cut off its log and written on, and no run has seen it yet"
 
 
@@ -180,8 +181,8 @@ def _meaning(run: Run, sides: _Sides) -> tuple[Severity, str]:
     """Return what a run means, and why one side lacks it."""
     if run.what == ONLY_IN_STORE:
         return _lacking_in_lake(run, sides)
-    if run.is_damaged:
-        return Severity.DAMAGE, "damaged in the store since it was read"
+    if run.is_damaged or run.what == TWICE:
+        return Severity.DAMAGE, _AGAIN if run.what == TWICE else "damaged in the store since it was read"
     if sides.is_expired and run.what != DIFFERENT:
         return Severity.HEALTHY, "expired: the broker has deleted the segment"
     if run.is_unwritten or run.start >= sides.store.end_offset:

@@ -25,6 +25,7 @@ from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import PropertyParser
 
 ONLY_IN_STORE, ONLY_IN_LAKE, DIFFERENT = "only in the store", "only in the lake", "different"
+TWICE = "twice in the lake"
 _MOST_RUNS = 64  # of one kind in a segment: every second record may be of a topic that was not chosen
 
 Flags = npt.NDArray[np.bool_]
@@ -90,15 +91,16 @@ def diff_segment(work: DiffWork) -> SegmentDiff:
     is_known = np.isin(store_starts, lake_starts) | np.isin(store_starts, np.array(incomplete, np.int64))
     is_there = np.isin(lake_starts, store_starts)
     is_new = store_starts >= work.until
+    is_again = np.diff(lake_starts, prepend=-1) == 0
     runs = [
         *_runs(ONLY_IN_STORE, store_starts, store_ends, ~is_known & ~is_new),
         *_runs(ONLY_IN_STORE, store_starts, store_ends, ~is_known & is_new),
         *(_explained(run, pieces) for run in _runs(ONLY_IN_LAKE, lake_starts, lake_ends, ~is_there & ~equal)),
         *_different(work.store, lake_starts, lake_ends, _Differing(is_there & ~equal, equal)),
+        *_runs(TWICE, lake_starts[is_again], lake_ends[is_again], is_again[is_again]),
     ]
-    return SegmentDiff(
-        tuple(runs), int(np.count_nonzero(equal)), len(incomplete), tuple(dict.fromkeys(unreadable)), is_gone
-    )  # fmt: skip
+    same = int(np.count_nonzero(equal & ~is_again))
+    return SegmentDiff(tuple(runs), same, len(incomplete), tuple(dict.fromkeys(unreadable)), is_gone)
 
 
 class _Differing(NamedTuple):

@@ -139,12 +139,13 @@ class LakeItem:
 
     def read(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch | Piece]:
         """Yield the file's rows."""
-        needed = {*columns, *(["broker"] if self.broker else []), *(["topic"] if self.topics else [])}
+        needed = {*columns, "total_size", *(["broker"] if self.broker else []), *(["topic"] if self.topics else [])}
         names = [name for name in COLUMNS if name in needed]
         for batch in plain_batches(self.lake, STORED_MESSAGES, self.file, names):
             yield self._wanted(batch).select(columns)
 
     def _wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        batch = batch.filter(pc.is_valid(batch.column("total_size")))  # else it is a row of another engine's own
         if self.broker:
             batch = batch.filter(pc.equal(batch.column("broker"), self.broker))
         if self.topics:

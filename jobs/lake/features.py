@@ -6,7 +6,7 @@ Delta's features are promises that every writer of a table gives. Some of them c
 start of a command, and again of each snapshot that a commit is made on. docs/guarantees.md has the table.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from deltalake import DeltaTable, Schema
 
 from jobs.lake.delta_log import LogAction, version_before
 from jobs.lake.lake import Lake
-from jobs.lake.tables import Table
+from jobs.lake.tables import TABLES, Table
 
 KEPT = frozenset(
     {
@@ -30,6 +30,7 @@ KEPT = frozenset(
     }
 )
 _DROPPED = ("rowTracking", "domainMetadata", "inCommitTimestamp")  # in this order, and nothing else stays after
+_BY_NAME = {table.name: table for table in TABLES}
 _CONSTRAINT = "delta.constraints."
 _FORGOTTEN_RUNS = "delta.setTransactionRetentionDuration"  # Delta's log forgets which runs a table has
 _EXPRESSIONS = {
@@ -63,6 +64,24 @@ def refuse_features(lake: Lake, snapshot: DeltaTable, table: Table) -> None:
         f"{location}: another engine has given this table what rmq-lake does not write: {what}; nothing was written. "
         f"To take it back, run in Spark SQL: {'; '.join(statements)}"
     )
+
+
+def refuse_unreadable(lake: Lake, snapshot: DeltaTable, paths: Iterable[str]) -> None:
+    """Raise `UnsupportedTableError` when the rows of a table are not what its files, at these *paths*, hold."""
+    location = snapshot.table_uri.rstrip("/").removeprefix("file://")
+    table = _BY_NAME[location.rpartition("/")[2]]
+    metadata = snapshot.metadata()
+    what = ["column mapping"] if _is_mapped(metadata.configuration) else []
+    what += _layout(snapshot.schema(), metadata.partition_columns, table)
+    statements = _restore(lake, snapshot, table) if what else ()
+    if not what and any(":/" in path for path in paths):
+        what = ["files of another table (CLONE)"]
+        statements = ("CREATE OR REPLACE TABLE {table} USING delta AS SELECT * FROM {table}",)
+    if what:
+        raise UnsupportedTableError(
+            f"{location}: another engine has given this table what rmq-lake does not read: {', '.join(what)}. "
+            f"To take it back, run in Spark SQL: {'; '.join(statements).format(table=f'delta.`{location}`')}"
+        )
 
 
 def _refusals(lake: Lake, snapshot: DeltaTable, table: Table) -> Iterator[Refusal]:
@@ -132,6 +151,13 @@ def _has_columns(table: Table, action: LogAction) -> bool | None:
 
 def _columns(schema: Schema, partitions: Sequence[str], table: Table) -> Iterator[str]:
     """Yield what is wrong with a table's columns."""
+    yield from _layout(schema, partitions, table)
+    for field in schema.fields:
+        yield from (f"{what}: {field.name}" for key, what in _EXPRESSIONS.items() if key in field.metadata)
+
+
+def _layout(schema: Schema, partitions: Sequence[str], table: Table) -> Iterator[str]:
+    """Yield why a table's files do not hold its columns as ours do."""
     if partitions:
         yield "partitions by " + ", ".join(partitions)
     ours = {field.name: field for field in table.delta_schema.fields}
@@ -139,4 +165,3 @@ def _columns(schema: Schema, partitions: Sequence[str], table: Table) -> Iterato
         known = ours.get(field.name)
         if known is not None and known.type != field.type:
             yield f"another type of the column {field.name}"
-        yield from (f"{what}: {field.name}" for key, what in _EXPRESSIONS.items() if key in field.metadata)

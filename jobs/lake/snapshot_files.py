@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow import fs
 
+from jobs.lake.features import refuse_unreadable
 from jobs.lake.lake import Lake
 from jobs.lake.plain import plain_rows
 from jobs.lake.tables import Table
@@ -68,7 +69,9 @@ class StoredFile(NamedTuple):
 
 
 def files(lake: Lake, snapshot: DeltaTable) -> list[StoredFile]:
-    """Return the files of a snapshot, each with its deletion vector."""
+    """Return the files of a snapshot, each with its deletion vector; `UnsupportedTableError` where its rows differ."""
+    stored = plain_rows(snapshot.get_add_actions(flatten=True))
+    refuse_unreadable(lake, snapshot, (row["path"] for row in stored))
     deleted = vectors(lake, snapshot)
     return [
         StoredFile(
@@ -79,7 +82,7 @@ def files(lake: Lake, snapshot: DeltaTable) -> list[StoredFile]:
             _under("max.", row),
             deleted.get(row["path"]),
         )
-        for row in plain_rows(snapshot.get_add_actions(flatten=True))
+        for row in stored
     ]
 
 

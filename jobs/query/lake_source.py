@@ -22,6 +22,7 @@ _TOGETHER = 64  # messages that are read with one query
 _SAMPLED = 200  # of the newest messages, which tell the release
 _SAMPLED_BYTES = 1 << 20
 _EXPLAINED_BY = 20
+_OURS = "total_size IS NOT NULL"  # another engine's own rows lack it
 _WITH_UNIT = "transaction_type NOT IN ('prepared', 'rollback')"
 
 
@@ -58,7 +59,7 @@ class LakeSource:
         return " AND ".join((*whose, *conditions)) or "TRUE"
 
     def _rows(self, condition: str, rest: str = "") -> list[dict[str, Any]]:
-        return self._tables.rows(f"SELECT * FROM {MESSAGES} WHERE {self._where(condition)} {rest}")  # noqa: S608 - texts are quoted
+        return self._tables.rows(f"SELECT * FROM {MESSAGES} WHERE {self._where(condition, _OURS)} {rest}")  # noqa: S608 - texts are quoted
 
     def _messages(self, *conditions: str, rest: str = "ORDER BY physical_offset DESC") -> Iterator[Message]:
         """Yield messages: first their places, from narrow columns alone, then the rows at these places."""
@@ -219,7 +220,7 @@ class LakeSource:
 
     def topics(self) -> frozenset[str]:
         """Name every topic that has messages."""
-        rows = self._tables.rows(f"SELECT DISTINCT topic FROM {MESSAGES} WHERE {self._where()}")  # noqa: S608 - quoted
+        rows = self._tables.rows(f"SELECT DISTINCT topic FROM {MESSAGES} WHERE {self._where(_OURS)}")  # noqa: S608 - quoted
         return frozenset(row["topic"] for row in rows)
 
     @property
@@ -259,7 +260,7 @@ class LakeSource:
 
     def hosts(self) -> list[Host]:
         """Return every store host."""
-        rows = self._tables.rows(f"SELECT DISTINCT store_host FROM {MESSAGES} WHERE {self._where()}")  # noqa: S608 - quoted
+        rows = self._tables.rows(f"SELECT DISTINCT store_host FROM {MESSAGES} WHERE {self._where(_OURS)}")  # noqa: S608 - quoted
         return sorted(parse_host(row["store_host"]) for row in rows)
 
     def coverage(self) -> Coverage:

@@ -102,7 +102,7 @@ def _segments_in(lake: Lake, file: StoredFile, store_id: str) -> Iterator[int]:
     seen: set[int] = set()
     for batch in plain_batches(lake, MESSAGES, file, ("store_id", "segment")):
         seen.update(pc.unique(batch.column("segment").filter(pc.equal(batch.column("store_id"), store_id))).to_pylist())
-    yield from sorted(seen)
+    yield from sorted(seen - {None})  # a row of another engine may have none
 
 
 def _file_size(bases: Sequence[int], given: int | None, noted: Collection[int]) -> Known[int]:

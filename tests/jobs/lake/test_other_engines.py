@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import time
 import zlib
 from collections.abc import Sequence
@@ -9,10 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from jobs.console.exit_codes import ExitCode
+from jobs.diff.run import DiffRequest, diff
+from jobs.export.items import LakeItem
 from jobs.ingest import commit
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
@@ -23,8 +28,10 @@ from jobs.lake.integrity import newest_runs
 from jobs.lake.lake import Lake
 from jobs.lake.optimization import optimize
 from jobs.lake.runs import TABLES_BEFORE, Manifest, known_stores, prepare, unfinished
+from jobs.lake.snapshot_files import files
 from jobs.lake.table_file import Action
 from jobs.lake.tables import MESSAGES
+from jobs.query.lake_source import LakeSource
 from jobs.query.lake_tables import LakeTables
 from jobs.report.model import Bars
 from jobs.report.of_ingest import report_of
@@ -504,6 +511,68 @@ def test_a_table_that_another_engine_has_replaced_is_refused_until_that_is_taken
 
     assert lake.run().messages == 5
     assert lake.offsets() == [*offsets, *new]
+
+
+UNREAD = {
+    "column mapping": (
+        "ALTER TABLE {messages} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')",
+        "ALTER TABLE {messages} RENAME COLUMN flag TO was_flag",
+        "ALTER TABLE {messages} RENAME COLUMN reconsume_times TO flag",
+    ),
+    "partitions by topic": REPLACED["partitions by topic"],
+    "another type of the column queue_id": REFUSED["typeWidening"],
+    "files of another table": (
+        "DELETE FROM {messages}",
+        "CREATE OR REPLACE TABLE {messages} SHALLOW CLONE delta.`<path>`",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNREAD)
+def test_readers_refuse_a_table_whose_files_do_not_hold_its_rows(lake: SharedLake, tmp_path: Path, what: str) -> None:
+    """`diff` said that a broker had cut off its log, or that files are missing; `restore` gave other bytes, with 0."""
+    offsets, backup = lake.offsets(), tmp_path / "backup" / "messages"
+    shutil.copytree(lake.path / "messages", backup)
+    lake.sql(*(one.replace("<path>", str(backup)).format(messages="{messages}") for one in UNREAD[what]))
+    (store,) = known_stores(settings(lake))
+
+    with pytest.raises(UnsupportedTableError, match=f"messages: .*does not read: {what}") as refused:
+        plan_log(settings(lake), store)
+    lake.sql(*str(refused.value).partition("run in Spark SQL: ")[2].split("; "))
+
+    assert plan_log(settings(lake), store).lost == {}
+    new = lake.grow(5)
+    lake.run()
+    optimize(str(lake.path), OneByOne())
+    assert lake.offsets() == [*offsets, *new]
+
+
+def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Path) -> None:
+    """INSERT without our columns: `restore`, `diff`, `export` and `query` ended with a traceback."""
+    (store,) = known_stores(settings(lake))
+    lake.sql(f"INSERT INTO {{messages}} (broker, store_id, topic) VALUES ('b', '{store.store_id}', 'theirs')")
+    source = LakeSource(LakeTables(str(lake.path), {}))
+    snapshot = open_table(settings(lake), "messages")
+    assert snapshot is not None
+
+    out = RestoreRequest(settings(lake), tmp_path / "out", with_queues=False, with_index=False)
+    compared = diff(DiffRequest(str(lake.broker.root), lake=settings(lake)), OneByOne())
+    exported = [batch for file in files(settings(lake), snapshot) for batch in LakeItem(settings(lake), file).read()]
+
+    assert restore(out, OneByOne()).messages == compared.equal == 30
+    assert sum(len(batch) for batch in exported if isinstance(batch, pa.RecordBatch)) == 30
+    assert "theirs" not in source.topics()
+    assert source.at(0, None) is not None
+
+
+def test_rows_that_another_engine_inserted_once_more_are_a_finding(lake: SharedLake) -> None:
+    """`diff` said 60 equal records, and healthy, of a log of 30."""
+    lake.sql("INSERT INTO {messages} SELECT * FROM {messages}")
+
+    found = diff(DiffRequest(str(lake.broker.root), lake=settings(lake)), OneByOne())
+
+    assert (found.exit_code, found.equal) == (ExitCode.DAMAGE, 30)
+    assert [(one.what, one.records) for one in found.differences] == [("twice in the lake", 30)]
 
 
 def test_the_change_feed_has_what_runs_brought_and_nothing_of_merges(lake: SharedLake) -> None:
