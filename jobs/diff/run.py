@@ -27,7 +27,6 @@ from jobs.store.workers import Workers
 
 _WHOLE = 1 << 62
 _NOT_CHOSEN = "not chosen"
-_AGAIN = "another engine has inserted rows once more"
 _OTHERS = "the store has other records here: its broker has cut off its log and written on, and no run has seen it yet"
 
 
@@ -181,8 +180,9 @@ def _meaning(run: Run, sides: _Sides) -> tuple[Severity, str]:
     """Return what a run means, and why one side lacks it."""
     if run.what == ONLY_IN_STORE:
         return _lacking_in_lake(run, sides)
-    if run.is_damaged or run.what == TWICE:
-        return Severity.DAMAGE, _AGAIN if run.what == TWICE else "damaged in the store since it was read"
+    damage = _damage(run)
+    if damage:
+        return Severity.DAMAGE, damage
     if sides.is_expired and run.what != DIFFERENT:
         return Severity.HEALTHY, "expired: the broker has deleted the segment"
     if run.is_unwritten or run.start >= sides.store.end_offset:
@@ -190,6 +190,15 @@ def _meaning(run: Run, sides: _Sides) -> tuple[Severity, str]:
     if not sides.has_file:
         return Severity.GAP, "lost: no file of the store holds these offsets"
     return Severity.CONTRADICTION, _OTHERS
+
+
+def _damage(run: Run) -> str:
+    """Return what has happened to records since they were read; nothing where that does not show."""
+    if run.what == TWICE:
+        return "another engine has inserted rows once more"
+    if run.is_damaged:
+        return "damaged in the store since it was read"
+    return "changed since it was read: damaged in the store, or by another engine in the lake" if run.is_changed else ""
 
 
 def _lacking_in_lake(run: Run, sides: _Sides) -> tuple[Severity, str]:

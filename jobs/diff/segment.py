@@ -46,7 +46,8 @@ class Run(NamedTuple):
     start: int
     end: int
     records: int
-    is_damaged: bool = False  # the store has bytes there that are no records
+    is_damaged: bool = False  # the store has bytes there that are no records, or bodies that their CRC denies
+    is_changed: bool = False  # the log goes on as it was: the store was damaged since, or the lake changed
     is_unwritten: bool = False  # the store's log ends before
 
 
@@ -114,8 +115,8 @@ def _different(range_: Range | None, starts: Integers, ends: Integers, flags: _D
     """
     Yield the records that both sides have, with other bytes.
 
-    A body that its CRC denies has been damaged since, and so has a record after which the log goes on as it was: a
-    broker that cuts its log off writes all that follows again.
+    A body that its CRC denies has been damaged since. A record after which the log goes on as it was has been changed
+    on one of the sides: a broker that cuts its log off writes all that follows again.
     """
     if range_ is None or not flags.chosen.any():
         return
@@ -125,9 +126,11 @@ def _different(range_: Range | None, starts: Integers, ends: Integers, flags: _D
             if not isinstance(item, Piece):
                 damaged += [offset for offset, _ in message_batch(item, PropertyParser.SCAN, with_body=False)[1]]
     last_equal = int(starts[flags.equal][-1]) if flags.equal.any() else -1
-    is_damaged = np.isin(starts, np.array(damaged, np.int64)) | (starts < last_equal)
+    is_damaged = np.isin(starts, np.array(damaged, np.int64))
+    is_changed = (starts < last_equal) & ~is_damaged
     yield from (run._replace(is_damaged=True) for run in _runs(DIFFERENT, starts, ends, flags.chosen & is_damaged))
-    yield from _runs(DIFFERENT, starts, ends, flags.chosen & ~is_damaged)
+    yield from (run._replace(is_changed=True) for run in _runs(DIFFERENT, starts, ends, flags.chosen & is_changed))
+    yield from _runs(DIFFERENT, starts, ends, flags.chosen & ~is_damaged & ~is_changed)
 
 
 def _of_store(range_: Range | None) -> tuple[_Places, list[Piece], bool]:

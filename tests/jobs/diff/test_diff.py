@@ -186,6 +186,19 @@ def test_rows_that_another_engine_deleted_are_a_gap_of_the_lake(store: Path) -> 
     assert gap.cause == "rows were deleted from the lake"
 
 
+def test_a_row_that_another_engine_changed_is_not_blamed_on_the_store(store: Path) -> None:
+    """No checksum covers what is not the body: the store may have rotted as well."""
+    lake = taken(store)
+    start = rows_of(lake)[10]["physical_offset"]
+    DeltaTable(lake / "messages").update({"flag": "flag + 1"}, predicate=f"physical_offset = {start}")
+
+    summary = compared(store)
+
+    (changed,) = summary.differences
+    assert (3, start, 1) == (summary.exit_code, changed.start, changed.records)
+    assert changed.cause == "changed since it was read: damaged in the store, or by another engine in the lake"
+
+
 def test_a_lost_file_of_the_lake_is_named(store: Path) -> None:
     """With the records that only the store has now."""
     lake = taken(store)
