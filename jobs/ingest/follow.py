@@ -37,6 +37,7 @@ _LOOK_AT_ALL_S = 60.0  # so often all of the store is looked at, whatever its lo
 _AROUND_END = 4096  # bytes before and after the end of the log that are compared
 _FAILURES = 5  # one after the other that end it
 _PAUSE_S = 5.0  # after a failure
+_SAME_WISH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,16 @@ class Pace:
 
 
 class Stop:
-    """The wish to end after the step at hand: SIGTERM, or the first Ctrl-C; the second one interrupts."""
+    """
+    The wish to end after the step at hand: SIGTERM, or the first Ctrl-C; the second one interrupts.
+
+    `timeout` signals a process and then its group: what comes within a second is the same wish.
+    """
 
     def __init__(self) -> None:
         """Wait for a wish."""
         self._event = threading.Event()
+        self._wished = inf
 
     @contextmanager
     def heard(self) -> Iterator[None]:
@@ -60,7 +66,9 @@ class Stop:
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
         def wish(number: int, _frame: object) -> None:
-            signal.signal(number, before[signal.Signals(number)])
+            if monotonic() > self._wished + _SAME_WISH_S:
+                signal.signal(number, before[signal.Signals(number)])
+                signal.raise_signal(number)
             self.wish()
 
         for number in before:
@@ -73,6 +81,7 @@ class Stop:
 
     def wish(self) -> None:
         """Wish to end."""
+        self._wished = min(self._wished, monotonic())
         self._event.set()
 
     def wait(self, seconds: float) -> bool:
