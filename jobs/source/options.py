@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Self
 
 from jobs.storage.hadoop_settings import OF_FILE_SYSTEMS
@@ -18,6 +19,14 @@ EARLIEST, LATEST = "earliest", "latest"
 _BATCH_SIZE = 4 << 30  # bytes of the log in a micro-batch: its first one would else read, and hold up, everything
 _STREAM_PART = 256 << 20
 _POLL_S = 0.5
+_NAMES = {
+    name.lower(): name
+    for name in (
+        "path", "commitlog", "topics", "body", "fromOffset", "toOffset", "fromTime", "toTime", "partitionSize",
+        "release", "broker", "mode", "after", "afterVersion", "failOnDataLoss", "startingOffset", "maxBytesPerTrigger",
+        "pollMilliseconds",
+    )
+}  # fmt: skip
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _MILLISECONDS = re.compile(r"-?[0-9]{1,60}")
 
@@ -49,6 +58,7 @@ class Wanted:
     def of(cls, options: Mapping[str, str]) -> Self:
         """Read the options; their names are not case-sensitive."""
         given = {name.lower(): value for name, value in options.items()}
+        _refuse_misspelled(given)
         if "path" not in given:
             raise UnsupportedFormat(f"format {NAME} reads one store: load(STORE)")
         mode = given.get("mode", PERMISSIVE).upper()
@@ -94,6 +104,14 @@ class Wanted:
         """Whether rows of a segment may have to be left out."""
         everything = (0, MAX, -MAX, MAX)
         return (self.from_offset, self.to_offset, self.from_time, self.to_time) != everything
+
+
+def _refuse_misspelled(given: Mapping[str, str]) -> None:
+    """Raise `UnsupportedFormat` of a name that is nearly one of ours; Spark hands others on, which are not for us."""
+    for name in given.keys() - _NAMES.keys() - {"paths"}:
+        near = get_close_matches(name, _NAMES, n=1, cutoff=0.8)
+        if near:
+            raise UnsupportedFormat(f"option {name} is not known: did you mean {_NAMES[near[0]]}?")
 
 
 def _list(text: str | None) -> tuple[str, ...]:

@@ -112,6 +112,8 @@ def test_segments_outside_the_times_are_not_opened(tmp_path: Path) -> None:
         {"path": "x", "fromOffset": str(1 << 63)},
         {"path": "x", "failOnDataLoss": "no"},
         {"path": "x", "body": "0"},
+        {"path": "x", "startingOffsets": "latest"},
+        {"path": "x", "topic": "orders"},
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, str]) -> None:
