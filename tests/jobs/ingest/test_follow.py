@@ -390,14 +390,18 @@ def test_nothing_is_kept_of_a_step(tmp_path: Path) -> None:
 def test_two_signals_within_a_second_are_one_wish_and_a_later_one_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
     """`timeout 8h rmq-lake ingest --follow …` sends two of them, and the command ended with 130."""
     stop = Stop()
-    with stop.heard():
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGTERM)
-        assert stop.wait(0)
-        monkeypatch.setattr(following, "_SAME_WISH_S", 0.0)
-        with pytest.raises(KeyboardInterrupt):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
+    try:
+        with stop.heard():
             signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            assert stop.wait(0)
+            monkeypatch.setattr(following, "_SAME_WISH_S", 0.0)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
