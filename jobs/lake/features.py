@@ -160,6 +160,10 @@ def _layout(schema: Schema, partitions: Sequence[str], table: Table) -> Iterator
     """Yield why a table's files do not hold its columns as ours do."""
     if partitions:
         yield "partitions by " + ", ".join(partitions)
+    there = {field.name for field in schema.fields}
+    lacking = [field.name for field in table.schema if not field.nullable and field.name not in there]
+    if lacking:
+        yield "columns without " + " and ".join(lacking)
     ours = {field.name: field for field in table.delta_schema.fields}
     for field in schema.fields:
         known = ours.get(field.name)

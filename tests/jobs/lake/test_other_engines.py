@@ -474,6 +474,7 @@ WITH_COLUMN = "CREATE OR REPLACE TABLE theirs (<columns>, their %s) USING delta 
 REPLACED = {
     "partitions by topic": (AGAIN.format("PARTITIONED BY (topic)", "*"),),
     "another type of the column queue_id": (AGAIN.format("", "* EXCEPT (queue_id), string(queue_id) AS queue_id"),),
+    "columns without physical_offset and topic": (AGAIN.format("", "* EXCEPT (topic, physical_offset)"),),
     "NOT NULL for the column their": (
         NAMED,
         WITH_COLUMN % "STRING NOT NULL",
@@ -521,6 +522,7 @@ UNREAD = {
     ),
     "partitions by topic": REPLACED["partitions by topic"],
     "another type of the column queue_id": REFUSED["typeWidening"],
+    "columns without physical_offset and topic": REPLACED["columns without physical_offset and topic"],
     "files of another table": (
         "DELETE FROM {messages}",
         "CREATE OR REPLACE TABLE {messages} SHALLOW CLONE delta.`<path>`",
