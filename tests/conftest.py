@@ -23,7 +23,6 @@ settings.load_profile("rocketmq-lake")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the session, so that no test has to say it twice."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")

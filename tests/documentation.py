@@ -42,14 +42,12 @@ class Shown:
 
 
 def commands(page: Path) -> list[Shown]:
-    """Return the commands of a page in order: those at a prompt, and those in the middle of a text."""
     return [
         shown for section, text in _sections(page.read_text(encoding="utf-8")) for shown in _of(page, section, text)
     ]
 
 
 def fences(page: Path) -> list[tuple[str, str]]:
-    """Return the fenced blocks of a page: language and text."""
     return _FENCE.findall(page.read_text(encoding="utf-8"))
 
 

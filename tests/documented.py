@@ -13,7 +13,6 @@ from rmq_formats.release import SWITCHES
 
 
 def layouts() -> Iterator[tuple[str, Layout]]:
-    """Yield every layout that a module of the package declares, under the name it has there."""
     for module in pkgutil.walk_packages(rmq_formats.__path__, "rmq_formats."):
         if module.name.endswith(("layout", "store", "message_id", "tier_index")):
             for name, value in vars(import_module(module.name)).items():
@@ -24,14 +23,12 @@ def layouts() -> Iterator[tuple[str, Layout]]:
 
 
 def layout_table(layout: Layout) -> str:
-    """Return a layout as a table of its bytes."""
     lines = ["| Offset | Bytes | Name | Type | Meaning |", "|---:|---:|---|---|---|"]
     lines += [f"| {row.offset} | {row.size} | {row.name} | {row.kind} | {row.meaning} |" for row in layout.rows()]
     return "\n".join(lines)
 
 
 def switch_text(name: str) -> str:
-    """Return a switch's values in the order of releases."""
     (_, first), *later = SWITCHES[name].items()
     return "; ".join([_value(first), *(f"{since} {_value(value)}" for since, value in later)])
 

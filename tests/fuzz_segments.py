@@ -60,7 +60,6 @@ def seeds() -> list[tuple[bytes, Framing]]:
 
 
 def mutate(source: random.Random, raw: bytes) -> bytes:
-    """Change a segment at one to four places."""
     damaged = bytearray(raw)
     for _ in range(source.randint(1, 4)):
         if not damaged:
@@ -86,7 +85,6 @@ def mutate(source: random.Random, raw: bytes) -> bytes:
 
 
 def cases(seed: int, count: int) -> Iterator[Case]:
-    """Yield *count* cases, always the same for one seed."""
     source = random.Random(seed)
     whole = seeds()
     for _ in range(count):

@@ -27,7 +27,6 @@ _SECONDS = 900  # of a cell, on a busy machine
 
 
 def cells() -> list[dict[str, Any]]:
-    """Return the cells of code in order."""
     document = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     return [cell for cell in document["cells"] if cell["cell_type"] == "code"]
 
@@ -61,7 +60,6 @@ def _describe_kernel(folder: Path, python: str, environment: Mapping[str, str]) 
 
 
 def _text(output: Any) -> str:  # noqa: ANN401 - nbformat's own
-    """Return what an output is as text; what goes to standard error is about this machine."""
     if output.output_type == "stream":
         return str(output.text) if output.name == "stdout" else ""
     return f"{output.data['text/plain']}\n"
@@ -75,7 +73,6 @@ def settled(text: str, work: Path) -> str:
 
 
 def write(texts: list[str]) -> None:
-    """Put what its cells show below them."""
     document = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     code = [cell for cell in document["cells"] if cell["cell_type"] == "code"]
     for number, (cell, text) in enumerate(zip(code, texts, strict=True), 1):

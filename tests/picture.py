@@ -25,12 +25,10 @@ class _Terminal(StringIO):
     """Takes what a command prints, and knows colours."""
 
     def isatty(self) -> bool:
-        """Return that it is one."""
         return True
 
 
 def printed(command: str = "inspect STORE", columns: int = _COLUMNS, *, with_gaps: bool = False) -> str:
-    """Return what a command prints in a terminal of so many columns, colours included."""
     with tempfile.TemporaryDirectory() as folder:
         store = unpack("b551-base", Path(folder))
         if with_gaps:
@@ -48,7 +46,6 @@ def printed(command: str = "inspect STORE", columns: int = _COLUMNS, *, with_gap
 
 
 def drawn(text: str, command: str = "inspect STORE", columns: int = _COLUMNS) -> str:
-    """Return the lines as a picture that needs no font but a monospaced one."""
     typed = command.replace("STORE", "/data/store").replace("LAKE", "/data/lake")
     lines = [f"$ {_PROGRAM} {typed}", *(cut(line, columns) for line in text.rstrip().splitlines())]
     width, height = round(columns * _GLYPH + 32), len(lines) * _LINE + 28
@@ -68,7 +65,6 @@ def drawn(text: str, command: str = "inspect STORE", columns: int = _COLUMNS) ->
 
 
 def cut(line: str, columns: int = _COLUMNS) -> str:
-    """Return a line without what does not fit."""
     plain = _STYLED.sub("", line)
     return line if len(plain) <= columns else f"{plain[: columns - 1]}…"
 

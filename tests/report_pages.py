@@ -32,7 +32,6 @@ _LOG_BYTE = 21_000  # of a record's body, in the second segment
 
 
 def reports(folder: Path) -> Iterator[Report]:
-    """Yield a report of each verb that makes one."""
     healthy, damaged, lossy = (unpack("b551-base", folder / name) for name in ("healthy", "damaged", "lossy"))
     segment = sorted((damaged / "commitlog").iterdir())[1]
     content = bytearray(segment.read_bytes())
@@ -51,7 +50,6 @@ def reports(folder: Path) -> Iterator[Report]:
 
 
 def photograph(page: Path, picture: Path, width: int, *, dark: bool = False, height: int = _TALLEST) -> None:
-    """Take a picture of a page in a window that is *width* wide."""
     if CHROMIUM is None:
         raise FileNotFoundError("no Chromium is installed: apt-get install chromium")
     # A window is never narrower than some 500 pixels: a frame is.

@@ -55,7 +55,6 @@ LIGHT = (
 
 @cache
 def modules() -> Mapping[str, Path]:
-    """Find every module of the two packages."""
     found = {}
     for package in ("rmq_formats", "jobs"):
         for path in (ROOT / package).rglob("*.py"):
@@ -87,12 +86,10 @@ def _is_for_types(node: ast.If) -> bool:
 
 
 def is_compiled(name: str) -> bool:
-    """Return whether a module of rmq_formats is a compiled one."""
     return name.partition(".")[0] == "rmq_formats" and name not in SCALAR
 
 
 def of(package: str) -> list[str]:
-    """Name the modules of a package, in order."""
     return sorted(name for name in modules() if name.split(".")[0] == package)
 
 
@@ -103,7 +100,6 @@ def test_the_packages_are_found() -> None:
 
 @pytest.mark.parametrize("name", of("rmq_formats"))
 def test_formats_import_neither_jobs_nor_spark(name: str) -> None:
-    """The formats are a library of their own: bytes in, values out."""
     foreign = {module.split(".")[0] for module in imported(name, everywhere=True)} - set(sys.stdlib_module_names)
 
     allowed = COMPILERS if is_compiled(name) else BORROWED.get(name, set())
@@ -117,7 +113,6 @@ def test_scalar_modules_import_no_compiled_ones(name: str) -> None:
 
 
 def test_no_module_imports_in_a_circle() -> None:
-    """One direction of imports: the tree can be read from the bottom up."""
     graph = {
         name: {module for module in imported(name, everywhere=False) if module in modules() and module != name}
         for name in modules()

@@ -18,13 +18,11 @@ _LONG = ("beside-broker", "ingest", "killed-commands", "queues", "small-run")
 
 
 def _programs(*, are_long: bool) -> list[str]:
-    """Return one name of each module."""
     modules = {program.module: name for name, program in reversed(PROGRAMS.items())}
     return [name for name in modules.values() if (name in _LONG) is are_long]
 
 
 def _answer(name: str, folder: Path) -> dict[str, object]:
-    """Run a benchmark with *folder* for its stores; return what it prints."""
     environment = {**os.environ, "TMPDIR": str(folder)}
     done = run(PROGRAMS[name].command("tiny"), cwd=_ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,6 @@ VARIANTS = re.compile(r"RECORD\[(16|32|48)\]|HEAD$|_ID\[16\]")
 
 
 def documented_table(name: str) -> list[list[str]]:
-    """Return the rows of the table that stands under a layout's name."""
     lines = FORMATS.partition(f"<!-- {name} -->\n")[2].splitlines()
     return _cells(lines[: next((i for i, line in enumerate(lines) if not line.startswith("|")), len(lines))])
 
@@ -49,7 +48,6 @@ def test_the_bytes_of_a_table_add_up(name: str) -> None:
 
 
 def test_no_table_is_about_a_layout_that_is_gone() -> None:
-    """Every name in the page is declared."""
     named = set(re.findall(r"<!-- (rmq_formats\S+) -->", FORMATS))
 
     assert named <= LAYOUTS.keys()
@@ -57,14 +55,12 @@ def test_no_table_is_about_a_layout_that_is_gone() -> None:
 
 
 def test_every_switch_stands_in_the_table_of_releases() -> None:
-    """In the order of the declaration, with its values, and with what it means."""
     rows = re.findall(r"^\| (\w+) \| (.+?) \| (.+) \|$", FORMATS.partition("| Behaviour |")[2], re.MULTILINE)
 
     assert [(name, values) for name, values, _ in rows] == [(name, switch_text(name)) for name in SWITCHES]
 
 
 def test_every_bit_of_the_flag_stands_in_its_table() -> None:
-    """With the value that the code uses."""
     rows = re.findall(r"^\| 0x([0-9A-F]+) \| (\w+) \|", FORMATS, re.MULTILINE)
 
     assert {name: int(bits, 16) for bits, name in rows} == flag_bits()
@@ -74,7 +70,6 @@ def test_every_bit_of_the_flag_stands_in_its_table() -> None:
     "page", [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))], ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_links_inside_the_documentation_lead_somewhere(page: Path) -> None:
-    """To a heading of the page, or to a file of the repository."""
     text = page.read_text()
     headings = {_anchor(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -93,7 +88,6 @@ def test_a_module_that_a_page_names_exists(page: Path) -> None:
 
 
 def test_no_convention_of_another_tool_is_without_an_answer() -> None:
-    """Each row says what is here; where the answer is no, it says why, or what to take."""
     table = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8").partition("## Conventions")[2]
     answers = [line.strip("| ").rpartition(" | ")[2] for line in table.splitlines() if re.match(r"\| ?\S* ", line)][1:]
 

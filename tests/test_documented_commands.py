@@ -65,7 +65,6 @@ def _run(shown: Shown, world: World, run: Run) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("pattern", NOT_RUN)
 def test_a_reason_not_to_run_a_command_is_needed(pattern: str) -> None:
-    """A reason that no command has any more could hide the next one."""
     assert any(re.search(pattern, bare(shown)) for shown in all_commands())
 
 

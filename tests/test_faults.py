@@ -22,7 +22,6 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def healthy(folder: Path) -> Path:
-    """Unpack the store that faults are planted in."""
     return unpack(STORE, folder)
 
 
@@ -46,7 +45,6 @@ def test_no_verb_is_red_on_a_healthy_store(healthy: Path, folder: Path, verb: st
     "fault", [fault for fault in FAULTS if not fault.unseen], ids=lambda fault: f"{fault.part.value}: {fault.name}"
 )
 def test_verify_is_never_green_on_damage(healthy: Path, folder: Path, fault: Fault) -> None:
-    """Every fault that anybody can see; one that nobody can has a reason."""
     assert said("verify", healthy, fault, folder).code is not ExitCode.CLEAN
 
 

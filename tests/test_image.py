@@ -54,7 +54,6 @@ def test_the_image_is_made_of_what_the_repository_has() -> None:
 
 
 def test_what_the_image_runs_while_it_is_made_runs_here() -> None:
-    """The arguments of its programs are those of ours."""
     commands = [json.loads(value) for name, value in instructions() if name == "RUN" and value.startswith("[")]
     (fetch,) = [command for command in commands if "-c" in command]
 
@@ -65,7 +64,6 @@ def test_what_the_image_runs_while_it_is_made_runs_here() -> None:
 
 @pytest.mark.slow
 def test_a_linter_has_nothing_to_say(tmp_path: Path) -> None:
-    """By hadolint; what it shall not say has its reason in the file."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(tmp_path), _LINTER]
     subprocess.run(pip, check=True)
 

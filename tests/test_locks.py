@@ -13,7 +13,6 @@ _ENTRY = re.compile(
 
 
 def locked(name: str) -> dict[str, set[str]]:
-    """Return the versions of each package in a lock."""
     text = (ROOT / name).read_text(encoding="utf-8")
     found: dict[str, set[str]] = {}
     for package, version, _, _ in _ENTRY.findall(text):
@@ -23,7 +22,6 @@ def locked(name: str) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("name", ["requirements.lock", "requirements-dev.lock"])
 def test_every_package_of_a_lock_has_one_version_and_its_hashes(name: str) -> None:
-    """So that any machine gets the same, or an error."""
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
     named = {line.partition("==")[0] for line in lines if re.match(r"^[\w.-]+\S*==", line)}
 
@@ -32,7 +30,6 @@ def test_every_package_of_a_lock_has_one_version_and_its_hashes(name: str) -> No
 
 
 def test_developers_have_what_users_have() -> None:
-    """A test that passes here passes with the packages that users get."""
     developers = locked("requirements-dev.lock")
 
     assert {
@@ -41,7 +38,6 @@ def test_developers_have_what_users_have() -> None:
 
 
 def test_every_dependency_is_locked() -> None:
-    """What pyproject.toml asks for is there, and what it names exactly is there exactly."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     for lock, wanted in (
         ("requirements.lock", project["project"]["dependencies"]),

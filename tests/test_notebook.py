@@ -9,12 +9,10 @@ ROOT = Path(__file__).parents[1]
 
 
 def recorded() -> list[str]:
-    """Return what the notebook shows below each cell of code."""
     return ["".join(line for output in cell["outputs"] for line in output["text"]).rstrip() for cell in cells()]
 
 
 def test_the_notebook_has_what_a_reader_expects() -> None:
-    """Both doors, both engines, and a plot."""
     text = NOTEBOOK.read_text(encoding="utf-8")
 
     assert all(name in text for name in ('format(\\"rocketmq-store\\")', "duckdb", "polars", "Timeline", "verify"))

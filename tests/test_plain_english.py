@@ -21,7 +21,6 @@ _INSTEAD = {
 
 @pytest.fixture(scope="module")
 def texts() -> dict[str, str]:
-    """Read every file that git knows."""
     listed = subprocess.check_output(["git", "ls-files", *_PAGES], cwd=ROOT, text=True).splitlines()
     names = [name for name in listed if not name.startswith(_SPARED) and (ROOT / name).is_file()]
     return {name: (ROOT / name).read_text(encoding="utf-8") for name in names}

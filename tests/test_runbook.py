@@ -35,7 +35,6 @@ def nothing(_store: Path) -> None:
 
 
 def denied(store: Path) -> None:
-    """Take the rights of a segment away."""
     (store / "commitlog" / f"{0:020d}").chmod(0)
 
 
@@ -66,7 +65,6 @@ REPAIRS = {  # of a section: the commands that it tells to run in the end
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run verbs without Spark."""
     without_spark(monkeypatch)
     return runner(capfd)
 
@@ -83,7 +81,6 @@ WORK = {"Messages are in a tiered store", "Queues are to move to RocksDB, or bac
 
 
 def rows() -> dict[int, tuple[str, str]]:
-    """Return the rows of the tree: what one sees, and where to go."""
     return {int(number): (sees, leads) for number, sees, leads in _ROW.findall(RUNBOOK.read_text())}
 
 
@@ -126,7 +123,6 @@ def test_one_sees_what_the_row_says_and_is_led_out(number: int, store: Path, tmp
 
 
 def test_a_segment_that_is_put_back_makes_the_store_healthy_again(store: Path, tmp_path: Path, run: Run) -> None:
-    """What the section about lost segments says to do first."""
     segment = sorted((store / "commitlog").iterdir())[1]
     shutil.move(segment, tmp_path / segment.name)
     assert run("verify", store).code is ExitCode.DAMAGE

@@ -26,7 +26,6 @@ _QUIET = {ExitCode.CLEAN, ExitCode.HELD}
 
 
 def one(language: str) -> str:
-    """Return the page's only block of a kind."""
     (text,) = [text for kind, text in _FENCES if kind == language]
     return text
 
@@ -101,7 +100,6 @@ def test_systemd_understands_the_units(told: Path, tmp_path: Path) -> None:
 
 
 def ended_with(code: ExitCode, folder: Path) -> Path:
-    """Write a launcher that prints a summary and ends with a code."""
     stand_in = folder / "spark-submit.sh"
     summary = json.dumps({"messages": 3, "bytes": 300, "to_offset": 900})
     stand_in.write_text(f"#!/bin/sh\necho '{summary}'\nexit {int(code)}\n")
@@ -110,7 +108,6 @@ def ended_with(code: ExitCode, folder: Path) -> Path:
 
 
 def python_block(name: str) -> str:
-    """Return the page's program for a scheduler."""
     (text,) = [text for kind, text in _FENCES if kind == "python" and f"from {name}" in text]
     return text
 
@@ -163,14 +160,12 @@ def test_dagster_shows_figures_and_fails_where_somebody_should_look(
 
 
 def cron_job() -> dict[str, Any]:
-    """Return the page's CronJob."""
     made: dict[str, Any] = yaml.safe_load(one("yaml"))
     return made
 
 
 @pytest.mark.parametrize("code", ExitCode)
 def test_a_pod_fails_but_for_another_run_at_work(code: ExitCode, tmp_path: Path) -> None:
-    """Its shell, with a launcher that ends with each of our codes."""
     (container,) = cron_job()["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     (script,) = container["args"]
 

@@ -21,18 +21,15 @@ SCENARIO = {name: name.partition("-")[2] if name.startswith("b") else "upgraded"
 
 
 def golden_stores(*scenarios: str) -> tuple[str, ...]:
-    """Name the stores of some scenarios, of every release that has one."""
     return tuple(name for name in GOLDEN if SCENARIO[name] in scenarios)
 
 
 def release_of(name: str) -> str:
-    """Return the release that wrote a store; of an upgraded one, the release that began it."""
     digits = name.partition("-")[0].removeprefix("b").removeprefix("up")
     return ".".join(digits)
 
 
 def unpack(name: str, folder: Path) -> Path:
-    """Unpack a store into *folder* and return its root."""
     if name in FIELD:
         extract(ARCHIVES[name], folder / name)
         return folder / name / "store"

@@ -26,21 +26,18 @@ class FeatureStore(NamedTuple):
 
     @property
     def before_stop(self) -> dict[str, Any]:
-        """What the broker answered just before its end."""
         runs = self.expected.get("runs")
         answers: dict[str, Any] = runs[-1] if runs else self.expected["beforeStop"]
         return answers
 
     @property
     def of_disk(self) -> dict[str, Any]:
-        """What the broker answered last before it wrote what is on the disk."""
         run = _RUN_ON_DISK.get(self.root.parent.name)
         answers: dict[str, Any] = self.before_stop if run is None else self.expected["runs"][run]
         return answers
 
 
 def unpack_feature(name: str, folder: Path) -> FeatureStore:
-    """Unpack a store into *folder*; it is a copy of the caller's own."""
     place = unpack_situation(name, folder)
     return FeatureStore(place / "store", json.loads((place / "EXPECT.json").read_text()))
 

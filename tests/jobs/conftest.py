@@ -15,5 +15,4 @@ def place(situation: Callable[[str], Path], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tier(place: Path) -> Path:
-    """Give the tier."""
     return place / "tiered"

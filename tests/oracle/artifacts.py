@@ -47,7 +47,6 @@ def class_path(release: str) -> list[Path]:
 
 
 def _resolve(release: str) -> list[Path]:
-    """Fetch *release* with what this machine has."""
     with tempfile.TemporaryDirectory(prefix="oracle-") as scratch:
         if shutil.which("mvn"):
             return _resolve_with_maven(release, Path(scratch))
@@ -99,14 +98,12 @@ def _resolve_with_ivy(release: str, scratch: Path) -> list[Path]:
 
 
 def _ivy_jar() -> Path:
-    """Find the Ivy that ships inside pyspark."""
     import pyspark
 
     return next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
 
 
 def _maven_project(artifacts: tuple[Artifact, ...]) -> str:
-    """Write a Maven project that depends on *artifacts*."""
     dependencies = "".join(
         f"<dependency><groupId>{_GROUP}</groupId>"
         f"<artifactId>rocketmq-{artifact.module}</artifactId><version>{artifact.version}</version></dependency>"
@@ -133,7 +130,6 @@ def _ivy_module(artifacts: tuple[Artifact, ...]) -> str:
 
 
 def _run(release: str, directory: Path, *command: str) -> None:
-    """Run *command* in *directory*, or say what it said."""
     finished = subprocess.run(
         command, cwd=directory, capture_output=True, text=True, timeout=_RESOLVE_SECONDS, check=False
     )
@@ -151,7 +147,6 @@ def _read_listing(listing: Path) -> list[Path]:
 
 
 def _write_listing(listing: Path, jars: list[Path]) -> None:
-    """Write down *jars* so that a reader sees the whole list or none."""
     listing.parent.mkdir(parents=True, exist_ok=True)
     attempt = listing.with_name(f"{listing.name}.attempt-{uuid4()}")
     attempt.write_text("".join(f"{jar}\n" for jar in jars), encoding="utf-8")

@@ -128,7 +128,6 @@ def read_verdicts(*paths: Path) -> list[Verdict]:
 
 
 def document(verdicts: list[Verdict]) -> str:
-    """Write the whole document."""
     parts = (
         _tables(verdicts),
         _store_kinds(verdicts),
@@ -193,7 +192,6 @@ def _upgrades(verdicts: list[Verdict]) -> Iterator[str]:
 
 
 def _fuzz() -> Iterator[str]:
-    """Sum up the recorded long run."""
     *rounds, total = (json.loads(line) for line in _RECORDED_FUZZ.read_text(encoding="utf-8").splitlines())
     yield "## Random messages, one long run\n"
     yield (

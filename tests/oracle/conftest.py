@@ -55,7 +55,6 @@ def _marks(release: str, name: str | None = None, *, is_long: bool = False) -> l
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the matrix out unless it is asked for."""
     if "matrix" in config.option.markexpr:
         return
     left_out = [item for item in items if item.get_closest_marker("matrix") and not item.get_closest_marker("oracle")]
@@ -126,8 +125,6 @@ class Kills(Protocol):
 
 @pytest.fixture
 def kills(tmp_path: Path) -> Kills:
-    """Open a store, send, and kill the process while it appends."""
-
     def kill(release: str, store: Path, messages: Iterable[DirectMessage], *, after: int) -> None:
         stage = Stage(release, store, SMALL_GEOMETRY, tmp_path)
         if store.exists():

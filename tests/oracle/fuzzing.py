@@ -109,7 +109,6 @@ class _MessageStream:
     """Draws messages that hurt."""
 
     def __init__(self, random: Random, release: str, geometry: Geometry) -> None:
-        """Draw from *random* what *release* takes."""
         self._random = random
         self._has_ipv6 = version_of(release) >= (4, 6, 0)
         self._bodies = [size for size in _BODIES if size * 2 < geometry.commit_log_file_size]
@@ -117,7 +116,6 @@ class _MessageStream:
         self._number = 0
 
     def message(self) -> DirectMessage:
-        """Draw one."""
         random = self._random
         topic = self.topic()
         born, stored = (self._host(), self._host()) if self._has_ipv6 else ("10.1.2.3", "127.0.0.1")
@@ -134,11 +132,9 @@ class _MessageStream:
         )
 
     def topic(self) -> str:
-        """Draw a topic."""
         return self._random.choice(_TOPICS)
 
     def batch(self) -> list[ClientMessage]:
-        """Draw messages of one batch."""
         random = self._random
         return [ClientMessage("A", b"batched", "TagA", random.choice("abc")) for _ in range(random.choice((1, 2, 5)))]
 
@@ -173,7 +169,6 @@ class _Clock:
         self._now = _NOW
 
     def tick(self) -> int:
-        """Give the next time."""
         random = self._random
         if random.random() < 0.98:
             self._now += random.choice((0, 0, 0, 1, 7, 400))

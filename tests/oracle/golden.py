@@ -27,7 +27,6 @@ _NOT_KEPT: Final = ("lock", "compaction", "rocksdbstore", "timerlog", "timerwhee
 
 
 def keep(scenario: Scenario, release: str, out: Path) -> Path:
-    """Play *scenario* on *release* and write its archive below *out*."""
     name = _name(scenario, release)
     with tempfile.TemporaryDirectory(prefix="oracle-golden-") as scratch:
         store = Path(scratch) / name

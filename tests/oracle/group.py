@@ -27,7 +27,6 @@ class Group:
     """Members by name; `store_of` says where each has its store."""
 
     def __init__(self, release: str, directory: Path, geometry: Geometry) -> None:
-        """Start nobody yet."""
         self._release = release
         self._directory = directory
         self._geometry = geometry
@@ -35,11 +34,9 @@ class Group:
         self._running: dict[str, tuple[DriverProcess, RealBroker, ExitStack]] = {}
 
     def store_of(self, name: str) -> Path:
-        """Name a member's store."""
         return self._directory / name / "store"
 
     def start(self, *names: str) -> None:
-        """Start members, on what they have in their stores."""
         settings = {"enableDLegerCommitLog": "true", "dLegerGroup": "b0", "dLegerPeers": self._peers}
         for name in names:
             place = self._directory / name
@@ -57,21 +54,17 @@ class Group:
             stack.close()
 
     def stop(self, *names: str) -> None:
-        """Stop members cleanly."""
         for name in names:
             self._running.pop(name)[2].close()
 
     def member(self, name: str) -> RealBroker:
-        """Give a running member."""
         return self._running[name][1]
 
     def role(self, name: str) -> Role:
-        """Ask a running member what it is."""
         answer = self._running[name][0].ask("role")
         return Role(answer["leads"] == "true", *(int(answer[key]) for key in ("term", "end", "committed")))
 
     def leader(self) -> str:
-        """Wait until a member leads and name it."""
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             leaders = [name for name in self._running if self.role(name).leads]
@@ -90,9 +83,7 @@ class Group:
         raise TimeoutError({name: self.role(name) for name in self._running})
 
     def __enter__(self) -> Self:
-        """Give the group itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill whoever still runs."""
         self.kill(*list(self._running))

@@ -67,17 +67,14 @@ class Writer:
 
     @property
     def rules(self) -> list[tuple[int, Release]]:
-        """Give the release that wrote from each offset on."""
         return [(since, Release.of(release)) for since, release in self.releases]
 
     @property
     def index_geometry(self) -> IndexGeometry:
-        """Give the numbers of an index file."""
         return IndexGeometry(self.geometry.hash_slots, self.geometry.index_entries)
 
     @property
     def queue_rules(self) -> QueueRules:
-        """Give what decides about units."""
         return QueueRules(
             releases=self.rules,
             batch_topics=self.batch_topics,
@@ -87,7 +84,6 @@ class Writer:
         )
 
     def queue_file_size(self, kind: QueueKind) -> int:
-        """Give the bytes of a queue's files."""
         return self.geometry.consume_queue_units * (UNIT.size if kind is QueueKind.PLAIN else _BATCH_UNIT_SIZE)
 
 
@@ -108,7 +104,6 @@ class Difference(NamedTuple):
 
 
 def on_disk(store: Path) -> Derived:
-    """Read what the broker left."""
     folders = [store / kind for kind in QueueKind]
     queues = {
         path.relative_to(store).as_posix(): path.read_bytes()
@@ -120,12 +115,10 @@ def on_disk(store: Path) -> Derived:
 
 
 def list_index_files(store: Path) -> list[Path]:
-    """List a store's index files, oldest first."""
     return sorted(path for path in (store / "index").glob("*") if is_index_name(path.name))
 
 
 def differences(expected: Derived, actual: Derived) -> list[Difference]:
-    """List the files that differ, each with its first differing byte."""
     named = {f"index {number}": data for number, data in enumerate(expected.index_files)} | expected.queues
     found = {f"index {number}": data for number, data in enumerate(actual.index_files)} | actual.queues
     return [
@@ -148,7 +141,6 @@ def _difference(name: str, expected: bytes, actual: bytes) -> Difference | None:
 
 
 def segments(store: Path) -> list[Path]:
-    """List the files of a store's log in the order of their offsets."""
     logs = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG)
     found = [path for path in store.rglob("*") if path.is_file() and _kind(store, path) in logs]
     return sorted(found, key=lambda path: path.name)
@@ -159,7 +151,6 @@ def _kind(store: Path, path: Path) -> FileKind:
 
 
 def pieces(store: Path) -> Iterator[tuple[SegmentBytes, Piece]]:
-    """Yield every piece of a store's log."""
     for base_offset, raw, final in _segments(store):
         segment = SegmentBytes.of(raw, base_offset, detect_framing(raw))
         for piece in walk_segment(segment, final=final):
@@ -176,7 +167,6 @@ def _segments(store: Path) -> Iterator[tuple[int, bytes, bool]]:
 
 
 def records(store: Path) -> list[MessageRecord]:
-    """Decode every record of a store."""
     return [
         segment.record_at(piece.offset - segment.base_offset)
         for segment, piece in pieces(store)
@@ -203,7 +193,6 @@ def unfaithful(store: Path) -> list[int]:
 
 
 def by_scalar(log: list[MessageRecord], writer: Writer) -> Derived:
-    """Make queues and index files from *log* with the readable modules."""
     queue_rules = writer.queue_rules
     queues: dict[QueueName, ConsumeQueue | BatchConsumeQueue] = {}
     for record in log:
@@ -397,7 +386,6 @@ def _with_cut_repetition(parts: list[_Part], file: bytes, writer: Writer) -> Ite
 
 
 def _key_count(record: MessageRecord, writer: Writer) -> int:
-    """Return how many keys a message has in the index."""
     return len(index_keys(record, release_at(rules_of(*writer.rules), record.physical_offset)))
 
 

@@ -38,7 +38,6 @@ class Played:
 
 
 def play(stage: Stage, broker: StageBroker, random: Random) -> Played:
-    """Send messages that lines can be about."""
     played = Played()
     for topic in _TOPICS:
         broker.make_topic(topic, queues=2)
@@ -63,7 +62,6 @@ def play(stage: Stage, broker: StageBroker, random: Random) -> Played:
 
 
 def lines(stage: Stage, played: Played, random: Random, count: int) -> list[Line]:
-    """Return *count* lines that mqadmin of the release takes."""
     kinds = [_by_key, _by_unique_key, _by_id, _by_offset, _print_msg, _print_msg, _topic_status]
     kinds += [_print_by_queue, _print_by_queue]
     if stage.runs(since="4.3.2"):

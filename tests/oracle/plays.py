@@ -26,12 +26,10 @@ class Played:
 
     @cached_property
     def log(self) -> list[MessageRecord]:
-        """Decode the log."""
         return records(self.store)
 
     @cached_property
     def writer(self) -> Writer:
-        """Name who wrote the store."""
         stage = self.stage
         return Writer(tuple(stage.rules), stage.geometry, stage.settings, frozenset(stage.batch_topics))
 
@@ -41,7 +39,6 @@ class Played:
         return on_disk(self.store)
 
     def copy(self, directory: Path) -> Path:
-        """Copy the store, for a test that goes on with it."""
         return shutil.copytree(self.store, directory / f"copy-{uuid4()}")
 
 
@@ -49,12 +46,10 @@ class Plays:
     """Plays each scenario on each release at most once."""
 
     def __init__(self, directory: Path) -> None:
-        """Keep stores in *directory*."""
         self._directory = directory
         self._played: dict[tuple[str, str], Played] = {}
 
     def of(self, scenario: Scenario, release: str) -> Played:
-        """Give the store that *scenario* leaves on *release*."""
         key = (scenario.name, release)
         if key not in self._played:
             place = self._directory / release / scenario.name
@@ -64,7 +59,6 @@ class Plays:
 
 
 def fill_store(release: str, scenario: Scenario, store: Path, scratch: Path) -> Played:
-    """Let *release* play *scenario* into the directory *store*."""
     scratch.mkdir(parents=True, exist_ok=True)
     return Played(scenario, scenario.on(release, store, scratch))
 

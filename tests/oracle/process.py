@@ -96,12 +96,10 @@ class DriverProcess:
 
     @property
     def pid(self) -> int:
-        """Name the process."""
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether the process has not been killed."""
         return self._process.poll() is None
 
     @property
@@ -113,7 +111,6 @@ class DriverProcess:
         return {row[1].partition(":")[0] for row in rows if row[3] == _LISTENING and f"socket:[{row[9]}]" in own}
 
     def ask(self, verb: str, values: Mapping[str, Value] | None = None, patience: float = _ANSWER_SECONDS) -> Answer:
-        """Have *verb* done and give its answer, which may take *patience* seconds."""
         return next(self.ask_each(verb, [values or {}], patience))
 
     def ask_each(
@@ -142,11 +139,9 @@ class DriverProcess:
                 _close_quietly(pipe)
 
     def __enter__(self) -> Self:
-        """Give the process itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill whatever still runs."""
         self.kill()
 
     def _send(self, text: str) -> None:
@@ -198,17 +193,14 @@ def text_field(name: str, text: str | None) -> dict[str, Value]:
 
 
 def list_fields(items: Iterable[Mapping[str, Value]]) -> dict[str, Value]:
-    """Name the fields of several messages for one request."""
     return {f"{number}.{name}": value for number, item in enumerate(items) for name, value in item.items()}
 
 
 def _encode(values: Mapping[str, Value]) -> str:
-    """Write *values* as one form."""
     return urlencode({name: value for name, value in values.items() if value is not None})
 
 
 def _command(release: str, scratch: Path, speed: Sequence[str]) -> list[str]:
-    """Say how *release* is started."""
     jars = ":".join(map(str, [_compiled_driver(release), *class_path(release)]))
     return [
         "java",

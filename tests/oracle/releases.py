@@ -65,7 +65,6 @@ def artifacts_of(release: str) -> tuple[Artifact, ...]:
 
 
 def version_of(release: str) -> tuple[int, int, int]:
-    """Give the numbers of *release*, comparable."""
     major, minor, patch = release.partition("-")[0].split(".")
     return int(major), int(minor), int(patch)
 

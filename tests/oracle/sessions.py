@@ -76,7 +76,6 @@ class DirectMessage:
     """None: the store's clock runs."""
 
     def fields(self) -> dict[str, Value]:
-        """Name the fields for a request."""
         fields: dict[str, Value] = {
             "topic": self.topic,
             "queue": self.queue_id,
@@ -117,7 +116,6 @@ class ClientMessage:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def fields(self) -> dict[str, Value]:
-        """Name the fields for a request."""
         fields: dict[str, Value] = {
             "topic": self.topic,
             "body": self.body,
@@ -147,7 +145,6 @@ class Crafted:
     sys_flag: int = 0
 
     def fields(self) -> dict[str, Value]:
-        """Name the fields for a request."""
         return {
             "topic": self.topic,
             "offset": self.physical_offset,
@@ -167,41 +164,33 @@ class RealStore:
     """A DefaultMessageStore that runs."""
 
     def __init__(self, driver: DriverProcess) -> None:
-        """Speak with the store that *driver* has open."""
         self.driver = driver
 
     def put(self, message: DirectMessage) -> Stored:
-        """Append one message."""
         return _stored(self.driver.ask("put", message.fields()))
 
     def put_each(self, messages: Iterable[DirectMessage]) -> Iterator[Stored]:
-        """Append many messages, fast."""
         return map(_stored, self.driver.ask_each("put", (message.fields() for message in messages)))
 
     def put_batch(self, envelope: DirectMessage, messages: Iterable[ClientMessage]) -> Stored:
-        """Append a batch."""
         values = envelope.fields() | {"body": None}
         return _stored(self.driver.ask("put-batch", values | list_fields(message.fields() for message in messages)))
 
     def index_each(self, messages: Iterable[Crafted]) -> None:
-        """Hand crafted messages to the index alone."""
         for _ in self.driver.ask_each("index", (message.fields() for message in messages)):
             pass
 
     def queue_each(self, messages: Iterable[Crafted]) -> None:
-        """Hand crafted messages to the queues alone."""
         for _ in self.driver.ask_each("queue", (message.fields() for message in messages)):
             pass
 
     def find_offsets(self, topic: str, key: str, *, begin: int, end: int, limit: int) -> list[int]:
-        """Ask the index for a key."""
         answer = self.driver.ask(
             "find-offsets", {"topic": topic, "key": key, "begin": begin, "end": end, "limit": limit}
         )
         return [int(offset) for offset in answer["offsets"].split()]
 
     def read_queue(self, topic: str, queue_id: int) -> list[tuple[int, int]]:
-        """Read a queue from end to end: the queue offset and physical offset of each message."""
         rows = self.driver.ask("read", {"topic": topic, "queue": queue_id})["rows"].splitlines()
         return [(int(queue_offset), int(offset)) for queue_offset, offset in map(str.split, rows)]
 
@@ -227,7 +216,6 @@ class RealBroker(RealStore):
     """A name server, a broker and their clients."""
 
     def __init__(self, driver: DriverProcess, name_server: str, port: int) -> None:
-        """Speak with the broker that *driver* runs."""
         super().__init__(driver)
         self.name_server = name_server
         self.address = f"127.0.0.1:{port}"
@@ -238,11 +226,9 @@ class RealBroker(RealStore):
         self.driver.ask("topic", {"name": name, "queues": queues, **named})
 
     def send(self, message: ClientMessage, producer: str = "producers", compression: str | None = None) -> Answer:
-        """Send one message; the first send of a *producer* settles its compression."""
         return self.driver.ask("send", message.fields() | {"producer": producer, "compression": compression})
 
     def send_each(self, messages: Iterable[ClientMessage]) -> list[Answer]:
-        """Send many messages one after another."""
         return list(self.driver.ask_each("send", (message.fields() for message in messages)))
 
     def send_steadily(self, message: ClientMessage, *, rate: int, count: int, senders: int = 1) -> list[int]:
@@ -256,11 +242,9 @@ class RealBroker(RealStore):
         return list(map(int, answer["microseconds"].split()))
 
     def send_batch(self, messages: Iterable[ClientMessage]) -> Answer:
-        """Send messages as one batch."""
         return self.driver.ask("send-batch", list_fields(message.fields() for message in messages))
 
     def send_in_transaction(self, message: ClientMessage, decision: str) -> Answer:
-        """Send a half message and decide: COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW."""
         return self.driver.ask("send-in-transaction", message.fields() | {"decision": decision})
 
     def pull(self, topic: str, *, at_once: int = 32) -> list[Consumed]:
@@ -272,18 +256,15 @@ class RealBroker(RealStore):
         return _consumed(self.driver.ask("pull", {"topic": topic, "at-once": at_once}))
 
     def send_traced(self, messages: Iterable[ClientMessage]) -> list[str]:
-        """Send messages with a producer that reports to the trace topic; return their ids."""
         return self.driver.ask("send-traced", list_fields(message.fields() for message in messages))[
             "message-ids"
         ].split()
 
     def consume(self, asked: Consumption) -> list[Consumed]:
-        """Consume a topic for a while."""
         values = {name.replace("_", "-"): value for name, value in asked._asdict().items()}
         return _consumed(self.driver.ask("consume", values | {"is-traced": str(asked.is_traced).lower()}))
 
     def mqadmin(self, *arguments: str) -> Printed:
-        """Run an mqadmin command against this broker."""
         numbered = {f"argument.{number}": argument for number, argument in enumerate(arguments)}
         answer = self.driver.ask("mqadmin", numbered | {"argument.n": "-n", "argument.ns": self.name_server})
         return Printed(answer["stdout"], answer["stderr"])
@@ -373,7 +354,6 @@ def _prefixed(kind: str, settings: Mapping[str, str]) -> dict[str, Value]:
 
 
 def _check_known(driver: DriverProcess, answer: Answer) -> None:
-    """Refuse to go on with a setting that the release ignored."""
     unknown = set(answer["unknown"].split(",")) - OPTIONAL_SETTINGS - {""}
     if unknown:
         raise UnknownSettingError(f"RocketMQ {driver.release} does not know {sorted(unknown)}")

@@ -43,12 +43,10 @@ class Geometry:
 
     @property
     def consume_queue_file_size(self) -> int:
-        """Give the bytes of a ConsumeQueue file."""
         return self.consume_queue_units * _QUEUE_UNIT_SIZE
 
     @property
     def index_file_size(self) -> int:
-        """Give the bytes of an index file."""
         return _INDEX_HEADER_SIZE + self.hash_slots * _SLOT_SIZE + self.index_entries * _ENTRY_SIZE
 
 
@@ -62,7 +60,6 @@ REAL_GEOMETRY: Final = Geometry(
 
 
 def store_settings(store: Path, geometry: Geometry, more: dict[str, str] | None = None) -> dict[str, str]:
-    """Name the settings of a broker's store in *store*."""
     log_size, queue_size = str(geometry.commit_log_file_size), str(geometry.consume_queue_file_size)
     return {
         "storePathRootDir": str(store),

@@ -46,7 +46,6 @@ class Stage:
     """A store directory and the release at work on it."""
 
     def __init__(self, release: str, store: Path, geometry: Geometry, scratch: Path) -> None:
-        """Begin an empty store with *release*."""
         self.release = release
         self.store_directory = store
         self.geometry = geometry
@@ -60,11 +59,9 @@ class Stage:
         self._driver: DriverProcess | None = None
 
     def __enter__(self) -> Self:
-        """Give the stage itself; its process ends with the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the process."""
         self.end()
 
     def runs(self, since: str) -> bool:
@@ -77,7 +74,6 @@ class Stage:
 
     @contextmanager
     def store(self, settings: dict[str, str] | None = None) -> Iterator["StageStore"]:
-        """Open the store alone."""
         self.settings |= settings or {}
         self.note(f"== store {self.release}")
         with open_store(self._running(), self.store_directory, self.geometry, settings) as opened:
@@ -93,7 +89,6 @@ class Stage:
             yield StageBroker(self, opened)
 
     def crash(self) -> None:
-        """Kill the process that has the store open."""
         self.note("== killed")
         self.end()
 
@@ -149,7 +144,6 @@ class Stage:
         raise TimeoutError("the broker stores something whenever mqadmin is asked")
 
     def age(self, files: Iterable[Path]) -> None:
-        """Make *files* look older than any retention time."""
         for file in files:
             modified = file.stat().st_mtime - _OLD
             os.utime(file, (modified, modified))
@@ -159,7 +153,6 @@ class Stage:
         return sorted(file for file in self.store_directory.glob("commitlog/*") if file.is_file())
 
     def end(self) -> None:
-        """End the process, if one runs."""
         if self._driver is not None:
             self._driver.kill()
             self._driver = None
@@ -178,26 +171,22 @@ class StageStore:
     """The open store, with every put noted."""
 
     def __init__(self, stage: Stage, store: RealStore) -> None:
-        """Note on *stage* what goes into *store*."""
         self.real = store
         self.next_offset = 0
         self._stage = stage
 
     def put(self, label: str, message: DirectMessage) -> Stored:
-        """Append one message and say under *label* where it went."""
         stored = self.real.put(message)
         self._note(label, stored)
         return stored
 
     def put_each(self, label: str, messages: Iterable[DirectMessage]) -> list[Stored]:
-        """Append many messages."""
         stored = list(self.real.put_each(messages))
         for number, one in enumerate(stored):
             self._note(f"{label}-{number}", one)
         return stored
 
     def put_batch(self, label: str, envelope: DirectMessage, messages: Iterable[ClientMessage]) -> Stored:
-        """Append a batch."""
         stored = self.real.put_batch(envelope, messages)
         self._note(label, stored)
         return stored
@@ -225,7 +214,6 @@ class StageBroker:
     """The running broker, with every send noted."""
 
     def __init__(self, stage: Stage, broker: RealBroker) -> None:
-        """Note on *stage* what is sent to *broker*."""
         self.real = broker
         self.sent: dict[str, Sent] = {}
         self._stage = stage
@@ -239,15 +227,12 @@ class StageBroker:
     def send(
         self, label: str, message: ClientMessage, producer: str = "producers", compression: str | None = None
     ) -> Answer:
-        """Send one message and say under *label* what the producer learnt."""
         return self._note(label, message.topic, self.real.send(message, producer, compression))
 
     def send_batch(self, label: str, messages: list[ClientMessage]) -> Answer:
-        """Send messages as one batch."""
         return self._note(label, messages[0].topic, self.real.send_batch(messages))
 
     def send_in_transaction(self, label: str, message: ClientMessage, decision: str) -> Answer:
-        """Send a half message and decide."""
         return self._note(label, message.topic, self.real.send_in_transaction(message, decision))
 
     def _note(self, label: str, topic: str, answer: Answer) -> Answer:

@@ -39,7 +39,6 @@ class Kind(NamedTuple):
 
     @property
     def is_double(self) -> bool:
-        """Whether the switch of double write is on."""
         return _TWICE[0] in self.settings
 
     @property
@@ -54,11 +53,9 @@ class Kind(NamedTuple):
         return self.is_double and _ROCKSDB[0] not in self.settings and version_of(release) >= _FOR_LIGHT_SINCE
 
     def settings_on(self, release: str) -> dict[str, str]:
-        """Return what a broker is given."""
         return dict(self.settings + (_FOR_LIGHT if self.needs_light_in_rocksdb(release) else ()))
 
     def is_refused_by(self, release: str) -> bool:
-        """Whether no broker of *release* starts with it."""
         return version_of(release) >= version_of(self.refused_since)
 
 
@@ -87,13 +84,11 @@ class Cell:
 
     @property
     def way(self) -> str:
-        """The name of its row: the cells that begin it."""
         double, light = ("on" if on else "off" for on in (self.kind.is_double, self.is_light))
         return f"{self.kind.name} | {double} | {light} | {self.end}"
 
     @property
     def settings(self) -> dict[str, str]:
-        """What the broker is given."""
         return self.kind.settings_on(self.release) | dict(_LIGHT if self.is_light else ())
 
     @property
@@ -111,12 +106,10 @@ class Cell:
 
 
 def cells() -> Iterator[Cell]:
-    """Yield everything that the releases have, release by release."""
     for release, kind, is_light, end in product(RELEASES, KINDS, (False, True), _ENDS):
         if version_of(release) >= version_of(kind.since):
             yield Cell(release, kind, is_light, end)
 
 
 def rows() -> list[str]:
-    """Return the names of the rows, in the order of the kinds."""
     return [Cell(RELEASES[-1], kind, is_light, end).way for kind, is_light, end in product(KINDS, (False, True), _ENDS)]

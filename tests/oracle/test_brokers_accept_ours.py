@@ -95,6 +95,5 @@ def _found(opened: RealStore, played: Played) -> list[tuple[int, list[int]]]:
 
 
 def _unique_key(properties: bytes) -> str | None:
-    """Read a unique key that stands first, as the scenarios write it."""
     name, _, value = properties.split(b"\2")[0].partition(b"\1")
     return value.decode() if name == b"UNIQ_KEY" else None

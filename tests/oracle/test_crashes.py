@@ -87,7 +87,6 @@ def _messages(life: int) -> Iterator[DirectMessage]:
 
 
 def _at_standing_times(life: int) -> Iterator[DirectMessage]:
-    """Yield the same, forty at a time stored in one millisecond."""
     for number, message in enumerate(_messages(life)):
         yield replace(message, store_timestamp=_FIRST_TIME + life * 100_000 + number // 40 * 700)
 

@@ -33,7 +33,6 @@ def _releases(*versions: str, in_every_run: str) -> Sequence[object]:
 
 
 def _real(release: str, lines: Sequence[Sequence[str]]) -> list[str]:
-    """Return what mqadmin of a release prints."""
     with running(release) as driver:
         numbered = [{f"argument.{number:02}": word for number, word in enumerate(line)} for line in lines]
         return [driver.ask("mqadmin", line)["stdout"] for line in numbered]

@@ -16,7 +16,6 @@ from tests.oracle.scenarios import SCENARIOS
 @pytest.mark.matrix
 @pytest.mark.parametrize("newest", NEWEST_OF_TWO_LINES)
 def test_a_kept_store_holds_what_its_provenance_names_and_nothing_else(tmp_path: Path, newest: str) -> None:
-    """Every file but the account itself has its hash there; the hashes are right."""
     archive = keep(SCENARIOS["edges"], newest, tmp_path)
     extract(archive, tmp_path)
     store = tmp_path / archive.name.removesuffix(".tar.xz")

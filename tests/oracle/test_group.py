@@ -135,7 +135,6 @@ def _come_into_one_lake(lake: Path, stores: Sequence[Path]) -> None:
 
 
 def _put(member: RealBroker, key: str) -> int:
-    """Put a message, all of one size; the group may not agree to it."""
     properties = f"UNIQ_KEY\1{key:12}\2KEYS\1{key:12}all\2TAGS\1TagG\2"
     return member.put(DirectMessage("G", 0, bytes(500), properties)).physical_offset
 
@@ -146,7 +145,6 @@ def _drain(group: Group) -> None:
 
 
 def _are_among(some: Mapping[str, bytes], *others: Mapping[str, bytes], in_place: bool) -> bool:
-    """Return whether all units of some queues are units of others; *in_place*, where they are there."""
     known = set[tuple[str, int, bytes]]().union(*map(_units, others))
     if in_place:
         return _units(some) <= known
@@ -154,7 +152,6 @@ def _are_among(some: Mapping[str, bytes], *others: Mapping[str, bytes], in_place
 
 
 def _units(queues: Mapping[str, bytes]) -> set[tuple[str, int, bytes]]:
-    """List the units that lead to records: queue, place and bytes."""
     found = set()
     for name, data in queues.items():
         queue, _, base = name.rpartition("/")
@@ -176,7 +173,6 @@ def _offsets_of_entries(store: Path) -> set[int]:
 
 
 def _indexed(store: Path) -> set[int]:
-    """List the messages that a store's index names."""
     geometry = IndexGeometry(SMALL_GEOMETRY.hash_slots, SMALL_GEOMETRY.index_entries)
     return {
         decode_entry(data, geometry.entry_position(number)).physical_offset

@@ -19,7 +19,6 @@ _KINDS = bytes.fromhex("00 41 7f 80 8f 90 9f a0 bf c0 c1 c2 df e0 e1 ec ed ee ef
 
 
 def short_sequences() -> Iterator[bytes]:
-    """Yield every sequence of up to two bytes, and of up to four with one byte of each kind."""
     for size in range(3):
         yield from map(bytes, product(range(256), repeat=size))
     for size in (3, 4):
@@ -27,7 +26,6 @@ def short_sequences() -> Iterator[bytes]:
 
 
 def random_sequences(count: int) -> Iterator[bytes]:
-    """Yield longer ones: valid text with damage, and bytes at random."""
     source = random.Random(20261120)
     for _ in range(count):
         text = bytearray("".join(chr(source.choice((65, 0xE9, 0x4E2D, 0x1F600))) for _ in range(8)).encode())

@@ -36,8 +36,6 @@ def _line(fields: tuple[str, ...], **values: str) -> str:
 
 
 def _crafted() -> dict[str, list[str]]:
-    """Return bodies of trace messages, by the id that they are about."""
-
     def about(name: str, *lines: tuple[str, ...]) -> str:
         return "".join(_line(line, id=name) for line in lines)
 
@@ -105,7 +103,6 @@ def _await_traces(broker: RealBroker, ids: list[str]) -> None:
 
 
 def _kinds_printed(asked: Iterable[Asked]) -> Counter[tuple[str, str]]:
-    """Count what mqadmin printed of each id: sendings and consumptions."""
     plain = [one for one in asked if len(one.arguments) == 3]
     words = ((one.arguments[2], line.partition(" ")[0]) for one in plain for line in one.printed.stdout.splitlines())
     return Counter((name, _KINDS[word]) for name, word in words if word in _KINDS)

@@ -46,7 +46,6 @@ def test_a_process_ends_when_nobody_speaks_to_it_any_more(tmp_path: Path) -> Non
 
 @pytest.mark.oracle
 def test_what_the_driver_cannot_do_is_an_error_that_says_what(tmp_path: Path) -> None:
-    """Not a hang, not silence."""
     with DriverProcess(NEWEST_OF_TWO_LINES[0], tmp_path) as driver:
         with pytest.raises(DriverError, match="no such verb"):
             driver.ask("dance")

@@ -55,7 +55,6 @@ def comparable(printed: str) -> str:
 def test_body_files_hold_what_mqadmin_wrote(
     plays: Plays, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], release: str, scenario: str
 ) -> None:
-    """Decompressed."""
     stage = plays.of(SCENARIOS[scenario], release).stage
     place = ["--store", str(stage.snapshot), "--release", release, "--time-zone", "UTC", "--bodies", str(tmp_path)]
     for asked in stage.asked:

@@ -39,7 +39,6 @@ def test_a_queue_begins_and_ends_where_the_broker_says(
 
 
 def bounds_of(root: Path, release: Release) -> dict[tuple[str, int], QueueBounds]:
-    """Return the bounds of each queue."""
     store = list_store(str(root))
     return {
         (queue.name.topic, queue.name.queue_id): queue_bounds(

@@ -38,7 +38,6 @@ class Judge:
         self._all = self.served(healthy)
 
     def served(self, store: Path) -> list[Consumed]:
-        """Return what a broker serves that starts on a copy."""
         content = dict(_content(store))
         for known, served in self._known:
             if known == content:

@@ -118,7 +118,6 @@ def test_a_broker_cuts_a_log_off_at_a_gap_so_topics_cannot_be_chosen(
 
 
 def _newest_file(store: Path) -> list[int]:
-    """Return where the messages in the newest file of a log begin."""
     offsets = [record.physical_offset for record in records(store)]
     size = SMALL_GEOMETRY.commit_log_file_size
     return [offset for offset in offsets if offset // size == offsets[-1] // size]
@@ -159,7 +158,6 @@ def _consumed(broker: RealBroker, count: int) -> list[Consumed]:
 
 
 def _restored(store: Path, out: Path, release: str) -> Summary:
-    """Bring a store into a lake, and have it back from there."""
     lake = out.with_name(f"{out.name}-lake")
     ingest(IngestRequest(str(store), str(lake), release=release), OneByOne())
     return restore(_request(lake, out, release), OneByOne())

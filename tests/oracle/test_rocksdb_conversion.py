@@ -145,7 +145,6 @@ def _served(broker: RealBroker) -> Rows:
 
 
 def _made(store: Path, out: Path, release: str, target: Target) -> Path:
-    """Make queues of a store's log; return their folder."""
     request = RebuildQueuesRequest(str(store), out, file_size=_FILE, release=release, to=target)
     summary = rebuild(request, OneByOne())
     (out / MANIFEST).unlink()
@@ -153,7 +152,6 @@ def _made(store: Path, out: Path, release: str, target: Target) -> Path:
 
 
 def _content(folder: Path, target: Target) -> dict[str, bytes]:
-    """Return what a broker reads: files, or the units of a database."""
     if target is Target.FILES:
         return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/*/*")}
     with open_database(str(folder), AnyStorage()) as database:

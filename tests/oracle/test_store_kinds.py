@@ -207,12 +207,10 @@ def _queues(cell: Cell) -> list[QueueId]:
 
 
 def _is_plain(name: QueueId) -> bool:
-    """Whether it is a light queue that no LITE topic has made."""
     return name[0] in _LIGHT_QUEUES
 
 
 def _answers(broker: RealBroker, cell: Cell) -> Answers:
-    """Ask for every message as a consumer does, and for every queue."""
     broker.drain()
     rows = [(topic, *message) for topic in _TOPICS for message in broker.pull(topic)]
     read = {name: [place for _, place in broker.read_queue(*name)] for name in _queues(cell)}
@@ -225,7 +223,6 @@ def _rows_of(lake: Path) -> list[Row]:
 
 
 def _units_of(lake: Path, cell: Cell) -> dict[QueueId, list[tuple[int, int]]]:
-    """Return what the lake has of each queue: numbers and places; nothing is missing but what no queue ever has."""
     units: dict[QueueId, list[tuple[int, int]]] = {}
     for row in rows_of(lake, "consume_queue", "queue_offset"):
         name = (row["topic"], row["queue_id"])
@@ -262,7 +259,6 @@ def _as_far_as(theirs: Queue, ours: Queue, name: QueueId, cell: Cell) -> Queue:
 
 
 def _rebuilt(store: Path, out: Path, cell: Cell) -> dict[QueueId, Queue]:
-    """Read the queues that the log gives."""
     for folder in store.glob("consumequeue*"):
         shutil.rmtree(folder)
     size = SMALL_GEOMETRY.consume_queue_file_size

@@ -39,7 +39,6 @@ def test_every_piece_of_a_log_is_a_message_that_comes_out_again_as_it_went_in(
 def test_queues_and_index_files_made_from_the_log_are_the_brokers_own(
     plays: Plays, verdict: Verdict, release: str, scenario: str
 ) -> None:
-    """Byte for byte, by the readable modules and by the compiled ones."""
     played = plays.of(SCENARIOS[scenario], release)
 
     assert differences(played.disk, by_scalar(played.log, played.writer)) == []

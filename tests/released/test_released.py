@@ -32,7 +32,6 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Released:
 
 @pytest.fixture(scope="session")
 def reader(user: Released) -> Released:
-    """Give the same with what the pages for analysts ask for."""
     user.add(*_OF_READERS)
     return user
 
@@ -91,7 +90,6 @@ def test_a_spark_submit_of_the_users_own_runs_a_verb(user: Released, tmp_path: P
 
 
 def test_every_recipe_runs(reader: Released, tmp_path: Path) -> None:
-    """In one session, with the packages that the page names."""
     data = make_recipe_data(tmp_path)
     command: list[str | Path] = [reader.python, "-m", "tests.support.recipes", data]
 

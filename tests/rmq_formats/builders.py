@@ -31,7 +31,6 @@ def a_record(
     properties: Mapping[str, str] | bytes = b"KEYS\x01order-1\x02",
     **fields: Any,  # noqa: ANN401 - those of new_record
 ) -> MessageRecord:
-    """Return an ordinary record; *properties* as text or as a map."""
     raw = properties if isinstance(properties, bytes) else encode_properties(properties, trailing_separator=True)
     ordinary: dict[str, Any] = {
         "magic_code": MAGIC_V1,
@@ -56,7 +55,6 @@ def placed(
 
 
 def framed(record: MessageRecord, framing: Framing = Framing.PLAIN, index: int = 0) -> bytes:
-    """Return a record's bytes, after DLedger's entry header if it has one."""
     raw = encode_record(record)
     if framing is Framing.PLAIN:
         return raw
@@ -65,14 +63,12 @@ def framed(record: MessageRecord, framing: Framing = Framing.PLAIN, index: int =
 
 
 def a_blank(size: int, framing: Framing = Framing.PLAIN) -> bytes:
-    """Return the end of a full segment, with *size* bytes left for it."""
     if framing is Framing.DLEDGER:
         return DLEDGER_END.pack(DLEDGER_END_MAGIC, size).ljust(size, b"\0")
     return BLANK.pack(size, MAGIC_BLANK).ljust(size, b"\0")
 
 
 def log_of(records: Sequence[MessageRecord], base_offset: int = 0, framing: Framing = Framing.PLAIN) -> bytes:
-    """Return the bytes of *records*, one after the other, each saying where it stands."""
     in_place = placed(records, base_offset, framing)
     return b"".join(framed(record, framing, index) for index, record in enumerate(in_place))
 
@@ -85,7 +81,6 @@ def a_segment(
     *,
     sealed: bool = False,
 ) -> bytes:
-    """Return a segment: records, then zeros not yet written, or the blank that seals it."""
     log = log_of(records, base_offset, framing)
     assert len(log) + BLANK.size <= size, "the records do not fit"
     return log + (a_blank(size - len(log), framing) if sealed else bytes(size - len(log)))

@@ -26,12 +26,10 @@ class Guarded(np.ndarray[Any, np.dtype[Any]]):
     """An array that refuses every index and slice that Python would read as counted from the end, or cut."""
 
     def __getitem__(self, key: Any) -> Any:  # noqa: ANN401 - whatever numpy takes
-        """Return what is there, if it is there."""
         self._check(key)
         return super().__getitem__(key)
 
     def __setitem__(self, key: Any, value: Any) -> None:  # noqa: ANN401
-        """Change what is there, if it is there."""
         self._check(key)
         super().__setitem__(key, value)
 
@@ -48,5 +46,4 @@ class Guarded(np.ndarray[Any, np.dtype[Any]]):
 
 
 def guarded(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the same memory, guarded."""
     return cast("NDArray[Any]", array.view(Guarded))

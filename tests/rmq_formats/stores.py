@@ -26,7 +26,6 @@ def segment_files(store: Path) -> list[Path]:
 
 
 def read_segment(path: Path) -> SegmentBytes:
-    """Read the bytes of one segment, and where they stand."""
     raw = path.read_bytes()
     return SegmentBytes.of(raw, int(path.name), detect_framing(raw))
 
@@ -37,7 +36,6 @@ def newest_segment(store: Path) -> Path:
 
 
 def walked_segments(store: Path) -> Iterator[tuple[SegmentBytes, list[Piece]]]:
-    """Walk a store's log, segment by segment."""
     newest = newest_segment(store)
     for path in segment_files(store):
         segment = read_segment(path)
@@ -45,7 +43,6 @@ def walked_segments(store: Path) -> Iterator[tuple[SegmentBytes, list[Piece]]]:
 
 
 def stored_records(store: Path) -> Iterator[StoredRecord]:
-    """Every record of a store, in the order of the log."""
     for segment, pieces in walked_segments(store):
         header = segment.framing.header_size
         for piece in pieces:
@@ -67,5 +64,4 @@ def is_dledger(store: Path) -> bool:
 
 
 def kinds(store: Path) -> set[FileKind]:
-    """Collect the kinds of files that a store has."""
     return {classify(name).kind for name in names(store)}

@@ -26,7 +26,6 @@ from tests.rmq_formats.strategies import records
 
 
 def batch_of(some: Sequence[MessageRecord], parser: PropertyParser = PropertyParser.SCAN) -> pa.RecordBatch:
-    """Return records as rows."""
     raw = [encode_record(record) for record in some]
     ends = np.cumsum([0, *map(len, raw)])
     buffer = np.frombuffer(bytearray(b"".join(raw) or b"\0"), np.uint8)
@@ -37,7 +36,6 @@ def batch_of(some: Sequence[MessageRecord], parser: PropertyParser = PropertyPar
 
 
 def parts(assembled: Assembled) -> list[bytes]:
-    """Return the assembled records one by one."""
     starts, sizes = assembled.positions.tolist(), assembled.sizes.tolist()
     return [assembled.buffer[at : at + size].tobytes() for at, size in zip(starts, sizes, strict=True)]
 
@@ -55,7 +53,6 @@ def _by_polars(path: Path) -> pa.Table:
 
 
 def changed(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
-    """Return *batch* with other values in one column."""
     return batch.set_column(batch.schema.get_field_index(name), pa.field(name, values.type), values)
 
 
@@ -136,7 +133,6 @@ def test_a_table_without_a_needed_column_is_refused_by_name() -> None:
 
 
 def test_a_reader_without_maps_gives_a_list_of_pairs() -> None:
-    """Polars has no map: what it hands over is a list of structs."""
     batch = batch_of([a_record(properties=b"a\x01b\x02c\x01d\x02")])
     pairs: Any = pa.array(
         [[{"key": "a", "value": "b"}, {"key": "c", "value": "d"}]],

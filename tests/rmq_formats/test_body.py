@@ -37,7 +37,6 @@ def test_every_kind_of_stream_gives_the_body_back(body: bytes) -> None:
 
 @pytest.mark.parametrize("name", golden_stores("base", "types"))
 def test_the_bodies_of_real_brokers_can_be_read(name: str, golden: Callable[[str], Path]) -> None:
-    """Compressed by real producers, in every way that their releases know."""
     sizes = [
         (len(stored.record.body), len(decode_body(stored.record.body, stored.record.sys_flag)))
         for stored in stored_records(golden(name))
@@ -50,14 +49,12 @@ def test_the_bodies_of_real_brokers_can_be_read(name: str, golden: Callable[[str
 
 
 def test_golden_stores_with_every_compression_type_exist() -> None:
-    """The test above means what it says."""
     assert {"b498-types", "b551-types"} <= set(GOLDEN)
 
 
 @pytest.mark.parametrize("sys_flag", [LEGACY, ZLIB, LZ4, ZSTD])
 @given(body=st.binary(min_size=1, max_size=200))
 def test_garbage_is_a_format_error_and_nothing_else(sys_flag: int, body: bytes) -> None:
-    """No exception of a library leaves the package."""
     with suppress(CorruptData):
         decode_body(body, sys_flag)
 
@@ -71,7 +68,6 @@ def test_garbage_is_a_format_error_and_nothing_else(sys_flag: int, body: bytes) 
     ],
 )
 def test_a_small_body_that_would_be_huge_is_refused(stream: bytes, sys_flag: int) -> None:
-    """A kilobyte of zeros may claim a gigabyte of memory."""
     with pytest.raises(LimitExceeded):
         decode_body(stream, sys_flag, limit=1000)
 
@@ -89,13 +85,11 @@ def test_a_body_of_exactly_the_limit_is_taken_and_one_byte_more_is_not(codec: st
 
 @pytest.mark.parametrize(("codec", "sys_flag"), [("zlib", LEGACY), ("lz4", LZ4), ("zstd", ZSTD)])
 def test_a_stream_that_is_cut_off_is_corrupt(codec: str, sys_flag: int) -> None:
-    """Half a body is never taken for a whole one."""
     stream = zlib.compress(b"body" * 99) if codec == "zlib" else _stream(b"body" * 99, codec)
     with pytest.raises(CorruptData):
         decode_body(stream[:-5], sys_flag)
 
 
 def test_an_unknown_compression_type_is_named() -> None:
-    """Four of the eight values mean nothing."""
     with pytest.raises(UnsupportedFormat, match="type 5"):
         decode_body(b"x", 0x501)

@@ -87,7 +87,6 @@ def test_every_buffer_may_end_at_a_page_without_access(
 def test_records_may_stand_at_the_very_end_of_their_buffer(
     monkeypatch: pytest.MonkeyPatch, some: list[MessageRecord]
 ) -> None:
-    """What is copied in steps of eight bytes ends in steps of one."""
     monkeypatch.setattr(columns, "_room", _page_guarded_room)
     raw = b"".join(map(encode_record, some))
     buffer = at_a_guarded_page(len(raw))
@@ -116,7 +115,6 @@ def test_no_index_is_negative_or_too_large(
 
 
 def test_the_guard_raises() -> None:
-    """The test above means what it says."""
     array = guarded(np.zeros(4, np.uint8))
     assert isinstance(array, Guarded)
     for key in (-1, 4, slice(-1, None), slice(0, 5), np.int64(-1)):

@@ -30,7 +30,6 @@ storeType=defaultRocksDB
 
 
 def test_a_configuration_says_where_a_store_lies_and_what_shape_it_has() -> None:
-    """Whatever else is there is not ours."""
     assert parse_broker_conf(EXAMPLE) == BrokerConf(
         broker_name="broker-a",
         broker_cluster_name="DefaultCluster",
@@ -93,13 +92,11 @@ def test_a_number_that_is_none_is_said_with_its_name(value: str) -> None:
     ],
 )
 def test_properties_text_is_read_as_java_reads_it(text: bytes, expected: dict[str, str]) -> None:
-    """Separators, comments, escapes and lines that go on."""
     assert java_properties(text) == expected
 
 
 @given(st.binary(max_size=200) | st.lists(st.sampled_from(EXAMPLE.splitlines())).map(b"\\\n".join))
 def test_any_file_is_read_or_refused(raw: bytes) -> None:
-    """Someone may pass the wrong file."""
     try:
         conf = parse_broker_conf(raw)
     except FormatError:

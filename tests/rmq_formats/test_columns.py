@@ -47,14 +47,12 @@ def rows_of(
     parser: PropertyParser = PropertyParser.SCAN,
     **options: Any,  # noqa: ANN401
 ) -> list[dict[str, Any]]:
-    """Return records as rows, after Arrow has checked the batch from end to end."""
     batch, _ = message_batch(grouped(some), parser, **options)
     batch.validate(full=True)
     return batch.to_pylist()  # type: ignore[no-any-return]
 
 
 def _time(timestamp: int) -> dt.datetime | None:
-    """Return a time as Python's own calendar has it; None where it has none."""
     try:
         return EPOCH + dt.timedelta(milliseconds=timestamp)
     except OverflowError:
@@ -157,7 +155,6 @@ def test_bodies_can_be_left_out() -> None:
 
 @given(some=st.lists(st.builds(a_record, topic=st.sampled_from(["a", "b", "é"])), max_size=12))
 def test_a_topic_is_asked_for_once_and_others_are_not_decoded(some: list[MessageRecord]) -> None:
-    """A selection costs nothing a record."""
     asked: list[str] = []
 
     def takes(topic: str) -> bool:
@@ -170,13 +167,11 @@ def test_a_topic_is_asked_for_once_and_others_are_not_decoded(some: list[Message
 
 
 def test_thousands_of_producers_of_one_topic() -> None:
-    """Each dictionary grows on its own account."""
     some = [a_record(born_host=Host(i.to_bytes(4), i)) for i in range(2500)]
     assert [row["born_host"] for row in rows_of(some)] == [str(record.born_host) for record in some]
 
 
 def test_thousands_of_topics_can_be_chosen_from() -> None:
-    """Finding out which topics there are has as much room as it needs."""
     some = [a_record(topic=f"topic-{i}") for i in range(2500)]
     assert [row["topic"] for row in rows_of(some, takes=lambda topic: topic.endswith("99"))] == [
         f"topic-{i}" for i in range(99, 2500, 100)
@@ -186,7 +181,6 @@ def test_thousands_of_topics_can_be_chosen_from() -> None:
 @given(raw=st.lists(st.sampled_from([b"\xff", b"a", b"\xed\xa0\x80"]), max_size=40).map(b"".join))
 @example(raw=b"\xff" * 127)
 def test_a_malformed_topic_is_text_and_its_bytes_are_kept(raw: bytes) -> None:
-    """Two topics that differ only in malformed bytes are one text to Java."""
     some = [a_record()._replace(topic_raw=raw[:127], topic_length=len(raw[:127])), a_record(topic="�")]
     some = [record._replace(total_size=len(encode_record(record))) for record in some]
     rows = rows_of(some)
@@ -232,7 +226,6 @@ def test_text_that_grows_when_it_is_cleaned_has_room() -> None:
 
 
 def test_more_bytes_than_arrows_offsets_can_say_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch is bounded; nothing wraps around."""
     monkeypatch.setattr("rmq_formats.commitlog.columns._LARGEST", 99)
     with pytest.raises(LimitExceeded, match="100 bytes of bodies"):
         message_batch(grouped([a_record(b"x" * 100)]), PropertyParser.SCAN)
@@ -262,7 +255,6 @@ def test_every_column_says_what_it_means() -> None:
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_real_brokers_records_are_rows_and_come_back(golden: Callable[[str], Path], name: str) -> None:
-    """Every record of every release, by either parser."""
     some = [stored.record for stored in stored_records(golden(name))]
     assert some
     for parser in PropertyParser:
@@ -274,7 +266,6 @@ def test_a_real_brokers_records_are_rows_and_come_back(golden: Callable[[str], P
 
 
 def test_rows_of_engines_that_give_maps_come_back_too() -> None:
-    """Arrow gives a map as pairs, Spark as a mapping."""
     record = a_record(properties={"a": "b", "c": "d"})
     (row,) = rows_of([record])
     assert record_of_row(row | {"properties": dict(row["properties"])}) == record

@@ -12,7 +12,6 @@ from rmq_formats import compiled
 
 
 def double(value: int) -> int:
-    """Return twice the value."""
     return 2 * value
 
 
@@ -50,7 +49,6 @@ def test_the_first_directory_that_can_be_written_is_taken(monkeypatch: pytest.Mo
 def test_numbas_own_variable_comes_first_and_the_users_cache_last(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What a user says of numba holds for us too."""
     package = Path(compiled.__file__).parent / "__pycache__"
     monkeypatch.setattr(compiled.config, "CACHE_DIR", str(tmp_path / "numba"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))

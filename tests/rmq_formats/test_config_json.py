@@ -11,14 +11,12 @@ from rmq_formats.errors import CorruptData
 
 
 def test_numbers_as_names_are_read_as_text() -> None:
-    """Offsets by queue id, as fastjson writes them."""
     assert decode_config(b'{"offsetTable":{"T@g":{0:1,\n\t12 : 5},"U@g":{-1:3}}}') == {
         "offsetTable": {"T@g": {"0": 1, "12": 5}, "U@g": {"-1": 3}}
     }
 
 
 def test_what_looks_like_such_a_name_inside_a_text_stays() -> None:
-    """Only names are quoted."""
     assert decode_config(rb'{"a":"{1:2,3:\"{4:5}"}') == {"a": '{1:2,3:"{4:5}'}
 
 
@@ -26,13 +24,11 @@ def test_what_looks_like_such_a_name_inside_a_text_stays() -> None:
     "raw", [b"", b"{", b"[1]", b"\xff\xfe", b'"' + b"[" * 100_000, b'{"a":' + b"9" * 5000 + b"}", b"[" * 100_000]
 )
 def test_what_is_no_object_is_refused(raw: bytes) -> None:
-    """With an error of ours."""
     with pytest.raises(CorruptData):
         decode_config(raw)
 
 
 @given(st.binary(max_size=100))
 def test_any_bytes_are_an_object_or_an_error_of_ours(raw: bytes) -> None:
-    """Nothing else escapes."""
     with suppress(CorruptData):
         assert isinstance(decode_config(raw), dict)

@@ -50,7 +50,6 @@ def a_record(topic: str = "T", *, release: str = "5.3.3", **fields: Any) -> Mess
 
 
 def units_of(record: MessageRecord, release: str = "5.3.3", **rules: Any) -> list[ExpectedUnit]:  # noqa: ANN401 - any rule
-    """Return the units of a record."""
     return list(expected_units(record, QueueRules(((0, Release.of(release)),), **rules)))
 
 
@@ -71,7 +70,6 @@ def test_units_have_the_sizes_that_the_broker_gives_them() -> None:
 
 @pytest.mark.parametrize(("configured", "made"), [(200, 200), (201, 220), (1, 20), (6_000_000, 6_000_000)])
 def test_a_configured_file_size_is_rounded_up_to_whole_units(configured: int, made: int) -> None:
-    """No unit is cut by a file's end."""
     assert file_size_of(configured) == made
 
 
@@ -106,7 +104,6 @@ def test_on_the_schedule_topic_the_tags_code_is_the_time_of_delivery(level: str,
 
 
 def test_a_delay_in_any_other_topic_means_nothing() -> None:
-    """A delivered message keeps the property."""
     assert tags_code_of({"TAGS": "TagA", "DELAY": "3"}) == [2598919]
 
 
@@ -122,7 +119,6 @@ def test_delay_levels_are_the_brokers_configuration() -> None:
 
 @pytest.mark.parametrize("text", ["", "5", "s", "5x", "1s  5s", "٣s"])
 def test_a_text_that_is_no_list_of_delays_is_refused(text: str) -> None:
-    """The message quotes it."""
     with pytest.raises(CorruptData, match="messageDelayLevel"):
         parse_delay_levels(text)
 
@@ -141,13 +137,11 @@ def test_a_text_that_is_no_list_of_delays_is_refused(text: str) -> None:
     ],
 )
 def test_integers_are_read_as_java_reads_them(text: str | None, value: int | None) -> None:
-    """Python's own reading is more generous."""
     assert java_integer(text) == value
 
 
 @pytest.mark.parametrize(("transaction", "count"), [(0, 1), (4, 0), (8, 1), (12, 0)])
 def test_prepared_and_rolled_back_records_give_no_unit(transaction: int, count: int) -> None:
-    """No consumer may see them."""
     assert len(units_of(a_record(sys_flag=transaction))) == count
 
 
@@ -200,7 +194,6 @@ def test_multi_dispatch_lists_are_read_as_the_broker_reads_them(names: str, offs
 
 @pytest.mark.parametrize("rules", [{"multi_dispatch": False}, {"lmq": False}])
 def test_multi_dispatch_and_light_queues_can_be_switched_off(rules: dict[str, Any]) -> None:
-    """Both are a broker's configuration."""
     queues = [unit.queue for unit in units_of(a_record(queue_id=3, properties=MULTI), **rules)][1:]
 
     assert queues == ([] if "multi_dispatch" in rules else [(QueueKind.PLAIN, "%LMQ%a", 3), (QueueKind.PLAIN, "b", 3)])
@@ -210,7 +203,6 @@ BATCH = {"INNER_BASE": "40", "INNER_NUM": "3"}
 
 
 def test_an_inner_batch_gives_a_batch_unit() -> None:
-    """Its base is the number of its first message."""
     record = a_record(sys_flag=0xC0, physical_offset=900, store_timestamp=77, properties=BATCH)
     (unit,) = units_of(record)
 
@@ -238,13 +230,11 @@ def test_the_first_batch_of_a_queue_is_written_and_what_no_broker_writes_is_not(
 
 @pytest.mark.parametrize("properties", [{}, {"INNER_BASE": "1"}, {"INNER_BASE": "-1", "INNER_NUM": "1"}])
 def test_a_record_of_a_batch_topic_without_base_or_count_gives_no_unit(properties: dict[str, str]) -> None:
-    """The broker only logs it."""
     assert units_of(a_record(properties=properties), batch_topics=frozenset({"T"})) == []
 
 
 @pytest.mark.parametrize(("topic", "safe"), [("T", True), ("a b", True), ("", False), ("..", False), ("a/b", False)])
 def test_a_topic_that_is_no_folder_name_is_known_as_unsafe(topic: str, safe: bool) -> None:
-    """A record may name anything as its topic; nothing may be written outside."""
     name = QueueName(QueueKind.PLAIN, topic, 0)
 
     assert name.path == f"consumequeue/{topic}/0"
@@ -252,7 +242,6 @@ def test_a_topic_that_is_no_folder_name_is_known_as_unsafe(topic: str, safe: boo
 
 
 def test_the_release_of_a_record_is_the_last_that_began_before_it() -> None:
-    """A store may have been written by several."""
     old = Release.of("4.9.0")
     rules = QueueRules(((0, old), (100, NEW)))
 
@@ -260,7 +249,6 @@ def test_the_release_of_a_record_is_the_last_that_began_before_it() -> None:
 
 
 def test_a_new_queue_that_does_not_begin_at_0_is_filled_with_blanks() -> None:
-    """From the start of the file that the first unit belongs to."""
     queue = ConsumeQueue(FILE_SIZE)
 
     assert queue.append(a_unit(7, 0), NEW) is Appended.IN_PLACE
@@ -282,7 +270,6 @@ def test_units_fill_file_after_file() -> None:
 
 
 def test_too_high_a_queue_offset_makes_no_hole() -> None:
-    """The broker logs it and appends where it is."""
     queue = ConsumeQueue(FILE_SIZE)
     queue.append(a_unit(0, 0), NEW)
 
@@ -292,7 +279,6 @@ def test_too_high_a_queue_offset_makes_no_hole() -> None:
 
 @pytest.mark.parametrize(("release", "appended"), [("4.1.0", Appended.ELSEWHERE), ("4.2.0", Appended.DROPPED)])
 def test_too_low_a_queue_offset_is_dropped_from_4_2_0_on(release: str, appended: Appended) -> None:
-    """Silently: that message is never consumed."""
     queue = ConsumeQueue(FILE_SIZE)
     for number in range(3):
         queue.append(a_unit(number, number * 10), NEW)
@@ -312,7 +298,6 @@ def test_queue_offset_0_is_appended_wherever_the_queue_ends() -> None:
 
 
 def test_a_dropped_unit_leaves_the_file_that_was_made_for_it() -> None:
-    """The file is made before the unit is looked at."""
     queue = ConsumeQueue(FILE_SIZE)
     for number in range(5):
         queue.append(a_unit(number, number * 10), NEW)
@@ -388,7 +373,6 @@ def test_an_extension_file_ends_when_a_unit_finds_no_room() -> None:
 
 
 def test_a_bitmap_is_part_of_its_extension_unit() -> None:
-    """Its bytes cannot be made from the log, so they are given as they are."""
     data = EXT_UNIT.pack(23, 5, 6, 3) + b"abc"
 
     assert decode_ext_unit(data) == (23, 5, 6, b"abc")
@@ -407,7 +391,6 @@ def test_an_address_is_never_taken_for_a_hash(offset: int) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_units_or_an_error_of_ours(data: bytes) -> None:
-    """Nothing else escapes, nothing is read outside."""
     for walk in (walk_units, walk_batch_units, walk_ext_units):
         try:
             list(walk(data))

@@ -25,7 +25,6 @@ RELEASES = [Release.of(version) for version in ("4.0.0", "4.4.0", "4.9.0", "4.9.
 
 
 def group(log: Sequence[MessageRecord]) -> Records:
-    """Return records, placed one after the other, as a scan yields them."""
     base_offset = log[0].physical_offset if log else 0
     positions = [record.physical_offset - base_offset for record in log]
     return Records(
@@ -37,7 +36,6 @@ def group(log: Sequence[MessageRecord]) -> Records:
 
 
 def unpacked(packed: PackedUnits) -> dict[QueueName, list[ExpectedUnit]]:
-    """Return packed units as the scalar module has them."""
     return {
         name: [
             ExpectedUnit(
@@ -58,7 +56,6 @@ def unpacked(packed: PackedUnits) -> dict[QueueName, list[ExpectedUnit]]:
 
 
 def in_queues(log: Sequence[MessageRecord], rules: QueueRules) -> dict[QueueName, list[ExpectedUnit]]:
-    """Return the units of *log* by queue, scalar."""
     queues: dict[QueueName, list[ExpectedUnit]] = {}
     for record in log:
         for unit in expected_units(record, rules):
@@ -101,7 +98,6 @@ RULES = st.builds(
 
 @given(LOGS, RULES)
 def test_collected_units_are_those_of_the_scalar_module(log: list[MessageRecord], rules: QueueRules) -> None:
-    """Every queue, every unit, in the order of the log."""
     assert unpacked(pack_units(group(log), rules)) == in_queues(log, rules)
 
 
@@ -137,7 +133,6 @@ def test_units_of_further_queues_are_those_of_the_scalar_module(
 def test_units_do_not_depend_on_how_records_are_grouped(
     log: list[MessageRecord], rules: QueueRules, data: st.DataObject
 ) -> None:
-    """A window of the scan ends anywhere."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(log)), max_size=3)))
     collector = UnitCollector(rules)
     for start, stop in zip([0, *cuts], [*cuts, len(log)], strict=True):
@@ -180,7 +175,6 @@ def test_each_unit_keeps_the_tags_that_its_record_has(log: list[MessageRecord], 
     "delay", ["+", "-", "+3", "-3", "3x", "2147483647", "2147483648", "-2147483648", "-2147483649"]
 )
 def test_a_delay_is_read_as_the_scalar_module_reads_it(delay: str) -> None:
-    """Java's integers, to their very ends."""
     log = placed([a_record(topic="SCHEDULE_TOPIC_XXXX", properties={"DELAY": delay, "TAGS": "TagA"})])
 
     assert unpacked(pack_units(group(log), QueueRules())) == in_queues(log, QueueRules())
@@ -225,7 +219,6 @@ def a_first() -> ExpectedUnit:
 
 
 def test_batches_that_are_built_already_add_nothing() -> None:
-    """A slice may bring nothing new."""
     unit = ExpectedUnit(QueueName(QueueKind.BATCH, "T", 0), 0, 50, 10, 7, 0, 2)
     builder = QueueBuilder(QueueKind.BATCH, 92, QueueRules().releases)
 
@@ -247,27 +240,23 @@ def test_many_queues_and_many_tags_outgrow_their_tables() -> None:
 
 
 def test_more_records_than_the_table_has_rows_are_all_collected() -> None:
-    """It grows while one queue fills."""
     log = placed(a_record(b"", queue_offset=n) for n in range(5000))
 
     assert unpacked(pack_units(group(log), QueueRules())) == in_queues(log, QueueRules())
 
 
 def test_a_range_without_records_has_no_queues() -> None:
-    """Nothing in, nothing out."""
     packed = UnitCollector(QueueRules()).finish()
 
     assert (packed.names, packed.starts.tolist(), packed.units.size) == ([], [0], 0)
 
 
 def packed_of(units: Sequence[ExpectedUnit]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
-    """Return units as an array."""
     fields = ("queue_offset", "physical_offset", "tags_code", "store_timestamp", "size", "batch_count", "is_dispatched")
     return np.array([tuple(int(getattr(unit, field)) for field in fields) for unit in units], PACKED_UNIT)
 
 
 def filled(builder: QueueBuilder, slices: Sequence[Sequence[ExpectedUnit]]) -> list[tuple[int, bytes]]:
-    """Append slices and return the queue's files."""
     data = bytearray()
     for units in slices:
         for part in builder.append(packed_of(units)):
@@ -312,7 +301,6 @@ def test_appended_files_are_those_of_the_scalar_queue(
 
 @given(sequences(QueueKind.BATCH), st.data())
 def test_appended_batch_files_are_those_of_the_scalar_queue(units: list[ExpectedUnit], data: st.DataObject) -> None:
-    """In slices of any size."""
     scalar = BatchConsumeQueue(92)
     for unit in units:
         scalar.append(unit, RELEASES[-1])
@@ -326,7 +314,6 @@ def test_appended_batch_files_are_those_of_the_scalar_queue(units: list[Expected
 def test_extension_units_and_addresses_are_those_of_the_scalar_extension(
     units: list[ExpectedUnit], data: st.DataObject
 ) -> None:
-    """Units of multi-dispatch have none."""
     scalar = ConsumeQueueExt(110)
     codes = [unit.tags_code if unit.is_dispatched else scalar.append(unit.tags_code, 5) for unit in units]
     cut = data.draw(st.integers(0, len(units)))
@@ -346,7 +333,6 @@ def test_extension_units_and_addresses_are_those_of_the_scalar_extension(
 
 @pytest.mark.parametrize(("queue_offset", "misplaced", "skipped"), [(1, 0, 0), (3, 1, 0), (0, 1, 0)])
 def test_the_builder_counts_what_did_not_go_where_it_should(queue_offset: int, misplaced: int, skipped: int) -> None:
-    """A healthy log has none of either."""
     name = QueueName(QueueKind.PLAIN, "T", 0)
     builder = QueueBuilder(QueueKind.PLAIN, 100, QueueRules().releases)
     list(

@@ -38,7 +38,6 @@ REBUILT = [name for name in GOLDEN if name not in {*EXPIRED, *SPECIAL}]
 
 
 def records_of(store: Path) -> Iterator[MessageRecord]:
-    """Yield the records of a store's log, wherever its segments lie."""
     folders = ("commitlog", "commitlog-a", "commitlog-b", "dledger-n0/data")
     segments = sorted(
         (path for folder in folders for path in store.glob(f"{folder}/*") if offset_of_name(path.name) is not None),
@@ -59,7 +58,6 @@ def rules_of(name: str) -> QueueRules:
 
 
 def rebuilt(store: Path, rules: QueueRules) -> dict[str, bytes]:
-    """Return the files of all queues, by path."""
     queues: dict[QueueName, ConsumeQueue | BatchConsumeQueue] = {}
     for record in records_of(store):
         for unit in expected_units(record, rules):
@@ -69,7 +67,6 @@ def rebuilt(store: Path, rules: QueueRules) -> dict[str, bytes]:
 
 
 def on_disk(store: Path) -> dict[str, bytes]:
-    """Return the files of all queues as the broker left them, by path."""
     return {
         str(path.relative_to(store)): path.read_bytes() for kind in QueueKind for path in store.glob(f"{kind}/*/*/*")
     }

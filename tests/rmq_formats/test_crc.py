@@ -18,14 +18,12 @@ from rmq_formats.kernels.integers import as_bytes
 
 @given(st.binary(max_size=300), st.integers(0, 20))
 def test_the_crc_is_that_of_java_and_zlib(data: bytes, start: int) -> None:
-    """One polynomial, wherever the bytes begin."""
     start = min(start, len(data))
     assert int(crc32(as_bytes(data), start, len(data))) == zlib.crc32(data[start:])
 
 
 @pytest.mark.parametrize("lengths", [range(600), (4 << 10, (64 << 10) - 1, (64 << 10) + 17)], ids=["short", "long"])
 def test_every_length_has_the_same_crc_as_in_zlib(lengths: range | tuple[int, ...]) -> None:
-    """Lanes, steps, and what they leave over meet at each length."""
     data = random.Random(7).randbytes(max(lengths) + 3)
     buffer = as_bytes(data)
     for length in lengths:
@@ -42,7 +40,6 @@ def _multiplied(left: int, right: int) -> int:
 
 
 def _remainder(data: bytes) -> int:
-    """Return the CRC of bytes that begins and ends with nothing."""
     return zlib.crc32(data, 0xFFFFFFFF) ^ 0xFFFFFFFF
 
 
@@ -57,7 +54,6 @@ def test_factors_move_sixteen_bytes_over_those_after_them(steps: int) -> None:
 
 
 def test_without_numbas_internals_tables_give_the_same_crc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A later numba may rename what nobody promised to keep."""
     monkeypatch.setattr(compiled, "_CACHE", tmp_path)  # kept code would be that with the multiplication
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "rmq_formats.carryless", None)

@@ -31,12 +31,10 @@ StoreOf = Callable[[str], Path]
 
 
 def span(era: Era) -> tuple[int, str, str]:
-    """Reduce an era to where it begins and what it could be."""
     return era.first_offset, str(era.lowest), str(era.highest)
 
 
 def test_without_marks_every_release_is_possible() -> None:
-    """A guess is not made."""
     assert [span(era) for era in detect_eras([])] == [(0, str(OLDEST), str(NEWEST))]
 
 
@@ -79,7 +77,6 @@ def test_a_file_speaks_for_the_last_writer_only() -> None:
 
 
 def test_a_mark_that_no_release_leaves_is_ignored() -> None:
-    """Somebody else's bytes."""
     assert len(detect_eras([Mark("odd", "checkpoint_fields", (7,), 100)])) == 1
 
 
@@ -105,14 +102,12 @@ MARKED = [
 
 @pytest.mark.parametrize(("record", "lowest", "highest"), MARKED)
 def test_a_record_gives_its_broker_away(record: MessageRecord, lowest: str, highest: str) -> None:
-    """What only some releases write."""
     (era,) = detect_eras(record_marks(record))
 
     assert span(era) == (0, lowest, highest)
 
 
 def test_a_commit_without_its_real_topic_is_very_old_or_very_new() -> None:
-    """Releases that could have written it need not be neighbours."""
     (era,) = detect_eras(record_marks(a_record(sys_flag=8, properties=b"TRAN_MSG\x01true\x02")))
 
     assert {str(release) for release in era.candidates} >= {"4.0.0", "4.2.0", "5.4.0", "5.5.1"}
@@ -131,7 +126,6 @@ def test_a_commit_without_its_real_topic_is_very_old_or_very_new() -> None:
     ],
 )
 def test_files_came_with_releases(path: str, lowest: str) -> None:
-    """That a file is missing says nothing: copies are incomplete."""
     (era,) = detect_eras(file_marks([classify(path)]))
 
     assert span(era) == (0, lowest, "5.5.1")
@@ -148,7 +142,6 @@ def test_files_came_with_releases(path: str, lowest: str) -> None:
     ],
 )
 def test_fields_of_the_checkpoint_came_with_releases(checkpoint: Checkpoint, lowest: str | None) -> None:
-    """A field that is zero may still be known."""
     mark = checkpoint_mark(checkpoint)
 
     assert (mark and str(detect_eras([mark])[0].lowest)) == lowest
@@ -163,7 +156,6 @@ def test_the_newest_field_of_a_checkpoint_is_named() -> None:
 
 
 def test_abort_names_a_process_since_the_fifth_line() -> None:
-    """An empty one says nothing: it may have been cut."""
     mark = abort_mark(b"4711")
 
     assert abort_mark(b"") is None
@@ -214,7 +206,6 @@ def marks_of(store: Path) -> Iterator[Mark]:
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name[0] == "b"])
 def test_the_release_that_wrote_a_store_is_never_ruled_out(golden: StoreOf, name: str) -> None:
-    """Every golden store is one era, and its writer is possible."""
     eras = detect_eras(marks_of(golden(name)))
 
     assert len(eras) == 1
@@ -240,6 +231,5 @@ def test_an_ordinary_store_tells_its_release_line(golden: StoreOf, name: str, lo
 
 
 def test_published_releases_are_in_order() -> None:
-    """The first and last candidates are the oldest and the newest."""
     assert list(PUBLISHED) == sorted(PUBLISHED, key=lambda release: release.version)
     assert len(PUBLISHED) == len({str(release) for release in PUBLISHED}) == 38

@@ -11,7 +11,6 @@ SECOND = b"2\n1005756896\n1-0\n2-20340\n"
 
 
 def test_each_epoch_begins_where_its_master_began_to_write() -> None:
-    """Numbers and offsets as a real broker has stored them."""
     assert decode_epochs(FIRST) == (Epoch(1, 0),)
     assert decode_epochs(SECOND) == (Epoch(1, 0), Epoch(2, 20340))
 
@@ -30,6 +29,5 @@ def test_each_epoch_begins_where_its_master_began_to_write() -> None:
     ids=["empty", "no CRC", "other count", "other offset", "no number", "three numbers", "no text"],
 )
 def test_what_is_no_list_of_epochs_is_refused(raw: bytes) -> None:
-    """The CRC is checked as the broker checks it."""
     with pytest.raises(CorruptData):
         decode_epochs(raw)

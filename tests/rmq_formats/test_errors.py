@@ -48,7 +48,6 @@ def test_an_error_says_fact_and_place_in_one_line(error: FormatError, text: str)
 
 
 def test_naming_the_file_keeps_kind_fact_and_offset() -> None:
-    """What decodes bytes does not know their file; its caller does."""
     named = NeedMoreData("short", 7).in_file("log")
 
     assert type(named) is NeedMoreData
@@ -56,5 +55,4 @@ def test_naming_the_file_keeps_kind_fact_and_offset() -> None:
 
 
 def test_the_file_that_was_named_first_stays() -> None:
-    """The innermost caller knows best."""
     assert CorruptData("odd", 1, "inner").in_file("outer").file == "inner"

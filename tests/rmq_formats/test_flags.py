@@ -30,12 +30,10 @@ from rmq_formats.flags import (
     ],
 )
 def test_the_transaction_bits_are_one_value(sys_flag: int, expected: TransactionType) -> None:
-    """Rollback is not "prepared and committed"."""
     assert transaction_type(sys_flag) is expected
 
 
 def test_no_two_meanings_share_a_bit() -> None:
-    """Each bit of the low eleven has one meaning."""
     masks = (
         COMPRESSED,
         MULTI_TAGS,

@@ -14,7 +14,6 @@ RECORDS = [a_record(), a_record(b"more"), a_record(b"most")]
 @pytest.mark.parametrize("framing", list(Framing))
 @pytest.mark.parametrize("head", [b"", b"\xff" * 8, b"\0\0\0\1" * 2, b"\0" * 4 + b"\1" * 60, b"\0" * 64])
 def test_damaged_first_bytes_do_not_hide_the_framing(framing: Framing, head: bytes) -> None:
-    """The first entry or record that proves itself tells."""
     segment = bytearray(a_segment(RECORDS, 2048, 1 << 20, framing))
     segment[: len(head)] = head
 

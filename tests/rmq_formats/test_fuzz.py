@@ -7,7 +7,6 @@ from tests import fuzz_segments
 
 
 def test_mutated_segments_give_the_same_pieces_from_both_walks() -> None:
-    """Every kind of piece occurs, so the mutations reach every branch."""
     result = fuzz_segments.run(seed=7, count=1500)
 
     assert set(result["pieces"]) == {str(kind) for kind in PieceKind}  # type: ignore[call-overload]

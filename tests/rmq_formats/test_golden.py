@@ -26,7 +26,6 @@ _HASHED = re.compile(r"[0-9a-f]{64}  \S.*")
 
 
 def test_every_archive_has_the_hash_it_came_with() -> None:
-    """A golden store that changed proves nothing."""
     expected = _hashes_by_path((FOLDER / "SHA256SUMS").read_text().splitlines())
 
     answers = FOLDER.glob("*.json")
@@ -36,7 +35,6 @@ def test_every_archive_has_the_hash_it_came_with() -> None:
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_every_situation_has_a_store(situation: StoreOf, name: str) -> None:
-    """And where it says which files that are, they are these."""
     place = situation(name)
     note = place / "PROVENANCE.md"
     lines = note.read_text().splitlines() if note.exists() else []
@@ -47,7 +45,6 @@ def test_every_situation_has_a_store(situation: StoreOf, name: str) -> None:
 
 
 def test_every_scenario_says_why_it_exists() -> None:
-    """A store that nobody can explain is ballast."""
     explained = (FOLDER / "README.md").read_text()
     unexplained = {name for name in GOLDEN if f"`{SCENARIO[name]}`" not in explained and SCENARIO[name] != "upgraded"}
 

@@ -36,7 +36,6 @@ def test_malformed_utf8_becomes_as_many_replacements_as_in_java(raw: bytes, expe
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_text_without_damage_is_read_as_it_was_written(text: str) -> None:
-    """Only malformed bytes are replaced."""
     assert java_text(text.encode()) == text
 
 

@@ -46,7 +46,6 @@ releases = st.sampled_from([Release.of(name) for name in ("4.2.0", "4.7.1", "4.9
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[MessageRecord]:
-    """Draw records as they are after each other in a log that begins at BASE."""
     records: list[MessageRecord] = []
     offset = BASE
     for _ in range(draw(st.integers(0, 12))):
@@ -67,7 +66,6 @@ def logs(draw: st.DrawFn) -> list[MessageRecord]:
 
 
 def scanned(records: Sequence[MessageRecord], base_offset: int = BASE) -> Records:
-    """Return *records* as a scan gives them."""
     data = b"".join(map(encode_record, records))
     return Records(
         np.frombuffer(bytearray(data), np.uint8),
@@ -78,7 +76,6 @@ def scanned(records: Sequence[MessageRecord], base_offset: int = BASE) -> Record
 
 
 def packed(records: Sequence[MessageRecord], rules: Rules, from_offset: int = 0) -> NDArray[np.void]:
-    """Return the packed keys of *records*."""
     blocks = [block.keys.copy() for block in pack_keys(scanned(records), RuleTable.of(rules), from_offset)]
     return np.concatenate([np.empty(0, PACKED_KEY), *blocks], dtype=PACKED_KEY, casting="equiv")
 
@@ -92,7 +89,6 @@ class Written(NamedTuple):
 
 @st.composite
 def written_logs(draw: st.DrawFn) -> Written:
-    """Draw a log that one release wrote, or two with the switch at a record."""
     records = draw(logs())
     switch = draw(st.integers(0, len(records)))
     if not 0 < switch < len(records):
@@ -115,7 +111,6 @@ def test_packed_keys_are_those_of_the_scalar_model(log: Written) -> None:
 
 @given(logs(), releases)
 def test_places_name_the_text_of_each_key(records: list[MessageRecord], release: Release) -> None:
-    """The bytes of topic and key, and the kind."""
     rules = rules_of((0, release))
     group = scanned(records)
     data = bytes(group.buffer)
@@ -133,7 +128,6 @@ def test_places_name_the_text_of_each_key(records: list[MessageRecord], release:
 
 
 def built(keys: NDArray[np.void], rules: Rules, cut: int, previous: IndexHeader | None) -> tuple[bytes, IndexHeader]:
-    """Build one file from *keys*, handed over in blocks of *cut*."""
     data = bytearray(GEOMETRY.file_size)
 
     def write(position: int, block: memoryview) -> None:
@@ -184,7 +178,6 @@ def test_the_difference_wraps_as_in_java() -> None:
 
 
 def test_keys_before_an_offset_are_left_out() -> None:
-    """A run goes on where the last one ended."""
     records = [
         new_record(topic=b"T", magic_code=MAGIC_V1, properties=b"KEYS\x01k\x02", physical_offset=BASE + 99 * i)
         for i in range(5)
@@ -197,7 +190,6 @@ def test_keys_before_an_offset_are_left_out() -> None:
 
 
 def test_a_message_of_more_keys_than_fit_a_block_is_packed_whole() -> None:
-    """A message may have sixteen thousand keys."""
     words = b" ".join([b"k"] * 16_000)
     records: list[MessageRecord] = []
     for _ in range(3):
@@ -219,7 +211,6 @@ def test_empty_parts_of_the_keys_are_no_keys() -> None:
 
 
 def test_more_keys_than_a_file_has_room_for_are_refused() -> None:
-    """The caller cuts."""
     with pytest.raises(ValueError, match="13 keys for 11 entries"):
         built(np.zeros(13, PACKED_KEY), rules_of((0, NEWEST)), 13, None)
 
@@ -300,14 +291,12 @@ def test_a_builder_that_goes_on_with_slots_makes_the_same_entries(log: Written, 
 
 
 def test_more_entries_than_a_file_has_room_for_are_not_adopted() -> None:
-    """The caller cuts."""
     builder = FileBuilder(GEOMETRY, RuleTable.of(rules_of((0, NEWEST))), lambda *_: None)
     with pytest.raises(ValueError, match="12 entries, room for 11"):
         builder.adopt(np.zeros(12 * 20, np.uint8), IndexHeader())
 
 
 def test_a_negative_hash_in_a_damaged_entry_is_chained_as_zero() -> None:
-    """No broker stores one: the comparison will show it."""
     written: dict[int, bytes] = {}
     rules = RuleTable.of(rules_of((0, NEWEST)))
     builder = FileBuilder(GEOMETRY, rules, lambda position, block: written.update({position: bytes(block)}))
@@ -326,7 +315,6 @@ def test_texts_come_out_as_java_reads_them(parts: list[bytes]) -> None:
 
 
 def test_rows_of_entries_name_slot_and_key() -> None:
-    """Without places the keys are not known."""
     record = new_record(topic=b"T", magic_code=MAGIC_V1, properties=b"KEYS\x01a\x02TAGS\x01t\x02", store_timestamp=7)
     (block,) = pack_keys(scanned([record], 0), RuleTable.of(rules_of((0, NEWEST))), with_places=True)
     entries = np.zeros(2, STORED_ENTRY)

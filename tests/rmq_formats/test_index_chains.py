@@ -20,7 +20,6 @@ TINY = Geometry(100, 20)
 
 
 def a_file(hashes: list[int]) -> bytearray:
-    """Return a file with these entries."""
     file = IndexFile.created(GEOMETRY)
     for key_hash in hashes:
         file.put(key_hash, 0, 1000, HashSlotCount.EMPTY_SLOT)
@@ -28,25 +27,21 @@ def a_file(hashes: list[int]) -> bytearray:
 
 
 def reading(data: Buffer) -> Callable[[int, int], Buffer]:
-    """Return a reader."""
     return lambda position, length: data[position : position + length]
 
 
 def set_int(data: bytearray, position: int, value: int) -> None:
-    """Write four bytes."""
     data[position : position + 4] = value.to_bytes(4, "big", signed=True)
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_chains_of_every_broker_are_whole(golden: Callable[[str], Path], name: str) -> None:
-    """Whatever its history, restarts and expiry included."""
     for path in (golden(name) / "index").iterdir():
         assert list(broken_links(reading(path.read_bytes()), TINY)) == []
 
 
 @given(st.lists(st.integers(0, 40), max_size=19), st.integers(1, 7))
 def test_chains_are_whole_in_blocks_of_any_size(hashes: list[int], block: int) -> None:
-    """What a block leaves is what the next one begins with."""
     before = chains.BLOCK
     chains.BLOCK = block
     try:
@@ -67,7 +62,6 @@ def test_an_entry_that_points_elsewhere_is_named(wrong: int) -> None:
 
 
 def test_a_slot_that_points_elsewhere_is_named() -> None:
-    """One that lost its newest entry, and one that has an entry which is not its own."""
     data = a_file([1, 9, 2])
     set_int(data, GEOMETRY.slot_position(1), 1)
     set_int(data, GEOMETRY.slot_position(5), 3)
@@ -90,7 +84,6 @@ def test_a_file_cut_short_reads_as_zeros() -> None:
 
 
 def test_a_count_beyond_the_file_reads_no_further() -> None:
-    """A damaged header allocates nothing."""
     data = a_file([1, 9, 2])
     set_int(data, 36, (1 << 31) - 1)
 

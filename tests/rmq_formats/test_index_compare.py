@@ -16,7 +16,6 @@ GEOMETRY = Geometry(hash_slots=8, index_num=12)
 
 
 def a_file(count: int = 9) -> bytes:
-    """Return a file with entries."""
     file = IndexFile.created(GEOMETRY)
     for number in range(count):
         file.put(7 * number + 1, 1000 + number, 1_700_000_000_000 + 5000 * number, HashSlotCount.EMPTY_SLOT)
@@ -24,12 +23,10 @@ def a_file(count: int = 9) -> bytes:
 
 
 def reading(data: Buffer) -> Callable[[int, int], Buffer]:
-    """Return a reader."""
     return lambda position, length: data[position : position + length]
 
 
 def compared(actual: Buffer, expected: bytes, entries_a_block: int = 4) -> Comparison:
-    """Compare as a builder hands blocks over: entries, slots, header."""
     comparison = Comparison(GEOMETRY, reading(actual))
     for number in range(1, 10, entries_a_block):
         start, end = GEOMETRY.entry_position(number), GEOMETRY.entry_position(min(number + entries_a_block, 10))
@@ -40,14 +37,12 @@ def compared(actual: Buffer, expected: bytes, entries_a_block: int = 4) -> Compa
 
 
 def changed(position: int, value: int) -> bytearray:
-    """Return the file with one byte changed."""
     data = bytearray(a_file())
     data[position] = value
     return data
 
 
 def test_the_same_bytes_are_equal() -> None:
-    """Whatever the blocks."""
     for size in (1, 4, 9):
         assert compared(a_file(), a_file(), size).is_equal
         assert compared(a_file(), a_file(), size).differences == []
@@ -55,7 +50,6 @@ def test_the_same_bytes_are_equal() -> None:
 
 @pytest.mark.parametrize("size", [1, 4, 9])
 def test_an_entry_that_differs_is_named_by_number_and_field(size: int) -> None:
-    """Its place in the file, what is there, what should."""
     at = GEOMETRY.entry_position(6)
     comparison = compared(changed(at + 15, 200), a_file(), size)
 
@@ -80,7 +74,6 @@ def test_a_slot_that_differs_is_named_by_its_number() -> None:
 
 
 def test_all_header_fields_that_differ_are_named_first() -> None:
-    """They explain the rest more often than not."""
     data = changed(15, 1)
     data[39] = 77
     data[GEOMETRY.entry_position(2)] = 1
@@ -91,7 +84,6 @@ def test_all_header_fields_that_differ_are_named_first() -> None:
 
 
 def test_what_is_zero_in_the_real_file_is_counted() -> None:
-    """Pages that never reached the disk."""
     data = bytearray(a_file())
     data[GEOMETRY.entry_position(5) :] = bytes(len(data) - GEOMETRY.entry_position(5))
     comparison = compared(data, a_file())
@@ -100,7 +92,6 @@ def test_what_is_zero_in_the_real_file_is_counted() -> None:
 
 
 def test_a_file_cut_short_is_compared_as_if_zeros_followed() -> None:
-    """As a broker maps it."""
     comparison = compared(a_file()[: GEOMETRY.entry_position(8)], a_file())
 
     assert comparison.first[Part.ENTRY].number == 8

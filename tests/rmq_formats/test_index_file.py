@@ -54,7 +54,6 @@ UPGRADED = {
 
 
 def a_message(offset: int = 0, time: int = 1000, sys_flag: int = 0, **properties: str) -> MessageRecord:
-    """Return a record of topic T with these properties."""
     text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
     return new_record(
         topic=b"T",
@@ -67,19 +66,16 @@ def a_message(offset: int = 0, time: int = 1000, sys_flag: int = 0, **properties
 
 
 def entries_of(file: IndexFile) -> list[IndexEntry]:
-    """Return the entries that a file's header claims."""
     data = file.encode()
     header = decode_header(data)
     return [decode_entry(data, file.geometry.entry_position(i)) for i in range(1, header.index_count)]
 
 
 def a_writer(release: Release = NEWEST, geometry: Geometry = TINY) -> IndexWriter:
-    """Return a writer of one release."""
     return IndexWriter(geometry, rules_of((0, release)))
 
 
 def log_of(store: Path) -> Iterator[MessageRecord]:
-    """Yield the records of a store's whole log, wherever its segments lie."""
     folders = [*store.glob("commitlog*"), *store.glob("dledger-*/data")]
     segments = sorted((path for folder in folders for path in folder.iterdir()), key=lambda path: path.name)
     for i, path in enumerate(segments):
@@ -130,7 +126,6 @@ def _encoded(writer: IndexWriter, name: str) -> list[bytes]:
 
 
 def test_every_golden_store_is_in_one_of_the_two_proofs_or_known_to_be_disturbed() -> None:
-    """A new store must not slip through."""
     disturbed = {"crash-after", "crash-later", "expired", "expired-logonly", "live"}
     left = {name for name in GOLDEN if name not in EQUAL and name not in UPGRADED and SCENARIO[name] not in disturbed}
 
@@ -138,7 +133,6 @@ def test_every_golden_store_is_in_one_of_the_two_proofs_or_known_to_be_disturbed
 
 
 def test_a_default_file_has_420_000_040_bytes() -> None:
-    """What every operator sees in an index directory."""
     assert DEFAULT_GEOMETRY.file_size == 420_000_040
     assert str(DEFAULT_GEOMETRY) == "5000000 slots, 20000000 entries"
 
@@ -248,7 +242,6 @@ def test_a_message_without_keys_creates_a_file() -> None:
 
 
 def test_only_a_rollback_is_not_indexed() -> None:
-    """PREPARED is, although it gets no ConsumeQueue unit."""
     indexed = [bool(index_keys(a_message(sys_flag=kind, UNIQ_KEY="u"), NEWEST)) for kind in TransactionType]
 
     assert dict(zip(TransactionType, indexed, strict=True)) == {
@@ -269,7 +262,6 @@ def test_keys_are_the_unique_key_then_every_word_then_the_tags() -> None:
 
 
 def test_the_hash_of_the_smallest_integer_is_zero() -> None:
-    """Its absolute value overflows in Java."""
     assert index_key_hash("polygenelubricants") == 0
 
 

@@ -28,7 +28,6 @@ TINY = Geometry(hash_slots=100, index_num=20)
 
 
 def a_file(entries: int, geometry: Geometry = SMALL) -> bytearray:
-    """Return a file with so many entries, of hashes that spread."""
     file = IndexFile.created(geometry)
     for number in range(entries):
         file.put((number + 1) * 7919 % 1009, number, 1000, HashSlotCount.EMPTY_SLOT)
@@ -36,12 +35,10 @@ def a_file(entries: int, geometry: Geometry = SMALL) -> bytearray:
 
 
 def index_bytes(data: Buffer, size: int | None = None) -> IndexBytes:
-    """Return a file that is in memory; with *size*, zeros follow it."""
     return IndexBytes(len(data) if size is None else size, lambda position, length: data[position : position + length])
 
 
 def reader(data: Buffer, geometry: Geometry) -> IndexReader:
-    """Return a reader that supposes a geometry."""
     return IndexReader(index_bytes(data).read, geometry)
 
 
@@ -56,13 +53,11 @@ def test_a_full_file_tells_its_geometry_by_its_length_and_count() -> None:
 @pytest.mark.parametrize("entries", [1, 7, 19])
 @pytest.mark.parametrize("wrong", [Geometry(13, 19), Geometry(3, 21), Geometry(68, 8), Geometry(9, 20)])
 def test_entries_hang_in_their_own_slots_under_one_geometry_alone(entries: int, wrong: Geometry) -> None:
-    """Any other looks for them at other places, or in other slots, or has no room for them."""
     assert fits_geometry(reader(a_file(entries), SMALL))
     assert not fits_geometry(reader(a_file(entries), wrong))
 
 
 def test_a_file_without_entries_contradicts_nothing() -> None:
-    """Nor does it tell anything."""
     assert fits_geometry(reader(a_file(0), TINY))
     assert stated_geometry([index_bytes(a_file(0))]) is None
     assert find_geometries(index_bytes(a_file(0))) == []
@@ -70,7 +65,6 @@ def test_a_file_without_entries_contradicts_nothing() -> None:
 
 @pytest.mark.parametrize("lost", ["first", "newest", "every third"])
 def test_a_damaged_file_has_its_geometry_too(lost: str) -> None:
-    """Most of the entries at one end are enough."""
     geometry = Geometry(1000, 200)
     data = a_file(199, geometry)
     numbers = {"first": range(1, 20), "newest": range(180, 200), "every third": range(1, 200, 3)}[lost]
@@ -92,7 +86,6 @@ def test_most_full_files_decide_and_the_entries_confirm() -> None:
 
 
 def test_files_of_the_default_size_are_those_of_the_default() -> None:
-    """Damaged or empty ones, too."""
     size = DEFAULT_GEOMETRY.file_size
 
     assert stated_geometry([index_bytes(b"", size)] * 3) == StatedGeometry(DEFAULT_GEOMETRY, 3)
@@ -119,15 +112,12 @@ def test_other_numbers_that_make_the_default_size_are_told_by_the_entries() -> N
 
 @pytest.mark.parametrize(("slots", "entries"), [(8, None), (None, 20)])
 def test_one_number_that_is_given_tells_the_other(slots: int | None, entries: int | None) -> None:
-    """With the length of any file, full or not."""
     assert stated_geometry([index_bytes(a_file(7))], slots, entries) == StatedGeometry(SMALL, 1)
     assert stated_geometry([index_bytes(a_file(7))], 9, None) is None
     assert stated_geometry([index_bytes(a_file(7))], None, 1 << 20) is None
 
 
 def test_a_file_that_cannot_be_read_says_nothing() -> None:
-    """The others are asked."""
-
     def read(position: int, length: int) -> bytes:
         raise OSError(errno.EIO, f"{length} bytes at {position}")
 

@@ -26,12 +26,10 @@ def a_file(*puts: tuple[str, int, int], geometry: Geometry = GEOMETRY) -> bytear
 
 
 def a_reader(data: bytes | bytearray, geometry: Geometry = GEOMETRY) -> IndexReader:
-    """Return a reader on bytes."""
     return IndexReader(lambda position, length: data[position : position + length], geometry, "index/1")
 
 
 def set_entry(data: bytearray, number: int, *, time_diff_s: int | None = None, prev_entry: int | None = None) -> None:
-    """Damage an entry."""
     at = GEOMETRY.entry_position(number)
     if time_diff_s is not None:
         data[at + 12 : at + 16] = time_diff_s.to_bytes(4, "big", signed=True)
@@ -40,7 +38,6 @@ def set_entry(data: bytearray, number: int, *, time_diff_s: int | None = None, p
 
 
 def test_a_key_is_found_newest_first() -> None:
-    """A chain runs from new to old."""
     reader = a_reader(a_file(("T#a", 100, 1000), ("T#b", 200, 2000), ("T#a", 300, 3000)))
 
     assert reader.select(key_text("T", "a"), *FOR_EVER).physical_offsets == [300, 100]
@@ -63,7 +60,6 @@ def test_tags_have_a_text_of_their_own() -> None:
 
 
 def test_a_limit_cuts_the_oldest_hits() -> None:
-    """The walk from the newest ends when enough is found."""
     reader = a_reader(a_file(*(("T#a", offset, 1000) for offset in (1, 2, 3, 4))))
 
     assert reader.select("T#a", *FOR_EVER, 2).physical_offsets == [4, 3]
@@ -107,7 +103,6 @@ def test_a_file_is_asked_when_its_times_touch_the_wanted_ones(begin: int, end: i
 
 
 def test_files_are_asked_from_new_to_old_until_one_begins_before_the_wanted_time() -> None:
-    """What lies before that file is not looked at."""
     old = a_reader(a_file(("T#a", 1, 1_000)))
     middle = a_reader(a_file(("T#a", 2, 10_000), ("T#a", 3, 19_000)))
     new = a_reader(a_file(("T#a", 4, 20_000), ("T#a", 5, 21_000)))
@@ -120,7 +115,6 @@ def test_files_are_asked_from_new_to_old_until_one_begins_before_the_wanted_time
 
 
 def test_a_file_that_begins_after_the_wanted_time_is_passed_over() -> None:
-    """The older ones are asked all the same."""
     old = a_reader(a_file(("T#a", 1, 1_000), ("T#a", 2, 5_000)))
     new = a_reader(a_file(("T#a", 3, 20_000), ("T#a", 4, 21_000)))
 
@@ -163,7 +157,6 @@ def test_a_chain_in_a_file_without_entries_is_not_followed(count: int) -> None:
 
 @pytest.mark.parametrize("previous", [-1, 5, (1 << 31) - 1, 3])
 def test_a_chain_ends_where_an_entry_points_nowhere_or_at_itself(previous: int) -> None:
-    """Beyond the count, below zero, at itself."""
     data = a_file(("T#a", 1, 1000), ("T#a", 2, 1000), ("T#a", 3, 1000))
     set_entry(data, 3, prev_entry=previous)
 
@@ -171,7 +164,6 @@ def test_a_chain_ends_where_an_entry_points_nowhere_or_at_itself(previous: int) 
 
 
 def test_a_negative_time_difference_ends_the_walk() -> None:
-    """The broker stops before it compares."""
     data = a_file(("T#a", 1, 1000), ("T#a", 2, 1000), ("T#a", 3, 1000))
     set_entry(data, 2, time_diff_s=-1)
 

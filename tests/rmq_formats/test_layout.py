@@ -26,7 +26,6 @@ def test_fields_stand_behind_each_other_without_padding() -> None:
 
 
 def test_integers_are_big_endian_and_signed() -> None:
-    """Java's ByteBuffer writes so."""
     raw = bytes.fromhex("fffffffe 0000000000000003")
 
     assert PAIR.unpack(raw) == (-2, 3)
@@ -46,7 +45,6 @@ def test_a_buffer_that_ends_too_early_needs_more_data(position: int) -> None:
 
 
 def test_what_is_short_is_said_with_the_offset_that_the_caller_knows() -> None:
-    """A position in some buffer says nothing to anybody."""
     with pytest.raises(NeedMoreData, match="12 bytes wanted, 4 there at offset 4711"):
         PAIR.unpack(bytes(12), 8, 4711)
 
@@ -58,7 +56,6 @@ def test_a_value_too_large_for_its_field_is_no_surprise_exception() -> None:
 
 
 def test_a_layout_describes_itself() -> None:
-    """The documentation's tables come from here."""
     described = Layout(("magic", "i", "kind"), ("address", "4s", "of the host"), ("count", "H", "of ids"))
 
     assert list(described.rows()) == [
@@ -119,7 +116,6 @@ def test_all_record_shapes_share_their_head() -> None:
 
 
 def test_sizes_that_the_broker_counts_with() -> None:
-    """Taken from the broker's sources."""
     assert MIN_RECORD_SIZE == 91
     assert BLANK.size == 8
     assert INNER_MESSAGE.size == 20

@@ -31,7 +31,6 @@ SHANGHAI = ZoneInfo("Asia/Shanghai")
 
 
 def ms(*when: int, zone: ZoneInfo | None = None) -> int:
-    """Milliseconds of a moment."""
     return int(datetime(*when, tzinfo=zone or UTC).timestamp()) * 1000  # type: ignore[misc, arg-type]
 
 
@@ -81,12 +80,10 @@ def test_every_16_or_28_bytes_are_an_id_of_both_kinds(raw: bytes) -> None:
 
 @given(HOSTS, I64)
 def test_an_offset_id_gives_back_host_and_offset(host: Host, physical_offset: int) -> None:
-    """Whatever host, whatever offset."""
     assert decode_offset_id(encode_offset_id(host, physical_offset)) == (host, physical_offset)
 
 
 def test_small_letters_are_read_as_large_ones() -> None:
-    """The broker's own decoder does not care."""
     assert decode_offset_id("7f000001000051af00000000000001e4").physical_offset == 0x1E4
 
 
@@ -94,7 +91,6 @@ def test_small_letters_are_read_as_large_ones() -> None:
     "text", ["", "order-4711", "7F" * 15, "7F" * 17, "7F" * 20, "7F" * 15 + " 7", "7G" * 16, "7F" * 56]
 )
 def test_other_texts_are_no_ids(text: str) -> None:
-    """Clients in other languages send other shapes: opaque."""
     with pytest.raises(CorruptData, match="32 or 56"):
         decode_offset_id(text)
     with pytest.raises(CorruptData, match="32 or 56"):
@@ -102,7 +98,6 @@ def test_other_texts_are_no_ids(text: str) -> None:
 
 
 def made(time_diff: int) -> UniqueId:
-    """Return an id of which only the time matters."""
     return UniqueId(bytes(4), 1, 2, time_diff, 3)
 
 
@@ -140,7 +135,6 @@ def test_an_old_id_finds_its_month_through_its_message() -> None:
 
 
 def test_an_id_made_at_the_end_of_a_month_may_be_born_in_the_next() -> None:
-    """The id is made first, then the message is stamped."""
     born = ms(2019, 3, 1)
 
     assert time_near(made(ms(2019, 3, 1) - ms(2019, 2, 1) - 5), born, UTC) == born - 5

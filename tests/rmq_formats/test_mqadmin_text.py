@@ -21,7 +21,6 @@ ADDED_BY_THE_QUERY = ("MIN_OFFSET", "MAX_OFFSET")
 
 
 def printed_messages(text: str) -> Iterator[dict[str, str]]:
-    """Yield what a queryMsgById or queryMsgByOffset printed, message by message."""
     message: dict[str, str] = {}
     for line in text.partition("# ---- stdout ----\n")[2].partition("# ---- stderr ----")[0].splitlines():
         match = LINE.match(line.removeprefix("WARN: No Consumer"))
@@ -36,13 +35,11 @@ def printed_messages(text: str) -> Iterator[dict[str, str]]:
 
 
 def printed_time(timestamp: int) -> str:
-    """Write a time as mqadmin does; the stores' zone is UTC."""
     moment = datetime.fromtimestamp(timestamp // 1000, UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S},{timestamp % 1000:03d}"
 
 
 def as_printed(record: MessageRecord, release: Release) -> dict[str, str]:
-    """Say of a record what mqadmin says of it, properties and body apart."""
     properties = parse_properties(record.properties_raw, release.property_parser)
     return {
         "OffsetID": encode_offset_id(record.store_host, record.physical_offset),
@@ -69,7 +66,6 @@ def printed_properties(text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", golden_stores("base"))
 def test_records_are_what_mqadmin_says_they_are(golden: StoreOf, name: str) -> None:
-    """Every field that the tool prints, of every message that it printed."""
     store = golden(name)
     release = Release.of(release_of(name))
     by_offset = {record.physical_offset: record for record, _ in stored_records(store)}

@@ -40,7 +40,6 @@ TESTS = {
 
 
 def test_a_mutant_differs_from_its_module_in_one_place_and_is_the_same_for_a_seed() -> None:
-    """What survives can be looked at again."""
     source = (ROOT / "rmq_formats/indexfile/lookup.py").read_text()
     some = mutants(source, 20, 7)
 
@@ -51,7 +50,6 @@ def test_a_mutant_differs_from_its_module_in_one_place_and_is_the_same_for_a_see
 
 @pytest.mark.timeout(len(TESTS) * (MUTANTS + 1) * _PATIENCE)
 def test_tests_kill_nearly_every_mutant(tmp_path: Path) -> None:
-    """A hole in the tests is a change that nobody notices."""
     for name in ("rmq_formats", "jobs", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "compiled-*"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)

@@ -27,7 +27,6 @@ SPLIT, SCAN = PropertyParser.SPLIT, PropertyParser.SCAN
     ],
 )
 def test_a_separator_at_the_end_makes_no_difference(raw: bytes, parser: PropertyParser) -> None:
-    """Releases disagree on writing it, parsers do not care."""
     assert parse_properties(raw, parser) == {"KEYS": "k1 k2", "TAGS": "A"}
 
 
@@ -60,7 +59,6 @@ def test_of_a_name_that_stands_twice_the_last_value_wins(parser: PropertyParser)
 
 
 def test_names_and_values_are_read_as_java_reads_them() -> None:
-    """An encoded surrogate is one replacement character."""
     assert parse_properties(b"a\x01\xed\xa0\x80\x02", SCAN) == {"a": "\N{REPLACEMENT CHARACTER}"}
 
 
@@ -89,7 +87,6 @@ def test_texts_are_written_as_java_writes_them(properties: dict[str, str], trail
 
 
 def test_keys_keep_their_order_and_duplicates_and_lose_empty_parts() -> None:
-    """Each part becomes an index entry, a repeated one twice."""
     assert split_keys(" k1  dup dup\tx ") == ["k1", "dup", "dup\tx"]
 
 

@@ -15,7 +15,6 @@ ROOT = Path(rmq_formats.__file__).parents[1]
 
 @pytest.mark.parametrize("name", rmq_formats.__all__)
 def test_every_public_name_is_that_of_the_module_that_declares_it(name: str) -> None:
-    """Compiled ones as well, which are imported when they are asked for."""
     value = getattr(rmq_formats, name)
 
     assert getattr(importlib.import_module(value.__module__), name) is value
@@ -38,7 +37,6 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_the_example_is_true() -> None:
-    """A reader pastes it."""
     outcome = doctest.testmod(rmq_formats)
 
     assert outcome.attempted > 5
@@ -46,7 +44,6 @@ def test_the_example_is_true() -> None:
 
 
 def test_the_scalar_names_need_the_standard_library_alone() -> None:
-    """A script that reads one file installs nothing."""
     heavy = ("numba", "numpy", "pyarrow", "pyspark", "llvmlite")
     names = [name for name in rmq_formats.__all__ if name not in {"message_batch", "scan"}]
     program = f"import sys; sys.modules.update(dict.fromkeys({heavy})); from rmq_formats import {', '.join(names)}"

@@ -16,13 +16,11 @@ def bounds(log_start: int, release: Release, *, start: int = 10, units: int = 25
 @pytest.mark.parametrize("release", [OLD, NEW])
 @pytest.mark.parametrize(("log_start", "minimum"), [(0, 10), (1000, 10), (1001, 11), (1900, 19)])
 def test_the_minimum_is_the_first_unit_into_the_log(log_start: int, minimum: int, release: Release) -> None:
-    """Units before it lead to deleted messages."""
     assert bounds(log_start, release) == (minimum, 35)
 
 
 @pytest.mark.parametrize("release", [OLD, NEW])
 def test_where_the_first_file_has_no_such_unit_the_minimum_stays_0(release: Release) -> None:
-    """The broker looks into that file alone."""
     assert bounds(2000, release) == (0, 35)
 
 
@@ -33,6 +31,5 @@ def test_a_queue_that_has_nothing_left_begins_at_its_end_from_5_0_0_on(release: 
 
 
 def test_a_queue_shorter_than_a_file_ends_where_its_units_end() -> None:
-    """After them are zeros."""
     assert bounds(1200, OLD, units=4) == (12, 14)
     assert bounds(0, NEW, start=0, units=0) == (0, 0)

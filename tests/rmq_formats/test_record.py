@@ -92,7 +92,6 @@ def test_every_field_of_a_record_is_where_it_belongs() -> None:
 def test_a_record_decodes_to_what_was_encoded_wherever_it_stands(
     record: MessageRecord, before: bytes, behind: bytes
 ) -> None:
-    """Any record; what stands around it is not looked at."""
     assert decode_record(before + encode_record(record) + behind, len(before)) == record
 
 
@@ -132,7 +131,6 @@ def test_a_topic_too_long_for_its_version_cannot_be_encoded(topic: str, magic_co
 
 
 def test_negative_lengths_of_body_and_properties_count_as_none() -> None:
-    """The broker reads them so, and what is stored stays as it is."""
     record = a_record(body=b"", properties=b"")._replace(body_length=-1, properties_length=-5)
 
     decoded = decode_record(encode_record(record))
@@ -183,7 +181,6 @@ def test_hosts_longer_than_the_record_are_corrupt() -> None:
 
 @pytest.mark.parametrize("size", range(len(BY_HAND)))
 def test_a_record_cut_short_needs_more_data(size: int) -> None:
-    """Short is not wrong: the rest may not be written yet."""
     with pytest.raises(NeedMoreData, match=f"at offset {1 << 40}"):
         decode_record(BY_HAND[:size], 0, 1 << 40)
 
@@ -215,7 +212,6 @@ def test_the_crc_of_a_body_loses_its_top_bit(body: bytes, expected: int) -> None
 
 
 def test_a_wrong_body_is_noticed_but_an_empty_one_is_not_checked() -> None:
-    """The broker does not check the CRC of an empty body."""
     record = a_record(b"hello")
 
     assert has_right_body_crc(record)
@@ -251,13 +247,11 @@ MESSAGES = st.builds(
 
 @given(st.lists(MESSAGES, max_size=5))
 def test_an_inner_batch_gives_back_its_messages(messages: list[InnerMessage]) -> None:
-    """Several messages in one record's body."""
     assert list(decode_inner_batch(encode_inner_batch(messages))) == messages
 
 
 @given(st.data())
 def test_a_damaged_inner_batch_gives_messages_or_a_format_error(data: st.DataObject) -> None:
-    """It comes from a producer: anything may are there."""
     body = encode_inner_batch([InnerMessage(1, b"first", b"a\x01b"), InnerMessage(2, b"", b"")])
     damaged = data.draw(mutations(body))
     try:
@@ -280,7 +274,6 @@ def test_a_damaged_inner_batch_gives_messages_or_a_format_error(data: st.DataObj
     ],
 )
 def test_an_inner_message_that_contradicts_itself_is_corrupt(numbers: tuple[int, ...], properties_length: int) -> None:
-    """Sizes are checked before anything is read."""
     body = struct.pack(">iiiii", *numbers) + struct.pack(">h", properties_length)
 
     with pytest.raises(CorruptData, match="inner message of"):
@@ -289,7 +282,6 @@ def test_an_inner_message_that_contradicts_itself_is_corrupt(numbers: tuple[int,
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_record_of_a_broker_encodes_to_its_own_bytes(golden: StoreOf, name: str) -> None:
-    """What is decoded loses nothing."""
     stored = list(stored_records(golden(name)))
 
     assert stored
@@ -299,7 +291,6 @@ def test_every_record_of_a_broker_encodes_to_its_own_bytes(golden: StoreOf, name
 
 @pytest.mark.parametrize("name", golden_stores("types-crc"))
 def test_every_property_crc_of_a_broker_is_right(golden: StoreOf, name: str) -> None:
-    """Brokers with the switch on wrote one into every record, of every kind."""
     assert {has_right_property_crc(record) for record, _ in stored_records(golden(name))} == {True}
 
 
@@ -320,7 +311,6 @@ def test_inner_batches_of_a_broker_hold_as_many_messages_as_they_say(golden: Sto
 
 
 def test_a_new_record_has_the_sizes_of_its_parts() -> None:
-    """Nobody counts by hand."""
     record = new_record(topic=b"T1", magic_code=MAGIC_V1, body=b"hello", properties=b"a\x01b\x02")
 
     assert (record.total_size, record.body_length, record.topic_length, record.properties_length) == (102, 5, 2, 4)

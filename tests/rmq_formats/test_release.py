@@ -33,13 +33,11 @@ from tests.golden import GOLDEN, golden_stores, release_of
     ],
 )
 def test_versions_are_read_in_every_spelling_that_rocketmq_uses(text: str, expected: tuple[int, ...]) -> None:
-    """Artifacts, banners and users write them differently."""
     assert Version.parse(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "5", "5.3", "five", "5.3.3.1", "5.3.99999999"])
 def test_anything_else_is_no_version(text: str) -> None:
-    """A typing error must not become a wrong rule."""
     with pytest.raises(UnsupportedFormat, match=r"5\.3\.3"):
         Version.parse(text)
 
@@ -53,7 +51,6 @@ def test_versions_sort_by_age() -> None:
 
 
 def test_every_switch_has_an_oldest_value_and_changes_in_order_of_age() -> None:
-    """The table is read from top to bottom."""
     for steps in SWITCHES.values():
         oldest, *later = steps
         versions = [Version.parse(since) for since in later]
@@ -64,7 +61,6 @@ def test_every_switch_has_an_oldest_value_and_changes_in_order_of_age() -> None:
 
 
 def test_a_release_has_a_value_for_every_switch() -> None:
-    """What is not in the table does not exist, and the other way round."""
     assert [field.name for field in fields(Release)] == ["version", *SWITCHES]
 
 
@@ -122,7 +118,6 @@ def test_the_table_agrees_with_what_golden_stores_were_found_to_follow(
 
 
 def test_rules_must_ascend() -> None:
-    """A record has one release."""
     assert release_at(rules_of((100, OLDEST), (200, NEWEST)), 50) is OLDEST
     assert release_at(rules_of((100, OLDEST), (200, NEWEST)), 200) is NEWEST
     with pytest.raises(CorruptData, match="ascend"):

@@ -18,7 +18,6 @@ _SIZE = 1000  # of a record
 
 
 def packed(units: list[tuple[int, int]]) -> NDArray[np.void]:
-    """Return units by queue offset and physical offset."""
     made = np.zeros(len(units), PACKED_UNIT)
     made["queue_offset"], made["physical_offset"] = np.array(units, np.int64).reshape(-1, 2).T
     made["size"] = _SIZE
@@ -26,7 +25,6 @@ def packed(units: list[tuple[int, int]]) -> NDArray[np.void]:
 
 
 def numbers(parts: list[NDArray[np.void]]) -> list[int]:
-    """Return the queue offsets of all parts, one after the other."""
     return [int(number) for part in parts for number in part["queue_offset"]]
 
 
@@ -34,7 +32,6 @@ def numbers(parts: list[NDArray[np.void]]) -> list[int]:
 def test_keys_and_values_are_those_of_the_scalar_module(
     topic: str, queue_id: int, rows: list[tuple[int, int, int, int]]
 ) -> None:
-    """Byte for byte, zeros at the end included."""
     queue = QueuePrefix(topic, queue_id)
     units = packed([(number, place) for number, place, _, _ in rows])
     units["tags_code"], units["store_timestamp"] = np.array([row[2:] for row in rows], np.int64).reshape(-1, 2).T
@@ -72,7 +69,6 @@ def test_first_last_and_highest_do_not_depend_on_how_units_are_cut(found: list[i
 
 
 def test_only_as_many_numbers_as_the_log_can_have_lost_get_rows() -> None:
-    """A jump that no loss explains stays one, as for a broker."""
     lost = [(1000, 1000 + 3 * MIN_RECORD_SIZE)]
     few, many, no_loss = (RowBuilder(lost), RowBuilder(lost), RowBuilder())
 

@@ -46,13 +46,11 @@ _MAX = ("00000002015478016d61780100000000", "0000000000008193" + "00000000000000
 
 
 def rows_of(store: FeatureStore, family: str) -> dict[bytes, bytes]:
-    """Return what the broker said that it keeps."""
     rows = store.before_stop["rocksdbstore"][family]
     return {bytes.fromhex(key): bytes.fromhex(value) for key, value in rows}
 
 
 def messages_of(store: FeatureStore) -> dict[int, tuple[MessageRecord, dict[str, str]]]:
-    """Return the records of a store's log by their offsets, with their properties."""
     return {
         record.physical_offset: (record, parse_properties(record.properties_raw, _RELEASE.property_parser))
         for record, _ in records_of(segments_of(store.root))
@@ -60,7 +58,6 @@ def messages_of(store: FeatureStore) -> dict[int, tuple[MessageRecord, dict[str,
 
 
 def test_a_units_row_is_a_unit_of_a_file_and_the_store_time() -> None:
-    """And its key can be written again."""
     key, value = map(bytes.fromhex, _UNIT)
     queue = QueuePrefix("Tx", 0)
 
@@ -71,7 +68,6 @@ def test_a_units_row_is_a_unit_of_a_file_and_the_store_time() -> None:
 
 @pytest.mark.parametrize("topic", ["", "T\x01x", "Тема", "%LMQ%$Lite$a"])
 def test_a_topic_may_hold_anything_for_its_length_is_known(topic: str) -> None:
-    """Also the separator."""
     queue = QueuePrefix(topic, 1 << 20)
 
     assert decode_prefix(queue.encoded) == queue
@@ -79,7 +75,6 @@ def test_a_topic_may_hold_anything_for_its_length_is_known(topic: str) -> None:
 
 
 def test_a_row_of_max_names_the_last_unit() -> None:
-    """Not the number of the next message."""
     key, value = map(bytes.fromhex, _MAX)
 
     assert decode_bound_row(key, value) == QueueBound(QueuePrefix("Tx", 0), True, 0x8193, 1)  # noqa: FBT003
@@ -109,7 +104,6 @@ def test_the_checkpoints_row_says_how_far_the_log_was_dispatched() -> None:
     ],
 )
 def test_a_key_of_other_bytes_is_no_queues(key: bytes) -> None:
-    """A length, separators, a number: all of it."""
     with pytest.raises(CorruptData):
         decode_prefix(key)
 
@@ -122,7 +116,6 @@ def test_a_row_that_is_neither_min_nor_max_is_no_bound(end: str) -> None:
 
 
 def test_a_value_that_is_too_short_is_said_to_be() -> None:
-    """Of any kind of row."""
     key, value = map(bytes.fromhex, _UNIT)
     with pytest.raises(NeedMoreData):
         decode_unit_row(key, value[:-1])
@@ -153,7 +146,6 @@ def test_every_index_row_is_a_key_of_the_message_it_names(tmp_path: Path) -> Non
 
 
 def test_a_key_with_the_separator_is_split_from_both_ends() -> None:
-    """Nothing is escaped."""
     key = bytes(8) + b"@T@K@a@b@U1@" + (7).to_bytes(8, "big")
 
     assert decode_index_row(key, (5).to_bytes(8, "big")) == IndexRow(0, "T", KeyKind.KEY, "a@b", "U1", 7, 5)
@@ -161,7 +153,6 @@ def test_a_key_with_the_separator_is_split_from_both_ends() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"@", b"T@K@a@U1@", b"@T@K@a@U1", b"@T@X@a@U1@", b"@T@K@a@", b"@T@U@@"])
 def test_other_bytes_are_no_index_row(text: bytes) -> None:
-    """Rather than a row with a wrong key."""
     with pytest.raises(CorruptData):
         decode_index_row(bytes(8) + text + bytes(8), bytes(8))
 
@@ -179,7 +170,6 @@ def test_hours_of_the_index_follow_each_other_up_to_the_last() -> None:
 
 
 def test_pending_transactions_are_the_half_messages_that_no_op_message_names(tmp_path: Path) -> None:
-    """What the rows say can be read from the log alone."""
     store = unpack_feature("b551-transrocks", tmp_path)
     rows = rows_of(store, "trans")
     messages = messages_of(store)
@@ -200,7 +190,6 @@ def test_pending_transactions_are_the_half_messages_that_no_op_message_names(tmp
 
 
 def test_a_transactions_topic_may_hold_the_separator() -> None:
-    """Its id does not."""
     row = decode_transaction_row(bytes(8) + b"@a@b@id", bytes(8))
 
     assert row == PendingTransaction(0, "a@b", "id", 0, 0)
@@ -208,7 +197,6 @@ def test_a_transactions_topic_may_hold_the_separator() -> None:
 
 @pytest.mark.parametrize("key", [b"", bytes(8) + b"@only", bytes(8) + b"xa@id"])
 def test_other_bytes_are_no_transaction(key: bytes) -> None:
-    """Two separators, at least."""
     with pytest.raises(CorruptData):
         decode_transaction_row(key, bytes(8))
 
@@ -232,6 +220,5 @@ def test_a_timers_row_leads_to_the_record_that_waits(tmp_path: Path) -> None:
 
 
 def test_a_time_alone_is_no_timers_key() -> None:
-    """A message has a unique key."""
     with pytest.raises(CorruptData):
         decode_timer_row(bytes(8), bytes(12))

@@ -61,8 +61,6 @@ def scanned(  # noqa: PLR0913 - what scan takes, with ordinary values
     size: int | None = None,
     **options: Any,  # noqa: ANN401 - those of scan
 ) -> list[Piece]:
-    """Scan a segment that is in memory."""
-
     def read(position: int, length: int) -> bytes:
         return segment[position : position + length]
 
@@ -154,7 +152,6 @@ def test_ranges_that_chain_give_the_pieces_of_the_whole(
 def test_a_range_without_a_known_boundary_begins_at_a_record_that_proves_itself(
     segment: tuple[bytes, Framing], window: int, start: int, end: int, block: int
 ) -> None:
-    """From there on it is the walk from that record."""
     raw, framing = segment
     end = min(end, len(raw))
     holes = stored_by_blocks(raw, block)
@@ -170,7 +167,6 @@ def test_a_range_without_a_known_boundary_begins_at_a_record_that_proves_itself(
 
 
 def test_a_record_that_begins_behind_the_range_is_the_next_ones() -> None:
-    """A range that begins and ends inside one record has nothing of its own."""
     raw = log_of([a_record(b"x" * 200), a_record()], BASE)
     assert scanned(raw, start=1, end=150, sync=True) == []
     assert [piece.offset for piece in scanned(raw, start=1, sync=True)] == [BASE + a_record(b"x" * 200).total_size]
@@ -197,7 +193,6 @@ def _proves_itself(raw: bytes, position: int, framing: Framing) -> bool:
 
 
 def _torn(record: MessageRecord) -> MessageRecord:
-    """Return a record whose body is not written yet."""
     return record._replace(body=bytes(len(record.body)))
 
 
@@ -239,7 +234,6 @@ def test_a_length_that_lies_is_refused_as_the_decoder_refuses_it(
 
 
 def test_an_entry_header_must_state_its_records_size() -> None:
-    """The header adds up and the record does, but not with each other."""
     record = placed([a_record()], BASE, Framing.DLEDGER)[0]
     raw = bytearray(framed(record, Framing.DLEDGER) + bytes(60))
     for name, value in (("size", record.total_size + 8), ("body_length", record.total_size + 8 - DLEDGER_ENTRY.size)):
@@ -285,7 +279,6 @@ class Disk:
     """Bytes of which some blocks cannot be read."""
 
     def __init__(self, raw: bytes, *bad: int) -> None:
-        """Make the blocks with these numbers unreadable."""
         self._raw = raw
         self._bad = bad
 
@@ -296,7 +289,6 @@ class Disk:
         return self._raw[position : position + length]
 
     def read_into(self, position: int, target: memoryview) -> int:
-        """Read into a buffer."""
         data = self.read(position, target.nbytes)
         target[: len(data)] = data
         return len(data)
@@ -356,7 +348,6 @@ def test_an_unreadable_block_where_nothing_is_written_yet_does_not_hide_what_wai
 def test_a_file_that_is_cut_while_it_is_read_ends_where_it_ends(
     segment: tuple[bytes, Framing], shorter: int, window: int, final: bool
 ) -> None:
-    """A short read is the end of what is there, whatever the listing had said."""
     raw, framing = segment
     expected = list(walk(raw, BASE, framing, final=final))
     if expected and expected[-1].kind is PieceKind.BLANK:  # the bytes left are shown by the listing until they are read
@@ -385,7 +376,6 @@ def test_a_buffer_that_grew_does_not_make_groups_larger() -> None:
 
 
 def test_a_size_that_the_segment_has_no_room_for_is_not_allocated() -> None:
-    """A length of two gigabytes costs nothing."""
     wanted = []
 
     def read(position: int, length: int) -> bytes:

@@ -41,12 +41,10 @@ ONE, TWO, THREE = a_record(b"one"), a_record(b"two two"), a_record(b"three three
 
 
 def kinds(pieces: list[Piece]) -> list[PieceKind]:
-    """Reduce pieces to what they are."""
     return [piece.kind for piece in pieces]
 
 
 def starts(pieces: list[Piece]) -> list[int]:
-    """Reduce pieces to where they begin."""
     return [piece.offset for piece in pieces]
 
 
@@ -62,7 +60,6 @@ def offsets(messages: list[MessageRecord], base_offset: int = 0) -> list[int]:
 
 @pytest.mark.parametrize("base_offset", [0, 1 << 30, (1 << 62) + 7])
 def test_each_record_says_where_the_next_one_begins(base_offset: int) -> None:
-    """Offsets are those of the whole log, not of the file."""
     pieces = list(walk(a_segment([ONE, TWO, THREE], base_offset=base_offset), base_offset))
 
     assert kinds(pieces) == [RECORD, RECORD, RECORD, UNWRITTEN]
@@ -79,7 +76,6 @@ def test_a_segment_that_is_full_is_sealed_by_a_blank() -> None:
 
 
 def test_a_blank_may_be_eight_bytes_and_nothing_else() -> None:
-    """A record always leaves eight bytes, and may leave no more."""
     pieces = list(walk(log_of([ONE]) + a_blank(8), 0))
 
     assert [(piece.kind, piece.size) for piece in pieces] == [(RECORD, ONE.total_size), (BLANK_PIECE, 8)]
@@ -129,7 +125,6 @@ def test_leftovers_behind_such_a_blank_are_no_records() -> None:
 
 
 def test_zeros_behind_the_last_record_are_not_written_yet() -> None:
-    """The newest segment is as long as it will ever be from the start."""
     pieces = list(walk(a_segment([ONE]), 0))
 
     assert kinds(pieces) == [RECORD, UNWRITTEN]
@@ -142,12 +137,10 @@ def test_a_segment_of_zeros_was_made_ahead_of_need() -> None:
 
 
 def test_an_empty_segment_has_no_pieces() -> None:
-    """Nothing is to be said of nothing."""
     assert list(walk(b"", 0)) == []
 
 
 def test_a_segment_may_be_cut_off_behind_a_record() -> None:
-    """Somebody truncated the file; what is there is whole."""
     pieces = list(walk(log_of([ONE, TWO]), 0))
 
     assert kinds(pieces) == [RECORD, RECORD]
@@ -173,7 +166,6 @@ def test_both_versions_of_records_follow_each_other() -> None:
 
 
 def test_dledger_puts_a_header_before_each_record() -> None:
-    """A piece includes the header; the record's own offset does not."""
     segment = a_segment([ONE, TWO], framing=DLEDGER, sealed=True, base_offset=512)
     pieces = list(walk(segment, 512, DLEDGER))
 
@@ -236,7 +228,6 @@ def test_an_entry_must_be_as_long_as_its_record() -> None:
 
 
 def damaged(segment: bytes, position: int, replacement: bytes = b"\xff\xff") -> bytes:
-    """Overwrite some bytes."""
     return segment[:position] + replacement + segment[position + len(replacement) :]
 
 
@@ -262,7 +253,6 @@ def test_damage_is_found_in_a_slice_of_a_larger_buffer() -> None:
 
 
 def test_a_record_with_a_wrong_body_still_chains() -> None:
-    """Records chain by size; whether the body may be used is another question."""
     raw = damaged(a_segment([ONE, TWO]), 88)
 
     assert kinds(list(walk(raw, 0))) == [RECORD, RECORD, UNWRITTEN]
@@ -280,14 +270,12 @@ def test_a_record_behind_damage_must_have_a_right_body() -> None:
 
 
 def test_a_copy_of_a_record_elsewhere_is_no_record() -> None:
-    """It names another offset than that where it stands."""
     raw = b"\xff" * 10 + encode_record(ONE) + bytes(100)
 
     assert kinds(list(walk(raw, 0))) == [WAITING]
 
 
 def test_damage_before_the_blank_ends_where_the_blank_names_the_bytes_left() -> None:
-    """Then the segment is sealed after all."""
     raw = damaged(a_segment([ONE, TWO], sealed=True), ONE.total_size)
 
     pieces = list(walk(raw, 0))
@@ -297,7 +285,6 @@ def test_damage_before_the_blank_ends_where_the_blank_names_the_bytes_left() -> 
 
 
 def test_a_blank_that_names_other_bytes_does_not_end_damage() -> None:
-    """It may be part of a body, or stale."""
     raw = b"\xff" * 20 + BLANK.pack(7, MAGIC_BLANK) + bytes(50)
 
     assert kinds(list(walk(raw, 0))) == [WAITING]
@@ -305,7 +292,6 @@ def test_a_blank_that_names_other_bytes_does_not_end_damage() -> None:
 
 @pytest.mark.parametrize("framing", Framing)
 def test_damage_up_to_the_end_seals_nothing(framing: Framing) -> None:
-    """Known to be followed by a later segment, the rest of this one is damage."""
     raw = a_segment([ONE, TWO], framing=framing)[: 2 * framing.header_size + ONE.total_size + TWO.total_size - 3]
 
     pieces = list(walk(raw, 0, framing, final=True))
@@ -335,7 +321,6 @@ def test_a_record_that_is_being_written_waits(size: int) -> None:
 
 
 def test_the_next_record_proves_the_one_before_it() -> None:
-    """Its body is wrong for good then: not unfinished."""
     raw = damaged(a_segment([ONE, TWO]), 88)
 
     assert kinds(list(walk(raw, 0))) == [RECORD, RECORD, UNWRITTEN]
@@ -343,7 +328,6 @@ def test_the_next_record_proves_the_one_before_it() -> None:
 
 
 def test_a_record_with_nothing_behind_it_is_settled_when_its_ends_are_there() -> None:
-    """A stored text never ends in a zero byte."""
     assert is_settled(ONE)
     assert not is_settled(ONE._replace(properties_raw=b"KEYS\x01order\0"))
     assert not is_settled(ONE._replace(body=b"onE"))
@@ -428,7 +412,6 @@ def test_every_log_is_walked_record_by_record(
     sealed: bool,
     base_offset: int,
 ) -> None:
-    """Whatever the records hold."""
     log = log_of(messages, base_offset, framing)
     raw = log + (a_blank(64, framing) if sealed else bytes(64))
     segment = SegmentBytes.of(raw, base_offset, framing)

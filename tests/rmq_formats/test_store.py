@@ -76,7 +76,6 @@ ZERO = "0" * 20
     ],
 )
 def test_the_place_of_a_file_says_what_it_is(path: str, kind: FileKind) -> None:
-    """No file is opened for this."""
     assert classify(path).kind is kind
 
 
@@ -85,7 +84,6 @@ def test_the_place_of_a_file_says_what_it_is(path: str, kind: FileKind) -> None:
     [(f"{4096:020d}", 4096), (f"cfcd2084{4096:020d}", 4096), (f"cfcd208{4096:020d}", None), ("4096", None)],
 )
 def test_a_file_of_a_tier_has_a_hash_before_its_offset(name: str, offset: int | None) -> None:
-    """Eight digits of it."""
     assert first_offset(name) == offset
 
 
@@ -99,7 +97,6 @@ def test_a_file_of_a_tier_has_a_hash_before_its_offset(name: str, offset: int | 
 )
 @pytest.mark.parametrize("topic", ["Orders", "_a", ".x", "%RETRY%group", "%LMQ%qa", "топик-主题", "a b", "[x]{y}*"])
 def test_a_queue_file_is_named_by_topic_queue_and_offset(folder: str, kind: FileKind, topic: str) -> None:
-    """Every name is legal that a topic can have."""
     path = f"{folder}/{topic}/12/00000000000000000200"
 
     assert classify(path) == StoreFile(path, kind, 200, topic, 12)
@@ -124,7 +121,6 @@ def test_a_queue_file_is_named_by_topic_queue_and_offset(folder: str, kind: File
     ],
 )
 def test_a_wrong_name_in_the_right_place_is_no_file_of_the_store(path: str) -> None:
-    """A broker skips it, too."""
     assert classify(path).kind is FileKind.UNKNOWN
 
 
@@ -135,7 +131,6 @@ def test_a_segment_in_an_unknown_folder_still_tells_its_offset() -> None:
 
 @given(st.text())
 def test_any_path_is_some_kind(path: str) -> None:
-    """Listing a directory that is no store must not fail."""
     assert classify(path).path == path
 
 
@@ -147,7 +142,6 @@ def test_a_name_beyond_the_largest_offset_is_none(name: str, offset: int | None)
 
 @given(st.integers(0, (1 << 63) - 1))
 def test_names_and_offsets_are_the_same_thing(offset: int) -> None:
-    """Twenty digits hold every offset."""
     assert offset_of_name(name_of_offset(offset)) == offset
 
 
@@ -164,7 +158,6 @@ def test_every_file_of_a_broker_is_known(golden: StoreOf, name: str) -> None:
 
 
 def test_a_checkpoint_is_six_numbers_and_zeros() -> None:
-    """One memory page."""
     checkpoint = Checkpoint(1, 2, 3, 4, 5, 6)
     raw = encode_checkpoint(checkpoint)
 
@@ -176,7 +169,6 @@ def test_a_checkpoint_is_six_numbers_and_zeros() -> None:
 
 @given(st.builds(Checkpoint, I64, I64, I64, I64, I64, I64))
 def test_a_checkpoint_gives_back_its_numbers(checkpoint: Checkpoint) -> None:
-    """Any numbers."""
     assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
 
 

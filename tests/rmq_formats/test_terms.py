@@ -22,7 +22,6 @@ _RECORD, _WAITING, _BLANK = PieceKind.RECORD, PieceKind.WAITING, PieceKind.BLANK
 
 
 def entries(terms: Sequence[int], body: bytes = b"hello") -> bytes:
-    """Return one entry for each term, all of one size."""
     log = b""
     for number, record in enumerate(placed([a_record(body)] * len(terms), BASE, Framing.DLEDGER)):
         entry = bytearray(framed(record, Framing.DLEDGER, number))
@@ -34,7 +33,6 @@ def entries(terms: Sequence[int], body: bytes = b"hello") -> bytes:
 
 @pytest.mark.parametrize("rest", [b"", bytes(500), a_blank(500, Framing.DLEDGER)], ids=["none", "zeros", "stale end"])
 def test_an_entry_of_a_lower_term_than_the_one_before_it_waits(rest: bytes) -> None:
-    """The write position is before it, and whatever follows is as old."""
     raw = entries([1, 2, 2, 1, 1]) + rest
     pieces = list(walk(raw, BASE, Framing.DLEDGER))
     size = len(entries([1]))
@@ -78,7 +76,6 @@ def test_a_later_run_that_begins_at_a_leftover_does_not_take_it_either() -> None
 
 
 def test_a_later_run_takes_what_was_written_over_a_leftover() -> None:
-    """Terms stay or rise."""
     raw = entries([1, 2, 2, 3])
     start = len(raw) // 2
     pieces = list(walk(raw, BASE, Framing.DLEDGER, start=start))
@@ -122,7 +119,6 @@ def test_an_entry_whose_record_is_damaged_still_says_its_term() -> None:
 
 
 def test_a_bad_sector_says_no_term() -> None:
-    """What the disk cannot give is damage, and damage says nothing."""
     segment = SegmentBytes(_failing(OSError(errno.EIO, "bad sector")), 4096, BASE, Framing.DLEDGER)
 
     assert segment.term_before(200) == LOWEST_TERM
@@ -145,7 +141,6 @@ def _failing(error: OSError) -> Callable[[int, int], bytes]:
 
 
 def test_a_plain_log_has_no_terms() -> None:
-    """Nothing is looked for before a position."""
     assert SegmentBytes.of(entries([3]), BASE).term_before(len(entries([3]))) == LOWEST_TERM
 
 
@@ -159,7 +154,6 @@ def test_the_compiled_walk_knows_the_same_leftovers(
     window: int,
     final: bool,
 ) -> None:
-    """Whatever the window, the start and the damage."""
     size = len(entries([0]))
     raw = entries(terms) + data.draw(st.sampled_from([b"", bytes(100), a_blank(100, Framing.DLEDGER)]))
     raw = data.draw(mutations(raw)) if data.draw(st.booleans()) else raw

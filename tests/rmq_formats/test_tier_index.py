@@ -22,12 +22,10 @@ def place(situation: Callable[[str], Path]) -> Path:
 
 
 def files(place: Path) -> list[bytes]:
-    """Return the bytes of the index files, in their order."""
     return [path.read_bytes() for path in sorted((place / _FOLDER).iterdir(), key=lambda path: path.name[-20:])]
 
 
 def changed(data: bytes, position: int, raw: bytes) -> bytes:
-    """Return *data* with some other bytes."""
     return data[:position] + raw + data[position + len(raw) :]
 
 
@@ -50,7 +48,6 @@ def test_a_key_leads_to_the_message_that_the_broker_found(place: Path) -> None:
 
 
 def test_seconds_are_cut_off_towards_zero(place: Path) -> None:
-    """As Java divides."""
     index = read_tier_index(files(place)[0])
     begin = index.begin_timestamp
     times = np.array([begin - 1999, begin - 999, begin, begin + 999, begin + 1000], np.int64)
@@ -71,7 +68,6 @@ def test_seconds_are_cut_off_towards_zero(place: Path) -> None:
     ],
 )
 def test_a_file_that_contradicts_itself_says_where(place: Path, position: int, raw: bytes, field: str) -> None:
-    """The first place of its kind."""
     (difference,) = read_tier_index(changed(files(place)[0], position, raw)).differences()
 
     assert (field, 1) == (difference.field, difference.times)
@@ -79,7 +75,6 @@ def test_a_file_that_contradicts_itself_says_where(place: Path, position: int, r
 
 
 def test_a_file_without_its_end_says_how_long_it_should_be(place: Path) -> None:
-    """Its entries are read as far as they are there."""
     data = files(place)[0]
     index = read_tier_index(data[:-30])
     (difference,) = index.differences()
@@ -91,20 +86,17 @@ def test_a_file_without_its_end_says_how_long_it_should_be(place: Path) -> None:
 
 @pytest.mark.parametrize("raw", [b"\xbc\xc5\x02\x89", bytes(4)])
 def test_a_file_that_is_not_full_is_none(place: Path, raw: bytes) -> None:
-    """A broker keeps those on its own disk."""
     with pytest.raises(CorruptData, match="magic"):
         read_tier_index(changed(files(place)[0], 0, raw))
 
 
 @pytest.mark.parametrize("raw", [bytes(4), HEADER.size.to_bytes(4, "big"), (HEADER.size + 1).to_bytes(4, "big")])
 def test_a_first_slot_that_leads_nowhere_is_damage(place: Path, raw: bytes) -> None:
-    """Into the header, to its end, between two slots."""
     with pytest.raises(CorruptData, match="cannot begin"):
         read_tier_index(changed(files(place)[0], HEADER.size, raw))
 
 
 @pytest.mark.parametrize("size", [0, HEADER.size, HEADER.size + SLOT.size - 1, HEADER.size + SLOT.size * _SLOTS - 1])
 def test_a_file_that_ends_before_its_slots_needs_more(place: Path, size: int) -> None:
-    """There is nothing to be said of it."""
     with pytest.raises(NeedMoreData):
         read_tier_index(files(place)[0][:size])

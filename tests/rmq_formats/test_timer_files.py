@@ -38,7 +38,6 @@ def slots_of(wheel: bytes) -> dict[int, Slot]:
 
 
 def units_of(folder: Path) -> dict[int, TimerUnit]:
-    """Return all units of a timer log by their positions."""
     found = {}
     for path in sorted(folder.iterdir()):
         data, base = path.read_bytes(), int(path.name)
@@ -74,7 +73,6 @@ def test_what_waits_is_what_the_broker_counted(store: Path) -> None:
 
 
 def test_every_unit_leads_to_a_record_of_the_timers_topic(store: Path) -> None:
-    """Which says when it is to be delivered: then, or after a roll."""
     parser = Release.of("5.5.1").property_parser
     records = {record.physical_offset: record for record, _ in records_of(segments_of(store / "store"))}
 
@@ -86,7 +84,6 @@ def test_every_unit_leads_to_a_record_of_the_timers_topic(store: Path) -> None:
 
 
 def test_a_unit_is_its_bytes() -> None:
-    """In the order of the layout."""
     data = bytes.fromhex(_UNIT)
 
     assert decode_timer_unit(data, 104) == TimerUnit(52, 52, 1, 1795271990000, 2000, 2268, 339, 80811799, 0)
@@ -95,7 +92,6 @@ def test_a_unit_is_its_bytes() -> None:
 
 @pytest.mark.parametrize("data", [b"", bytes(10), bytes(52), bytes.fromhex(_END), bytes.fromhex(_END) + bytes(36)])
 def test_zeros_and_the_end_of_a_file_are_no_unit(data: bytes) -> None:
-    """Nothing follows them in the file."""
     assert decode_timer_unit(data, 0) is None
 
 
@@ -120,7 +116,6 @@ def test_other_bytes_are_no_unit(change: dict[str, int], at: int) -> None:
 
 
 def test_a_unit_that_is_cut_off_is_said_to_be() -> None:
-    """Its size is there, and not all of it."""
     with pytest.raises(NeedMoreData):
         decode_timer_unit(bytes.fromhex(_UNIT)[:51], 104)
 
@@ -138,12 +133,10 @@ def test_slots_are_found_in_any_window_of_a_wheel() -> None:
 
 
 def test_a_wheel_that_no_broker_makes_is_not_read() -> None:
-    """A sparse file may say that it has a terabyte."""
     with pytest.raises(CorruptData, match="1,073,741,825 bytes"):
         next(written_slots(lambda _position, _length: pytest.fail("it was read"), LARGEST_WHEEL + 1))
 
 
 def test_progress_is_seven_numbers() -> None:
-    """And the layouts have the sizes that the broker's constants have."""
     assert decode_progress(PROGRESS.pack(*range(1, 8)) + bytes(100)) == Progress(1, 2, 3, 4, 5, 6, 7)
     assert (SLOT.size, UNIT.size, END.size) == (32, 52, 16)

@@ -19,7 +19,6 @@ _SENT_ENDS = {
 
 @pytest.mark.parametrize("end", _SENT_ENDS)
 def test_a_sending_is_read_as_its_release_wrote_it(end: str) -> None:
-    """What follows the type of the message differs."""
     (trace,) = decode_traces(f"{_SENT}{end}\x02".encode())
 
     assert trace == Trace(
@@ -63,7 +62,6 @@ def test_other_kinds_have_fields_of_their_own() -> None:
     ],
 )
 def test_a_line_that_mqadmin_cannot_decode_says_where(line: str, error: str) -> None:
-    """The other fields are read all the same."""
     (trace,) = decode_traces(line.encode())
 
     assert trace.error == error
@@ -81,12 +79,10 @@ def test_the_line_after_one_that_is_unreadable_is_read() -> None:
     lambda parts: "".join(parts).encode()
 ))  # fmt: skip
 def test_any_bytes_are_lines_or_none(body: bytes) -> None:
-    """Nothing is raised, and each line is of a known kind."""
     assert {type(trace.kind) for trace in decode_traces(body)} <= {TraceKind}
 
 
 def test_a_body_of_many_lines_is_read_a_line_at_a_time() -> None:
-    """Whoever asks for the first one does not wait for the millionth."""
     body = f"{_SENT}\x02".encode() + b"\x01\x02" * 1_000_000
 
     assert next(decode_traces(body)).message_id == "ID"
@@ -94,7 +90,6 @@ def test_a_body_of_many_lines_is_read_a_line_at_a_time() -> None:
 
 @given(number=st.integers(-(1 << 70), 1 << 70))
 def test_numbers_are_those_that_java_takes(number: int) -> None:
-    """With a sign or without one, and with any number of zeros before them."""
     expected = number if -(1 << 63) <= number < 1 << 63 else None
     padded = f"{'-' if number < 0 else '+'}{'0' * 6000}{abs(number)}"
 
@@ -102,7 +97,6 @@ def test_numbers_are_those_that_java_takes(number: int) -> None:
 
 
 def test_limits_of_a_number_are_those_of_its_type() -> None:
-    """And what Python alone takes for a number is none."""
     limits = [-(1 << 31) - 1, -(1 << 31), (1 << 31) - 1, 1 << 31]
 
     assert [java_number(str(limit), 32) for limit in limits] == [None, limits[1], limits[2], None]
@@ -125,7 +119,6 @@ _BODIES = st.lists(
 
 @given(bodies=_BODIES)
 def test_columns_have_what_lines_have_one_by_one(bodies: list[bytes]) -> None:
-    """Of bodies of any bytes; each line with its body and its number."""
     expected = [
         (body, number, trace)
         for body, stored in enumerate(bodies)
@@ -140,7 +133,6 @@ def test_columns_have_what_lines_have_one_by_one(bodies: list[bytes]) -> None:
 
 
 def test_columns_of_many_lines_come_in_parts() -> None:
-    """A small body may inflate to millions of lines; they are counted on."""
     parts = list(decode_bodies(pa.array([b"Pub\x02" * 150_000], pa.binary())))
 
     assert len(parts) == 3

@@ -49,7 +49,6 @@ def rebuild_index(store: str, out: str, range_size: int) -> int:
 
 
 def ingest_with(trouble: str, store: str, lake: str, range_size: int) -> dict[str, Any]:
-    """Ingest with tasks that are in trouble when their files are written; give what the run counted."""
     workers = _Troubled(spark_session("tests"), trouble=_TROUBLES[trouble](lake))
     summary = ingest(IngestRequest(store, lake, range_size=range_size), workers)
     return {"code": int(summary.exit_code), "messages": summary.messages}

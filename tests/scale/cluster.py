@@ -38,13 +38,11 @@ class Cluster(NamedTuple):
 
     @property
     def bare_options(self) -> list[str]:
-        """The same for workers with a Python that has nothing."""
         small = ["--executor-memory", "512m", "--conf", f"spark.executor.extraJavaOptions={_SMALL_JVM}"]
         return ["--master", self.url, *small]
 
     @property
     def worker_cache(self) -> Path:
-        """Where the workers' user keeps what outlives an application."""
         return self.folder / "worker-cache" / "rocketmq-lake"
 
     @property
@@ -54,11 +52,9 @@ class Cluster(NamedTuple):
 
     @property
     def apart(self) -> Path:
-        """A directory that is another one on each worker."""
         return self.folder / "apart"
 
     def said(self) -> str:
-        """Return everything that executors wrote to their standard error."""
         return "".join(path.read_text(errors="replace") for path in self.folder.glob("work-*/*/*/stderr"))
 
 
@@ -137,7 +133,6 @@ def _wait_for_workers(log: Path) -> None:
 
 
 def executors_at_work(cluster: Cluster) -> list[int]:
-    """Return the executors of which a Python worker has come to compiled code."""
     found = []
     for process in _processes():
         with suppress(OSError):  # it has ended
@@ -147,7 +142,6 @@ def executors_at_work(cluster: Cluster) -> list[int]:
 
 
 def await_no_executor(cluster: Cluster) -> None:
-    """Wait until the executors of applications that have ended are gone."""
     deadline = time.monotonic() + _REGISTER_SECONDS
     while executors_at_work(cluster):
         if time.monotonic() > deadline:

@@ -31,7 +31,6 @@ class Ended(NamedTuple):
 
 
 def rmq_lake(*arguments: str, **environment: str) -> Ended:
-    """Run one command line."""
     return _run("jobs.main", *arguments, **environment)
 
 

@@ -27,7 +27,6 @@ class FlakyServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, target: int, fails: Callable[[int], bool], kind: str) -> None:
-        """Listen on any free port."""
         super().__init__((ADDRESS, 0), _Handler)
         self.target = target
         self.fails = fails
@@ -42,7 +41,6 @@ class FlakyServer(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
-        """Where it listens."""
         return int(self.server_address[1])
 
 

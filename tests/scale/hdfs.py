@@ -29,7 +29,6 @@ class Hdfs(NamedTuple):
 
     @property
     def conf(self) -> Path:
-        """What HADOOP_CONF_DIR names."""
         return self.folder / "conf"
 
     @property
@@ -39,11 +38,9 @@ class Hdfs(NamedTuple):
 
     @property
     def spark_options(self) -> list[str]:
-        """What a user writes before the verb."""
         return [word for name, value in self.options.items() for word in ("--conf", f"spark.hadoop.{name}={value}")]
 
     def uri(self, path: str) -> str:
-        """Return the URI of a file or directory."""
         return f"hdfs://{ADDRESS}:{self.port}{path}"
 
     def shell(self, *arguments: str) -> None:

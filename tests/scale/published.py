@@ -22,7 +22,6 @@ class Jar(NamedTuple):
 
     @property
     def file_name(self) -> str:
-        """What it is called in the cache."""
         return "-".join(part for part in (self.name, self.version, self.classifier) if part) + ".jar"
 
 
@@ -31,7 +30,6 @@ HADOOP = Jar("org.apache.hadoop", "hadoop-client-minicluster", "3.5.0")  # Spark
 
 
 def fetched(jar: Jar) -> Path:
-    """Return the JAR's path in the cache."""
     path = cache() / "test-servers" / jar.file_name
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

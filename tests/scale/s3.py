@@ -22,7 +22,6 @@ class S3Server(NamedTuple):
 
     @property
     def spark_options(self) -> list[str]:
-        """What a user writes before the verb."""
         settings = {
             "endpoint": f"http://{ADDRESS}:{self.port}",
             "access.key": ACCESS_KEY,
@@ -34,22 +33,18 @@ class S3Server(NamedTuple):
 
     @property
     def hadoop_options(self) -> dict[str, str]:
-        """Return the same settings as a session has them."""
         settings = (word.removeprefix("spark.hadoop.").partition("=") for word in self.spark_options[1::2])
         return {name: value for name, _, value in settings}
 
     def uri(self, *names: str) -> str:
-        """Return the URI of an object or a prefix."""
         return "/".join((f"s3a://{BUCKET}", *names))
 
     def path(self, *names: str) -> Path:
-        """Return the file that an object is."""
         return self.folder.joinpath(BUCKET, *names)
 
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[S3Server]:
-    """Run a server whose one bucket is a directory."""
     port = free_port()
     objects = folder / "objects"
     (objects / BUCKET).mkdir(parents=True)

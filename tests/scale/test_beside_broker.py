@@ -57,7 +57,6 @@ print(subprocess.run([sys.executable, "-c", told], capture_output=True, text=Tru
 
 @pytest.fixture
 def store(golden: Callable[[str], Path], tmp_path: Path) -> Path:
-    """Copy a store that may be locked."""
     copy = Path(shutil.copytree(golden("b498-base"), tmp_path / "store"))
     (copy / "lock").write_bytes(b"lock")
     return copy
@@ -83,7 +82,6 @@ def test_the_lock_tells_whether_a_broker_runs_not_the_file(store: Path) -> None:
 
 
 def test_nobody_is_spared_where_nobody_runs(store: Path) -> None:
-    """Unless the user asks for a rate."""
     assert care_beside(str(store)) is None
     assert Care(5) == care_beside(str(store), 5)
     assert care_beside("s3a://bucket/store") is None
@@ -104,7 +102,6 @@ def test_priorities_go_down_once_and_are_inherited(store: Path) -> None:
 def test_every_verb_that_reads_the_log_takes_care(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    """It begins a session on half the cores and reads with care."""
     seen: dict[str, Any] = {}
 
     class Begun(Exception):
@@ -145,7 +142,6 @@ def test_care_reaches_the_tasks_ranges_shared_between_them(store: Path) -> None:
 
 
 def resident_pages(path: Path) -> list[bool]:
-    """Ask the kernel which pages of a file are in its cache."""
     size = path.stat().st_size
     vector = (ctypes.c_ubyte * (size // PAGE))()
     with path.open("r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
@@ -156,7 +152,6 @@ def resident_pages(path: Path) -> list[bool]:
 
 @pytest.fixture
 def half_cached(tmp_path: Path) -> Path:
-    """Make a file of which the kernel has the second half in its cache."""
     path = tmp_path / "segment"
     path.write_bytes(os.urandom(4 * MIB))
     cache_half(path)
@@ -166,7 +161,6 @@ def half_cached(tmp_path: Path) -> Path:
 
 
 def cache_half(path: Path) -> None:
-    """Have the kernel forget a file, and read its second half."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -222,7 +216,6 @@ def pages_after_reading(path: Path, step: int) -> tuple[list[bool], list[bool]]:
 
 
 def read_with_care(path: Path, step: int) -> tuple[list[bool], list[bool]]:
-    """Read all of a file, and tell for each half of it which pages are cached then."""
     middle = len(resident_pages(path)) // 2
     with storage_of(str(path), care=Care()).open(str(path)) as reader:
         data = b"".join(bytes(reader.read(at, step)) for at in range(0, reader.size, step))
@@ -256,15 +249,12 @@ class Clock:
     """Time that passes only when somebody sleeps."""
 
     def __init__(self) -> None:
-        """Begin anywhere."""
         self.now = 1000.0
 
     def monotonic(self) -> float:
-        """Tell the time."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
         self.now += seconds
 
 

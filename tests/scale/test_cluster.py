@@ -46,20 +46,17 @@ SPECULATION = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Run one cluster for all tests of this file."""
     with spark_cluster(tmp_path_factory.mktemp("cluster")) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def store(golden: Callable[[str], Path]) -> Path:
-    """Give a real broker's store."""
     return golden(STORE)
 
 
 @pytest.fixture(scope="module")
 def ingested(cluster: Cluster, store: Path) -> tuple[Ended, Path]:
-    """Ingest the store with the first application that the cluster sees, on one worker; give the lake."""
     lake = cluster.folder / "lake"
     options = [*cluster.spark_options, "--total-executor-cores", "1"]
     return rmq_lake(*options, "ingest", str(store), "--lake", str(lake)), lake
@@ -67,7 +64,6 @@ def ingested(cluster: Cluster, store: Path) -> tuple[Ended, Path]:
 
 @pytest.fixture(scope="module")
 def results(cluster: Cluster, store: Path, ingested: tuple[Ended, Path]) -> dict[str, Any]:
-    """Give the results of one application that does what verbs do not offer, and what they refuse."""
     del ingested  # whose machine code is there by now
     folder, apart = cluster.folder, cluster.apart
     shutil.copytree(store, apart / "store")
@@ -88,7 +84,6 @@ def results(cluster: Cluster, store: Path, ingested: tuple[Ended, Path]) -> dict
 
 
 def without_run(rows: list[dict[str, Any]]) -> list[str]:
-    """Return rows as sorted texts, without what differs from run to run."""
     return sorted(str({name: value for name, value in row.items() if name not in OF_A_RUN}) for row in rows)
 
 
@@ -204,7 +199,6 @@ def _digests(folder: Path) -> list[str]:
 def test_of_a_slow_task_and_its_speculative_copy_one_counts(
     cluster: Cluster, store: Path, results: dict[str, Any]
 ) -> None:
-    """Both have written their files when the slow one is stopped."""
     assert_every_message_counts_once(store, results["late"], cluster.folder / "late")
     assert 0 in _written_in_vain(cluster.folder / "late")
 
@@ -212,13 +206,11 @@ def test_of_a_slow_task_and_its_speculative_copy_one_counts(
 def test_a_task_that_fails_behind_its_work_is_done_again_and_counts_once(
     cluster: Cluster, store: Path, results: dict[str, Any]
 ) -> None:
-    """Each first attempt has written its files before it fails."""
     assert_every_message_counts_once(store, results["fail"], cluster.folder / "fail")
     assert [int(path.name) for path in segments_of(store)] == sorted(_written_in_vain(cluster.folder / "fail"))
 
 
 def assert_every_message_counts_once(store: Path, result: dict[str, int], lake: Path) -> None:
-    """Hold a run and its lake to the store."""
     assert {"code": 0, "messages": len(expected_rows(store))} == result
     assert expected_rows(store) == raw_rows(lake)
 

@@ -44,13 +44,11 @@ def tree(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def local(tree: Path) -> Path:
-    """Give the store as it lies on this machine."""
     return tree / "stores" / "plain"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, tree: Path) -> Iterator[Hdfs]:
-    """Run one HDFS for all tests of this file."""
     with hdfs(tmp_path_factory.mktemp("hdfs")) as started:
         started.shell("-put", "-p", f"file://{tree}/stores", f"file://{tree}/secret", "/")
         yield started
@@ -58,7 +56,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, tree: Path) -> Iterator[Hdf
 
 @pytest.fixture
 def run(server: Hdfs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run a verb in this process, with the server's address before it."""
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "")
     return in_this_process(server.spark_options, capfd)
 
@@ -93,7 +90,6 @@ def test_the_launcher_reads_where_hadoops_own_files_say(server: Hdfs, local: Pat
 
 
 def test_inspect_dump_and_query_say_of_hdfs_what_they_say_of_a_disk(server: Hdfs, local: Path, run: Run) -> None:
-    """What they say differs by the place alone."""
     remote = server.uri("/stores/plain")
     for verb in (
         ("inspect", "--deep", "--json", "--quiet", ""),

@@ -33,7 +33,6 @@ class Uploaded:
     """A store on the server, and a place for its lake."""
 
     def __init__(self, server: S3Server, local: Path, prefix: str) -> None:
-        """Copy *local*, as a broker left it, below *prefix*."""
         self.local = server.path(prefix, "store")
         shutil.copytree(local, self.local, ignore=shutil.ignore_patterns("EXPECT"))
         self.server = server
@@ -44,7 +43,6 @@ class Uploaded:
         self.options = server.hadoop_options
 
     def ingest(self) -> Any:  # noqa: ANN401 - a summary
-        """Bring the store into its lake, without Spark."""
         return ingest(IngestRequest(self.store, self.lake), OneByOne(self.options))
 
     def rows(self, broker: str = "default") -> list[tuple[int, bytes]]:
@@ -61,7 +59,6 @@ def uploaded(s3: S3Server, golden: Callable[[str], Path], request: pytest.Fixtur
 
 @pytest.fixture
 def run(s3: S3Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run a verb in this process, with the options of the server before it."""
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", "")
     monkeypatch.setenv("RMQ_LAKE_S3", "")
     return in_this_process(s3.spark_options, capfd)
@@ -124,7 +121,6 @@ def test_queries_answer_from_s3_as_from_the_local_store(uploaded: Uploaded, run:
 
 
 def test_inspect_and_dump_read_s3_as_they_read_a_disk(uploaded: Uploaded, run: Run) -> None:
-    """What they say differs by the place alone."""
     for verb in (("inspect", "--deep", "--json", "--quiet"), ("dump", "--json")):
         at = "/commitlog/00000000000000000000" if verb[0] == "dump" else ""
         local = run(*verb, f"{uploaded.local}{at}")
@@ -135,7 +131,6 @@ def test_inspect_and_dump_read_s3_as_they_read_a_disk(uploaded: Uploaded, run: R
 
 
 def test_index_files_rebuilt_onto_s3_are_the_brokers_own(uploaded: Uploaded) -> None:
-    """Byte for byte, scratch files gone."""
     result = rebuild(RebuildIndexRequest(uploaded.store, uploaded.out), OneByOne(uploaded.options))
     made = {path.name: path.read_bytes() for path in (uploaded.folder / "index").rglob("*") if path.is_file()}
     manifest = json.loads(made.pop("MANIFEST.json"))
@@ -162,7 +157,6 @@ class OvertakenBy(OneByOne):
     """Workers that let another run of the same store come to its end while theirs is reading."""
 
     def ranges(self, ranges: Sequence[Any], task: Any, discard: Any = id) -> list[Any]:  # noqa: ANN401
-        """Let the other one run first."""
         outcomes = super().ranges(ranges, task, discard)
         if ranges:
             OVERTAKING.pop()()
@@ -197,7 +191,6 @@ class Together(OneByOne):
     """Workers that wait until as many other runs have read their log: what follows, all do at once."""
 
     def ranges(self, ranges: Sequence[Any], task: Any, discard: Any = id) -> list[Any]:  # noqa: ANN401
-        """Read, and wait for the others."""
         outcomes = super().ranges(ranges, task, discard)
         if ranges:
             ALL_HAVE_READ[-1].wait(_SECONDS)
@@ -209,7 +202,6 @@ ALL_HAVE_READ: list[Any] = []
 
 
 def run_together(request: IngestRequest, options: dict[str, str], barrier: Any, answers: Any) -> None:  # noqa: ANN401
-    """Be one of several processes: ingest, and tell the exit code."""
     ALL_HAVE_READ.append(barrier)
     try:
         answers.put(int(ingest(request, Together(options)).exit_code))
@@ -233,7 +225,6 @@ def exit_codes(requests: Sequence[IngestRequest], options: dict[str, str]) -> li
 
 
 def files_of(uploaded: Uploaded, table: str = "messages") -> tuple[set[str], set[str]]:
-    """Return the names of a table's files, as they lie there and as the table names them."""
     folder = uploaded.folder / "lake" / table
     return {path.name for path in folder.glob("*.parquet")}, {
         uri.rpartition("/")[2] for uri in DeltaTable(folder).file_uris()

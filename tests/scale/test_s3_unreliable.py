@@ -88,7 +88,6 @@ class OnS3:
     """A lake on the server, whose files another engine reaches on the server's disk."""
 
     def __init__(self, s3: S3Server, spark: SparkSession, prefix: str) -> None:
-        """Make a lake of three runs."""
         self.broker = Broker(s3.path(prefix, "store"))
         self.request = IngestRequest(s3.uri(prefix, "store"), s3.uri(prefix, "lake"), broker="b")
         self.workers = OneByOne(s3.hadoop_options)
@@ -99,18 +98,15 @@ class OnS3:
             self.grow(10)
 
     def grow(self, count: int) -> list[int]:
-        """Append messages, and run."""
         records = self.broker.append(some_records(count, seed=self.broker.offset))
         ingest(self.request, self.workers)
         return [record.physical_offset for record in records]
 
     def sql(self, *statements: str) -> None:
-        """Run Spark's statements on the table of messages."""
         for statement in statements:
             self._spark.sql(statement.replace("{messages}", f"delta.`{self.messages}`")).collect()
 
     def offsets(self) -> list[int]:
-        """Return the offsets of the messages as another reader sees them."""
         table = QueryBuilder().register("t", DeltaTable(self.messages))
         return [row["physical_offset"] for row in plain_rows(table.execute(OFFSETS.format("t")).read_all())]
 

@@ -63,7 +63,6 @@ class Broker:
             (root / "abort").touch()
 
     def append(self, records: Iterable[MessageRecord], *, cut_at: int | None = None) -> list[MessageRecord]:
-        """Append *records* and return them as they are in the log; of the last one only *cut_at* bytes, if given."""
         placed = []
         for record in records:
             left = self._segment_size - self.offset % self._segment_size
@@ -81,13 +80,11 @@ class Broker:
         return placed
 
     def seal(self) -> None:
-        """End the segment, as before a record that does not fit."""
         left = self._segment_size - self.offset % self._segment_size
         self._write(BLANK.pack(left, MAGIC_BLANK))
         self.offset += left
 
     def expire(self, segments: int = 1) -> None:
-        """Delete the oldest segments, but never the newest."""
         for path in sorted(self._logs[0].iterdir())[:-1][:segments]:
             path.unlink()
 

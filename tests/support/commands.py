@@ -24,12 +24,10 @@ class Outcome(NamedTuple):
 
     @property
     def document(self) -> Any:  # noqa: ANN401 - JSON
-        """The JSON document on standard output."""
         return json.loads(self.out)
 
     @property
     def lines(self) -> list[Any]:
-        """The NDJSON lines on standard output."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
@@ -37,8 +35,6 @@ Run = Callable[..., Outcome]
 
 
 def runner(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that runs one command line."""
-
     def run(*arguments: str | Path) -> Outcome:
         capfd.readouterr()
         code = cli.main([str(argument) for argument in arguments])
@@ -48,7 +44,6 @@ def runner(capfd: pytest.CaptureFixture[str]) -> Run:
 
 
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have this process do what verbs leave to Spark's workers."""
     for name in ("spark_session", "begin_session"):
         monkeypatch.setattr(f"jobs.launch.session.{name}", lambda *_, **__: None)
     monkeypatch.setattr("jobs.launch.session.hadoop_options", lambda *_: {})
@@ -70,12 +65,10 @@ def packages_loaded_by(*arguments: str | Path) -> set[str]:
 
 
 def copy_of(store: Path, folder: Path) -> Path:
-    """Copy what a broker wrote of a golden store, to be broken."""
     return Path(shutil.copytree(store, folder / store.name, ignore=shutil.ignore_patterns("EXPECT")))
 
 
 def overwrite(path: Path, position: int, raw: bytes) -> None:
-    """Change some bytes of a file."""
     with path.open("r+b") as file:
         file.seek(position)
         file.write(raw)

@@ -43,7 +43,6 @@ PREPARED = {"new": new_store, "growing": growing_store, "rewritten": rewritten_s
 
 
 def library(folder: Path) -> Path:
-    """Compile what makes calls fail."""
     made = folder / "failing_calls.so"
     command = ["cc", "-O2", "-shared", "-fPIC", "-o", str(made), str(SOURCE), "-ldl"]
     subprocess.run(command, check=True)
@@ -59,7 +58,6 @@ class Failure(NamedTuple):
 
 
 def fail_call(root: Path, failure: Failure, noted: int) -> None:
-    """Let a call on a file of the store or the lake fail."""
     below = os.fsencode(root / "files")
     names = " ".join(failure.kinds).encode()
     ctypes.CDLL(None).fail_call(below, names, ctypes.c_long(failure.number), getattr(errno, failure.error), noted)

@@ -75,7 +75,6 @@ class Cell(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The word in the table."""
         if self.code is None:
             return "does not read it"
         return self.words or _WORDS[self.code]
@@ -95,7 +94,6 @@ _WORDS = {
 
 
 def faults(healthy: Path) -> Iterator[Fault]:
-    """Yield every fault that is planted."""
     yield from _of_log(healthy)
     yield from _of_queues(healthy)
     yield from _of_index(healthy)
@@ -169,7 +167,6 @@ def _of_index(healthy: Path) -> Iterator[Fault]:
 
 
 def hit_record(store: Path) -> MessageRecord:
-    """Return the message that faults of the log hit."""
     at = _HIT * UNIT.size
     path = store / QUEUE / f"{at // QUEUE_FILE * QUEUE_FILE:020d}"
     physical_offset = decode_unit(path.read_bytes()[at % QUEUE_FILE :][: UNIT.size]).physical_offset
@@ -278,7 +275,6 @@ def _ingest(store: Path, fault: Fault) -> Cell:
 
 
 def _query(store: Path, fault: Fault) -> Cell:
-    """Ask for the message that the fault hits, by what the fault is in."""
     if fault.part in {Part.CHECKPOINT, Part.INDEX}:
         return Cell(None)
     number = _UNIT_HIT if fault.part is Part.QUEUES else _HIT
@@ -320,7 +316,6 @@ VERBS: dict[str, Callable[[Path, Fault], Cell]] = {
 
 
 def said(verb: str, healthy: Path, fault: Fault, folder: Path) -> Cell:
-    """Plant a fault in a copy, and return what a verb says of it."""
     work = Path(tempfile.mkdtemp(dir=folder))
     work.chmod(0o777)
     store = Path(shutil.copytree(healthy, work / "store"))
@@ -379,7 +374,6 @@ Some faults cannot be seen by anybody: the note under each table says why.
 
 
 def matrix(folder: Path, verbs: Sequence[str] = tuple(VERBS)) -> Iterator[tuple[Fault, dict[str, Cell]]]:
-    """Yield each fault with what every verb says of it."""
     healthy = unpack(STORE, folder)
     nothing = Fault(Part.LOG, "no fault", lambda _store: None, f"commitlog/{SEGMENT:020d}", "there is none")
     for fault in (nothing, *faults(healthy)):
@@ -387,7 +381,6 @@ def matrix(folder: Path, verbs: Sequence[str] = tuple(VERBS)) -> Iterator[tuple[
 
 
 def page(rows: Sequence[tuple[Fault, dict[str, Cell]]]) -> str:
-    """Return docs/faults.md."""
     lines = [_HEAD]
     for part in Part:
         some = [(fault, cells) for fault, cells in rows if fault.part is part]

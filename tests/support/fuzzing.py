@@ -59,7 +59,6 @@ class TinyStore:
     touched: list[tuple[int, int]]  # offsets that mutations changed, from and to
 
     def write(self, root: Path) -> None:
-        """Write the store's files, and only those."""
         folder = root / ("commitlog" if self.framing is Framing.PLAIN else "dledger-n0/data")
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.iterdir():
@@ -70,7 +69,6 @@ class TinyStore:
 
 
 def a_store(random: Random) -> TinyStore:
-    """Return a store of one to three segments, the last one open."""
     framing = random.choice((Framing.PLAIN, Framing.PLAIN, Framing.DLEDGER))
     offset = base = SEGMENT_SIZE * random.choice((0, 0, 1, 1 << 30))
     segments = {base: bytearray()}
@@ -144,7 +142,6 @@ def mutate(store: TinyStore, random: Random) -> None:
 
 
 def expected(store: TinyStore) -> Result:
-    """Return what the scalar layer makes of the files."""
     rows: Rows = []
     damage: Damage = []
     bases = sorted(store.segments)
@@ -171,13 +168,11 @@ def expected(store: TinyStore) -> Result:
 
 
 def _log(content: bytes, base: int) -> SegmentBytes:
-    """Return a segment with the framing that its bytes prove."""
     plain = SegmentBytes.of(content, base)
     return plain._replace(framing=framing_of(plain.read, plain.size, base))
 
 
 def found(root: Path, range_size: int, *, columns: bool = True) -> Result:
-    """Return what the pipeline makes of the files, from listing to rows."""
     store = list_store(str(root))
     ranges = plan_ranges(store, store.start_offset, range_size)
     outcomes = chained(
@@ -189,7 +184,6 @@ def found(root: Path, range_size: int, *, columns: bool = True) -> Result:
 
 
 def _collect(_: Range, pieces: Iterator[Records | Piece]) -> tuple[Rows, Damage]:
-    """Collect records as rows of the table give them back."""
     rows: Rows = []
     damage: Damage = []
     for item in pieces:
@@ -203,7 +197,6 @@ def _collect(_: Range, pieces: Iterator[Records | Piece]) -> tuple[Rows, Damage]
 
 
 def _collect_raw(_: Range, pieces: Iterator[Records | Piece]) -> tuple[Rows, Damage]:
-    """Collect records as they are in the buffer: no columns are made."""
     rows: Rows = []
     damage: Damage = []
     for item in pieces:

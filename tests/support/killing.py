@@ -65,7 +65,6 @@ EFFECTS: tuple[tuple[Any, str], ...] = (
 
 
 def forked(work: Callable[[], object]) -> int:
-    """Do *work* in a process, and a process group, of its own."""
     pid = os.fork()
     if pid:
         return pid
@@ -175,7 +174,6 @@ def judge(root: Path) -> dict[str, Any]:
 
 
 def judge_tier(root: Path) -> dict[str, Any]:
-    """Compare the lake with what the broker said of the tier."""
     history, found = set(said(root / "EXPECT.json")), taken(root / "lake")
     wrong = {"lost": len(history - set(found)), "twice": len(found) - len(set(found))}
     return dict.fromkeys(FAULTS, 0) | wrong | {"leftovers": leftovers(root / "lake")}
@@ -208,7 +206,6 @@ def wrong_entries(lake: Path, messages: list[int]) -> int:
 
 
 def wrong_traces(lake: Path) -> int:
-    """Count the lines of traces that are there twice, or not at all, or of no message."""
     reports = (row for row in rows_of(lake) if row["topic"] == TRACE_TOPIC)
     expected = Counter(
         (row["physical_offset"], number, trace.message_id)
@@ -220,7 +217,6 @@ def wrong_traces(lake: Path) -> int:
 
 
 def run_and_judge(root: Path) -> dict[str, Any]:
-    """Run to the end, and judge."""
     verdict = root / "verdict.json"
 
     def work() -> None:
@@ -278,7 +274,6 @@ def every_stop(prepare: Callable[[Path], object], folder: Path, stride: int) -> 
 
 
 def some_traces(seed: int) -> list[MessageRecord]:
-    """Return two messages of the trace topic, each with two lines."""
     line = "SubBefore\x017\x01region\x01group\x01request\x01{id}\x010\x01null\x02"
     bodies = ("".join(line.format(id=f"{seed}-{number}-{n}") for n in range(2)) for number in range(2))
     return [
@@ -292,7 +287,6 @@ def some_traces(seed: int) -> list[MessageRecord]:
 
 
 def new_store(root: Path) -> Broker:
-    """Make a store with records in two segments, one of them damaged, and with traces."""
     broker = Broker(root / "store", history=root / "history", dispatches=True)
     broker.append([*some_records(70), *some_traces(1)])
     return broker
@@ -315,7 +309,6 @@ def rewritten_store(root: Path) -> None:
 
 
 def tiered_store(root: Path) -> None:
-    """Have a tier in the place of a store."""
     root.mkdir(parents=True)
     place = unpack_situation("b550-tiered", root)
     (place / "tiered").rename(root / "store")
@@ -429,7 +422,6 @@ def optimized(root: Path, verdict: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def together(folder: Path, runs: int) -> dict[str, Any]:
-    """Start runs of one store at the same moment."""
     new_store(folder)
     began = folder / "now"
 

@@ -48,7 +48,6 @@ VICTIMS = ("everything", "driver", "JVM", "workers")
 
 
 def followed(root: Path, *more: str) -> "subprocess.Popen[bytes]":
-    """Start a command that follows, in a session of its own."""
     arguments = [str(root / "store"), "--lake", str(root / "lake"), "--max-bytes-per-step", str(STEP_BYTES), "--quiet"]
     command = [sys.executable, "-c", PROGRAM, "ingest", *arguments, "--follow", "--every", "100ms", *more]
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONFAULTHANDLER": "1"}
@@ -57,7 +56,6 @@ def followed(root: Path, *more: str) -> "subprocess.Popen[bytes]":
 
 
 def jvms_of(process: "subprocess.Popen[bytes]") -> list[int]:
-    """Return the JVM of a command, where it has one."""
     found = []
     for one in session(process.pid):
         with suppress(OSError):
@@ -79,7 +77,6 @@ class Campaign:
     before: "list[subprocess.Popen[bytes]]" = field(default_factory=list)  # whose driver alone was killed
 
     def one(self, moment: str, victim: str) -> None:
-        """Kill one command, or a part of it."""
         there = effects(self.root / "lake")
         process = followed(self.root)
         self._wait(process, moment, there)
@@ -103,7 +100,6 @@ class Campaign:
         kill(process)
 
     def _wait(self, process: "subprocess.Popen[bytes]", moment: str, there: set[str]) -> None:
-        """Wait for the moment to kill, or for the command's end."""
         effect = self.random.randrange(1, EFFECTS)
         until = time.monotonic() + PATIENCE_S
         while process.poll() is None and time.monotonic() < until:
@@ -131,7 +127,6 @@ class Campaign:
 
 
 def left(processes: "Sequence[subprocess.Popen[bytes]]") -> list[int]:
-    """Return how many processes there are of each command."""
     return [len(list(session(process.pid))) for process in processes]
 
 

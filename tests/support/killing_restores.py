@@ -31,13 +31,11 @@ _STORE, _RELEASE = "b533-types", "5.3.3"  # with queues of both kinds
 
 
 def bring(folder: Path) -> int:
-    """Bring the store into a lake."""
     store = unpack(_STORE, folder)
     return int(ingest(IngestRequest(str(store), str(folder / "lake"), release=_RELEASE), OneByOne()).exit_code)
 
 
 def run(folder: Path, out: Path) -> int:
-    """Restore, or continue."""
     wanted = Wanted(100, 20, _RELEASE)
     request = RestoreRequest(
         Lake(str(folder / "lake")), out, consume_queue_size=200, wanted=wanted, resume=True
@@ -46,12 +44,10 @@ def run(folder: Path, out: Path) -> int:
 
 
 def tree(out: Path) -> dict[str, bytes]:
-    """Return every file but the manifest, which names where it lies."""
     return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
 
 
 def campaign(folder: Path, kills: int) -> dict[str, Any]:
-    """Kill so many restores; return what became of it."""
     random = Random(int(os.environ.get("SEED", "1000")))
     assert ended(forked(partial(bring, folder))) == 0
     assert ended(forked(partial(run, folder, folder / "warm"))) == 0  # it may have to compile

@@ -35,7 +35,6 @@ CLEAN = (0, 3)  # a gap or damage is said by 3
 
 
 def started(root: Path) -> "subprocess.Popen[bytes]":
-    """Start the command in a session of its own."""
     command = [
         "./spark-submit.sh",
         "--master",
@@ -52,7 +51,6 @@ def started(root: Path) -> "subprocess.Popen[bytes]":
 
 
 def session(leader: int) -> Iterator[int]:
-    """Yield every process of a session: the workers of Spark have a group of their own, but no session."""
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             with suppress(OSError):
@@ -121,7 +119,6 @@ class Campaign:
     longest_s: float = 0.0
 
     def whole(self) -> None:
-        """Run to the end."""
         began = time.monotonic()
         self.codes[started(self.root).wait(LONGEST_S)] += 1
         self.longest_s = time.monotonic() - began
@@ -136,7 +133,6 @@ class Campaign:
         return self._killed(process, before)
 
     def at_any_moment(self) -> bool:
-        """Kill a run at a moment that nobody chose."""
         before = effects(self.root / "lake")
         process = started(self.root)
         time.sleep(self.longest_s * (FIRST_SHARE + (1 - FIRST_SHARE) * self.random.random()))

@@ -52,7 +52,6 @@ def table_of(location: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def rows_of(lake: Path, table: str = "messages", order: str = "physical_offset") -> list[dict[str, Any]]:
-    """Return a table's rows, in the order of the log."""
     if not (lake / table / "_delta_log").exists():
         return []
     found: list[dict[str, Any]] = table_of(lake / table).sort_by(order).to_pylist()
@@ -60,12 +59,10 @@ def rows_of(lake: Path, table: str = "messages", order: str = "physical_offset")
 
 
 def raw_rows(lake: Path, table: str = "messages") -> list[tuple[int, bytes]]:
-    """Return each message's offset and its own bytes, in the order of the log."""
     return [(row["physical_offset"], encode_record(record_of_row(row))) for row in rows_of(lake, table)]
 
 
 def gaps_of(lake: Path) -> list[tuple[int, int]]:
-    """Return the ranges of offsets that runs found deleted."""
     details = [json.loads(row["detail"]) for row in rows_of(lake, "runs", "time") if row["state"] == "prepared"]
     return [(gap["from"], gap["to"]) for detail in details for gap in detail["gaps"]]
 

@@ -21,7 +21,6 @@ class Meanwhile(OneByOne):
     happens: Callable[[], object] = lambda: None
 
     def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
-        """Let it happen, then read."""
         self.happens()
         return OneByOne.ranges(self, ranges, task, discard)
 
@@ -33,8 +32,6 @@ class BetweenRanges(OneByOne):
     happens: Callable[[Range], object] = id
 
     def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
-        """Let it happen before each range is read."""
-
         def with_it(range_: Range, pieces: Iterator[Records | Piece]) -> T:
             self.happens(range_)
             return task(range_, pieces)
@@ -43,8 +40,6 @@ class BetweenRanges(OneByOne):
 
 
 def preceded(step: Callable[P, T], happens: Callable[[], object]) -> Callable[P, T]:
-    """Return *step* with something that happens before it."""
-
     def with_it(*arguments: P.args, **options: P.kwargs) -> T:
         happens()
         return step(*arguments, **options)
@@ -53,8 +48,6 @@ def preceded(step: Callable[P, T], happens: Callable[[], object]) -> Callable[P,
 
 
 def followed(step: Callable[P, T], happens: Callable[[], object]) -> Callable[P, T]:
-    """Return *step* with something that happens after it."""
-
     def with_it(*arguments: P.args, **options: P.kwargs) -> T:
         result = step(*arguments, **options)
         happens()

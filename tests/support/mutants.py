@@ -53,7 +53,6 @@ def _mutant(source: str, place: int) -> Mutant:
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
-    """Yield each node that can be changed inside a function, and what changes it."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     for function in functions:
         for statement in function.body:

@@ -33,7 +33,6 @@ class SharedLake:
     """A lake that our runs fill from one broker's store, and that Spark's SQL writes to as well."""
 
     def __init__(self, spark: "SparkSession", root: Path, runs: Sequence[int] = (10, 10, 10)) -> None:
-        """Make a lake by so many runs of so many messages."""
         self.spark = spark
         for name, value in SMALL.items():
             spark.conf.set(name, value)
@@ -53,12 +52,10 @@ class SharedLake:
         return copy
 
     def grow(self, count: int) -> list[int]:
-        """Have the broker append messages; return their offsets."""
         records = self.broker.append(some_records(count, seed=self.broker.offset))
         return [record.physical_offset for record in records]
 
     def run(self) -> Summary:
-        """Bring what is new into the lake."""
         return ingest(IngestRequest(str(self.broker.root), str(self.path), broker="b"), OneByOne())
 
     def name(self, table: str = "messages") -> str:
@@ -71,7 +68,6 @@ class SharedLake:
             self.spark.sql(re.sub(r"\{(\w+)\}", lambda found: self.name(found[1]), statement)).collect()
 
     def seen_by_spark(self) -> list[int]:
-        """Return the offsets of the messages as Spark sees them."""
         rows = self.spark.sql(f"SELECT physical_offset FROM {self.name()}").collect()
         return sorted(row.physical_offset for row in rows)
 
@@ -80,7 +76,6 @@ class SharedLake:
         return sorted(row["physical_offset"] for row in self.rows("physical_offset", where, table))
 
     def values(self, column: str, table: str = "messages") -> dict[int, object]:
-        """Return a column of a table by the row's offset."""
         found = self.rows(f"physical_offset, {column} AS value", "true", table)
         return {row["physical_offset"]: row["value"] for row in found}
 

@@ -23,7 +23,6 @@ def free_port() -> int:
 
 
 def _is_free(port: int) -> bool:
-    """Return whether *port* can be listened on."""
     with socket.socket() as listener:
         try:
             listener.bind(("127.0.0.1", port))

@@ -41,7 +41,6 @@ _ENTRIES = pa.schema(
 
 
 def write_messages(lake: Path, store: Path, release: Release, *, with_body: bool = True) -> None:
-    """Write the tables of messages and of traces of a store."""
     for range_ in plan_ranges(list_store(str(store))):
         for item in RangeReader(range_).pieces():
             if not isinstance(item, Piece):
@@ -58,14 +57,12 @@ def write_messages(lake: Path, store: Path, release: Release, *, with_body: bool
 
 
 def write_copies(lake: Path) -> None:
-    """Write the table of a tier that has a copy of each message."""
     rows = table_of(lake / "messages")
     rows = rows.append_column("generation", pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows))
     write_deltalake(lake / "tiered", rows.select(TIERED.schema.names))
 
 
 def _traces(rows: pa.RecordBatch) -> pa.Table:
-    """Return rows of traces with whose they are."""
     table = pa.Table.from_batches([rows])
     for name, value in (("broker", BROKER), ("store_id", STORE_ID)):
         table = table.append_column(name, pa.repeat(value, rows.num_rows))
@@ -73,7 +70,6 @@ def _traces(rows: pa.RecordBatch) -> pa.Table:
 
 
 def write_entries(lake: Path, records: list[MessageRecord], release: Release) -> None:
-    """Write the table of index entries of a store's records."""
     rows: list[dict[str, Any]] = [
         {
             "broker": BROKER,
@@ -112,5 +108,4 @@ def write_progress(lake: Path, end: int, offsets: dict[tuple[str, str, int], int
 
 
 def open_lake(lake: Path, release: Release) -> LakeSource:
-    """Open a lake for queries."""
     return LakeSource(LakeTables(str(lake), {}), BROKER, release)

@@ -34,7 +34,6 @@ class Sent(NamedTuple):
     sys_flag: int = 0
 
     def record(self, queue_offset: int, physical_offset: int, stored: int) -> MessageRecord:
-        """Return the record that a broker stores."""
         named = {"KEYS": " ".join(self.keys), "UNIQ_KEY": self.unique_key, "TAGS": self.tags}
         properties = {name: value for name, value in named.items() if value} | dict(self.properties)
         return a_record(
@@ -74,7 +73,6 @@ def write_store(  # noqa: PLR0913 - what a store is made of
     with_index: bool = True,
     with_queues: bool = True,
 ) -> Path:
-    """Write log, index files and queues of *records*."""
     root.mkdir(parents=True)
     _write_log(root / "commitlog", records)
     if with_index:

@@ -10,12 +10,10 @@ from tests.support.query_stores import RELEASE, Sent, stored, write_store
 
 
 def packed(body: bytes, number: int) -> bytes:
-    """Return a body as its client stores it: every other one compressed."""
     return zlib.compress(body) if number % 2 else body
 
 
 def make_recipe_data(root: Path) -> Path:
-    """Write both into *root*, and return it."""
     late = Sent(
         topic="rmq_sys_wheel_timer",
         unique_key="late",

@@ -23,7 +23,6 @@ class Recipe(NamedTuple):
         return len(self.answer(spark, data)) + self.text.startswith("CREATE")
 
     def answer(self, spark: "SparkSession", data: Path) -> list[tuple[Any, ...]]:
-        """Return the rows themselves."""
         text = self.text.replace("/data/", f"{data}/")
         if self.language == "sql":
             return list(map(tuple, spark.sql(text).collect()))

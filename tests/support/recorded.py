@@ -10,6 +10,5 @@ ROOT = Path(__file__).parents[2]
 
 
 def keep(result: Mapping[str, Any], path: Path) -> None:
-    """Write *result* to *path*."""
     commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
     path.write_text(json.dumps({"commit": commit, **result}, indent=2) + "\n", encoding="utf-8")

@@ -37,7 +37,6 @@ class Released(NamedTuple):
 
     @property
     def python(self) -> Path:
-        """The interpreter of its environment."""
         return self.checkout / ".venv" / "bin" / "python"
 
     @property
@@ -51,7 +50,6 @@ class Released(NamedTuple):
         return {**known, "PATH": f"{self.python.parent}:{known['PATH']}", **more}
 
     def run(self, command: Sequence[str | Path], folder: Path, **more: str) -> Ended:
-        """Run a command in *folder*, which has the launcher."""
         launcher = folder / "spark-submit.sh"
         if not launcher.exists():
             launcher.symlink_to(self.checkout / "spark-submit.sh")
@@ -139,6 +137,5 @@ def fill_cache(jars: Path) -> None:
 
 
 def pip_cache() -> str:
-    """Return where pip keeps what it has downloaded."""
     command = [sys.executable, "-m", "pip", "cache", "dir"]
     return subprocess.check_output(command, text=True).strip()

@@ -35,11 +35,9 @@ class World:
 
     @property
     def store(self) -> Path:
-        """What STORE stands for."""
         return self.folder / "STORE"
 
     def words(self, text: str) -> list[str]:
-        """Return a command's words, with what its placeholders stand for."""
         words = shlex.split(text, comments=True)
         return [self._meant(word, before) for before, word in zip(["", *words], words, strict=False)]
 
@@ -57,32 +55,26 @@ class World:
 
 
 def index_lost(store: Path) -> None:
-    """Lose the eighth index file."""
     sorted((store / "index").iterdir())[7].unlink()
 
 
 def queue_lost(store: Path) -> None:
-    """Lose a queue."""
     shutil.rmtree(store / "consumequeue" / "T1" / "0")
 
 
 def damaged(store: Path) -> None:
-    """Break the second record's body."""
     overwrite(store / "commitlog" / f"{0:020d}", 242 + 90, b"\xff")
 
 
 def segment_lost(store: Path) -> None:
-    """Lose the second segment."""
     sorted((store / "commitlog").iterdir())[1].unlink()
 
 
 def queue_file_cut(store: Path) -> None:
-    """Cut a queue file short: a broker refuses to load it."""
     os.truncate(min((store / "consumequeue" / "T1" / "0").iterdir()), 90)
 
 
 def copied_to_a_tier(store: Path) -> None:
-    """Have the tier of a broker beside the store."""
     place = unpack_situation("b550-tiered", store.parent / "situation")
     (place / "tiered").rename(store.parent / "TIER")
 
@@ -100,17 +92,14 @@ STORES: dict[tuple[str, str], Callable[[Path], None]] = {
 
 
 def all_commands() -> list[Shown]:
-    """Return every command of every page."""
     return [shown for page in PAGES for shown in commands(page)]
 
 
 def bare(shown: Shown) -> str:
-    """Return a command without its comment."""
     return shown.text.partition(" #")[0].strip()
 
 
 def reason_not_to_run(shown: Shown) -> str | None:
-    """Return why a command is not run, if it is not."""
     return next((reason for pattern, reason in NOT_RUN.items() if re.search(pattern, bare(shown))), None)
 
 
@@ -126,12 +115,10 @@ def scenes() -> list[list[Shown]]:
 
 
 def name_of(scene: list[Shown]) -> str:
-    """Return what a test of a scene is called."""
     return " · ".join(filter(None, (scene[0].page, scene[0].section)))
 
 
 def world_of(scene: list[Shown], folder: Path) -> World:
-    """Make the directory that a scene begins in."""
     world = World(folder)
     (folder / "golden").mkdir()
     copy_of(unpack("b551-base", folder / "golden"), folder).rename(world.store)

@@ -14,7 +14,6 @@ _LOG = (FileKind.COMMITLOG, FileKind.DLEDGER_LOG)
 
 
 def segments_of(store: Path, *directories: str) -> list[Path]:
-    """Return a store's segments in the order of the log."""
     files = [path for path in store.rglob("*") if path.is_file()]
     if directories:
         found = [path for path in files if path.parent.name in directories]
@@ -24,7 +23,6 @@ def segments_of(store: Path, *directories: str) -> list[Path]:
 
 
 def records_of(segments: list[Path]) -> Iterator[tuple[MessageRecord, bytes]]:
-    """Yield each record of a log with its own bytes, decoded by the scalar layer."""
     contents = [path.read_bytes() for path in segments]
     for number, (path, content) in enumerate(zip(segments, contents, strict=True)):
         framing = detect_framing(content)

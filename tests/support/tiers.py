@@ -10,7 +10,6 @@ Place = tuple[str, int, int]  # topic, queue and offset in it
 
 
 def files(tier: Path, queue: str, kind: str = "COMMIT_LOG") -> list[Path]:
-    """Return a queue's files of a kind in their order."""
     return sorted((tier / BROKER / queue / kind).iterdir(), key=lambda path: path.name[-20:])
 
 
@@ -25,5 +24,4 @@ def said(answers: Path) -> list[Place]:
 
 
 def taken(lake: Path) -> list[Place]:
-    """Return those of all rows that a lake has of tiers."""
     return sorted((row["topic"], row["queue_id"], row["queue_offset"]) for row in rows_of(lake, "tiered"))

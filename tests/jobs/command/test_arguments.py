@@ -50,7 +50,6 @@ def _parsed(option: Option, words: list[str]) -> None:
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(option=st.sampled_from(VERB_OPTIONS), text=TEXTS)
 def test_any_text_for_any_option_is_taken_or_refused_in_words(option: Option, text: str) -> None:
-    """The type of each option says what it takes."""
     if isinstance(option.parameter, click.Argument):
         _parsed(option, ["--", text])
     else:
@@ -63,7 +62,6 @@ def test_any_text_for_any_option_is_taken_or_refused_in_words(option: Option, te
 def test_any_toml_for_any_option_is_taken_or_refused_in_words(
     tmp_path: Path, option: Option, value: object, in_table: bool
 ) -> None:
-    """A list for a number, a number for a text, a date."""
     if not any(parameter.name == "config" for parameter in option.command.params):
         return
     config = tmp_path / "job.toml"
@@ -116,5 +114,4 @@ def test_a_charset_that_shows_no_bytes_is_a_usage_error(
 
 @pytest.mark.parametrize("charset", ["UTF-8", "utf8", "GBK", "gb18030", "ISO-8859-1", "Shift_JIS", "UTF-16"])
 def test_charsets_that_bodies_are_in_are_taken(charset: str) -> None:
-    """What clients name."""
     check_charset(charset)

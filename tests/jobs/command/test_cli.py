@@ -47,8 +47,6 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Probe:
 
 
 def raising(error: BaseException) -> Callable[[], ExitCode | None]:
-    """Return the body of a verb that fails."""
-
     def body() -> ExitCode | None:
         raise error
 
@@ -57,14 +55,12 @@ def raising(error: BaseException) -> Callable[[], ExitCode | None]:
 
 @pytest.mark.parametrize("code", ExitCode)
 def test_a_verb_ends_as_it_says(probe: Probe, code: ExitCode) -> None:
-    """What a verb returns is the exit code."""
     probe(lambda: code)
 
     assert code == cli.main(["probe"])
 
 
 def test_a_verb_that_returns_nothing_ends_clean(probe: Probe) -> None:
-    """Most verbs have nothing to add to having finished."""
     probe(lambda: None)
 
     assert ExitCode.CLEAN == cli.main(["probe"])
@@ -98,7 +94,6 @@ def test_each_failure_has_its_exit_code_and_no_traceback(
 
 
 def test_damaged_bytes_are_named_by_file_and_offset(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line, with the place at which somebody can look."""
     probe(raising(CorruptData("total_size 7 is too small", 4096, "/store/commitlog/00000000000000000000")))
 
     cli.main(["probe"])
@@ -120,7 +115,6 @@ def test_what_failed_on_a_worker_is_said_as_if_it_had_failed_here(
     probe: Probe,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Spark wraps the one line that matters in a hundred."""
     text = (
         "An error occurred while calling o7.collect.\n"
         ": org.apache.spark.SparkException: Job aborted: org.apache.spark.api.python.PythonException: "
@@ -153,8 +147,6 @@ def test_what_failed_in_the_jvm_is_said_without_pythons_frame(
 
 
 def on_a_worker(spark: "SparkSession", task: Callable[[int], None]) -> Callable[[], ExitCode | None]:
-    """Return the body of a verb whose one task is this."""
-
     def body() -> ExitCode | None:
         spark.sparkContext.parallelize([0], 1).foreach(task)
         return None
@@ -188,8 +180,6 @@ def test_a_task_s_file_error_is_said_like_one_of_ours(
     spark: "SparkSession",
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """The disk is as full there as here."""
-
     def task(_: int) -> None:
         raise OSError(28, "No space left on device", "/lake/messages/part-0.parquet")
 
@@ -273,7 +263,6 @@ def test_a_jvm_that_dies_is_said_to_have_died(
 def test_a_refused_connection_to_something_else_is_not_called_a_dead_jvm(
     probe: Probe, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A data node of HDFS may be away, too."""
     import py4j.protocol  # noqa: F401 - a verb that uses Spark has it
 
     probe(raising(ConnectionRefusedError(111, "Connection refused", "hdfs://node/store")))
@@ -305,7 +294,6 @@ _RAISED = (
     ],
 )
 def test_a_worker_without_a_python_that_will_do_is_named(text: str, expected: str) -> None:
-    """With the ways out, and without a traceback."""
     line = one_line(Py4JError(text))
 
     assert line.startswith(expected)
@@ -372,7 +360,6 @@ def test_an_option_before_the_verb_that_is_not_sparks_is_refused(capsys: pytest.
 
 
 def test_help_lists_every_verb_without_loading_one(capsys: pytest.CaptureFixture[str]) -> None:
-    """The list comes from the table of verbs; Spark and numba are not waited for."""
     assert ExitCode.CLEAN == cli.main(["--help"])
 
     text = " ".join(capsys.readouterr().out.split())
@@ -454,7 +441,6 @@ def test_failures_are_log_objects_of_their_level(  # noqa: PLR0913, PLR0917 - th
 
 
 def test_what_the_jvm_says_is_a_log_object_too(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its lines arrive in the middle of ours."""
     reading, writing = os.pipe()
     os.write(writing, b"12:00:00 ERROR Something: \xff\n")
     os.close(writing)

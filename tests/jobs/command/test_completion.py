@@ -20,7 +20,6 @@ _FOLDER = Path(".local/share/bash-completion/completions")
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a user whose home is empty."""
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "BASH_COMPLETION_USER_DIR", "ZDOTDIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -50,7 +49,6 @@ def test_one_command_installs_it_where_the_shell_looks(
 
 
 def test_another_shell_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is written."""
     monkeypatch.setenv("SHELL", "/bin/tcsh")
 
     assert ExitCode.USAGE == main(["--install-completion"])
@@ -59,7 +57,6 @@ def test_another_shell_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("login", ["/bin/bash", "/bin/false"])
 def test_without_shell_it_is_the_one_of_the_login(login: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Schedulers and containers start commands without SHELL."""
     monkeypatch.delenv("SHELL", raising=False)
     entry = SimpleNamespace(pw_shell=login)
     monkeypatch.setattr("pwd.getpwuid", lambda _: entry)
@@ -72,7 +69,6 @@ def test_without_shell_it_is_the_one_of_the_login(login: str, home: Path, monkey
 def test_a_user_without_an_entry_is_asked_for_shell(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A container's user may be a number and no more."""
     monkeypatch.delenv("SHELL", raising=False)
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
 
@@ -143,7 +139,6 @@ def console_script(home: Path) -> Path:
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed here")
 @pytest.mark.usefixtures("console_script")
 def test_zsh_completes_the_console_script(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the one line in .zshrc, a verb and an option, by TAB."""
     monkeypatch.setenv("SHELL", "/usr/bin/zsh")
     assert ExitCode.CLEAN == main(["--install-completion"])
 
@@ -153,7 +148,6 @@ def test_zsh_completes_the_console_script(home: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed here")
 def test_fish_completes_the_console_script(home: Path, console_script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it offers comes with its help."""
     monkeypatch.setenv("SHELL", "/usr/bin/fish")
     assert ExitCode.CLEAN == main(["--install-completion"])
     told = {"HOME": str(home), "PATH": f"{console_script.parent}:{os.environ['PATH']}"}

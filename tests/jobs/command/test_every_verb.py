@@ -55,7 +55,6 @@ class _Terminal(StringIO):
     """Takes what a command prints."""
 
     def isatty(self) -> bool:
-        """Return that somebody watches."""
         return True
 
 

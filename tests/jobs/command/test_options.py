@@ -28,13 +28,11 @@ def tool() -> None:
 @quiet_option
 @config_option
 def ingest(*, place: StorePlace, form: StoreForm, **others: object) -> None:
-    """Say which values arrived."""
     values: dict[str, object] = {**place._asdict(), **form._asdict(), **others}
     click.echo({name: value for name, value in values.items() if value not in {None, False}})
 
 
 def told(*arguments: str, **environment: str) -> dict[str, object]:
-    """Return the values that a command line gives to the verb."""
     result = run(*arguments, **environment)
     assert 0 == result.exit_code, result.output
     values: dict[str, object] = eval(result.output, {"ZoneInfo": ZoneInfo, "zoneinfo": __import__("zoneinfo")})  # noqa: S307
@@ -52,19 +50,16 @@ def run(*arguments: str, **environment: str) -> Result:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """Name a configuration file to be written."""
     return tmp_path / "job.toml"
 
 
 def test_a_configuration_file_gives_what_flags_do_not(config: Path) -> None:
-    """A scheduled run keeps its options in a file."""
     config.write_text('store = "/data/store"\nhash-slots = 100\n[ingest]\nindex-num = 400\n')
 
     assert {"store": "/data/store", "hash_slots": 100, "index_num": 400} == told("--config", str(config))
 
 
 def test_flags_win_over_the_environment_and_the_environment_over_the_file(config: Path) -> None:
-    """The nearer to the command, the stronger."""
     config.write_text("hash-slots = 1\nindex-num = 10\nconsume-queue-size = 20\n")
     environment = {"RMQ_LAKE_INGEST_INDEX_NUM": "11", "RMQ_LAKE_INGEST_HASH_SLOTS": "2"}
 
@@ -116,7 +111,6 @@ def test_every_option_and_argument_has_a_variable_of_its_own_name() -> None:
 
 
 def test_every_setting_is_shown_with_where_it_is_from(config: Path) -> None:
-    """Who wonders why a run does what it does sees it in one look."""
     config.write_text('index-num = 11\n[ingest]\ntime-zone = "Asia/Shanghai"\n')
 
     result = run("/s", "--config", str(config), "--show-config", "--quiet", RMQ_LAKE_INGEST_HASH_SLOTS="2")
@@ -163,7 +157,6 @@ def test_keys_of_other_verbs_do_not_disturb(config: Path) -> None:
 
 
 def test_several_commitlog_paths_keep_their_order() -> None:
-    """A broker's storePathCommitLog lists several disks."""
     assert ("/a", "/b") == told("s", "--commitlog", "/a,/b")["commitlog"]
 
 
@@ -174,7 +167,6 @@ def test_an_empty_commitlog_path_is_a_usage_error() -> None:
 
 @pytest.mark.parametrize("verb", ["ingest", "verify", "rebuild-index"])
 def test_the_example_configuration_is_understood_by_every_verb_it_names(verb: str) -> None:
-    """Who copies conf/job.toml gets what it says."""
     command = import_module(VERBS[verb].module).command
     written = tomllib.loads((CONF / "job.toml").read_text())
 

@@ -49,12 +49,10 @@ def _name(option: Option) -> str:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Make a store."""
     return write_store(tmp_path / "store", stored([Sent(body=b"x")]))
 
 
 def _command_line(option: Option, place: Path, store: Path | str) -> list[str]:
-    """Return a command line that names *place* in one parameter, and whatever else is required."""
     words = list(option.verb)
     arguments = []
     for parameter in option.command.params:
@@ -88,7 +86,6 @@ def test_every_option_that_takes_a_path_says_whether_it_is_written_to() -> None:
 
 
 def test_the_options_that_name_a_place_to_write_are_these() -> None:
-    """One that is missing here has lost its type."""
     named = {_name(option).rpartition(" ")[2] for option in OUTPUTS}
 
     assert {"--lake", "--report", "--metrics", "--bodies", "--out", "--scratch", "directory", "lake"} <= named
@@ -149,7 +146,6 @@ def test_the_store_of_the_command_is_one_even_without_a_log(
 
 
 def test_a_lake_under_a_store_of_the_same_bucket_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
-    """Two spellings of one scheme are one place."""
     outcome = runner(capfd)("ingest", "s3a://bucket/store", "--lake", "s3://bucket/store/lake")
 
     assert outcome.code is ExitCode.USAGE

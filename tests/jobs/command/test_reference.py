@@ -37,13 +37,11 @@ def test_every_verb_has_its_section_with_its_options() -> None:
 
 
 def test_every_exit_code_has_a_meaning() -> None:
-    """Scripts branch on them."""
     assert set(ExitCode) == set(MEANINGS)
     assert all(f"\n| {int(code)} | " in PAGE for code in ExitCode)
 
 
 def test_every_variable_that_the_code_reads_is_documented() -> None:
-    """And none that nothing reads."""
     sources = [*(ROOT / "jobs").rglob("*.py"), ROOT / "spark-submit.sh"]
     text = "\n".join(path.read_text(encoding="utf-8") for path in sources if path.name != "reference.py")
     read = set(re.findall(r"\bRMQ_LAKE_[A-Z0-9_]*[A-Z0-9]\b", text)) - {"RMQ_LAKE_S3"}  # from us to ourselves

@@ -49,7 +49,6 @@ def test_the_published_schemas_are_those_of_the_code() -> None:
 
 
 def test_what_runs_print_is_as_the_schemas_say(golden: Golden, tmp_path: Path) -> None:
-    """Of a healthy store and of a damaged one."""
     workers = OneByOne()
     for store in (golden("b551-base"), _damaged(golden, tmp_path)):
         request = IngestRequest(str(store), str(tmp_path / f"lake-{store.name}"), broker="b")
@@ -67,7 +66,6 @@ def test_what_runs_print_is_as_the_schemas_say(golden: Golden, tmp_path: Path) -
 def test_what_light_verbs_print_is_as_the_schemas_say(
     golden: Golden, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Documents and lines, hits and misses."""
     run = runner(capfd)
     store = golden("b551-base")
     place = ("--json", "--store", str(store))

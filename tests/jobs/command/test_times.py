@@ -37,7 +37,6 @@ def test_2h_is_two_hours_ago() -> None:
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2025-13-01", "2y", "07:42"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    """Never taken for another one."""
     with pytest.raises((ValueError, OverflowError)):
         GivenTime(text)
 

@@ -21,7 +21,6 @@ from jobs.console.severity import Severity
     ],
 )
 def test_a_size_has_the_largest_unit_that_it_fills(size: int, text: str) -> None:
-    """Nobody counts the digits of a number of bytes."""
     assert text == size_text(size)
 
 
@@ -30,7 +29,6 @@ def test_a_size_has_the_largest_unit_that_it_fills(size: int, text: str) -> None
     [(0.251, "0.25 s"), (9.5, "9.50 s"), (12.34, "12.3 s"), (125, "2 min 5 s"), (4321, "1 h 12 min")],
 )
 def test_a_duration_has_the_units_that_it_needs(seconds: float, text: str) -> None:
-    """Seconds, minutes or hours."""
     assert text == duration_text(seconds)
 
 
@@ -44,7 +42,6 @@ def test_a_number_agrees_with_what_it_counts(number: int, noun: str, text: str) 
 
 
 def test_a_result_says_what_how_much_and_how_fast() -> None:
-    """One line, which a scheduler's log may end with."""
     result = Result(Severity.NOT_VERIFIED, "65 messages", 2.0, 4 << 20, "done")
 
     assert "65 messages, 4.0 MiB in 2.00 s, 2.0 MiB/s" == result.amount

@@ -22,7 +22,6 @@ def test_a_line_that_fits_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_a_long_line_is_broken_between_words(width: int) -> None:
-    """What follows lies below the text, not below its label."""
     lines = list(fitted(LONG, width))
 
     assert all(len(line) <= width for line in lines)
@@ -31,14 +30,12 @@ def test_a_long_line_is_broken_between_words(width: int) -> None:
 
 
 def test_colours_take_no_room() -> None:
-    """They are no columns."""
     coloured = LONG.replace("GAP", click.style("GAP", fg="yellow", bold=True))
 
     assert list(fitted(LONG, 80)) == [click.unstyle(line) for line in fitted(coloured, 80)]
 
 
 def test_a_long_command_can_still_be_pasted() -> None:
-    """A shell reads the same words."""
     lines = list(fitted(COMMAND, 80))
 
     assert all(len(line) <= 80 for line in lines)
@@ -63,7 +60,6 @@ def test_what_a_column_of_a_table_has_stays_together() -> None:
 
 
 def test_a_plan_of_thousands_of_files_is_a_screen() -> None:
-    """The first of each kind, and how many more."""
     plan = ["into /store", *(f"new: {number}" for number in range(5000)), "kept: 3 files"]
     lines = list(headed("PLAN", plan))
 

@@ -44,7 +44,6 @@ def test_a_dump_at_a_terminal_goes_through_the_pager(named: dict[str, str], page
 
 
 def test_pager_names_one_for_every_program(pager: Path, segment: Path) -> None:
-    """Ours alone comes first."""
     command = [sys.executable, "-m", "jobs.main", "dump", str(segment)]
     named = environment({"PAGER": str(pager), "SHELL": "/bin/sh"})  # script(1) starts the command by it
     del named["RMQ_LAKE_PAGER"]
@@ -64,7 +63,6 @@ def test_a_list_of_messages_goes_through_it(pager: Path, golden: Callable[[str],
 
 
 def test_a_reader_who_has_seen_enough_ends_the_dump(tmp_path: Path, segment: Path) -> None:
-    """In order: no error is said."""
     impatient = tmp_path / "pager"
     impatient.write_text("#!/bin/sh\nhead -n 1\n")
     impatient.chmod(0o755)
@@ -76,12 +74,10 @@ def test_a_reader_who_has_seen_enough_ends_the_dump(tmp_path: Path, segment: Pat
 
 @pytest.mark.parametrize("named", ["", "cat", "no-such-program"])
 def test_no_pager_is_none(named: str, segment: Path) -> None:
-    """And one that is not installed is none either."""
     assert in_terminal("dump", segment, RMQ_LAKE_PAGER=named).text.startswith(f"# {segment}")
 
 
 def test_a_pipe_has_no_pager(pager: Path, segment: Path) -> None:
-    """Programs read what is printed."""
     command = [sys.executable, "-m", "jobs.main", "dump", str(segment)]
 
     printed = subprocess.check_output(command, env={**os.environ, "RMQ_LAKE_PAGER": str(pager)}, text=True)
@@ -90,7 +86,6 @@ def test_a_pipe_has_no_pager(pager: Path, segment: Path) -> None:
 
 
 def test_what_fails_before_it_prints_starts_no_pager(pager: Path) -> None:
-    """A usage error is on standard error alone."""
     seen = in_terminal("dump", "--no-such-option", RMQ_LAKE_PAGER=str(pager))
 
     assert ExitCode.USAGE == seen.code

@@ -84,7 +84,6 @@ def test_what_inspect_recommends_can_be_pasted(
 def test_help_and_errors_show_the_command_as_it_was_typed(
     arguments: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Usage, examples, and 'Try … --help'."""
     monkeypatch.setenv("RMQ_LAKE_PROGRAM", "./spark-submit.sh")
 
     outcome = runner(capfd)(*arguments)

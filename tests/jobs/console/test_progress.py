@@ -13,7 +13,6 @@ from jobs.console.progress import Work, announce_once, shown
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no test wait for seconds."""
     monkeypatch.setattr(progress, "_PLAIN_INTERVAL", 0.01)
     monkeypatch.setattr(progress, "_LIVE_INTERVAL", 0.01)
 
@@ -37,7 +36,6 @@ def await_lines(looked: Semaphore) -> None:
 
 
 def test_progress_says_how_much_is_done_how_fast_and_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
-    """One plain line each time, where there is no terminal."""
     work()
 
     lines = capsys.readouterr().err.splitlines()
@@ -68,7 +66,6 @@ def test_nothing_is_said_of_a_speed_that_is_not_known_yet(capsys: pytest.Capture
 
 
 def test_a_quiet_command_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
-    """A scheduler mails what is printed."""
     ctx = click.Context(click.Command("ingest"))
     ctx.params["quiet"] = True
     with ctx:

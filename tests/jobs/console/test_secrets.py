@@ -18,7 +18,6 @@ HADOOP = {"fs.s3a.access.key": KEY, "fs.s3a.secret.key": SECRET, "fs.s3a.session
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give an environment of its own, without keys."""
     for name in [name for name in os.environ if name.startswith(("AWS_", "RMQ_LAKE_", "HADOOP_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -69,7 +68,6 @@ def test_keys_are_taken_from_one_place(home: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_broken_profile_is_named_and_not_quoted(home: Path) -> None:
-    """The line that cannot be read may be the key."""
     (home / ".aws" / "credentials").write_text(f"[default]\n{SECRET}\n")
 
     with pytest.raises(OSError, match="credentials: no AWS configuration") as caught:
@@ -108,7 +106,6 @@ def test_secrets_are_no_arguments_of_the_jvm() -> None:
     ],
 )
 def test_a_secret_in_a_text_is_masked(text: str) -> None:
-    """What names it stays, so that one sees what is meant."""
     shown = masked(text)
 
     assert SECRET not in shown
@@ -124,7 +121,6 @@ def test_a_secret_that_is_known_is_masked_wherever_it_stands() -> None:
 
 
 def test_what_is_no_secret_is_shown() -> None:
-    """Settings, paths and numbers stay as they are."""
     text = "store = /data/keys/token.d  # command line; fs.s3a.endpoint=http://127.0.0.1:9000 keys k1, k2"
 
     assert text == masked(text)

@@ -19,7 +19,6 @@ from jobs.console.severity import Severity, worst_of
     ],
 )
 def test_a_severity_has_one_exit_code(severity: Severity, code: ExitCode) -> None:
-    """What scripts branch on."""
     assert severity.exit_code is code
     assert severity.is_alarm == (code is not ExitCode.CLEAN)
 

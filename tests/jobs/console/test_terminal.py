@@ -69,7 +69,6 @@ def in_terminal(*arguments: str | Path, interrupt_at: str | None = None, **more:
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a terminal that knows colours, and is wide."""
     inherited = {name: value for name, value in os.environ.items() if name not in _SETTINGS}
     inherited["RMQ_LAKE_PAGER"] = ""  # nobody is there who would press a key
     return {**inherited, "TERM": "xterm-256color", "COLUMNS": "1000", **more}
@@ -77,7 +76,6 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a store that is large enough for a run to be caught at work."""
     root = tmp_path_factory.mktemp("terminal") / "store"
     (root / "commitlog").mkdir(parents=True)
     for number in range(4):
@@ -120,7 +118,6 @@ def test_a_run_that_is_stopped_says_how_to_go_on_and_does(store: Path, tmp_path:
 
 
 def await_handler(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
-    """Wait until a process handles a signal itself."""
     status = Path(f"/proc/{process.pid}/status")
     for _ in range(600):
         caught = int(re.findall(r"SigCgt:\s*(\w+)", status.read_text())[0], 16)
@@ -169,7 +166,6 @@ def _terminated(*arguments: str) -> Seen:
 
 @pytest.mark.parametrize(("line", "word", "offered"), [("ing", 1, "ingest"), ("ingest --hash", 2, "--hash-slots")])
 def test_a_shell_completes_verbs_and_options(line: str, word: int, offered: str) -> None:
-    """As it does for any tool that one types often."""
     asked = {"COMP_WORDS": f"rmq-lake {line}", "COMP_CWORD": str(word), "_RMQ_LAKE_COMPLETE": "bash_complete"}
     printed = subprocess.check_output(_TOOL, env=environment(asked), text=True)
 

@@ -52,13 +52,11 @@ def test_the_steps_are_those_of_the_contract(tmp_path: Path) -> None:
 
 
 def test_a_tour_that_goes_wrong_says_so(tmp_path: Path) -> None:
-    """A step that does not end well stops the tour."""
     with pytest.raises(TourError, match="'inspect' ended with exit code 1"):
         run(unpack(tmp_path), lambda _: ExitCode.FAILED)
 
 
 def test_a_file_that_is_not_the_broker_s_is_not_called_equal(tmp_path: Path) -> None:
-    """The comparison can fail."""
     tour = unpack(tmp_path)
     steps: dict[str, Callable[[], str]] = {step.name: step.act for step in tour.steps() if step.act}
     steps["lose"]()
@@ -82,7 +80,6 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/rocketmq-lake-outside", "store/../../outside"])
 def test_an_archive_with_a_path_that_leads_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
-    """Nothing of it is unpacked."""
     archive = tmp_path / "store.tar"
     with tarfile.open(archive, "w") as tar:
         tar.addfile(tarfile.TarInfo("store/first"))

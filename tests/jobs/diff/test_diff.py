@@ -23,34 +23,28 @@ RELEASE = "5.3.3"
 
 @pytest.fixture
 def store(golden: Callable[[str], Path], tmp_path: Path) -> Path:
-    """Give a copy of a healthy broker's store."""
     return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 
 def taken(store: Path, selection: Selection | None = None) -> Path:
-    """Return a lake that has the store as it is now."""
     lake = store.parent / "lake"
     ingest(IngestRequest(str(store), str(lake), release=RELEASE, selection=selection or Selection()), OneByOne())
     return lake
 
 
 def compared(store: Path) -> DiffSummary:
-    """Return what differs."""
     return diff(DiffRequest(str(store), Lake(str(store.parent / "lake"))), OneByOne())
 
 
 def segments(store: Path) -> list[Path]:
-    """Return the files of a log."""
     return sorted(path for path in (store / "commitlog").iterdir())
 
 
 def rows_in(lake: Path, start: int, end: int) -> int:
-    """Return how many messages of the lake lie there."""
     return sum(start <= row["physical_offset"] < end for row in rows_of(lake))
 
 
 def test_a_store_and_its_lake_are_the_same(store: Path) -> None:
-    """Every record is compared byte for byte, and there is nothing to say."""
     lake = taken(store)
 
     summary = compared(store)
@@ -64,7 +58,6 @@ QUICK = {"b498-dledger", "b498-multipath", "b420-crash-later"}
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in GOLDEN])
 def test_every_brokers_store_equals_its_lake(name: str, golden: Callable[[str], Path], tmp_path: Path) -> None:
-    """Of whatever release and kind."""
     root = golden(name)
     paths = [str(path) for path in sorted(root.glob("commitlog-?"))]
     ingest(IngestRequest(str(root), str(tmp_path / "lake"), commitlog=paths, release=release_of(name)), OneByOne())
@@ -76,7 +69,6 @@ def test_every_brokers_store_equals_its_lake(name: str, golden: Callable[[str], 
 
 
 def test_what_retention_has_deleted_is_no_finding(store: Path) -> None:
-    """The lake is history: it has what the store no longer has."""
     lake = taken(store)
     first, second = segments(store)[:2]
     end = int(second.name)
@@ -91,7 +83,6 @@ def test_what_retention_has_deleted_is_no_finding(store: Path) -> None:
 
 
 def test_what_is_new_in_the_store_is_not_ingested_yet(tmp_path: Path) -> None:
-    """A number, not a finding."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(30))
     ingest(IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b", release=RELEASE), OneByOne())
@@ -105,7 +96,6 @@ def test_what_is_new_in_the_store_is_not_ingested_yet(tmp_path: Path) -> None:
 
 
 def test_a_lost_segment_of_the_store_is_a_gap(store: Path) -> None:
-    """It lies between others: no retention deletes it."""
     lake = taken(store)
     victim, after = segments(store)[1:3]
     victim.unlink()
@@ -134,7 +124,6 @@ def test_a_byte_of_a_body_that_rotted_since_is_damage_of_the_store(store: Path) 
 
 
 def test_overwritten_records_are_damage_of_the_store(store: Path) -> None:
-    """What is no record any more is only in the lake."""
     rows = rows_of(taken(store))
     path = segments(store)[0]
     data = bytearray(path.read_bytes())
@@ -159,7 +148,6 @@ def test_a_log_that_was_written_again_contradicts_the_lake(tmp_path: Path) -> No
 
 
 def test_a_store_that_ends_before_the_lake_lacks_its_end(tmp_path: Path) -> None:
-    """An old copy, or a replica that lags."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(20))
     copy = Path(shutil.copytree(broker.root, tmp_path / "copy"))
@@ -173,7 +161,6 @@ def test_a_store_that_ends_before_the_lake_lacks_its_end(tmp_path: Path) -> None
 
 
 def test_rows_that_another_engine_deleted_are_a_gap_of_the_lake(store: Path) -> None:
-    """The store still has them."""
     lake = taken(store)
     first, *_, last = rows_of(lake)[10:13]
     start, end = first["physical_offset"], last["physical_offset"]
@@ -187,7 +174,6 @@ def test_rows_that_another_engine_deleted_are_a_gap_of_the_lake(store: Path) -> 
 
 
 def test_a_row_that_another_engine_changed_is_not_blamed_on_the_store(store: Path) -> None:
-    """No checksum covers what is not the body: the store may have rotted as well."""
     lake = taken(store)
     start = rows_of(lake)[10]["physical_offset"]
     DeltaTable(lake / "messages").update({"flag": "flag + 1"}, predicate=f"physical_offset = {start}")
@@ -200,7 +186,6 @@ def test_a_row_that_another_engine_changed_is_not_blamed_on_the_store(store: Pat
 
 
 def test_a_lost_file_of_the_lake_is_named(store: Path) -> None:
-    """With the records that only the store has now."""
     lake = taken(store)
     victim = max((lake / "messages").glob("*.parquet"))
     victim.unlink()
@@ -239,7 +224,6 @@ def test_bodies_that_were_left_out_cannot_be_compared(store: Path) -> None:
 
 
 def test_a_lake_of_another_broker_is_refused(store: Path, golden: Callable[[str], Path]) -> None:
-    """It has nothing to be compared with."""
     taken(store)
 
     with pytest.raises(NotInLakeError, match="has no run of the store"):

@@ -25,7 +25,6 @@ ONE, TWO, THREE = a_record(b"one"), a_record(b"two two"), a_record(b"three three
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run one command line."""
     return runner(capfd)
 
 
@@ -80,7 +79,6 @@ def test_the_messages_of_an_inner_batch_are_shown_in_their_record(golden: StoreO
 
 @pytest.mark.parametrize("name", ["b498-dledger", "b533-base", "b420-base"])
 def test_each_file_of_a_real_log_says_how_it_ends(golden: StoreOf, name: str, run: Run) -> None:
-    """All are sealed but the newest."""
     files = segment_files(golden(name))
 
     ends = [line["end"] for line in run("dump", "--json", *files).lines if line["kind"] == "end"]
@@ -138,7 +136,6 @@ def test_a_dump_begins_where_it_is_told(segment: Path, run: Run) -> None:
 
 
 def test_a_dump_stops_after_so_many_things(segment: Path, run: Run) -> None:
-    """And says that more follows, and from where."""
     lines = run("dump", "--json", "--limit", 2, segment).lines
 
     assert [line["kind"] for line in lines] == ["record", "record", "end"]
@@ -146,14 +143,12 @@ def test_a_dump_stops_after_so_many_things(segment: Path, run: Run) -> None:
 
 
 def test_a_dump_can_begin_at_the_blank(segment: Path, run: Run) -> None:
-    """What is there is the end of the file."""
     blank = 4096 + sum(record.total_size for record in (ONE, TWO, THREE))
 
     assert [line["kind"] for line in run("dump", "--json", "--from", blank, segment).lines] == ["blank", "end"]
 
 
 def test_damage_is_shown_where_it_is_and_changes_the_exit_code(segment: Path, run: Run) -> None:
-    """The walk goes on after it."""
     overwrite(segment, ONE.total_size + 4, b"\xff")
 
     outcome = run("dump", segment)
@@ -166,7 +161,6 @@ def test_damage_is_shown_where_it_is_and_changes_the_exit_code(segment: Path, ru
 
 
 def test_a_wrong_body_is_named_in_its_record(segment: Path, run: Run) -> None:
-    """It still is a record of the chain."""
     overwrite(segment, 88, b"X")
 
     outcome = run("dump", segment)
@@ -232,7 +226,6 @@ def test_a_dump_from_the_offset_of_damage_shows_the_damage(segment: Path, run: R
 
 
 def test_a_dump_from_the_offset_where_a_truncated_file_ends_says_so(segment: Path, run: Run) -> None:
-    """Nothing of it is left to print, but that something is missing is."""
     segment.write_bytes(segment.read_bytes()[: ONE.total_size])
     (segment.parent / "00000000000000008192").write_bytes(a_segment([THREE], base_offset=8192))
 
@@ -266,7 +259,6 @@ def test_a_file_of_any_name_is_known_by_its_first_bytes(tmp_path: Path, run: Run
 
 
 def test_what_a_file_is_can_be_said(tmp_path: Path, run: Run) -> None:
-    """Where neither place nor bytes tell."""
     path = tmp_path / "state.bin"
     path.write_bytes(encode_checkpoint(Checkpoint(1, 2, 3)))
 
@@ -280,7 +272,6 @@ def test_what_a_file_is_can_be_said(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("name", ["b420-base", "b551-base"])
 def test_a_real_checkpoint_is_printed_field_by_field(golden: StoreOf, name: str, run: Run) -> None:
-    """PROVENANCE tells what a second program read there."""
     store = golden(name)
     told = next(line for line in (store / "PROVENANCE.md").read_text().splitlines() if line.startswith("CHECKPOINT "))
 
@@ -308,7 +299,6 @@ def test_an_odd_checkpoint_says_what_is_odd(tmp_path: Path, run: Run, raw: bytes
 
 
 def test_a_part_of_a_checkpoint_can_be_chosen(tmp_path: Path, run: Run) -> None:
-    """By offset and number, as in any file."""
     (tmp_path / "checkpoint").write_bytes(encode_checkpoint(Checkpoint(1, 2, 3)))
 
     lines = run("dump", "--json", "--from", 8, "--limit", 1, tmp_path / "checkpoint").lines
@@ -330,7 +320,6 @@ def test_a_part_of_a_checkpoint_can_be_chosen(tmp_path: Path, run: Run) -> None:
 def test_what_is_no_file_of_a_store_is_refused_in_one_line(
     tmp_path: Path, run: Run, make: Callable[[Path], None], message: str
 ) -> None:
-    """Never a hang, never a stack trace."""
     path = tmp_path / "given"
     make(path)
 
@@ -343,7 +332,6 @@ def test_what_is_no_file_of_a_store_is_refused_in_one_line(
 
 
 def test_one_bad_file_does_not_keep_the_others_from_being_dumped(segment: Path, run: Run) -> None:
-    """The exit code says that one failed."""
     outcome = run("dump", segment.parent / "missing", segment)
 
     assert outcome.code is ExitCode.FAILED
@@ -351,7 +339,6 @@ def test_one_bad_file_does_not_keep_the_others_from_being_dumped(segment: Path, 
 
 
 def test_a_kind_that_nobody_reads_is_named(tmp_path: Path, run: Run) -> None:
-    """Recognised is more than unknown."""
     path = tmp_path / "config" / "topics.json"
     path.parent.mkdir()
     path.write_text("{}")
@@ -363,13 +350,11 @@ class BadSector:
     """A reader that fails like a disk with one bad sector."""
 
     def __init__(self, raw: bytes, bad: range) -> None:
-        """Hold the bytes."""
         self.size = len(raw)
         self._raw = raw
         self._bad = bad
 
     def read(self, position: int, length: int) -> bytes:
-        """Return the bytes, or fail when they touch the bad ones."""
         if position < self._bad.stop and position + length > self._bad.start:
             raise OSError(5, "Input/output error")
         return self._raw[position : position + length]
@@ -378,7 +363,6 @@ class BadSector:
 def test_a_sector_that_cannot_be_read_is_damage_and_what_follows_is_found(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The place is named; records after it are printed."""
     records = [a_record(b"x" * 900) for _ in range(30)]
     raw = a_segment(records, 65536, sealed=True)
     path = tmp_path / ("0" * 20)
@@ -399,8 +383,6 @@ def test_a_sector_that_cannot_be_read_is_damage_and_what_follows_is_found(
 
 
 def test_other_failures_of_a_disk_end_the_file(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network file system that is lost is no bad sector."""
-
     class Storage:
         def open(self, location: str) -> None:
             raise OSError(116, "Stale file handle", location)
@@ -415,7 +397,6 @@ def test_other_failures_of_a_disk_end_the_file(tmp_path: Path, run: Run, monkeyp
 
 
 def test_text_of_a_producer_cannot_break_a_line(tmp_path: Path, run: Run) -> None:
-    """Nor reach the terminal."""
     path = tmp_path / ("0" * 20)
     path.write_bytes(log_of([a_record(b"\x1b[2J", topic="a\nb", properties=b"KEYS\x01k\n\x1b[31m\x02")]))
 

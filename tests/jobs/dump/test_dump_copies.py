@@ -13,7 +13,6 @@ Situation = Callable[[str], Path]
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run one command line."""
     return runner(capfd)
 
 
@@ -32,7 +31,6 @@ def test_a_compacted_log_has_the_newest_record_of_each_key_and_zeros_after_it(si
 
 
 def test_a_compacted_queue_has_a_batch_unit_for_each_record(situation: Situation, run: Run) -> None:
-    """At its place in the compacted log."""
     folder = situation("b551-compaction") / "store/compaction"
     for log, queue in zip(*(sorted((folder / name / "Comp/0").iterdir()) for name in _FOLDERS), strict=True):
         records = [line for line in run("dump", "--json", log).lines if line["kind"] == "record"]

@@ -21,7 +21,6 @@ TEACHING = (16, 29, 29, 8, 16, 16)
 
 @pytest.fixture
 def teaching(tmp_path: Path) -> Path:
-    """Write the file of the classic example."""
     file = IndexFile.created(Geometry(32, 20))
     for number, slot in enumerate(TEACHING):
         file.put(slot, 1000 * number, 1_700_000_000_000 + 1000 * number, HashSlotCount.EMPTY_SLOT)
@@ -32,7 +31,6 @@ def teaching(tmp_path: Path) -> Path:
 
 
 def dumped(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[ExitCode, str]:
-    """Run the command."""
     code = cli.main(["dump", *map(str, arguments)])
     return code, capsys.readouterr().out
 
@@ -64,7 +62,6 @@ def test_a_chain_is_told_newest_first(teaching: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_chain_of_a_key_marks_its_hash(golden: StoreOf, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each hop has hash, place and time."""
     newest = max((golden("b498-base") / "index").iterdir())
     code, text = dumped(capsys, newest, "--chain", "T1#7F00000140144E0E2F2A638357C0003B")
 
@@ -92,7 +89,6 @@ def test_an_endless_chain_is_damage(teaching: Path, capsys: pytest.CaptureFixtur
 def test_a_slot_that_points_nowhere_and_bytes_behind_the_end_are_damage(
     teaching: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both are named where they stand."""
     data = bytearray(teaching.read_bytes())
     data[40:44] = (99).to_bytes(4, "big")
     data[-1] = 1
@@ -116,7 +112,6 @@ def test_what_is_asked_for_is_printed_from_an_offset_on(teaching: Path, capsys: 
 
 
 def test_a_file_that_does_not_tell_its_geometry_asks_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One without entries."""
     path = tmp_path / "index" / "20231114221320000"
     path.parent.mkdir()
     path.write_bytes(IndexFile.created(Geometry(100, 20)).encode())

@@ -18,14 +18,11 @@ UNITS = [UNIT.pack(1000 * number, 100 + number, number) for number in range(4)]
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run one command line."""
     return runner(capfd)
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Write a queue's file, in a store's folder."""
-
     def make(data: bytes, folder: str = "consumequeue", base: int = 200) -> Path:
         path = tmp_path / folder / "T" / "0" / f"{base:020d}"
         path.parent.mkdir(parents=True)
@@ -37,7 +34,6 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.mark.parametrize("name", golden_stores("base", "types", "cqext"))
 def test_every_file_of_a_real_queue_is_printed_without_damage(golden: StoreOf, name: str, run: Run) -> None:
-    """Items lie end to end, so that every byte is covered."""
     store = golden(name)
     files = [
         path
@@ -57,7 +53,6 @@ def test_every_file_of_a_real_queue_is_printed_without_damage(golden: StoreOf, n
 
 
 def test_a_unit_is_told_with_its_number_in_the_queue(write: Callable[..., Path], run: Run) -> None:
-    """By the file's name and its place in the file."""
     path = write(b"".join(UNITS).ljust(200, b"\0"))
 
     lines = run("dump", "--json", path).lines
@@ -81,7 +76,6 @@ def test_one_unit_can_be_asked_for_field_by_field(write: Callable[..., Path], ru
 
 
 def test_blanks_are_one_line(write: Callable[..., Path], run: Run) -> None:
-    """There may be three hundred thousand of them."""
     path = write(UNIT.pack(*PRE_BLANK) * 7 + UNITS[0] + bytes(40))
 
     outcome = run("dump", path)
@@ -109,14 +103,12 @@ def test_what_is_no_unit_is_damage(write: Callable[..., Path], run: Run, data: b
 
 
 def test_a_batch_unit_names_its_messages(write: Callable[..., Path], run: Run) -> None:
-    """From the first to the last number."""
     path = write(BATCH_UNIT.pack(500, 300, 7, 1_763_600_000_000, 40, 3, -1, 0), "batchconsumequeue", 0)
 
     assert "#40 to #42  record at 500, 300 bytes  tags code 7  2025-11-20 00:53:20.000Z" in run("dump", path).out
 
 
 def test_a_time_of_delivery_is_told_as_a_time(write: Callable[..., Path], run: Run) -> None:
-    """No hash is as large."""
     assert "due 2025-11-20 00:53:20.000Z" in run("dump", write(UNIT.pack(0, 9, 1_763_600_000_000))).out
 
 
@@ -132,7 +124,6 @@ def test_a_time_of_delivery_is_told_as_a_time(write: Callable[..., Path], run: R
 def test_an_extension_file_ends_in_a_mark_or_in_zeros(
     write: Callable[..., Path], run: Run, rest: bytes, text: str, code: ExitCode
 ) -> None:
-    """Anything else is damage."""
     outcome = run("dump", write(EXT_UNIT.pack(23, 5, 6, 3) + b"abc" + rest, "consumequeue_ext", 0))
 
     assert outcome.code is code

@@ -13,7 +13,6 @@ from tests.support.commands import Run, overwrite, runner
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run one command line."""
     return runner(capfd)
 
 
@@ -24,7 +23,6 @@ def store(situation: Callable[[str], Path]) -> Path:
 
 
 def test_a_wheel_shows_the_slots_that_were_used(store: Path, run: Run) -> None:
-    """With the number of messages and when they are due."""
     outcome = run("dump", "--json", store / "timerwheel")
     *slots, end = outcome.lines
 
@@ -36,7 +34,6 @@ def test_a_wheel_shows_the_slots_that_were_used(store: Path, run: Run) -> None:
 
 
 def test_a_log_shows_its_units_at_their_positions(store: Path, run: Run) -> None:
-    """Each names its record, and the unit before it in its slot."""
     path = store / "timerlog/00000000000000001200"
     outcome = run("dump", "--json", path)
     *units, end = outcome.lines
@@ -51,7 +48,6 @@ def test_a_log_shows_its_units_at_their_positions(store: Path, run: Run) -> None
 
 
 def test_a_part_can_be_chosen_and_every_byte_named(store: Path, run: Run) -> None:
-    """As of any file."""
     log = store / "timerlog/00000000000000000600"
     *units, end = run("dump", "--json", "--from", 660, "--limit", 2, log).lines
     fields = run("dump", "--fields", "--limit", 1, log).out
@@ -65,7 +61,6 @@ def test_a_part_can_be_chosen_and_every_byte_named(store: Path, run: Run) -> Non
 
 
 def test_progress_is_printed_field_by_field(store: Path, run: Run) -> None:
-    """Seven numbers."""
     lines = run("dump", "--json", store / "config/timercheck").lines
 
     assert [line["value"] for line in lines[:-1]] == [1795272007000, 1564, 29, 29, 0, 1795272007603, 14]

@@ -64,7 +64,6 @@ def test_a_body_larger_than_the_limit_is_named_in_ndjson(place: str, places: dic
 def test_a_body_larger_than_the_limit_is_named_in_parquet(
     place: str, places: dict[str, Source], tmp_path: Path
 ) -> None:
-    """Its column holds what is stored, and another one why."""
     _export(places[place], tmp_path / "out", Format.PARQUET)
     rows = pq.read_table(tmp_path / "out").to_pylist()
 
@@ -75,7 +74,6 @@ def test_a_body_larger_than_the_limit_is_named_in_parquet(
 
 
 def test_a_higher_limit_takes_the_body(places: dict[str, Source], tmp_path: Path) -> None:
-    """That is what the option is for."""
     summary = _export(places["store"], tmp_path / "out", Format.NDJSON, LIMIT + 1)
 
     assert summary.undecoded.count == 1
@@ -128,8 +126,6 @@ def test_a_condition_sees_a_body_larger_than_the_limit_as_it_is_stored_and_it_is
 
 @pytest.mark.parametrize("place", ["store", "lake"])
 def test_the_chosen_rows_are_those_that_were_numbered(place: str, places: dict[str, Source], tmp_path: Path) -> None:
-    """A row's number is the same whichever columns are read."""
-
     def choose(items: Sequence[Item], folder: Path, _limit: int) -> None:
         (folder / "undecoded").mkdir(parents=True)
         for number, item in enumerate(items):

@@ -46,8 +46,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def export(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
-    """Export from a place and read the file."""
-
     def run(place: str, path: Path, *options: str) -> list[dict[str, Any]]:
         out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
         code = command.main([place, str(path), "--out", str(out), *options], standalone_mode=False)
@@ -103,7 +101,6 @@ def test_bodies_come_decompressed(places: dict[str, Path], export: Run) -> None:
 
 
 def test_parquet_holds_the_columns_of_the_table(places: dict[str, Path], tmp_path: Path) -> None:
-    """One file, in the order of the log."""
     out = tmp_path / "out.parquet"
     arguments = ["--store", str(places["--store"]), "--format", "parquet", "--out", str(out), "--quiet"]
     code = command.main(arguments, standalone_mode=False)
@@ -116,7 +113,6 @@ def test_parquet_holds_the_columns_of_the_table(places: dict[str, Path], tmp_pat
 
 
 def test_a_condition_that_is_no_sql_is_a_usage_error(places: dict[str, Path], tmp_path: Path) -> None:
-    """Nothing is written."""
     for where in ("topic ==== 1", "colour = 'red'"):
         arguments = ["--store", str(places["--store"]), "--out", str(tmp_path / "o"), "--where", where]
         with pytest.raises(click.UsageError):

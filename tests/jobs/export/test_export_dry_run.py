@@ -19,7 +19,6 @@ SEGMENT = 16384  # bytes; the golden store has four
 
 @pytest.fixture(scope="module")
 def places(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Make the lake of a store with four segments: one file each."""
     lake = tmp_path_factory.mktemp("lake")
     ingest(IngestRequest(str(golden("b533-base")), str(lake), broker="b"), OneByOne())
     return {"--store": golden("b533-base"), "--lake": lake}

@@ -39,7 +39,6 @@ def campaign(scenario: str, folder: Path, error: str, *which: int | str) -> dict
 
 
 def test_the_first_and_the_last_call_on_each_file_are_chosen() -> None:
-    """And those between by the stride."""
     calls = ["open a", "read a", "read a", "read a", "read a", "open b"]
 
     assert chosen(calls, 2) == [("open", 1), ("read", 1), ("read", 3), ("read", 4), ("open", 2)]
@@ -58,7 +57,6 @@ def test_one_call_of_each_kind_is_chosen() -> None:
 def test_after_a_call_of_any_kind_that_fails_the_next_run_leaves_the_lake_exact(
     scenario: str, error: str, tmp_path: Path
 ) -> None:
-    """One call of each kind that a run makes: there is nothing that a run renames."""
     result = campaign(scenario, tmp_path, error, ONE_OF_EACH_KIND)
 
     assert set(result["by_call"]) == {*READING, *WRITING} - {"rename"}

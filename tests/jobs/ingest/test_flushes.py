@@ -19,7 +19,6 @@ from tests.support.broker import Broker, some_records
 def test_files_are_flushed_before_the_commit_that_names_them_and_the_commit_before_the_run_goes_on(
     tmp_path: Path,
 ) -> None:
-    """Files, then their directory, then the commit, then its directory; the manifest before the row that names it."""
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(30))
     lake = tmp_path / "lake"

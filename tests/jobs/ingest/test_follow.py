@@ -49,12 +49,10 @@ STEPS = 2 * MANY  # more, twice
 
 
 def request(broker: Broker) -> IngestRequest:
-    """Ask for everything, in a lake beside the store."""
     return IngestRequest(str(broker.root), str(broker.root.parent / "lake"), broker="b")
 
 
 def expected(records: list[MessageRecord]) -> list[tuple[int, bytes]]:
-    """Return the rows that these records should have."""
     return [(record.physical_offset, encode_record(record)) for record in records]
 
 
@@ -68,7 +66,6 @@ class Story:
     looks: int = 0
 
     def look(self) -> None:
-        """Let the next thing happen."""
         if self.looks < len(self.happens):
             self.happens[self.looks]()
         else:
@@ -76,7 +73,6 @@ class Story:
         self.looks += 1
 
     def run(self, asked: IngestRequest) -> Summary:
-        """Follow until the story is over."""
         return Follower(asked, OneByOne(), AT_ONCE, self.stop, self.steps.append, self.look).run()
 
 
@@ -143,7 +139,6 @@ def test_index_entries_are_chained_as_separate_runs_chain_them(tmp_path: Path, m
 
 
 def indexed(lake: Path) -> list[dict[str, Any]]:
-    """Return the entries of a lake's index, without the run that brought each."""
     rows = rows_of(lake, "index_entries")
     left_out = {"run", "store_id"}
     kept = [{name: value for name, value in row.items() if name not in left_out} for row in rows]
@@ -151,7 +146,6 @@ def indexed(lake: Path) -> list[dict[str, Any]]:
 
 
 def test_nothing_runs_while_nothing_changes(tmp_path: Path) -> None:
-    """A folder is listed and a few bytes are read."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(5))
     story = Story(Stop(), [lambda: None] * 20)
@@ -331,7 +325,6 @@ def test_what_is_small_needs_no_session(tmp_path: Path) -> None:
 
 
 def test_systemd_hears_that_it_is_ready_and_alive_and_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the socket that it names."""
     address = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(address))
@@ -432,7 +425,6 @@ def test_a_signal_ends_it_in_order(number: signal.Signals, tmp_path: Path) -> No
 
 
 def await_rows(lake: Path, count: int) -> None:
-    """Wait until the lake has so many messages."""
     pause = threading.Event()
     for _ in range(1200):
         if (lake / "messages" / "_delta_log" / f"{0:020d}.json").exists() and len(rows_of(lake)) >= count:

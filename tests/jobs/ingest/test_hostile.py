@@ -38,13 +38,11 @@ BLOCK = 4096
 
 
 def run(store: Path, workers: Workers | None = None, **options: int) -> Summary:
-    """Bring a store into the lake beside it."""
     request = IngestRequest(str(store), str(store.parent / "lake"), broker="b", **options)  # type: ignore[arg-type]
     return ingest(request, workers or OneByOne())
 
 
 def raw(records: list[MessageRecord]) -> list[tuple[int, bytes]]:
-    """Return what the lake holds of records that are in a log."""
     return [(record.physical_offset, encode_record(record)) for record in records]
 
 
@@ -66,7 +64,6 @@ def test_mutated_stores_through_the_whole_pipeline(seed: int, tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # of a busy machine
 def test_mutated_stores_through_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """The same with Spark's tasks."""
     for seed in range(200):
         _through_the_pipeline(1000 + seed, tmp_path / str(seed), SparkWorkers(spark))
 
@@ -190,7 +187,6 @@ def test_a_sector_that_cannot_be_read_is_damage_and_reading_goes_on_behind_it(tm
 
 
 def test_a_file_at_the_end_of_all_offsets_is_told(tmp_path: Path) -> None:
-    """A name can say what no log can reach; the error says where."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(3))
     (broker.root / "commitlog" / f"{(1 << 63) - 8:020}").write_bytes(encode_record(a_record()))
@@ -201,7 +197,6 @@ def test_a_file_at_the_end_of_all_offsets_is_told(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a file system of three megabytes."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
@@ -248,7 +243,6 @@ def test_a_lake_that_cannot_be_written_is_told_and_loses_nothing(small_disk: Pat
 
 @pytest.mark.parametrize("table", ["messages", "runs"])
 def test_a_lake_with_a_broken_log_is_told(table: str, tmp_path: Path) -> None:
-    """Nothing is guessed, and nothing is written over."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(20))
     run(broker.root)

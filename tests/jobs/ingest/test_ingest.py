@@ -103,7 +103,6 @@ def spark_lake(spark: SparkSession, golden: Golden, tmp_path_factory: pytest.Tem
 
 
 def test_spark_s_tasks_write_what_one_process_writes(spark_lake: Path, golden_lakes: Path) -> None:
-    """Who does the work changes no row."""
     made, expected = (
         table_of(lake / "messages").drop_columns("store_id").sort_by(_ORDER)
         for lake in (spark_lake, golden_lakes / "base")
@@ -122,7 +121,6 @@ def test_spark_reads_what_the_tasks_wrote(spark: SparkSession, spark_lake: Path)
 
 
 def test_the_mission_s_fields_are_columns(golden_lakes: Path) -> None:
-    """Every field of a record has a column of its own name, and every column says what it means."""
     schema = json.loads(DeltaTable(golden_lakes / "base" / "messages").schema().to_json())["fields"]
     comments = {field["name"]: field["metadata"].get("comment") for field in schema}
 
@@ -137,7 +135,6 @@ def test_any_engine_may_read_the_tables(golden_lakes: Path) -> None:
 
 
 def test_a_second_run_finds_nothing_new(golden: Golden, golden_lakes: Path) -> None:
-    """A store that has not grown adds no row, no run and no file."""
     before = DeltaTable(golden_lakes / "base" / "messages").version()
 
     summary = ingest(_request(golden("b551-base"), golden_lakes / "base", "b551-base"), OneByOne())
@@ -149,7 +146,6 @@ def test_a_second_run_finds_nothing_new(golden: Golden, golden_lakes: Path) -> N
 def test_a_copy_under_another_path_and_name_is_the_same_store(
     golden: Golden, golden_lakes: Path, tmp_path: Path
 ) -> None:
-    """Bytes tell which store it is, not its path and not its label."""
     shutil.copytree(golden("b551-base"), tmp_path / "moved [1]")
 
     summary = ingest(
@@ -223,7 +219,6 @@ def test_damage_is_quarantined_and_reading_goes_on(golden: Golden, tmp_path: Pat
 
 
 def test_a_dry_run_writes_nothing(golden: Golden, tmp_path: Path) -> None:
-    """A plan is shown, and the lake is not even made."""
     summary = ingest(_request(golden("b551-base"), tmp_path / "lake", "b551-base", dry_run=True), OneByOne())
 
     assert summary.plan is not None

@@ -71,7 +71,6 @@ def _real_entries(store: Path) -> list[tuple[int, int, int, int, int, int]]:
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] in EQUAL and "533-crash" not in name])
 def test_the_tables_hold_the_broker_s_own_entries(name: str, golden: Golden, tmp_path: Path) -> None:
-    """Every entry of every index file is a row, and a complete file's hash is that of the broker's file."""
     store = golden(name)
     _ingest(store, tmp_path, name)
     real = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (store / "index").iterdir()}

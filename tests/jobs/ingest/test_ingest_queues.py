@@ -80,7 +80,6 @@ def test_every_unit_of_a_real_store_is_a_row_once(name: str, golden: Golden, tmp
 
 @pytest.mark.parametrize("name", ["b540-cqcombine-rocksonly", "b551-lmq-rockscq", "b551-rockscq-separate"])
 def test_every_unit_in_rocksdb_is_a_row_once(name: str, tmp_path: Path) -> None:
-    """As the broker answered them, each matched with its message."""
     unpacked = unpack_feature(name, tmp_path)
     _ingest(unpacked.root, tmp_path / "lake", name)
     rows = _rows(tmp_path / "lake")
@@ -130,7 +129,6 @@ def test_units_of_deleted_messages_are_expired(golden: Golden, tmp_path: Path) -
 
 
 def _shown_later(whole: Path, store: Path, number: int) -> Callable[[], object]:
-    """Make *store* without the units from number *number* on; return what writes them all."""
     shutil.copytree(whole, store)
     (store / "abort").touch()  # the broker runs
     behind = sorted(unit[3] for unit in _units(whole))[number]
@@ -202,7 +200,6 @@ def test_a_unit_is_a_row_once_where_its_record_is_read_and_those_behind_it_are_d
 
 @pytest.mark.parametrize("offset", [0, 8192, SEGMENT_SIZE + 4096])
 def test_units_of_records_that_are_deleted_while_a_run_reads_have_expired(offset: int, tmp_path: Path) -> None:
-    """They point at no record, and nothing is wrong with them; later runs do not take them again."""
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(10))
     request = IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b")
@@ -288,6 +285,5 @@ def test_light_queues_that_come_to_rocksdb_late_are_taken_by_a_later_run(tmp_pat
 
 
 def _there(lake: Path) -> set[tuple[object, ...]]:
-    """Return the units of a lake that a queue has."""
     names = ("topic", "queue_id", "queue_offset", "physical_offset", "status")
     return {tuple(row[name] for name in names) for row in _rows(lake) if row["status"] != "missing"}

@@ -22,17 +22,14 @@ _OF_ITS_LOG = {"physical_offset", "segment", "offset_msg_id", "store_id", "gener
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """Give a place for a lake."""
     return tmp_path / "lake"
 
 
 def ingested(tier: Path, lake: Path, broker: str | None = None) -> Summary:
-    """Ingest without Spark."""
     return asked(IngestRequest(str(tier), str(lake), broker=broker))
 
 
 def asked(request: IngestRequest) -> Summary:
-    """Ingest as a request says, without Spark."""
     return ingest(request, OneByOne())
 
 
@@ -46,7 +43,6 @@ def test_every_message_that_the_broker_sent_is_there_once(place: Path, tier: Pat
 
 
 def test_a_row_is_that_of_the_broker_but_for_its_place_in_a_log(place: Path, tier: Path, lake: Path) -> None:
-    """No other byte differs, so no other column does."""
     ingested(tier, lake, broker="b")
     ingested(place / "store", lake, broker="b")
 
@@ -59,7 +55,6 @@ def test_a_row_is_that_of_the_broker_but_for_its_place_in_a_log(place: Path, tie
 
 
 def test_a_run_without_news_adds_nothing(tier: Path, lake: Path) -> None:
-    """It does not even take a number."""
     ingested(tier, lake)
     before = taken(lake)
     again = ingested(tier, lake)
@@ -69,7 +64,6 @@ def test_a_run_without_news_adds_nothing(tier: Path, lake: Path) -> None:
 
 
 def test_later_runs_add_what_the_tier_has_got_since(place: Path, tier: Path, lake: Path) -> None:
-    """Segments that grow, segments that are new, and queues that are."""
     whole = shutil.copytree(tier, tier.with_name("whole"))
     shutil.rmtree(tier / BROKER / "Bills")
     files(tier, "Orders/0")[-1].unlink()
@@ -86,7 +80,6 @@ def test_later_runs_add_what_the_tier_has_got_since(place: Path, tier: Path, lak
 
 
 def test_segments_that_expired_since_they_were_read_are_no_gap(place: Path, tier: Path, lake: Path) -> None:
-    """The rows stay."""
     ingested(tier, lake)
     files(tier, "Orders/0")[0].unlink()
     shutil.rmtree(tier / BROKER / "Orders/1")
@@ -139,7 +132,6 @@ def test_a_topic_that_was_made_again_is_another_log_of_its_queue(tier: Path, lak
 
 
 def test_a_damaged_body_is_in_quarantine_with_the_name_of_its_file(tier: Path, lake: Path) -> None:
-    """The other records of the segment are rows."""
     segment = files(tier, "Orders/0")[1]
     overwrite(segment, 120, b"?")
     summary = ingested(tier, lake)
@@ -150,7 +142,6 @@ def test_a_damaged_body_is_in_quarantine_with_the_name_of_its_file(tier: Path, l
 
 
 def test_a_run_in_steps_commits_after_each_of_them(place: Path, tier: Path, lake: Path) -> None:
-    """With the same rows."""
     summary = asked(IngestRequest(str(tier), str(lake), step_bytes=9_000))
 
     assert said(place / "EXPECT.json") == taken(lake)
@@ -160,7 +151,6 @@ def test_a_run_in_steps_commits_after_each_of_them(place: Path, tier: Path, lake
 
 
 def test_topics_that_are_not_wanted_come_when_they_are(place: Path, tier: Path, lake: Path) -> None:
-    """Of a queue that no run has read, nothing is missing."""
     asked(IngestRequest(str(tier), str(lake), selection=Selection(topics=("Bills",))))
     assert {"Bills"} == {topic for topic, _, _ in taken(lake)}
 
@@ -169,7 +159,6 @@ def test_topics_that_are_not_wanted_come_when_they_are(place: Path, tier: Path, 
 
 
 def test_a_copy_of_a_tier_is_the_same_tier_whatever_it_is_called(place: Path, tier: Path, lake: Path) -> None:
-    """It is known by its bytes."""
     ingested(tier, lake, broker="b0")
     copy = shutil.copytree(tier, tier.with_name("copy"))
     again = ingested(copy, lake, broker="another")
@@ -179,7 +168,6 @@ def test_a_copy_of_a_tier_is_the_same_tier_whatever_it_is_called(place: Path, ti
 
 
 def test_a_tier_and_the_log_of_its_broker_are_two_stores_with_one_label(place: Path, tier: Path, lake: Path) -> None:
-    """Whichever comes first."""
     first = ingested(tier, lake, broker="b")
     second = ingested(place / "store", lake, broker="b")
 
@@ -190,7 +178,6 @@ def test_a_tier_and_the_log_of_its_broker_are_two_stores_with_one_label(place: P
 
 
 def test_a_dry_run_says_what_it_would_read_and_writes_nothing(tier: Path, lake: Path) -> None:
-    """As of a broker's store."""
     summary = asked(IngestRequest(str(tier), str(lake), dry_run=True))
     size = sum(path.stat().st_size for path in (tier / BROKER).rglob("COMMIT_LOG/*"))
 
@@ -200,7 +187,6 @@ def test_a_dry_run_says_what_it_would_read_and_writes_nothing(tier: Path, lake: 
 
 
 def test_of_brokers_that_share_a_tier_one_is_named(tier: Path, lake: Path) -> None:
-    """Their queues have the same names, and are different ones."""
     shutil.copytree(tier / BROKER, (tier / BROKER).with_name("b1"))
 
     with pytest.raises(AmbiguousBrokerError, match="b0, b1"):
@@ -209,7 +195,6 @@ def test_of_brokers_that_share_a_tier_one_is_named(tier: Path, lake: Path) -> No
 
 
 def test_nothing_is_left_over(tier: Path, lake: Path) -> None:
-    """Every file is named by a table."""
     ingested(tier, lake)
 
     assert [] == leftovers(lake)

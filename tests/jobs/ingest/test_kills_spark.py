@@ -25,7 +25,6 @@ KILLS = int(os.environ.get("SPARK_KILLS", "100"))
 
 
 def campaign(folder: Path, kills: int, program: ModuleType = killing_spark, *more: str) -> dict[str, Any]:
-    """Run the campaign in a process that may fork."""
     command = [sys.executable, "-m", program.__name__, str(folder), str(kills), *more]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT)
     result: dict[str, Any] = json.loads(done.stdout)

@@ -31,7 +31,6 @@ from tests.support.stores import records_of, segments_of
 
 
 def run(store: Path, workers: Workers | None = None, **options: int) -> Summary:
-    """Bring a store into the lake beside it."""
     request = IngestRequest(str(store), str(store.parent / "lake"), broker="b", **options)  # type: ignore[arg-type]
     return ingest(request, workers or OneByOne())
 
@@ -54,7 +53,6 @@ def test_a_record_that_is_half_there_waits_for_the_next_run(written: int, tmp_pa
 
 
 def test_a_segment_that_is_sealed_between_listing_and_reading_is_read_to_its_end(tmp_path: Path) -> None:
-    """The segment that appeared after it is the next run's."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(10))
     more: list[Any] = []
@@ -68,7 +66,6 @@ def test_a_segment_that_is_sealed_between_listing_and_reading_is_read_to_its_end
 
 
 def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(tmp_path: Path) -> None:
-    """The run goes on after them; the next one is clean."""
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(200))
 
@@ -277,7 +274,6 @@ def test_settle_leaves_the_newest_records_of_the_open_segment_alone(tmp_path: Pa
 
 
 def test_settle_does_not_hold_back_sealed_segments(tmp_path: Path) -> None:
-    """A segment that others follow is settled, whatever its clock said."""
     broker = Broker(tmp_path / "store")
     now = time.time_ns() // 1_000_000
     placed = broker.append(some_records(100, stored=now + 10**10))

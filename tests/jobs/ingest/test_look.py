@@ -36,7 +36,6 @@ class Taken:
     """A store that a running broker writes, all of it in a lake."""
 
     def __init__(self, folder: Path) -> None:
-        """Write it and take it."""
         self.broker = Broker(folder / "store", dispatches=True)
         self.placed = self.broker.append(some_records(120))
         self.lake = folder / "lake"
@@ -44,24 +43,20 @@ class Taken:
         self.run()
 
     def run(self) -> dict[str, Any]:
-        """Do a run."""
         return said(ingest(self.request, OneByOne()))
 
 
 def said(summary: object) -> dict[str, Any]:
-    """Return a summary without its times."""
     values: dict[str, Any] = asdict(summary)  # type: ignore[call-overload]
     return {name: value for name, value in values.items() if name != "seconds"}
 
 
 @pytest.fixture
 def taken(tmp_path: Path) -> Taken:
-    """Give a store that is in a lake."""
     return Taken(tmp_path)
 
 
 def test_where_nothing_is_new_the_look_says_what_a_run_says(taken: Taken) -> None:
-    """Word for word, so that reports and figures are the same."""
     seen = Look(taken.request).nothing_new()
 
     assert seen is not None
@@ -83,7 +78,6 @@ def test_a_look_at_a_real_store_says_what_a_run_says(golden: Golden, tmp_path: P
 
 
 def test_a_sealed_log_without_a_next_file_has_nothing_new(taken: Taken) -> None:
-    """The log ends with its file."""
     taken.broker.seal()
     taken.run()
     seen = Look(taken.request).nothing_new()
@@ -93,7 +87,6 @@ def test_a_sealed_log_without_a_next_file_has_nothing_new(taken: Taken) -> None:
 
 
 def test_a_file_made_ahead_is_nothing_new(taken: Taken) -> None:
-    """A broker makes the next file before it needs it."""
     end = (taken.broker.offset // SEGMENT_SIZE + 1) * SEGMENT_SIZE
     (taken.broker.root / "commitlog" / f"{end:020d}").write_bytes(bytes(SEGMENT_SIZE))
 
@@ -213,7 +206,6 @@ def test_a_table_that_is_asked_for_the_first_time_is_left_to_a_run(tmp_path: Pat
 
 
 def test_units_that_the_dispatcher_still_owes_are_left_to_a_run(tmp_path: Path) -> None:
-    """Messages come before their units."""
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(10))
     shutil.rmtree(tmp_path / "store" / "consumequeue")
@@ -224,7 +216,6 @@ def test_units_that_the_dispatcher_still_owes_are_left_to_a_run(tmp_path: Path) 
 
 
 def test_a_command_that_finds_nothing_new_starts_no_session(taken: Taken, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not even to write its figures and its report."""
     extra = ["--metrics", str(taken.lake / "figures"), "--report", str(taken.lake / "report.html")]
     with patch("jobs.launch.session.begin_session", side_effect=AssertionError("a session")):
         code = main(["ingest", str(taken.broker.root), "--lake", str(taken.lake), "--broker", "b", *extra])
@@ -274,7 +265,6 @@ def test_little_is_brought_without_java(taken: Taken, tmp_path: Path) -> None:
 
 
 def test_a_manifest_that_somebody_has_changed_is_left_to_a_run(taken: Taken) -> None:
-    """It names what is wrong; the look ended with a traceback."""
     (manifest,) = (taken.lake / "_manifests").iterdir()
     for text in ("[" * 100_000, json.dumps({**json.loads(manifest.read_text()), "state": {"tables": [1]}})):
         manifest.write_text(text)

@@ -22,7 +22,6 @@ SEGMENT = 1 << 14
 
 
 def _offsets(_range: Range, pieces: Iterator[Records | Piece]) -> list[int]:
-    """Collect where records stand."""
     found: list[int] = []
     for item in pieces:
         if not isinstance(item, Piece):
@@ -69,7 +68,6 @@ def _bait(offset: int, body_size: int) -> bytes:
 
 @pytest.mark.parametrize("range_size", [64, 333, 1024, 4096])
 def test_bodies_that_hold_whole_records_fool_no_range(tmp_path: Path, range_size: int) -> None:
-    """A record inside a body may have every mark of a record; the chain passes over it."""
     content = b""
     expected = []
     while len(content) < SEGMENT - 2500:
@@ -87,7 +85,6 @@ def test_bodies_that_hold_whole_records_fool_no_range(tmp_path: Path, range_size
 
 @pytest.mark.parametrize("range_size", [64, 333, 4096])
 def test_stale_records_behind_a_blank_are_no_messages(tmp_path: Path, range_size: int) -> None:
-    """What a blank covers is not read, however well-formed it is."""
     records = placed([a_record(bytes([number]) * 50) for number in range(60)])
     content = bytearray(b"".join(map(encode_record, records)).ljust(SEGMENT, b"\0"))
     end = records[20].physical_offset
@@ -101,7 +98,6 @@ def test_stale_records_behind_a_blank_are_no_messages(tmp_path: Path, range_size
 
 @pytest.mark.parametrize("seed", range(20))
 def test_damage_gives_the_same_records_whatever_the_cut(tmp_path: Path, seed: int) -> None:
-    """The scalar walk of the whole segment says what must be found."""
     chance = random.Random(seed)
     records = placed([a_record(chance.randbytes(chance.randrange(400))) for _ in range(40)])
     content = bytearray(b"".join(map(encode_record, records)).ljust(SEGMENT, b"\0"))
@@ -126,7 +122,6 @@ def test_reading_goes_on_from_the_watermark(golden: Golden) -> None:
 
 
 def test_a_segment_deleted_before_it_is_opened_is_gone_not_an_error(golden: Golden, tmp_path: Path) -> None:
-    """Retention deletes while a run reads; the run notes it and goes on."""
     root = tmp_path / "store"
     shutil.copytree(golden("b551-base"), root)
     store = list_store(str(root))
@@ -139,7 +134,6 @@ def test_a_segment_deleted_before_it_is_opened_is_gone_not_an_error(golden: Gold
 
 
 def test_only_the_newest_written_segment_may_be_unfinished(golden: Golden) -> None:
-    """A preallocated file of zeros does not make the one before it final."""
     store = list_store(str(golden("b551-crash-before")))
 
     assert newest_written(store) == store.segments[-2].base_offset

@@ -24,7 +24,6 @@ OF_A_RUN = {"run", "store_id"}  # columns that name the run
 
 
 def request(store: Path, lake: Path, step: int | None = None) -> IngestRequest:
-    """Ask for everything, read in steps of so many bytes."""
     return IngestRequest(str(store), str(lake), broker="b", step_bytes=step)
 
 
@@ -63,7 +62,6 @@ def test_steps_of_any_size_give_the_rows_of_one_run(name: str, step: int, tmp_pa
 
 
 def test_a_gap_is_named_once_by_the_step_that_comes_to_it(tmp_path: Path) -> None:
-    """Segments before and after it are steps of their own."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(200))
     lost = segments_of(broker.root)[2]
@@ -83,7 +81,6 @@ class _Interrupted(OneByOne):
     read: tuple[list[int], ...] = ([],)
 
     def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
-        """Read one step, no more."""
         if self.read[0]:
             raise KeyboardInterrupt
         self.read[0].append(len(ranges))
@@ -91,7 +88,6 @@ class _Interrupted(OneByOne):
 
 
 def test_an_interruption_costs_no_more_than_one_step(tmp_path: Path) -> None:
-    """What the first step has read is committed, and nobody reads it again."""
     broker = Broker(tmp_path / "store")
     records = broker.append(some_records(200))
     asked = request(broker.root, tmp_path / "lake", SEGMENT_SIZE)

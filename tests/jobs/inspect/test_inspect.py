@@ -28,18 +28,15 @@ StoreOf = Callable[[str], Path]
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run one command line."""
     return runner(capfd)
 
 
 @pytest.fixture
 def store(golden: StoreOf, tmp_path: Path) -> Path:
-    """Copy an ordinary store of the newest release, to be broken."""
     return copy_of(golden("b551-base"), tmp_path)
 
 
 def inspected(run: Run, store: Path, *options: str) -> Outcome:
-    """Inspect a store; a log in several folders is named."""
     folders = [str(folder) for folder in sorted(store.glob("commitlog-*"))]
     return run("inspect", "--json", *options, *(["--commitlog", ",".join(folders)] if folders else []), store)
 
@@ -136,7 +133,6 @@ def test_two_releases_in_one_store_are_told_apart(
 
 
 def test_the_dashboard_fits_on_a_screen(store: Path, run: Run) -> None:
-    """One light, and a line or some for each part."""
     outcome = run("inspect", store)
     lines = outcome.out.splitlines()
 
@@ -148,7 +144,6 @@ def test_the_dashboard_fits_on_a_screen(store: Path, run: Run) -> None:
 
 
 def test_a_long_log_is_shown_by_its_ends(tmp_path: Path, run: Run) -> None:
-    """The middle is counted."""
     folder = tmp_path / "commitlog"
     folder.mkdir()
     for number in range(20):
@@ -163,7 +158,6 @@ def test_a_long_log_is_shown_by_its_ends(tmp_path: Path, run: Run) -> None:
 
 
 def test_the_release_is_not_guessed_where_nothing_tells(tmp_path: Path, run: Run) -> None:
-    """Every release could have written a plain message."""
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / ("0" * 20)).write_bytes(a_segment([a_record()]))
 
@@ -174,7 +168,6 @@ def test_the_release_is_not_guessed_where_nothing_tells(tmp_path: Path, run: Run
 
 
 def test_a_damaged_head_of_a_segment_is_found_without_a_walk(store: Path, run: Run) -> None:
-    """The first bytes are looked at in any case."""
     overwrite(store / "commitlog" / "00000000000000016384", 4, b"\xff")
 
     outcome = inspected(run, store)
@@ -186,7 +179,6 @@ def test_a_damaged_head_of_a_segment_is_found_without_a_walk(store: Path, run: R
 
 
 def test_damage_in_the_middle_is_found_by_a_deep_look(store: Path, run: Run) -> None:
-    """Heads and tails cannot see it."""
     record = next(record for record, _ in list(stored_records(store))[5:])
     overwrite(store / "commitlog" / ("0" * 20), record.physical_offset + 4, b"\xff")
 
@@ -197,7 +189,6 @@ def test_damage_in_the_middle_is_found_by_a_deep_look(store: Path, run: Run) -> 
 
 
 def test_a_wrong_body_is_found_by_a_deep_look(store: Path, run: Run) -> None:
-    """It chains, but its CRC is another."""
     record = next(record for record, _ in list(stored_records(store))[5:])
     overwrite(store / "commitlog" / ("0" * 20), record.physical_offset + 88, b"\xff")
 
@@ -205,7 +196,6 @@ def test_a_wrong_body_is_found_by_a_deep_look(store: Path, run: Run) -> None:
 
 
 def test_a_missing_segment_is_a_hole_in_the_log(store: Path, run: Run) -> None:
-    """The offsets of the names tell."""
     (store / "commitlog" / "00000000000000016384").unlink()
 
     assert ("gap", "0" * 20, 16384) in problems(inspected(run, store))
@@ -224,7 +214,6 @@ def test_a_segment_of_odd_length_is_named(store: Path, run: Run) -> None:
 
 
 def test_a_segment_that_nothing_seals_is_named(store: Path, run: Run) -> None:
-    """The deep look says what is there."""
     path = store / "commitlog" / "00000000000000016384"
     raw = path.read_bytes()
     path.write_bytes(raw[:8192] + bytes(8192))
@@ -264,14 +253,12 @@ def test_an_unfinished_record_waits(store: Path, run: Run) -> None:
     ],
 )
 def test_odd_files_are_named(store: Path, run: Run, path: str, raw: bytes, severity: str) -> None:
-    """Sizes, names and headers that a broker does not make."""
     (store / path).write_bytes(raw)
 
     assert (severity, Path(path).name) in [problem[:2] for problem in problems(inspected(run, store))]
 
 
 def test_an_empty_queue_file_has_no_units(store: Path, run: Run) -> None:
-    """Made, but not written to; or cut to nothing."""
     path = store / "consumequeue" / "New" / "0" / ("0" * 20)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")
@@ -287,7 +274,6 @@ def test_an_empty_queue_file_has_no_units(store: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("name", ["b498-cqext", "b551-rockscq"])
 def test_other_kinds_of_queues_are_named(golden: StoreOf, name: str, run: Run) -> None:
-    """Extension files beside the queues; queues that RocksDB keeps."""
     queues = inspected(run, golden(name)).document["queues"]
 
     assert queues["in_rocksdb"] == (name == "b551-rockscq")
@@ -296,7 +282,6 @@ def test_other_kinds_of_queues_are_named(golden: StoreOf, name: str, run: Run) -
 
 
 def test_log_folders_that_nobody_named_are_pointed_out(golden: StoreOf, run: Run) -> None:
-    """They are not taken for the log by guess: a backup may lie there."""
     store = golden("b498-multipath")
 
     outcome = run("inspect", "--json", store)
@@ -307,7 +292,6 @@ def test_log_folders_that_nobody_named_are_pointed_out(golden: StoreOf, run: Run
 
 
 def test_a_broker_configuration_names_the_log_folders(golden: StoreOf, tmp_path: Path, run: Run) -> None:
-    """As the broker itself knows them."""
     store = golden("b498-multipath")
     conf = tmp_path / "broker.conf"
     conf.write_text(f"storePathCommitLog={store}/commitlog-a,{store}/commitlog-b\n")
@@ -383,7 +367,6 @@ def test_a_running_broker_is_known_by_its_lock(store: Path, run: Run) -> None:
 
 
 def test_asking_for_the_lock_does_not_take_it(store: Path, run: Run) -> None:
-    """A broker must be able to start while we look."""
     (store / "lock").write_text("lock")
     inspected(run, store)
 
@@ -412,7 +395,6 @@ def test_what_is_no_store_is_refused_in_one_line(tmp_path: Path, run: Run, kind:
 
 
 def fail_to_open(name: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the file of this name fail to open with an error of the system."""
     whole = storage.storage_of
 
     def storage_of(location: str, options: Mapping[str, str], care: Care | None) -> Storage:
@@ -426,7 +408,6 @@ def fail_to_open(name: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_that_cannot_be_read_is_a_problem_of_its_own(
     store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rest of the store is shown all the same."""
     bad = "00000000000000016384"
 
     fail_to_open(f"commitlog/{bad}", errno.EIO, monkeypatch)
@@ -464,7 +445,6 @@ def test_a_sector_that_cannot_be_read_is_damage_and_the_rest_is_walked(
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name.startswith("b533")])
 def test_every_kind_of_store_is_inspected_without_damage(golden: StoreOf, name: str, run: Run) -> None:
-    """Whatever befell a broker, its own bytes are no damage."""
     assert inspected(run, golden(name), "--deep").code is ExitCode.CLEAN
 
 
@@ -472,7 +452,6 @@ def test_every_kind_of_store_is_inspected_without_damage(golden: StoreOf, name: 
 
 
 def files_of_index(store: Path) -> list[Path]:
-    """Return the index files, oldest first."""
     return sorted((store / "index").iterdir())
 
 
@@ -521,7 +500,6 @@ def test_a_missing_file_at_an_end_of_a_queue_is_a_gap(store: Path, run: Run, los
 
 
 def test_a_deleted_topic_is_no_gap(situation: StoreOf, run: Run) -> None:
-    """Its messages are in the log, its queues and configuration are not: that is what deleteTopic leaves."""
     outcome = inspected(run, situation("field-deleted-498") / "store")
 
     assert outcome.code is ExitCode.CLEAN
@@ -532,7 +510,6 @@ def test_a_deleted_topic_is_no_gap(situation: StoreOf, run: Run) -> None:
 def test_a_file_without_access_is_an_error_and_no_damage(
     store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says nothing about the store."""
     bad = "00000000000000016384"
 
     fail_to_open(f"commitlog/{bad}", errno.EACCES, monkeypatch)

@@ -29,7 +29,6 @@ _DAYS = [_FIRST + timedelta(days=number) for number in range(3)]
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a lake of three days, a run each."""
     root = tmp_path_factory.mktemp("catalog")
     broker = Broker(root / "store")
     for number, day in enumerate(_DAYS):
@@ -40,7 +39,6 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def named(spark: "SparkSession", lake: Path, capsys: pytest.CaptureFixture[str]) -> "Iterator[SparkSession]":
-    """Give a session that has run what the command prints."""
     assert ExitCode.CLEAN == main(["catalog", str(lake), "--schema", "brokers"])
     for statement in capsys.readouterr().out.split(";\n"):
         if statement:
@@ -62,7 +60,6 @@ def test_spark_knows_every_table_by_its_name_with_comments(named: "SparkSession"
 
 
 def test_tables_outlive_their_names(named: "SparkSession", lake: Path) -> None:
-    """They are external: whoever drops a name drops no row."""
     named.sql("DROP TABLE brokers.messages")
 
     assert 60 == named.read.format("delta").load(str(lake / "messages")).count()
@@ -99,7 +96,6 @@ def test_hives_statement_has_the_columns_with_their_types_and_comments(lake: Pat
 
 @pytest.mark.parametrize("kind", [CatalogKind.GLUE, CatalogKind.UNITY])
 def test_a_catalog_in_a_cloud_knows_no_path_of_this_machine(kind: CatalogKind, lake: Path) -> None:
-    """It says so, and what to name."""
     with pytest.raises(NoSuchPlaceError, match="s3a://"):
         list(statements(Lake(str(lake)), kind, "brokers"))
 
@@ -127,13 +123,11 @@ def test_a_bucket_is_named_as_the_cloud_names_it(
 
 
 def test_no_lake_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With an error, not with no statement."""
     assert ExitCode.FAILED == main(["catalog", str(tmp_path)])
     assert f"{tmp_path}: no lake" in capsys.readouterr().err
 
 
 def test_json_has_a_statement_a_table(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For who creates them one by one."""
     assert ExitCode.CLEAN == main(["catalog", str(lake), "--json"])
 
     found = json.loads(capsys.readouterr().out)
@@ -142,5 +136,4 @@ def test_json_has_a_statement_a_table(lake: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_name_that_is_none_is_refused(lake: Path) -> None:
-    """A name goes into statements as it is."""
     assert ExitCode.USAGE == main(["catalog", str(lake), "--schema", "a; DROP TABLE b"])

@@ -34,18 +34,15 @@ def played(root: Path) -> Broker:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """Return every file's bytes."""
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 def of_log(lake: Path, table: str, end: int = 1 << 62) -> list[str]:
-    """Return the rows of records before *end*."""
     rows = [row for row in rows_of(lake, table) if row["physical_offset"] < end]
     return sorted(repr({name: value for name, value in row.items() if name not in LATER}) for row in rows)
 
 
 def run(store: Path, lake: Path) -> Summary:
-    """Bring what is new into a lake."""
     return ingest(IngestRequest(str(store), str(lake), broker="b"), OneByOne())
 
 

@@ -21,7 +21,6 @@ RELEASE = "5.3.3"
 
 @pytest.fixture
 def lake(golden: Callable[[str], Path], tmp_path: Path) -> Path:
-    """Give a lake of a real broker's store."""
     ingest(IngestRequest(str(golden("b533-base")), str(tmp_path / "lake"), release=RELEASE), OneByOne())
     return tmp_path / "lake"
 

@@ -27,19 +27,16 @@ from tests.support.lakes import gaps_of, raw_rows, rows_of
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Broker:
-    """Return a broker that has written one segment and begun a second one."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(70))
     return broker
 
 
 def run(store: Path, name: str | None = "b", **options: int) -> Summary:
-    """Bring a store into the lake beside it."""
     return ingest(IngestRequest(str(store), str(store.parent / "lake"), broker=name, **options), OneByOne())  # type: ignore[arg-type]
 
 
 def raw(records: list[MessageRecord]) -> list[tuple[int, bytes]]:
-    """Return what the lake holds of records that are in a log."""
     return [(record.physical_offset, encode_record(record)) for record in records]
 
 
@@ -105,7 +102,6 @@ def test_a_record_in_the_place_of_a_files_end_is_read(tmp_path: Path) -> None:
 
 
 def test_a_crash_that_takes_back_whole_segments_is_seen(broker: Broker, tmp_path: Path) -> None:
-    """The first difference may lie segments before the watermark."""
     tail = broker.append(some_records(200, seed=2))
     run(broker.root)
     broker.truncate(tail[3].physical_offset)
@@ -164,7 +160,6 @@ def test_a_file_that_now_ends_before_what_was_taken_back_is_seen(
 
 
 def test_a_sector_that_broke_in_what_the_lake_has_does_not_make_another_store(broker: Broker, tmp_path: Path) -> None:
-    """It says nothing of whose the store is; the run goes on after it."""
     run(broker.root)
     more = broker.append(some_records(10, seed=2))
     original = os.preadv
@@ -284,7 +279,6 @@ def test_what_has_rotted_in_an_old_file_does_not_have_every_run_read_the_log_aga
 
 
 def test_a_store_whose_first_record_is_damaged_is_known_by_another_one(tmp_path: Path) -> None:
-    """Damage at the very beginning does not hide a store."""
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(10))
     with (broker.root / "commitlog" / f"{0:020}").open("r+b") as file:
@@ -298,7 +292,6 @@ def test_a_store_whose_first_record_is_damaged_is_known_by_another_one(tmp_path:
 
 
 def test_a_store_of_which_every_known_byte_expired_goes_on_behind_a_gap(broker: Broker, tmp_path: Path) -> None:
-    """Its name and its offsets are all that is left to know it by."""
     first = run(broker.root)
     broker.append(some_records(300, seed=2))
     broker.expire(3)
@@ -311,7 +304,6 @@ def test_a_store_of_which_every_known_byte_expired_goes_on_behind_a_gap(broker: 
 
 
 def test_a_store_that_lags_into_offsets_between_fingerprints_is_known_by_its_rows(tmp_path: Path) -> None:
-    """Where no fingerprint lies, the lake's rows are compared."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(400))
     run(broker.root)

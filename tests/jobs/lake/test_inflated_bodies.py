@@ -32,7 +32,6 @@ BOMB = zlib.compress(bytes(DEFAULT_LIMIT + 1))
 
 
 def compressed(body: bytes = TEXT) -> MessageRecord:
-    """Return a record whose body says that it is compressed."""
     return a_record(body, sys_flag=COMPRESSED)
 
 
@@ -45,18 +44,15 @@ def a_store(root: Path) -> Broker:
 
 
 def taken(broker: Broker, lake: Path, *, inflated: bool = True) -> Summary:
-    """Do a run."""
     selection = Selection(with_inflated=inflated)
     return ingest(IngestRequest(str(broker.root), str(lake), broker="b", selection=selection), OneByOne())
 
 
 def without(row: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return a row without some columns."""
     return {name: value for name, value in row.items() if name not in {"store_id", *names}}
 
 
 def added(lake: Path, table: str = "messages") -> list[tuple[bytes | None, str | None]]:
-    """Return what is beside the bodies that are stored compressed."""
     rows = rows_of(lake, table)
     assert [(None, None)] * (len(rows) - sum(row["is_compressed"] for row in rows)) == [
         (row["body_inflated"], row["body_error"]) for row in rows if not row["is_compressed"]
@@ -174,7 +170,6 @@ def test_superseded_messages_keep_theirs(tmp_path: Path) -> None:
 
 
 def test_a_log_is_restored_from_what_was_stored(tmp_path: Path) -> None:
-    """Not from what is beside it."""
     broker = a_store(tmp_path / "store")
     taken(broker, tmp_path / "lake")
 

@@ -35,17 +35,14 @@ def broker(tmp_path: Path) -> Broker:
 
 
 def run(broker: Broker) -> Summary:
-    """Bring the store into the lake beside it."""
     return ingest(IngestRequest(str(broker.root), str(lake_of(broker)), broker="b"), OneByOne())
 
 
 def lake_of(broker: Broker) -> Path:
-    """Return where the lake is."""
     return broker.root.parent / "lake"
 
 
 def commits(lake: Path, table: str) -> list[Path]:
-    """Return the commits of a table, the oldest first."""
     return sorted((lake / table / "_delta_log").glob("*.json"))
 
 
@@ -129,7 +126,6 @@ def test_tables_without_runs_are_no_new_lake(broker: Broker) -> None:
 
 
 def test_a_commit_that_is_cut_off_is_told(broker: Broker) -> None:
-    """Half a line of JSON is no commit."""
     for table in ("messages", "runs"):
         newest = commits(lake_of(broker), table)[-1]
         whole = newest.read_text()
@@ -156,7 +152,6 @@ def test_a_checkpoint_that_is_gone_is_told(broker: Broker) -> None:
 
 
 def test_a_file_of_rows_that_is_gone_is_told_by_name_where_it_is_needed(broker: Broker) -> None:
-    """Merging small files needs them all."""
     gone = max((lake_of(broker) / "messages").glob("*.parquet"))
     gone.unlink()
 
@@ -185,7 +180,6 @@ def test_a_whole_lake_is_whole_after_every_kind_of_run(broker: Broker) -> None:
     ids=str,
 )
 def test_a_manifest_with_something_else_in_it_is_told(change: dict[str, Any], broker: Broker) -> None:
-    """Whatever its JSON holds."""
     newest = max((lake_of(broker) / "_manifests").iterdir(), key=lambda path: path.name[37:].split("-")[0])
     newest.write_text(json.dumps({**json.loads(newest.read_text()), **change}))
     refused(broker, "no manifest of a run")

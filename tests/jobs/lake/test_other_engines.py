@@ -55,12 +55,10 @@ OTHERS = "physical_offset % 3 != 0"
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> SharedLake:
-    """Return a lake after three runs."""
     return SharedLake(spark, tmp_path)
 
 
 def settings(lake: SharedLake) -> Lake:
-    """Return the lake as our own functions take it."""
     return Lake(str(lake.path))
 
 
@@ -86,7 +84,6 @@ def test_deleted_rows_stay_deleted_and_the_others_are_there_once(lake: SharedLak
 
 
 def test_a_file_whose_rows_are_all_deleted_is_merged_away(lake: SharedLake) -> None:
-    """A merge of nothing but deleted rows writes no file."""
     lake.sql(WITH_VECTORS, "DELETE FROM {messages} WHERE physical_offset >= 0 AND queue_id >= 0")
     assert lake.offsets() == []
 
@@ -254,7 +251,6 @@ def test_a_column_of_another_engine_keeps_its_values(lake: SharedLake) -> None:
 
 
 def test_rows_of_another_engine_without_our_columns_survive_a_merge(lake: SharedLake) -> None:
-    """INSERT by another engine leaves NULL in columns that every row of ours has."""
     lake.sql("INSERT INTO {messages} (physical_offset, topic) VALUES (-1, 'theirs')")
     offsets = lake.offsets()
 

@@ -41,7 +41,6 @@ class Story:
     """One drawn order of statements and runs, and what must be in the lake after each."""
 
     def __init__(self, lake: SharedLake, seed: int) -> None:
-        """Begin with a lake of some runs."""
         self._random = Random(seed)
         self.lake = lake
         self.state = State(dict.fromkeys(self.lake.offsets(), ("TagA", None)), has_note=False)
@@ -51,13 +50,11 @@ class Story:
         self.done: list[str] = []
 
     def tell(self, steps: int) -> None:
-        """Do some steps, and look at the lake after each."""
         for _ in range(steps):
             self._random.choice((self.run, self.run, self.optimize, self.log_anew, self.statement, self.statement))()
             self.check()
 
     def check(self) -> None:
-        """Compare the lake with what must be in it."""
         columns = "physical_offset, tags" + (", note" if self.state.has_note else "")
         found = sorted((r["physical_offset"], (r["tags"], r.get("note"))) for r in self._rows("messages", columns))
         assert sorted(self.state.rows.items()) == found, self.done
@@ -71,7 +68,6 @@ class Story:
         return plain_rows(QueryBuilder().register("t", table).execute(f"SELECT {columns} FROM t").read_all())
 
     def run(self) -> None:
-        """Run after the log has grown."""
         self.done.append("run")
         new = self.lake.grow(self._random.randrange(1, 9))
         with self._perhaps_overtaken():
@@ -101,13 +97,11 @@ class Story:
         self._add(new)
 
     def optimize(self) -> None:
-        """Merge all small files."""
         self.done.append("optimize")
         with self._perhaps_overtaken():
             optimization.optimize(str(self.lake.path), OneByOne())
 
     def statement(self) -> None:
-        """Execute one statement of the other engine."""
         self._random.choice(
             (
                 *(self.delete, self.delete, self.update, self.merge, self.vectors, self.add_column, self.restore),
@@ -116,7 +110,6 @@ class Story:
         )()
 
     def delete(self) -> None:
-        """Delete some rows."""
         self._delete(self._some())
 
     def _delete(self, some: list[int]) -> None:
@@ -125,7 +118,6 @@ class Story:
         self.state = self.state._replace(rows={at: row for at, row in self.state.rows.items() if at not in some})
 
     def update(self) -> None:
-        """Change some rows."""
         some, value = self._some(), f"u{len(self.done)}"
         column = "note" if self.state.has_note and self._random.random() < 0.5 else "tags"
         self.done.append(f"update {column} of {some}")
@@ -155,26 +147,22 @@ class Story:
         self.state = self.state._replace(rows=self.state.rows | changed)
 
     def vectors(self) -> None:
-        """Begin or end to delete through vectors."""
         value = self._random.choice(("true", "false"))
         self.done.append(f"vectors {value}")
         self.lake.sql(f"ALTER TABLE {{messages}} SET TBLPROPERTIES ('delta.enableDeletionVectors' = '{value}')")
 
     def change_data_feed(self) -> None:
-        """Begin or end to keep changes."""
         value = self._random.choice(("true", "false"))
         self.done.append(f"change data feed {value}")
         self.lake.sql(f"ALTER TABLE {{messages}} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = '{value}')")
 
     def add_column(self) -> None:
-        """Add a column of the other engine's own."""
         if not self.state.has_note:
             self.done.append("add column")
             self.lake.sql("ALTER TABLE {messages} ADD COLUMNS (note STRING)")
             self.state = self.state._replace(has_note=True)
 
     def spark_optimize(self) -> None:
-        """Have the other engine merge files."""
         order = self._random.choice(("", " ZORDER BY (topic, queue_id)"))
         self.done.append(f"their optimize{order}")
         self.lake.sql("OPTIMIZE {messages}" + order)
@@ -185,13 +173,11 @@ class Story:
         self.lake.sql("REORG TABLE {messages} APPLY (PURGE)")
 
     def vacuum(self) -> None:
-        """Delete what no version but the newest needs."""
         self.done.append("vacuum")
         self.lake.sql(NO_SHORT_RETENTION_CHECK, "VACUUM {messages} RETAIN 0 HOURS")
         self._restorable.clear()
 
     def restore(self) -> None:
-        """Go back to an older version."""
         if self._restorable:
             version, state = self._random.choice(sorted(self._restorable.items(), key=lambda item: item[0]))
             self.done.append(f"restore {version}")
@@ -224,7 +210,6 @@ class Story:
 
 
 def _after(statement: Callable[[], None], done: list[str], ours: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what does *ours*, after the other engine's statement the first time."""
     left = [statement]
 
     def both(*arguments: Lake | Manifest | Group) -> Action | None:
@@ -250,14 +235,12 @@ def _is_told(lake: SharedLake, seed: int) -> None:
 
 @pytest.fixture(scope="module")
 def first_runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> SharedLake:
-    """Make the lake of two runs that every order begins with a copy of."""
     return SharedLake(spark, tmp_path_factory.mktemp("first-runs"), runs=(12, 8))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(FEW))
 def test_every_row_is_there_once_in_any_order(first_runs: SharedLake, tmp_path: Path, seed: int) -> None:
-    """A few of the orders; the campaign has all."""
     _is_told(first_runs.copied(tmp_path), seed)
 
 

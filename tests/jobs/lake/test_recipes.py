@@ -25,19 +25,16 @@ TABLE_OF = {"store": "messages", "tiered": "tiered"}
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a store and a lake that have an answer for every recipe."""
     return make_recipe_data(tmp_path_factory.mktemp("recipes"))
 
 
 def test_the_offset_id_of_the_recipe_is_that_of_the_first_message() -> None:
-    """The test's store begins with it."""
     assert encode_offset_id(Host(bytes([10, 0, 0, 1]), 10911), 0) in TEXT
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("number", range(len(RECIPES)))
 def test_a_recipe_runs_and_finds_something(number: int, data: Path, own_session: "SparkSession") -> None:
-    """As the document has it, but for the two paths."""
     show_tables(own_session, data)
 
     assert RECIPES[number].rows(own_session, data) > 0
@@ -56,7 +53,6 @@ def test_the_text_of_a_body_is_the_same_in_every_engine(number: int, data: Path,
 
 
 def test_every_engine_has_its_recipe_for_the_text_of_a_body() -> None:
-    """Spark, DuckDB and Polars."""
     assert len(BY_CUSTOMER) == 3
 
 

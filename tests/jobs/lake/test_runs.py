@@ -48,18 +48,15 @@ FIRST = Fingerprint(0, 100, "00")
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Return an empty lake."""
     return Lake(str(tmp_path / "lake"))
 
 
 @pytest.fixture
 def store(lake: Lake) -> KnownStore:
-    """Return a store that the lake knows, without a run."""
     return register(lake, "b", (FIRST,), 0)
 
 
 def a_file(lake: Lake, store_id: str, run: int, offset: int = 0) -> Action:
-    """Write one row of quarantine, which is narrow, for a run."""
     naming = FileNaming(store_id, run)
     constants = {"broker": "b", "store_id": store_id, "run": run}
     with TableFile(lake, QUARANTINE, naming.name(f"{offset:020d}"), constants) as file:
@@ -149,7 +146,6 @@ def test_a_registration_that_comes_second_looks_again(lake: Lake, store: KnownSt
 
 
 def test_leftovers_of_an_attempt_are_swept_when_its_number_is_taken(lake: Lake, store: KnownStore) -> None:
-    """What the run itself wrote stays."""
     a_file(lake, store.store_id, 1)
     other = a_file(lake, store.store_id, 11)
     assert has_litter(lake, store)
@@ -201,7 +197,6 @@ def test_a_manifest_that_is_gone_or_broken_is_told(lake: Lake, store: KnownStore
 
 
 def test_a_manifest_of_a_newer_program_is_refused(lake: Lake, store: KnownStore) -> None:
-    """What this version does not know it must not ignore."""
     prepare(lake, a_manifest(lake, store))
     (path,) = (Path(lake.location) / "_manifests").iterdir()
     path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 99}))
@@ -243,7 +238,6 @@ def test_a_merge_that_is_slow_and_not_dead_is_refused_once_its_files_are_swept(l
 
 
 def test_a_commit_is_refused_on_the_snapshot_that_has_it(lake: Lake, store: KnownStore) -> None:
-    """The same run again, and an older one."""
     commit(lake, QUARANTINE, [a_file(lake, store.store_id, 2)], (store.store_id, 2), {})
     for number in (1, 2):
         with pytest.raises(TransactionTakenError):
@@ -270,7 +264,6 @@ def test_a_lake_of_an_older_version_gets_the_new_columns(lake: Lake, store: Know
 
 
 def incremental(root: Path, runs: int) -> Iterator[Summary]:
-    """Run after run on a store that grows."""
     broker = Broker(root / "store")
     for number in range(runs):
         broker.append(some_records(3, seed=number))
@@ -290,7 +283,6 @@ def test_small_files_are_merged_as_runs_go_on_and_no_row_is_lost(tmp_path: Path)
 
 
 def test_optimize_keeps_the_rows_and_finishes_what_a_run_left_prepared(tmp_path: Path) -> None:
-    """The vacuum takes what no commit names: a prepared run must be committed before."""
     list(incremental(tmp_path, 5))
     lake = Lake(str(tmp_path / "lake"))
     rows = raw_rows(tmp_path / "lake")
@@ -372,7 +364,6 @@ def test_a_lake_may_lie_anywhere_but_behind_a_percent_sign(tmp_path: Path) -> No
 
 
 def test_optimize_of_what_is_no_lake_says_so(tmp_path: Path) -> None:
-    """It makes nothing there either."""
     with pytest.raises(NotALake):
         optimize(str(tmp_path), OneByOne())
 

@@ -17,18 +17,15 @@ NAME = "things"
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Give a lake of one table with one row."""
     add(tmp_path, 1)
     return Lake(str(tmp_path), {})
 
 
 def add(folder: Path, *numbers: int) -> None:
-    """Commit as another process does."""
     write_deltalake(folder / NAME, pa.table({"number": numbers}), mode="append")
 
 
 def numbers(table: DeltaTable | None) -> list[int]:
-    """Return what a reader of a snapshot finds."""
     assert table is not None
     found: list[int] = table.to_pyarrow_table().column("number").to_pylist()
     return sorted(found)
@@ -79,7 +76,6 @@ def test_a_table_that_was_deleted_and_made_again_is_another_one(lake: Lake, tmp_
 
 
 def test_a_log_that_cannot_be_read_is_said_by_whoever_asks_for_the_table(lake: Lake, tmp_path: Path) -> None:
-    """Renewing says nothing; the error names the table."""
     with kept_snapshots() as kept:
         assert numbers(open_table(lake, NAME)) == numbers(own_table(lake, NAME)) == [1]
         (tmp_path / NAME / "_delta_log" / f"{1:020d}.json").write_text("{no")
@@ -90,7 +86,6 @@ def test_a_log_that_cannot_be_read_is_said_by_whoever_asks_for_the_table(lake: L
 
 
 def test_properties_and_columns_that_others_set_are_seen(lake: Lake, tmp_path: Path) -> None:
-    """They say what a commit must refuse or add."""
     with kept_snapshots() as kept:
         before = open_table(lake, NAME), own_table(lake, NAME)
         other = DeltaTable(tmp_path / NAME)

@@ -59,7 +59,6 @@ def test_bodies_that_a_codec_does_not_shorten_are_stored_as_they_are(
 
 
 def test_a_file_says_which_columns_every_row_has(tmp_path: Path) -> None:
-    """A column that is declared so has no levels in the file; what the log says of it is the same."""
     path = _written(tmp_path, physical_offset=[7, 9], body=[b"x", None])
     assert {name: _is_required(path, name) for name in pq.read_schema(path).names} == {
         "broker": True,
@@ -84,7 +83,6 @@ def test_a_row_without_a_column_that_every_row_has_is_refused(tmp_path: Path) ->
 
 
 def test_files_from_before_a_column_was_required_are_merged_with_others(tmp_path: Path) -> None:
-    """Lakes have files whose columns may all be NULL."""
     older = tmp_path / _TABLE.name / "older.parquet"
     older.parent.mkdir()
     pq.write_table(pa.table({**{name: [text] for name, text in _WHOSE.items()}, "physical_offset": [5]}), older)
@@ -113,14 +111,12 @@ def _write_until_the_disk_is_gone(lake: Path) -> None:
 
 
 def test_a_file_that_an_error_ends_is_not_left_behind(tmp_path: Path) -> None:
-    """Half a file is nobody's: it goes with the error."""
     with pytest.raises(OSError, match="disk"):
         _write_until_the_disk_is_gone(tmp_path)
     assert not list((tmp_path / QUARANTINE.name).iterdir())
 
 
 def test_a_file_is_never_written_over_another(tmp_path: Path) -> None:
-    """A name that is taken is an error, and what is there stays."""
     taken = tmp_path / QUARANTINE.name / "f.parquet"
     taken.parent.mkdir()
     taken.write_bytes(b"precious")

@@ -14,7 +14,6 @@ def test_the_page_is_made_from_the_declarations() -> None:
 
 
 def test_every_table_and_column_says_what_it_is() -> None:
-    """No column without a meaning, no table of a lake without a section."""
     assert {table.name for table in PRODUCED} <= {table.name for table in TABLES}
     assert [] == [
         (table.name, field.name)

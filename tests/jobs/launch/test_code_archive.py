@@ -26,13 +26,11 @@ print(json.dumps({"formats": rmq_formats.__file__, "jobs": jobs.launch.__file__}
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make the ZIP in a driver's cache."""
     monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path / "driver"))
     return code_archive.archive()
 
 
 def work(archive: Path, cache: Path, temporary: Path) -> "subprocess.Popen[str]":
-    """Start a worker that has nothing of ours but the ZIP."""
     environment = {"PATH": os.environ["PATH"], "RMQ_LAKE_CACHE": str(cache), "TMPDIR": str(temporary)}
     program = f"import sys; sys.path[:] = [p for p in sys.path if p != {str(ROOT)!r}]\n{WORKER}"
     command = [sys.executable, "-P", "-c", program, str(archive)]
@@ -42,7 +40,6 @@ def work(archive: Path, cache: Path, temporary: Path) -> "subprocess.Popen[str]"
 
 
 def told(process: "subprocess.Popen[str]") -> tuple[Mapping[str, str], str]:
-    """Return what a worker found, and what it complained about."""
     output, errors = process.communicate(timeout=120)
     assert 0 == process.returncode, errors
     found: Mapping[str, str] = json.loads(output)
@@ -50,7 +47,6 @@ def told(process: "subprocess.Popen[str]") -> tuple[Mapping[str, str], str]:
 
 
 def test_the_same_code_is_the_same_archive(archive: Path) -> None:
-    """A second application finds what the first has unpacked."""
     assert archive == code_archive.archive()
 
 

@@ -23,7 +23,6 @@ def _one_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_everything_is_packed_that_the_project_needs_but_spark() -> None:
-    """A dependency that is added must reach workers, too."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = {line.replace("=", ">").partition(">")[0] for line in project["dependencies"]}
 
@@ -51,7 +50,6 @@ def test_a_bare_python_of_the_same_version_finds_the_packages(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("_one_package")
 def test_a_name_that_spark_would_not_unpack_is_refused(tmp_path: Path) -> None:
-    """And nothing is left over."""
     with pytest.raises(SetupError, match=r"name it \.tar\.gz or \.tar"):
         packing.pack(tmp_path / "environment.zip2")
 

@@ -31,7 +31,6 @@ def install(home: Path, version: str | None) -> Path:
 
 
 def test_java_home_comes_first(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who sets it means it."""
     install(machine / "jvm" / "a", "17.0.1")
     expected = install(machine / "mine", "21.0.1")
     monkeypatch.setenv("JAVA_HOME", str(expected))
@@ -40,7 +39,6 @@ def test_java_home_comes_first(machine: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_java_on_the_path_is_followed_to_its_home(machine: Path) -> None:
-    """/usr/bin/java is a link to a link."""
     expected = install(machine / "somewhere" / "jdk", "17.0.1")
     (machine / "bin").mkdir()
     (machine / "bin" / "java").symlink_to(expected / "bin" / "java")
@@ -66,7 +64,6 @@ def test_of_several_in_the_usual_directories_the_oldest_that_suits_is_taken(mach
 
 
 def test_a_java_without_a_release_file_is_asked(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some distributions leave the file out."""
     expected = install(machine / "mine", None)
     monkeypatch.setenv("JAVA_HOME", str(expected))
 
@@ -74,7 +71,6 @@ def test_a_java_without_a_release_file_is_asked(machine: Path, monkeypatch: pyte
 
 
 def test_a_java_home_that_holds_none_does_not_stop_the_search(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stale JAVA_HOME is common after an upgrade."""
     monkeypatch.setenv("JAVA_HOME", str(machine / "gone"))
     expected = install(machine / "jvm" / "a", "17.0.1")
 

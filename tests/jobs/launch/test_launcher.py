@@ -48,14 +48,12 @@ def launch(
     cwd: Path | None = None,
     **more: str,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a launcher in the environment of a stranger."""
     environment = environment_of_a_stranger(script.parent / "home", **more)
     command = [str(script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=cwd, timeout=300)
 
 
 def told(answer: "subprocess.CompletedProcess[str]") -> dict[str, list[str]]:
-    """Return what the stand-in said."""
     assert 0 == answer.returncode, answer.stderr
     said: dict[str, list[str]] = json.loads(answer.stdout)
     return said
@@ -81,7 +79,6 @@ def test_the_second_start_makes_nothing(checkout: Path) -> None:
 
 
 def test_links_lead_to_the_checkout_from_any_directory(checkout: Path, tmp_path: Path) -> None:
-    """A link on PATH, to a link that is relative, called from somewhere else."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "inner").symlink_to(Path("..") / checkout.name / "spark-submit.sh")
     (tmp_path / "bin" / "rmq").symlink_to("inner")
@@ -116,7 +113,6 @@ def test_the_environment_has_a_console_script_that_moves_with_its_checkout(check
 
 
 def test_an_environment_of_before_gets_the_console_script(checkout: Path) -> None:
-    """Nothing else of it is made again."""
     launch(checkout / "spark-submit.sh")
     (checkout / ".venv" / "bin" / "rmq-lake").unlink()
 
@@ -228,7 +224,6 @@ def test_packages_that_cannot_be_installed_leave_no_environment(checkout: Path) 
 
 
 def copy_of_the_repository(folder: Path) -> Path:
-    """Copy what a clone has and a run needs."""
     root = folder / "my clone"
     root.mkdir()
     for name in ("jobs", "rmq_formats", "conf"):

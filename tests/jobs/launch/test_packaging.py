@@ -76,7 +76,6 @@ def test_no_module_of_the_wheel_names_the_package_that_only_a_checkout_has(built
 
 
 def test_the_same_source_gives_the_same_wheel_and_the_source_archive_gives_it_too(built: Path, tmp_path: Path) -> None:
-    """Whoever builds it can compare hashes."""
     (wheel,), (source,) = built.glob("*.whl"), built.glob("*.tar.gz")
     extract(source, tmp_path)
     (root,) = tmp_path.glob("rocketmq_lake-*")
@@ -89,7 +88,6 @@ def test_the_same_source_gives_the_same_wheel_and_the_source_archive_gives_it_to
 
 
 def test_a_registry_takes_both_archives(built: Path) -> None:
-    """Metadata, licence and the description as it is shown there."""
     command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.iterdir())]
 
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -98,7 +96,6 @@ def test_a_registry_takes_both_archives(built: Path) -> None:
 
 
 def test_inspect_needs_neither_spark_nor_java(built: Path, tmp_path: Path) -> None:
-    """And a verb that needs Spark says in one line what is missing."""
     (wheel,) = built.glob("*.whl")
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
@@ -120,7 +117,6 @@ def test_inspect_needs_neither_spark_nor_java(built: Path, tmp_path: Path) -> No
 
 @pytest.mark.skipif(shutil.which("uvx") is None, reason="uv is not installed here")
 def test_uvx_inspects_a_store_without_an_installation(built: Path, tmp_path: Path) -> None:
-    """By one command; nothing of ours has to be there before."""
     (wheel,) = built.glob("*.whl")
     here = {name: value for name, value in os.environ.items() if name.startswith(("UV_", "PIP_", "SSL_"))}
     uvx = str(shutil.which("uvx"))
@@ -168,7 +164,6 @@ def test_an_empty_environment_runs_the_tour_from_the_wheel(built: Path, python: 
 
 
 def test_a_source_archive_is_a_checkout(built: Path, tmp_path: Path) -> None:
-    """Its launcher knows what it needs, and reads a store."""
     (source,) = built.glob("*.tar.gz")
     extract(source, tmp_path)
     (root,) = tmp_path.glob("rocketmq_lake-*")

@@ -20,7 +20,6 @@ from jobs.launch.spark import Submission, submission
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give each test a cache of its own, in which the JARs lie already."""
     directory = tmp_path / "cache of a user"
     for section in ("delta", "s3"):
         for jar in jars.locked_jars(section):
@@ -33,12 +32,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def values(told: Submission, option: str) -> list[str]:
-    """Return every value that an option is given."""
     return [value for name, value in pairwise(told.arguments) if name == option]
 
 
 def jvm_flags(told: Submission) -> list[str]:
-    """Return the flags of the driver's JVM."""
     return shlex.split(told.environment["SPARK_SUBMIT_OPTS"])
 
 
@@ -63,7 +60,6 @@ def test_no_master_at_the_address_is_one_line_at_once() -> None:
 
 
 def test_one_of_several_masters_is_enough() -> None:
-    """The others wait until it dies."""
     with socket.create_server(("127.0.0.1", 0)) as master:
         port = master.getsockname()[1]
 
@@ -98,7 +94,6 @@ def test_a_properties_file_of_the_user_replaces_ours_and_delta_stays(tmp_path: P
 
 
 def test_the_users_settings_come_behind_ours() -> None:
-    """The last one wins in spark-submit and in the JVM."""
     told = submission(["--conf", "spark.ui.enabled=true"], record=False)
 
     arguments = list(told.arguments)
@@ -114,7 +109,6 @@ def test_jars_of_the_user_are_added_to_deltas() -> None:
 
 
 def test_the_jars_of_s3_come_only_when_they_are_needed() -> None:
-    """Thirty-six JARs are fetched by who uses them."""
     without, with_s3 = submission([], record=False), submission([], s3=True, record=False)
 
     assert "hadoop-aws" not in values(without, "--jars")[-1]
@@ -122,7 +116,6 @@ def test_the_jars_of_s3_come_only_when_they_are_needed() -> None:
 
 
 def test_a_cluster_gets_our_code_and_not_our_jvm_flags() -> None:
-    """Its executors compute, and do not import what is installed here."""
     told = submission(["--master", "spark://host:7077", "--py-files", "mine.zip"])
 
     shipped, mine = values(told, "--py-files")[-1].split(",")
@@ -251,7 +244,6 @@ def test_the_cache_is_where_the_user_says_then_where_caches_are(
     environment: Mapping[str, str],
     expected: str,
 ) -> None:
-    """A directory of the user's, shared by all checkouts."""
     for name in ("RMQ_LAKE_CACHE", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -290,7 +282,6 @@ def test_jars_that_cannot_be_fetched_say_what_to_do(tmp_path: Path, monkeypatch:
 
 
 def test_delta_is_on_the_list_of_jars_in_the_version_that_is_installed() -> None:
-    """Python's delta-spark and the JAR are one release."""
     from importlib.metadata import version
 
     assert {version("delta-spark")} == {jar.version for jar in jars.locked_jars("delta")}

@@ -10,7 +10,6 @@ from jobs.launch.workers_python import Lack, lacks
 
 
 def test_workers_that_have_all_that_tasks_import_lack_nothing(spark: SparkSession) -> None:
-    """As those of this process have."""
     assert [] == lacks(spark.sparkContext)
 
 
@@ -23,5 +22,4 @@ def test_a_worker_that_lacks_a_package_is_named_with_its_python(spark: SparkSess
 
 @pytest.mark.parametrize("named", ["worker-7", "/opt/python3", "numpy, numba", "--pack-environment", "pyspark.python"])
 def test_the_message_names_worker_python_packages_and_both_ways_out(named: str) -> None:
-    """Where to look, and what to paste."""
     assert named in str(Lack("worker-7", "/opt/python3", ("numpy", "numba")))

@@ -21,28 +21,23 @@ from tests.support.recipes import RECIPES
 
 @pytest.fixture
 def store(golden: Callable[[str], Path], tmp_path: Path) -> Path:
-    """Give a copy of a broker's store, to be changed."""
     return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 
 def request(store: Path) -> IngestRequest:
-    """Return what a scheduled run is asked for."""
     return IngestRequest(str(store), str(store.parent / "lake"), release="5.3.3")
 
 
 def confirm(store: Path, offsets: dict[str, dict[str, int]]) -> None:
-    """Write how far consumers are, as the broker does."""
     (store / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
 
 
 def changes(store: Path, table: str, *columns: str) -> list[tuple[Any, ...]]:
-    """Return a table's rows in the order of runs."""
     rows = rows_of(store.parent / "lake", table, "run")
     return sorted(tuple(row[column] for column in ("run", *columns)) for row in rows)
 
 
 def test_a_first_run_has_all_settings_and_offsets_as_the_broker_has_them(store: Path) -> None:
-    """Every topic of the file with its JSON, every offset."""
     ingest(request(store), OneByOne())
     topics = json.loads((store / "config" / "topics.json").read_text())["topicConfigTable"]
     lake = store.parent / "lake"

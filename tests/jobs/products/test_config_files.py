@@ -23,17 +23,14 @@ KEPT = {
 
 @pytest.fixture
 def store(golden: Callable[[str], Path], tmp_path: Path) -> Path:
-    """Give a copy of a broker's store, to be changed."""
     return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 
 def request(store: Path) -> IngestRequest:
-    """Return what a scheduled run is asked for."""
     return IngestRequest(str(store), str(store.parent / "lake"), release="5.3.3")
 
 
 def restored(store: Path, folder: str, until: int | None = None) -> dict[str, bytes]:
-    """Return the configuration that the lake gives back."""
     lake, out = store.parent / "lake", store.parent / folder
     (store_id,) = {row["store_id"] for row in rows_of(lake, "runs", "time")}
     config = write_config(Lake(str(lake)), store_id, out, until)
@@ -41,12 +38,10 @@ def restored(store: Path, folder: str, until: int | None = None) -> dict[str, by
 
 
 def of_broker(store: Path) -> dict[str, bytes]:
-    """Return the configuration that the broker has."""
     return {name: (store / "config" / name).read_bytes() for name in KEPT if (store / "config" / name).exists()}
 
 
 def test_the_brokers_configuration_comes_back_byte_for_byte(store: Path) -> None:
-    """Topics, groups and offsets of consumers, not their backups."""
     ingest(request(store), OneByOne())
 
     assert of_broker(store) == restored(store, "out")
@@ -82,7 +77,6 @@ def test_a_file_that_is_being_written_again_is_its_backup(store: Path) -> None:
 
 
 def test_no_consumer_is_ahead_of_a_log_that_ends_earlier(store: Path) -> None:
-    """A log of last Tuesday gets the offsets of last Tuesday."""
     segments = sorted((store / "commitlog").iterdir())
     later = {path: path.read_bytes() for path in segments[2:]}
     for path in later:

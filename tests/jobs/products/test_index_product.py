@@ -33,7 +33,6 @@ UPGRADED = {"up470-471": "4.7.0,4.7.1@11232", "up533-540": "5.3.3,5.4.0@11232"}
 
 
 def run(store: Path, lake: Path, name: str) -> Summary:
-    """Bring what is new in a store."""
     commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
     request = IngestRequest(
         str(store),
@@ -49,7 +48,6 @@ def run(store: Path, lake: Path, name: str) -> Summary:
 
 
 def rows_of(lake: Path) -> list[Row]:
-    """Return every entry in order."""
     if not (lake / "index_entries").exists():
         return []
     rows: list[Row] = table_of(lake / "index_entries").to_pylist()
@@ -57,19 +55,16 @@ def rows_of(lake: Path) -> list[Row]:
 
 
 def files_of(lake: Path) -> list[Row]:
-    """Return every row of an index file, run by run."""
     rows: list[Row] = table_of(lake / "index_files").to_pylist()
     return sorted(rows, key=lambda row: (row["run"], row["index_file"]))
 
 
 def newest(lake: Path) -> list[Row]:
-    """Return the newest row of every index file."""
     rows = {row["index_file"]: row for row in files_of(lake)}
     return [rows[ordinal] for ordinal in sorted(rows)]
 
 
 def growing(store: Path, copy: Path) -> Iterator[Path]:
-    """Yield a copy of a store that gets one more segment at a time."""
     folders = [str(path) for path in sorted(store.glob("commitlog-*"))]
     segments = [Path(segment.location) for segment in list_store(str(store), commitlog=folders).segments]
     shutil.copytree(store, copy, ignore=lambda at, names: [name for name in names if Path(at, name) in segments])
@@ -90,13 +85,11 @@ def real_entries(store: Path) -> list[tuple[int, int, int, int, int, int]]:
 
 
 def lake_entries(lake: Path) -> list[tuple[int, int, int, int, int, int]]:
-    """Return the same of the lake."""
     names = ("index_file", "entry", "key_hash", "physical_offset", "time_diff_s", "prev_entry")
     return [tuple(row[name] for name in names) for row in rows_of(lake)]
 
 
 def without_index(store: Path, folder: Path) -> Path:
-    """Copy a store without its index files."""
     copy = folder / "bare"
     shutil.copytree(store, copy, ignore=shutil.ignore_patterns("index"))
     return copy
@@ -133,7 +126,6 @@ def test_entries_and_files_are_the_brokers_own_in_one_run_or_one_a_segment(
 
 
 def test_every_entry_names_its_key(golden: StoreOf, tmp_path: Path) -> None:
-    """Topic, key and kind as the record has them; duplicates stay."""
     store = golden("b551-base")
     lake = tmp_path / "lake"
     run(store, lake, "b551-base")
@@ -188,7 +180,6 @@ def test_a_run_without_new_keys_changes_nothing(golden: StoreOf, tmp_path: Path)
 def test_the_first_run_takes_its_boundaries_from_the_brokers_own_files(
     golden: StoreOf, tmp_path: Path, name: str
 ) -> None:
-    """A restart, or messages that are deleted: entries are those of the files that are there."""
     store, lake = golden(name), tmp_path / "lake"
     run(store, lake, name)
 
@@ -228,7 +219,6 @@ def test_the_moved_start_of_the_log_moves_no_boundary(golden: StoreOf, tmp_path:
 
 
 def test_an_entry_that_is_not_in_the_lake_is_missed(golden: StoreOf, tmp_path: Path) -> None:
-    """The slots of the open file are made of its entries."""
     store, lake = without_index(golden("b533-base"), tmp_path), tmp_path / "lake"
     segments = growing(store, tmp_path / "growing")
     next(segments)
@@ -241,7 +231,6 @@ def test_an_entry_that_is_not_in_the_lake_is_missed(golden: StoreOf, tmp_path: P
 
 
 def test_entries_of_another_store_in_the_same_file_are_left_alone(tmp_path: Path) -> None:
-    """A lake may be compacted across stores."""
     rows = [
         {"store_id": store, "index_file": number, "entry": 1, "key_hash": key, "physical_offset": 0, "time_diff_s": 0,
          "prev_entry": 0}

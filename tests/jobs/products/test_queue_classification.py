@@ -26,17 +26,14 @@ GAPS = ((2_000, 3_000),)
 
 
 def unit(physical_offset: int = 500, size: int = 100, tags_code: int = 7, position: int = 5) -> OddUnit:
-    """Return a unit."""
     return OddUnit(position, physical_offset, size, tags_code)
 
 
 def record(*units: ExpectedUnit) -> RecordAt:
-    """Return a record with its units."""
     return RecordAt(units, 1, None)
 
 
 def expected(queue: QueueName, queue_offset: int) -> ExpectedUnit:
-    """Return the unit that a record should have."""
     return ExpectedUnit(queue, queue_offset, 500, 100, 7, 1)
 
 
@@ -52,14 +49,12 @@ def expected(queue: QueueName, queue_offset: int) -> ExpectedUnit:
     ],
 )
 def test_a_unit_that_leads_nowhere(odd: OddUnit, kind: DifferenceKind, *, has_file: bool) -> None:
-    """Zeros, blanks, and what no broker writes."""
     answer = without_meaning(odd, has_file=has_file)
     assert answer is not None
     assert answer.kind is kind
 
 
 def test_a_unit_that_leads_into_the_log_has_a_meaning() -> None:
-    """Also one that leads to the log's first byte."""
     assert without_meaning(unit(), has_file=True) is None
     assert without_meaning(unit(0, 100, 0), has_file=True) is None
 
@@ -101,13 +96,11 @@ def test_a_unit_whose_record_was_deleted_meanwhile_is_nothing() -> None:
 def test_a_unit_of_a_record_that_has_its_own(
     of_record: RecordAt, kind: DifferenceKind | None, wrong: tuple[str]
 ) -> None:
-    """Elsewhere, or in another queue, or none at all."""
     answer = by_record(unit(), T1, of_record)
     assert (answer.kind, answer.wrong) == (kind, wrong)
 
 
 def test_the_text_of_a_foreign_unit_names_whose_it_is() -> None:
-    """So that the right file can be found."""
     assert by_record(unit(), T1, record(expected(T2, 5))) == Answer(
         DifferenceKind.FOREIGN, "offset 500, size 100, tags code 7: a record of T2 3", ("topic", "queue_id")
     )
@@ -136,7 +129,6 @@ def test_displaced_units_are_cut_into_runs() -> None:
 
 
 def test_exchanged_units_are_one_difference() -> None:
-    """Every number of the run is there, in another order."""
     (difference,) = of_displaced(T1, [(3, 4), (4, 3)])
     assert (difference.kind, difference.position, difference.times) == (DifferenceKind.OUT_OF_ORDER, 3, 2)
 
@@ -160,6 +152,5 @@ def test_shifted_units_say_by_how_much() -> None:
 def test_units_that_others_have_pushed_are_no_fault_of_their_own(
     shift: int, missing: set[int], bad: set[int], *, is_consequence: bool
 ) -> None:
-    """One reason is named, not every unit after it."""
     shifted = Difference(DifferenceKind.MISPLACED, T1, 10, "", "", shift=shift)
     assert follows(shifted, missing, bad) is is_consequence

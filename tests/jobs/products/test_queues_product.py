@@ -43,7 +43,6 @@ class Run(NamedTuple):
 
 
 def run(store: Path, lake: Path, name: str = "b551-base", topics: Sequence[str] = ()) -> Run:
-    """Bring what is new in the queues of a store."""
     request = IngestRequest(
         str(store),
         str(lake),
@@ -91,7 +90,6 @@ def at_moment(whole: Path, target: Path, moment: Moment) -> Path:
 
 
 def truth(root: Path, name: str = "b551-base") -> Counter[tuple[Any, ...]]:
-    """Return the rows of a healthy store, by the scalar layer."""
     store = list_store(str(root))
     rules = queue_rules(store, known_releases(store, release_of(name)).value.rules, BrokerConf())
     rows: Counter[tuple[Any, ...]] = Counter()
@@ -105,7 +103,6 @@ def truth(root: Path, name: str = "b551-base") -> Counter[tuple[Any, ...]]:
 
 
 def told(rows: Sequence[Row]) -> Counter[tuple[Any, ...]]:
-    """Return rows in the form of the truth."""
     names = (
         "topic",
         "queue_id",
@@ -122,7 +119,6 @@ def told(rows: Sequence[Row]) -> Counter[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("name", ["b551-base", "b420-direct", "b514-types", "b533-types-crc", "b498-dledger-upgraded"])
 def test_a_healthy_store_gives_one_matched_row_a_unit(golden: Golden, tmp_path: Path, name: str) -> None:
-    """Batch units and light queues included."""
     assert told(run(golden(name), tmp_path, name).rows) == truth(golden(name), name)
 
 
@@ -244,7 +240,6 @@ def test_a_unit_that_lies_about_the_end_moves_no_boundary(golden: Golden, tmp_pa
 
 
 def test_a_run_without_anything_new_gives_no_row(golden: Golden, tmp_path: Path) -> None:
-    """Nor does it change what the next one begins with."""
     first = run(golden("b551-base"), tmp_path)
     second = run(golden("b551-base"), tmp_path)
 
@@ -274,7 +269,6 @@ def test_messages_deleted_between_two_runs_leave_no_row_twice(golden: Golden, tm
 
 
 def test_a_message_without_unit_has_a_row_that_says_so(golden: Golden, tmp_path: Path) -> None:
-    """So a query finds it; the unit that is in its place has a row of its own."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     path = store / "consumequeue/T1/0/00000000000000000200"
     data = bytearray(path.read_bytes())
@@ -290,7 +284,6 @@ def test_a_message_without_unit_has_a_row_that_says_so(golden: Golden, tmp_path:
 
 
 def test_a_field_that_its_record_contradicts_is_named(golden: Golden, tmp_path: Path) -> None:
-    """The row shows what the unit says."""
     store = Path(shutil.copytree(golden("b551-base"), tmp_path / "store"))
     path = store / "consumequeue/T1/0/00000000000000000200"
     data = bytearray(path.read_bytes())
@@ -302,7 +295,6 @@ def test_a_field_that_its_record_contradicts_is_named(golden: Golden, tmp_path: 
 
 
 def test_only_chosen_topics_get_rows(golden: Golden, tmp_path: Path) -> None:
-    """A selection holds for queues by their own topic."""
     rows = run(golden("b551-base"), tmp_path, topics=["T1"]).rows
 
     assert told(rows) == Counter({row: count for row, count in truth(golden("b551-base")).items() if row[0] == "T1"})

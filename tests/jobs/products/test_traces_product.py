@@ -32,32 +32,26 @@ _CONSUMED = "SubAfter\x01Q\x01{id}\x013\x01false\x01k\x014\x01{time}\x01consumer
 def reports(
     name: str, lines: str = _SENT + _CONSUMED, *, packs: bool = False, topic: str = TRACE_TOPIC
 ) -> MessageRecord:
-    """Return a message that reports on the message *name*."""
     body = lines.format(id=name, time=1_700_000_000_000).encode()
     return a_record(zlib.compress(body) if packs else body, topic=topic, sys_flag=COMPRESSED * packs)
 
 
 def taken(broker: Broker, selection: Selection | None = None) -> Summary:
-    """Do a run."""
     return ingest(request(broker, selection), OneByOne())
 
 
 def request(broker: Broker, selection: Selection | None = None) -> IngestRequest:
-    """Return what a run is asked for."""
     lake = broker.root.parent / "lake"
     return IngestRequest(str(broker.root), str(lake), broker="b", selection=selection or Selection())
 
 
 def lines(broker: Broker) -> list[tuple[int, int, str, str | None]]:
-    """Return the table's rows, in the order of the log."""
     rows = rows_of(broker.root.parent / "lake", "traces")
     found = [(row["physical_offset"], row["line"], row["kind"], row["message_id"]) for row in rows]
     return sorted(found)
 
 
 def expected(placed: Sequence[MessageRecord], *names: str) -> list[tuple[int, int, str, str]]:
-    """Return the rows of messages that each report a sending and a consumption."""
-
     def both() -> Iterator[tuple[int, int, str, str]]:
         for record, name in zip(placed, names, strict=True):
             yield record.physical_offset, 0, "Pub", name
@@ -68,7 +62,6 @@ def expected(placed: Sequence[MessageRecord], *names: str) -> list[tuple[int, in
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Broker:
-    """Write a store without traces."""
     broker = Broker(tmp_path / "store", segment_size=1 << 16)
     broker.append(some_records(20))
     return broker
@@ -161,7 +154,6 @@ def test_traces_that_the_broker_took_back_go_with_their_messages(broker: Broker)
 
 
 def test_a_log_that_is_cut_back_without_traces_makes_no_table(broker: Broker) -> None:
-    """The first traces after it do."""
     cut = broker.append(some_records(3, 4))
     taken(broker)
     broker.truncate(cut[0].physical_offset)
@@ -186,7 +178,6 @@ def test_a_store_without_traces_has_nothing_decoded(broker: Broker, monkeypatch:
 
 @pytest.mark.parametrize("selection", [Selection(with_body=False), Selection(topics=("Orders",))])
 def test_without_bodies_or_without_the_topic_there_are_none(selection: Selection, broker: Broker) -> None:
-    """What is not taken is not decoded."""
     broker.append([reports("a")])
     taken(broker, selection)
 
@@ -194,7 +185,6 @@ def test_without_bodies_or_without_the_topic_there_are_none(selection: Selection
 
 
 def test_rows_fit_the_table() -> None:
-    """Column by column, as files need them."""
     topics = pa.array([TRACE_TOPIC]).dictionary_encode()
     batch = pa.RecordBatch.from_pydict(
         {

@@ -49,7 +49,6 @@ def test_an_id_of_three_thousand_bytes_is_a_file(tmp_path: Path, capfd: pytest.C
 
 
 def test_a_link_in_the_folder_is_not_followed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """It may lead into the store."""
     store = _store(tmp_path, "ID")
     bodies = tmp_path / "bodies"
     bodies.mkdir()

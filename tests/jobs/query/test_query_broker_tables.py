@@ -18,8 +18,6 @@ Ask = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def ask(capfdbinary: pytest.CaptureFixture[bytes]) -> Ask:
-    """Answer an mqadmin line from a store."""
-
     def answer(store: Path, line: str, *options: str) -> tuple[int, str, str]:
         capfdbinary.readouterr()
         place = ["--store", str(store), "--time-zone", "UTC", "--broker", "b0", "--release", "5.5.1", *options]
@@ -49,7 +47,6 @@ def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, 
 
 
 def test_topics_are_listed_from_rocksdb(tmp_path: Path, ask: Ask) -> None:
-    """Every topic that the broker had."""
     unpacked = unpack_feature("b551-rockscq-clean", tmp_path)
     code, out, _ = ask(unpacked.root, "topicList")
 
@@ -91,7 +88,6 @@ def test_settings_of_a_group_come_field_by_field(tmp_path: Path, ask: Ask) -> No
 
 
 def test_rows_are_json_for_scripts(tmp_path: Path, ask: Ask) -> None:
-    """Progress, topics and groups, a line each."""
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     progress, topics, group = (
         [json.loads(line) for line in ask(root, line, "--json")[1].splitlines()]

@@ -25,8 +25,6 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
-    """Run one query and return its exit code and both outputs."""
-
     def query(*arguments: str) -> tuple[int, str, str]:
         code = cli.main(["query", *arguments])
         sys.stdout.flush()
@@ -38,13 +36,11 @@ def run(capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
 
 @pytest.fixture
 def store(tmp_path: Path) -> str:
-    """Write a store of full index files, so that it tells its geometry."""
     messages = [Sent(keys=("order", f"k{n}"), unique_key=f"id{n}", tags="paid") for n in range(20)]
     return str(write_store(tmp_path / "store", stored(messages)))
 
 
 def test_json_is_one_object_a_line(run: Run, store: str) -> None:
-    """Each says its version and type; integers are numbers."""
     code, out, _ = run("by-key", "-t", "Orders", "-k", "k3", "--store", store, "--json")
     (line,) = out.splitlines()
     message = json.loads(line)
@@ -82,7 +78,6 @@ def test_the_body_is_printed_decompressed_in_a_charset(run: Run, tmp_path: Path)
 
 
 def test_a_body_is_written_only_on_request_and_never_out_of_the_folder(run: Run, tmp_path: Path) -> None:
-    """An id may be any text, also one that climbs."""
     sent = Sent(keys=("k",), unique_key="../../out", body=b"hello")
     store = str(write_store(tmp_path / "store", stored([sent])))
     before = sorted(tmp_path.rglob("*"))
@@ -107,7 +102,6 @@ def test_more_hits_than_the_limit_are_told(run: Run, store: str) -> None:
 
 
 def test_a_list_of_ids_prints_each_and_tells_the_missing_one(run: Run, store: str) -> None:
-    """What is there is shown, and the exit code says that something is not."""
     code, out, err = run("by-id", "-i", "id3,id99,id4", "-t", "Orders", "--store", store)
 
     assert code == ExitCode.NOT_FOUND
@@ -126,7 +120,6 @@ def test_message_takes_an_id_of_either_kind(run: Run, store: str) -> None:
 
 
 def test_decode_id_shows_both_readings(run: Run) -> None:
-    """The text does not tell a broker's id from a producer's."""
     code, out, _ = run("decode-id", "7F00000100002A9F00000000000001F4")
 
     assert code == ExitCode.CLEAN
@@ -226,7 +219,6 @@ def test_a_line_that_the_release_would_not_take_is_refused(release: str, line: s
 
 
 def test_a_line_that_would_do_something_is_refused(run: Run, store: str) -> None:
-    """Sending a message again needs a broker."""
     code, _, err = run(
         "mqadmin", "--store", store, "--release", "5.5.1", "queryMsgById", "-i", "id3", "-t", "Orders", "-s", "true"
     )
@@ -236,7 +228,6 @@ def test_a_line_that_would_do_something_is_refused(run: Run, store: str) -> None
 
 
 def test_a_query_imports_neither_spark_nor_the_compiled_scan_nor_arrow(store: str) -> None:
-    """Each of them takes longer than the answer."""
     loaded = packages_loaded_by("query", "by-key", "-t", "Orders", "-k", "k3", "--store", store, "--quiet")
 
     assert not loaded & {"pyspark", "numba", "numpy", "pyarrow", "deltalake", "py4j"}
@@ -285,7 +276,6 @@ def test_a_message_cannot_do_anything_to_the_terminal_that_it_is_shown_on(
 
 
 def test_what_is_piped_is_byte_for_byte_what_mqadmin_prints(run: Run, hostile: str) -> None:
-    """Scripts compare it."""
     _, out, _ = run("by-offset", "-t", "Orders", "-i", "0", "-o", "0", "--body", "--store", hostile)
 
     assert ESC in out
@@ -293,7 +283,6 @@ def test_what_is_piped_is_byte_for_byte_what_mqadmin_prints(run: Run, hostile: s
 
 @pytest.fixture
 def wrong_body(tmp_path: Path) -> str:
-    """Write a store in which one byte of a body is another."""
     store = write_store(tmp_path / "wrong", stored([Sent(keys=("k1",), unique_key="id1", tags="paid")] * 20))
     segment = store / "commitlog" / ("0" * 20)
     segment.write_bytes(segment.read_bytes().replace(b"hello", b"hellO", 1))
@@ -326,7 +315,6 @@ def test_a_body_with_a_wrong_crc_is_not_served_as_good(run: Run, wrong_body: str
 
 
 def test_json_says_whether_a_body_is_what_was_written(run: Run, wrong_body: str) -> None:
-    """A script need not compute a CRC."""
     answers = [
         json.loads(run("by-offset", "-t", "Orders", "-i", "0", "-o", offset, "--store", wrong_body, "--json")[1])
         for offset in ("0", "1")
@@ -348,7 +336,6 @@ def test_a_command_that_no_disk_answers_is_a_usage_error_that_says_why(
 
 
 def test_every_command_of_mqadmin_is_in_the_page_of_queries() -> None:
-    """Those that are answered, and those that are not."""
     page = (Path(__file__).parents[3] / "docs" / "queries.md").read_text()
     help_page = (Path(__file__).parents[3] / "docs" / "reference.md").read_text()
     unanswered = [name for names in REASONS.values() for name in names]
@@ -383,7 +370,6 @@ def test_a_conversion_that_would_write_a_file_or_names_none_is_refused(options: 
 
 
 def test_configuration_elsewhere_than_in_rocksdb_is_said(run: Run, tmp_path: Path) -> None:
-    """A folder of JSON files, or one that is missing."""
     code, out, err = run("mqadmin", "rocksDBConfigToJson", "-p", str(tmp_path), "-t", "topics")
 
     assert (code, out) == (ExitCode.NOT_FOUND, "")
@@ -391,7 +377,6 @@ def test_configuration_elsewhere_than_in_rocksdb_is_said(run: Run, tmp_path: Pat
 
 
 def test_a_missing_package_is_no_error_of_the_line(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line says what to install."""
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     (tmp_path / "topics").mkdir()
     code, out, err = run("mqadmin", "rocksDBConfigToJson", "-p", str(tmp_path), "-t", "topics")

@@ -44,7 +44,6 @@ class Recorded(NamedTuple):
 
 
 def recorded(path: Path) -> Recorded:
-    """Read a file of EXPECT."""
     head, _, rest = path.read_bytes().partition(_STDOUT)
     call, outcome = head.decode().splitlines()[:2]
     bodies = re.search(r"new body files: \[(.*)\]", outcome)
@@ -117,7 +116,6 @@ def test_each_recorded_line_is_answered_byte_for_byte(
 def test_body_files_hold_what_mqadmin_wrote(
     name: str, golden: Callable[[str], Path], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """A body file holds the decompressed body."""
     store = golden(name)
     for path in sorted((store / "EXPECT").glob("[0-9]*queryMsgBy*.txt")):
         _answer(store, release_of(name), recorded(path).arguments, tmp_path / "bodies", capfdbinary)
@@ -134,7 +132,6 @@ _END_WITH_A_QUEUE_FILE = ("printMsg-tag", "queryCq-tail")
 def test_a_lake_of_the_store_answers_each_recorded_line_byte_for_byte(
     name: str, golden: Callable[[str], Path], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """Weeks after the broker has dropped the data."""
     store, lake = golden(name), tmp_path / "lake"
     ingest(IngestRequest(str(store), str(lake), broker="b0", release=release_of(name)), OneByOne({}))
     later = {case for of, case in _ANSWERED_BEFORE_THE_END if of == name}

@@ -86,7 +86,6 @@ def test_a_lake_finds_by_offset_what_its_store_finds(
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> LakeSource:
-    """Make one lake of some messages."""
     root = tmp_path_factory.mktemp("lake")
     records = stored([Sent(keys=(f"k{n}", "it's"), unique_key=f"id{n}", body=bytes(n)) for n in range(30)])
     store = write_store(root / "store", records)
@@ -96,20 +95,17 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> LakeSource:
 
 
 def test_a_quote_in_a_key_is_a_letter(lake: LakeSource) -> None:
-    """What is asked for never becomes part of the question."""
     assert 30 == len(lookups.by_key(lake, "Orders", "it's", limit=None).messages)
     assert not lookups.by_key(lake, "Orders", "' OR '1'='1").messages
 
 
 def test_a_window_cuts_by_store_time(lake: LakeSource) -> None:
-    """A lake knows the milliseconds."""
     answer = lookups.by_key(lake, "Orders", "it's", window=TimeWindow(STORED + 500, STORED + 700), limit=None)
 
     assert ["id5", "id6", "id7"] == [message.unique_key for message in answer.messages]
 
 
 def test_an_offset_id_is_selected_by_its_host(lake: LakeSource) -> None:
-    """A lake may hold several brokers; one that it does not hold is named."""
     known = lake.in_queue("Orders", 0, 7)
     assert known is not None
     there = lookups.by_offset_id(lake, known.offset_id)
@@ -125,7 +121,6 @@ def test_an_offset_id_is_selected_by_its_host(lake: LakeSource) -> None:
     [(5, ReasonKind.INSIDE_RECORD), (1 << 40, ReasonKind.BEHIND_LOG), (-1, ReasonKind.SEGMENT_DELETED)],
 )
 def test_an_offset_without_a_message_says_what_is_there(lake: LakeSource, offset: int, kind: ReasonKind) -> None:
-    """From the first to the last byte that the lake has."""
     answer = lookups.by_offset_id(lake, encode_offset_id(BROKER, offset))
 
     assert answer.reason is not None
@@ -157,7 +152,6 @@ def test_a_lake_without_bodies_still_shows_its_messages(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_lake_is_told(tmp_path: Path) -> None:
-    """Not a library's error."""
     with pytest.raises(NotAStore, match="no table messages"):
         open_lake(tmp_path, RELEASE)
 

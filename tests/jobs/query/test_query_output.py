@@ -15,7 +15,6 @@ from tests.support.commands import Run, runner
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run command lines."""
     return runner(capfd)
 
 
@@ -59,7 +58,6 @@ def test_an_empty_answer_is_an_empty_array(golden: Callable[[str], Path], run: R
 
 
 def test_json_and_another_form_contradict_each_other(golden: Callable[[str], Path], run: Run) -> None:
-    """Nothing is guessed."""
     assert run(*_query(golden, "--json", "--output", "csv")).code is ExitCode.USAGE
 
 
@@ -69,7 +67,6 @@ def test_csv_keeps_what_is_nested() -> None:
 
 
 def test_no_row_at_all_is_still_a_document() -> None:
-    """An array without an element."""
     printed: list[str] = []
     Rows(Form.JSON, printed.append).close()
 

@@ -33,8 +33,6 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ask(store: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Ask:
-    """Ask the store."""
-
     def answer(line: str, *options: str) -> tuple[int, str, str]:
         capfdbinary.readouterr()
         place = ["--store", str(store), "--time-zone", "UTC", "--release", str(RELEASE), "--broker", "b0", *options]
@@ -68,7 +66,6 @@ def test_a_pull_that_finds_only_another_tag_of_the_same_hash_is_no_end(ask: Ask)
 
 
 def test_one_queue_from_an_offset_on_is_consumed_to_its_end(ask: Ask) -> None:
-    """Each pull is said: one reads one file of the queue."""
     code, out, _ = ask("consumeMessage -t Orders -b b0 -i 0 -o 8")
 
     assert code == ExitCode.CLEAN
@@ -109,7 +106,6 @@ def test_the_oldest_messages_of_a_topic_are_consumed(ask: Ask) -> None:
 def test_what_makes_no_sense_is_said_as_mqadmin_says_it(
     line: str, code: ExitCode, printed: str, said: str, ask: Ask
 ) -> None:
-    """Or, where it prints nothing, on standard error."""
     ended, out, err = ask(line)
 
     assert (ended, out) == (code, printed)
@@ -125,7 +121,6 @@ def test_what_makes_no_sense_is_said_as_mqadmin_says_it(
     ],
 )
 def test_pulled_messages_are_json_for_scripts(line: str, count: int, ask: Ask) -> None:
-    """A line a message, and nothing between them."""
     rows = [json.loads(row) for row in ask(line, "--json")[1].splitlines()]
 
     assert [row["type"] for row in rows] == ["message"] * count

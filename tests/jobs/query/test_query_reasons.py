@@ -29,7 +29,6 @@ Opened = Callable[..., StoreSource]
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Opened]:
-    """Write a store of some messages and open it."""
     with ExitStack() as stack:
 
         def write_and_open(
@@ -47,7 +46,6 @@ def _opened(stack: ExitStack, root: Path, release: Release = RELEASE) -> StoreSo
 
 
 def _is(answer: Answer, kind: ReasonKind, *named: str) -> None:
-    """Check an empty answer's reason, and that its sentence names what matters."""
     assert not answer.messages
     assert answer.reason is not None
     assert kind is answer.reason.kind, answer.reason.text
@@ -56,21 +54,18 @@ def _is(answer: Answer, kind: ReasonKind, *named: str) -> None:
 
 
 def test_a_topic_that_was_never_seen_brings_names_like_it(opened: Opened) -> None:
-    """The commonest slip is a letter."""
     source = opened([Sent(keys=("4711",))])
 
     _is(lookups.by_key(source, "Ordres", "4711"), ReasonKind.TOPIC_UNKNOWN, "Ordres", "did you mean Orders")
 
 
 def test_a_key_under_another_topic_is_found_there(opened: Opened) -> None:
-    """The other topic is named, and where the message stands."""
     source = opened([Sent(keys=("4711",)), Sent(topic="Bills", keys=("1",))])
 
     _is(lookups.by_key(source, "Bills", "4711"), ReasonKind.OTHER_TOPIC, "is under Orders, not under Bills")
 
 
 def test_a_key_that_is_only_a_unique_key_is_told(opened: Opened) -> None:
-    """By-key looks at KEYS alone, although the index has both."""
     source = opened([Sent(keys=("4711",), unique_key=UNIQUE)])
 
     _is(lookups.by_key(source, "Orders", UNIQUE), ReasonKind.ONLY_UNIQUE_KEY, "by-unique-key")
@@ -78,14 +73,12 @@ def test_a_key_that_is_only_a_unique_key_is_told(opened: Opened) -> None:
 
 
 def test_a_key_that_is_only_a_tag_is_told(opened: Opened) -> None:
-    """Tags have a query of their own."""
     source = opened([Sent(tags="paid")])
 
     _is(lookups.by_key(source, "Orders", "paid"), ReasonKind.ONLY_TAG, "-p T")
 
 
 def test_a_key_outside_the_times_asked_for_is_told_with_its_times(opened: Opened) -> None:
-    """The message is there, the window is wrong."""
     source = opened([Sent(keys=("4711",))])
     window = TimeWindow(0, STORED - 60_000)
 
@@ -164,14 +157,12 @@ def test_a_rollback_of_an_old_release_is_told(opened: Opened) -> None:
 
 @pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer"])
 def test_a_delayed_message_is_told(opened: Opened, topic: str) -> None:
-    """It waits under a system topic."""
     source = opened([Sent(keys=("1",)), Sent(topic=topic, keys=("4711",), properties=ORDERS)])
 
     _is(lookups.by_key(source, "Orders", "4711"), ReasonKind.DELAYED, topic)
 
 
 def test_an_offset_id_of_another_broker_is_never_answered_silently(opened: Opened) -> None:
-    """A record begins at the offset, but it is not the one that is meant."""
     source = opened([Sent(keys=("1",))])
     elsewhere = encode_offset_id(Host(bytes([10, 9, 8, 7]), 10911), 0)
 
@@ -188,7 +179,6 @@ def test_a_text_that_is_no_id_is_told(opened: Opened) -> None:
 
 
 def test_an_offset_id_given_as_a_unique_key_is_told(opened: Opened) -> None:
-    """Both are hexadecimal and of one length."""
     source = opened([Sent(keys=("1",))])
     answer = lookups.by_unique_key(source, "Orders", encode_offset_id(BROKER, 0))
 
@@ -207,14 +197,12 @@ def test_an_offset_id_given_as_a_unique_key_is_told(opened: Opened) -> None:
 def test_an_offset_id_that_points_at_no_record_says_where_it_points(
     opened: Opened, offset: int, kind: ReasonKind, named: str
 ) -> None:
-    """Into a deleted segment, into a record, after the last one."""
     source = opened([Sent(keys=("1",))], start=SEGMENT_SIZE)
 
     _is(lookups.by_offset_id(source, encode_offset_id(BROKER, offset)), kind, named)
 
 
 def test_an_offset_behind_the_blank_of_a_full_segment_is_no_record(opened: Opened) -> None:
-    """Whatever bytes follow a blank."""
     source = opened([Sent(body=bytes(1500)) for _ in range(4)])
 
     answer = lookups.by_offset_id(source, encode_offset_id(BROKER, SEGMENT_SIZE - 9))
@@ -223,7 +211,6 @@ def test_an_offset_behind_the_blank_of_a_full_segment_is_no_record(opened: Opene
 
 
 def test_an_offset_beyond_its_queue_is_told_with_what_the_queue_holds(opened: Opened) -> None:
-    """Not there yet, and not there any more, are different things."""
     source = opened([Sent() for _ in range(5)], first_queue_offset=40)
 
     _is(lookups.by_offset(source, "Orders", 0, 45), ReasonKind.OFFSET_ABOVE_MAX, "holds offsets 40 to 44")
@@ -244,7 +231,6 @@ def test_an_offset_whose_message_has_expired_is_below_the_queues_first(tmp_path:
 
 
 def test_a_unit_that_points_at_no_message_is_told(opened: Opened) -> None:
-    """The queue says that there is a message; the log has none there."""
     source = opened([Sent(), Sent()])
     path = Path(next(iter(source.reader.queues.values())).files[0].location)
     raw = path.read_bytes()
@@ -254,7 +240,6 @@ def test_a_unit_that_points_at_no_message_is_told(opened: Opened) -> None:
 
 
 def test_tags_of_a_release_that_does_not_index_them_are_found_in_the_log(opened: Opened) -> None:
-    """Mqadmin cannot ask; the log can answer."""
     source = opened([Sent(tags="paid")], release=Release.of("5.3.3"))
     answer = lookups.by_key(source, "Orders", "paid", kind=KeyKind.TAG)
 

@@ -134,7 +134,6 @@ def test_the_broker_finds_the_oldest_hour_of_the_index_in_rocksdb_first(
 
 
 def test_a_time_window_holds_for_the_index_in_rocksdb(recorded: Callable[[str], FeatureStore]) -> None:
-    """Milliseconds, as its rows have them."""
     with opened(recorded("b551-indexrocks").root) as source:
         messages = lookups.by_key(source, "Orders", "every", limit=None).messages
         times = sorted(message.record.store_timestamp for message in messages)
@@ -161,7 +160,6 @@ def test_without_the_package_keys_come_from_the_log(
 def test_a_damaged_index_in_rocksdb_is_replaced_by_the_log(
     recorded: Callable[[str], FeatureStore], tmp_path: Path
 ) -> None:
-    """An answer, and a line with the cause."""
     root = Path(shutil.copytree(recorded("b551-indexrocks").root, tmp_path / "store"))
     next((root / "rocksdbstore").glob("MANIFEST-*")).unlink()
     with opened(root) as source:

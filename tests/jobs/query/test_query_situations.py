@@ -26,8 +26,6 @@ ROCKSDB = json.loads((FOLDER / "field-rocksonly-550.admin.json").read_text())
 
 @pytest.fixture
 def ask(capfdbinary: pytest.CaptureFixture[bytes]) -> Ask:
-    """Answer an mqadmin line from a store."""
-
     def answer(store: Path, line: str, *options: str) -> tuple[int, str, str]:
         capfdbinary.readouterr()
         place = ["--store", str(store), "--time-zone", "UTC", "--broker", "b0", *options]
@@ -41,7 +39,6 @@ def ask(capfdbinary: pytest.CaptureFixture[bytes]) -> Ask:
 
 @pytest.fixture
 def no_rocksdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the package away that reads RocksDB: the log must do."""
     monkeypatch.setitem(sys.modules, "rocksdict", None)
 
 
@@ -49,7 +46,6 @@ def no_rocksdict(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_queues_in_rocksdb_are_answered_from_the_log_where_rocksdb_is_not_read(
     situation: Place, tmp_path: Path, ask: Ask, no_rocksdict: None, line: str
 ) -> None:
-    """The answers are those of the real mqadmin, and a line says where they come from."""
     del no_rocksdict
     store = Path(shutil.copytree(situation("field-rocksonly-550") / "store", tmp_path / "store"))
     code, out, err = ask(store, line, "--release", "5.5.0", "--bodies", str(tmp_path))
@@ -108,7 +104,6 @@ def test_limits_and_units_of_queues_without_files_are_those_that_the_broker_gave
 
 @pytest.mark.parametrize("line", ["topicStatus -t Empty", "printMsg -t Empty", "queryCq -t Empty -q 0 -i 0"])
 def test_a_topic_that_the_table_in_rocksdb_lacks_was_never_there(situation: Place, ask: Ask, line: str) -> None:
-    """The broker's table of topics is read where it is."""
     code, out, err = ask(situation("field-rocksonly-550") / "store", line)
 
     assert (code, out) == (ExitCode.NOT_FOUND, "")

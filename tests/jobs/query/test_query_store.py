@@ -49,7 +49,6 @@ MESSAGES = st.lists(
 
 @contextmanager
 def opened(root: Path, *, through_log: bool = False) -> Iterator[StoreSource]:
-    """Open a store for queries."""
     with StoreReader(list_store(str(root)), GEOMETRY) as reader:
         yield StoreSource(reader, RELEASE, through_log=through_log)
 
@@ -65,7 +64,6 @@ def three_ways(records: list[MessageRecord]) -> Iterator[list[StoreSource]]:
 
 
 def offsets(answer: Answer) -> list[int]:
-    """Return where the messages of an answer stand."""
     return [message.record.physical_offset for message in answer.messages]
 
 
@@ -103,7 +101,6 @@ def test_by_key_finds_the_newest_messages_that_really_have_the_key(
 @settings(max_examples=30)
 @given(messages=MESSAGES, topic=st.sampled_from(TOPICS), key=KEYS)
 def test_by_unique_key_finds_every_message_with_the_id(messages: list[Sent], topic: str, key: str) -> None:
-    """Ids are not unique: retries, half messages and batches share them."""
     records = stored(messages)
     expected = [
         record.physical_offset

@@ -44,7 +44,6 @@ def test_every_number_is_a_time(milliseconds: int) -> None:
 
 
 def test_ipv6_hosts_stand_in_brackets_with_all_their_zeros() -> None:
-    """Java does not shorten them."""
     address = bytes.fromhex("20010db8000000000000000000000001")
 
     assert "[2001:db8:0:0:0:0:0:1]:10911" == host_text(Host(address, 10911))
@@ -101,11 +100,9 @@ def test_gbk_is_decoded_as_java_decodes_it(raw: bytes, text: str) -> None:
 
 @pytest.mark.parametrize("charset", ["undefined", "punycode", "idna", "base64", "no-such"])
 def test_what_is_no_charset_of_texts_is_refused(charset: str) -> None:
-    """Python knows codecs of these names."""
     with pytest.raises(UnsupportedFormat, match="no charset"):
         decode_as_java(b"\xff", charset)
 
 
 def test_utf_16_without_a_mark_begins_with_the_high_byte() -> None:
-    """As Java reads it."""
     assert decode_as_java("\u6b63".encode("utf-16-be"), "UTF-16") == "\u6b63"

@@ -38,7 +38,6 @@ _MESSAGES = (
 
 @pytest.fixture
 def ask(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Ask:
-    """Ask a store about the traces of a message."""
     store = write_store(tmp_path / "store", stored(_MESSAGES))
 
     def answer(message_id: str, *options: str) -> tuple[int, str, str]:
@@ -64,7 +63,6 @@ Sub        consumers            {host:20} 2023-11-14 22:13:21  3ms        failed
 
 
 def test_who_sent_and_who_consumed_a_message_is_printed(ask: Ask) -> None:
-    """Sendings first, whatever the order of the lines."""
     code, out, err = ask("both")
 
     assert (code, err) == (ExitCode.CLEAN, "")
@@ -82,7 +80,6 @@ def test_who_sent_and_who_consumed_a_message_is_printed(ask: Ask) -> None:
     ],
 )
 def test_where_mqadmin_prints_nothing_the_reason_is_said(message_id: str, said: str, ask: Ask) -> None:
-    """And nothing is on standard output."""
     code, out, err = ask(message_id)
 
     assert (code, out) == (ExitCode.NOT_FOUND, "")
@@ -90,7 +87,6 @@ def test_where_mqadmin_prints_nothing_the_reason_is_said(message_id: str, said: 
 
 
 def test_all_kinds_of_traces_are_json(ask: Ask) -> None:
-    """Those that mqadmin does not print, and those that it cannot decode."""
     rows = [json.loads(line) for line in ask("both", "--json")[1].splitlines()]
     broken = json.loads(ask("broken", "--json")[1])
 
@@ -108,7 +104,6 @@ def test_all_kinds_of_traces_are_json(ask: Ask) -> None:
 
 
 def test_a_trace_without_a_time_is_said_to_be_printed_as_of_now(ask: Ask) -> None:
-    """As mqadmin does; whoever reads the time should not believe it."""
     code, out, err = ask("timeless")
 
     assert code == ExitCode.CLEAN
@@ -132,7 +127,6 @@ def test_a_lake_has_the_traces_of_its_store(
     tmp_path: Path,
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    """With the table of index entries and without it."""
     records = stored(_MESSAGES)
     write_messages(tmp_path / "lake", write_store(tmp_path / "other", records), RELEASE)
     if with_entries:

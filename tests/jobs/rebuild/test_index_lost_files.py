@@ -39,12 +39,10 @@ RANDOM = 24
 
 
 def a_log(keys: int, records: int = 3, *, without_keys: bool = False, is_whole: bool = True) -> RowShape:
-    """Return a row of that many keys."""
     return RowShape(keys, records, without_keys, is_whole)
 
 
 def settings_of(name: str) -> Settings:
-    """Return what is known of a golden store."""
     rules = RULES.get(name, release_of(name))
     return Settings(
         Known(TINY, "given", ""),
@@ -72,18 +70,15 @@ class Opened:
         )
 
     def close(self) -> None:
-        """Remove the row."""
         self._context.__exit__(None, None, None)
 
     def regenerate(self, lost: set[str]) -> list[ToBuild]:
-        """Plan the files that *lost* leaves missing."""
         files = [file for file in self.files if file.name not in lost]
         kept = Placing(self.row, TINY, self.store).place_all(files)
         return lost_files(self.store, self.settings, self.row, kept)
 
 
 def built(build: ToBuild) -> bytes:
-    """Build a file in memory."""
     data = bytearray(TINY.file_size)
 
     def write(position: int, block: Buffer) -> None:
@@ -94,7 +89,6 @@ def built(build: ToBuild) -> bytes:
 
 
 def subsets(names: list[str], seed: str, *, every: bool) -> Iterator[set[str]]:
-    """Yield sets of files to lose: every one, or a choice."""
     if every and len(names) <= FEW:
         for size in range(1, len(names) + 1):
             yield from map(set, combinations(names, size))
@@ -146,7 +140,6 @@ def test_no_store_is_left_out() -> None:
 
 
 def test_a_message_without_keys_opens_a_file_behind_a_full_one() -> None:
-    """A broker asks for the file before it looks at the message."""
     assert plan_all(a_log(0, 0), 5) == []
     assert plan_all(a_log(0, without_keys=True), 5) == [Planned(0, 0, Kind.OPEN)]
     assert plan_all(a_log(10), 5) == [Planned(0, 5, Kind.FULL), Planned(5, 10, Kind.FULL)]
@@ -184,7 +177,6 @@ def test_before_the_first_survivor_of_an_expired_log_files_are_counted_backwards
 
 
 def test_nothing_is_missing_behind_an_open_file() -> None:
-    """A broker goes on in it."""
     assert (
         plan_lost(a_log(17, without_keys=True), 10, [Anchor(0, 10, is_full=True), Anchor(10, 17, is_full=False)]) == []
     )

@@ -31,7 +31,6 @@ LOST = (2, 3, 7)  # of its thirteen index files
 
 @pytest.fixture
 def store(golden: StoreOf, tmp_path: Path) -> Path:
-    """Copy a store whose broker stopped cleanly."""
     copy = tmp_path / "store"
     shutil.copytree(golden(STORE), copy)
     (copy / "lock").write_text("lock")
@@ -39,19 +38,16 @@ def store(golden: StoreOf, tmp_path: Path) -> Path:
 
 
 def index_of(store: Path) -> dict[str, bytes]:
-    """Return a store's index files."""
     return {path.name: path.read_bytes() for path in sorted((store / "index").iterdir())}
 
 
 def lose(store: Path, *numbers: int) -> None:
-    """Delete some of the index files."""
     names = sorted(index_of(store))
     for number in numbers:
         (store / "index" / names[number]).unlink()
 
 
 def rebuilt(store: Path, *, lost_only: bool = True) -> Path:
-    """Rebuild into a directory beside the store."""
     out = store.parent / "out"
     rebuild(RebuildIndexRequest(str(store), str(out), Wanted(100, 20, "5.3.3"), lost_only=lost_only), OneByOne())
     return out
@@ -68,7 +64,6 @@ def crash(store: Path) -> None:
 
 
 def planned(store: Path, *, advance_checkpoint: bool = False, lost_only: bool = True) -> Installation:
-    """Rebuild and plan."""
     out = rebuilt(store, lost_only=lost_only)
     return plan_installation(str(store), str(out), advance_checkpoint=advance_checkpoint)
 
@@ -91,7 +86,6 @@ def test_lost_files_come_back_into_the_store(golden: StoreOf, store: Path) -> No
 
 
 def test_a_whole_new_set_replaces_the_old_one_which_is_kept_aside(store: Path) -> None:
-    """Nothing is thrown away."""
     old = index_of(store)
     (store / "index" / "20990101000000000").write_bytes(b"no index file at all")
     plan = planned(store, lost_only=False)
@@ -105,7 +99,6 @@ def test_a_whole_new_set_replaces_the_old_one_which_is_kept_aside(store: Path) -
 
 @pytest.mark.parametrize("lost_only", [True, False])
 def test_a_kill_at_any_step_leaves_the_old_or_the_new_set_whole(store: Path, *, lost_only: bool) -> None:
-    """And the next installation works."""
     lose(store, *LOST)
     old = index_of(store)
     plan = planned(store, lost_only=lost_only)
@@ -128,7 +121,6 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_set_whole(store: Path, *, 
 
 
 def kill_at(number: int, plan: Installation) -> None:
-    """Let a child process install and kill it before one of its steps."""
     child = os.fork()
     if child == 0:
         left = [number]
@@ -147,7 +139,6 @@ def kill_at(number: int, plan: Installation) -> None:
 
 @pytest.fixture
 def running_broker(store: Path) -> Iterator[None]:
-    """Hold the store's lock as a broker does."""
     code = "import fcntl,sys;f=open(sys.argv[1],'r+b');fcntl.lockf(f,fcntl.LOCK_EX,1);print('held',flush=True);input()"
     holder = subprocess.Popen(
         [sys.executable, "-c", code, str(store / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -160,13 +151,11 @@ def running_broker(store: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("running_broker")
 def test_nothing_is_installed_while_the_broker_runs(store: Path) -> None:
-    """What tells is whether its lock is held."""
     with pytest.raises(RefusedError, match="the broker runs"), broker_kept_out(str(store)):
         pytest.fail("the lock is held by somebody else")
 
 
 def test_the_broker_cannot_start_while_files_are_installed(store: Path) -> None:
-    """The lock is held meanwhile, and given back."""
     code = "import fcntl,sys;fcntl.lockf(open(sys.argv[1],'r+b'),fcntl.LOCK_EX|fcntl.LOCK_NB,1)"
     broker = [sys.executable, "-c", code, str(store / "lock")]
     with broker_kept_out(str(store)):
@@ -219,7 +208,6 @@ def test_a_clean_stop_leaves_the_checkpoint_alone(store: Path) -> None:
 
 
 def test_files_get_owner_group_and_mode_of_what_is_there(store: Path) -> None:
-    """The broker must be able to write to them."""
     lose(store, *LOST)
     for path in (store / "index").iterdir():
         path.chmod(0o640)
@@ -232,7 +220,6 @@ def test_files_get_owner_group_and_mode_of_what_is_there(store: Path) -> None:
 
 
 def test_a_user_who_may_not_give_files_away_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is touched."""
     lose(store, *LOST)
     out = rebuilt(store)
     monkeypatch.setattr(os, "geteuid", lambda: store.stat().st_uid + 1)
@@ -241,7 +228,6 @@ def test_a_user_who_may_not_give_files_away_is_refused(store: Path, monkeypatch:
 
 
 def test_a_missing_index_directory_is_made(golden: StoreOf, store: Path) -> None:
-    """Nothing is there to change places with."""
     shutil.rmtree(store / "index")
     install(planned(store, lost_only=False))
 
@@ -272,7 +258,6 @@ def test_a_directory_that_changed_since_the_rebuild_is_refused(store: Path) -> N
 
 
 def test_a_file_that_is_not_what_the_manifest_says_stops_the_installation(store: Path) -> None:
-    """The old set stays."""
     lose(store, *LOST)
     old = index_of(store)
     plan = planned(store)
@@ -285,7 +270,6 @@ def test_a_file_that_is_not_what_the_manifest_says_stops_the_installation(store:
 
 
 def test_a_half_written_rebuild_is_refused(store: Path) -> None:
-    """The manifest comes last."""
     out = rebuilt(store)
     (out / "MANIFEST.json").unlink()
     with pytest.raises(RefusedError, match="no complete rebuild"):
@@ -316,7 +300,6 @@ def test_a_plan_names_everything_and_touches_nothing(store: Path) -> None:
 def test_without_an_exchange_by_the_system_directories_move_one_after_the_other(
     golden: StoreOf, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other systems end up the same."""
     monkeypatch.setattr("jobs.rebuild.install._RENAMEAT2", {})
     lose(store, *LOST)
     install(planned(store))
@@ -411,7 +394,6 @@ def test_a_link_in_the_place_of_the_new_set_is_not_installed(theirs: Path) -> No
 
 
 def test_a_link_in_the_place_of_the_old_set_is_not_followed(theirs: Path) -> None:
-    """What is tidied up after the exchange is not what the link leads to."""
     lose(theirs, *LOST)
     untouched = _victim(theirs)
 

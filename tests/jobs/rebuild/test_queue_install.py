@@ -25,17 +25,14 @@ class KilledError(Exception):
 
 @pytest.fixture
 def store(golden: Golden, tmp_path: Path) -> Path:
-    """Copy a healthy store."""
     return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return every file of the queues."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def rebuilt(store: Path, out: Path, *, lost_only: bool = True) -> queue_run.Summary:
-    """Rebuild the queues without Spark."""
     request = queue_run.RebuildQueuesRequest(str(store), out, file_size=200, release="5.3.3", lost_only=lost_only)
     return queue_run.rebuild(request, OneByOne())
 
@@ -60,7 +57,6 @@ def test_lost_queues_are_put_back_and_verify_is_clean(store: Path, tmp_path: Pat
 
 
 def test_a_full_set_replaces_all_queues(store: Path, tmp_path: Path) -> None:
-    """Where all folders are lost, there is nothing to set aside."""
     queues = store / "consumequeue"
     before = contents(queues)
     shutil.rmtree(queues)
@@ -112,7 +108,6 @@ def test_a_file_that_is_not_what_the_manifest_names_is_not_installed(store: Path
 
 
 def test_a_folder_without_a_manifest_is_refused(store: Path, tmp_path: Path) -> None:
-    """A rebuild that did not end."""
     with pytest.raises(RefusedError, match="no complete rebuild"):
         plan_queue_installation(str(store), tmp_path)
 

@@ -37,7 +37,6 @@ def request_for(store: Path, out: Path, name: str, **options: object) -> Rebuild
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Return everything below *folder*, by path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -56,7 +55,6 @@ def real_files(store: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name not in DIFFERENT])
 def test_the_files_are_the_brokers_own(golden: Golden, tmp_path: Path, name: str) -> None:
-    """Batch queues and extension files included."""
     store = golden(name)
     rebuild(request_for(store, tmp_path / "out", name), OneByOne())
 
@@ -67,7 +65,6 @@ def test_the_files_are_the_brokers_own(golden: Golden, tmp_path: Path, name: str
 def test_the_cut_of_ranges_and_groups_changes_nothing(
     spark: SparkSession, golden: Golden, tmp_path: Path, name: str
 ) -> None:
-    """Ranges of a kilobyte, on Spark, in three groups: the same bytes."""
     store = golden(name)
     request = request_for(store, tmp_path / "out", name, range_size=1024, groups=3)
     rebuild(request, SparkWorkers(spark))
@@ -77,7 +74,6 @@ def test_the_cut_of_ranges_and_groups_changes_nothing(
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name not in DIFFERENT])
 def test_no_release_has_to_be_given(golden: Golden, tmp_path: Path, name: str) -> None:
-    """The store's own marks tell enough of it."""
     request = replace(request_for(golden(name), tmp_path / "out", name), release=None)
     rebuild(request, OneByOne())
 
@@ -140,7 +136,6 @@ def test_a_topic_that_is_no_folder_name_is_not_written(tmp_path: Path) -> None:
 
 
 def test_damage_in_the_log_is_told_by_the_exit_code(golden: Golden, tmp_path: Path) -> None:
-    """All that can be read is rebuilt."""
     store = tmp_path / "store"
     (store / "commitlog").mkdir(parents=True)
     for path in (golden("b551-base") / "commitlog").iterdir():

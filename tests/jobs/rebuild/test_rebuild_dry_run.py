@@ -54,7 +54,6 @@ def test_files_that_would_be_kept_are_named(store: Path) -> None:
 
 
 def test_a_file_that_is_cut_short_would_be_replaced(store: Path) -> None:
-    """By its name; the exit code is that of the rebuild."""
     path = store / "index" / _names(store)[6]
     path.write_bytes(path.read_bytes()[:500])
     made = _of_index(store, lost_only=True)
@@ -75,7 +74,6 @@ def test_a_file_of_another_geometry_would_stop_everything(store: Path) -> None:
 
 
 def test_a_gap_in_the_log_is_said_before_anything_is_built(store: Path) -> None:
-    """A missing segment is in the names of the others."""
     next(iter(sorted(store.glob("commitlog/*"))[1:2])).unlink()
     for made in (_of_index(store), _of_queues(store)):
         assert made.gaps == [(SEGMENT, 2 * SEGMENT)]
@@ -88,7 +86,6 @@ def test_a_gap_in_the_log_is_said_before_anything_is_built(store: Path) -> None:
 def test_the_command_says_it_and_writes_nothing(
     golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str], verb: str
 ) -> None:
-    """On standard output; the directory is not even made."""
     store, out = golden("b533-base"), tmp_path / "deep" / "out"
     before = state_of(store)
     text, document, quiet = (
@@ -159,7 +156,6 @@ def test_with_install_the_files_are_built_and_the_store_stays_as_it_is(
 def test_options_that_have_nothing_to_do_are_refused(
     store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], options: tuple[str, ...], said: str
 ) -> None:
-    """Rather than left out in silence."""
     outcome = runner(capfd)("rebuild-index", store, "--out", tmp_path / "out", *options)
 
     assert outcome.code is ExitCode.USAGE

@@ -40,26 +40,22 @@ ARGUMENTS = ("--hash-slots", "100", "--index-num", "20", "--release", "5.3.3")
 
 @pytest.fixture
 def store(golden: StoreOf, tmp_path: Path) -> Path:
-    """Copy a store that may be changed."""
     copy = tmp_path / "store"
     shutil.copytree(golden("b533-base"), copy)
     return copy
 
 
 def files_in(directory: Path) -> list[bytes]:
-    """Return index files in the order of their names."""
     return [path.read_bytes() for path in sorted(directory.iterdir()) if path.name.isdigit()]
 
 
 def names_in(directory: Path) -> list[str]:
-    """Return the names of index files in order."""
     return sorted(path.name for path in directory.iterdir() if path.name.isdigit())
 
 
 def rebuilt(
     store: Path, out: Path, wanted: Wanted = NOTHING_WANTED, *, lost_only: bool = False, broker_runs: bool = False
 ) -> Result:
-    """Rebuild without Spark."""
     commitlog = [str(path) for path in sorted(store.glob("commitlog-*"))]
     request = RebuildIndexRequest(str(store), str(out), wanted, lost_only, broker_runs, commitlog=commitlog)
     return rebuild(request, OneByOne())
@@ -99,7 +95,6 @@ def test_what_changes_bytes_and_is_not_known_must_be_given(golden: StoreOf, tmp_
 
 
 def test_a_store_whose_only_file_is_not_full_needs_its_geometry(store: Path, tmp_path: Path) -> None:
-    """A length alone does not say how much of it are slots."""
     for name in names_in(store / "index")[:-1]:
         (store / "index" / name).unlink()
     with pytest.raises(UndecidedError, match="--hash-slots and --index-num"):
@@ -107,7 +102,6 @@ def test_a_store_whose_only_file_is_not_full_needs_its_geometry(store: Path, tmp
 
 
 def test_two_releases_can_be_given(golden: StoreOf, tmp_path: Path) -> None:
-    """The second one from an offset on."""
     rebuilt(golden("up533-540"), tmp_path / "out", Wanted(100, 20, "5.3.3,5.4.0@11232"))
 
     assert files_in(tmp_path / "out") == files_in(golden("up533-540") / "index")
@@ -115,7 +109,6 @@ def test_two_releases_can_be_given(golden: StoreOf, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("release", ["5.3", "x", "5.3.3,5.4.0", "5.3.3,5.4.0@no", "5.3.3,5.4.0@-1"])
 def test_a_release_that_is_none_is_refused(golden: StoreOf, tmp_path: Path, release: str) -> None:
-    """With the part that is wrong."""
     with pytest.raises(UndecidedError, match="--release"):
         rebuilt(golden("up533-540"), tmp_path / "out", Wanted(100, 20, release))
 
@@ -137,7 +130,6 @@ def test_only_lost_files_are_written_and_proven_by_the_survivors(store: Path, tm
 
 
 def test_names_sort_between_those_of_the_neighbours(store: Path, tmp_path: Path) -> None:
-    """Nobody knows the true ones."""
     names = names_in(store / "index")
     for name in names[3:6]:
         (store / "index" / name).unlink()
@@ -150,36 +142,30 @@ def test_names_sort_between_those_of_the_neighbours(store: Path, tmp_path: Path)
 
 
 def damage_truncated(path: Path) -> None:
-    """Cut a file."""
     path.write_bytes(path.read_bytes()[:500])
 
 
 def damage_zeroed(path: Path) -> None:
-    """Lose a file's content."""
     path.write_bytes(bytes(path.stat().st_size))
 
 
 def damage_zeroed_entries(path: Path) -> None:
-    """Lose the pages with the last entries."""
     path.write_bytes(path.read_bytes()[:600] + bytes(240))
 
 
 def damage_header(path: Path) -> None:
-    """Count more entries than there can be."""
     data = bytearray(path.read_bytes())
     data[36:40] = (1000).to_bytes(4, "big")
     path.write_bytes(data)
 
 
 def damage_bit(path: Path) -> None:
-    """Flip a bit of an entry's hash."""
     data = bytearray(path.read_bytes())
     data[40 + 400 + 20 * 5 + 2] ^= 4
     path.write_bytes(data)
 
 
 def damage_behind_header(path: Path) -> None:
-    """Write a header that is older than the entries."""
     data = bytearray(path.read_bytes())
     data[36:40] = (10).to_bytes(4, "big")
     path.write_bytes(data)
@@ -214,7 +200,6 @@ def test_a_damaged_survivor_counts_as_lost(
 
 
 def test_a_survivor_that_nothing_explains_stops_everything(store: Path, tmp_path: Path) -> None:
-    """Nothing is proven then, and nothing is written."""
     names = names_in(store / "index")
     (store / "index" / names[3]).unlink()
     foreign = bytearray((store / "index" / names[8]).read_bytes())
@@ -228,7 +213,6 @@ def test_a_survivor_that_nothing_explains_stops_everything(store: Path, tmp_path
 
 
 def test_a_wrong_release_contradicts_the_survivors(golden: StoreOf, tmp_path: Path) -> None:
-    """The proof is what shows it."""
     result = rebuilt(golden("b470-base"), tmp_path / "out", Wanted(release="4.7.1"), lost_only=True)
 
     assert {entry["verdict"] for entry in result.contradictions} == {"other release's rule"}
@@ -322,25 +306,21 @@ class Reshuffled:
     """Workers that do everything out of order, and some things twice."""
 
     def __init__(self, seed: int) -> None:
-        """Draw the order."""
         self.options: dict[str, str] = {}
         self.width = 1
         self._chance = random.Random(seed)
         self._worker = OneByOne()
 
     def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Say that everything is seen."""
         return self._worker.unseen(segments)
 
     def ranges(self, ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
-        """Run ranges in any order."""
         order: list[Range] = list(ranges)
         self._chance.shuffle(order)
         done = {range_: self._worker.ranges([range_], task, discard)[0] for range_ in [*order, *order[:2]]}
         return [done[range_] for range_ in ranges]
 
     def map(self, items: Sequence[Item], task: Callable[[Item], T], label: str = "") -> list[T]:
-        """Run items in any order, each twice."""
         del label
         order = list(range(len(items))) * 2
         self._chance.shuffle(order)
@@ -383,7 +363,6 @@ def test_a_relative_directory_is_one_of_this_process(
 
 
 def run(arguments: list[str]) -> ExitCode:
-    """Run the command in the tests' session."""
     try:
         code: ExitCode = rebuild_index.command.main(arguments, prog_name="rebuild-index", standalone_mode=False)
     except click.UsageError as error:
@@ -414,7 +393,6 @@ def test_the_command_writes_files_and_a_manifest_and_nothing_else(
 def test_the_command_refuses_a_directory_that_is_not_empty_and_one_inside_the_store(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is mixed up, and nothing is written into a store."""
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
 
@@ -426,7 +404,6 @@ def test_the_command_refuses_a_directory_that_is_not_empty_and_one_inside_the_st
 
 @pytest.mark.usefixtures("spark")
 def test_lost_files_are_installed_by_the_same_command(store: Path, golden: StoreOf, tmp_path: Path) -> None:
-    """Three files gone, one command, all bytes back."""
     names = names_in(store / "index")
     for number in (1, 2, 12):
         (store / "index" / names[number]).unlink()
@@ -441,7 +418,6 @@ def test_lost_files_are_installed_by_the_same_command(store: Path, golden: Store
 
 
 def test_a_file_that_is_not_seen_from_here_names_the_host_that_wrote_it(tmp_path: Path) -> None:
-    """A directory that the workers do not share with the driver."""
     built = BuiltFile("20251120010000000", 840, "00", IndexHeader(), "worker-7", (1, 2, 840, 3))
     with pytest.raises(OSError, match="written on worker-7, not to be seen from here"):
         check_built(built, str(tmp_path), {})

@@ -21,23 +21,19 @@ GAP = (SEGMENT, 2 * SEGMENT)
 
 @pytest.fixture
 def store(golden: Golden, tmp_path: Path) -> Path:
-    """Copy a store of four segments."""
     return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 
 def lose_segment(store: Path) -> None:
-    """Delete the second segment."""
     sorted((store / "commitlog").iterdir())[1].unlink()
 
 
 def rebuilt_queues(store: Path, out: Path, *, lost_only: bool = False) -> queue_run.Summary:
-    """Rebuild the queues without Spark."""
     request = queue_run.RebuildQueuesRequest(str(store), out, release="5.3.3", lost_only=lost_only)
     return queue_run.rebuild(request, OneByOne())
 
 
 def rebuilt_index(store: Path, out: Path, *, lost_only: bool = False) -> index.Result:
-    """Rebuild the index without Spark."""
     return index.rebuild(index.RebuildIndexRequest(str(store), str(out), Wanted(), lost_only=lost_only), OneByOne())
 
 
@@ -68,7 +64,6 @@ def test_units_after_a_gap_of_the_log_keep_their_queue_offsets(store: Path, tmp_
 
 
 def test_a_damaged_record_leaves_a_blank(store: Path, tmp_path: Path) -> None:
-    """As a gap between segments does."""
     before = units(store / "consumequeue" / "T1" / "0")
     segment = min((store / "commitlog").iterdir())
     data = bytearray(segment.read_bytes())
@@ -111,7 +106,6 @@ def test_lost_index_files_come_back_beside_a_lost_segment(store: Path, tmp_path:
 
 
 def test_an_index_file_that_the_gap_has_keys_of_is_built_of_what_is_left(store: Path, tmp_path: Path) -> None:
-    """And is said not to be proven, for messages of it are lost."""
     lose_segment(store)
     lost = [
         path
@@ -127,7 +121,6 @@ def test_an_index_file_that_the_gap_has_keys_of_is_built_of_what_is_left(store: 
 
 
 def test_keys_inside_a_kept_file_are_said_to_be_left_out(golden: Golden, tmp_path: Path) -> None:
-    """Only a full rebuild brings them back, and it does."""
     store = golden("field-indexoff-533")
     lost_only = rebuilt_index(store, tmp_path / "lost", lost_only=True)
     everything = rebuilt_index(store, tmp_path / "all")
@@ -169,7 +162,6 @@ def test_lost_queue_files_come_back_and_the_others_stay(store: Path, tmp_path: P
 
 
 def test_nothing_is_made_where_no_queue_file_is_lost(golden: Golden, tmp_path: Path) -> None:
-    """Nor are the queues of a deleted topic."""
     for name in ("b533-base", "field-deleted-498"):
         summary = rebuilt_queues(golden(name), tmp_path / name, lost_only=True)
 
@@ -178,7 +170,6 @@ def test_nothing_is_made_where_no_queue_file_is_lost(golden: Golden, tmp_path: P
 
 
 def test_a_queue_file_of_another_log_stops_everything(store: Path, tmp_path: Path) -> None:
-    """Whose it is, a person has to find out first."""
     path = store / "consumequeue" / "T1" / "0" / f"{200:020d}"
     data = bytearray(path.read_bytes())
     for at in range(0, len(data), UNIT.size):

@@ -60,19 +60,16 @@ _COMPLETE = (
 
 
 def made(store: Path, out: Path, target: Target = Target.ROCKSDB, file_size: int | None = None) -> Summary:
-    """Make queues without Spark."""
     return rebuild(request(store, out, target, file_size), OneByOne())
 
 
 def request(
     store: Path, out: Path, target: Target = Target.ROCKSDB, file_size: int | None = None
 ) -> RebuildQueuesRequest:
-    """Return what a user asks for."""
     return RebuildQueuesRequest(str(store), out, file_size=file_size, release=_RELEASE, to=target)
 
 
 def rows_in(folder: Path) -> dict[str, Rows]:
-    """Return all rows of a database by family."""
     with open_database(str(folder), AnyStorage()) as database:
         return {family: dict(database.items(family)) for family in database.families}
 
@@ -84,7 +81,6 @@ def in_place(store: Path, out: Path) -> None:
 
 
 def numbers_of(folder: Path, topic: str, queue_id: int = 0) -> dict[int, int]:
-    """Return the physical offset under each number of a queue."""
     units = (decode_unit_row(key, value) for key, value in rows_in(folder)[UNIT_FAMILY].items())
     return {row.queue_offset: row.unit.physical_offset for row in units if row.queue == (topic, queue_id)}
 
@@ -279,7 +275,6 @@ def test_verify_takes_rows_of_lost_messages_for_what_it_takes_blanks_of_files_fo
 
 
 def test_a_damaged_record_leaves_a_row_that_leads_to_no_message(golden: Golden, tmp_path: Path) -> None:
-    """In the first segment there is none before it."""
     store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
     made(store, tmp_path / "whole")
     whole = numbers_of(tmp_path / "whole" / "consumequeue", "T1")
@@ -291,7 +286,6 @@ def test_a_damaged_record_leaves_a_row_that_leads_to_no_message(golden: Golden, 
 
 
 def _store_of(folder: Path, records: list[MessageRecord]) -> Path:
-    """Write a log of one segment."""
     (folder / "commitlog").mkdir(parents=True)
     content = b"".join(framed(record) for record in placed(records))
     (folder / "commitlog" / f"{0:020}").write_bytes(content.ljust(1 << 16, b"\0"))
@@ -327,7 +321,6 @@ def test_light_queues_whose_names_no_folder_can_have_get_rows(tmp_path: Path) ->
 
 
 def test_a_log_without_a_record_gives_a_database_without_a_unit(tmp_path: Path) -> None:
-    """Which a broker opens, and goes on from the beginning of the log."""
     store = _store_of(tmp_path / "store", [])
     summary = made(store, tmp_path / "out")
     rows = rows_in(tmp_path / "out" / "consumequeue")
@@ -347,7 +340,6 @@ def test_a_table_that_cannot_be_written_is_an_error_with_its_file(tmp_path: Path
 
 
 def test_keys_are_in_order_across_queues_and_tables(golden: Golden, tmp_path: Path) -> None:
-    """What is read first to last is sorted by bytes."""
     made(golden("b551-types"), tmp_path / "out")
     keys = list(rows_in(tmp_path / "out" / "consumequeue")[UNIT_FAMILY])
 
@@ -358,7 +350,6 @@ def test_keys_are_in_order_across_queues_and_tables(golden: Golden, tmp_path: Pa
 def test_after_a_conversion_verify_says_of_a_double_write_store_that_switching_is_safe(
     name: str, tmp_path: Path
 ) -> None:
-    """Whatever its own database lacked."""
     root = unpack_feature(name, tmp_path).root
     made(root, tmp_path / "out")
     for path in (root / "consumequeue").iterdir():
@@ -377,7 +368,6 @@ def test_after_a_conversion_verify_says_of_a_double_write_store_that_switching_i
 def test_what_no_database_is_made_for_is_refused_at_once(
     option: str, golden: Golden, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """With the commands that put one in place by hand."""
     out = tmp_path / "out"
     outcome = runner(capfd)("rebuild-consumequeue", golden("b551-base"), "--out", out, "--to", "rocksdb", option)
 
@@ -390,7 +380,6 @@ def test_what_no_database_is_made_for_is_refused_at_once(
 def test_without_rocksdict_one_line_says_what_to_install(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Before Spark is started, and before anything is read."""
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     outcome = runner(capfd)("rebuild-consumequeue", golden("b551-base"), "--out", tmp_path / "out", "--to", "rocksdb")
 
@@ -401,7 +390,6 @@ def test_without_rocksdict_one_line_says_what_to_install(
 def test_the_dry_run_says_that_a_database_would_be_written(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """And writes none."""
     without_spark(monkeypatch)
     out = tmp_path / "out"
     outcome = runner(capfd)("rebuild-consumequeue", golden("b551-base"), "--out", out, "--to", "rocksdb", "--dry-run")
@@ -414,7 +402,6 @@ def test_the_dry_run_says_that_a_database_would_be_written(
 def test_the_printed_commands_put_the_database_in_place(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The files stay beside it."""
     without_spark(monkeypatch)
     store, out = Path(shutil.copytree(golden("b551-base"), tmp_path / "a store")), tmp_path / "out"
     outcome = runner(capfd)("rebuild-consumequeue", store, "--out", out, "--to", "rocksdb")
@@ -434,7 +421,6 @@ def queues_compared(root: Path) -> PartReport:
 
 
 def verified_notes(root: Path) -> list[str]:
-    """Return the notes about the queues of a store without findings."""
     report = queues_compared(root)
     assert report.findings == []
     return report.notes

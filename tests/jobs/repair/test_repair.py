@@ -26,13 +26,11 @@ WANTED = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, "5.3.3")
 
 @pytest.fixture(scope="module")
 def healthy(golden: Callable[[str], Path]) -> Path:
-    """Give the store that faults are planted in."""
     return golden(STORE)
 
 
 @pytest.fixture(scope="module")
 def lake(healthy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a lake that had all of it before."""
     folder = tmp_path_factory.mktemp("repair") / "lake"
     ingest(IngestRequest(str(healthy), str(folder), release="5.3.3"), OneByOne())
     return folder
@@ -40,12 +38,10 @@ def lake(healthy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(healthy: Path, tmp_path: Path) -> Path:
-    """Give a copy, to be damaged."""
     return Path(shutil.copytree(healthy, tmp_path / "store"))
 
 
 def repaired(store: Path, lake: Path | None = None, *, apply: bool = True) -> RepairSummary:
-    """Repair a store; what is made lies beside it."""
     source = Lake(str(lake)) if lake is not None else None
     request = RepairRequest(
         str(store), store.parent / "repair", source, None, WANTED, QUEUE_FILE, apply
@@ -81,7 +77,6 @@ DOUBTFUL = {"record: queue_id", "record: queue_offset", "record: topic"}
 
 
 def named(fault: Fault) -> str:
-    """Name a fault in the page's words."""
     return f"{fault.part.value}: {fault.name}"
 
 
@@ -146,7 +141,6 @@ def test_who_may_not_read_a_file_repairs_nothing(healthy: Path, fault: Fault, tm
 
 
 def test_a_lost_segment_comes_back_byte_for_byte(healthy: Path, store: Path, lake: Path) -> None:
-    """Nothing else in the store changes."""
     sorted((store / "commitlog").iterdir())[1].unlink()
 
     summary = repaired(store, lake)
@@ -166,14 +160,12 @@ def test_a_record_that_rotted_comes_back_and_queues_stay(healthy: Path, store: P
 
 @pytest.mark.parametrize("part", [Part.QUEUES, Part.INDEX])
 def test_queues_and_index_need_no_lake(store: Path, part: Part) -> None:
-    """They follow from the log."""
     next(one for one in FAULTS if one.part is part and one.name == "middle file missing").plant(store)
 
     assert repaired(store).exit_code == 0
 
 
 def test_without_a_lake_what_only_the_lost_bytes_could_tell_is_said(store: Path) -> None:
-    """Nobody else has them."""
     sorted((store / "commitlog").iterdir())[1].unlink()
 
     summary = repaired(store)
@@ -211,7 +203,6 @@ def test_nothing_is_written_into_the_store_before_apply(store: Path, lake: Path)
 
 
 def test_a_healthy_store_needs_nothing(store: Path, lake: Path) -> None:
-    """And nothing is done."""
     before = tree_state(store)
 
     summary = repaired(store, lake)
@@ -224,7 +215,6 @@ class KilledError(BaseException):
 
 
 def steps(count: int) -> Callable[[str], object]:
-    """Return what is given before each step, and dies before one of them."""
     left = iter(range(count))
 
     def step(_: str) -> None:
@@ -265,7 +255,6 @@ def test_a_killed_repair_is_done_again_or_undone(
 
 
 def test_a_directory_of_others_is_refused(store: Path) -> None:
-    """What is made is not mixed with anything."""
     (store.parent / "repair").mkdir()
     (store.parent / "repair" / "mine").touch()
 
@@ -274,7 +263,6 @@ def test_a_directory_of_others_is_refused(store: Path) -> None:
 
 
 def test_there_is_nothing_to_undo_before_something_is_applied(store: Path) -> None:
-    """And it is said."""
     with pytest.raises(NotRepairableError, match="no repair was applied"):
         undo(str(store), store.parent / "repair")
 

@@ -39,16 +39,13 @@ class Kind(NamedTuple):
 
     @property
     def log(self) -> tuple[str, ...]:
-        """The directories of the log, where it lies in several."""
         return tuple(str(path) for path in sorted(self.store.glob("commitlog-?")))
 
     def segments(self) -> list[Path]:
-        """Return the files of the log, oldest first."""
         folders = [*self.store.glob("commitlog"), *self.store.glob("commitlog-?"), *self.store.glob("dledger-*/data")]
         return sorted((path for folder in folders for path in folder.iterdir()), key=lambda path: path.name)
 
     def repaired(self, *, with_lake: bool) -> RepairSummary:
-        """Repair it, and put everything in place."""
         wanted = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, release_of(self.name), None, self.conf)
         lake = Lake(str(self.lake)) if with_lake else None
         request = RepairRequest(
@@ -69,7 +66,6 @@ class Kind(NamedTuple):
 def healthy(
     request: pytest.FixtureRequest, golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Kind:
-    """Give a healthy store and its lake."""
     name: str = request.param
     kind = Kind(name, golden(name), tmp_path_factory.mktemp("repair") / "lake", _KINDS[name])
     ingest(
@@ -81,7 +77,6 @@ def healthy(
 
 @pytest.fixture
 def kind(healthy: Kind, tmp_path: Path) -> Kind:
-    """Give a copy, to be damaged."""
     return healthy._replace(store=Path(shutil.copytree(healthy.store, tmp_path / "store")))
 
 

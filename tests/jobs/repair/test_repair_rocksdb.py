@@ -27,12 +27,10 @@ Situation = Callable[[str], Path]
 
 
 def copied(situation: Situation, name: str, tmp_path: Path) -> Path:
-    """Return a store to be damaged."""
     return Path(shutil.copytree(situation(name) / "store", tmp_path / "store"))
 
 
 def repaired(store: Path, lake: Path | None = None, out: str = "repair") -> RepairSummary:
-    """Repair a store; what is made lies beside it."""
     source = None if lake is None else Lake(str(lake))
     request = RepairRequest(str(store), store.parent / out, source, None, WANTED, apply=True)
     return repair(request, OneByOne())
@@ -48,12 +46,10 @@ def content(store: Path) -> dict[str, bytes]:
 
 
 def first(folder: Path, pattern: str) -> Path:
-    """Return the first file of a name."""
     return min(folder.glob(pattern))
 
 
 def flip(path: Path) -> None:
-    """Change one bit of a table."""
     data = bytearray(path.read_bytes())
     data[100] ^= 1
     path.write_bytes(data)
@@ -68,7 +64,6 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 def delete_rows(folder: Path) -> None:
-    """Delete some units, as no broker does."""
     raw = Options(raw_mode=True)
     families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(folder), raw)}
     database = Rdict(str(folder), raw, families, AccessType.read_write())
@@ -102,7 +97,6 @@ def test_lost_index_files_come_back_beside_queues_in_rocksdb(situation: Situatio
 def test_a_segment_comes_back_from_the_lake_beside_queues_in_rocksdb(
     situation: Situation, tmp_path: Path, name: str
 ) -> None:
-    """Byte for byte, and rows of RocksDB lead to it again."""
     store, lake = copied(situation, name, tmp_path), tmp_path / "lake"
     ingest(IngestRequest(str(store), str(lake), release="5.5.1"), OneByOne())
     before = content(store)
@@ -142,7 +136,6 @@ def test_no_queue_files_take_the_place_of_a_damaged_database(
 def test_no_queue_files_take_the_place_of_rows_that_rocksdb_lacks(
     situation: Situation, tmp_path: Path, name: str
 ) -> None:
-    """The database opens, and some units are not in it."""
     store = copied(situation, name, tmp_path)
     delete_rows(store / ALONE[name])
     before = content(store)
@@ -169,7 +162,6 @@ def test_no_queue_files_take_the_place_of_a_lost_database(situation: Situation, 
 def test_rows_that_a_killed_broker_had_in_memory_are_left_to_its_next_start(
     situation: Situation, tmp_path: Path
 ) -> None:
-    """Nothing is lost, and nothing is done."""
     store = copied(situation, "b551-rockscq-killed", tmp_path)
     before = content(store)
 
@@ -234,7 +226,6 @@ def test_no_index_files_take_the_place_of_an_index_in_rocksdb(situation: Situati
 def test_the_steps_of_verify_make_no_queue_files_for_a_broker_that_reads_none(
     situation: Situation, tmp_path: Path
 ) -> None:
-    """What to do about rows that RocksDB lacks is the same there."""
     store = copied(situation, "b551-rockscq-clean", tmp_path)
     delete_rows(store / "consumequeue")
     verdict = verify(VerifyRequest(str(store), WANTED), OneByOne())

@@ -12,7 +12,6 @@ def test_ticks_lie_at_round_numbers(highest: float, step: float) -> None:
 
 
 def test_what_is_counted_has_no_halves() -> None:
-    """There is no half message."""
     assert 1 == whole_step(1)
 
 

@@ -29,7 +29,6 @@ def _no_settings_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Have the client write into a file, as its own settings say."""
     path = tmp_path / "events.ndjson"
     monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "file")
     monkeypatch.setenv("OPENLINEAGE__TRANSPORT__LOG_FILE_PATH", str(path))
@@ -38,13 +37,11 @@ def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sent(path: Path) -> list[dict[str, Any]]:
-    """Return the events."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture
 def request_(tmp_path: Path) -> IngestRequest:
-    """Ask for a run of a small store."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(20))
     return IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b")
@@ -81,7 +78,6 @@ def test_a_run_starts_and_completes_with_what_it_read_and_wrote(
 def test_a_run_that_fails_says_with_what(
     error: BaseException, kind: str, request_: IngestRequest, events: Path
 ) -> None:
-    """And the error is still the command's."""
     with pytest.raises(type(error)), Lineage(request_).sent():
         raise error
 
@@ -91,7 +87,6 @@ def test_a_run_that_fails_says_with_what(
 
 
 def test_another_run_at_work_is_no_failure(request_: IngestRequest, events: Path) -> None:
-    """It wrote nothing."""
     Lineage(request_).completed(None)
 
     (ended,) = sent(events)
@@ -112,7 +107,6 @@ def test_a_bucket_is_named_as_openlineage_names_it(events: Path) -> None:
 def test_an_event_that_cannot_be_sent_is_said_and_the_run_goes_on(
     request_: IngestRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody answers at that address."""
     for name, value in {"TYPE": "http", "URL": "http://127.0.0.1:9", "RETRY": '{"total": 0}'}.items():
         monkeypatch.setenv(f"OPENLINEAGE__TRANSPORT__{name}", value)
 
@@ -123,7 +117,6 @@ def test_an_event_that_cannot_be_sent_is_said_and_the_run_goes_on(
 
 
 def test_without_the_client_it_says_what_to_install(request_: IngestRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is read."""
     monkeypatch.setitem(sys.modules, "openlineage.client", None)
 
     with pytest.raises(SetupError, match="pip install openlineage-python"):
@@ -132,5 +125,4 @@ def test_without_the_client_it_says_what_to_install(request_: IngestRequest, mon
 
 @pytest.mark.parametrize("other", ["--follow", "--dry-run"])
 def test_it_is_for_runs_that_end_and_write(other: str, request_: IngestRequest) -> None:
-    """A run that does not end has no event of its end."""
     assert ExitCode.USAGE == main(["ingest", request_.store, "--lake", request_.lake, "--lineage", other])

@@ -40,7 +40,6 @@ class _Tags(HTMLParser):
         self.seen: list[tuple[str, dict[str, str | None]]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note one element."""
         self.seen.append((tag, dict(attrs)))
 
 
@@ -85,7 +84,6 @@ def test_the_report_of_a_run_has_its_figures(golden: Golden, tmp_path: Path) -> 
 
 
 def test_damage_is_shown_with_its_bytes(golden: Golden, tmp_path: Path) -> None:
-    """A damaged record turns the light, and its first bytes are there to look at."""
     store = tmp_path / "store"
     shutil.copytree(golden("b551-base"), store)
     segment = segments_of(store)[0]
@@ -144,7 +142,6 @@ def test_the_document_is_the_page_s_data(golden: Golden, tmp_path: Path) -> None
 
 
 def test_findings_lie_below_what_to_do_about_them(golden: Golden, tmp_path: Path) -> None:
-    """Each finding has its remedy and its command, and no finding is named twice."""
     store = tmp_path / "store"
     shutil.copytree(golden("b551-base"), store)
     sorted((store / "index").iterdir())[2].unlink()
@@ -179,7 +176,6 @@ def test_a_command_is_not_broken_inside_an_option(golden: Golden, tmp_path: Path
 
 
 def test_one_number_is_no_chart() -> None:
-    """A bar over the page says nothing that a sentence does not."""
     shown = page(Report("v", "s", "healthy", "healthy", "all", [Bars("Producers", "messages", {"127.0.0.1": 65})]))
 
     assert "127.0.0.1: <b>65</b> messages" in shown
@@ -187,7 +183,6 @@ def test_one_number_is_no_chart() -> None:
 
 
 def test_a_page_uses_the_words_and_colours_of_the_terminal() -> None:
-    """Every word of the vocabulary has a colour in the style sheet, named as in a terminal."""
     styles = (Path(charts.__file__).parent / "page.css").read_text()
     names = {
         severity: re.search(rf"\.{severity.value.replace(' ', '-')} {{\s*color: var\(--(\w+)\)", styles)

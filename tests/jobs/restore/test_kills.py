@@ -17,7 +17,6 @@ _KILLS = int(os.environ.get("RESTORE_KILLS", "200"))
 
 
 def campaign(folder: Path, kills: int) -> dict[str, Any]:
-    """Kill restores in a process that may fork."""
     command = [sys.executable, "-m", "tests.support.killing_restores", str(folder), str(kills)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
     result: dict[str, Any] = json.loads(done.stdout)
@@ -34,5 +33,4 @@ def test_restores_killed_at_any_moment_are_continued_to_the_same_bytes(tmp_path:
 
 @pytest.mark.campaign
 def test_many_restores_killed_at_any_moment_are_continued_to_the_same_bytes(tmp_path: Path) -> None:
-    """The same, often."""
     assert campaign(tmp_path, _KILLS)["bad"] == []

@@ -29,7 +29,6 @@ RELEASE = "5.3.3"
 
 @pytest.fixture(scope="module")
 def base(golden: Callable[[str], Path]) -> Path:
-    """Give a healthy broker's store."""
     return golden("b533-base")
 
 
@@ -42,13 +41,11 @@ def lake(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def request(lake: Path, out: Path, **options: object) -> RestoreRequest:
-    """Return what a user asks for who wants the log alone."""
     asked: dict[str, object] = {"with_queues": False, "with_index": False, "wanted": Wanted(release=RELEASE)}
     return RestoreRequest(Lake(str(lake)), out, **asked | options)  # type: ignore[arg-type]
 
 
 def log_of(store: Path) -> dict[str, bytes]:
-    """Return a log's files."""
     return {path.name: path.read_bytes() for path in sorted((store / "commitlog").iterdir())}
 
 
@@ -135,7 +132,6 @@ def test_rows_that_are_deleted_are_named_and_the_rest_is_restored(
 
 
 def copied(lake: Path, tmp_path: Path) -> Path:
-    """Return a copy of a lake, to be damaged."""
     return Path(shutil.copytree(lake, tmp_path / "lake"))
 
 
@@ -158,7 +154,6 @@ def test_a_lost_parquet_file_is_named_and_the_rest_is_restored(base: Path, lake:
 
 @pytest.mark.parametrize("size", [0, 1000])
 def test_a_parquet_file_that_was_cut_short_is_named(lake: Path, tmp_path: Path, size: int) -> None:
-    """A copy that broke off has no footer."""
     copy = copied(lake, tmp_path)
     victim = min((copy / "messages").glob("*.parquet"))
     os.truncate(victim, size)
@@ -169,7 +164,6 @@ def test_a_parquet_file_that_was_cut_short_is_named(lake: Path, tmp_path: Path, 
 
 
 def test_a_parquet_file_with_a_damaged_page_is_named(lake: Path, tmp_path: Path) -> None:
-    """Its length and its footer are right; what can be read of it is restored."""
     copy = copied(lake, tmp_path)
     victim = min((copy / "messages").glob("*.parquet"))
     data = bytearray(victim.read_bytes())
@@ -184,7 +178,6 @@ def test_a_parquet_file_with_a_damaged_page_is_named(lake: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("table", ["log_pieces", "config_files"])
 def test_files_of_the_other_tables_are_missed_too(lake: Path, tmp_path: Path, table: str) -> None:
-    """The end of a full file is assumed then, and the configuration is missing."""
     copy = copied(lake, tmp_path)
     victim = min((copy / table).glob("*.parquet"))
     victim.unlink()
@@ -221,7 +214,6 @@ def test_rows_that_the_broker_took_back_are_not_restored(tmp_path: Path) -> None
 
 
 def test_a_lake_of_some_topics_says_what_it_was_not_given(base: Path, tmp_path: Path) -> None:
-    """Its log has gaps by choice."""
     topic = rows_of_topics(base, tmp_path)[0]
     chosen = IngestRequest(str(base), str(tmp_path / "lake"), release=RELEASE, selection=Selection(topics=(topic,)))
     ingest(chosen, OneByOne())
@@ -233,7 +225,6 @@ def test_a_lake_of_some_topics_says_what_it_was_not_given(base: Path, tmp_path: 
 
 
 def rows_of_topics(store: Path, tmp_path: Path) -> list[str]:
-    """Return the topics of a store."""
     ingest(IngestRequest(str(store), str(tmp_path / "all"), release=RELEASE), OneByOne())
     return sorted({row["topic"] for row in rows_of(tmp_path / "all")})
 
@@ -277,7 +268,6 @@ def test_a_directory_that_is_not_empty_is_refused(lake: Path, tmp_path: Path) ->
 
 
 def test_a_file_size_that_cannot_be_is_refused(lake: Path) -> None:
-    """Names of the log's files are multiples of their size."""
     at = Lake(str(lake))
 
     with pytest.raises(NothingToRestoreError, match="are not 1000 bytes long"):
@@ -285,6 +275,5 @@ def test_a_file_size_that_cannot_be_is_refused(lake: Path) -> None:
 
 
 def test_a_broker_that_the_lake_does_not_know_is_refused_by_name(lake: Path) -> None:
-    """The message names the stores that there are."""
     with pytest.raises(NothingToRestoreError, match=r"no store 'b' in this lake; it has default \("):
         find_store(Lake(str(lake)), "b")

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def rocketmq(spark: "SparkSession") -> Callable[..., "DataFrame"]:
-    """Read a store with some options."""
     register(spark)
 
     def read(store: Path, **options: str | int) -> "DataFrame":
@@ -50,12 +49,10 @@ def test_every_record_of_a_real_store_is_a_row_that_gives_its_bytes_back(
 def test_the_columns_are_those_of_the_table(
     golden: Callable[[str], Path], rocketmq: Callable[..., "DataFrame"]
 ) -> None:
-    """What is written for one is read from the other."""
     assert STORED_MESSAGES.schema.names == rocketmq(golden("b551-base")).columns
 
 
 def test_topics_offsets_times_and_bodies_can_be_chosen(tmp_path: Path, rocketmq: Callable[..., "DataFrame"]) -> None:
-    """Each option leaves out what it says, and nothing else."""
     messages = [Sent(topic=("Orders", "Bills")[n % 2], body=bytes(500)) for n in range(40)]
     records = stored(messages)
     store = write_store(tmp_path / "store", records)
@@ -125,7 +122,6 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, str]) -> None
 def test_damage_is_left_out_or_stops_the_read_as_the_mode_says(
     tmp_path: Path, rocketmq: Callable[..., "DataFrame"]
 ) -> None:
-    """PERMISSIVE and FAILFAST mean what they mean in Spark."""
     records = stored([Sent(body=bytes(500)) for _ in range(20)])
     store = write_store(tmp_path / "store", records)
     segment = store / "commitlog" / f"{0:020d}"

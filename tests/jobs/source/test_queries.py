@@ -27,7 +27,6 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
 def run_example(number: int, spark: "SparkSession", data: Path) -> dict[str, Any]:
-    """Run an example of the page as it is, but for the paths; return its names."""
     names: dict[str, Any] = {"spark": spark}
     exec(EXAMPLES[number].replace("/data/", f"{data}/"), names)  # noqa: S102 - our own document
     return names
@@ -47,13 +46,11 @@ def stream_orders(spark: "SparkSession", data: Path) -> None:
 
 
 def raw(spark: "SparkSession", table: Path) -> list[bytes]:
-    """Return the records that a table of messages has, in their own bytes and the order of the log."""
     rows = spark.read.format("delta").load(str(table)).orderBy("physical_offset").toArrow().to_pylist()
     return [encode_record(record_of_row(row)) for row in rows]
 
 
 def wanted(records: list[MessageRecord]) -> list[bytes]:
-    """Return the records that the example wants."""
     return [encode_record(record) for record in records if record.topic == "Orders"]
 
 

@@ -37,25 +37,20 @@ class Filled:
         self.records += self.grow(25)
 
     def grow(self, count: int) -> list[MessageRecord]:
-        """Have the broker append messages."""
         return self.broker.append(some_records(count, seed=self.broker.offset))
 
     def run(self) -> None:
-        """Bring what is new into the lake."""
         ingest(IngestRequest(str(self.broker.root), str(self.lake), broker="b"), OneByOne())
 
     @property
     def version(self) -> int:
-        """The version of the table of messages."""
         return DeltaTable(self.lake / "messages").version()
 
     def wanted(self, **options: object) -> Wanted:
-        """Return the options of a reader after the lake."""
         given = {"path": str(self.broker.root), "after": str(self.lake), **options}
         return Wanted.of({name: str(value) for name, value in given.items()})
 
     def after(self, **options: object) -> list[int]:
-        """Return the offsets of what a batch after the lake reads."""
         reader = RocketmqReader(self.wanted(**options))
         batches = [batch for part in reader.partitions() for batch in reader.read(part)]
         found = [row for batch in batches for row in batch.to_pylist()]
@@ -64,17 +59,14 @@ class Filled:
 
     @property
     def store_id(self) -> str:
-        """How the lake knows the store."""
         return known_stores(Lake(str(self.lake)))[0].store_id
 
     def offsets(self, start: int, end: int | None = None) -> list[int]:
-        """Return the offsets of some records."""
         return [record.physical_offset for record in self.records[start:end]]
 
 
 @pytest.fixture
 def filled(tmp_path: Path) -> Filled:
-    """Return a lake after two runs."""
     return Filled(tmp_path)
 
 
@@ -103,7 +95,6 @@ def test_a_run_that_is_prepared_and_not_committed_is_after_the_table(filled: Fil
 
 
 def test_a_stream_begins_after_the_lake(filled: Filled) -> None:
-    """And goes on from its checkpoint, whatever the lake has by then."""
     reader = RocketmqStreamReader(filled.wanted())
     start = reader.initialOffset()
     filled.run()
@@ -127,7 +118,6 @@ def test_a_lake_that_does_not_know_the_store_or_its_history_is_refused(filled: F
 
 
 def test_what_retention_took_before_the_lake_had_it_is_an_error_or_left_out(tmp_path: Path) -> None:
-    """As in a stream."""
     filled = Filled(tmp_path)
     filled.records += filled.grow(200)
     filled.broker.expire(1)

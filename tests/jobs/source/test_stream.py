@@ -37,7 +37,6 @@ def _reader(store: Path, **options: str) -> RocketmqStreamReader:
 
 
 def _rows(reader: RocketmqStreamReader, start: Offset, end: Offset) -> list[int]:
-    """Read a batch as tasks do, each partition by a reader of its own."""
     batches = [batch for partition in reader.partitions(start, end) for batch in reader.read(partition)]
     return [offset for batch in batches for offset in batch.column("physical_offset").to_pylist()]
 
@@ -85,7 +84,6 @@ def test_a_batch_that_a_checkpoint_began_is_read_again_as_it_was(tmp_path: Path)
 
 
 def test_what_is_available_now_ends_a_query_though_the_log_grows(tmp_path: Path) -> None:
-    """And the next such query goes on there."""
     records = _records(60)
     store = _write(tmp_path / "store", records[:40])
     reader = _reader(store)
@@ -272,7 +270,6 @@ def test_a_disk_that_gets_its_first_segment_later_is_read(tmp_path: Path) -> Non
     ids=str,
 )
 def test_a_checkpoint_of_another_source_is_told(values: Any, tmp_path: Path) -> None:  # noqa: ANN401 - whatever JSON holds
-    """In words: it may have been damaged, too."""
     reader = _reader(_write(tmp_path / "store", _records(3)))
     with pytest.raises(CorruptData, match="names no place in a log"):
         reader.latestOffset(values, EVERYTHING)

@@ -23,12 +23,9 @@ class Denied:
     """pyarrow's file system, where the bucket is not ours."""
 
     def __init__(self, said: str) -> None:
-        """*said* is what pyarrow says."""
         self.said = said
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
-        """Refuse every call."""
-
         def refuse(*_arguments: Any, **_options: Any) -> NoReturn:  # noqa: ANN401 - whatever it is called with
             raise OSError(self.said)
 
@@ -36,7 +33,6 @@ class Denied:
 
 
 def opened(storage: Storage) -> None:
-    """Open a file, and do nothing with it."""
     with storage.open(LOCATION):
         pass
 
@@ -64,7 +60,6 @@ def test_what_s3_denies_is_an_error_of_access(call: Callable[[Storage], None], s
 
 
 def test_other_errors_of_s3_stay_what_they_are() -> None:
-    """A network that is away says nothing of access."""
     with pytest.raises(OSError, match="timeout") as raised:
         opened(S3Storage(Denied("AWS Error NETWORK_CONNECTION during HeadObject operation: timeout")))
 

@@ -27,7 +27,6 @@ FREE = (1, 4, 6, 24)  # blocks: from the first directory to the last commit
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a file system of four megabytes."""
     place = tmp_path / "disk"
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place)]

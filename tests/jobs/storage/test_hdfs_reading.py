@@ -20,7 +20,6 @@ LOCATION = "hdfs://broker-stores/store"
 
 
 def answer(status: int, body: object, length: int | None = None) -> Answer:
-    """Return how a node answers every request; *length* is the one that it promises."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
 
     def send(handler: BaseHTTPRequestHandler) -> None:
@@ -33,14 +32,11 @@ def answer(status: int, body: object, length: int | None = None) -> Answer:
 
 
 def refusing(exception: str, message: str = "no") -> Answer:
-    """Return how a node refuses."""
     return answer(403, {"RemoteException": {"exception": exception, "message": message}})
 
 
 @contextmanager
 def node(told: Answer) -> Iterator[str]:
-    """Run a node; give its address."""
-
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             told(self)
@@ -55,8 +51,6 @@ def node(told: Answer) -> Iterator[str]:
 
 
 def sending_on(location: str | None) -> Answer:
-    """Return how a name node sends a reader on; None: to nowhere."""
-
     def send(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(307)
         if location is not None:
@@ -77,7 +71,6 @@ def endless(handler: BaseHTTPRequestHandler) -> None:
 
 
 def dripping(handler: BaseHTTPRequestHandler) -> None:
-    """Send a byte now and then."""
     handler.send_response(200)
     handler.send_header("Content-Length", "1000000")
     handler.end_headers()
@@ -159,7 +152,6 @@ def test_a_node_that_answers_badly_is_an_os_error_in_one_line(told: Answer, said
 def test_a_hostile_node_is_an_os_error_in_bounded_time_and_memory(
     hostile: Answer, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One hop, bounded answers, one deadline."""
     monkeypatch.setattr(hdfs, "_SECONDS", 0.5 if hostile is dripping else 60)
     monkeypatch.setattr(hdfs, "_LARGEST_LISTING", 1_000_000)
     with node(hostile) as address:
@@ -188,8 +180,6 @@ def test_a_name_that_no_directory_holds_is_refused(name: str) -> None:
 
 
 def test_directories_without_end_are_refused() -> None:
-    """Each holds one of its own kind."""
-
     def nested(handler: BaseHTTPRequestHandler) -> None:
         inner = {"pathSuffix": "again", "type": "DIRECTORY", "length": 0}
         is_listing = "LISTSTATUS" in handler.path
@@ -223,19 +213,16 @@ def test_a_name_node_is_found_as_hadoops_clients_find_it(
 
 
 def test_a_uri_without_a_host_needs_a_default_file_system() -> None:
-    """And says which setting names it."""
     with pytest.raises(OSError, match=r"fs\.defaultFS"):
         storage_of("hdfs:///store", {})
 
 
 def site(*settings: tuple[str, str]) -> str:
-    """Return one of Hadoop's files."""
     properties = (f"<property><name>{name}</name><value>{value}</value></property>" for name, value in settings)
     return f"<configuration>{''.join(properties)}</configuration>"
 
 
 def test_settings_come_from_hadoops_files_and_spark_wins(tmp_path: Path) -> None:
-    """Of the files, only what is about file systems."""
     (tmp_path / "core-site.xml").write_text(site(("fs.defaultFS", "hdfs://ns"), ("io.file.buffer.size", "1")))
     (tmp_path / "hdfs-site.xml").write_text(site(("dfs.namenode.http-address", "a:1")))
     given = [("spark.hadoop.dfs.namenode.http-address", "b:2"), ("spark.master", "local")]
@@ -247,7 +234,6 @@ def test_settings_come_from_hadoops_files_and_spark_wins(tmp_path: Path) -> None
 def test_a_configuration_that_is_no_xml_is_an_error_with_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not silently another file system."""
     (tmp_path / "core-site.xml").write_text("<configuration>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
 

@@ -29,12 +29,10 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a l
 def test_a_link_is_followed_for_root_for_us_and_for_the_owner_of_its_target(
     link: int, target: int, expected: bool
 ) -> None:
-    """As Linux itself does in sticky directories."""
     assert may_follow(link, target) is expected
 
 
 def test_a_log_that_is_linked_to_another_disk_is_read(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    """By the link of a folder, and by those of files."""
     store = copy_of(golden("b551-base"), tmp_path)
     (store / "commitlog").rename(tmp_path / "elsewhere")
     (store / "commitlog").symlink_to(tmp_path / "elsewhere")
@@ -83,7 +81,6 @@ def test_a_link_that_is_made_after_the_store_was_listed_is_not_followed(tmp_path
 
 @only_root
 def test_a_folder_of_another_store_is_not_taken_for_the_log(tmp_path: Path) -> None:
-    """Its files are named as they should be."""
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / ("0" * 20)).write_bytes(b"a record")
     (tmp_path / "store").mkdir()

@@ -47,7 +47,6 @@ def _no_session(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_nobody_can_reach_is_refused_before_anything_starts(
     line: str, scheme: str, reason: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Every verb says the same, and names the location."""
     location = f"{scheme}{PLACE}"
 
     assert ExitCode.USAGE is cli.main(line.format(location).split())
@@ -55,7 +54,6 @@ def test_what_nobody_can_reach_is_refused_before_anything_starts(
 
 
 def test_a_file_that_is_exported_is_one_of_this_machine(capfd: pytest.CaptureFixture[str]) -> None:
-    """A URI is not taken for a path."""
     line = "export --store /store --format ndjson --out s3a://bucket/file"
 
     assert ExitCode.USAGE is cli.main(line.split())

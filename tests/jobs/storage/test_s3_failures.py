@@ -21,7 +21,6 @@ class Failing:
     """pyarrow's file system with one file; of its calls the first few fail."""
 
     def __init__(self, content: bytes, failures: int, said: str = SAID) -> None:
-        """Begin to fail."""
         self.content = content
         self.left = failures
         self.said = said
@@ -32,7 +31,6 @@ class Failing:
             raise OSError(self.said)
 
     def open_input_file(self, _key: str) -> "Failing":
-        """Open the file."""
         self._call()
         return self
 
@@ -46,24 +44,20 @@ class Failing:
         """Close it."""
 
     def size(self) -> int:
-        """Return its size."""
         self._call()
         return len(self.content)
 
     def read_at(self, size: int, position: int) -> bytes:
-        """Read of it."""
         self._call()
         return self.content[position : position + size]
 
     def get_file_info(self, _what: str | FileSelector) -> list[FileInfo]:
-        """List it."""
         self._call()
         return [FileInfo("bucket/file", FileType.File, size=len(self.content))]
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for nothing."""
     monkeypatch.setattr(s3, "_PAUSES_S", (0, 0, 0))
 
 
@@ -90,13 +84,11 @@ def test_a_call_that_fails_is_made_again(call: str, failures: int) -> None:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_server_that_always_fails_is_an_error_in_its_own_words(call: str) -> None:
-    """After some attempts."""
     with pytest.raises(OSError, match="Failed to flush response stream"):
         CALLS[call][0](S3Storage(Failing(CONTENT, 1000)))
 
 
 def test_what_will_not_change_is_asked_once() -> None:
-    """A bucket that is not there, for one."""
     failing = Failing(CONTENT, 1000, "AWS Error NO_SUCH_BUCKET during GetObject operation: it does not exist")
     with pytest.raises(OSError, match="NO_SUCH_BUCKET"):
         _read(S3Storage(failing))
@@ -104,7 +96,6 @@ def test_what_will_not_change_is_asked_once() -> None:
 
 
 def test_arrows_own_readers_read_through_failures() -> None:
-    """Files of a lake are read so."""
     data = BytesIO()
     pq.write_table(pa.table({"x": list(range(1000))}), data)
     failing = Failing(data.getvalue(), 2)

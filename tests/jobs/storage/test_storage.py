@@ -36,7 +36,6 @@ def test_a_name_that_is_taken_is_refused_and_what_is_there_stays(storage: Storag
 
 
 def test_a_storage_that_is_only_read_says_so() -> None:
-    """Nothing is asked of the name node."""
     with pytest.raises(OSError, match="hdfs:// is for stores alone") as raised:
         HdfsStorage(("nowhere:1",)).create("hdfs://nn/file", b"")
 
@@ -44,7 +43,6 @@ def test_a_storage_that_is_only_read_says_so() -> None:
 
 
 def test_every_reader_reads_into_a_buffer_and_says_where_bytes_follow(storage: Storage, tmp_path: Path) -> None:
-    """What a storage cannot do better, the protocol does for it."""
     (tmp_path / "file").write_bytes(b"0123456789")
     buffer = bytearray(6)
 
@@ -56,7 +54,6 @@ def test_every_reader_reads_into_a_buffer_and_says_where_bytes_follow(storage: S
 
 
 def test_care_and_settings_reach_whoever_opens_a_file_in_a_task(tmp_path: Path) -> None:
-    """They travel together, each under its own name."""
     (tmp_path / "file").write_bytes(b"x")
     sent = pickle.loads(pickle.dumps(AnyStorage({"fs.s3a.endpoint": "e"}, Care(5))))  # noqa: S301 - our own
 

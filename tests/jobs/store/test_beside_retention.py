@@ -27,7 +27,6 @@ TOPIC = "T1"
 
 @pytest.fixture
 def store(golden: Golden, tmp_path: Path) -> Path:
-    """Copy a store whose broker runs."""
     copy = Path(shutil.copytree(golden(NAME), tmp_path / "store"))
     (copy / "abort").touch()
     return copy
@@ -43,7 +42,6 @@ def expire(store: Path, segments: int = 2, index_files: int = 3) -> None:
 
 
 def verified(store: Path, workers: Workers) -> Verdict:
-    """Verify the store."""
     return verify(VerifyRequest(str(store)), workers)
 
 
@@ -126,7 +124,6 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def test_index_files_are_those_of_the_log_that_is_left(store: Path, tmp_path: Path) -> None:
-    """As if the segments had been deleted before."""
     for out, workers in (
         (tmp_path / "meanwhile", Meanwhile(happens=partial(expire, store))),
         (tmp_path / "before", OneByOne()),

@@ -19,12 +19,10 @@ _OF_THE_BROKER = "CID_RMQ_SYS_TRANS"
 
 
 def config_of(store: Path) -> BrokerConfig:
-    """Read a store's configuration."""
     return broker_config(list_store(str(store)))
 
 
 def consumers(config: BrokerConfig) -> dict[str, dict[str, int]]:
-    """Return offsets in the form of the broker's answers."""
     found: dict[str, dict[str, int]] = {}
     for reader in config.progress:
         if reader.kind is ReaderKind.CONSUMER and reader.consumer_group != _OF_THE_BROKER:
@@ -45,7 +43,6 @@ def test_offsets_are_those_that_the_broker_answered(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", [name for name in FEATURES if name != _V2])
 def test_topics_are_those_that_the_broker_answered(name: str, tmp_path: Path) -> None:
-    """With their numbers of queues, permission and attributes."""
     unpacked = unpack_feature(name, tmp_path)
     topics = config_of(unpacked.root).topics
 
@@ -102,7 +99,6 @@ def test_json_that_a_switch_to_rocksdb_left_is_not_what_counts(tmp_path: Path) -
 
 
 def test_json_that_counts_more_changes_than_the_database_is_loaded(tmp_path: Path) -> None:
-    """As a broker merges it at its next start."""
     root = _migrated(unpack_feature("b551-rockscq-clean", tmp_path), counter=1000)
 
     assert list(config_of(root).topics) == ["Old"]
@@ -114,7 +110,6 @@ def test_json_that_counts_more_changes_than_the_database_is_loaded(tmp_path: Pat
 def test_without_the_package_it_is_said_what_is_missing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not that there are no topics."""
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     config = config_of(unpack_feature(name, tmp_path).root)
 
@@ -123,7 +118,6 @@ def test_without_the_package_it_is_said_what_is_missing(
 
 
 def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
-    """The rest is read."""
     root = Path(shutil.copytree(unpack_feature("b551-cqdouble", tmp_path).root, tmp_path / "copy"))
     (root / "config" / "consumerOffset.json").write_text("{")
     config = config_of(root)

@@ -15,13 +15,11 @@ TOPICS = "topics.json"
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run one command line."""
     return runner(capfd)
 
 
 @pytest.fixture
 def root(golden: Callable[[str], Path], tmp_path: Path) -> Path:
-    """Copy an ordinary store, and give it a folder of configuration."""
     copied = copy_of(golden("b551-base"), tmp_path)
     (copied / "config").mkdir(exist_ok=True)
     return copied
@@ -33,13 +31,11 @@ def a_number_of_5000_digits(path: Path) -> None:
 
 
 def a_terabyte_of_nothing(path: Path) -> None:
-    """Sparse: it takes no room on the disk."""
     with path.open("wb") as file:
         file.truncate(10**12)
 
 
 def a_tower_of_brackets(path: Path) -> None:
-    """Deeper than any parser goes."""
     path.write_text('{"topicConfigTable":' + "[" * 1_000_000)
 
 

@@ -32,7 +32,6 @@ def root(golden: Callable[[str], Path], tmp_path: Path) -> Path:
 
 
 def queue_of(store: Store) -> StoredQueue:
-    """Return the queue of these tests."""
     return next(queue for queue in stored_queues(store) if queue.name == T1)
 
 
@@ -58,7 +57,6 @@ def test_every_verb_ends_a_queue_before_an_old_unit_that_follows_a_unit_of_zeros
 
 @given(st.sampled_from(QueueKind), st.lists(st.sampled_from((b"\0", b"\1", b"\x7f", b"\x80", b"\xff")), max_size=200))
 def test_whole_columns_say_what_each_unit_says(kind: QueueKind, parts: list[bytes]) -> None:
-    """The first unit that is not written is the one of which the scalar format says so."""
     size, decode = (UNIT.size, decode_unit) if kind is QueueKind.PLAIN else (BATCH_UNIT.size, decode_batch_unit)
     column = b"".join(parts)
     data = b"".join(bytes([value]) * 3 for value in column)
@@ -70,7 +68,6 @@ def test_whole_columns_say_what_each_unit_says(kind: QueueKind, parts: list[byte
 
 @given(st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), max_size=40))
 def test_the_first_unit_without_place_or_size_ends_a_row(units: list[tuple[int, int]]) -> None:
-    """Zeros and negative numbers, in every order."""
     data = b"".join(UNIT.pack(offset, size, -1) for offset, size in units)
     written = [offset >= 0 and size > 0 for offset, size in units]
 
@@ -78,7 +75,6 @@ def test_the_first_unit_without_place_or_size_ends_a_row(units: list[tuple[int, 
 
 
 def test_a_queue_file_of_a_terabyte_of_hole_is_not_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its end is found by halves, and its rest is no unit."""
     path = root / T1.path / name_of_offset(400)
     with path.open("r+b") as file:
         file.truncate(10**12)

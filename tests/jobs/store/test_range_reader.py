@@ -47,7 +47,6 @@ def filled_late(start: int, end: int) -> Iterator[None]:
 
 
 def read(tmp_path: Path, *, final: bool = False) -> tuple[int, list[PieceKind]]:
-    """Read the segment; return how many records it has, and what else."""
     reader = RangeReader(Range(str(tmp_path / f"{0:020d}"), 0, _SIZE, 0, _SIZE, sync=False, final=final))
     others = [item.kind for item in reader.pieces() if isinstance(item, Piece)]
     return reader.seen.records, others
@@ -62,7 +61,6 @@ def test_a_page_that_was_read_before_the_broker_filled_it_is_read_again(log: byt
 
 
 def test_what_stays_damaged_is_damage(log: bytes, tmp_path: Path) -> None:
-    """However often it is looked at."""
     damaged = bytearray(log)
     damaged[2 * _PAGE - 1100 : 2 * _PAGE] = bytes(1100)
     (tmp_path / f"{0:020d}").write_bytes(damaged)
@@ -74,7 +72,6 @@ def test_what_stays_damaged_is_damage(log: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", [1, 80, 150])
 def test_a_page_without_a_checksum_is_read_again_too(tmp_path: Path, page: int) -> None:
-    """Zeros among properties look like properties."""
     raw = log_of([a_record(properties=b"KEYS\x01" + b"k" * 16_000) for _ in range(40)], 0)
     (tmp_path / f"{0:020d}").write_bytes(raw.ljust(_SIZE, b"\0"))
     assert set(raw[page * _PAGE : (page + 1) * _PAGE]) == set(b"k")

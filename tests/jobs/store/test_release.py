@@ -22,14 +22,12 @@ WRONG = ("--release", "9.9.9")
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run one command line."""
     return runner(capfd)
 
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name[0] == "b"])
 @pytest.mark.parametrize("effort", [QUICK, THOROUGH], ids=["quick", "thorough"])
 def test_a_few_looks_never_rule_out_the_release_that_wrote_a_store(name: str, effort: Effort, golden: Golden) -> None:
-    """Every golden store has one writer, and it is possible."""
     root = golden(name)
     store = list_store(str(root), commitlog=[str(path) for path in sorted(root.glob("commitlog-*"))])
 
@@ -50,14 +48,12 @@ def test_a_release_that_is_known_as_a_range_is_said_as_one(golden: Golden) -> No
 
 
 def test_what_is_given_is_said_as_it_is_given(golden: Golden) -> None:
-    """Also two releases, the second from an offset on."""
     known = known_writers(list_store(str(golden("b533-base"))), "5.3.3,5.4.0@11232", ())
 
     assert (GIVEN, "5.3.3, then 5.4.0 from offset 11232") == (known.how, str(known.value))
 
 
 def test_records_after_damage_at_the_beginning_of_a_segment_still_tell(golden: Golden, tmp_path: Path) -> None:
-    """One record is lost, not the segment."""
     root = copy_of(golden("b551-base"), tmp_path)
     before = eras_of(list_store(str(root)))
     for path in (root / "commitlog").iterdir():
@@ -70,7 +66,6 @@ def test_records_after_damage_at_the_beginning_of_a_segment_still_tell(golden: G
 
 
 def test_the_hole_at_the_end_of_a_segment_is_not_searched(golden: Golden, tmp_path: Path) -> None:
-    """A preallocated file of a terabyte has no records to look at."""
     root = copy_of(golden("b551-base"), tmp_path)
     with (root / "commitlog" / name_of_offset(1 << 30)).open("wb") as file:
         file.truncate(10**12)
@@ -80,7 +75,6 @@ def test_the_hole_at_the_end_of_a_segment_is_not_searched(golden: Golden, tmp_pa
 
 @pytest.mark.parametrize("text", ["9.9.9", "5.3.9", "4.10.0", "new", "5.3.3@x", "5.3.3@²", "5.4.0@10,5.3.3@5", ""])
 def test_a_release_that_never_was_is_refused(text: str) -> None:
-    """Also where another one before it is right."""
     with pytest.raises(UndecidedError):
         given_rules(text)
     with pytest.raises(UndecidedError):
@@ -102,7 +96,6 @@ def test_a_release_that_never_was_is_refused(text: str) -> None:
 def test_every_verb_refuses_a_release_that_never_was(
     line: tuple[str, ...], run: Run, golden: Golden, tmp_path: Path
 ) -> None:
-    """Before anything is started."""
     places = {"STORE": str(golden("b533-base")), "LAKE": str(tmp_path / "out")}
 
     outcome = run(*(places.get(word, word) for word in line))

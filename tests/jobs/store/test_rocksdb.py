@@ -35,7 +35,6 @@ _EXPECTED = {
 
 
 def units_of(queue: StoredQueue) -> list[list[int]]:
-    """Return a queue's units as the broker's answers have them."""
     units = stored_units(queue, queue.start, queue.written_end())
     return [[queue.start + number, *map(int, unit)] for number, unit in enumerate(units.tolist())]
 
@@ -49,7 +48,6 @@ def test_folders_show_where_the_queues_are(name: str, tmp_path: Path) -> None:
 
 
 def test_the_setting_is_named_as_the_broker_has_it() -> None:
-    """What an operator looks for in a configuration."""
     assert Features(QueueStorage.ROCKSDB, "consumequeue", None).setting == "storeType=defaultRocksDB"
     assert Features(QueueStorage.BOTH, "consumequeue", None).setting == "rocksdbCQDoubleWriteEnable=true"
     assert (
@@ -78,7 +76,6 @@ def test_every_queue_has_the_units_that_the_broker_answered(name: str, tmp_path:
 
 @pytest.mark.parametrize("name", ["b533-cqdouble", "b551-cqdouble", "b551-cqdouble-later"])
 def test_with_double_write_files_are_what_is_read(name: str, tmp_path: Path) -> None:
-    """As the broker does, unless an option says otherwise."""
     store = list_store(str(unpack_feature(name, tmp_path).root))
 
     assert every_queue_file(store) == store.queue_files
@@ -86,7 +83,6 @@ def test_with_double_write_files_are_what_is_read(name: str, tmp_path: Path) -> 
 
 
 def test_queues_that_rocksdb_alone_has_are_added_to_the_files(tmp_path: Path) -> None:
-    """LITE topics beside plain ones."""
     queues = stored_queues(list_store(str(unpack_feature("b551-lmq-selective", tmp_path).root)))
 
     assert {queue.name.topic: queue.in_rocksdb for queue in queues} == {
@@ -107,7 +103,6 @@ def test_a_killed_broker_leaves_a_valid_database_without_rows(tmp_path: Path) ->
 
 
 def test_a_clean_stop_says_how_far_the_log_was_dispatched(tmp_path: Path) -> None:
-    """To its end."""
     unpacked = unpack_feature("b551-rockscq-separate", tmp_path)
     stored = rocksdb_queues(list_store(str(unpacked.root)))
 
@@ -119,7 +114,6 @@ def test_a_clean_stop_says_how_far_the_log_was_dispatched(tmp_path: Path) -> Non
 
 
 def test_reading_writes_nothing_into_the_store(tmp_path: Path) -> None:
-    """Not even what a reader of RocksDB keeps for itself."""
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     before = tree_state(root)
     rocksdb_queues(list_store(str(root)))
@@ -156,7 +150,6 @@ def test_a_queue_is_one_file_however_its_rows_are_cut(
 
 
 def test_a_damaged_table_is_a_sentence_with_the_folder(tmp_path: Path) -> None:
-    """RocksDB checks its own blocks."""
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     table = max((root / "consumequeue").glob("*.sst"), key=lambda path: path.stat().st_size)
     content = bytearray(table.read_bytes())
@@ -170,7 +163,6 @@ def test_a_damaged_table_is_a_sentence_with_the_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", ["MANIFEST-*", "*.sst"])
 def test_a_lost_file_is_a_sentence_with_its_name_and_no_path_of_ours(lost: str, tmp_path: Path) -> None:
-    """Whoever reads it looks for the file in the store."""
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     for path in (root / "consumequeue").glob(lost):
         path.unlink()
@@ -182,7 +174,6 @@ def test_a_lost_file_is_a_sentence_with_its_name_and_no_path_of_ours(lost: str, 
 
 
 def test_without_rocksdict_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is an extra of the package."""
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     monkeypatch.setitem(sys.modules, "rocksdict", None)
 
@@ -212,7 +203,6 @@ def test_a_table_that_is_merged_away_meanwhile_is_looked_for_again(
 
 
 def test_a_database_elsewhere_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object store gives no links."""
     folder = unpack_feature("b551-rockscq-separate", tmp_path).root / _SEPARATE
     monkeypatch.setattr(rocksdb, "is_local", lambda _: False)
     with open_database(str(folder), AnyStorage()) as database:
@@ -222,7 +212,6 @@ def test_a_database_elsewhere_is_fetched(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_no_folder_of_ours_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither after a success nor after a failure."""
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()

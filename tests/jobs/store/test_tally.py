@@ -27,7 +27,6 @@ def test_bytes_and_records_count_while_a_range_is_read_and_not_when_it_has_ended
 
 
 def test_a_task_that_does_not_see_the_counters_works_all_the_same(tmp_path: Path) -> None:
-    """On another machine they are not there."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(10))
     (range_,) = plan_ranges(list_store(str(broker.root)))

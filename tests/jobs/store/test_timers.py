@@ -69,7 +69,6 @@ def test_slots_of_half_a_second_are_known_by_their_units(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("missing", ["timerwheel", "config/timercheck"])
 def test_without_a_wheel_or_its_progress_nothing_is_said(store: Path, missing: str) -> None:
-    """What is history cannot be told from what waits."""
     (store / missing).unlink()
 
     assert timer_state(list_store(str(store))) is None
@@ -92,7 +91,6 @@ def test_a_wheel_that_leads_nowhere_is_damage_in_a_closed_store_alone(store: Pat
 
 
 def test_a_damaged_unit_is_named_with_its_file(store: Path) -> None:
-    """As every damaged place is."""
     overwrite(store / "timerlog" / f"{600:020d}", 808 - 600, b"\1")
     listed = list_store(str(store))
     state = timer_state(listed)

@@ -27,22 +27,18 @@ SEGMENT = 16384
 
 @pytest.fixture
 def store(golden: Golden, tmp_path: Path) -> Path:
-    """Copy a healthy store of four segments."""
     return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 
 def verified(store: Path, wanted: Wanted | None = None) -> Verdict:
-    """Verify a store without Spark."""
     return verify(VerifyRequest(str(store), wanted=wanted or Wanted()), OneByOne())
 
 
 def segments(store: Path) -> list[Path]:
-    """Return the files of its log."""
     return sorted((store / "commitlog").iterdir())
 
 
 def text_of(verdict: Verdict) -> str:
-    """Return what people read."""
     return click.unstyle("\n".join(verdict_lines(verdict, 20)))
 
 
@@ -54,7 +50,6 @@ def the_cause(verdict: Verdict) -> tuple[str, str, str]:
 
 
 def test_a_healthy_store_is_said_to_be_healthy(golden: Golden) -> None:
-    """All three parts, and nothing to do."""
     verdict = verified(golden("b533-base"))
 
     assert verdict.severity is Severity.HEALTHY
@@ -101,7 +96,6 @@ def test_index_files_beside_a_missing_segment_are_not_of_another_log(store: Path
 
 
 def test_a_segment_that_is_cut_short_is_a_gap(store: Path) -> None:
-    """The file that is short is named, with where it ends."""
     os.truncate(segments(store)[1], 9000)
     verdict = verified(store)
     finding = verdict.groups[0].cause
@@ -156,7 +150,6 @@ def test_a_contradiction_outweighs_the_gap_beside_it(store: Path) -> None:
 
 
 def test_one_missing_queue_folder_is_one_line(store: Path) -> None:
-    """Not one for each queue of the topic, nor one for each message; and so for all queues."""
     shutil.rmtree(store / "consumequeue" / "T1")
     one = verified(store)
     shutil.rmtree(store / "consumequeue")
@@ -197,7 +190,6 @@ def test_a_deleted_topic_is_no_damage(golden: Golden) -> None:
 
 
 def test_a_topic_that_the_broker_knows_and_that_has_no_folder_is_damage(golden: Golden, tmp_path: Path) -> None:
-    """A lost folder is no deleted topic."""
     store = Path(shutil.copytree(golden("field-deleted-498"), tmp_path / "store"))
     shutil.rmtree(store / "consumequeue" / "Orders")
     verdict = verified(store)
@@ -206,7 +198,6 @@ def test_a_topic_that_the_broker_knows_and_that_has_no_folder_is_damage(golden: 
 
 
 def test_an_old_table_of_topics_does_not_make_a_lost_folder_a_deleted_topic(golden: Golden, tmp_path: Path) -> None:
-    """A table that lacks a topic which has queues says nothing about the others."""
     store = Path(shutil.copytree(golden("field-deleted-498"), tmp_path / "store"))
     table = store / "config" / "topics.json"
     table.write_text(table.read_text().replace('"Orders"', '"Older"'))
@@ -216,7 +207,6 @@ def test_an_old_table_of_topics_does_not_make_a_lost_folder_a_deleted_topic(gold
 
 
 def test_a_geometry_that_cannot_be_detected_does_not_end_the_verification(store: Path) -> None:
-    """The other parts are verified, and the one that could not be is named."""
     for path in sorted((store / "index").iterdir()):
         data = bytearray(path.read_bytes())
         data[36:40] = struct.pack(">i", 3)
@@ -243,7 +233,6 @@ def test_a_lost_index_folder_is_named_by_the_checkpoint(store: Path) -> None:
 
 
 def test_a_release_that_is_none_is_refused(golden: Golden) -> None:
-    """What the user gave is wrong: nothing is verified."""
     with pytest.raises(UndecidedError, match=r"5\.3\.x"):
         verified(golden("b533-base"), Wanted(release="5.3.x"))
 
@@ -338,7 +327,6 @@ def test_a_first_segment_that_retention_did_not_delete_is_a_lost_start(store: Pa
 
 @pytest.mark.parametrize("name", golden_stores("expired"))
 def test_a_log_that_retention_cut_has_lost_nothing(golden: Golden, name: str) -> None:
-    """Real brokers deleted what led to the deleted segments."""
     assert verified(golden(name)).severity is Severity.HEALTHY
 
 

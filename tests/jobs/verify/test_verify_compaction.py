@@ -28,22 +28,18 @@ def store(situation: Callable[[str], Path], tmp_path: Path) -> Path:
 
 
 def files(store: Path, folder: str) -> list[Path]:
-    """Return the files of the compacted log, or of its units."""
     return sorted((store / "compaction" / folder / "Comp/0").iterdir())
 
 
 def verified(store: Path) -> Verdict:
-    """Verify without Spark."""
     return verify(VerifyRequest(str(store)), OneByOne())
 
 
 def note(verdict: Verdict) -> str:
-    """Return what is said of compacted logs."""
     return next(note for note in verdict.parts[QUEUES].notes if "compacted" in note)
 
 
 def test_a_compacted_log_is_what_the_broker_copied(store: Path) -> None:
-    """Each record is that of the log but for its place."""
     verdict = verified(store)
 
     assert [] == verdict.findings
@@ -52,7 +48,6 @@ def test_a_compacted_log_is_what_the_broker_copied(store: Path) -> None:
 
 
 def test_what_retention_has_deleted_is_not_compared(store: Path) -> None:
-    """The compacted log outlives the log: that is what it is for."""
     for segment in sorted((store / "commitlog").iterdir())[:-1]:
         segment.unlink()
     verdict = verified(store)
@@ -72,7 +67,6 @@ def test_a_body_that_changed_is_damage(store: Path) -> None:
 
 
 def test_a_property_that_changed_differs_from_the_log(store: Path) -> None:
-    """No checksum has it; the broker's own record does."""
     path = files(store, _LOG)[1]
     at = path.read_bytes().index(b"UNIQ_KEY", 3 * _RECORD) + len(b"UNIQ_KEY") + 1
     overwrite(path, at, b"X")
@@ -87,7 +81,6 @@ def test_a_property_that_changed_differs_from_the_log(store: Path) -> None:
 
 @pytest.mark.parametrize(("at", "cause"), [(100, "wrong_body_crc"), (4, "damaged_range")])
 def test_a_record_of_the_log_that_changed_is_not_the_copys_fault(store: Path, at: int, cause: str) -> None:
-    """The log's own finding is the cause, and the verdict is its own."""
     unit = (store / "consumequeue/Comp/0" / f"{3200:020d}").read_bytes()[(165 - 160) * UNIT.size :]
     offset = decode_unit(unit).physical_offset
     segment = max(file for file in (store / "commitlog").iterdir() if int(file.name) <= offset)
@@ -102,7 +95,6 @@ def test_a_record_of_the_log_that_changed_is_not_the_copys_fault(store: Path, at
 
 
 def test_bytes_that_are_no_record_are_damage(store: Path) -> None:
-    """The records after them are read on."""
     overwrite(files(store, _LOG)[0], _RECORD + 4, b"\0\0\0\0")
     verdict = verified(store)
     (finding,) = verdict.findings
@@ -114,7 +106,6 @@ def test_bytes_that_are_no_record_are_damage(store: Path) -> None:
 
 @pytest.mark.parametrize("field", ["physical_offset", "size", "tags_code", "store_timestamp", "base_offset"])
 def test_a_unit_that_changed_contradicts_its_record(store: Path, field: str) -> None:
-    """Its place and both sides are named."""
     overwrite(files(store, _UNITS)[1], 4 * BATCH_UNIT.size + BATCH_UNIT.offset(field) + 1, b"\1")
     (finding,) = verified(store).findings
 
@@ -159,7 +150,6 @@ def test_a_unit_of_zeros_in_the_middle_is_wrong_in_any_store(store: Path, *, was
 
 @pytest.mark.parametrize("folder", [_LOG, _UNITS])
 def test_a_file_without_its_other_one_is_damage(store: Path, folder: str) -> None:
-    """A broker does not load such a store."""
     files(store, folder)[0].unlink()
     verdict = verified(store)
     (finding,) = verdict.findings
@@ -188,7 +178,6 @@ def test_files_of_an_earlier_state_are_out_of_order(store: Path) -> None:
 
 
 def test_records_of_another_queue_are_named(store: Path) -> None:
-    """The file of another topic, copied to this place."""
     for folder in (_LOG, _UNITS):
         (store / "compaction" / folder / "Comp").rename(store / "compaction" / folder / "Else")
     kinds = [finding.kind for finding in verified(store).findings]

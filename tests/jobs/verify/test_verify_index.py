@@ -31,7 +31,6 @@ TINY = Geometry(100, 20)
 
 
 def checked(root: Path, release: str | None = None) -> PartReport:
-    """Verify a store's index files."""
     commitlog = [str(path) for path in sorted(root.glob("commitlog-*"))]
     store = list_store(str(root), commitlog=commitlog)
     return verify_index(OneByOne(), store, Wanted(100, 20, release))
@@ -39,19 +38,16 @@ def checked(root: Path, release: str | None = None) -> PartReport:
 
 @pytest.fixture
 def store(golden: StoreOf, tmp_path: Path) -> Path:
-    """Copy a store that may be damaged."""
     copy = tmp_path / "store"
     shutil.copytree(golden("b533-base"), copy)
     return copy
 
 
 def index_file(store: Path, number: int) -> Path:
-    """Return one of its index files."""
     return sorted((store / "index").iterdir())[number]
 
 
 def the_finding(store: Path, release: str | None = "5.3.3") -> Finding:
-    """Return the only finding."""
     (finding,) = checked(store, release).findings
     return finding
 
@@ -82,12 +78,10 @@ def test_every_golden_store_is_explained(golden: StoreOf, name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name != "b533-live"])
 def test_the_checkpoint_of_every_store_has_the_end_of_the_newest_full_file(golden: StoreOf, name: str) -> None:
-    """A store copied while live may be one file after."""
     assert not [finding for finding in checked(golden(name)).findings if finding.kind == "checkpoint_index_time"]
 
 
 def test_a_changed_bit_of_an_entry_is_named_by_its_field(store: Path) -> None:
-    """Place, what is there, what should."""
     path = index_file(store, 4)
     data = bytearray(path.read_bytes())
     at = TINY.entry_position(7) + 8
@@ -105,7 +99,6 @@ def test_a_changed_bit_of_an_entry_is_named_by_its_field(store: Path) -> None:
 
 
 def test_a_changed_slot_and_a_changed_header_field_are_named(store: Path) -> None:
-    """The header first, for everything else depends on it."""
     path = index_file(store, 4)
     data = bytearray(path.read_bytes())
     slot = next(slot for slot in range(100) if data[40 + 4 * slot + 3])
@@ -133,7 +126,6 @@ def test_a_changed_slot_and_a_changed_header_field_are_named(store: Path) -> Non
     ids=["cut", "all", "entries", "slots", "count", "count beyond", "longer", "random"],
 )
 def test_damage_has_a_class(store: Path, damage: Callable[[bytes], bytes], kind: str) -> None:
-    """What operators look for when a file is wrong."""
     path = index_file(store, 5)
     path.write_bytes(damage(path.read_bytes()))
 
@@ -174,7 +166,6 @@ def test_a_file_of_another_release_is_told_by_its_slot_count(golden: StoreOf) ->
 
 
 def test_missing_files_are_found_between_others_and_at_both_ends(store: Path) -> None:
-    """With the number of keys that have no entry."""
     names = sorted(path.name for path in (store / "index").iterdir())
     for number in (0, 4, 5, 12):
         (store / "index" / names[number]).unlink()
@@ -322,7 +313,6 @@ def test_a_file_that_grows_while_it_is_read_is_judged_by_the_entries_it_had(
 
 
 def test_a_kill_between_slot_and_header_leaves_a_file_half_written(store: Path) -> None:
-    """The entry that the slot points at is not counted."""
     path = index_file(store, 12)
     data = bytearray(path.read_bytes())
     count = int.from_bytes(data[36:40], "big")
@@ -380,7 +370,6 @@ def test_a_store_that_never_had_index_files_has_nothing_to_verify(store: Path) -
 
 
 def test_an_index_in_rocksdb_is_named_by_its_keys_not_by_its_folder(store: Path) -> None:
-    """Every newer store has the folder."""
     (store / "rocksdbstore").mkdir()
     (store / "rocksdbstore" / "000004.log").write_bytes(b"nothing of interest")
     assert not [note for note in checked(store).notes if "RocksDB" in note]

@@ -29,7 +29,6 @@ T1 = "consumequeue/T1/0"  # 26 units in three files
 
 
 def verified(root: Path, name: str = "b551-base", range_size: int = 1 << 30) -> PartReport:
-    """Verify the queues of a store that the release of *name* wrote."""
     store = list_store(str(root), commitlog=[str(path) for path in sorted(root.glob("commitlog-*"))])
     rules = queue_rules(store, known_releases(store, release_of(name)).value.rules, BrokerConf())
     return compare_queues(OneByOne(), store, rules, range_size).report
@@ -55,7 +54,6 @@ def test_what_was_not_dispatched_yet_is_a_number(golden: Golden, name: str) -> N
 
 @pytest.mark.parametrize("name", golden_stores("expired"))
 def test_units_of_deleted_messages_are_a_number(golden: Golden, name: str) -> None:
-    """Log and queues expire file by file, each by itself."""
     assert verified(golden(name), name).numbers["expired"] == 16
 
 
@@ -67,27 +65,22 @@ class Store:
         self.name = name
 
     def file(self, queue: str, position: int, unit: int = UNIT.size, size: int = FILE) -> tuple[Path, int]:
-        """Return the file that holds a unit, and where in it."""
         at = position * unit
         return self.root / queue / name_of_offset(at // size * size), at % size
 
     def unit(self, queue: str, position: int) -> bytes:
-        """Return a unit's bytes."""
         path, at = self.file(queue, position)
         return path.read_bytes()[at : at + UNIT.size]
 
     def write(self, queue: str, position: int, data: bytes, byte: int = 0) -> None:
-        """Overwrite bytes of a unit."""
         path, at = self.file(queue, position)
         overwrite(path, at + byte, data)
 
     def findings(self) -> list[Finding]:
-        """Verify."""
         return verified(self.root, self.name).findings
 
 
 def overwrite(path: Path, at: int, data: bytes) -> None:
-    """Change bytes of a file."""
     content = bytearray(path.read_bytes())
     content[at : at + len(data)] = data
     path.write_bytes(bytes(content))
@@ -95,19 +88,16 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 
 @pytest.fixture
 def store(golden: Golden, tmp_path: Path) -> Store:
-    """Give a copy of a healthy store."""
     return Store(Path(shutil.copytree(golden("b551-base"), tmp_path / "store")), "b551-base")
 
 
 def only(store: Store, kind: str, file: str, offset: int | None, times: int = 1) -> Finding:
-    """Return the one finding of a store, which must be this."""
     findings = store.findings()
     assert [(f.kind, f.file, f.offset, f.times) for f in findings] == [(kind, file, offset, times)]
     return findings[0]
 
 
 def test_a_unit_that_points_between_records_dangles(store: Store) -> None:
-    """The place is the unit's, and what should are there is said."""
     whole = decode_unit(store.unit(T1, 12))
     store.write(T1, 12, struct.pack(">q", whole.physical_offset + 1))
     finding = only(store, "dangling_unit", f"{T1}/{name_of_offset(200)}", 40)
@@ -123,14 +113,12 @@ def test_a_unit_behind_the_end_of_the_log_is_told(store: Store) -> None:
 
 
 def test_a_unit_of_a_record_that_the_log_lost_is_told(store: Store) -> None:
-    """The unit is right; the log is damaged."""
     unit = decode_unit(store.unit(T1, 3))
     overwrite(store.root / "commitlog" / name_of_offset(0), unit.physical_offset, b"U" * 30)
     only(store, "unit_of_damaged_record", f"{T1}/{name_of_offset(0)}", 60)
 
 
 def test_a_wrong_size_is_told(store: Store) -> None:
-    """Field by field: the place is the field's."""
     size = decode_unit(store.unit(T1, 12)).size
     store.write(T1, 12, struct.pack(">i", size + 1), UNIT.offset("size"))
     finding = only(store, "wrong_size", f"{T1}/{name_of_offset(200)}", 48)
@@ -148,7 +136,6 @@ def test_the_hash_of_another_text_is_told(store: Store) -> None:
 
 
 def test_another_time_of_delivery_is_told(store: Store) -> None:
-    """A delayed message's unit holds a time."""
     queue = "consumequeue/SCHEDULE_TOPIC_XXXX/0"
     due = decode_unit(store.unit(queue, 0)).tags_code
     store.write(queue, 0, struct.pack(">q", due + 1000), UNIT.offset("tags_code"))
@@ -157,7 +144,6 @@ def test_another_time_of_delivery_is_told(store: Store) -> None:
 
 @pytest.mark.parametrize("other", ["consumequeue/T1/1", "consumequeue/T2/0"])
 def test_a_unit_of_another_queue_is_told(store: Store, other: str) -> None:
-    """Of the same topic, or of another."""
     store.write(T1, 12, store.unit(other, 1))
     finding = only(store, "unit_of_other_queue", f"{T1}/{name_of_offset(200)}", 40)
 
@@ -195,7 +181,6 @@ def test_a_unit_inserted_twice_is_told_and_not_what_it_pushes_on(store: Store) -
 
 
 def test_exchanged_units_are_told(store: Store) -> None:
-    """Both are there, in the wrong order."""
     first, second = store.unit(T1, 11), store.unit(T1, 12)
     store.write(T1, 11, second + first)
     only(store, "out_of_order", f"{T1}/{name_of_offset(200)}", 20, times=2)
@@ -241,19 +226,16 @@ def test_a_hole_is_told(store: Store) -> None:
 
 
 def test_a_blank_in_place_of_a_message_is_told(store: Store) -> None:
-    """Blanks stand only before messages that are deleted."""
     store.write(T1, 0, UNIT.pack(*PRE_BLANK))
     only(store, "blank_inside", f"{T1}/{name_of_offset(0)}", 0)
 
 
 def test_a_unit_that_is_none_is_told(store: Store) -> None:
-    """Neither a place nor a size can be negative."""
     store.write(T1, 12, b"\xff" * 12)
     only(store, "corrupt_unit", f"{T1}/{name_of_offset(200)}", 40)
 
 
 def test_bytes_behind_the_last_unit_are_told(store: Store) -> None:
-    """The rest of the last file is zeros."""
     store.write(T1, 28, b"x", 7)
     finding = only(store, "tail_not_zero", f"{T1}/{name_of_offset(400)}", 167)
 
@@ -261,20 +243,17 @@ def test_bytes_behind_the_last_unit_are_told(store: Store) -> None:
 
 
 def test_a_missing_file_in_the_middle_is_told_once(store: Store) -> None:
-    """Not unit by unit."""
     (store.root / T1 / name_of_offset(200)).unlink()
     only(store, "missing_file", f"{T1}/{name_of_offset(200)}", None, times=10)
 
 
 @pytest.mark.parametrize(("base", "times"), [(0, 10), (400, 6)])
 def test_a_missing_first_or_last_file_is_told_once(store: Store, base: int, times: int) -> None:
-    """The log still has its messages."""
     (store.root / T1 / name_of_offset(base)).unlink()
     only(store, "missing_file", f"{T1}/{name_of_offset(base)}", None, times=times)
 
 
 def test_a_file_of_another_size_is_told_and_not_the_units_it_lost(store: Store) -> None:
-    """A broker refuses to load it."""
     path = store.root / T1 / name_of_offset(200)
     path.write_bytes(path.read_bytes()[:180])
     finding = only(store, "wrong_file_size", f"{T1}/{name_of_offset(200)}", 180)
@@ -293,7 +272,6 @@ def test_an_empty_last_file_is_told_of_a_closed_store_only(store: Store, is_clos
 
 
 def test_queues_of_empty_files_alone_are_told(store: Store) -> None:
-    """Nothing is divided by what is not there."""
     for path in store.root.glob("consumequeue/*/*/*"):
         path.write_bytes(b"")
 
@@ -303,13 +281,11 @@ def test_queues_of_empty_files_alone_are_told(store: Store) -> None:
 
 
 def test_a_file_that_is_no_queue_file_is_told(store: Store) -> None:
-    """By its name."""
     (store.root / T1 / "00000000000000000200.bak").write_bytes(bytes(200))
     only(store, "unexpected_file", f"{T1}/00000000000000000200.bak", None)
 
 
 def test_a_deleted_queue_is_told_once(store: Store) -> None:
-    """Not message by message."""
     shutil.rmtree(store.root / T1)
     finding = only(store, "missing_queue", T1, None)
 
@@ -335,7 +311,6 @@ def test_messages_of_a_topic_that_was_deleted_and_created_again_are_no_fault(sto
 
 
 def test_a_record_whose_number_was_given_already_is_told(store: Store) -> None:
-    """The broker drops it, and tells nobody but its log file."""
     last = decode_unit(store.unit(T1, 25))
     segment, position = divmod(last.physical_offset, 16384)
     place = position + HEAD.offset("queue_offset")
@@ -348,7 +323,6 @@ def test_a_record_whose_number_was_given_already_is_told(store: Store) -> None:
     ("field", "value"), [("base_offset", 9), ("batch_count", 9), ("store_timestamp", 9), ("tags_code", 9), ("size", 9)]
 )
 def test_a_wrong_field_of_a_batch_unit_is_told(golden: Golden, tmp_path: Path, field: str, value: int) -> None:
-    """Consumers count the messages of a batch by it."""
     store = Store(Path(shutil.copytree(golden("b551-types"), tmp_path / "store")), "b551-types")
     queue = "batchconsumequeue/TB/0"
     path = store.root / queue / name_of_offset(0)
@@ -361,7 +335,6 @@ def test_a_wrong_field_of_a_batch_unit_is_told(golden: Golden, tmp_path: Path, f
 
 
 def test_an_extension_unit_that_says_something_else_is_told(golden: Golden, tmp_path: Path) -> None:
-    """The unit itself holds only an address."""
     store = Store(Path(shutil.copytree(golden("b498-cqext"), tmp_path / "store")), "b498-cqext")
     overwrite(store.root / "consumequeue_ext/T1/0" / name_of_offset(0), 20 + 2, struct.pack(">q", 77))
     finding = only(store, "wrong_tags_code", f"{T1}/{name_of_offset(0)}", 32)

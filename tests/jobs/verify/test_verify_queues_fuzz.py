@@ -20,7 +20,6 @@ NAMES = ("b551-types", "b498-cqext", "b533-expired", "b420-direct", "b498-live")
 
 
 def damage(data: st.DataObject, path: Path) -> None:
-    """Overwrite, move, cut, lengthen or delete."""
     content = bytearray(path.read_bytes())
     at = data.draw(st.integers(0, len(content) - 1))
     change = data.draw(st.sampled_from(("bytes", "word", "copy", "zeros", "cut", "lengthen", "delete")))
@@ -74,7 +73,6 @@ def test_whatever_a_queue_holds_is_told_and_never_fails(
 def test_whatever_a_log_holds_is_told_and_never_fails(
     golden: Golden, tmp_path: Path, name: str, data: st.DataObject
 ) -> None:
-    """Units of records that are lost are findings, too."""
     root = tmp_path / "store"
     shutil.rmtree(root, ignore_errors=True)
     shutil.copytree(golden(name), root)

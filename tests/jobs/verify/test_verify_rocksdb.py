@@ -42,7 +42,6 @@ def verified(root: Path) -> PartReport:
     ],
 )
 def test_a_healthy_store_has_every_unit_in_rocksdb(name: str, units: int, tmp_path: Path) -> None:
-    """Each is at its number and says what its record says."""
     report = verified(unpack_feature(name, tmp_path).root)
 
     assert report.findings == []
@@ -62,7 +61,6 @@ def test_after_a_kill_the_whole_log_is_still_to_be_dispatched(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["b533-cqdouble", "b551-cqdouble"])
 def test_double_write_of_equal_sides_may_be_switched(name: str, tmp_path: Path) -> None:
-    """The broker said the same of both."""
     report = verified(unpack_feature(name, tmp_path).root)
 
     assert report.findings == []
@@ -97,7 +95,6 @@ def test_double_write_that_was_off_for_a_while_lacks_the_last_units(tmp_path: Pa
 
 
 def test_units_that_differ_between_files_and_rocksdb_are_a_finding(tmp_path: Path) -> None:
-    """The one that disagrees with the log is named besides."""
     root = unpack_feature("b551-cqdouble", tmp_path).root
     file = root / "consumequeue" / "Orders" / "0" / ("0" * 20)
     content = bytearray(file.read_bytes())
@@ -123,7 +120,6 @@ def test_a_queue_that_only_rocksdb_has_is_missing_for_a_broker_that_reads_files(
 
 
 def test_light_queues_that_selective_double_write_leaves_out_are_no_damage(tmp_path: Path) -> None:
-    """The broker itself answers that they are empty."""
     unpacked = unpack_feature("b551-lmq-selective", tmp_path)
     report = verified(unpacked.root)
 
@@ -211,7 +207,6 @@ def test_rows_whose_record_is_lost_follow_from_the_damaged_log(
 
 
 def test_a_key_that_rocksdb_lacks_is_a_missing_row(situation: Callable[[str], Path], tmp_path: Path) -> None:
-    """A key of a record is another one now: one row leads to nothing, and one is missing."""
     store = Path(shutil.copytree(situation("b551-indexrocks") / "store", tmp_path / "store"))
     segment = store / "commitlog" / f"{0:020d}"
     overwrite(segment, segment.read_bytes().index(b"k3 "), b"k?")
@@ -235,7 +230,6 @@ def test_a_key_that_rocksdb_lacks_is_a_missing_row(situation: Callable[[str], Pa
 def test_rows_of_transactions_and_timers_are_compared_with_the_log(
     situation: Callable[[str], Path], name: str, rows: str
 ) -> None:
-    """As many as the broker said; each leads to its message."""
     part = verify(VerifyRequest(str(situation(name) / "store")), OneByOne()).parts["queues"]
 
     assert any(rows in note for note in part.notes)
@@ -243,7 +237,6 @@ def test_rows_of_transactions_and_timers_are_compared_with_the_log(
 
 
 def test_a_damaged_timer_log_is_damage_of_its_own(situation: Callable[[str], Path], tmp_path: Path) -> None:
-    """It is no traceback, and says what a broker does without it."""
     store = Path(shutil.copytree(situation("b551-timerwheel") / "store", tmp_path / "store"))
     overwrite(store / "timerlog" / f"{600:020d}", 808 - 600, b"\1")
     verdict = verify(VerifyRequest(str(store)), OneByOne())

@@ -27,7 +27,6 @@ def test_workers_that_do_not_see_the_drivers_temporary_files_are_told_of_the_opt
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
 
     def hide() -> None:
-        """Let the driver's directories be none of the workers'."""
         for folder in (tmp_path / "temporary").iterdir():
             shutil.rmtree(folder)
 
@@ -56,7 +55,6 @@ def test_who_reads_keys_without_seeing_their_directory_is_told_the_same(tmp_path
 
 
 def test_a_directory_that_was_given_is_no_reason_to_give_one(tmp_path: Path) -> None:
-    """Who named it needs to hear that it is not shared, not that there is an option."""
     with scratch_for(str(tmp_path), {}) as scratch:
         shutil.rmtree(scratch.location)
         with pytest.raises(OSError, match=r"not to be seen on .*: no shared directory"), scratch.create("keys"):

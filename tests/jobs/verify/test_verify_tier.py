@@ -19,7 +19,6 @@ from tests.support.tiers import files
 
 
 def verified(tier: Path) -> Verdict:
-    """Verify it without Spark."""
     return verify(VerifyRequest(str(tier)), OneByOne())
 
 
@@ -36,7 +35,6 @@ def test_every_message_that_the_broker_sent_is_there_with_its_unit(place: Path, 
 
 
 def test_a_body_that_changed_is_damage(tier: Path) -> None:
-    """As in a broker's log."""
     segment = files(tier, "Orders/0", "COMMIT_LOG")[1]
     overwrite(segment, 120, b"?")
     (finding,) = verified(tier).findings
@@ -46,7 +44,6 @@ def test_a_body_that_changed_is_damage(tier: Path) -> None:
 
 
 def test_a_missing_segment_is_a_gap_that_its_units_follow_from(tier: Path) -> None:
-    """The ones after it are read on."""
     files(tier, "Orders/1", "COMMIT_LOG")[1].unlink()
     verdict = verified(tier)
     cause, *consequences = verdict.findings
@@ -64,7 +61,6 @@ def test_a_tier_that_expired_is_right(tier: Path) -> None:
 
 
 def test_a_unit_that_changed_contradicts_its_record(tier: Path) -> None:
-    """Its number and both sides are named."""
     path = files(tier, "Bills/0", "CONSUME_QUEUE")[1]
     overwrite(path, 3 * 20 + 11, b"\7")
     verdict = verified(tier)
@@ -116,12 +112,10 @@ _ENTRIES_AT = HEADER.size + 50 * SLOT.size  # tieredStoreIndexFileMaxHashSlotNum
 
 
 def index_files(tier: Path) -> list[Path]:
-    """Return the index files in their order."""
     return files(tier, "rmq_sys_INDEX/0", "INDEX")
 
 
 def change(path: Path, entry: int, name: str, by: int) -> None:
-    """Add to a field of an entry of an index file."""
     position = _ENTRIES_AT + entry * ENTRY.size + ENTRY.offset(name)
     size = 8 if name == "physical_offset" else 4
     value = int.from_bytes(path.read_bytes()[position : position + size], "big") + by
@@ -131,7 +125,6 @@ def change(path: Path, entry: int, name: str, by: int) -> None:
 @pytest.mark.parametrize("name", ["topic_id", "size", "time_diff_s"])
 @pytest.mark.parametrize("number", [0, -1])
 def test_an_entry_that_its_message_contradicts_is_named(tier: Path, name: str, number: int) -> None:
-    """In the newest file, too."""
     path = index_files(tier)[number]
     change(path, 3, name, 1)
     (finding,) = verified(tier).findings
@@ -145,7 +138,6 @@ def test_an_entry_that_its_message_contradicts_is_named(tier: Path, name: str, n
     ("name", "by"), [("key_hash", 50), ("queue_id", 7), ("physical_offset", 1), ("physical_offset", 1 << 40)]
 )
 def test_an_entry_of_no_message_is_surplus_and_its_key_lacks_one(tier: Path, name: str, by: int) -> None:
-    """The hash is changed so that the slot is still the right one."""
     path = index_files(tier)[0]
     change(path, 3, name, by)
     verdict = verified(tier)
@@ -158,7 +150,6 @@ def test_an_entry_of_no_message_is_surplus_and_its_key_lacks_one(tier: Path, nam
 
 
 def test_a_missing_index_file_is_named_with_the_queues_that_lack_entries(tier: Path) -> None:
-    """It is known by the names of the files around it."""
     path, after = index_files(tier)[2:4]
     count = (path.stat().st_size - _ENTRIES_AT) // ENTRY.size
     path.unlink()
@@ -178,7 +169,6 @@ def test_index_files_that_expired_are_right(tier: Path) -> None:
 
 
 def test_keys_whose_index_file_is_not_full_yet_wait(tier: Path) -> None:
-    """The broker has that file on its own disk."""
     path = index_files(tier)[-1]
     count = (path.stat().st_size - _ENTRIES_AT) // ENTRY.size
     path.unlink()
@@ -189,7 +179,6 @@ def test_keys_whose_index_file_is_not_full_yet_wait(tier: Path) -> None:
 
 
 def test_a_tier_without_index_files_is_not_verified_in_this_part(tier: Path) -> None:
-    """Its index may be off, or young."""
     shutil.rmtree(index_files(tier)[0].parent)
     verdict = verified(tier)
 
@@ -219,7 +208,6 @@ def test_an_index_file_with_other_bits_is_damage_of_that_file(tier: Path, positi
 
 @pytest.mark.parametrize(("left", "offset"), [(-10, 1762), (100, 28)])
 def test_an_index_file_that_was_cut_off_is_truncated(tier: Path, left: int, offset: int) -> None:
-    """After its slots, and before."""
     path = index_files(tier)[-1]
     path.write_bytes(path.read_bytes()[:left])
     finding, *others = verified(tier).findings
@@ -229,7 +217,6 @@ def test_an_index_file_that_was_cut_off_is_truncated(tier: Path, left: int, offs
 
 
 def test_entries_of_messages_that_the_log_has_lost_follow_from_it(tier: Path) -> None:
-    """As units do."""
     files(tier, "Orders/0", "COMMIT_LOG")[1].unlink()
     cause, *consequences = verified(tier).findings
     entries = [finding for finding in consequences if finding.part == INDEX]
