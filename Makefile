@@ -82,4 +82,4 @@ bench: environment ## Benchmarks, results as JSON and plots; SCALE=small takes m
 
 lock: ## Resolve both lock files again from pyproject.toml (needs uv)
 	$(LOCK) --extra spark --extra rocksdb --output-file requirements.lock
-	$(LOCK) --extra spark --extra rocksdb --extra lineage --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	$(LOCK) --extra spark --extra rocksdb --group dev --constraint requirements.lock --output-file requirements-dev.lock

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from io import StringIO
 from itertools import takewhile
@@ -26,14 +26,12 @@ import click
 
 from jobs import __version__
 from jobs.command.answer import TYPED
-from jobs.command.completion import VARIABLE, install
 from jobs.command.configuration import name_variables
 from jobs.command.failures import failures, follows_interrupt, one_line
 from jobs.command.places import OUTPUT_FILE
 from jobs.console import interruption
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import JsonLines, in_json, say
-from jobs.console.pager import paged
 from jobs.console.program import CONSOLE_SCRIPT, program
 from jobs.console.verbs import VERBS
 from jobs.launch.arguments import CommandLine, divide, names_s3, value_of
@@ -58,6 +56,7 @@ Exit codes: 0 clean · 1 failed · 2 usage or configuration
 """
 
 
+_COMPLETION = "_RMQ_LAKE_COMPLETE"  # the variable by which a shell asks click for completions
 _OF_SPARK = {"pyspark", "py4j", "delta"}  # packages: an extra of the wheel, which a verb imports when it is called
 
 
@@ -145,16 +144,6 @@ def _pack(ctx: click.Context, _parameter: click.Parameter, path: Path | None) ->
     ctx.exit()
 
 
-def _install_completion(ctx: click.Context, _parameter: click.Parameter, asked: str | None) -> None:
-    if asked is None or ctx.resilient_parsing:
-        return
-    done = install(ctx.command)
-    for path in done.files:
-        click.echo(path)
-    click.echo(done.left)
-    ctx.exit()
-
-
 class _Settings:
     """What the whole command line was given, kept where an error can still read it."""
 
@@ -186,14 +175,6 @@ class _Settings:
     expose_value=False,
     callback=_pack,
     help="Write what workers of a cluster need besides Python and Spark into FILE (.tar.gz), and exit.",
-)
-@click.option(
-    "--install-completion",
-    flag_value="now",
-    is_eager=True,
-    expose_value=False,
-    callback=_install_completion,
-    help="Have your shell complete verbs and options: bash (the launcher's, too), zsh or fish, by SHELL; and exit.",
 )
 @click.option("--traceback", is_flag=True, envvar="RMQ_LAKE_TRACEBACK", help="Show where an error was raised, too.")
 @click.option(
@@ -269,12 +250,8 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 
 def _run(arguments: Sequence[str], settings: _Settings) -> ExitCode:
-    code = ExitCode.CLEAN  # where a reader of the pager has seen enough
     try:
-        own = _launched(divide(arguments))
-        verb = _verb_of(own)
-        with paged() if verb is not None and VERBS[verb].is_paged else nullcontext():
-            code = _call(own, settings)
+        code = _call(_launched(divide(arguments)), settings)
         sys.stdout.flush()
     except click.ClickException as error:
         if isinstance(sys.stderr, JsonLines):
@@ -307,7 +284,7 @@ def _call(arguments: list[str], settings: _Settings) -> ExitCode:
     streams = sys.stdout, sys.stderr
     try:
         outcome = rmq_lake.main(
-            arguments, prog_name=program(), complete_var=VARIABLE, standalone_mode=False, obj=settings
+            arguments, prog_name=program(), complete_var=_COMPLETION, standalone_mode=False, obj=settings
         )
     except SystemExit as error:
         if sys.stdout is streams[0]:

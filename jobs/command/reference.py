@@ -23,7 +23,6 @@ VARIABLES = {
     "RMQ_LAKE_CACHE": "where JARs and the archive of Spark's classes are kept (default `~/.cache/rocketmq-lake`)",
     "RMQ_LAKE_PYTHON": "the Python that `.venv` is made with, where none of the usual ones will do",
     "RMQ_LAKE_IVY_SETTINGS": "an Ivy settings file of yours, for a mirror; packages follow `pip`'s own configuration",
-    "RMQ_LAKE_PAGER": "what shows long answers of `dump` and `query` at a terminal, before `PAGER`; empty: nothing",
     "RMQ_LAKE_TRACEBACK": "`1`: show where an error was raised, as `--traceback` does",
     "RMQ_LAKE_LOG_JSON": "`1`: every line on standard error is a JSON object, as with `--log-json`",
     "RMQ_LAKE_PROGRAM": "how messages name this command, where a script of yours calls it (default: as it was typed)",

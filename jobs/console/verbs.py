@@ -14,7 +14,6 @@ class Verb(NamedTuple):
     module: str  # has `command: click.Command`
     needs_spark: bool
     help: str  # one line in the list of verbs
-    is_paged: bool = False  # at a terminal, where its answer may be long
     again: str = "Nothing was written; the same command starts again."  # what to do after it was interrupted
 
 
@@ -25,10 +24,7 @@ _ALL = (
         again="Begin again in an empty directory.",
     ),
     Verb("inspect", "jobs.verbs.inspect", needs_spark=False, help="Say what a store holds and what to run next."),
-    Verb(
-        "dump", "jobs.verbs.dump", needs_spark=False, is_paged=True,
-        help="Print any single file of a store, every byte named.",
-    ),
+    Verb("dump", "jobs.verbs.dump", needs_spark=False, help="Print any single file of a store, every byte named."),
     Verb(
         "ingest", "jobs.verbs.ingest", needs_spark=True,
         help="Bring what is new in a store into Delta tables, once.",
@@ -56,10 +52,7 @@ _ALL = (
         again="The same command starts again; with --undo it takes back what was done.",
     ),
     Verb("diff", "jobs.verbs.diff", needs_spark=True, help="Say what a store and a lake have of each other, and why."),
-    Verb(
-        "query", "jobs.verbs.query", needs_spark=False, is_paged=True,
-        help="Find messages as mqadmin does, with the broker down.",
-    ),
+    Verb("query", "jobs.verbs.query", needs_spark=False, help="Find messages as mqadmin does, with the broker down."),
     Verb("export", "jobs.verbs.export", needs_spark=True, help="Write messages out, bodies decompressed."),
     Verb(
         "optimize", "jobs.verbs.optimize", needs_spark=True,

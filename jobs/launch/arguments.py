@@ -45,7 +45,7 @@ _WITH_VALUE = frozenset(
     )
 )
 _FLAGS = frozenset(("--load-spark-defaults", "--supervise", "--verbose", "-v"))
-_OURS = frozenset(("--help", "-h", "--version", "--install-completion", "--traceback", "--log-json"))
+_OURS = frozenset(("--help", "-h", "--version", "--traceback", "--log-json"))
 _OURS_WITH_VALUE = frozenset(("--pack-environment",))
 
 

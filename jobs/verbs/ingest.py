@@ -86,7 +86,6 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--every", type=DurationType(), metavar="TIME", help="With --follow, how often to look; by default 5s.")
 @click.option("--until", type=UntilType(), metavar="TIME", help="With --follow, when to end: `2h` from now, or a time.")
 @click.option("--metrics", type=OUTPUT_FILE, metavar="FILE", help="Write the run's figures as a Prometheus text file.")
-@click.option("--lineage", is_flag=True, help="Send OpenLineage events of the run, to where OPENLINEAGE_URL says.")
 @max_rate_option
 @report_option
 @answer_options
@@ -112,7 +111,6 @@ def command(  # noqa: PLR0913 - one argument an option
     until: float | None,
     max_rate: int | None,
     metrics: Path | None,
-    lineage: bool,
     report: Path | None,
     answer: Answer,
 ) -> ExitCode:
@@ -139,8 +137,6 @@ def command(  # noqa: PLR0913 - one argument an option
         step_bytes=max_bytes_per_step,
         care=care,
     )
-    if lineage and (follow or dry_run):
-        raise click.UsageError("--lineage is for a run that ends and writes, not for --follow or --dry-run")
     if follow:
         if dry_run:
             raise click.UsageError("--follow with --dry-run: nothing would ever be new")
@@ -148,7 +144,7 @@ def command(  # noqa: PLR0913 - one argument an option
     else:
         if every is not None or until is not None:
             raise click.UsageError("--every and --until are for --follow")
-        done = _once(request, lineage=lineage)
+        done = _once(request)
     if done is None:
         return ExitCode.HELD
     summary, options = done
@@ -173,13 +169,11 @@ def _write_metrics(path: Path | None, summary: Summary) -> None:
 Done = tuple[Summary, Mapping[str, str]]  # what was done, and the settings of file systems
 
 
-def _once(request: IngestRequest, *, lineage: bool) -> Done | None:
+def _once(request: IngestRequest) -> Done | None:
     """Do a run, but none where nothing is new; None when another one is at work."""
     look = Look(request)
     seen = look.nothing_new()
-    if seen is not None:
-        return seen, {}
-    return _run_with_events(request, look) if lineage else _run(request, look)
+    return (seen, {}) if seen is not None else _run(request, look)
 
 
 def _run(request: IngestRequest, look: Look) -> Done | None:
@@ -208,17 +202,6 @@ def _session(request: IngestRequest) -> "SparkSession":
     return spark_session(_NAME, half=request.care is not None)
 
 
-def _run_with_events(request: IngestRequest, look: Look) -> Done | None:
-    """Do a run, and send its events."""
-    from jobs.report.lineage import Lineage
-
-    lineage = Lineage(request)
-    with lineage.sent():
-        done = _run(request, look)
-    lineage.completed(done[0] if done else None)
-    return done
-
-
 def _load_arrow() -> None:
     """
     Load Arrow with an allocator that gives memory back to the system, unless the user has chosen one.
@@ -239,7 +222,6 @@ def _load_arrow() -> None:
 def _follow(request: IngestRequest, every: float, until: float | None, metrics: Path | None) -> Done | None:
     """Do runs until somebody stops them; None when another one is at work."""
     _load_arrow()
-    from jobs.console import systemd
     from jobs.console.progress import Progress, Work
     from jobs.ingest.follow import Follower, Pace, Stop
     from jobs.launch.session import hadoop_options
@@ -263,8 +245,8 @@ def _follow(request: IngestRequest, every: float, until: float | None, metrics: 
         _write_metrics(metrics, step)
 
     stop = Stop()
-    with _others_named(request.store) as outcome, stop.heard(), systemd.watched() as alive:
-        whole = Follower(request, workers, Pace(every, until), stop, done, alive).run()
+    with _others_named(request.store) as outcome, stop.heard():
+        whole = Follower(request, workers, Pace(every, until), stop, done).run()
         outcome.append((whole, workers.options))
     progress.close()
     return outcome[0] if outcome else None

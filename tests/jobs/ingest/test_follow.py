@@ -3,7 +3,6 @@
 import gc
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +19,6 @@ from unittest.mock import patch
 import pytest
 from deltalake import DeltaTable
 
-from jobs.console import systemd
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest import follow as following
 from jobs.ingest import run
@@ -322,17 +320,6 @@ def test_what_is_small_needs_no_session(tmp_path: Path) -> None:
     broker.append(some_records(400))
     with pytest.raises(InterruptedError, match="a session"):
         workers.ranges(plan_ranges(list_store(str(broker.root))), lambda _, pieces: list(pieces))
-
-
-def test_systemd_hears_that_it_is_ready_and_alive_and_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    address = tmp_path / "notify"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(str(address))
-        listener.settimeout(10)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(address))
-        with systemd.watched() as alive:
-            alive()
-        assert [listener.recv(100), listener.recv(100)] == [b"READY=1\nWATCHDOG=1", b"STOPPING=1"]
 
 
 @pytest.mark.parametrize(("chosen", "used"), [({}, "jemalloc"), ({ALLOCATOR: "system"}, "system")])
