@@ -21,7 +21,7 @@ COVERED := NUMBA_DISABLE_JIT=1 $(PYTHON) -m pytest -q -m "not ($(SLOW) or campai
 LOCK := uv pip compile pyproject.toml --generate-hashes --universal --no-emit-index-url --no-header --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help environment test test-fast test-slow test-released test-campaign test-matrix matrix-writers matrix-others golden test-browser coverage check format site bench lock
+.PHONY: help environment test test-fast test-slow test-released test-campaign test-matrix test-mutants matrix-writers matrix-others golden test-browser coverage check format site bench lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,8 +41,11 @@ test-slow: environment ## The rest: a real RocketMQ, clusters, S3, HDFS, a brows
 test-released: environment ## Every command, recipe and notebook cell that the pages show, in the environment that users get
 	$(PYTHON) -m pytest -m released $(ARGS)
 
-test-campaign: environment ## What takes a quiet machine and patience: whole commands killed, code mutated
+test-campaign: environment ## What takes a quiet machine and patience: whole commands killed
 	$(PYTHON) -m pytest -m campaign $(ARGS)
+
+test-mutants: environment ## Small changes to the code that a test should notice: ARGS="--count 40 --seed 1"; prints the survivors
+	$(PYTHON) -m tests.support.mutants $(ARGS)
 
 test-browser: environment ## Reports as a browser shows them
 	$(PYTHON) -m pytest -m browser $(ARGS)

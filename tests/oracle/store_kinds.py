@@ -109,7 +109,3 @@ def cells() -> Iterator[Cell]:
     for release, kind, is_light, end in product(RELEASES, KINDS, (False, True), _ENDS):
         if version_of(release) >= version_of(kind.since):
             yield Cell(release, kind, is_light, end)
-
-
-def rows() -> list[str]:
-    return [Cell(RELEASES[-1], kind, is_light, end).way for kind, is_light, end in product(KINDS, (False, True), _ENDS)]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.oracle.compatibility import of_upgrade
 from tests.oracle.judge import by_compiled, by_scalar, differences, explain_index, unfaithful, units_into_log
 from tests.oracle.on_scenarios import on_scenarios
 from tests.oracle.plays import Plays
@@ -56,7 +57,7 @@ def test_a_store_of_two_releases_follows_the_rules_of_each_from_its_first_messag
 
     assert differences(played.disk, by_scalar(played.log, played.writer)) == []
     assert differences(played.disk, by_compiled(played.store, played.writer)) == []
-    verdict(upgrade.name, "upgraded", f"{len(played.disk.queues)} + {len(played.disk.index_files)}")
+    verdict(*of_upgrade(*upgrade.name.split("-")[1:3]), f"{len(played.disk.queues)} + {len(played.disk.index_files)}")
 
 
 @on_scenarios("killed")
