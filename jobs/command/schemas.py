@@ -219,7 +219,6 @@ def _query() -> Schema:
                                    "behind"), _INTEGER)),
             _line("trace", trace_topic=_TEXT, physical_offset=_INTEGER, client_address=_TEXT,
                   **_of(Trace)["properties"]),
-            _line("config", table=_TEXT, name=_TEXT, value={}),
             _line("id", offset_id=_object(store_host=_TEXT, physical_offset=_INTEGER),
                   unique_id=_object(address=_TEXT, process_id=_INTEGER, loader_hash=_INTEGER, time_diff=_INTEGER,
                                     nearly_time=_INTEGER, counter=_INTEGER)),

@@ -349,18 +349,16 @@ def mqadmin_line(options: QueryOptions, arguments: tuple[str, ...]) -> ExitCode:
     Answer an mqadmin line as it is, with the option letters of the store's release.
 
     The commands: queryMsgByKey, queryMsgById, queryMsgByUniqueKey, queryMsgByOffset, queryMsgTraceById, printMsg,
-    printMsgByQueue, consumeMessage, queryCq, topicStatus, topicList, consumerProgress, getConsumerConfig; and without
-    a store, of the files that they name, dumpCompactionLog and rocksDBConfigToJson.
+    printMsgByQueue, consumeMessage, queryCq, topicStatus, topicList, consumerProgress, getConsumerConfig.
     Options of this tool come before the line; -n and the cluster are taken and not used.
     """
     from jobs.query.mqadmin import commands as mqadmin
+    from jobs.query.mqadmin.arguments import parse
     from jobs.query.mqadmin.context import Context
 
     try:
         if options.store is None and options.lake is None:
-            code = mqadmin.run_on_files(arguments, options.known_release() or NEWEST, options.printer)
-            if code is not None:
-                return code
+            parse(arguments, options.known_release() or NEWEST)  # a line that no store answers says so first
         with _opened(options) as (source, broker):
             now = time.time_ns() // 1_000_000
             return mqadmin.run(arguments, Context(source, options.printer, broker, now, options.any_host))

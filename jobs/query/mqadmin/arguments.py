@@ -129,15 +129,6 @@ COMMANDS: Mapping[str, tuple[Letter, ...]] = {
         _CLUSTER,
     ),
     "getConsumerConfig": (Letter("g", "groupName", is_required=True),),
-    "dumpCompactionLog": (Letter("f", "file"),),
-    "rocksDBConfigToJson": (
-        Letter("t", "configType"),
-        Letter("p", "configPath"),
-        Letter("e", "exportFile", since="5.3.2"),
-        Letter("j", "jsonEnable", since="5.3.2"),
-        Letter("c", "cluster", since="5.3.2"),
-        Letter("b", "brokerAddr", since="5.3.2"),
-    ),
 }
 _SHELLS = frozenset({"sh", "bash"})
 _PROGRAMS = frozenset({"mqadmin", "mqadmin.cmd"})
@@ -149,8 +140,6 @@ _SINCE = {
     "getConsumerConfig": "4.9.8",
     "queryMsgTraceById": "4.9.0",
     "consumeMessage": "4.3.0",
-    "dumpCompactionLog": "5.1.0",
-    "rocksDBConfigToJson": "5.3.1",
 }
 
 

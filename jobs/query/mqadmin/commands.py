@@ -15,7 +15,6 @@ from jobs.query.message import Message
 from jobs.query.mqadmin.arguments import Line, parse
 from jobs.query.mqadmin.broker_tables import consumer_config, consumer_progress, topic_list
 from jobs.query.mqadmin.context import Context
-from jobs.query.mqadmin.file_commands import FILE_COMMANDS
 from jobs.query.mqadmin.moments import milliseconds
 from jobs.query.mqadmin.queues import consume, print_queue, print_topic
 from jobs.query.mqadmin.text import (
@@ -29,7 +28,6 @@ from jobs.query.mqadmin.text import (
     topic_status_row,
 )
 from jobs.query.mqadmin.traces import message_traces
-from jobs.query.output import Printer
 from jobs.query.source import MAX_TIME, Answer, Reason, ReasonKind
 from jobs.query.static_topics import LOGICAL_BROKER
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, SCHEDULE_TOPIC
@@ -52,16 +50,7 @@ def run(arguments: Sequence[str], context: Context) -> ExitCode:
         if line.command not in _GROUP_MATTERS_NOT and name in line.options:
             reason = f"{line.command} with {name} has a broker do something; here messages are only looked at"
             raise UnsupportedFormat(reason)
-    if line.command in FILE_COMMANDS:
-        return FILE_COMMANDS[line.command](line, context.source.release, context.printer)
     return _COMMANDS[line.command](line, context)
-
-
-def run_on_files(arguments: Sequence[str], release: Release, printer: Printer) -> ExitCode | None:
-    """Answer a line that names the files it is about; None of one that needs a store or a lake."""
-    line = parse(arguments, release)
-    command = FILE_COMMANDS.get(line.command)
-    return command(line, release, printer) if command else None
 
 
 def _by_key(line: Line, context: Context) -> ExitCode:

@@ -24,28 +24,18 @@ def message_line(message: Message, offsets: OffsetRange, how: Printing) -> str:
     return f"MSGID: {message.message_id} {_java_text(message, offsets, how.broker)} BODY: {body}\n"
 
 
-def decoded_text(message: Message) -> str:
-    """Return `MessageExt.toString()` of a message that was decoded from a file, without its body."""
-    text = _braces_text(message, properties_text(message) or "null", "null", None)
-    return _ext_text(message, "null", message.record.sys_flag, text)
-
-
 def _java_text(message: Message, offsets: OffsetRange, broker: str) -> str:
     """Return `MessageExt.toString()`."""
-    return _ext_text(message, broker, message.printed_sys_flag, _message_text(message, offsets, message.release))
-
-
-def _ext_text(message: Message, broker: str, sys_flag: int, message_text: str) -> str:
     record = message.record
     named = f"brokerName={broker}, " if message.release.prints_broker_of_message else ""
     return (
         f"MessageExt [{named}queueId={record.queue_id}, storeSize={record.total_size}, "
-        f"queueOffset={record.queue_offset}, sysFlag={sys_flag}, "
+        f"queueOffset={record.queue_offset}, sysFlag={message.printed_sys_flag}, "
         f"bornTimestamp={record.born_timestamp}, bornHost=/{host_text(record.born_host)}, "
         f"storeTimestamp={record.store_timestamp}, storeHost=/{host_text(record.store_host)}, "
         f"msgId={message.offset_id}, commitLogOffset={record.physical_offset}, bodyCRC={record.body_crc}, "
         f"reconsumeTimes={record.reconsume_times}, preparedTransactionOffset={record.prepared_transaction_offset}, "
-        f"toString()={message_text}]"
+        f"toString()={_message_text(message, offsets, message.release)}]"
     )
 
 
@@ -58,11 +48,8 @@ def _message_text(message: Message, offsets: OffsetRange, release: Release) -> s
         return f"Message [topic={message.topic}, flag={message.record.flag}, properties={properties}, body={size}]"
     numbers = "null" if body is None else f"[{', '.join(str(byte - (byte >> 7 << 8)) for byte in body)}]"
     is_transactional = message.properties.get(_TRANSACTION_PREPARED, "").lower() == "true"
-    return _braces_text(message, properties, numbers, message.properties.get(UNIQ_KEY) if is_transactional else None)
-
-
-def _braces_text(message: Message, properties: str, body: str, transaction_id: str | None) -> str:
+    transaction_id = message.properties.get(UNIQ_KEY) if is_transactional else None
     return (
-        f"Message{{topic='{message.topic}', flag={message.record.flag}, properties={properties}, body={body}, "
+        f"Message{{topic='{message.topic}', flag={message.record.flag}, properties={properties}, body={numbers}, "
         f"transactionId='{'null' if transaction_id is None else transaction_id}'}}"
     )

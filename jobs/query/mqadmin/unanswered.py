@@ -39,8 +39,9 @@ REASONS: Mapping[str, Sequence[str]] = {
     ),
     "asks for what the broker's process was started with, which broker.conf has": ("getBrokerConfig", "exportConfigs"),
     "asks for users and their rights, which are not read here": ("getUser", "listUser", "getAcl", "listAcl"),
-    "writes a file of topics and groups; topicList, getConsumerConfig and rocksDBConfigToJson print them": (
-        *("exportMetadata", "exportMetadataInRocksDB"),
+    "prints a file of compacted messages, which `rmq-lake dump FILE` does": ("dumpCompactionLog",),
+    "writes out topics, groups and offsets; topicList, getConsumerConfig and consumerProgress print them": (
+        *("exportMetadata", "exportMetadataInRocksDB", "rocksDBConfigToJson"),
     ),
     "asks for a broker's epochs, which inspect prints": ("getBrokerEpoch",),
     "compares a broker's queues in RocksDB with those in files, which verify does": ("checkRocksdbCqWriteProgress",),
