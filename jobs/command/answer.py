@@ -1,10 +1,11 @@
 """
-How a verb answers: as text or as JSON. With it every verb ends: `--json`, `--quiet`, `--config`, `--show-config`.
+How a verb answers, as text or as JSON, and the options of every verb: `--json`, `--quiet`, `--verbose`, `--config`.
 
 Answers are on standard output, progress and errors on standard error. The last line of a text is the result.
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterable
 from shlex import quote
@@ -14,16 +15,19 @@ from typing import NamedTuple
 import click
 
 from jobs.command.configuration import config_option
-from jobs.command.options import bundled, composed, json_option, quiet_option
+from jobs.command.options import bundled, composed, json_option, quiet_option, verbose_option
 from jobs.console.lines import fitted, width_of
 from jobs.console.program import program
 from jobs.console.result import Result
 from jobs.console.secrets import masked
 from jobs.console.severity import Severity
 from jobs.console.terminal import printable_with_colours
+from jobs.store.known import ASSUMED, DETECTED
 
 TYPED = "rmq-lake.typed"  # in a context's meta: the words after the program
 _WORDS = {severity.value.upper(): severity for severity in Severity}
+# `Known.how` of a release: up to a dozen marks follow its one word, to the end of the line.
+_MARKS = re.compile(rf"(RocketMQ .*\((?:{DETECTED}|{ASSUMED})): .*\)$")
 
 
 class Answer(NamedTuple):
@@ -31,6 +35,7 @@ class Answer(NamedTuple):
 
     as_json: bool = False
     quiet: bool = False
+    verbose: bool = False
 
     def give(
         self, values: object, lines: Iterable[str], result: Result | None = None, *, indent: int | None = 1
@@ -46,7 +51,8 @@ class Answer(NamedTuple):
         """Print more lines for people: on standard error where standard output is one JSON document."""
         width = width_of(sys.stderr if self.as_json else sys.stdout)
         for line in lines:
-            for piece in fitted(_coloured(printable_with_colours(masked(line))), width):
+            text = line if self.verbose else _MARKS.sub(r"\1)", line)
+            for piece in fitted(_coloured(printable_with_colours(masked(text))), width):
                 click.echo(piece, err=self.as_json)
 
 
@@ -76,4 +82,4 @@ def _coloured(line: str) -> str:
     return line.replace(word, _WORDS[word].styled(word), 1) if word in _WORDS else line
 
 
-answer_options = composed(bundled("answer", Answer, json_option, quiet_option), config_option)
+answer_options = composed(bundled("answer", Answer, json_option, quiet_option, verbose_option), config_option)

@@ -15,7 +15,15 @@ from typing import TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from jobs.command.options import composed, json_option, quiet_option, read_options, report_option, store_options
+from jobs.command.options import (
+    composed,
+    json_option,
+    quiet_option,
+    read_options,
+    report_option,
+    store_options,
+    verbose_option,
+)
 from jobs.command.places import PathListType
 from jobs.console.exit_codes import ExitCode
 from jobs.console.secrets import masked
@@ -228,6 +236,6 @@ def _origin(parameter: click.Parameter, ctx: click.Context) -> str:
 @cache
 def _shared_keys() -> frozenset[str]:
     """Collect the keys that may be before the first table, whichever verb reads the file."""
-    options = composed(json_option, quiet_option, report_option, read_options, store_options)
+    options = composed(json_option, quiet_option, verbose_option, report_option, read_options, store_options)
     probe = click.command()(options(lambda: None))
     return frozenset(map(key_of, settings_of(probe))) | {"lake", "broker"}

@@ -109,6 +109,7 @@ RELEASES = ReleaseType(is_one=False)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output, nothing else there.")
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="No progress and no summary.")
+verbose_option = click.option("--verbose", is_flag=True, help="Say, too, by which marks the release is known.")
 
 report_option = click.option(
     "--report",

@@ -25,6 +25,7 @@ _LIVE_INTERVAL = 0.25
 _PLAIN_INTERVAL = 10.0
 _MIB = 1 << 20
 _FEW = 10 * _MIB  # bytes: fewer have a decimal
+_FIRST_SHARE, _FIRST_SECONDS = 0.05, 2.0  # of the work, and of its time, before what is left is estimated
 BYTES = "bytes"
 
 _announced: set[str] = set()
@@ -52,6 +53,7 @@ class Progress:
         self._quiet = _is_quiet()
         self._began = monotonic()
         self._next = self._began + (0 if self._live else _PLAIN_INTERVAL)
+        self._advanced = (0, 0.0)  # how much was done when it last grew, and after how many seconds
         self._shown = False
         self.show(0)
 
@@ -84,9 +86,19 @@ class Progress:
             parts.append(f"{messages:,} messages")
         if work.unit == BYTES and done and seconds > 0:
             parts.append(f"{_mib(done / seconds)} MiB/s")
-        if 0 < done < work.total:
-            parts.append(f"about {seconds / done * (work.total - done):,.0f} s left")
+        left = self._seconds_left(done, seconds)
+        if left >= 1:
+            parts.append(f"about {left:,.0f} s left")
         return " · ".join(parts)
+
+    def _seconds_left(self, done: int, seconds: float) -> float:
+        """Return an estimate by the pace at the last advance: between two advances it counts down, never up."""
+        if done != self._advanced[0]:
+            self._advanced = (done, seconds)
+        advanced = self._advanced[1]
+        if done < self.work.total * _FIRST_SHARE or advanced < _FIRST_SECONDS:
+            return 0  # too early: the first tasks of many cores end together
+        return advanced / done * (self.work.total - done) - (seconds - advanced)
 
     def close(self) -> None:
         """Leave the terminal's line to whatever comes next."""

@@ -161,8 +161,8 @@ def _lines(summary: "Summary") -> Iterator[str]:
         yield "  to put it in place while the broker is stopped:"
         yield from (f"  {line}" for line in _placing(summary.store, Path(summary.out, summary.folder)))
     else:
-        yield f"  {files} of {summary.file_size:,} bytes, as RocketMQ {summary.release} writes them"
-    yield f"  release {summary.release_origin}"
+        yield f"  {files} of {summary.file_size:,} bytes"
+    yield f"  rules of RocketMQ {summary.release} ({summary.release_origin})"
     yield from (f"  GAP {start:,} to {end:,}: no file holds this part of the log" for start, end in summary.gaps)
     yield from (f"  NOTE {note}" for note in summary.notes)
     if summary.lost_only:

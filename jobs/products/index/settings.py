@@ -63,7 +63,7 @@ class Settings(NamedTuple):
     def lines(self) -> Iterator[str]:
         """Yield what people read."""
         yield f"  {self.geometry.value}: {self.geometry.origin}, {self.geometry.reason}"
-        yield f"  rules of RocketMQ {self.rules.value}, {self.rules.how}"
+        yield f"  rules of RocketMQ {self.rules.value} ({self.rules.how})"
         yield f"  names in {self.zone.value}: {self.zone.origin}, {self.zone.reason}"
 
 

@@ -39,7 +39,7 @@ REASONS: Mapping[str, Sequence[str]] = {
     ),
     "asks for what the broker's process was started with, which broker.conf has": ("getBrokerConfig", "exportConfigs"),
     "asks for users and their rights, which are not read here": ("getUser", "listUser", "getAcl", "listAcl"),
-    "prints a file of compacted messages, which `rmq-lake dump FILE` does": ("dumpCompactionLog",),
+    "prints a file of compacted messages, which dump does": ("dumpCompactionLog",),
     "writes out topics, groups and offsets; topicList, getConsumerConfig and consumerProgress print them": (
         *("exportMetadata", "exportMetadataInRocksDB", "rocksDBConfigToJson"),
     ),

@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from jobs.command.answer import Answer
 from jobs.command.configuration import config_option, name_variables
 from jobs.command.options import StoreForm, StorePlace, form_options, json_option, quiet_option, store_options
 from jobs.console.verbs import VERBS
@@ -177,3 +178,11 @@ def test_the_example_configuration_is_understood_by_every_verb_it_names(verb: st
     assert {name: value for name, value in written[verb].items() if name in {"broker", "settle", "lost-only"}} == {
         name: given[name.replace("-", "_")] for name in written[verb] if name in {"broker", "settle", "lost-only"}
     }
+
+
+def test_marks_of_a_release_are_shown_to_who_asks_for_them(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "  read as written by RocketMQ 5.5.0 to 5.5.1 (detected: a region; a half message (of 2))"
+    Answer().add([line])
+    Answer(verbose=True).add([line])
+
+    assert ["  read as written by RocketMQ 5.5.0 to 5.5.1 (detected)", line] == capsys.readouterr().out.splitlines()
