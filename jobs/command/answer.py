@@ -60,7 +60,6 @@ class Stopwatch:
     """How long a command has taken."""
 
     def __init__(self) -> None:
-        """Start."""
         self._began = monotonic()
 
     @property

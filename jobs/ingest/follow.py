@@ -56,7 +56,6 @@ class Stop:
     """
 
     def __init__(self) -> None:
-        """Wait for a wish."""
         self._event = threading.Event()
         self._wished = inf
 

@@ -62,7 +62,6 @@ class Look:
     """A store and its lake as they are before a run; each is listed once."""
 
     def __init__(self, request: IngestRequest) -> None:
-        """Look at nothing yet."""
         self._request = request
 
     @cached_property
