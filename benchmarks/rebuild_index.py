@@ -67,7 +67,7 @@ def main() -> None:
     if not given.no_broker:
         with rebuilt_by_broker(store, given.folder, given.release) as (copy, seconds):
             hashes = list(hashes_below(copy / "index").values())
-        made = [file["sha256"] for file in result.files]
+        made = [file.sha256 for file in result.files]
         if made != hashes:
             raise SystemExit(f"the broker's files differ: {hashes}, ours {made}")
         figures["broker"] = {"release": given.release, "rebuild_s": round(seconds, 2), "equal_files": len(hashes)}

@@ -8,10 +8,10 @@ plan what is missing, let one task build each file, see every file from here, an
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
@@ -62,9 +62,36 @@ class ToBuild(NamedTuple):
     replaces: tuple[str, ...] = ()  # files in the store that must go when this one comes
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """An index file that was written, as the manifest has it."""
+
+    name: str
+    kind: Kind
+    size: int
+    sha256: str
+    header: Mapping[str, int]
+    first_key: int
+    keys: int
+    ranges: int
+    proven: bool
+    proof: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSurvivor:
+    """A file of the store after its comparison with the log, as the manifest has it."""
+
+    name: str
+    verdict: Verdict
+    role: str  # kept, lost or contradicts
+    detail: str
+    differences: Sequence[str]
+
+
 @dataclass(slots=True)
 class Result:
-    """What was made."""
+    """The outcome of a rebuild."""
 
     store: str
     out: str
@@ -73,22 +100,22 @@ class Result:
     row_keys: int
     records: int
     damaged_bytes: int
-    files: list[dict[str, Any]] = field(default_factory=list)
-    survivors: list[dict[str, Any]] = field(default_factory=list)
+    files: list[WrittenFile] = field(default_factory=list)
+    survivors: list[ComparedSurvivor] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
     gaps: tuple[tuple[int, int], ...] = ()  # offsets that no file of the log holds
     left_out: list[str] = field(default_factory=list)  # keys that no index file gets, in words
     log_bytes: int = 0  # that were read
 
     @property
-    def contradictions(self) -> list[dict[str, Any]]:
+    def contradictions(self) -> list[ComparedSurvivor]:
         """The survivors that no rule explains."""
-        return [entry for entry in self.survivors if entry["role"] == "contradicts"]
+        return [survivor for survivor in self.survivors if survivor.role == "contradicts"]
 
     @property
     def severity(self) -> Severity:
         """The worst of what was met; healthy where everything that was made is proven."""
-        least = Severity.NOT_VERIFIED if not all(file["proven"] for file in self.files) else Severity.HEALTHY
+        least = Severity.NOT_VERIFIED if not all(file.proven for file in self.files) else Severity.HEALTHY
         return worst_met(
             least,
             gap=self.gaps or self.left_out,
@@ -104,15 +131,15 @@ class Result:
     def result(self, seconds: float) -> Outcome:
         """Return what the run came to."""
         verdicts = {Severity.HEALTHY: "done, all proven", Severity.NOT_VERIFIED: "done, not all proven"}
-        proven = sum(file["proven"] for file in self.files)
-        keys = sum(file["keys"] for file in self.files)
+        proven = sum(file.proven for file in self.files)
+        keys = sum(file.keys for file in self.files)
         files = counted(len(self.files), "index file")
         what = f"{files} with {keys:,} of {counted(self.row_keys, 'key')} written, {proven:,} proven"
         if self.contradictions:
             what = f"nothing written, {counted(len(self.contradictions), 'index file')} against the log"
         return Outcome(self.severity, what, seconds, self.log_bytes, verdicts.get(self.severity, ""))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return the manifest."""
         return {
             "store": self.store,
@@ -123,8 +150,8 @@ class Result:
             "damaged_bytes": self.damaged_bytes,
             "gaps": [list(gap) for gap in self.gaps],
             "left_out": self.left_out,
-            "files": self.files,
-            "survivors": self.survivors,
+            "files": [asdict(file) for file in self.files],
+            "survivors": [asdict(survivor) for survivor in self.survivors],
             "replaced": self.replaced,
         }
 
@@ -132,16 +159,16 @@ class Result:
 def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
     """Build the files and the manifest in the output directory."""
     options = workers.options
-    store, files, settings = look(request, options, workers.width)
+    store, files, settings = before = look(request, options, workers.width)
     directory = normalise(request.out)  # a relative path is one of ours, not of the tasks
     with scratch_beside(directory, options) as scratch:
         if request.lost_only:
-            plan = _plan_lost(request, workers, store, files, settings, scratch)
+            plan = _plan_lost(request, workers, before, scratch)
         else:
             plan = _plan_all(request, workers, store, settings, scratch)
         result = Result(
             store.root, request.out, settings, request.lost_only, len(plan.row), plan.row.records, plan.row.damage,
-            survivors=[_describe_survivor(explained) for explained in plan.explained],
+            survivors=[_survivor(explained) for explained in plan.explained],
             replaced=sorted(name for build in plan.builds for name in build.replaces),
             gaps=plan.row.gaps, left_out=list(_left_out(plan, store)),
             log_bytes=sum(segment.size for segment in store.segments),
@@ -156,7 +183,7 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
         compared = [] if request.lost_only else files
         same = list(checkers.map(partial(_same_in_store, files=compared, store=store), built))
     result.files = [
-        _describe_file(build, file, plan.explained, own=own, same=sum(isinstance(one, RealFile) for one in same))
+        _written(build, file, plan.explained, own=own, same=sum(isinstance(one, RealFile) for one in same))
         for build, file, own in zip(plan.builds, built, same, strict=True)
     ]
     manifest = json.dumps(result.describe(), indent=1).encode()
@@ -164,14 +191,20 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
     return result
 
 
-def look(
-    request: RebuildIndexRequest, options: Mapping[str, str], readers: int = 1
-) -> tuple[Store, list[RealFile], Settings]:
-    """Return what there is and what to build by; `UndecidedError` for what has to be given."""
+class Before(NamedTuple):
+    """A store before a rebuild, its index files, and the settings to build by."""
+
+    store: Store
+    files: list[RealFile]
+    settings: Settings
+
+
+def look(request: RebuildIndexRequest, options: Mapping[str, str], readers: int = 1) -> Before:
+    """List the store and settle its settings; `UndecidedError` for one that has to be given."""
     store = request.listed(options, readers)
     check_room(store.root, request.out, int(store.log_size * _SHARE_OF_LOG))
     files = real_files(store)
-    return store, files, settle(store, files, request.wanted)
+    return Before(store, files, settle(store, files, request.wanted))
 
 
 class _Plan(NamedTuple):
@@ -195,14 +228,8 @@ def _log(row: KeyRow) -> RowShape:
     return RowShape(len(row), row.records, row.ends_without_keys, row.start_offset == 0)
 
 
-def _plan_lost(  # noqa: PLR0913, PLR0917 - the actors of the story
-    request: RebuildIndexRequest,
-    workers: Workers,
-    store: Store,
-    files: Sequence[RealFile],
-    settings: Settings,
-    scratch: Scratch,
-) -> _Plan:
+def _plan_lost(request: RebuildIndexRequest, workers: Workers, before: Before, scratch: Scratch) -> _Plan:
+    store, files, settings = before
     geometry = settings.geometry.value
     ranges = plan_ranges(store, range_size=request.range_size)
     explanation = explain(workers, ListedLog(store, ranges), files, geometry, settings.rules.value.rules, scratch)
@@ -346,14 +373,9 @@ def _same_in_store(built: BuiltFile, files: Sequence[RealFile], store: Store) ->
     return bool(same_beginning)
 
 
-def _describe_file(
-    build: ToBuild,
-    file: BuiltFile,
-    explained: Sequence[Explained],
-    *,
-    own: RealFile | bool,
-    same: int,
-) -> dict[str, Any]:
+def _written(
+    build: ToBuild, file: BuiltFile, explained: Sequence[Explained], *, own: RealFile | bool, same: int
+) -> WrittenFile:
     equal = sum(entry.verdict is Verdict.EQUAL for entry in explained) or same
     proven, proof = False, build.doubt or "no file of the store was compared"
     if isinstance(own, RealFile):
@@ -362,30 +384,18 @@ def _describe_file(
         proof = "the store's own file that begins with this message differs"
     elif equal and not build.doubt:
         proven, proof = build.kind is not Kind.SUPPLEMENT, f"{equal} files of the store recomputed and equal"
-    return {
-        "name": file.name,
-        "kind": build.kind,
-        "size": file.size,
-        "sha256": file.sha256,
-        "header": file.header._asdict(),
-        "first_key": build.start,
-        "keys": build.recipe.entries,
-        "ranges": len(build.recipe.parts),
-        "proven": proven,
-        "proof": proof,
-    }
+    recipe = build.recipe
+    return WrittenFile(
+        file.name, build.kind, file.size, file.sha256, file.header._asdict(), build.start, recipe.entries,
+        len(recipe.parts), proven, proof,
+    )  # fmt: skip
 
 
-def _describe_survivor(explained: Explained) -> dict[str, Any]:
+def _survivor(explained: Explained) -> ComparedSurvivor:
     verdict = explained.verdict
     role = "kept" if verdict.is_explained else "lost" if verdict.is_damage else "contradicts"
-    return {
-        "name": explained.real.name,
-        "verdict": verdict,
-        "role": role,
-        "detail": explained.detail,
-        "differences": [str(difference) for difference in explained.compared.differences] if explained.compared else [],
-    }
+    differences = explained.compared.differences if explained.compared else ()
+    return ComparedSurvivor(explained.real.name, verdict, role, explained.detail, list(map(str, differences)))
 
 
 def is_unused(out: str, options: Mapping[str, str]) -> bool:

@@ -80,7 +80,9 @@ class Rebuilt(NamedTuple):
     """What a rebuild has left in its directory."""
 
     source: Path
-    manifest: dict[str, Any]
+    files: dict[str, str]  # SHA-256 by name
+    survivors: frozenset[str] | None  # files of the store that were compared; None: all are replaced
+    replaced: frozenset[str]
     headers: dict[str, IndexHeader]
     size: int
 
@@ -91,9 +93,12 @@ def plan_installation(store: str, out: str, *, advance_checkpoint: bool = False)
         raise RefusedError("files are installed from a directory on this machine")
     root, source = Path(local_path(store)), Path(local_path(out))
     manifest = read_manifest(source)
-    paths = [source / file["name"] for file in manifest["files"]]
+    files = {file["name"]: file["sha256"] for file in manifest["files"]}
+    survivors = frozenset(file["name"] for file in manifest["survivors"]) if manifest["lost_only"] else None
+    paths = [source / name for name in files]
     size = sum(path.stat().st_size for path in paths)
-    rebuilt = Rebuilt(source, manifest, {path.name: _header(path) for path in paths}, size)
+    headers = {path.name: _header(path) for path in paths}
+    rebuilt = Rebuilt(source, files, survivors, frozenset(manifest["replaced"]), headers, size)
     user, group = writer_of(root)
     with acting_as(user, group):
         return _planned(root, rebuilt, advance_checkpoint=advance_checkpoint)
@@ -103,8 +108,7 @@ def _planned(root: Path, rebuilt: Rebuilt, *, advance_checkpoint: bool) -> Insta
     """Return what would be done, as the store's owner sees the store."""
     index = (root / INDEX_FOLDER).resolve()
     present = sorted(path.name for path in index.iterdir() if is_index_name(path.name)) if index.is_dir() else []
-    new = {file["name"]: file["sha256"] for file in rebuilt.manifest["files"]}
-    kept = _kept(rebuilt.manifest, present)
+    new, kept = rebuilt.files, _kept(rebuilt, present)
     stray = sorted(set(new) & set(kept))
     if stray:
         raise RefusedError(f"{', '.join(stray)}: to be kept and to be replaced")
@@ -172,16 +176,14 @@ def read_manifest(source: Path) -> dict[str, Any]:
     return manifest
 
 
-def _kept(manifest: dict[str, Any], present: Sequence[str]) -> list[str]:
+def _kept(rebuilt: Rebuilt, present: Sequence[str]) -> list[str]:
     """Return the files of the store that stay; what is there must be what was looked at."""
-    if not manifest["lost_only"]:
+    if rebuilt.survivors is None:
         return []
-    replaced = set(manifest["replaced"])
-    known = {entry["name"] for entry in manifest["survivors"]}
-    if known != set(present):
-        changed = sorted(known ^ set(present))
+    if rebuilt.survivors != set(present):
+        changed = sorted(rebuilt.survivors ^ set(present))
         raise RefusedError(f"the index directory has changed since the rebuild: {', '.join(changed)}")
-    return [name for name in present if name not in replaced]
+    return [name for name in present if name not in rebuilt.replaced]
 
 
 def owner_of(directory: Path, files: Sequence[Path]) -> Owner:

@@ -6,7 +6,7 @@ from shlex import quote
 from jobs.console.program import program
 from jobs.console.result import Result as Outcome
 from jobs.console.severity import Severity
-from jobs.rebuild.index import Result
+from jobs.rebuild.index import ComparedSurvivor, Result
 from jobs.report.model import Bars, Facts, Grid, Part, Remedy, Report
 
 _SURVIVOR = ("name", "role", "verdict", "detail")
@@ -20,12 +20,12 @@ def report_of(result: Result, outcome: Outcome, *, installs: bool = False) -> Re
     if result.files:
         columns = ("name", "kind", "keys", "bytes", "proven", "why", "SHA-256")
         rows = [
-            (file["name"], str(file["kind"]), file["keys"], file["size"], file["proven"], file["proof"], file["sha256"])
+            (file.name, str(file.kind), file.keys, file.size, file.proven, file.proof, file.sha256)
             for file in result.files
         ]
         parts.append(Grid("Files written", columns, rows))
     if len(result.files) > 1:
-        parts.append(Bars("Keys by file", "keys", {file["name"]: file["keys"] for file in result.files[:_BARS]}))
+        parts.append(Bars("Keys by file", "keys", {file.name: file.keys for file in result.files[:_BARS]}))
     parts.append(
         Facts(
             "What it is made by",
@@ -47,9 +47,8 @@ def report_of(result: Result, outcome: Outcome, *, installs: bool = False) -> Re
     return Report.of("rebuild-index", subject, outcome, parts, list(_remedies(result, installs=installs)))
 
 
-def _survivor(entry: dict[str, str]) -> tuple[str, str, str, str]:
-    detail = entry["detail"] or "; ".join(entry["differences"][:1])
-    return entry["name"], str(entry["role"]), str(entry["verdict"]), detail
+def _survivor(entry: ComparedSurvivor) -> tuple[str, str, str, str]:
+    return entry.name, entry.role, str(entry.verdict), entry.detail or "; ".join(entry.differences[:1])
 
 
 def _remedies(result: Result, *, installs: bool) -> Iterator[Remedy]:

@@ -106,14 +106,14 @@ def _lines(result: "Result") -> Iterator[str]:
     yield f"  {counted(result.row_keys, 'key')} of {counted(result.records, 'message')}"
     yield from result.settings.lines()
     for entry in result.survivors:
-        if entry["role"] != "kept":
-            yield f"  {entry['role'].upper()} {entry['name']}: {entry['verdict']}; {entry['detail']}"
+        if entry.role != "kept":
+            yield f"  {entry.role.upper()} {entry.name}: {entry.verdict}; {entry.detail}"
     if result.contradictions:
         yield "  nothing was written: these files are not what any known release leaves"
         return
     for file in result.files:
-        proven = "proven" if file["proven"] else "not proven"
-        yield f"  {file['name']} {file['kind']} {counted(file['keys'], 'key')}, {proven}: {file['proof']}"
+        proven = "proven" if file.proven else "not proven"
+        yield f"  {file.name} {file.kind} {counted(file.keys, 'key')}, {proven}: {file.proof}"
     yield from (f"  REPLACED {name} of the store" for name in result.replaced)
     yield from (f"  GAP {start:,} to {end:,}: no file holds this part of the log" for start, end in result.gaps)
     yield from (f"  LEFT OUT {text}" for text in result.left_out)

@@ -68,7 +68,7 @@ def test_a_supplement_is_loaded_and_its_keys_are_found(real_store: StoreFactory,
         path.unlink()
     made = _rebuild_and_install(store, tmp_path / "out", release)
 
-    assert made.files[0]["kind"] == "supplement"
+    assert made.files[0].kind == "supplement"
     with real_store(release, store) as opened:
         assert _not_found(opened, records(store)) == []
 

@@ -207,7 +207,7 @@ def test_a_survivor_that_nothing_explains_stops_everything(store: Path, tmp_path
     (store / "index" / names[8]).write_bytes(foreign)
     result = rebuilt(store, tmp_path / "out", Wanted(100, 20, "5.3.3"), lost_only=True)
 
-    assert [entry["name"] for entry in result.contradictions] == [names[8]]
+    assert [entry.name for entry in result.contradictions] == [names[8]]
     assert result.exit_code is ExitCode.MISMATCH
     assert not list((tmp_path / "out").iterdir())
 
@@ -215,7 +215,7 @@ def test_a_survivor_that_nothing_explains_stops_everything(store: Path, tmp_path
 def test_a_wrong_release_contradicts_the_survivors(golden: StoreOf, tmp_path: Path) -> None:
     result = rebuilt(golden("b470-base"), tmp_path / "out", Wanted(release="4.7.1"), lost_only=True)
 
-    assert {entry["verdict"] for entry in result.contradictions} == {"other release's rule"}
+    assert {entry.verdict for entry in result.contradictions} == {"other release's rule"}
     assert result.exit_code is ExitCode.MISMATCH
 
 
@@ -266,7 +266,7 @@ def test_files_of_a_crashed_store_are_kept_and_lost_ones_before_the_crash_come_b
     result = rebuilt(store, tmp_path / "out", lost_only=True)
 
     assert files_in(tmp_path / "out") == [whole[lost_name] for lost_name in lost]
-    assert {entry["role"] for entry in result.survivors} == {"kept"}
+    assert {entry.role for entry in result.survivors} == {"kept"}
     assert result.exit_code is ExitCode.CLEAN
 
 
@@ -297,8 +297,8 @@ def test_files_before_the_survivors_of_an_expired_log_are_named_for_what_they_ar
         (store / "index" / name).unlink()
     result = rebuilt(store, tmp_path / "out", lost_only=True)
 
-    assert [file["kind"] for file in result.files] == ["supplement", "full", "full"]
-    assert [file["proven"] for file in result.files] == [False, True, True]
+    assert [file.kind for file in result.files] == ["supplement", "full", "full"]
+    assert [file.proven for file in result.files] == [False, True, True]
     assert files_in(tmp_path / "out")[1:] == whole[1:3]
 
 

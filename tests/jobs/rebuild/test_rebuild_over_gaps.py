@@ -102,7 +102,7 @@ def test_lost_index_files_come_back_beside_a_lost_segment(store: Path, tmp_path:
     assert result.exit_code is ExitCode.DAMAGE
     made = [path.read_bytes() for path in sorted((tmp_path / "out").iterdir()) if path.name != index.MANIFEST]
     assert made == real  # a broker names files by its clock
-    assert all(file["proven"] for file in result.files)
+    assert all(file.proven for file in result.files)
 
 
 def test_an_index_file_that_the_gap_has_keys_of_is_built_of_what_is_left(store: Path, tmp_path: Path) -> None:
@@ -115,9 +115,7 @@ def test_an_index_file_that_the_gap_has_keys_of_is_built_of_what_is_left(store: 
     lost[0].unlink()
     result = rebuilt_index(store, tmp_path / "out", lost_only=True)
 
-    assert [(file["proven"], file["proof"]) for file in result.files] == [
-        (False, "the log has lost messages of this file")
-    ]
+    assert [(file.proven, file.proof) for file in result.files] == [(False, "the log has lost messages of this file")]
 
 
 def test_keys_inside_a_kept_file_are_said_to_be_left_out(golden: Golden, tmp_path: Path) -> None:
@@ -127,7 +125,7 @@ def test_keys_inside_a_kept_file_are_said_to_be_left_out(golden: Golden, tmp_pat
 
     assert ["180 keys" in text for text in lost_only.left_out] == [True]
     assert lost_only.exit_code is ExitCode.DAMAGE
-    assert (everything.row_keys, sum(file["keys"] for file in everything.files)) == (540, 540)
+    assert (everything.row_keys, sum(file.keys for file in everything.files)) == (540, 540)
 
 
 def test_a_full_rebuild_says_what_it_proved(golden: Golden, tmp_path: Path) -> None:
@@ -135,7 +133,7 @@ def test_a_full_rebuild_says_what_it_proved(golden: Golden, tmp_path: Path) -> N
     result = rebuilt_index(golden("b533-base"), tmp_path / "out")
 
     assert len(result.files) == 13
-    assert all(file["proven"] and "is the same, byte for byte" in file["proof"] for file in result.files)
+    assert all(file.proven and "is the same, byte for byte" in file.proof for file in result.files)
 
 
 def test_lost_queue_files_come_back_and_the_others_stay(store: Path, tmp_path: Path) -> None:

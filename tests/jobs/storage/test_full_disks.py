@@ -54,7 +54,7 @@ def _export_as(kind: Format) -> Callable[[Path, Path], object]:
 
 def _rebuild(store: Path, disk: Path) -> object:
     request = index.RebuildIndexRequest(str(store), str(disk / "index"), Wanted(100, 20, "5.3.3"))
-    return [(file["name"], file["sha256"]) for file in index.rebuild(request, OneByOne()).describe()["files"]]
+    return [(file.name, file.sha256) for file in index.rebuild(request, OneByOne()).files]
 
 
 VERBS: dict[str, Callable[[Path, Path], object]] = {
