@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -141,3 +142,43 @@ def test_rows_of_a_lake_are_read_in_one_place() -> None:
     sets = {name for name in of("jobs") if ".to_pyarrow_" in modules()[name].read_text()}
 
     assert (may, set()) == (readers, sets)
+
+
+# What a reader of a call cannot name; what is left is JSON and rows of other hands, and what compiled functions return.
+LEFT = {"dict[str, Any]": 25, "tuples of three or more": 8, "positional booleans": 3}
+
+
+def annotations(package: str) -> Iterator[tuple[bool, ast.expr]]:
+    """Yield the annotations of public functions, methods and fields, and whether each is of a positional argument."""
+    for name in of(package):
+        tree = ast.parse(modules()[name].read_text())
+        classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+        for node in (*tree.body, *(member for found in classes for member in found.body)):
+            if isinstance(node, ast.AnnAssign):
+                yield False, node.annotation
+            elif isinstance(node, ast.FunctionDef) and (node.name == "__init__" or not node.name.startswith("_")):
+                arguments = node.args
+                yield from ((True, one.annotation) for one in arguments.args if one.annotation)
+                yield from ((False, one.annotation) for one in arguments.kwonlyargs if one.annotation)
+                yield from ((False, one) for one in [node.returns] if one)
+
+
+def unnamed(is_positional: bool, annotation: ast.expr) -> Iterator[str]:
+    """Yield each kind of thing in an annotation that a reader of the call cannot name."""
+    if is_positional and ast.unparse(annotation) in {"bool", "bool | None"}:
+        yield "positional booleans"
+    for part in ast.walk(annotation):
+        if isinstance(part, ast.Subscript) and isinstance(part.slice, ast.Tuple):
+            if ast.unparse(part) in {"dict[str, Any]", "Mapping[str, Any]"}:
+                yield "dict[str, Any]"
+            elif ast.unparse(part.value) == "tuple" and len(part.slice.elts) > 2:
+                yield "tuples of three or more"
+
+
+def test_public_signatures_name_what_they_take_and_give() -> None:
+    """Whoever removes one lowers the number."""
+    found = Counter(
+        kind for package in ("jobs", "rmq_formats") for one in annotations(package) for kind in unnamed(*one)
+    )
+
+    assert {kind: count for kind, count in found.items() if count > LEFT[kind]} == {}

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import uuid4
 
 from jobs.console.amounts import counted, size_text
@@ -69,13 +69,13 @@ class Summary:
     index_entries: int = 0
     contradictions: int = 0  # of the queues: what is not as the log says
     behind: int = 0  # bytes of the log that the broker has not dispatched yet
-    gaps: list[dict[str, Any]] = field(default_factory=list)
-    superseded: dict[str, Any] | None = None
+    gaps: list[dict[str, int | str]] = field(default_factory=list)
+    superseded: dict[str, int | str] | None = None
     release: str = ""  # who wrote the store, and how that is known
     notes: list[str] = field(default_factory=list)
     versions: dict[str, int] = field(default_factory=dict)
     recovered: int | None = None
-    plan: dict[str, Any] | None = None
+    plan: dict[str, int | None] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     steps: int = 1  # runs that were committed one after the other
     bytes_left: int = 0  # of the log, that the next step will read
@@ -138,8 +138,9 @@ class Summary:
         verdict = "done, nothing wrong seen" if self.severity is Severity.NOT_VERIFIED else ""
         seconds = sum(self.seconds.values())
         if self.plan is not None:
-            ranges, segments = counted(self.plan["ranges"], "range"), counted(self.plan["segments"], "segment")
-            what = f"would read {size_text(self.plan['bytes'])} in {ranges} of {segments}"
+            ranges, segments, size = (self.plan[name] or 0 for name in ("ranges", "segments", "bytes"))
+            read_from = f"{counted(ranges, 'range')} of {counted(segments, 'segment')}"
+            what = f"would read {size_text(size)} in {read_from}"
             return Result(self.severity, what, seconds, verdict="dry run")
         if self.run is None:
             verdict = "done" if verdict else ""

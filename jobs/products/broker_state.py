@@ -31,13 +31,22 @@ class OffsetChange(NamedTuple):
     next_offset: int | None
 
 
+class ReaderKey(NamedTuple):
+    """Whose offset in which queue."""
+
+    kind: str
+    consumer_group: str | None
+    topic: str
+    queue_id: int
+
+
 class BrokerState(NamedTuple):
     """What a run has found, to be compared with what the next one finds."""
 
     digests: Mapping[tuple[str, str], str]  # (kind, name) → of the settings
-    offsets: Mapping[tuple[str, str | None, str, int], int]  # (kind, group, topic, queue id) → next offset
+    offsets: Mapping[ReaderKey, int]  # the next one of each reader
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return what a manifest keeps."""
         return {
             _SETTINGS: [[*key, digest] for key, digest in sorted(self.digests.items())],
@@ -50,7 +59,7 @@ def kept_state(state: Mapping[str, Any] | None) -> BrokerState:
     kept = state or {_SETTINGS: [], _OFFSETS: []}
     return BrokerState(
         {(kind, name): digest for kind, name, digest in kept[_SETTINGS]},
-        {(kind, group, topic, queue_id): offset for kind, group, topic, queue_id, offset in kept[_OFFSETS]},
+        {ReaderKey(*key): offset for *key, offset in kept[_OFFSETS]},
     )
 
 
@@ -91,8 +100,8 @@ def _settings(config: BrokerConfig) -> Iterator[tuple[tuple[str, str], str]]:
             yield (kind, name), json.dumps(settings, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
-def _key(reader: Progress) -> tuple[str, str | None, str, int]:
-    return str(reader.kind), reader.consumer_group, reader.topic, reader.queue_id
+def _key(reader: Progress) -> ReaderKey:
+    return ReaderKey(str(reader.kind), reader.consumer_group, reader.topic, reader.queue_id)
 
 
 def _digest(settings: str) -> str:

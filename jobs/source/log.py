@@ -51,14 +51,15 @@ class Place(NamedTuple):
     store_timestamp: int | None = None
     record: Fingerprint | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the form that a checkpoint keeps."""
         record = self.record._asdict() if self.record else None
         return {"offset": self.offset, "store_timestamp": self.store_timestamp, "record": record}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
+    def from_json(cls, kept: Mapping[str, object]) -> Self:
         """Read the form that a checkpoint keeps; `CorruptData` where it is of another source, or damaged."""
+        values: Any = kept  # whatever a checkpoint of another source, or a damaged one, holds
         try:
             record = values.get("record")
             place = cls(values["offset"], values.get("store_timestamp"), Fingerprint(**record) if record else None)

@@ -9,7 +9,7 @@ second; each look after one that was in vain waits, for ten times as long as tha
 from collections.abc import Iterator, Mapping, Sequence
 from posixpath import dirname
 from time import monotonic, sleep
-from typing import Any, cast
+from typing import cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -40,7 +40,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._next_look = 0.0
         self._is_checked = False
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> dict[str, object]:
         """Return where a query without a checkpoint begins."""
         if self._wanted.after is None and self._wanted.starting == LATEST:
             return self._end_of_log(self._listed()).to_json()
@@ -54,7 +54,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Take the log as it ends now."""
         self._target = self._end_of_log(self._listed()).offset
 
-    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: Mapping[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return the last record boundary within the limit; *start* where nothing is new."""
         place = Place.from_json(start)
         if (
@@ -71,7 +71,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._next_look = now + max(self._wanted.poll_s, _SHARE * (now - began))
         return dict(start)
 
-    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[InputPartition]:
         """Return what tasks read of a batch."""
         first, last = Place.from_json(start), Place.from_json(end)
         if last.offset <= first.offset:

@@ -167,12 +167,20 @@ def beginning_of(segment: Segment, store: Store) -> bytes | None:
         return None
 
 
-def holes(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int, int]]:
-    """Yield (segment before, from, to) for offsets in the log that no file holds: one was cut short, or is missing."""
+class Hole(NamedTuple):
+    """Offsets inside the log that no file holds: the file before them was cut short, or the next one is missing."""
+
+    before: Segment
+    start: int
+    end: int
+
+
+def holes(segments: Sequence[Segment]) -> Iterator[Hole]:
+    """Yield the holes of a log, ascending."""
     for before, after in pairwise(segments):
         end = before.base_offset + before.size
         if end < after.base_offset:
-            yield before, end, after.base_offset
+            yield Hole(before, end, after.base_offset)
 
 
 def usual_size(segments: Sequence[Segment]) -> int:

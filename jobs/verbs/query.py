@@ -287,7 +287,7 @@ def _print_ids(options: QueryOptions, source: Source, texts: Sequence[str], topi
     help="The newest N; 0: all.",
 )
 @_place_options
-def by_unique_key(options: QueryOptions, topic: str, unique_key: str, show_all: bool, limit: int) -> ExitCode:  # noqa: FBT001
+def by_unique_key(options: QueryOptions, topic: str, unique_key: str, limit: int, *, show_all: bool) -> ExitCode:
     """Print the message with a producer's id, as queryMsgByUniqueKey does."""
     with _opened(options) as (source, _):
         answer = lookups.by_unique_key(source, topic, unique_key, show_all=show_all, limit=limit or None)

@@ -113,7 +113,7 @@ def test_segments_that_expired_before_they_were_read_are_a_gap_of_their_queue(ti
 
     (gap,) = second.gaps
     assert [int(path.name[-20:]) for path in later] == [gap["from"], gap["to"]]
-    assert gap["why"].startswith("Orders 0: ")
+    assert str(gap["why"]).startswith("Orders 0: ")
     assert [] == third.gaps
 
 
