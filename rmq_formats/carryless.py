@@ -50,6 +50,9 @@ def _factors(steps: int) -> ir.Constant:
     return ir.Constant(_Pair, [_moved(bits + 32), _moved(bits - 32)])
 
 
+# Folding, as in Intel's "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction" (Gopal and others,
+# 2009), for a CRC whose bits are reflected: 16 bytes at one place leave the same remainder as their product with x to
+# the power of the distance at the later place. The low half lies 8 bytes further away than the high one: `bits + 32`.
 def _fold(builder: _Emitted, value: _Emitted, factors: ir.Constant, later: _Emitted) -> _Emitted:  # pragma: no cover
     """Emit: *value* moved over to where *later* lies, and added to it."""
     multiply = cgutils.get_or_insert_function(

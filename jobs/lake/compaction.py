@@ -141,6 +141,8 @@ def _chosen(stored: Iterable[StoredFile], spared: tuple[str, ...]) -> list[list[
 def _of_run(stored: Iterable[StoredFile], spared: tuple[str, ...], store_id: str, many: int) -> list[list[StoredFile]]:
     """Return groups of the smallest files: a large one waits until the smaller ones together are as large."""
     mine = [file for file in _mergeable(stored, spared) if _store(file).startswith(store_id)]
+    # Files merge once the smaller ones weigh as much as the largest of the group: each merge of a byte at least doubles
+    # the file that it is in, so that a byte is rewritten about log2(LARGE / first size) times, not once a run.
     largest = count = total = 0
     for number, size in enumerate(sorted(file.size for file in mine), 1):
         if size <= total:

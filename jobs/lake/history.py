@@ -1,5 +1,5 @@
 """
-Where the log and the lake part: the exact first record, by comparing the lake's rows with the log.
+Find the first offset at which the log differs from the rows in the lake, record by record.
 
 Fingerprints tell that something differs, not where, nor why: a bit may have flipped since it was read, a copy may not
 be whole yet, or the broker may have cut off the end of its log and written something else. Only the last one is another
@@ -113,6 +113,12 @@ def first_difference(lake: Lake, known: KnownStore, store: Store, agreed: int = 
     end = known.newest.to_offset if known.newest else 0
     doubtful: int | None = None  # the first of the records before this one that differ in one field each
     unknown: int | None = None  # the boundary of the first record before this one that the log alone has
+    # fields   doubtful  meaning                                     then
+    # None     any       only the log has a record                   remember it: rewritten log, or a deleted row
+    # 0        any       equal                                       forget both: the same log goes on
+    # 1        None      one rotten field, or a rewritten log        remember it
+    # 1, more  set       a second difference in a row                rewritten from the doubtful one on
+    # more     None      another record at this offset               rewritten from here on
     for group in _groups(store, max(agreed, store.start_offset), end):
         for offset, fields in _compared(lake, known, group, end):
             if fields is None:

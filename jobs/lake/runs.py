@@ -392,6 +392,8 @@ def thinned(fingerprints: Iterable[Fingerprint]) -> tuple[Fingerprint, ...]:
     kept = {("newest", offset): fingerprint for offset, fingerprint in enumerate(newest_first[:_NEWEST_KEPT])}
     for fingerprint in newest_first[_NEWEST_KEPT:]:
         distance = newest_first[0].offset - fingerprint.offset
+        # A cell has 2^bits bytes, a quarter to a half of the distance from the newest, so that each doubling of the
+        # distance has two or three cells: a log of 1 TiB in segments of 1 GiB keeps about thirty fingerprints.
         bits = max(distance.bit_length() - 2, 0)
         kept.setdefault((str(bits), fingerprint.offset >> bits), fingerprint)
     return tuple(sorted(kept.values(), reverse=True))

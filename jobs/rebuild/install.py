@@ -356,6 +356,8 @@ def exchange(new: Path, old: Path) -> None:
 
 def _exchange(new: str, old: str, parent: int) -> None:
     """Let two directories change places: at once where the system can, else one after the other."""
+    # Without the system call a kill between two renames leaves no directory *old*: the broker then makes a new one.
+    # Nothing is lost: both sets lie beside it, the new one under the name that ends in `-new`.
     try:
         os.stat(old, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:

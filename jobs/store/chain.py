@@ -62,7 +62,13 @@ def chained(
     run: Callable[[Sequence[Range]], list[Outcome[T]]],
     discard: Callable[[T], object] = id,
 ) -> list[Outcome[T]]:
-    """Run *ranges*, and again what does not chain; return the outcomes that do."""
+    """Run *ranges*, and again those that do not chain; return the outcomes that do."""
+    # A range that was cut inside a segment syncs: it begins at the first record that proves itself, which may be a copy
+    # in a body. Only the outcome before it knows the true boundary:
+    #     |---- accepted ----|b      b: `seen.next` of the last accepted outcome
+    #                    |-- sync --|     first != b: discarded, and read again from b without a sync
+    #                         |- sync -|  ends before b: discarded, a record of the range before covers it
+    # So each accepted outcome begins where the one before it ended, whatever the cuts were.
     accepted: list[Outcome[T]] = []
     for range_, outcome in zip(ranges, run(ranges), strict=True):
         boundary = _boundary(accepted, range_)
@@ -79,7 +85,7 @@ def chained(
 
 
 def watermark(accepted: Sequence[Outcome[T]], from_offset: int) -> int:
-    """Return where the next run goes on: after the last whole record, which what follows may not be yet."""
+    """Return the offset after the last complete record; the bytes after it may be incomplete."""
     if not accepted:
         return from_offset
     seen = accepted[-1].seen

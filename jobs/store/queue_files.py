@@ -185,9 +185,12 @@ def first_unwritten(kind: QueueKind, data: bytes | bytearray) -> int:
     count = len(data) // unit_size
     unwritten = count
     for looked_at in _WRITTEN[kind]:
+        # A slice with the unit's size as its step is one byte of the field in every unit. The first byte has the sign.
+        # `find` gives -1 where nothing is found, and -1 % (count + 1) is count: all units are written.
         signs = data[looked_at.offset :: unit_size].translate(_SIGNS)
         unwritten = min(unwritten, signs.find(b"\1") % (count + 1))
         if looked_at.is_positive:
+            # All bytes of a field OR-ed: a zero stays only where the whole field is zero, which no written unit has.
             bits = 0
             for at in range(looked_at.offset, looked_at.offset + looked_at.size):
                 bits |= int.from_bytes(data[at::unit_size], "big")

@@ -178,6 +178,8 @@ class RangeReader:
             group.base_offset + first - header_size, group.base_offset + last + int(group.sizes[-1]), PieceKind.RECORD
         )
         new = _fingerprint(group, first, first + int(group.sizes[0]))
+        # Kept: the first record of the range and of its last two groups; `_fingerprints` gives the first and the last
+        # but one, and hashes the tail itself. The beginning outlives a cut-back of the end, the end outlives retention.
         self._firsts = [*self._firsts[:1], *self._firsts[1:][-1:], new]
         end = last + int(group.sizes[-1])
         tail = int(group.positions[min(int(np.searchsorted(group.positions, end - TAIL_SIZE)), count - 1)])

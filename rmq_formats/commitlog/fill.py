@@ -111,7 +111,7 @@ class Names(NamedTuple):
     """The distinct property names, and what is remembered of the row at hand."""
 
     texts: Texts
-    seen_in: Sizes  # by name: the last row that had it, counted from 1
+    seen_in: Sizes  # by name: the last row that had it, plus 1, so that the zeros of a new array mean 'in no row'
     seen_at: Sizes  # by name: which of that row's properties it is
     starts: Integers  # of the row's values
     ends: Integers
@@ -344,10 +344,13 @@ def _parse_row(
     buffer: Bytes, start: int, end: int, parser: int, row: int, before: int, first: int, names: Names, out: Properties
 ) -> tuple[int, bool]:
     """
-    Find a row's properties; return how many, and whether they give the text back.
+    Find a row's properties; return how many there are, and whether the stored text can be made from them again.
 
     The names from *before* to *first* are those of the row before: this one probably has the same.
     """
+    # A guess saves hashing a name, and cannot be wrong: `_expected_value` compares the bytes of the guessed name, and
+    # any mismatch parses the property in full. A repeated name keeps its first place and its last value, as in a map;
+    # the text then cannot be made again, and is stored raw.
     count = integer(0)
     is_rebuildable = True
     at, expected = start, start

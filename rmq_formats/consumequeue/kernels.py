@@ -210,6 +210,9 @@ def collect(
     queues: QueueTable, units: Integers, count: int, known_tags: TagTable, tag_count: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
     """Collect the units of records *at* to *stop*; return the record it stopped at, why, and both counts."""
+    # Stops, and the caller's answer before it calls again from the same record, which left no unit behind:
+    # NO_UNIT_ROOM: empty `units`. NO_TAG_ROOM: larger tables. NEW_QUEUE: add the queue's row. SPECIAL: let the scalar
+    # module collect this one record. A tag may have been numbered already; numbering it again finds the same number.
     keys, ends, text = queues.keys, known_tags.ends, known_tags.text
     while at < stop:
         if count == units.shape[1]:
