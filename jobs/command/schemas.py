@@ -24,8 +24,9 @@ from jobs.inspect.state import StateReport
 from jobs.lake.catalog import Statement
 from jobs.lake.compaction import Saved
 from jobs.lake.findings import Finding
-from jobs.launch.engine import VERBS_WITH_ENGINE, Engine
 from jobs.query import json_text
+from jobs.query.story.evidence import KeyFact, Place, QueueFact
+from jobs.query.story.timeline import GroupFact
 from jobs.rebuild.queue_run import Summary as QueuesSummary
 from jobs.restore.run import Summary as RestoreSummary
 from rmq_formats.trace import Trace
@@ -46,25 +47,10 @@ _SEVERITY: Schema = {"enum": [severity.value for severity in Severity]}
 _HAS_SEVERITY = {"severity": _SEVERITY, "seconds": _NUMBER}
 
 
-# In every document of a verb that ran jobs; not where nothing was to be done.
-_ENGINE: Schema = {
-    "type": "object",
-    "properties": {
-        "name": {"enum": [engine.value for engine in Engine]},
-        "bytes": {"type": ["integer", "null"]},
-        "limit": _INTEGER,
-        "cores": _INTEGER,
-    },
-    "required": ["name", "bytes", "limit", "cores"],
-}
-
-
 def schemas() -> Iterator[tuple[str, Schema]]:
     """Yield each verb's name and the schema of its document, or of each line where it prints lines."""
     for verb, schema in _schemas():
         version = _VERSIONS.get(verb, 1)
-        has_engine = verb in VERBS_WITH_ENGINE and schema["type"] == "object"
-        engine = {"properties": {**schema.get("properties", {}), "engine": _ENGINE}} if has_engine else {}
         yield (
             verb,
             {
@@ -72,7 +58,6 @@ def schemas() -> Iterator[tuple[str, Schema]]:
                 "$id": f"urn:rmq-lake:schema:{verb}:{version}",
                 "title": f"rmq-lake {verb} --json",
                 **schema,
-                **engine,
             },
         )
 
@@ -236,11 +221,23 @@ def _query() -> Schema:
                                    "behind"), _INTEGER)),
             _line("trace", trace_topic=_TEXT, physical_offset=_INTEGER, client_address=_TEXT,
                   **_of(Trace)["properties"]),
+            _line("story", unique_key=_or_null(_TEXT), state=_TEXT, copies=_list(_copy()), not_known=_list(_TEXT),
+                  traces=_list(_of(Trace, text=_TEXT, known_from=_of(Place)))),
             _line("id", offset_id=_object(store_host=_TEXT, physical_offset=_INTEGER),
                   unique_id=_object(address=_TEXT, process_id=_INTEGER, loader_hash=_INTEGER, time_diff=_INTEGER,
                                     nearly_time=_INTEGER, counter=_INTEGER)),
         ],
     }  # fmt: skip
+
+
+def _copy() -> Schema:
+    """Return the schema of one copy in a message's story."""
+    texts = dict.fromkeys(("role", "text", "offset_id", "topic", "store_time"), _TEXT)
+    integers = dict.fromkeys(("physical_offset", "queue_id", "queue_offset", "reconsume_times"), _INTEGER)
+    return _object(
+        **texts, **integers, due_time=_or_null(_TEXT), ended_by_offset=_or_null(_INTEGER), retention=_or_null(_TEXT),
+        known_from=_of(Place), queues=_list(_of(QueueFact)), keys=_list(_of(KeyFact)), groups=_list(_of(GroupFact)),
+    )  # fmt: skip
 
 
 def _line(kind: str, /, **properties: Schema) -> Schema:
@@ -297,7 +294,7 @@ def _of_class(kind: type[Any]) -> Schema:
         return _SEVERITY
     if issubclass(kind, Enum):
         return {} if not issubclass(kind, str) else _TEXT
-    if is_dataclass(kind):
+    if is_dataclass(kind) or kind is Place:
         return _of(kind)
     return _list({}) if issubclass(kind, tuple) else {}
 

@@ -192,6 +192,7 @@ class Clock:
     """Seconds by what was done."""
 
     def __init__(self) -> None:
+        """Begin."""
         self.laps: dict[str, float] = {}
         self._last = monotonic()
 

@@ -76,6 +76,7 @@ class LogInspector:
         progress: Progress,
         epochs: Sequence[Epoch] = (),
     ) -> None:
+        """Look at nothing yet."""
         self._epochs = epochs
         self._store = store
         self._problems = problems

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jobs.launch.arguments import file_system_options
-from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, LakeTables, one_of, text
+from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, SUPERSEDED, LakeTables, one_of, text
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import MAX_TIME, MIN_TIME, Coverage, Occurrence, Reason, ReasonKind
@@ -83,7 +83,27 @@ class LakeSource:
             self._say("this lake was made without bodies")
         return Message(record_of_row(_whole(row)), self.release)
 
+    @property
+    def tables(self) -> LakeTables:
+        """The tables that are asked."""
+        return self._tables
+
+    def condition(self, *conditions: str) -> str:
+        """Return *conditions* and that of the broker, where one is named, as SQL."""
+        return self._where(*conditions)
+
     # keys
+
+    def under_unique_key(self, unique_key: str) -> Iterator[Message]:
+        """Yield the messages of every topic that have a producer's id, newest first."""
+        return self._messages(f"uniq_key = {text(unique_key)}")
+
+    def superseded(self, unique_key: str) -> Iterator[Message]:
+        """Yield the messages with a producer's id that their broker took back."""
+        if self._tables.has(SUPERSEDED):
+            condition = self._where(f"uniq_key = {text(unique_key)}", _OURS)
+            rows = self._tables.rows(f"SELECT * FROM {SUPERSEDED} WHERE {condition}")  # noqa: S608 - quoted
+            yield from map(self._message, rows)
 
     def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""

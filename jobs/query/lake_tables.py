@@ -6,7 +6,6 @@ filters what remains.
 """
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from typing import Any
 
 from deltalake import DeltaTable, QueryBuilder
@@ -20,6 +19,7 @@ from rmq_formats.errors import NotAStore
 MESSAGES = "messages"
 INDEX_ENTRIES = "index_entries"
 QUARANTINE = "quarantine"
+SUPERSEDED = "superseded_messages"
 
 
 class LakeTables:
@@ -32,6 +32,7 @@ class LakeTables:
         self._builder = QueryBuilder()
         self._messages = self._table(MESSAGES)
         self._builder.register(MESSAGES, self._messages)
+        self._versions: dict[str, int | None] = {MESSAGES: self._messages.version()}
 
     def _table(self, name: str) -> DeltaTable:
         location = join(self._lake, name)
@@ -49,26 +50,30 @@ class LakeTables:
         known = [row[column] for row in rows if row.get(column) is not None]
         return max(known, default=0)
 
-    @cached_property
+    @property
     def has_index_entries(self) -> bool:
         """Whether keys can be looked up by their hash."""
-        return self._registered(INDEX_ENTRIES)
+        return self.has(INDEX_ENTRIES)
 
-    @cached_property
-    def _has_quarantine(self) -> bool:
-        return self._registered(QUARANTINE)
+    def has(self, name: str) -> bool:
+        """Return whether the lake has a table, which SQL then knows."""
+        if name not in self._versions:
+            try:
+                table = self._table(name)
+            except NotAStore:
+                self._versions[name] = None
+            else:
+                self._builder.register(name, table)
+                self._versions[name] = table.version()
+        return self._versions[name] is not None
 
-    def _registered(self, name: str) -> bool:
-        """Make a table known to SQL; return whether the lake has it."""
-        try:
-            self._builder.register(name, self._table(name))
-        except NotAStore:
-            return False
-        return True
+    def version(self, name: str) -> int | None:
+        """Return the version of a table that answers are of; None where the lake lacks it."""
+        return self._versions[name] if self.has(name) else None
 
     def quarantined(self, condition: str) -> int:
         """Return how many damaged places the lake's runs have found; 0 where it has no such table."""
-        if not self._has_quarantine:
+        if not self.has(QUARANTINE):
             return 0
         return int(self.rows(f"SELECT count(*) AS places FROM {QUARANTINE} WHERE {condition}")[0]["places"])  # noqa: S608 - quoted
 

@@ -11,6 +11,7 @@ from datetime import UTC
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import HALF_TOPIC, OffsetRange, host_text, time_text
 from jobs.query.source import Coverage, Occurrence, Reason, ReasonKind, Source
+from jobs.query.transactions import half_end
 from rmq_formats.commitlog.record import Host
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC
 from rmq_formats.errors import FormatError
@@ -20,10 +21,7 @@ from rmq_formats.message_id import OffsetId, decode_offset_id
 from rmq_formats.properties import REAL_TOPIC
 from rmq_formats.rocksdb import transactions
 
-OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
-
-_OPS_READ = 4096  # newest op messages that are read to tell a rollback
 
 _ONLY = {
     KeyKind.KEY: (ReasonKind.ONLY_IN_KEYS, "is only in KEYS there: by-key finds it"),
@@ -86,7 +84,7 @@ def _same_kind(seen: list[Occurrence], key: str, begin: int, end: int) -> Reason
 
 def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
     if message.topic in (HALF_TOPIC, transactions.HALF_TOPIC):
-        if _is_rolled_back(source, message):
+        if half_end(source, message).message is not None:
             text = f"the transaction of {key!r} was rolled back; its half message is under {message.topic}"
             return Reason(ReasonKind.ROLLED_BACK, f"{text} ({_place(message)})")
         text = f"{key!r} is still half of a transaction: prepared under {message.topic}, not committed to {topic}"
@@ -95,25 +93,6 @@ def _waiting(source: Source, message: Message, topic: str, key: str) -> Reason:
         text = f"{key!r} is delayed: it waits under {message.topic} and is not yet delivered to {topic}"
         return Reason(ReasonKind.DELAYED, f"{text} ({_place(message)})")
     return Reason(ReasonKind.OTHER_TOPIC, f"{key!r} is under {message.topic}, not under {topic} ({_place(message)})")
-
-
-def _is_rolled_back(source: Source, half: Message) -> bool:
-    """Return whether an op message ends a half message: neither commit nor rollback leaves it open."""
-    is_in_rocksdb = half.topic == transactions.HALF_TOPIC
-    topic, queue_id = (transactions.OP_TOPIC, 0) if is_in_rocksdb else (OP_TOPIC, half.record.queue_id)
-    ops = source.queue_offsets(topic, queue_id)
-    if ops is None:
-        return False
-    for number in range(ops.maximum - 1, max(ops.minimum, ops.maximum - _OPS_READ) - 1, -1):
-        op = source.in_queue(topic, queue_id, number)
-        if op is None or op.record.physical_offset < half.record.physical_offset:
-            return False
-        if is_in_rocksdb:
-            if op.properties.get(transactions.TRANS_OFFSET) == str(half.record.physical_offset):
-                return True
-        elif str(half.record.queue_offset) in (op.body or b"").decode("ascii", "replace").split(","):
-            return True
-    return False
 
 
 def _nowhere(source: Source, key: str, kind: KeyKind) -> Reason:

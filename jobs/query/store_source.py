@@ -15,7 +15,7 @@ from jobs.query.store_view import StoreView
 from jobs.store.broker_config import BrokerConfig, broker_config
 from jobs.store.ranges import newest_written
 from rmq_formats.commitlog.record import Host, MessageRecord
-from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, Unit
+from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueRules, Unit
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.release import Release
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
@@ -164,6 +164,11 @@ class StoreSource:
     def config(self) -> BrokerConfig:
         """The broker's settings of topics and groups, and how far consumers are."""
         return broker_config(self.reader.store)
+
+    @property
+    def queue_rules(self) -> QueueRules:
+        """What decides about units, as far as release and configuration tell."""
+        return self._view.rules
 
     def hosts(self) -> list[Host]:
         """Return the store hosts of the first record of the first and the last segment."""

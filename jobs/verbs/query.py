@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 from zoneinfo import ZoneInfo
 
 import click
@@ -27,6 +27,10 @@ from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import NEWEST, Release
+
+if TYPE_CHECKING:
+    from jobs.query.lake_source import LakeSource
+    from jobs.query.story.evidence import Evidence
 
 _KINDS = {"K": KeyKind.KEY, "T": KeyKind.TAG, "U": KeyKind.UNIQUE}
 
@@ -315,6 +319,50 @@ def by_offset(options: QueryOptions, topic: str, broker_name: str | None, queue_
         answer = lookups.by_offset(source, topic, queue_id, offset)
         printer.details(answer)
         return printer.finish(answer, source.notes)
+
+
+@command.command("story", short_help="All that happened to a message, each line with its origin.")
+@click.argument("message_id", metavar="ID", required=False)
+@click.option("-t", "--topic", metavar="TOPIC", help="With -k: the topic of the key. With ID: where to look first.")
+@click.option("-k", "--key", metavar="KEY", help="One of the message's KEYS, in place of its id.")
+@_place_options
+def story(options: QueryOptions, message_id: str | None, topic: str | None, key: str | None) -> ExitCode:
+    """
+    Tell what happened to a message: sent, half, delayed, retried, consumed, dead, and where each line is known from.
+
+    ID is a producer's id or an offset id.
+    """
+    if (message_id is None) == (key is None) or (key is not None and topic is None):
+        raise click.UsageError("give an ID, or -t TOPIC and -k KEY")
+    from jobs.query.story import timeline
+    from jobs.query.story.text import story_lines, story_object
+
+    with _opened(options) as (source, _):
+        answer = (
+            timeline.by_id(source, (message_id or "").strip(), topic, any_host=options.any_host)
+            if key is None
+            else timeline.by_key(source, topic or "", key)
+        )
+        printer = options.printer
+        for told in timeline.stories(_evidence(source), answer.messages):
+            if printer.as_json:
+                printer.object("story", story_object(told))
+            else:
+                printer.out("".join(f"{line}\n" for line in (*story_lines(told, options.time_zone), "")))
+        return printer.finish(answer, source.notes)
+
+
+def _evidence(source: Source) -> "Evidence":
+    """Return what a source can say beside its messages."""
+    from jobs.query.store_source import StoreSource
+
+    if isinstance(source, StoreSource):
+        from jobs.query.story.store_evidence import StoreEvidence
+
+        return StoreEvidence(source)
+    from jobs.query.story.lake_evidence import LakeEvidence
+
+    return LakeEvidence(cast("LakeSource", source))  # the only other kind of source
 
 
 @command.command("decode-id", short_help="What an id says: both readings.")

@@ -39,6 +39,7 @@ from rmq_formats.release import NEWEST, Release, release_at
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 LMQ_PREFIX = "%LMQ%"
 RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
 SYSTEM_PREFIX = "rmq_sys_"
 MULTI_DISPATCH_SEPARATOR = ","
 

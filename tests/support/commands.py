@@ -12,6 +12,7 @@ import pytest
 
 from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
+from jobs.store.workers import OneByOne
 
 
 class Outcome(NamedTuple):
@@ -43,8 +44,10 @@ def runner(capfd: pytest.CaptureFixture[str]) -> Run:
 
 
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have this process do the work even where other tests have started a session."""
-    monkeypatch.setattr("jobs.launch.engine.is_spark_asked_for", lambda: False)
+    for name in ("spark_session", "begin_session"):
+        monkeypatch.setattr(f"jobs.launch.session.{name}", lambda *_, **__: None)
+    monkeypatch.setattr("jobs.launch.session.hadoop_options", lambda *_: {})
+    monkeypatch.setattr("jobs.store.workers.SparkWorkers", lambda _: OneByOne())
 
 
 def packages_loaded_by(*arguments: str | Path) -> set[str]:

@@ -1,0 +1,126 @@
+"""A lake's tables as evidence: messages, consume_queue, index_entries, consumer_offsets, superseded_messages."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from jobs.query.lake_source import LakeSource
+from jobs.query.lake_tables import INDEX_ENTRIES, MESSAGES, SUPERSEDED, one_of, text
+from jobs.query.message import Message
+from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact, progress_of
+from jobs.store.broker_config import Progress, ReaderKind
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.keys import typed_index_keys
+
+_QUEUES = "consume_queue"
+_PROGRESS = "consumer_offsets"
+_LEADING = frozenset({"matched", "deleted"})  # statuses of a unit that its record agrees with, or needs none of
+
+
+class LakeEvidence:
+    """What a lake says."""
+
+    def __init__(self, source: LakeSource) -> None:
+        """Ask *source* and the tables beside its messages."""
+        self.source = source
+        self._tables = source.tables
+
+    def _place(self, table: str) -> Place:
+        return Place(table, version=self._tables.version(table))
+
+    def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
+        """Yield the messages under a unique key, of every topic, and those that were taken back."""
+        del topics
+        yield from self.source.under_unique_key(unique_key)
+        yield from self.source.superseded(unique_key)
+
+    def place(self, message: Message) -> Place:
+        """Return the table, whose column physical_offset tells the row."""
+        del message
+        return self._place(MESSAGES)
+
+    def queues(self, message: Message) -> list[QueueFact]:
+        """Return the rows of consume_queue that lead to a copy."""
+        if not self._tables.has(_QUEUES):
+            return []
+        offset = message.record.physical_offset
+        rows = self._tables.rows(
+            f"SELECT topic, queue_id, queue_offset, status, tags_code FROM {_QUEUES} "  # noqa: S608 - a number
+            f"WHERE {self.source.condition(f'physical_offset = {offset}')} ORDER BY topic, queue_id, queue_offset"
+        )
+        place = self._place(_QUEUES)
+        return [
+            QueueFact(
+                row["topic"],
+                row["queue_id"],
+                row["queue_offset"],
+                Check.LEADS_THERE if row["status"] in _LEADING else _CHECKS.get(row["status"], Check.ELSEWHERE),
+                place,
+                row["tags_code"],
+            )
+            for row in rows
+        ]
+
+    def keys(self, message: Message) -> list[KeyFact]:
+        """Return for each key whether index_entries leads to a copy."""
+        keys = dict.fromkeys(typed_index_keys(message.record, self.source.release))
+        if not self._tables.has(INDEX_ENTRIES):
+            return [KeyFact(key.kind.value, key.key, Check.NOT_KNOWN, None) for key in keys]
+        hashes = {key: index_key_hash(key.text) for key in keys}
+        at = f"physical_offset = {message.record.physical_offset}"
+        rows = (
+            self._tables.rows(
+                f"SELECT DISTINCT key_hash FROM {INDEX_ENTRIES} "  # noqa: S608 - numbers
+                f"WHERE {self.source.condition(one_of('key_hash', hashes.values()), at)}"
+            )
+            if hashes
+            else []
+        )
+        found, place = {row["key_hash"] for row in rows}, self._place(INDEX_ENTRIES)
+        return [
+            KeyFact(key.kind.value, key.key, Check.LEADS_THERE if number in found else Check.MISSING, place)
+            for key, number in hashes.items()
+        ]
+
+    def progress(self, topics: Sequence[str]) -> Iterator[tuple[Progress, Place]]:
+        """Yield how far each reader of *topics* is, as the newest run saw it."""
+        if not self._tables.has(_PROGRESS) or not topics:
+            return
+        rows = self._tables.rows(
+            f"SELECT kind, consumer_group, topic, queue_id, next_offset FROM {_PROGRESS} "  # noqa: S608 - quoted
+            f"WHERE {self.source.condition(one_of('topic', topics))} ORDER BY run"
+        )
+        place = self._place(_PROGRESS)
+        for row in progress_of(rows):
+            group = row["consumer_group"]
+            reader = Progress(
+                ReaderKind(str(row["kind"])),
+                None if group is None else str(group),
+                str(row["topic"]),
+                int(str(row["queue_id"])),
+                int(str(row["next_offset"])),
+                _PROGRESS,
+            )
+            yield reader, place
+
+    def leaves(self, message: Message) -> str | None:
+        """Say that a record was taken back by its broker, where a later run found other bytes in its place."""
+        if not self._tables.has(SUPERSEDED):
+            return None
+        rows = self._tables.rows(
+            f"SELECT max(superseded_by_run) AS run FROM {SUPERSEDED} "  # noqa: S608 - numbers
+            f"WHERE {self.source.condition(f'physical_offset = {message.record.physical_offset}', _same(message))}"
+        )
+        run = rows[0]["run"] if rows else None
+        return None if run is None else f"run {run} found that the broker had taken this record back"
+
+    def unknown(self) -> list[str]:
+        """Say what a lake lacks for a story."""
+        lacking = [name for name in (_QUEUES, INDEX_ENTRIES, _PROGRESS) if not self._tables.has(name)]
+        lacks = [f"the lake has no table {name}" for name in lacking]
+        return [*lacks, "when retention deletes a record from its broker's store, a lake does not know"]
+
+
+_CHECKS = {"missing": Check.MISSING, "mismatched": Check.ELSEWHERE, "expired": Check.NOT_KNOWN}
+
+
+def _same(message: Message) -> str:
+    return f"store_timestamp = {message.record.store_timestamp} AND topic = {text(message.topic)}"

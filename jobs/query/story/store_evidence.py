@@ -1,0 +1,157 @@
+"""A store's own files as evidence: the log, queue files, index files, configuration."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC
+
+from jobs.query.message import Message
+from jobs.query.mqadmin.text import second_text
+from jobs.query.source import MAX_TIME, MIN_TIME
+from jobs.query.store_source import StoreSource
+from jobs.query.story.evidence import Check, KeyFact, Place, QueueFact
+from jobs.store.broker_config import Progress
+from jobs.store.queue_files import StoredQueue
+from rmq_formats.consumequeue.unit import BatchUnit, ExpectedUnit, QueueKind, Unit, expected_units
+from rmq_formats.errors import FormatError
+from rmq_formats.indexfile.keys import KeyKind, typed_index_keys
+from rmq_formats.indexfile.lookup import IndexReader
+
+RESERVED_HOURS = 72  # fileReservedTime, unless a broker's configuration says otherwise
+_HOUR_MS = 3_600_000
+
+
+class StoreEvidence:
+    """What a store says."""
+
+    def __init__(self, source: StoreSource) -> None:
+        """Ask *source* and the files that it reads."""
+        self.source = source
+        self._reader = source.reader
+        self._root = source.reader.store.root
+
+    def _relative(self, location: str) -> str:
+        return location.removeprefix(self._root).lstrip("/")
+
+    def copies(self, unique_key: str, topics: Iterable[str]) -> Iterator[Message]:
+        """Yield the messages under a unique key, topic by topic; of a small log those that no index has, too."""
+        for topic in topics:
+            yield from self.source.find(KeyKind.UNIQUE, topic, unique_key, MIN_TIME, MAX_TIME)
+        for seen in self.source.occurrences(unique_key):
+            if seen.kind is KeyKind.UNIQUE:
+                yield seen.message
+
+    def place(self, message: Message) -> Place:
+        """Return the segment that holds a copy, and the position in it."""
+        offset = message.record.physical_offset
+        segment = self._reader.segment_for(offset)
+        if segment is None:
+            return Place("commitlog", offset)
+        return Place(self._relative(segment.location), offset - segment.base_offset)
+
+    def queues(self, message: Message) -> list[QueueFact]:
+        """Return the unit that each queue has for a copy."""
+        return [self._queue_fact(expected) for expected in expected_units(message.record, self.source.queue_rules)]
+
+    def _queue_fact(self, expected: ExpectedUnit) -> QueueFact:
+        name = expected.queue
+        at = (name.topic, name.queue_id, expected.queue_offset)
+        queue = self._reader.queues.get((name.topic, name.queue_id))
+        if queue is None:
+            why_not = self._reader.why_not_in_rocksdb
+            place = Place(f"consumequeue/{name.topic}/{name.queue_id}")
+            return QueueFact(*at, Check.NOT_KNOWN if why_not else Check.MISSING, place)
+        if queue.is_batch != (name.kind is QueueKind.BATCH):
+            return QueueFact(*at, Check.NOT_KNOWN, self._unit_place(queue, expected.queue_offset))
+        position = self._batch_position(queue, expected) if queue.is_batch else expected.queue_offset
+        unit = queue.unit(position) if 0 <= position < queue.capacity else None
+        place = self._unit_place(queue, position)
+        if unit is None:
+            return QueueFact(*at, Check.MISSING, place)
+        leads = unit.physical_offset == expected.physical_offset
+        code = unit.tags_code if isinstance(unit, Unit) else None
+        return QueueFact(*at, Check.LEADS_THERE if leads else Check.ELSEWHERE, place, code)
+
+    @staticmethod
+    def _batch_position(queue: StoredQueue, expected: ExpectedUnit) -> int:
+        # Units of a batch queue ascend in their messages' numbers: the last one that begins no later is the one.
+        low, high = queue.start, queue.written_end()
+        while low < high:
+            middle = (low + high) // 2
+            unit = queue.unit(middle)
+            if isinstance(unit, BatchUnit) and unit.base_offset <= expected.queue_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def _unit_place(self, queue: StoredQueue, position: int) -> Place:
+        if queue.in_rocksdb:
+            return Place(f"RocksDB, queue {queue.name.topic}/{queue.name.queue_id}")
+        at = position * queue.unit_size
+        for file in queue.files:
+            if file.base_offset <= at < file.end:
+                return Place(self._relative(file.location), at - file.base_offset)
+        return Place(f"{queue.name.kind.value}/{queue.name.topic}/{queue.name.queue_id}")
+
+    def keys(self, message: Message) -> list[KeyFact]:
+        """Return for each key the index file that leads to a copy, or the one that should."""
+        keys = dict.fromkeys(typed_index_keys(message.record, self.source.release))
+        if not self._reader.store.index_files or self._reader.index_geometry is None:
+            return [self._key_in_database(message, key.kind, key.key) for key in keys]
+        offset = message.record.physical_offset
+        facts = []
+        for key in keys:
+            found = next((file for file in self._covering(message) if self._leads(file, key.text, offset)), None)
+            beside = found or next(self._covering(message), None)
+            place = Place(self._relative(beside.file)) if beside is not None and beside.file else Place("index")
+            facts.append(KeyFact(key.kind.value, key.key, Check.LEADS_THERE if found else Check.MISSING, place))
+        return facts
+
+    def _covering(self, message: Message) -> Iterator[IndexReader]:
+        offset = message.record.physical_offset
+        for file in self._reader.index_readers():
+            header = file.header
+            if header.begin_physical_offset <= offset <= header.end_physical_offset:
+                yield file
+
+    @staticmethod
+    def _leads(file: IndexReader, text: str, offset: int) -> bool:
+        try:
+            return any(hop.entry.physical_offset == offset for hop in file.hits(text, MIN_TIME, MAX_TIME))
+        except FormatError:
+            return False
+
+    def _key_in_database(self, message: Message, kind: KeyKind, key: str) -> KeyFact:
+        """Ask the index in RocksDB; the log, which is searched where there is none, proves nothing about an index."""
+        try:
+            database = self._reader.index_database
+        except FormatError:
+            database = None
+        if database is None:
+            has_files = bool(self._reader.store.index_files)
+            return KeyFact(kind.value, key, Check.NOT_KNOWN if has_files else Check.MISSING, None)
+        time, offset = message.record.store_timestamp, message.record.physical_offset
+        found = self.source.find(kind, message.topic, key, time, time)
+        leads = any(one.record.physical_offset == offset for one in found)
+        return KeyFact(kind.value, key, Check.LEADS_THERE if leads else Check.MISSING, Place("RocksDB, index"))
+
+    def progress(self, topics: Sequence[str]) -> Iterator[tuple[Progress, Place]]:
+        """Yield how far each reader of *topics* is, as the broker's configuration has it."""
+        for reader in self.source.config.progress:
+            if reader.topic in topics:
+                yield reader, Place(reader.place)
+
+    def leaves(self, message: Message) -> str | None:
+        """Say when retention may delete the segment of a copy: its last change and the hours that files are kept."""
+        offset = message.record.physical_offset
+        following = next((one for one in self._reader.store.segments if one.base_offset > offset), None)
+        first = self._reader.first_record(following) if following is not None else None
+        if first is None:
+            return None
+        # A broker goes by the time of the file's last change, which is about when the next segment began.
+        due = first.store_timestamp + RESERVED_HOURS * _HOUR_MS
+        return f"retention deletes its segment after {second_text(due, UTC)} UTC ({RESERVED_HOURS} hours are assumed)"
+
+    def unknown(self) -> list[str]:
+        """Say what a store's files cannot tell."""
+        config = self.source.config
+        return [f"not all of the broker's configuration can be read: {config.unread}"] if config.unread else []

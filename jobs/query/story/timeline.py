@@ -1,0 +1,374 @@
+"""
+One message from half to consumed: its copies in the order of the log, its traces, and its state now.
+
+Copies of a message share its unique key. A broker moves a message by writing it again: a half message becomes the
+committed one, a delayed one is delivered, a failed one waits for its next try and is delivered to the group's own
+topic, and after the last try it is a dead letter. So a story is the list of these records, each named by its topic.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum, unique
+from typing import NamedTuple
+
+from jobs.query import lookups
+from jobs.query.message import Message
+from jobs.query.mqadmin.text import HALF_TOPIC, address_text, host_text
+from jobs.query.reasons import TIMER_TOPIC
+from jobs.query.source import MAX_TIME, MIN_TIME, Answer, Source
+from jobs.query.story.evidence import Evidence, KeyFact, Place, QueueFact
+from jobs.query.transactions import HalfEnd, half_end
+from jobs.store.broker_config import ReaderKind
+from rmq_formats.consumequeue.unit import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from rmq_formats.flags import TransactionType
+from rmq_formats.indexfile.keys import KeyKind
+from rmq_formats.properties import DELAY, REAL_QID, REAL_TOPIC
+from rmq_formats.rocksdb import transactions
+from rmq_formats.trace import TRACE_TOPIC, Trace, TraceKind, decode_traces
+
+HALF_TOPICS = frozenset({HALF_TOPIC, transactions.HALF_TOPIC})
+_WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
+_MOST_TRACES = 256
+_MOST_COPIES = 1024  # a producer that gives every message the same id must not fill the memory
+
+
+@unique
+class Role(StrEnum):
+    """What a copy is in the life of its message. The values are part of the JSON that users script against."""
+
+    SENT = "sent"
+    SENT_AGAIN = "sent_again"
+    HALF = "half"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled_back"
+    DELAYED = "delayed"
+    TIMED = "timed"
+    DELIVERED = "delivered"
+    RETRY_WAITING = "retry_waiting"
+    RETRIED = "retried"
+    DEAD_LETTER = "dead_letter"
+
+
+_READ_BY_CONSUMERS = frozenset({Role.SENT, Role.SENT_AGAIN, Role.COMMITTED, Role.DELIVERED, Role.RETRIED})
+
+
+@unique
+class Consumed(StrEnum):
+    """How far a group is at a copy, as of the snapshot."""
+
+    CONSUMED = "consumed"
+    IN_FLIGHT = "in_flight"
+    NOT_YET = "not_yet"
+
+
+class GroupFact(NamedTuple):
+    """A consumer group's position beside a copy."""
+
+    group: str
+    state: Consumed
+    next_offset: int
+    place: Place
+
+
+@dataclass(slots=True)
+class Copy:
+    """One record of the message, and what is known of it."""
+
+    message: Message
+    role: Role
+    text: str
+    place: Place
+    queues: list[QueueFact] = field(default_factory=list)
+    keys: list[KeyFact] = field(default_factory=list)
+    groups: list[GroupFact] = field(default_factory=list)
+    due: int | None = None  # ms: when a waiting copy is delivered
+    ended: Message | None = None  # of a half message: the op message that ends it
+    leaves: str | None = None
+
+    @property
+    def time(self) -> int:
+        """When it was stored, in ms."""
+        return self.message.record.store_timestamp
+
+
+class Report(NamedTuple):
+    """A line of a trace, and the message whose body it is in."""
+
+    trace: Trace
+    message: Message
+    place: Place
+
+
+@dataclass(slots=True)
+class Story:
+    """What became of one message."""
+
+    unique_key: str | None
+    copies: list[Copy]
+    reports: list[Report] = field(default_factory=list)
+    state: str = ""
+    unknown: list[str] = field(default_factory=list)
+
+
+def by_id(source: Source, text: str, topic: str | None, *, any_host: bool = False) -> Answer:
+    """Find the message that an id names, also while it waits under a system topic."""
+    return _or_waiting(source, lookups.by_any_id(source, text, topic, any_host=any_host), topic, text)
+
+
+def by_key(source: Source, topic: str, key: str) -> Answer:
+    """Find the messages of *topic* under a key, and those that wait to be moved there."""
+    return _or_waiting(source, lookups.by_key(source, topic, key), topic, key)
+
+
+def _or_waiting(source: Source, answer: Answer, topic: str | None, text: str) -> Answer:
+    if answer.messages:
+        return answer
+    seen = (one.message for one in source.occurrences(text))
+    waiting = [one for one in seen if topic is None or topic in {one.topic, one.properties.get(REAL_TOPIC)}]
+    return Answer(waiting) if waiting else answer
+
+
+def stories(evidence: Evidence, seeds: Iterable[Message]) -> Iterator[Story]:
+    """Yield the story of each message that *seeds* are copies of, once."""
+    told: set[int] = set()
+    for seed in seeds:
+        if seed.record.physical_offset not in told:
+            story = _story(evidence, seed)
+            told |= {copy.message.record.physical_offset for copy in story.copies}
+            yield story
+
+
+def _story(evidence: Evidence, seed: Message) -> Story:
+    found = {seed.record.physical_offset: seed}
+    unknown = evidence.unknown()
+    if seed.unique_key:
+        for other in evidence.copies(seed.unique_key, _topics(evidence, seed)):
+            if len(found) >= _MOST_COPIES:
+                unknown.append(f"only {_MOST_COPIES:,} messages with this id are shown")
+                break
+            found[other.record.physical_offset] = other
+    else:
+        unknown.append("the message has no unique key: other copies of it cannot be found")
+    half = found[max(found)].record.prepared_transaction_offset
+    if half and half not in found:
+        prepared = evidence.source.at(half, seed.record.store_host)
+        if prepared is not None and prepared.unique_key == seed.unique_key:
+            found[half] = prepared
+    messages = [found[offset] for offset in sorted(found)]
+    copies: list[Copy] = []
+    for message in messages:
+        role = _role(message, copies)
+        copies.append(Copy(message, role, _TEXTS[role](message), evidence.place(message)))
+    for copy in copies:
+        _look_around(evidence, copy, copies, unknown)
+    story = Story(seed.unique_key, copies, unknown=unknown)
+    if seed.unique_key:
+        story.reports = list(_reports(evidence, seed.unique_key))
+    _add_groups(evidence, copies)
+    story.state = _state(copies)
+    return story
+
+
+def _topics(evidence: Evidence, seed: Message) -> list[str]:
+    """Return the topics that copies of a message can be under."""
+    real = seed.properties.get(REAL_TOPIC)
+    own = {seed.topic, real, seed.properties.get("RETRY_TOPIC")} - {None}
+    moved = (topic for topic in evidence.source.topics() if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)))
+    return sorted({*(str(topic) for topic in own), *moved, *HALF_TOPICS, *_WAITING_TOPICS})
+
+
+_BY_PREFIX = ((RETRY_PREFIX, Role.RETRIED), (DLQ_PREFIX, Role.DEAD_LETTER))
+_BY_TRANSACTION = {
+    TransactionType.PREPARED: Role.HALF,  # brokers up to 4.2.0 put half messages under the real topic
+    TransactionType.COMMIT: Role.COMMITTED,
+    TransactionType.ROLLBACK: Role.ROLLED_BACK,
+}
+
+
+def _role(message: Message, before: Sequence[Copy]) -> Role:
+    if message.topic in HALF_TOPICS:
+        return Role.HALF
+    if message.topic in _WAITING_TOPICS:
+        is_retry = message.properties.get(REAL_TOPIC, "").startswith((RETRY_PREFIX, DLQ_PREFIX))
+        return Role.RETRY_WAITING if is_retry else Role.DELAYED if message.topic == SCHEDULE_TOPIC else Role.TIMED
+    named = next((role for prefix, role in _BY_PREFIX if message.topic.startswith(prefix)), None)
+    named = named or _BY_TRANSACTION.get(message.transaction)
+    if named is None and any(_delivers(copy, message) for copy in before):
+        named = Role.DELIVERED
+    return named or (Role.SENT_AGAIN if before else Role.SENT)
+
+
+def _delivers(waiting: Copy, message: Message) -> bool:
+    """Return whether *message* is the delivery of a copy that waited for its time."""
+    return waiting.message.topic in _WAITING_TOPICS and waiting.message.properties.get(REAL_TOPIC) == message.topic
+
+
+def _where(message: Message) -> str:
+    record = message.record
+    return f"{message.topic} queue {record.queue_id}, number {record.queue_offset:,}"
+
+
+def _target(message: Message) -> str:
+    about, record = message.properties, message.record
+    return f"{about.get(REAL_TOPIC, message.topic)} queue {about.get(REAL_QID, record.queue_id)}"
+
+
+def _half(message: Message) -> str:
+    checks = message.properties.get("TRANSACTION_CHECK_TIMES")
+    asked = f", put back after check {checks} with the producer" if checks else ""
+    return f"half message of the producer group {message.properties.get('PGROUP', '?')} for {_target(message)}{asked}"
+
+
+def _timed(message: Message) -> str:
+    rolls = message.properties.get("TIMER_ROLL_TIMES")
+    return f"timed: waits for {_target(message)}{f', rolled {rolls} times' if rolls else ''}"
+
+
+def _retry_waiting(message: Message) -> str:
+    target, tries = message.properties[REAL_TOPIC], message.record.reconsume_times
+    if target.startswith(DLQ_PREFIX):  # older brokers delay dead letters like retries
+        return f"not consumed by {target.removeprefix(DLQ_PREFIX)} after {tries} tries: waits to become a dead letter"
+    return f"not consumed by {target.removeprefix(RETRY_PREFIX)}: retry {tries} waits"
+
+
+def _dead_letter(message: Message) -> str:
+    about, tries = message.properties, message.record.reconsume_times
+    origin = about.get("DLQ_ORIGIN_TOPIC", about.get("RETRY_TOPIC", "?"))
+    group = message.topic.removeprefix(DLQ_PREFIX)
+    return f"dead letter of {group} after {tries} retries, from {origin}, in {_where(message)}"
+
+
+_TEXTS: Mapping[Role, Callable[[Message], str]] = {
+    Role.SENT: lambda one: f"sent by {host_text(one.record.born_host)} to {_where(one)}",
+    Role.SENT_AGAIN: lambda one: f"sent again by {host_text(one.record.born_host)} to {_where(one)}",
+    Role.HALF: _half,
+    Role.COMMITTED: lambda one: f"committed to {_where(one)}",
+    Role.ROLLED_BACK: lambda one: f"rolled back, in {_where(one)}",
+    Role.DELAYED: lambda one: f"delayed: waits at level {one.properties.get(DELAY, '?')} for {_target(one)}",
+    Role.TIMED: _timed,
+    Role.DELIVERED: lambda one: f"delivered to {_where(one)}",
+    Role.RETRY_WAITING: _retry_waiting,
+    Role.RETRIED: lambda one: (
+        f"retry {one.record.reconsume_times} for {one.topic.removeprefix(RETRY_PREFIX)}, in {_where(one)}"
+    ),
+    Role.DEAD_LETTER: _dead_letter,
+}
+
+
+def _look_around(evidence: Evidence, copy: Copy, copies: Sequence[Copy], unknown: list[str]) -> None:
+    message = copy.message
+    copy.queues, copy.keys, copy.leaves = evidence.queues(message), evidence.keys(message), evidence.leaves(message)
+    if copy.role is Role.HALF:
+        end = half_end(evidence.source, message) if message.topic in HALF_TOPICS else HalfEnd(None)
+        copy.ended = end.message
+        copy.text += _half_text(copy, copies, end)
+        if end.was_cut_short:
+            unknown.append("only the newest 4,096 op messages were read: an older one may end the transaction")
+    elif message.topic in _WAITING_TOPICS:
+        copy.due = _due(copy)
+        delivered = next((one for one in copies if one.time >= copy.time and _delivers(copy, one.message)), None)
+        if delivered is None:
+            copy.text += "; its delivery is not found"
+
+
+def _half_text(copy: Copy, copies: Sequence[Copy], end: HalfEnd) -> str:
+    offset = copy.message.record.physical_offset
+    ends = [one.role for one in copies if one.message.record.prepared_transaction_offset == offset]
+    if Role.COMMITTED in ends:
+        return ": committed"
+    later = [one for one in copies if one.role is Role.HALF and one.message.record.physical_offset > offset]
+    if later:
+        return f": put back for another check at offset {later[0].message.record.physical_offset:,}"
+    if end.message is not None or Role.ROLLED_BACK in ends:
+        return ": rolled back"
+    return ": neither committed nor rolled back yet"
+
+
+def _due(copy: Copy) -> int | None:
+    """Return when a waiting copy is delivered: the timer's property, or the time that a delayed one's unit holds."""
+    out = copy.message.properties.get("TIMER_OUT_MS", "")
+    if copy.message.topic == TIMER_TOPIC:
+        return int(out) if out.isascii() and out.isdigit() and len(out) < len(str(MAX_TIME)) else None
+    return next((fact.tags_code for fact in copy.queues if fact.tags_code is not None), None)
+
+
+def _reports(evidence: Evidence, unique_key: str) -> Iterator[Report]:
+    source = evidence.source
+    topics = sorted(name for name in source.topics() if name == TRACE_TOPIC or name.startswith("rmq_sys_TRACE_DATA_"))
+    read = 0
+    for topic in topics:
+        for message in source.find(KeyKind.KEY, topic, unique_key, MIN_TIME, MAX_TIME):
+            read += 1
+            if read > _MOST_TRACES:
+                return
+            place = evidence.place(message)
+            body = message.record.body if message.body is None else message.body
+            for trace in decode_traces(body):
+                if trace.message_id == unique_key:
+                    yield Report(trace, message, place)
+
+
+def report_text(report: Report, taken: Mapping[str, str]) -> str:
+    """Return a line of a trace in words; *taken* has the group of each request that took messages."""
+    trace = report.trace
+    host = address_text(report.message.record.born_host)
+    group = trace.client_group or taken.get(trace.request_id or "", "?")
+    result = "" if trace.is_success is None else ", success" if trace.is_success else ", failed"
+    cost = f" in {trace.cost_ms} ms" if trace.cost_ms is not None else ""
+    match trace.kind:
+        case TraceKind.SENT:
+            return f"trace: sent by the group {group} on {host}{cost}{result}"
+        case TraceKind.TAKEN:
+            return f"trace: taken by the group {group} on {host}, try {(trace.retry_times or 0) + 1}"
+        case TraceKind.CONSUMED:
+            return f"trace: consumed by the group {group}{cost}{result}"
+        case TraceKind.TRANSACTION_ENDED:
+            return f"trace: transaction ended by the group {group}: {trace.transaction_state}"
+        case TraceKind.RECALLED:
+            return f"trace: recalled by the group {group}{result}"
+
+
+def _add_groups(evidence: Evidence, copies: Sequence[Copy]) -> None:
+    """Add each group's position to the copies in the queues that it reads."""
+    readers = list(evidence.progress(sorted({copy.message.topic for copy in copies})))
+    for copy in copies:
+        record = copy.message.record
+        here = [
+            (reader, place)
+            for reader, place in readers
+            if (reader.topic, reader.queue_id) == (copy.message.topic, record.queue_id) and reader.consumer_group
+        ]
+        pulled = {reader.consumer_group: reader.next_offset for reader, _ in here if reader.kind is ReaderKind.PULL}
+        for reader, place in here:
+            if reader.kind is not ReaderKind.CONSUMER or reader.consumer_group is None:
+                continue
+            state = Consumed.NOT_YET
+            if reader.next_offset > record.queue_offset:
+                state = Consumed.CONSUMED
+            elif pulled.get(reader.consumer_group, -1) > record.queue_offset:
+                state = Consumed.IN_FLIGHT
+            copy.groups.append(GroupFact(reader.consumer_group, state, reader.next_offset, place))
+
+
+def _state(copies: Sequence[Copy]) -> str:
+    """Return the message's state in a few words: what its newest copies say."""
+    last = copies[-1]
+    dead = [copy for copy in copies if copy.role is Role.DEAD_LETTER]
+    if dead:
+        groups = sorted({copy.message.topic.removeprefix(DLQ_PREFIX) for copy in dead})
+        return f"dead letter of {', '.join(groups)}"
+    if last.role is Role.HALF:
+        return last.text.rpartition(": ")[2]
+    if last.role in {Role.DELAYED, Role.TIMED, Role.RETRY_WAITING}:
+        return "waits for its time"
+    if last.role is Role.ROLLED_BACK:
+        return "rolled back"
+    facts = [fact for copy in copies if copy.role in _READ_BY_CONSUMERS for fact in copy.groups]
+    done = sorted({fact.group for fact in facts if fact.state is Consumed.CONSUMED})
+    others = sorted({fact.group for fact in facts if fact.state is not Consumed.CONSUMED} - {*done})
+    parts = [last.role.value.replace("_", " ")]
+    if not facts:
+        parts.append("no consumer group has a position in its queue")
+    parts += [f"consumed by {', '.join(done)}"] if done else []
+    parts += [f"not yet by {', '.join(others)}"] if others else []
+    return ", ".join(parts)

@@ -1,0 +1,164 @@
+"""The story of a message beside what the driver wrote down that sent it to a real broker and consumed it."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.query.lake_source import open_lake
+from jobs.query.store_reader import StoreReader
+from jobs.query.store_source import StoreSource
+from jobs.query.story import timeline
+from jobs.query.story.evidence import Check, Evidence
+from jobs.query.story.lake_evidence import LakeEvidence
+from jobs.query.story.store_evidence import StoreEvidence
+from jobs.query.story.timeline import Consumed, Role, Story
+from jobs.store.store import list_store
+from jobs.store.workers import OneByOne
+from rmq_formats.release import Release
+from tests.golden import golden_stores, release_of
+from tests.support.commands import runner
+
+_SENT = re.compile(
+    r"^SENT (\S+) status=SEND_OK msgId=(\S+) offsetMsgId=(\S+) queue=(\S+)/(\d+) queueOffset=(\d+)", re.MULTILINE
+)
+_CONSUMED = re.compile(r"^CONSUME \S+ (?:bad|good)(\d+) .*reconsumeTimes=(\d+)", re.MULTILINE)
+# One release of each way to write transactions, delays and ids; the campaign's matrix has all of them.
+STORES = ("b420-base", "b498-base", "b551-base", "b470-retry", "b551-retry", "b533-timer")
+
+
+class SentLine(NamedTuple):
+    """What a producer was told of a message."""
+
+    name: str
+    unique_key: str
+    offset_id: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+def sent_lines(store: Path) -> list[SentLine]:
+    """Return what the driver wrote down; nothing of batches and transactions."""
+    text = (store / "EXPECT" / "sent.txt").read_text()
+    found = [
+        SentLine(name, key, offset_id, topic, int(queue_id), int(queue_offset))
+        for name, key, offset_id, topic, queue_id, queue_offset in _SENT.findall(text)
+    ]
+    return [line for line in found if "," not in line.unique_key and line.offset_id != "null"]
+
+
+def tell(evidence: Evidence, line: SentLine) -> Story:
+    """Return the one story that an id has."""
+    (story,) = timeline.stories(evidence, timeline.by_id(evidence.source, line.unique_key, line.topic).messages)
+    return story
+
+
+def of_lake(store: Path, lake: Path, release: Release) -> LakeEvidence:
+    """Ingest a store and return what the lake says."""
+    ingest(IngestRequest(str(store), str(lake)), OneByOne())
+    return LakeEvidence(open_lake(str(lake), None, release))
+
+
+def roles(story: Story) -> list[Role]:
+    """Return what the copies are, in the order of the log."""
+    return [copy.role for copy in story.copies]
+
+
+def check_sent(evidence: Evidence, line: SentLine) -> Story:
+    """Check a story against what its producer was told; every unit and key of a whole store leads to its copy."""
+    story = tell(evidence, line)
+    first = story.copies[0]
+    assert (line.offset_id, line.queue_id, line.queue_offset) == (
+        first.message.offset_id,
+        first.message.record.queue_id if first.role is Role.SENT else line.queue_id,
+        first.message.record.queue_offset if first.role is Role.SENT else line.queue_offset,
+    )
+    checks = {fact.check for copy in story.copies for fact in copy.queues}
+    checks |= {fact.check for copy in story.copies for fact in copy.keys}
+    assert {Check.LEADS_THERE} == checks, line
+    return story
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_story_has_what_the_driver_wrote_down(golden: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    store, release = golden(name), Release.of(release_of(name))
+    lake = of_lake(store, tmp_path / "lake", release)
+    with StoreReader(list_store(str(store))) as reader:
+        evidence = StoreEvidence(StoreSource(reader, release))
+        consumed = _CONSUMED.findall((store / "EXPECT" / "sent.txt").read_text())
+        for line in sent_lines(store):
+            story = check_sent(evidence, line)
+            assert_as_sent(line, story, name, consumed)
+            again = check_sent(lake, line)
+            assert roles(story) == roles(again)
+            assert story.state == again.state
+
+
+def assert_as_sent(line: SentLine, story: Story, store: str, consumed: list[tuple[str, str]]) -> None:
+    """Check the copies by what the driver consumed, and by its names: `timer6` waits for an hour."""
+    if "retry" in store:
+        tries = sorted(int(times) for key, times in consumed if key == line.name.removeprefix("m"))
+        retries = [copy.message.record.reconsume_times for copy in story.copies if copy.role is Role.RETRIED]
+        if not line.name.startswith("last"):
+            assert (line.name, tries) == (
+                line.name,
+                [0, *retries][: len(tries)],
+            )  # the driver left before the last ones
+        (group,) = story.copies[0].groups
+        assert ("cg", Consumed.CONSUMED) == (group.group, group.state)
+    elif line.name.startswith("timer"):
+        waits = line.name == "timer6"
+        assert ([Role.TIMED] if waits else [Role.TIMED, Role.DELIVERED]) == roles(story)
+        assert waits == (story.state == "waits for its time")
+    elif line.name.startswith("delay"):
+        assert roles(story)[0] is Role.DELAYED
+        assert story.copies[0].due is not None
+
+
+@pytest.mark.parametrize("name", golden_stores("base"))
+def test_transactions_end_as_the_driver_ended_them(golden: Callable[[str], Path], name: str) -> None:
+    """The driver commits `txc`, rolls `txr` back, and leaves `txu` to the broker's check."""
+    store, release = golden(name), Release.of(release_of(name))
+    with StoreReader(list_store(str(store))) as reader:
+        evidence = StoreEvidence(StoreSource(reader, release))
+        told = {
+            key: list(timeline.stories(evidence, timeline.by_key(evidence.source, "T1", key).messages))
+            for key in ("txc", "txr", "txu")
+        }
+        if not any(told.values()):
+            pytest.fail("no transaction in the store")
+        ((committed,), (rolled_back,), (unknown,)) = told.values()
+        assert [Role.HALF, Role.COMMITTED] == roles(committed)
+        assert committed.copies[0].text.endswith(": committed")
+        assert Role.COMMITTED not in roles(rolled_back)
+        assert rolled_back.state == "rolled back"
+        assert Role.HALF is roles(unknown)[0]
+
+
+def test_what_a_lost_index_file_and_a_cut_queue_took_is_named(
+    golden: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import shutil
+
+    store = tmp_path / "store"
+    shutil.copytree(golden("b551-retry"), store)
+    line = sent_lines(store)[0]
+    unit = store / "consumequeue" / "T1" / "0" / ("0" * 20)
+    unit.write_bytes(bytes(20) + unit.read_bytes()[20:])
+    for file in (store / "index").iterdir():
+        file.unlink()
+    shown = runner(capfd)("query", "story", line.unique_key, "--store", store)
+    assert "queue T1/0: unit 0 IS MISSING" in shown.out
+    assert f"index: NOT FOUND under the unique {line.unique_key}" in shown.out
+
+
+def test_nothing_that_is_no_story_is_told(golden: Callable[[str], Path], capfd: pytest.CaptureFixture[str]) -> None:
+    run, store = runner(capfd), golden("b551-retry")
+    assert run("query", "story", "NOSUCHID", "--store", store).code == 5
+    assert run("query", "story", "--store", store).code == 2
+    assert run("query", "story", "-k", "all", "--store", store).code == 2
