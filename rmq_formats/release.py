@@ -100,6 +100,13 @@ SWITCHES: Mapping[str, Mapping[str, Any]] = {
     "abort_has_process_id": {"": False, "5.0.0": True},
     "checkpoint_fields": {"": 3, "5.0.0": 4, "5.1.1": 5, "5.5.0": 6},
     "compaction": {"": False, "5.1.0": True},
+    # the start of a broker
+    "start_refuses_other_length": {"": False, "4.5.0": True, "4.9.2": False, "4.9.3": True},
+    "start_deletes_empty_last_file": {"": False, "5.1.3": True},
+    "start_checks_bytes_left": {"": False, "5.3.2": True},
+    "clean_start_asks_queues": {"": False, "5.3.2": True},
+    "start_checks_first_record": {"": False, "5.4.0": True},
+    "start_asks_dispatched_offset": {"": False, "5.5.0": True},
     # mqadmin and the client
     "by_key_matches_topic": {"": False, "4.9.3": True},
     "by_key_exempts_lmq": {"": False, "5.3.1": True},
@@ -154,6 +161,12 @@ class Release:
     abort_has_process_id: bool
     checkpoint_fields: int
     compaction: bool
+    start_refuses_other_length: bool
+    start_deletes_empty_last_file: bool
+    start_checks_bytes_left: bool
+    clean_start_asks_queues: bool
+    start_checks_first_record: bool
+    start_asks_dispatched_offset: bool
     by_key_matches_topic: bool
     by_key_exempts_lmq: bool
     by_unique_key_keeps_all: bool

@@ -18,7 +18,18 @@ ROOT = Path(__file__).parent.parent
 SCALAR = {
     f"rmq_formats{name}"
     for name in (
-        *("", ".arrays", ".body", ".broker_conf", ".config_json", ".detection", ".errors", ".flags", ".hashing"),
+        *(
+            "",
+            ".arrays",
+            ".body",
+            ".broker_conf",
+            ".broker_start",
+            ".config_json",
+            ".detection",
+            ".errors",
+            ".flags",
+            ".hashing",
+        ),
         *(".layout", ".message_id", ".properties", ".release", ".store", ".trace"),
         *(".commitlog", ".commitlog.framing", ".commitlog.layout", ".commitlog.record", ".commitlog.row"),
         ".commitlog.segment",

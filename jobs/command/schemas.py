@@ -82,6 +82,7 @@ def _verify() -> Schema:
     return _object(
         store=_TEXT,
         severity=_SEVERITY,
+        broker=_or_null(_start()),
         findings=_list(_finding()),
         facts=_list(_of(Finding)),
         parts=_map(_SEVERITY),
@@ -90,6 +91,19 @@ def _verify() -> Schema:
         notes=_map(_list(_TEXT)),
         bytes=_INTEGER,
         seconds=_NUMBER,
+    )
+
+
+def _start() -> Schema:
+    return _object(
+        release=_TEXT,
+        starts=_or_null(_FLAG),
+        refuses=_or_null(_TEXT),
+        cuts_at=_or_null(_INTEGER),
+        deletes_messages=_or_null(_INTEGER),
+        deletes_files=_list(_TEXT),
+        loses_keys=_or_null(_object(from_offset=_INTEGER, to_offset=_INTEGER)),
+        unknown=_TEXT,
     )
 
 
@@ -145,6 +159,7 @@ def _repair() -> Schema:
     findings = _list(_finding())
     planned = _object(
         store=_TEXT,
+        broker=_or_null(_start()),
         plan=_list(_TEXT),
         notes=_list(_TEXT),
         applied=_FLAG,
@@ -176,6 +191,7 @@ def _inspect() -> Schema:
     return _object(
         store=_TEXT,
         health=_SEVERITY,
+        broker=_or_null(_start()),
         state=_of(StateReport),
         log=_of(LogReport),
         queues=_of(QueuesReport, units=_INTEGER, deleted_topics=_list(_TEXT)),

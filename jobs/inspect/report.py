@@ -10,6 +10,7 @@ from jobs.inspect.log import LogReport
 from jobs.inspect.problems import Problems
 from jobs.inspect.queues import QueuesReport
 from jobs.inspect.state import StateReport
+from rmq_formats.broker_start import StartOutcome
 from rmq_formats.detection import Era
 
 
@@ -25,6 +26,7 @@ class StoreReport:
     eras: tuple[Era, ...]
     problems: Problems = field(default_factory=Problems)
     deep: bool = False
+    start: StartOutcome | None = None  # what a start of the broker would do; None beside one that runs
 
     @property
     def health(self) -> Severity:
@@ -57,6 +59,7 @@ class StoreReport:
         return {
             "store": self.store,
             "health": str(self.health),
+            "broker": None if self.start is None else self.start.describe(),
             "state": asdict(self.state),
             "log": asdict(self.log),
             "queues": asdict(self.queues)

@@ -7,6 +7,7 @@ from jobs.console.amounts import counted
 from jobs.console.program import program
 from jobs.console.severity import Severity
 from jobs.console.terminal import printable
+from jobs.diagnosis.broker_start import start_lines
 from jobs.dump.items import time_text
 from jobs.inspect.log import SegmentReport
 from jobs.inspect.queues import QueuesReport
@@ -23,7 +24,10 @@ _Thing = TypeVar("_Thing")
 def dashboard(report: StoreReport) -> str:
     """Return the text for people."""
     lines = [f"{report.health.styled('●')} {_verdict(report)}  {printable(report.store)}"]
+    lines += start_lines(report.start)
     lines.append(_line("BROKER", report.state.broker))
+    if report.start is not None and report.start.unknown:
+        lines.append(_line("START", f"not known: {report.start.unknown}"))
     lines += _replica(report)
     lines += _log(report)
     lines += _queues(report)

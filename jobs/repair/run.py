@@ -18,6 +18,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import NOT_DONE, headed
 from jobs.console.result import Result
 from jobs.console.severity import Severity
+from jobs.diagnosis.broker_start import start_lines
 from jobs.diff.run import DiffRequest, NotInLakeError, diff
 from jobs.lake.findings import INDEX, LOST_START, NOT_INDEXED, QUEUES
 from jobs.lake.lake import Lake
@@ -49,6 +50,7 @@ from jobs.verify.checkpoint import CHECKPOINT_AHEAD
 from jobs.verify.databases import is_of_rows, rows_to_come, steps_for_rows
 from jobs.verify.index import CHECKPOINT_TIME, SHORT_CHECKPOINT
 from jobs.verify.run import Verdict, VerifyRequest, verify
+from rmq_formats.broker_start import StartOutcome
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, decode_header
 from rmq_formats.store import Checkpoint, decode_checkpoint, encode_checkpoint, is_index_name
@@ -89,6 +91,11 @@ class RepairSummary:
         return (self.left or self.found).severity
 
     @property
+    def start(self) -> StartOutcome | None:
+        """What a start of the broker would do to the store as it is now."""
+        return (self.left or self.found).start
+
+    @property
     def exit_code(self) -> ExitCode:
         """As `verify` would end now."""
         return self.severity.exit_code
@@ -98,6 +105,7 @@ class RepairSummary:
         return {
             "store": self.store,
             "severity": self.severity.value,
+            "broker": None if self.start is None else self.start.describe(),
             "plan": self.plan,
             "notes": self.notes,
             "applied": self.left is not None,
@@ -113,6 +121,7 @@ class RepairSummary:
     def lines(self, limit: int) -> Iterator[str]:
         """Yield the summary for people."""
         yield self.store
+        yield from start_lines(self.start)
         yield from _findings("found", self.found, limit)
         yield from (f"  NOTE {note}" for note in self.notes)
         if self.plan:

@@ -14,6 +14,7 @@ from jobs.command.options import StorePlace, store_options
 from jobs.console.exit_codes import ExitCode, worst
 from jobs.console.program import program
 from jobs.console.progress import Progress, Work
+from jobs.diagnosis.broker_start import shallow_outcome
 from jobs.inspect.dispatch import SampledQueues, compare_index
 from jobs.inspect.index import inspect_index
 from jobs.inspect.left_over import note_left_over
@@ -26,8 +27,10 @@ from jobs.inspect.state import inspect_state, topics_of
 from jobs.inspect.text import dashboard
 from jobs.launch.arguments import file_system_options
 from jobs.storage.locations import is_local, local_path
-from jobs.store.release import Marks
-from jobs.store.store import list_store
+from jobs.store.release import Marks, writers_of
+from jobs.store.store import Store, list_store
+from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.broker_start import StartOutcome
 from rmq_formats.commitlog.record import MessageRecord
 
 _EPILOG = """\
@@ -57,13 +60,16 @@ def command(*, place: StorePlace, deep: bool, answer: Answer) -> ExitCode:
         raise click.UsageError(
             f"{place.store} is a file, and a store a directory; this prints it:\n{program()} dump {file}"
         )
-    report = inspect_store(place.store, place.log_directories(place.conf()), deep=deep, walked=_Walked())
+    conf = place.conf()
+    report = inspect_store(place.store, place.log_directories(conf), conf, deep=deep, walked=_Walked())
     # Only the progress line asks for --quiet: the report is what was asked for.
     answer._replace(quiet=False).give(report.as_values(), dashboard(report).split("\n"))
     return worst(problem.severity.exit_code for problem in report.problems)
 
 
-def inspect_store(root: str, commitlog: Sequence[str], *, deep: bool, walked: "_Walked") -> StoreReport:
+def inspect_store(
+    root: str, commitlog: Sequence[str], conf: BrokerConf, *, deep: bool, walked: "_Walked"
+) -> StoreReport:
     """Look at a store, part by part."""
     store = list_store(root, commitlog=commitlog, options=file_system_options())
     problems, marks, sampled = Problems(), Marks(), SampledQueues()
@@ -87,7 +93,21 @@ def inspect_store(root: str, commitlog: Sequence[str], *, deep: bool, walked: "_
     compare_index(store, index, problems, log.end_offset if is_closed else None)
     if is_closed:
         note_lost_ends(store, report)
+    if state.process is None:
+        report.start = _start(store, report, conf)
     return report
+
+
+def _start(store: Store, report: StoreReport, conf: BrokerConf) -> StartOutcome:
+    """Return what a start of the broker would do, and note what of it nothing else has said."""
+    writers = writers_of(report.eras, ()).value
+    start = shallow_outcome(store, writers, conf, deep=report.deep)
+    if start.refuses is not None:
+        report.problems.damage(f"{store.root}/{start.refuses.file}", "for its length or name the broker does not start")
+    if start.cuts_at is not None:
+        file = next(one.file for one in reversed(report.log.segments) if one.base_offset <= start.cuts_at)
+        report.problems.damage(file, "the broker would cut the log here, at its next start", start.cuts_at)
+    return start
 
 
 class _Walked:

@@ -11,6 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from jobs.diagnosis.broker_start import BadPlace, WalkedLog
 from jobs.lake.findings import (
     CUT_SEGMENT,
     DAMAGED_RANGE,
@@ -31,6 +32,7 @@ from jobs.store.workers import HandedOn, Workers
 from jobs.verify.checkpoint import checkpoint_findings
 from jobs.verify.findings import PartReport, below
 from rmq_formats.commitlog import kernels
+from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.scan import IO_ERROR, Records
 from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.store import name_of_offset
@@ -54,6 +56,12 @@ class RangeCheck(NamedTuple):
     damaged: tuple[Piece, ...]
     wrong: tuple[tuple[int, int], ...]  # offset and size of records whose body has another CRC
     newest_timestamp: int = 0  # the latest store time
+    places: tuple[BadPlace, ...] = ()  # the same damage, and ends of files, with the whole messages before them
+
+    @property
+    def messages(self) -> int:
+        """How many records are whole."""
+        return self.records - len(self.wrong)
 
 
 class _Checker:
@@ -64,25 +72,35 @@ class _Checker:
         self._damaged: list[Piece] = []
         self._wrong: list[tuple[int, int]] = []
         self._newest = 0
+        self._places: list[BadPlace] = []
 
     def watch(self, pieces: Iterator[Records | Piece]) -> Iterator[Records | Piece]:
         for item in pieces:
             if isinstance(item, Piece):
                 if item.kind is PieceKind.DAMAGE:
                     self._damaged.append(item)
+                    self._note(item.offset, item.end, is_readable=item.reason != IO_ERROR)
+                elif item.kind is PieceKind.BLANK:
+                    self._note(item.offset, item.offset)
             else:
-                self._records += int(item.positions.size)
                 self._newest = max(self._newest, int(kernels.newest_store_timestamp(item.buffer, item.positions)))
                 numbers = np.empty(item.positions.size, np.int64)
                 count = kernels.find_wrong_bodies(item.buffer, item.positions, numbers)
-                self._wrong += (
-                    (item.base_offset + int(item.positions[number]), int(item.sizes[number]))
-                    for number in numbers[:count].tolist()
-                )
+                for number in numbers[:count].tolist():
+                    offset, size = item.base_offset + int(item.positions[number]), int(item.sizes[number])
+                    self._note(offset, offset + size, records_before=number)
+                    self._wrong.append((offset, size))
+                self._records += int(item.positions.size)
             yield item
 
+    def _note(self, offset: int, end: int, records_before: int = 0, *, is_readable: bool = True) -> None:
+        sound = self._records + records_before - len(self._wrong)
+        self._places.append(BadPlace(offset, end, sound, is_readable))
+
     def finish(self) -> RangeCheck:
-        return RangeCheck(self._records, tuple(self._damaged), tuple(self._wrong), self._newest)
+        return RangeCheck(
+            self._records, tuple(self._damaged), tuple(self._wrong), self._newest, tuple(self._places)
+        )  # fmt: skip
 
 
 class _Watched(NamedTuple, Generic[Result]):
@@ -120,6 +138,16 @@ class LogWatch(HandedOn):
         if self.checks is None:
             self.checks = [outcome.payload.check for outcome in watched]
         return [Outcome(outcome.range, outcome.seen, outcome.payload.payload) for outcome in watched]
+
+
+def walked_log(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:
+    """Return what the pass over the log saw, as the prediction of a start asks for it."""
+    places: list[BadPlace] = []
+    messages = 0
+    for check in checks:
+        places += (place._replace(sound_before=place.sound_before + messages) for place in check.places)
+        messages += check.messages
+    return WalkedLog(log_end, messages, places)
 
 
 class LostRanges:
@@ -291,6 +319,16 @@ def _wrong_body(offset: int, size: int, store: Store) -> Finding:
     return Finding(
         LOG, WRONG_BODY, file, position, "body", f"record at {offset}, {size} bytes", "a body of the stored CRC",
         "the body, or its CRC, changed after the broker wrote it; consumers refuse the message", log_offset=offset,
+    )  # fmt: skip
+
+
+def doubted_by_broker(offset: int, store: Store) -> Finding:
+    """Return the finding of bytes that are nothing wrong to us, and the end of the log to the broker."""
+    file, position = _place(offset, store)
+    return Finding(
+        LOG, DAMAGED_RANGE, file, position, "offsets", f"{offset} to {offset + BLANK.size}", "records",
+        "the end of the file states more bytes than are left: its broker takes that for the end of the log",
+        log_offset=offset,
     )  # fmt: skip
 
 

@@ -13,13 +13,14 @@ from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
 from jobs.console.severity import Severity, worst_of
-from jobs.lake.findings import INDEX, LOG, QUEUES, Finding
+from jobs.diagnosis.broker_start import start_outcome
+from jobs.lake.findings import INDEX, LOG, QUEUES, WRONG_FILE_SIZE, Finding
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.products.queues.settings import known_releases, queue_rules
-from jobs.store.beside_broker import check_room
+from jobs.store.beside_broker import broker_process, check_room
 from jobs.store.epochs import promotion_of
 from jobs.store.known import UndecidedError
-from jobs.store.release import given_rules
+from jobs.store.release import Writers, given_rules
 from jobs.store.request import StoreRequest
 from jobs.store.retention import begun_again
 from jobs.store.store import IsTierError, Store
@@ -27,11 +28,13 @@ from jobs.store.workers import Workers
 from jobs.verify.compaction import add_compaction
 from jobs.verify.findings import Group, PartReport, grouped
 from jobs.verify.index import verify_index
-from jobs.verify.log import LogWatch, RangeCheck, log_findings
+from jobs.verify.log import LogWatch, RangeCheck, doubted_by_broker, log_findings, walked_log
 from jobs.verify.promotion import set_apart
 from jobs.verify.queues import QueueFindings, compare_queues
 from jobs.verify.tier import verify_tier
 from jobs.verify.waiting import add_what_waits
+from rmq_formats.broker_start import StartOutcome
+from rmq_formats.store import COMMITLOG_FOLDER
 
 _SHARE_OF_LOG = 0.25  # of the log's size, what packed keys take at most where keys are usual
 
@@ -50,6 +53,7 @@ class Verdict:
 
     store: str
     parts: Mapping[str, PartReport]
+    start: StartOutcome | None = None  # what a start of the broker would do; None beside one that runs, and of a tier
 
     @property
     def findings(self) -> list[Finding]:
@@ -89,6 +93,7 @@ class Verdict:
         return {
             "store": self.store,
             "severity": self.severity.value,
+            "broker": None if self.start is None else self.start.describe(),
             "findings": [finding.describe() for finding in self.findings],
             "facts": [finding._asdict() for part in self.parts.values() for finding in part.facts],
             "parts": {name: part.severity.value for name, part in self.parts.items()},
@@ -122,10 +127,27 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     log = log_findings(read.store, read.checks, read.queues.log_end, ahead)
     if promotion is not None:
         set_apart(promotion, log.report, [read.queues.report, index], read.store)
-    parts = {LOG: log.report, QUEUES: read.queues.report, INDEX: index}
+    parts: dict[str, PartReport] = {LOG: log.report, QUEUES: read.queues.report, INDEX: index}
     for part in (read.queues.report, index):
         part.findings = [log.lost.attributed(finding) for finding in part.findings]
-    return Verdict(store.root, parts)
+    start = None
+    if broker_process(store.root) is None:
+        walked = walked_log(read.checks, read.queues.log_end)
+        start = start_outcome(read.store, read.releases, walked, request.wanted.conf)
+        _add_start(start, parts, read.store)
+    return Verdict(store.root, parts, start)
+
+
+def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Store) -> None:
+    """Add what keeps the broker from starting, or has it cut the log, where nothing else that was found says so."""
+    refused = start.refuses
+    if refused is not None and not any(one.file == refused.file for part in parts.values() for one in part.findings):
+        part = LOG if refused.file.startswith(COMMITLOG_FOLDER) else QUEUES
+        cause = "the file was lengthened, is of another configuration, or was never written; the broker does not start"
+        size = (min(refused.length, refused.expected), "size", str(refused.length), str(refused.expected))
+        parts[part].findings.append(Finding(part, WRONG_FILE_SIZE, refused.file, *size, cause))
+    if start.cuts_at is not None and not any(one.severity.is_alarm for one in parts[LOG].findings):
+        parts[LOG].findings.append(doubted_by_broker(start.cuts_at, store))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +157,7 @@ class _Read:
     store: Store
     checks: list[RangeCheck]
     queues: QueueFindings
+    releases: Writers
 
 
 def _log_and_queues(request: VerifyRequest, workers: Workers, store: Store) -> _Read:
@@ -145,7 +168,7 @@ def _log_and_queues(request: VerifyRequest, workers: Workers, store: Store) -> _
     add_what_waits(queues.report, store)
     add_compaction(queues.report, store, workers, rules)
     queues.report.notes.append(f"queues of RocketMQ {releases.value} ({releases.how})")
-    return _Read(store, watch.checks or [], queues)
+    return _Read(store, watch.checks or [], queues, releases.value)
 
 
 def _index(request: VerifyRequest, workers: Workers, store: Store) -> PartReport:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jobs.console.severity import Severity
+from jobs.diagnosis.broker_start import start_lines
 from jobs.lake.findings import INDEX, LOG, QUEUES
 from jobs.verify.advice import advice
 from jobs.verify.findings import Group, PartReport
@@ -16,6 +17,7 @@ HEAD = ("part", "verdict", "compared", "not right")
 def verdict_lines(verdict: Verdict, limit: int) -> Iterator[str]:
     """Yield the lines; at most *limit* causes are shown."""
     yield f"{verdict.store}: {verdict.severity.styled(_headline(verdict))}"
+    yield from start_lines(verdict.start)
     yield ""
     yield from _table([part_row(name, part) for name, part in verdict.parts.items()])
     groups = verdict.groups

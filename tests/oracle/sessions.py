@@ -199,6 +199,10 @@ class RealStore:
         answer = self.driver.ask("edges", {"topic": topic, "queue": queue_id})
         return int(answer["min"]), int(answer["max"])
 
+    def log_end(self) -> int:
+        """Ask where the store goes on writing its log."""
+        return int(self.driver.ask("log-end")["offset"])
+
     def set_clock(self, milliseconds: int | None) -> None:
         """Stop the store's clock at a time, or let it run."""
         self.driver.ask("clock", {"clock": "" if milliseconds is None else milliseconds})

@@ -45,6 +45,7 @@ final class StoreVerbs {
         verbs.put("find-offsets", this::findOffsets);
         verbs.put("read", this::read);
         verbs.put("edges", this::edges);
+        verbs.put("log-end", request -> new Answer().with("offset", Reflect.call(store, "getMaxPhyOffset")));
     }
 
     /** Takes the store of a broker as the one that the verbs speak of. */

@@ -1,0 +1,1 @@
+"""What a store's files say of each other, and what its broker would make of them."""

@@ -1,0 +1,408 @@
+"""
+What a start of the store's own broker would do to it: the facts for `rmq_formats.broker_start`, read from a store.
+
+Lengths, heads and the ends of queues are read always. Whether a record on the way is bad only a walk over the log can
+tell: `verify` has made one, `inspect` makes one where little is written. Without a walk, that part stays unknown.
+"""
+
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from jobs.console.amounts import counted
+from jobs.inspect.segment_walk import walk
+from jobs.store.features import QueueStorage, features_of
+from jobs.store.queue_files import StoredQueue, file_sizes, queues_of_files
+from jobs.store.ranges import is_less_written, newest_written, plan_ranges, usual_size
+from jobs.store.release import Writers
+from jobs.store.store import Segment, Store, StoredFile
+from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.broker_start import (
+    FileLength,
+    FirstRecord,
+    KeyRange,
+    SegmentStart,
+    StartOutcome,
+    StopKind,
+    first_record,
+    message_size,
+    read_on,
+    refused_file,
+    start_segment,
+)
+from rmq_formats.commitlog.framing import framing_of
+from rmq_formats.commitlog.segment import Framing, PieceKind, SegmentBytes
+from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.errors import FormatError
+from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
+from rmq_formats.release import SWITCHES, Release
+from rmq_formats.store import (
+    CHECKPOINT_SIZE,
+    COMMITLOG_FOLDER,
+    CONSUME_QUEUE_FOLDER,
+    INDEX_FOLDER,
+    Checkpoint,
+    FileKind,
+    decode_checkpoint,
+)
+
+_START_SWITCHES = (*(name for name in SWITCHES if "start" in name), "two_byte_topic_length")
+_WALKED = 32 << 20  # bytes that `inspect` walks unasked
+_FILE_WORDS = {"commitlog": "segment", "index": "index file"}
+_QUEUE_FOLDERS = 2  # below the folder of all queues: topic and queue id
+_NOT_WALKED = "only a walk over the log shows whether the start would cut it"
+_UNREADABLE = "the disk cannot read part of the log, so nobody knows where a start would stop"
+_NO_CHECKPOINT = Checkpoint(0, 0, 0)
+_NO_CONF = BrokerConf()
+
+
+class BadPlace(NamedTuple):
+    """Bytes that our own walk takes for no whole message, or an end of file, which a broker may doubt."""
+
+    offset: int
+    end: int
+    sound_before: int  # whole messages before it in the walked log
+    is_readable: bool = True
+
+
+class WalkedLog(NamedTuple):
+    """What a walk over the log has seen, from the segment on that a start begins with, or an earlier one."""
+
+    end: int  # of the last whole record
+    messages: int  # whole ones
+    places: Sequence[BadPlace]  # in the order of the log
+
+
+@dataclass(frozen=True, slots=True)
+class StartFacts:
+    """What is known of a store before its log is walked, as a broker of one release looks at it."""
+
+    store: Store
+    release: Release
+    lengths: tuple[FileLength, ...]
+    checkpoint: Checkpoint
+    walks_from: int | None
+    unknown: str
+
+
+class _Cut(NamedTuple):
+    """Where the log ends for a broker, and how many whole messages are after it."""
+
+    offset: int
+    messages: int
+
+
+def start_outcome(
+    store: Store, writers: Writers, log: WalkedLog | None = None, conf: BrokerConf = _NO_CONF
+) -> StartOutcome:
+    """
+    Return what a start does, of the release that wrote the end of the log.
+
+    Where several may have written it that start differently, the one counts that deletes most: which of them the broker
+    is, nobody has said.
+    """
+    try:
+        outcomes = [predicted(gathered(store, release, conf), log) for release in releases_of(writers)]
+    except (FormatError, OSError) as error:
+        return _unknown(writers.newest, f"a file cannot be read: {error}")
+    return max(outcomes, key=lambda one: one.deletes_messages or 0)
+
+
+def shallow_outcome(store: Store, writers: Writers, conf: BrokerConf, *, deep: bool) -> StartOutcome:
+    """Return the same from a walk of its own, where a start reads little of the log, or *deep* is asked for."""
+    try:
+        log = _walk_for_start(store, writers, deep=deep)
+    except (FormatError, OSError) as error:
+        return _unknown(writers.newest, f"a file cannot be read: {error}")
+    return start_outcome(store, writers, log, conf)
+
+
+def _unknown(release: Release, reason: str) -> StartOutcome:
+    return StartOutcome(str(release), starts=None, deletes_messages=None, unknown=reason)
+
+
+def releases_of(writers: Writers) -> list[Release]:
+    """Return the releases that may have written the end of the log: of those that start alike, the newest one."""
+    alike: dict[tuple[object, ...], Release] = {}
+    for release in sorted({writers.newest, *writers.possible}, key=lambda one: one.version, reverse=True):
+        alike.setdefault(tuple(getattr(release, switch) for switch in _START_SWITCHES), release)
+    return list(alike.values())
+
+
+def gathered(
+    store: Store, release: Release, conf: BrokerConf = _NO_CONF, checkpoint: Checkpoint | None = None
+) -> StartFacts:
+    """Return the facts; *conf* may know the length of files, *checkpoint* is what will be in place of the store's."""
+    known = checkpoint or _checkpoint(store)
+    lengths = tuple(_other_lengths(store, conf))
+    unknown = _reason_unknown(store, release, lengths)
+    walks_from = None if unknown else _walks_from(store, release, known)
+    return StartFacts(store, release, lengths, known, walks_from, unknown)
+
+
+def predicted(facts: StartFacts, log: WalkedLog | None, mended: Container[str] = ()) -> StartOutcome:
+    """Return what the start does, where a repair gives the files *mended* the right length."""
+    release = facts.release
+    lengths = [one for one in facts.lengths if one.file not in mended]
+    refused = refused_file(lengths, release)
+    if refused is not None:
+        once_mended = predicted(facts, log, mended=[one.file for one in facts.lengths])
+        return StartOutcome(str(release), starts=False, refuses=refused, once_mended=once_mended)
+    if facts.unknown:
+        return _unknown(release, facts.unknown)
+    empty = [one.file for one in lengths if not one.length and release.start_deletes_empty_last_file]
+    index = [] if facts.store.is_closed else _index_after_abort(facts.store, facts.checkpoint)
+    outcome = StartOutcome(
+        str(release),
+        starts=True,
+        deletes_files=(*empty, *(file for file, _ in index)),
+        loses_keys=_lost_keys([header for _, header in index], facts),
+    )
+    if log is None:
+        return replace(outcome, deletes_messages=None, unknown=_NOT_WALKED)
+    return _with_cut(outcome, facts, log) if facts.store.segments else outcome
+
+
+def _with_cut(outcome: StartOutcome, facts: StartFacts, log: WalkedLog) -> StartOutcome:
+    cut, store = _cut(facts, log), facts.store
+    if cut is None:
+        return replace(outcome, starts=None, deletes_messages=None, unknown=_UNREADABLE)
+    segments = [segment for segment in store.segments if segment.base_offset > cut.offset]
+    if not cut.messages and not any(segment.base_offset < log.end for segment in segments):
+        return outcome
+    files = [_below(one.location, store) for one in segments]
+    files += [*_queue_files_after(store, cut.offset), *outcome.deletes_files]
+    return replace(outcome, cuts_at=cut.offset, deletes_messages=cut.messages, deletes_files=tuple(files))
+
+
+def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
+    """Yield what is to be known before the broker starts; nothing where a start loses nothing, as far as is known."""
+    if outcome is None:
+        return
+    broker = f"this broker ({outcome.release})"
+    if outcome.refuses is not None:
+        file, length, expected, _ = outcome.refuses
+        named = f"{length:,} bytes long, the broker's are {expected:,}" if length != expected else "no name of its own"
+        yield f"{broker} does not start, which loses nothing: {file}: {named}"
+        yield from (f"once that is mended, {line}" for line in start_lines(outcome.once_mended))
+    if outcome.cuts_at is not None:
+        messages = counted(outcome.deletes_messages or 0, "whole message")
+        deleted = ", ".join((messages, *_counted_files(outcome.deletes_files)))
+        yield f"do not start {broker}: it would cut the log at {outcome.cuts_at:,} and delete {deleted}"
+    if outcome.loses_keys is not None:
+        index = counted(sum(file.startswith(INDEX_FOLDER) for file in outcome.deletes_files), "index file")
+        begin, end = outcome.loses_keys
+        yield (
+            f"a start of {broker} deletes {index}: messages from {begin:,} to {end:,} are found by no key after it, "
+            "until `rebuild-index` has made the files again"
+        )
+
+
+def _counted_files(files: Sequence[str]) -> Iterator[str]:
+    kinds = Counter(_FILE_WORDS.get(file.partition("/")[0], "queue file") for file in files)
+    return (counted(kinds[word], word) for word in ("segment", "queue file", "index file") if kinds[word])
+
+
+def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog | None:
+    """Return what a walk over the part that a start reads sees; None where that is much."""
+    starts = [gathered(store, release).walks_from for release in releases_of(writers)]
+    begin = min((start for start in starts if start is not None), default=None)
+    if begin is None or not (deep or is_less_written(plan_ranges(store, begin), _WALKED)):
+        return None
+    newest = newest_written(store)
+    places: list[BadPlace] = []
+    messages, end = 0, begin
+    for segment in store.segments:
+        if newest is not None and begin <= segment.base_offset <= newest:
+            is_final = segment.base_offset < newest
+            with store.open(segment) as reader:
+                framing = framing_of(reader.read, segment.readable, segment.base_offset)
+                log = SegmentBytes(reader.read, segment.readable, segment.base_offset, framing)
+                for walked in walk(log, 0, final=is_final, next_written=reader.next_written):
+                    piece = walked.piece
+                    if piece.kind is PieceKind.RECORD:
+                        for number, offset in enumerate(walked.wrong):
+                            before = _records_between(log, piece.offset, offset) - number
+                            places.append(BadPlace(offset, offset + 1, messages + before))
+                        messages += walked.records - len(walked.wrong)
+                        end = piece.end
+                    elif piece.kind in {PieceKind.DAMAGE, PieceKind.BLANK}:
+                        size = piece.size if piece.kind is PieceKind.DAMAGE else 0
+                        places.append(BadPlace(piece.offset, piece.offset + size, messages))
+    return WalkedLog(end, messages, places)
+
+
+def _records_between(log: SegmentBytes, start: int, end: int) -> int:
+    count = 0
+    while start < end:
+        start = log.record_at(start - log.base_offset).end_offset
+        count += 1
+    return count
+
+
+def _reason_unknown(store: Store, release: Release, lengths: Sequence[FileLength]) -> str:
+    if lengths and not release.start_refuses_other_length:
+        return f"a broker of {release} leaves out {lengths[0].file} and all files after it: not tried"
+    if features_of(store).queues in {QueueStorage.ROCKSDB, QueueStorage.BOTH}:
+        return "the queues are in RocksDB, and starts of such brokers were not tried"
+    for segment in store.segments[-1:]:
+        with store.open(segment) as reader:
+            if framing_of(reader.read, segment.readable, segment.base_offset) is Framing.DLEDGER:
+                return "the log is DLedger's, which recovers it by its own rules"
+    return ""
+
+
+def _checkpoint(store: Store) -> Checkpoint:
+    for file in store.of_kind(FileKind.CHECKPOINT):
+        try:
+            with store.open(file) as reader:
+                return decode_checkpoint(bytes(reader.read(0, CHECKPOINT_SIZE)))
+        except FormatError:
+            break
+    return _NO_CHECKPOINT
+
+
+def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[FileLength]:
+    """
+    Yield the files of log and queues, the log first, that are not as long as most of their kind, or *conf* says.
+
+    A file with a name that no broker gives is one of them, whatever its length: a broker reads its name as a number.
+    """
+    size = conf.segment_size or usual_size(store.segments)
+    newest = store.segments[-1].location if store.segments else ""
+    for segment in store.segments:
+        if segment.size != size:
+            is_last = segment.location == newest
+            yield FileLength(_below(segment.location, store), segment.size, size, is_last)
+    yield from _foreign(store, COMMITLOG_FOLDER, 0, size)
+    sizes = file_sizes(store)
+    if conf.consume_queue_size:
+        sizes[FileKind.CONSUME_QUEUE] = -(-conf.consume_queue_size // UNIT.size) * UNIT.size
+    last = {_queue_of(file): file for file in sorted(store.queue_files, key=lambda file: file.about.base_offset or 0)}
+    for file in store.queue_files:
+        expected = sizes[file.about.kind]
+        if file.size != expected:
+            yield FileLength(file.about.path, file.size, expected, file is last[_queue_of(file)])
+    yield from _foreign(store, CONSUME_QUEUE_FOLDER, _QUEUE_FOLDERS, sizes.get(FileKind.CONSUME_QUEUE, 0))
+
+
+def _foreign(store: Store, folder: str, depth: int, expected: int) -> Iterator[FileLength]:
+    for file in store.of_kind(FileKind.UNKNOWN):
+        root, *inner = PurePosixPath(file.about.path).parts[:-1] or ("",)
+        if root == folder and len(inner) == depth:
+            yield FileLength(file.about.path, file.size, expected, is_last=True)  # letters sort after digits
+
+
+def _queue_of(file: StoredFile) -> tuple[str, ...]:
+    return PurePosixPath(file.about.path).parts[:-1]
+
+
+def _walks_from(store: Store, release: Release, checkpoint: Checkpoint) -> int | None:
+    has_abort = not store.is_closed
+    asks_queues = not has_abort and release.clean_start_asks_queues
+    return start_segment(
+        [SegmentStart(one.base_offset, _first(store, one, release)) for one in store.segments if one.size],
+        release,
+        checkpoint,
+        _queue_reach(store) if asks_queues else -1,
+        has_abort=has_abort,
+    )
+
+
+def _first(store: Store, segment: Segment, release: Release) -> FirstRecord | None:
+    with store.open(segment) as reader:
+        return first_record(reader.read, segment.size, release)
+
+
+def _queues(store: Store) -> list[StoredQueue]:
+    return queues_of_files(store.queue_files, store)
+
+
+def _queue_reach(store: Store) -> int:
+    """Return the greatest end of a record that the last unit of a queue names; one in the last segment is enough."""
+    reach = -1
+    for queue in _queues(store):
+        end = queue.written_end()
+        unit = queue.unit(end - 1) if end > queue.start else None
+        if unit is not None:
+            reach = max(reach, unit.physical_offset + unit.size)
+        if store.segments and reach >= store.segments[-1].base_offset:
+            break
+    return reach
+
+
+def _index_after_abort(store: Store, checkpoint: Checkpoint) -> list[tuple[str, IndexHeader]]:
+    """Return the index files that a start after a kill deletes: those that end after the checkpoint's index time."""
+    deleted = []
+    for file in store.index_files:
+        try:
+            with store.open(file) as reader:
+                header = decode_header(bytes(reader.read(0, HEADER.size)))
+        except FormatError:
+            continue  # a broker gives a short file its length, and takes what it has for the header
+        if header.end_timestamp > checkpoint.index_timestamp:
+            deleted.append((file.about.path, header))
+    return deleted
+
+
+def _lost_keys(headers: Iterable[IndexHeader], facts: StartFacts) -> KeyRange | None:
+    walks_from = facts.walks_from or 0
+    begin = min((header.begin_physical_offset for header in headers if header.entry_count > 0), default=walks_from)
+    begin = max(begin, facts.store.start_offset)
+    return KeyRange(begin, walks_from) if begin < walks_from else None
+
+
+def _cut(facts: StartFacts, log: WalkedLog) -> _Cut | None:
+    """Return where a broker ends the log; None where the disk cannot read what decides."""
+    store, release = facts.store, facts.release
+    passed = facts.walks_from or 0
+    for place in log.places:
+        if place.offset < passed:
+            continue
+        if not place.is_readable:
+            return None
+        segment = _segment_of(store, place.offset)
+        with store.open(segment) as reader:
+            stop = read_on(
+                reader.read,
+                place.offset - segment.base_offset,
+                segment.size,
+                release,
+                max(place.end, place.offset + 1) - segment.base_offset,
+            )
+        passed = segment.base_offset + stop.position
+        if stop.kind is StopKind.BAD_RECORD:
+            return _Cut(passed, log.messages - place.sound_before)
+        if stop.kind is StopKind.END_OF_FILE:
+            if segment is store.segments[-1]:
+                return _Cut(passed, log.messages - place.sound_before)
+            passed = segment.base_offset + segment.size  # it goes on with the next file
+    return _Cut(max(log.end, passed), 0)
+
+
+def keeps_half_record(store: Store, release: Release, log_end: int) -> bool:
+    """Return whether a broker takes the bytes at *log_end*, which are no whole record to us, for its last message."""
+    segment = _segment_of(store, log_end)
+    position = log_end - segment.base_offset
+    with store.open(segment) as reader:
+        return bool(message_size(reader.read, position, segment.size - position, release))
+
+
+def _segment_of(store: Store, offset: int) -> Segment:
+    return next(one for one in reversed(store.segments) if one.base_offset <= offset)
+
+
+def _queue_files_after(store: Store, cut: int) -> Iterator[str]:
+    """Yield the queue files that a cut deletes: from the last one back, while the first unit leads after the cut."""
+    for queue in _queues(store):
+        for file in reversed(queue.files):
+            unit = queue.unit(file.base_offset // queue.unit_size)
+            if unit is None or unit.physical_offset < cut:
+                break
+            yield f"{queue.name.path}/{file.location.rpartition('/')[2]}"
+
+
+def _below(location: str, store: Store) -> str:
+    return location.removeprefix(f"{store.root}/")

@@ -1,0 +1,231 @@
+"""
+What a broker does with a store at its start: whether it refuses it, where it begins to read the log, where it cuts it.
+
+A refusal deletes nothing. A start reads the log from one segment on, and takes the first record that is not right for
+the end of the log: it deletes everything after it, whole messages, too. "Right" means magic, lengths that add up, and
+the body's CRC; the physical offset that a record names is not looked at. Releases differ in the segment that they begin
+with (`start_segment`) and in what they refuse. `tests/oracle/test_broker_start.py` compares this with real brokers.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, unique
+from typing import NamedTuple
+
+from rmq_formats.commitlog.layout import (
+    BLANK,
+    HOST_BITS,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    PROPERTIES_LENGTH,
+    RECORD,
+    TOPIC_LENGTH,
+)
+from rmq_formats.layout import Read
+from rmq_formats.release import Release
+from rmq_formats.store import Checkpoint
+
+_MARGIN_MS = 3000  # before the checkpoint's times
+_LAST_SEGMENTS = 3
+_MOST_SEGMENTS = 10  # commitLogRecoverMaxNum, where a release has it
+_FIXED = RECORD[HOST_BITS].size  # the longest fixed part
+_SYS_FLAG, _BODY_CRC = RECORD[0].offset("sys_flag"), RECORD[0].offset("body_crc")
+_PHYSICAL_OFFSET = RECORD[0].index("physical_offset")
+_CRC_MASK = 0x7FFFFFFF
+_BLOCK = 1 << 20
+
+
+@unique
+class StopKind(Enum):
+    """Why a broker reads a segment no further."""
+
+    BAD_RECORD = "bad record"
+    END_OF_FILE = "end of file"
+    AT_LIMIT = "at limit"  # where the caller wanted to stop
+
+
+class Stop(NamedTuple):
+    """Where a broker stops in a segment."""
+
+    kind: StopKind
+    position: int
+
+
+class FirstRecord(NamedTuple):
+    """The record that a segment begins with, as far as a start needs it."""
+
+    physical_offset: int
+    store_timestamp: int
+
+
+class SegmentStart(NamedTuple):
+    """A segment of the log; *first* is None where a start of that release does not begin with this segment."""
+
+    base_offset: int
+    first: FirstRecord | None
+
+
+class FileLength(NamedTuple):
+    """A file of log or queues that is not as long as the broker's files are."""
+
+    file: str
+    length: int
+    expected: int
+    is_last: bool  # of its log or queue
+
+
+class KeyRange(NamedTuple):
+    """Messages whose keys are no longer found: their index files are deleted, and the log is not read from there on."""
+
+    from_offset: int
+    to_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartOutcome:
+    """What a start does; None where that cannot be known, with the reason in `unknown`."""
+
+    release: str
+    starts: bool | None
+    refuses: FileLength | None = None
+    cuts_at: int | None = None  # where whole messages follow, or a segment that is deleted
+    deletes_messages: int | None = 0
+    deletes_files: tuple[str, ...] = ()
+    loses_keys: KeyRange | None = None
+    unknown: str = ""
+    once_mended: "StartOutcome | None" = None  # where it refuses files: what the start does when they are mended
+
+    def describe(self) -> dict[str, object]:
+        """Return the form that scripts read."""
+        return {
+            "release": self.release,
+            "starts": self.starts,
+            "refuses": None if self.refuses is None else self.refuses.file,
+            "cuts_at": self.cuts_at,
+            "deletes_messages": self.deletes_messages,
+            "deletes_files": list(self.deletes_files),
+            "loses_keys": None if self.loses_keys is None else self.loses_keys._asdict(),
+            "unknown": self.unknown,
+        }
+
+
+def message_size(read: Read, position: int, left: int, release: Release) -> int | None:
+    """
+    Return how many bytes a broker goes on by at *position*; 0 at the end of a file, None where it sees no record.
+
+    *left* is the number of bytes up to the end of the file.
+    """
+    head = bytes(read(position, min(left, _FIXED)))
+    if len(head) < BLANK.size:
+        return None
+    total, magic = map(int, BLANK.unpack(head))
+    if magic == MAGIC_BLANK:
+        return None if release.start_checks_bytes_left and total > left else 0
+    if not _is_message(magic, release) or total > left or len(head) < RECORD[0].size:
+        return None
+    fixed = RECORD[int.from_bytes(head[_SYS_FLAG : _SYS_FLAG + 4]) & HOST_BITS]
+    body_length = max(int.from_bytes(head[fixed.size - 4 : fixed.size], signed=True), 0)
+    is_right = _stated_end(read, position, fixed.size + body_length, total) == total and (
+        not body_length
+        or _crc(read, position + fixed.size, body_length) == int.from_bytes(head[_BODY_CRC : _BODY_CRC + 4])
+    )
+    return total if is_right else None
+
+
+def _is_message(magic: int, release: Release) -> bool:
+    return magic == MAGIC_V1 or (magic in TOPIC_LENGTH and release.two_byte_topic_length)
+
+
+def _stated_end(read: Read, position: int, body_end: int, limit: int) -> int | None:
+    """Return the size of a record that its topic and properties after *body_end* come to; None beyond *limit*."""
+    (_, magic), at = map(int, BLANK.unpack(read(position, BLANK.size))), body_end
+    for layout in (TOPIC_LENGTH[magic], PROPERTIES_LENGTH):  # a length each, and what it counts
+        if at + layout.size > limit:
+            return None
+        (length,) = map(int, layout.unpack(read(position + at, layout.size)))
+        if length < 0 and layout is not PROPERTIES_LENGTH:
+            return None
+        at += layout.size + max(length, 0)
+    return at
+
+
+def _crc(read: Read, position: int, length: int) -> int:
+    crc = 0
+    for at in range(position, position + length, _BLOCK):
+        crc = zlib.crc32(read(at, min(_BLOCK, position + length - at)), crc)
+    return crc & _CRC_MASK
+
+
+def read_on(read: Read, position: int, size: int, release: Release, limit: int | None = None) -> Stop:
+    """Return where a broker stops that reads a segment of *size* bytes from *position* on; at *limit* at the latest."""
+    while limit is None or position < limit:
+        advance = message_size(read, position, size - position, release)
+        if not advance:
+            return Stop(StopKind.BAD_RECORD if advance is None else StopKind.END_OF_FILE, position)
+        position += advance
+    return Stop(StopKind.AT_LIMIT, position)
+
+
+def first_record(read: Read, size: int, release: Release) -> FirstRecord | None:
+    """Return the record that a segment begins with; None where a start of *release* passes over the segment."""
+    head = bytes(read(0, min(size, _FIXED)))
+    if len(head) < _FIXED:
+        return None
+    _, magic = map(int, BLANK.unpack(head))
+    is_right = not release.start_checks_first_record or message_size(read, 0, size, release)
+    if not _is_message(magic, release) or not is_right:
+        return None
+    layout = RECORD[int.from_bytes(head[_SYS_FLAG : _SYS_FLAG + 4]) & HOST_BITS]
+    values = layout.unpack(head)
+    store_timestamp = int(values[layout.index("store_timestamp")])
+    return FirstRecord(int(values[_PHYSICAL_OFFSET]), store_timestamp) if store_timestamp else None
+
+
+def start_segment(
+    segments: Sequence[SegmentStart],
+    release: Release,
+    checkpoint: Checkpoint,
+    queue_reach: int,
+    *,
+    has_abort: bool,
+) -> int | None:
+    """
+    Return the base offset of the segment that a start reads first; None for a log without segments.
+
+    *checkpoint* is all zeros where there is none. *queue_reach* is the greatest end of a record that the last unit of a
+    queue names, -1 without units.
+    """
+    if not segments:
+        return None
+    if not has_abort and not release.clean_start_asks_queues:
+        return segments[-_LAST_SEGMENTS:][0].base_offset
+    matches = _after_abort(release, checkpoint) if has_abort else _after_clean_stop(release, queue_reach)
+    newest_first = list(reversed(segments))
+    if release.start_checks_first_record:
+        newest_first = newest_first[:_MOST_SEGMENTS]  # it begins with the last one that it looks at
+    return next((one.base_offset for one in newest_first if matches(one)), newest_first[-1].base_offset)
+
+
+def _after_abort(release: Release, checkpoint: Checkpoint) -> Callable[[SegmentStart], bool]:
+    """Return whether a start after a kill may begin with a segment."""
+    if release.start_asks_dispatched_offset and checkpoint.dispatched_offset > 0:
+        return lambda one: one.first is not None and one.first.physical_offset <= checkpoint.dispatched_offset
+    time = max(min(checkpoint.physical_timestamp, checkpoint.logic_timestamp) - _MARGIN_MS, 0)
+    if release.start_asks_dispatched_offset:
+        time = checkpoint.logic_timestamp
+    return lambda one: one.first is not None and one.first.store_timestamp <= time
+
+
+def _after_clean_stop(release: Release, queue_reach: int) -> Callable[[SegmentStart], bool]:
+    if release.start_checks_first_record:
+        return lambda one: one.first is not None and one.first.physical_offset <= queue_reach
+    return lambda one: one.base_offset <= queue_reach
+
+
+def refused_file(lengths: Sequence[FileLength], release: Release) -> FileLength | None:
+    """Return the first file for whose length the broker does not start."""
+    if not release.start_refuses_other_length:
+        return None
+    deletes_empty = release.start_deletes_empty_last_file
+    return next((one for one in lengths if not (deletes_empty and one.is_last and one.length == 0)), None)

@@ -1,0 +1,82 @@
+"""What `verify` says of a broker's next start, beside the start itself: real brokers, on stores that are damaged so."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from jobs.products.index.settings import Wanted
+from jobs.store.workers import OneByOne
+from jobs.verify.run import Verdict, VerifyRequest, verify
+from tests.oracle import broker_starts
+from tests.oracle.broker_starts import GEOMETRY, RELEASES, Case, Facts, Row, mixtures, single_cases
+from tests.oracle.process import DriverProcess, running
+
+_SAMPLE = {
+    "4.9.8": ("page of zeros in the third last segment", "empty last segment", "queue file cut + killed"),
+    "5.3.3": (
+        "page of zeros in the last segment",
+        "bit in a blank: size",
+        "zeros at the end of properties",
+        "segment longer",
+        "one queue gone + killed, stale checkpoint",
+    ),
+    "5.5.0": ("bit in a record: body + killed, stale checkpoint",),
+}
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[_Broker]":
+    """Give a release at work, and the healthy store that it wrote."""
+    with running(request.param) as driver:
+        yield _Broker(driver, broker_starts.make_store(driver, tmp_path_factory.mktemp("start") / "store"))
+
+
+class _Broker:
+    """A release at work, which tells of each start whether it went as was said."""
+
+    def __init__(self, driver: DriverProcess, facts: Facts) -> None:
+        self.driver, self.facts = driver, facts
+        self.rows: list[Row] = []
+
+    def surprises(self, cases: Sequence[Case], folder: Path) -> Iterator[str]:
+        """Yield the starts that went otherwise than was said."""
+        for number, case in enumerate(cases):
+            store = case.planted(self.facts, folder / str(number))
+            whole = broker_starts.whole_messages(store, self.facts)
+            said = _said(store, self.driver.release)
+            seen = broker_starts.start(self.driver, store)
+            lost = 0 if seen.log_end is None else sum(offset >= seen.log_end for offset in whole)
+            self.rows.append(Row(case.name, self.driver.release, seen.started, lost, len(seen.deleted)))
+            start = said.start
+            assert start is not None
+            if (start.starts, start.deletes_messages, {*start.deletes_files}) != (seen.started, lost, {*seen.deleted}):
+                yield f"{self.driver.release}: {case.name}: said {start}, seen {seen}, {lost} lost"
+            if start.cuts_at not in {None, seen.log_end}:
+                yield f"{self.driver.release}: {case.name}: cut at {seen.log_end}, said {start.cuts_at}"
+            if (lost or not seen.started) and not said.severity.is_alarm:
+                yield f"{self.driver.release}: {case.name}: verify is green, and the start was not"
+
+
+def _said(store: Path, release: str) -> Verdict:
+    wanted = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_entries, release)
+    return verify(VerifyRequest(str(store), wanted), OneByOne())
+
+
+@pytest.mark.oracle
+def test_a_start_goes_as_verify_says(broker: _Broker, tmp_path: Path) -> None:
+    """Some kinds of damage; `make test-campaign` has all, and mixtures."""
+    known = {case.name: case for case in single_cases()}
+    cases = [known[name] for name in _SAMPLE[broker.driver.release]]
+
+    assert [] == list(broker.surprises(cases, tmp_path))
+
+
+@pytest.mark.campaign
+def test_every_start_goes_as_verify_says(broker: _Broker, tmp_path: Path) -> None:
+    """Each kind of damage, in stores that were closed and in stores that were killed, and mixtures of them."""
+    seed = int(os.environ.get("BROKER_STARTS_SEED", "20261123"))
+
+    assert [] == list(broker.surprises([*single_cases(), *mixtures(seed, 10)], tmp_path))
+    broker_starts.record(broker.rows)
