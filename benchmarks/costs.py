@@ -24,7 +24,8 @@ from jobs.ingest.run import ingest
 from jobs.launch.session import spark_session
 from jobs.products.index.settings import Wanted
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
-from jobs.store.workers import OneByOne, SparkWorkers, Workers
+from jobs.store.spark_workers import SparkWorkers
+from jobs.store.workers import OneByOne, Workers
 
 _RECORD_SIZE = 1024
 _TABLES = {

@@ -23,7 +23,7 @@ from benchmarks.measuring import measured, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.store.workers import SparkWorkers
+from jobs.store.spark_workers import SparkWorkers
 
 _RECORD_SIZE = 1024
 _WARM_UP_MIB = 256

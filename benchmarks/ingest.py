@@ -32,8 +32,9 @@ from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
 from jobs.store.ranges import plan_ranges
+from jobs.store.spark_workers import SparkWorkers
 from jobs.store.store import list_store
-from jobs.store.workers import OneByOne, SparkWorkers, Workers
+from jobs.store.workers import OneByOne, Workers
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.schema import SCHEMA
 

@@ -22,7 +22,7 @@ from benchmarks.measuring import provenance
 from benchmarks.stores import FOLDER, Recipe, make_store, offsets_of
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.store.workers import SparkWorkers
+from jobs.store.spark_workers import SparkWorkers
 from rmq_formats.commitlog.record import Host
 from rmq_formats.message_id import encode_offset_id
 

@@ -26,8 +26,9 @@ from jobs.rebuild.queues import Target
 from jobs.storage.local import LocalReader
 from jobs.store.queue_ends import look
 from jobs.store.queue_files import stored_queues
+from jobs.store.spark_workers import SparkWorkers
 from jobs.store.store import Store, list_store
-from jobs.store.workers import OneByOne, SparkWorkers, Workers
+from jobs.store.workers import OneByOne, Workers
 from jobs.verify.queues import compare_queues
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.consumequeue.layout import UNIT

@@ -22,7 +22,8 @@ from benchmarks.measuring import Measured, measured, provenance
 from benchmarks.stores import FOLDER, Recipe, make_store
 from jobs.products.index.settings import Wanted
 from jobs.rebuild.index import RebuildIndexRequest, Result, rebuild
-from jobs.store.workers import OneByOne, SparkWorkers, Workers
+from jobs.store.spark_workers import SparkWorkers
+from jobs.store.workers import OneByOne, Workers
 
 _RECORD_SIZE = 256
 _RUNS = 3

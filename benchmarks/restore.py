@@ -23,7 +23,7 @@ from jobs.ingest.run import ingest
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.restore.run import RestoreRequest, restore
-from jobs.store.workers import SparkWorkers
+from jobs.store.spark_workers import SparkWorkers
 
 _RECORD_SIZE = 1024
 _WARM_UP_MIB = 64

@@ -26,7 +26,7 @@ from jobs.ingest.run import ingest
 from jobs.launch.session import spark_session
 from jobs.source.format import register
 from jobs.source.options import NAME
-from jobs.store.workers import SparkWorkers
+from jobs.store.spark_workers import SparkWorkers
 
 _RECORD_SIZE = 1024
 _OURS = "ingest"

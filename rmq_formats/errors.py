@@ -19,7 +19,6 @@ class FormatError(Exception):
     """A fact about bytes, with the place it was found at."""
 
     def __init__(self, reason: str, offset: int | None = None, file: str | None = None, /) -> None:
-        """Say what is wrong, at which physical offset (or offset in the file), in which file."""
         super().__init__(reason, offset, file)
         self.reason = reason
         self.offset = offset

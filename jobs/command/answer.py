@@ -15,6 +15,7 @@ from typing import NamedTuple
 import click
 
 from jobs.command.configuration import config_option
+from jobs.command.engine import chosen
 from jobs.command.options import bundled, composed, json_option, quiet_option, verbose_option
 from jobs.console.lines import fitted, width_of
 from jobs.console.program import program
@@ -40,8 +41,11 @@ class Answer(NamedTuple):
     def give(
         self, values: object, lines: Iterable[str], result: Result | None = None, *, indent: int | None = 1
     ) -> None:
-        """Print *values* as JSON, or else *lines* and the result."""
+        """Print *values* as JSON, with the engine if one was chosen, or else *lines* and the result."""
         if self.as_json:
+            choice = chosen()
+            if choice is not None and isinstance(values, dict):
+                values = {**values, "engine": choice.describe()}
             click.echo(json.dumps(values, indent=indent))
         elif not self.quiet:
             verb = click.get_current_context().info_name or ""
@@ -60,7 +64,6 @@ class Stopwatch:
     """How long a command has taken."""
 
     def __init__(self) -> None:
-        """Start."""
         self._began = monotonic()
 
     @property

@@ -35,6 +35,7 @@ from jobs.console.log import JsonLines, in_json, say
 from jobs.console.program import CONSOLE_SCRIPT, program
 from jobs.console.verbs import VERBS
 from jobs.launch.arguments import CommandLine, divide, names_s3, value_of
+from jobs.launch.engine import has_session
 from jobs.launch.errors import NO_SPARK, SetupError
 
 _EPILOG = """\
@@ -205,19 +206,14 @@ def main(arguments: Sequence[str]) -> ExitCode:
 def _main(arguments: Sequence[str]) -> ExitCode:
     interruption.forget()
     settings = _Settings()
-    is_ours = not _has_session()  # else it is a notebook's, which goes on with it
+    is_ours = not has_session()  # else it is a notebook's, which goes on with it
     with _terminated_like_interrupted():
         code = _run(arguments, settings)
-    if is_ours and _has_session():
+    if is_ours and has_session():
         sys.modules["jobs.launch.session"].close(
             succeeded=code is not ExitCode.FAILED and code is not ExitCode.INTERRUPTED
         )
     return code
-
-
-def _has_session() -> bool:
-    session = sys.modules.get("jobs.launch.session")
-    return session is not None and bool(session.is_started())
 
 
 def _wants_json_lines(arguments: Sequence[str]) -> bool:
@@ -299,7 +295,7 @@ def _launched(line: CommandLine) -> list[str]:
     verb = next((word for word in line.own if not word.startswith("-")), None)
     s3 = names_s3(line, os.environ)
     on_cluster = value_of("--deploy-mode", line.spark_options) == "cluster"
-    if on_cluster and verb in VERBS and VERBS[verb].needs_spark:
+    if on_cluster and verb in VERBS and VERBS[verb].uses_spark:
         from jobs.launch.spark import submit_to_cluster
 
         submit_to_cluster(line.spark_options, line.own, s3=s3)

@@ -28,6 +28,7 @@ from jobs.command.places import PathListType
 from jobs.console.exit_codes import ExitCode
 from jobs.console.secrets import masked
 from jobs.console.verbs import VERBS
+from jobs.launch.engine import rule_text
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -204,7 +205,8 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
     verb = ".".join(_verbs(ctx))
     if as_json:
         shown = {key: {"value": value, "from": origin} for key, (value, origin) in settings.items()}
-        return json.dumps({"verb": verb, "settings": shown}, indent=1, ensure_ascii=False)
+        rule = {"engine_rule": rule_text(verb)} if "engine" in settings else {}
+        return json.dumps({"verb": verb, **rule, "settings": shown}, indent=1, ensure_ascii=False)
     lines = [
         (f"{key} = {json.dumps(value, ensure_ascii=False)}", origin)
         if value not in (None, [])
@@ -214,6 +216,7 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
     width = max(len(text) for text, _ in lines)
     spark = os.environ.get("RMQ_LAKE_SPARK_OPTIONS")
     head = [f"[{verb}]", *([f"# Spark's options: {spark}"] if spark else [])]
+    head += [f"# engine auto: {rule_text(verb)}"] if "engine" in settings else []
     return "\n".join([*head, *(f"{text:{width}}  # {origin}" for text, origin in lines)])
 
 
@@ -238,4 +241,4 @@ def _shared_keys() -> frozenset[str]:
     """Collect the keys that may be before the first table, whichever verb reads the file."""
     options = composed(json_option, quiet_option, verbose_option, report_option, read_options, store_options)
     probe = click.command()(options(lambda: None))
-    return frozenset(map(key_of, settings_of(probe))) | {"lake", "broker"}
+    return frozenset(map(key_of, settings_of(probe))) | {"lake", "broker", "engine"}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from jobs.launch.engine import death_of_jvm
 from jobs.launch.errors import SetupError
 from rmq_formats.errors import FormatError
 
@@ -75,8 +76,7 @@ def _is_lost_connection(error: BaseException) -> bool:
 
 
 def _of_lost_jvm() -> str:
-    session = sys.modules.get("jobs.launch.session")
-    how = session.death() if session else None
+    how = death_of_jvm()
     if how is None:
         return "Spark's JVM does not answer any more; the lines above may say why. The same command continues"
     memory = "; the system may have had no memory left" if "SIGKILL" in how else ""

@@ -10,9 +10,11 @@ import click
 
 from jobs.command.cli import rmq_lake
 from jobs.command.configuration import key_of, settings_of, variable_of
+from jobs.console.amounts import size_text
 from jobs.console.exit_codes import MEANINGS
-from jobs.console.verbs import VERBS
+from jobs.console.verbs import VERBS, Verb
 from jobs.ingest.request import Summary
+from jobs.launch.engine import VERBS_WITH_ENGINE, limit_of
 from jobs.launch.places import CONF
 from jobs.report.metrics import PREFIX, figures
 from jobs.report.model import VERSION, Bars, Facts, Grid, Remedy, Report, Timeline
@@ -70,10 +72,20 @@ def page() -> str:
     return "\n".join([_HEAD, *parts]).rstrip() + "\n"
 
 
-_WITHOUT_JVM = """\
-`ingest` starts a JVM where 64 MiB or more are new, where the store or the lake is not on this machine's file systems,
-and where Spark's options are given.
+_ENGINES = """\
+Verbs with a size work in their own process up to so many bytes of the log (or of a lake's files), which takes less
+time than Spark's start; no Java is needed. Beyond it they run on Spark, and also where one of Spark's options is given.
+`--engine here` and `--engine spark` overrule. The sizes are for two and for eight cores; `--show-config` says yours. A
+store or a lake on another machine counts as read at 64 MiB a second; `ingest` takes Spark for those, and `export
+--where` always.
 """
+
+
+def _jvm(verb: Verb) -> str:
+    """Return when a verb starts a JVM."""
+    if verb.name in VERBS_WITH_ENGINE:
+        return "beyond " + ", ".join(size_text(limit_of(verb.name, cores=cores)) for cores in (2, 8))
+    return "yes" if verb.uses_spark else "no"
 
 
 def _table(*rows: tuple[str, ...]) -> str:
@@ -82,11 +94,11 @@ def _table(*rows: tuple[str, ...]) -> str:
 
 
 def _verbs() -> str:
-    rows = [(f"`{verb.name}`", verb.help, "yes" if verb.needs_spark else "no") for verb in VERBS.values()]
+    rows = [(f"`{verb.name}`", verb.help, _jvm(verb)) for verb in VERBS.values()]
     ours = [option for option in rmq_lake.params if isinstance(option, click.Option)]
     before = [(f"`{option.opts[0]}`", option.help or "") for option in ours]
     verbs, options = _table(("verb", "does", "JVM"), *rows), _table(("option", "does"), *before)
-    return f"## Verbs\n\n{verbs}\n{_WITHOUT_JVM}\nBefore the verb:\n\n{options}"
+    return f"## Verbs\n\n{verbs}\n{_ENGINES}\nBefore the verb:\n\n{options}"
 
 
 def _each_verb() -> Iterator[str]:

@@ -24,6 +24,7 @@ from jobs.inspect.state import StateReport
 from jobs.lake.catalog import Statement
 from jobs.lake.compaction import Saved
 from jobs.lake.findings import Finding
+from jobs.launch.engine import VERBS_WITH_ENGINE, Engine
 from jobs.query import json_text
 from jobs.query.story.evidence import KeyFact, Place, QueueFact
 from jobs.query.story.timeline import GroupFact
@@ -47,10 +48,25 @@ _SEVERITY: Schema = {"enum": [severity.value for severity in Severity]}
 _HAS_SEVERITY = {"severity": _SEVERITY, "seconds": _NUMBER}
 
 
+# In every document of a verb that ran jobs; not where nothing was to be done.
+_ENGINE: Schema = {
+    "type": "object",
+    "properties": {
+        "name": {"enum": [engine.value for engine in Engine]},
+        "bytes": {"type": ["integer", "null"]},
+        "limit": _INTEGER,
+        "cores": _INTEGER,
+    },
+    "required": ["name", "bytes", "limit", "cores"],
+}
+
+
 def schemas() -> Iterator[tuple[str, Schema]]:
     """Yield each verb's name and the schema of its document, or of each line where it prints lines."""
     for verb, schema in _schemas():
         version = _VERSIONS.get(verb, 1)
+        has_engine = verb in VERBS_WITH_ENGINE and schema["type"] == "object"
+        engine = {"properties": {**schema.get("properties", {}), "engine": _ENGINE}} if has_engine else {}
         yield (
             verb,
             {
@@ -58,6 +74,7 @@ def schemas() -> Iterator[tuple[str, Schema]]:
                 "$id": f"urn:rmq-lake:schema:{verb}:{version}",
                 "title": f"rmq-lake {verb} --json",
                 **schema,
+                **engine,
             },
         )
 

@@ -32,7 +32,6 @@ class LogPlace:
     __slots__ = ("offset", "timestamp")
 
     def __init__(self, *, offset: int | None = None, timestamp: int | None = None) -> None:
-        """Take one of both."""
         self.offset = offset
         self.timestamp = timestamp
 

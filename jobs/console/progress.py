@@ -45,7 +45,6 @@ class Progress:
     """One line, rewritten or written again."""
 
     def __init__(self, work: Work, stream: TextIO | None = None) -> None:
-        """Show at once in a terminal what begins."""
         is_step = work.unit == BYTES and work.total > 0
         self.work = work._replace(total=work.total + sum(_later)) if is_step else work
         self._stream = stream or sys.stderr

@@ -32,7 +32,6 @@ class DumpFile:
     """A file's bytes and its name."""
 
     def __init__(self, location: str, reader: Reader) -> None:
-        """Read nothing yet."""
         self.location = location
         self.name = location.rstrip("/").rpartition("/")[2]
         self.size = reader.size

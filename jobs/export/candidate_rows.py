@@ -5,12 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from jobs.export.bodies import NEEDED, Undecoded, slices
-from jobs.export.items import COLUMNS, Item
+from jobs.export.bodies import NEEDED, LeftOut, Undecoded, slices
+from jobs.export.items import COLUMNS, STORE_TIME, Item
 from jobs.export.parts import BODY_TEXT
 from jobs.lake.bodies import Body
 from jobs.lake.tables import STORED_MESSAGES
@@ -18,7 +21,35 @@ from rmq_formats.commitlog.segment import Piece
 
 ITEM, ROW = "_item", "_row"
 NUMBERS = (pa.field(ITEM, pa.int32()), pa.field(ROW, pa.int64()))
+ROWS, UNDECODED = "rows", "undecoded"  # folders of what is chosen, and of bodies that could not be looked at
 _TEXT = pa.field(BODY_TEXT, pa.string())
+
+
+class Between(NamedTuple):
+    """Times of storage, in milliseconds, both included; None leaves a side open."""
+
+    since: int | None
+    until: int | None
+
+    def may_include(self, low: int | None, high: int | None) -> bool:
+        """Return whether a time from *low* to *high*, where they are known, may be one of these."""
+        is_before = self.since is not None and high is not None and high < self.since
+        is_after = self.until is not None and low is not None and low > self.until
+        return not (is_before or is_after)
+
+    def includes(self, times: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return of each time whether it is one of these."""
+        is_in = np.ones(len(times), np.bool_)
+        if self.since is not None:
+            is_in &= times >= self.since
+        if self.until is not None:
+            is_in &= times <= self.until
+        return is_in
+
+    def condition(self) -> list[str]:
+        """Return the same in SQL."""
+        limits = ((">=", self.since), ("<=", self.until))
+        return [f"{STORE_TIME} {comparison} {limit}" for comparison, limit in limits if limit is not None]
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
@@ -76,3 +107,33 @@ def _with_bodies(part: pa.RecordBatch, bodies: Sequence[Body], schema: pa.Schema
         made[field.name]() if field.name in made else part.column(field.name).cast(field.type) for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def choose_by_time(between: Between, items: Sequence[Item], folder: Path, limit: int) -> None:
+    """Write the numbers of the rows that were stored *between* two times below *folder*, without Spark."""
+    (folder / UNDECODED).mkdir(parents=True)
+    for number, item in enumerate(items):
+        low, high = item.bounds.get(STORE_TIME, (None, None))
+        if not between.may_include(low, high):
+            continue
+        times = [batch.column(0).to_numpy() for batch in candidates(item, [STORE_TIME], limit, Undecoded())]
+        (rows,) = np.nonzero(between.includes(np.concatenate([np.zeros(0, np.int64), *times])))
+        place = folder / ROWS / f"{ITEM}={number}"
+        place.mkdir(parents=True)
+        pq.write_table(pa.table({ROW: rows.astype(np.int64)}), place / "rows.parquet")
+
+
+def chosen_rows(folder: Path, item: int) -> NDArray[np.int64]:
+    """Return the numbers of the rows of an item that were chosen, in order."""
+    paths = (folder / ROWS / f"{ITEM}={item}").glob("*.parquet")
+    numbers = [pq.ParquetFile(path).read([ROW]).column(ROW).to_numpy() for path in paths]
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *numbers]))
+
+
+def undecoded_of(folder: Path) -> Undecoded:
+    """Return the bodies that could not be looked at as their producers sent them."""
+    found = Undecoded()
+    for path in sorted((folder / UNDECODED).iterdir(), key=lambda path: int(path.name)):
+        count, places = json.loads(path.read_text())
+        found.add(Undecoded(count, [LeftOut(*place) for place in places]))
+    return found

@@ -5,7 +5,6 @@ The rows themselves stay where they are: tasks read them again and write those w
 through the JVM, a body only where the condition looks at it, and nothing is needed that only pandas has.
 """
 
-import json
 import pickle
 import re
 from collections.abc import Sequence
@@ -13,18 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import arrow_udtf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from jobs.export.bodies import LeftOut, Undecoded
-from jobs.export.candidate_rows import ITEM, NUMBERS, ROW, schema_of
+from jobs.export.candidate_rows import ITEM, NUMBERS, ROW, ROWS, UNDECODED, schema_of
 from jobs.export.candidates import FORMAT, AllCandidates, Candidates, Plan
 from jobs.export.items import COLUMNS, Item
 from jobs.export.parts import BODY_TEXT
@@ -65,7 +60,7 @@ def condition_of(spark: SparkSession, text: str) -> Condition:
 
 def choose(spark: SparkSession, condition: Condition, items: Sequence[Item], folder: Path, limit: int) -> None:
     """Write the numbers of the chosen rows below *folder*, which `chosen_rows` reads."""
-    undecoded = folder / "undecoded"
+    undecoded = folder / UNDECODED
     undecoded.mkdir(parents=True)
     packed, bounds = tuple(map(pickle.dumps, items)), tuple(item.bounds for item in items)
     plan = Plan(packed, bounds, condition.columns, limit, undecoded)
@@ -73,7 +68,7 @@ def choose(spark: SparkSession, condition: Condition, items: Sequence[Item], fol
     schema = StructType([*_spark_schema(condition.columns), *from_arrow_schema(pa.schema(NUMBERS))])
     frame = (_selected if plan.may_leave_out_items else _all)(spark, plan, schema)
     numbers = frame.where(condition.text).select(ITEM, ROW)
-    numbers.write.partitionBy(ITEM).parquet((folder / "rows").as_uri())
+    numbers.write.partitionBy(ITEM).parquet((folder / ROWS).as_uri())
 
 
 def _selected(spark: SparkSession, plan: Plan, schema: StructType) -> DataFrame:
@@ -98,22 +93,6 @@ def _share_workers(spark: SparkSession) -> None:
     difference, a seed, `jobs.launch.session` takes away before any worker starts.
     """
     spark.conf.set("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "false")
-
-
-def chosen_rows(folder: Path, item: int) -> NDArray[np.int64]:
-    """Return the numbers of the rows of an item that were chosen, in order."""
-    paths = (folder / "rows" / f"{ITEM}={item}").glob("*.parquet")
-    numbers = [pq.ParquetFile(path).read([ROW]).column(ROW).to_numpy() for path in paths]
-    return np.sort(np.concatenate([np.zeros(0, np.int64), *numbers]))
-
-
-def undecoded_of(folder: Path) -> Undecoded:
-    """Return the bodies that could not be looked at as their producers sent them."""
-    found = Undecoded()
-    for path in sorted((folder / "undecoded").iterdir(), key=lambda path: int(path.name)):
-        count, places = json.loads(path.read_text())
-        found.add(Undecoded(count, [LeftOut(*place) for place in places]))
-    return found
 
 
 def _spark_schema(columns: Sequence[str]) -> StructType:

@@ -113,7 +113,7 @@ def export(
         rows = None
         undecoded = None
         if choose is not None:
-            from jobs.export.condition import chosen_rows, undecoded_of
+            from jobs.export.candidate_rows import chosen_rows, undecoded_of
 
             choose(planned.items, folder / "chosen", output.limit)
             rows, undecoded = partial(chosen_rows, folder / "chosen"), undecoded_of(folder / "chosen")

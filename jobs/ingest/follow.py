@@ -25,7 +25,7 @@ from jobs.lake.lock import kept
 from jobs.lake.runs import HeldByOtherError
 from jobs.lake.snapshots import kept_snapshots
 from jobs.lake.upkeep import expect_many_commits
-from jobs.launch.session import death
+from jobs.launch.engine import death_of_jvm
 from jobs.products.index.kept_slots import kept_slots
 from jobs.storage import AnyStorage
 from jobs.storage.locations import join, normalise
@@ -56,7 +56,6 @@ class Stop:
     """
 
     def __init__(self) -> None:
-        """Wait for a wish."""
         self._event = threading.Event()
         self._wished = inf
 
@@ -121,7 +120,7 @@ class Follower:
                     self.done(step)
                     yield step
             except (OSError, FormatError) as error:
-                if not trials or (isinstance(error, ConnectionError) and death()):  # no trial brings a JVM back
+                if not trials or (isinstance(error, ConnectionError) and death_of_jvm()):  # no trial brings a JVM back
                     raise
                 trials -= 1
                 if not self._is_stopped_after(error):

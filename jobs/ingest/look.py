@@ -21,7 +21,7 @@ from jobs.lake.lake import Lake
 from jobs.products.queues.settings import known_releases
 from jobs.products.registry import PRODUCTS
 from jobs.storage.locations import is_local, normalise
-from jobs.store.ranges import SMALL, is_less_written, plan_ranges
+from jobs.store.ranges import plan_ranges, written_size
 from jobs.store.selection import Selection
 from jobs.store.store import Segment, Store
 from rmq_formats.commitlog.framing import framing_of
@@ -62,7 +62,6 @@ class Look:
     """A store and its lake as they are before a run; each is listed once."""
 
     def __init__(self, request: IngestRequest) -> None:
-        """Look at nothing yet."""
         self._request = request
 
     @cached_property
@@ -86,14 +85,14 @@ class Look:
         summary.seconds = {"looking": round(monotonic() - began, 3)}
         return summary
 
-    def is_little_new(self) -> bool:
-        """Return whether a run will most likely find little to read, so that it need not wait for Spark."""
+    def new_size(self) -> int | None:
+        """Return how many bytes of log a run will most likely read; None where only the run can know."""
         try:
+            _require(len(self._store.queue_files) <= _MOST_QUEUE_FILES)
             read_to = self._manifests[0]["to_offset"] if self._manifests else 0
-            is_little = is_less_written(plan_ranges(self._store, read_to), SMALL)
-            return is_little and len(self._store.queue_files) <= _MOST_QUEUE_FILES
+            return written_size(plan_ranges(self._store, read_to))
         except _DOUBTS:
-            return False
+            return None
 
     def _nothing_new(self) -> Summary:
         request, store, lake = self._request, self._store, Lake(normalise(self._request.lake))

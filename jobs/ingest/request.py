@@ -192,7 +192,6 @@ class Clock:
     """Seconds by what was done."""
 
     def __init__(self) -> None:
-        """Begin."""
         self.laps: dict[str, float] = {}
         self._last = monotonic()
 

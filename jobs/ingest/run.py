@@ -28,7 +28,6 @@ from jobs.lake.runs import COMMAND, TABLES_BEFORE, KnownStore, Manifest, has_lit
 from jobs.lake.superseded import Superseded, refuse_vectors
 from jobs.lake.table_file import Action, FileNaming
 from jobs.lake.tables import INDEX_ENTRIES, MESSAGES, QUARANTINE, WRITTEN_BY_RUNS
-from jobs.launch.session import spark_session
 from jobs.products.product import (
     Collected,
     Finished,
@@ -47,7 +46,7 @@ from jobs.store.chain import Outcome, watermark
 from jobs.store.ranges import Newest, Range, describe, holes, newest_segment, plan_ranges
 from jobs.store.retention import CutBackError, confirm_deleted, confirm_uncut
 from jobs.store.store import IsTierError, Store, list_again
-from jobs.store.workers import SparkWorkers, Workers
+from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import ENDS
 from rmq_formats.errors import NotAStore
 
@@ -62,7 +61,7 @@ def ingest(request: IngestRequest, workers: Workers | None = None) -> Summary:
 def steps(request: IngestRequest, workers: Workers | None = None) -> Iterator[Summary]:
     """Do the runs that it takes to bring what is new into the lake: an interruption costs no more than one of them."""
     clock = Clock()
-    workers = workers or SparkWorkers(spark_session("rmq-lake ingest", half=request.care is not None))
+    workers = workers or _spark_workers(request)
     with room_for(request.lake):
         try:
             summary = _uncut(request, workers, clock)
@@ -72,6 +71,13 @@ def steps(request: IngestRequest, workers: Workers | None = None) -> Iterator[Su
         yield summary
         while summary.bytes_left:
             yield (summary := _uncut(request, workers, Clock()))
+
+
+def _spark_workers(request: IngestRequest) -> Workers:
+    from jobs.launch.session import spark_session
+    from jobs.store.spark_workers import SparkWorkers
+
+    return SparkWorkers(spark_session("rmq-lake ingest", half=request.care is not None))
 
 
 def _uncut(request: IngestRequest, workers: Workers, clock: Clock) -> Summary:

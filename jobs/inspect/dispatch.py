@@ -38,7 +38,6 @@ class SampledQueues:
     """The places of records that were looked at, the first and the last of each queue."""
 
     def __init__(self) -> None:
-        """Know of no record yet."""
         self._ends: dict[tuple[str, int], tuple[RecordPlace, RecordPlace]] = {}
 
     def see(self, record: MessageRecord) -> None:

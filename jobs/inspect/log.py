@@ -76,7 +76,6 @@ class LogInspector:
         progress: Progress,
         epochs: Sequence[Epoch] = (),
     ) -> None:
-        """Look at nothing yet."""
         self._epochs = epochs
         self._store = store
         self._problems = problems

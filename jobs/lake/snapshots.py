@@ -47,7 +47,6 @@ class Snapshots:
     """What is kept, by table: snapshots that many read, and others for whoever changes them."""
 
     def __init__(self) -> None:
-        """Keep nothing yet."""
         self._read: dict[Path, _Kept] = {}
         self._own: dict[Path, _Kept] = {}
 

@@ -2,7 +2,7 @@
 
 NO_SPARK = (
     "pyspark is not installed here: `pip install 'rocketmq-lake[spark]'` brings it "
-    "(inspect, dump, query and catalog need none)"
+    "(work below a size needs none: VERB --show-config)"
 )
 
 

@@ -177,11 +177,6 @@ def is_started() -> bool:
     return bool(_jvms or _starting)
 
 
-def is_asked_for() -> bool:
-    """Return whether there is a session, or the command line says what one is to be like: then Spark does the work."""
-    return is_started() or "PYSPARK_GATEWAY_PORT" in os.environ or bool(os.environ.get("RMQ_LAKE_SPARK_OPTIONS"))
-
-
 def death() -> str | None:
     """Return how the JVM of this process has died, if it has; a call to it that fails is a moment ahead of its end."""
     if not _jvms:

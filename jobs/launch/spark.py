@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from jobs.launch import class_archive, code_archive, jars
 from jobs.launch.arguments import configured, properties_of, value_of
 from jobs.launch.class_archive import Recording
+from jobs.launch.engine import cores
 from jobs.launch.errors import SetupError
 from jobs.launch.java import find_java_home
 from jobs.launch.places import CONF
@@ -98,8 +99,7 @@ def on_half_the_cores(spark_options: Sequence[str]) -> Sequence[str]:
     """Return *spark_options* with a local master of half the cores, unless they name a master."""
     if _master(spark_options) is not None:
         return spark_options
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return [*spark_options, "--master", f"local[{max(cores // 2, 1)},4]"]
+    return [*spark_options, "--master", f"local[{max(cores() // 2, 1)},4]"]
 
 
 def is_local(spark_options: Sequence[str]) -> bool:

@@ -48,7 +48,6 @@ class LogQueues:
     """The queues of topics, each topic searched for once."""
 
     def __init__(self, store: StoreView) -> None:
-        """Look into a store's log."""
         self._store = store
         self._queues: dict[str, Mapping[int, LogQueue]] = {}
 

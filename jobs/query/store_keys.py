@@ -24,7 +24,6 @@ class StoreKeys:
     """The keys of a store's messages."""
 
     def __init__(self, store: StoreView) -> None:
-        """Look into a store's files."""
         self._store = store
 
     def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:

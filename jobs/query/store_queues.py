@@ -18,7 +18,6 @@ class StoreQueues:
     """The queues of a store."""
 
     def __init__(self, store: StoreView) -> None:
-        """Look into a store's files."""
         self._store = store
         self._log = LogQueues(store)
         self._ranges: dict[tuple[str, int], OffsetRange | None] = {}

@@ -36,7 +36,6 @@ class RocketmqReader(DataSourceReader):
     """Plans on the driver, reads on the workers."""
 
     def __init__(self, wanted: Wanted) -> None:
-        """Read nothing yet."""
         self._wanted = wanted
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:

@@ -32,7 +32,6 @@ class RangePartition(InputPartition):
     """What one task reads."""
 
     def __init__(self, range_: Range, writer: Writer) -> None:
-        """Keep a range that begins at a record."""
         super().__init__(range_.start_offset)
         self.range = range_
         self.writer = writer

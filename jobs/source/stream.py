@@ -32,7 +32,6 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in one process for all batches of a query, reads on the workers."""
 
     def __init__(self, wanted: Wanted) -> None:
-        """Read nothing yet."""
         self._wanted = wanted
         self._start: Start | None = None
         self._folders: tuple[str, ...] = ()  # of the log

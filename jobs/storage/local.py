@@ -62,7 +62,6 @@ class LocalReader(Reader):
     """A descriptor, read by position; with care, pages that nobody had cached are dropped again."""
 
     def __init__(self, descriptor: int, care: Care | None = None) -> None:
-        """Take over an open descriptor."""
         self._descriptor = descriptor
         self._care = care
         self._kernel_drops = True  # until it says that it cannot

@@ -1,5 +1,5 @@
 """
-Run a task on every range of a plan, on Spark, and accept only what chains.
+Run a task on every range of a plan, and accept only what chains.
 
 Ranges are cut by size, and all but the first of a segment look for their first record themselves. That search can be
 fooled: a body may hold whole records, stale ones lie after the end of the log. So the driver lays the ranges end to
@@ -7,28 +7,23 @@ end: where one ends, the next must begin. One that does not is thrown away and r
 one that the piece before it covers is dropped. Any cut gives the same records.
 """
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
-from pyspark import Accumulator, TaskContext
-from pyspark.sql import SparkSession
-
-from jobs.console.progress import Work, announce_once, of_spark_job, shown
+from jobs.console.progress import Work, announce_once, shown
 from jobs.store.range_reader import RangeReader, Seen
 from jobs.store.ranges import SMALL, Range
 from jobs.store.tally import Tally
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.compiled import IS_FIRST_USE
-from rmq_formats.errors import FormatError
 
 T = TypeVar("T")
 Pieces = Iterator[Records | Piece]
 Task = Callable[[Range, Pieces], T]
-_COMPILING = "rmq-lake: compiling what reads the log, once …"
+COMPILING = "rmq-lake: compiling what reads the log, once …"
 
 
 class Outcome(NamedTuple, Generic[T]):
@@ -39,36 +34,18 @@ class Outcome(NamedTuple, Generic[T]):
     payload: T
 
 
-def run_ranges(
-    spark: SparkSession,
-    ranges: Sequence[Range],
-    task: Task[T],
-    discard: Callable[[T], object] = id,
-) -> list[Outcome[T]]:
+def run_here(ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
     """
-    Return the outcome of each range that holds part of the log, in order.
+    Return the outcome of each range that holds part of the log, in order, by this process alone.
 
     *task* must read its pieces to the end. *discard* undoes what a task wrote for a range that is not accepted.
     """
-    size = sum(range_.end - range_.start for range_ in ranges)
-    if IS_FIRST_USE and (spark.sparkContext.master or "").startswith("local"):
-        announce_once(_COMPILING)
-    records = spark.sparkContext.accumulator(0)
-    with Tally.of(len(ranges)) as tally:
-        work = Work("reading", size, tasks=len(ranges))
-        with of_spark_job(spark, work, lambda: tally.sums()[0], lambda: max(records.value, tally.sums()[1])):
-            return chained(
-                ranges, lambda some: _run(spark, some, task, records, tally if some is ranges else None), discard
-            )
-
-
-def run_here(ranges: Sequence[Range], task: Task[T], discard: Callable[[T], object] = id) -> list[Outcome[T]]:
-    """Return the same from this process, which works on one range after the other."""
     if IS_FIRST_USE:
-        announce_once(_COMPILING)
+        announce_once(COMPILING)
     with Tally.of(len(ranges)) as tally:
         size = sum(range_.end - range_.start for range_ in ranges)
-        work = Work("reading", size if size <= SMALL else 0)  # most of what is larger is not written yet
+        is_mostly_written = size <= SMALL or any(range_.final for range_ in ranges)
+        work = Work("reading", size if is_mostly_written else 0)
         with shown(work, lambda: tally.sums()[0], lambda: tally.sums()[1]):
             return chained(
                 ranges,
@@ -129,50 +106,6 @@ def _boundary(accepted: Sequence[Outcome[T]], range_: Range) -> int:
     """Return where the pieces of *range_* must begin."""
     same_segment = accepted and accepted[-1].range.location == range_.location
     return accepted[-1].seen.next if same_segment else range_.start_offset
-
-
-def _run(
-    spark: SparkSession, ranges: Sequence[Range], task: Task[T], records: Accumulator[int], tally: Tally | None
-) -> list[Outcome[T]]:
-    if not ranges:
-        return []
-
-    def work(part: Iterable[tuple[int, Range]]) -> Iterator[Outcome[T] | FormatError | OSError]:
-        for number, range_ in part:
-            try:
-                reader = RangeReader(range_)
-                pieces = reader.pieces() if tally is None else tally.noted(number, range_, reader.pieces())
-                payload = task(range_, pieces)
-                records.add(reader.seen.records)
-                yield Outcome(range_, reader.seen, payload)
-                spare_collector()
-            except (FormatError, OSError) as error:
-                context = TaskContext.get()
-                if context is not None and context.attemptNumber() == 0:
-                    raise  # Spark tries once more
-                yield error  # as it is: a failed job would wrap it in pages of traces
-
-    outcomes: list[Outcome[T]] = []
-    for result in spark.sparkContext.parallelize(list(enumerate(ranges)), len(ranges)).mapPartitions(work).collect():
-        if isinstance(result, FormatError | OSError):
-            raise result
-        outcomes.append(result)
-    return outcomes
-
-
-_spared: list[bool] = []  # one, once this worker has done a task
-
-
-def spare_collector() -> None:
-    """
-    Have Python's collector pass over what is here after a worker's first task: modules and compiled code.
-
-    Spark collects after each task, and went through 180,000 objects that nobody ever lets go of.
-    """
-    if not _spared:
-        _spared.append(True)
-        gc.collect()
-        gc.freeze()
 
 
 def run_range(range_: Range, task: Task[T], noted: Callable[[Pieces], Pieces] = iter) -> Outcome[T]:

@@ -44,7 +44,6 @@ class Leftovers:
     """Answers, for a store with *epochs*, which records are part of its log; *segment_bytes* opens a segment."""
 
     def __init__(self, epochs: Sequence[Epoch], segment_bytes: Callable[[Segment], SegmentBytes]) -> None:
-        """Read nothing yet."""
         self._takeovers = sorted(epoch.start_offset for epoch in epochs[1:])
         self._segment_bytes = segment_bytes
         self._chains: dict[int, frozenset[int]] = {}

@@ -22,6 +22,7 @@ from rmq_formats.errors import is_unreadable
 DEFAULT_RANGE_SIZE = 256 << 20
 _BEGINNING = 256
 SMALL = 64 << 20  # bytes of a log that the driver reads itself: a task would begin later
+_STEP = 1 << 12
 _UNWRITTEN = 1 << 16  # zeros that show that nothing is written from here on
 MOST_RANGES = 100_000  # of one run: each is a task, and a file in the commit
 
@@ -108,17 +109,22 @@ def _cuts(start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def is_less_written(ranges: Sequence[Range], small: int) -> bool:
-    """Return whether ranges hold less than *small* bytes of log; the last file of a log is mostly unwritten."""
-    left = small
+def written_size(ranges: Sequence[Range]) -> int:
+    """Return how many bytes of log ranges hold, at most twice as many in the last file: it is mostly unwritten."""
+    size = 0
     for range_ in ranges:
-        if range_.end - range_.start > left:
-            if range_.final:
-                return False
-            with range_.open() as file:
-                return not any(file.read(range_.start + left, min(_UNWRITTEN, range_.end - range_.start - left)))
-        left -= range_.end - range_.start
-    return True
+        length = range_.end - range_.start
+        size += length if range_.final else _written_in(range_, length)
+    return size
+
+
+def _written_in(range_: Range, length: int) -> int:
+    """Return the least doubled step in a range after which zeros follow; its length where none do."""
+    step = _STEP
+    with range_.open() as file:
+        while step < length and any(file.read(range_.start + step, min(_UNWRITTEN, length - step))):
+            step *= 2
+    return min(step, length)
 
 
 class Newest(NamedTuple):

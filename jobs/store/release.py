@@ -85,7 +85,6 @@ class Marks:
     """Keeps the marks that say something new: one for each change of a switch."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self._marks: list[Mark] = []
         self._last: dict[str, tuple[object, ...]] = {}
 

@@ -3,10 +3,12 @@
 import click
 
 from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.engine import engine_option, start_workers
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StorePlace, limit_option, max_rate_option, store_options
 from jobs.command.places import LAKE
 from jobs.console.exit_codes import ExitCode
+from jobs.store.beside_broker import care_beside
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake diff /data/rocketmq/store /data/lake\n  "
@@ -16,9 +18,10 @@ from jobs.console.exit_codes import ExitCode
 @click.option("--broker", metavar="NAME", help="Label of the broker in the lake, where all its bytes have expired.")
 @limit_option("differences to print, the worst first")
 @max_rate_option
+@engine_option
 @answer_options
 def command(  # noqa: PLR0913 - one argument an option
-    *, place: StorePlace, lake: str, broker: str | None, limit: int, max_rate: int | None, answer: Answer
+    *, place: StorePlace, lake: str, broker: str | None, limit: int, max_rate: int | None, engine: str, answer: Answer
 ) -> ExitCode:
     """
     Compare the log of STORE with LAKE, record by record and byte for byte, and say why one lacks what the other has.
@@ -26,17 +29,17 @@ def command(  # noqa: PLR0913 - one argument an option
     Expired, not ingested yet, or not chosen is no finding (exit code 0); what is lost or damaged on a side is (3), and
     so are other records at the same place (4).
     """
-    from jobs.diff.run import DiffRequest, NotInLakeError, diff
-    from jobs.lake.lake import Lake
-    from jobs.launch.session import spark_session
-    from jobs.storage.locations import normalise
-    from jobs.store.beside_broker import care_beside
-    from jobs.store.workers import SparkWorkers
-
     watch = Stopwatch()
     conf = place.conf()
     care = care_beside(place.store, max_rate)
-    workers = SparkWorkers(spark_session("rmq-lake diff", half=care is not None))
+    ready = start_workers(engine, *place.log_places(conf), half=care is not None, warm="jobs.diff.segment")
+
+    # Beside the start of a JVM, Python imports what is needed.
+    from jobs.diff.run import DiffRequest, NotInLakeError, diff
+    from jobs.lake.lake import Lake
+    from jobs.storage.locations import normalise
+
+    workers = ready()
     request = DiffRequest(
         place.store,
         Lake(normalise(lake), workers.options),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import ONE_RELEASE
 from jobs.command.places import OUTPUT_FILE, STORED, WRITTEN, PathListType
 from jobs.command.times import TimeType
@@ -17,16 +18,18 @@ from jobs.console.log import say
 from jobs.console.moments import GivenTime
 from jobs.console.result import Result
 from jobs.console.severity import Severity, worst_met
+from jobs.launch.engine import Engine
 from rmq_formats.errors import UnsupportedFormat
 from rmq_formats.release import Release
 
 if TYPE_CHECKING:
     from jobs.export.bodies import LeftOut
-    from jobs.export.export import Summary
+    from jobs.export.candidate_rows import Between
+    from jobs.export.export import Choose, Summary
+    from jobs.store.workers import Workers
 
 _LARGEST_BODY = 16 << 20  # `jobs.lake.bodies.DEFAULT_LIMIT`, without its imports
 _SHOWN = 5
-_NAME = "rmq-lake export"
 
 
 @click.command(
@@ -46,7 +49,11 @@ _NAME = "rmq-lake export"
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
 @click.option("--since", type=TimeType(), metavar="TIME", help="Stored then or later: milliseconds, ISO 8601, 2h.")
 @click.option("--until", type=TimeType(), metavar="TIME", help="Stored then or before.")
-@click.option("--where", metavar="SQL", help="A condition in Spark's SQL on the columns of `messages`, and body_text.")
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="A condition in Spark's SQL on the columns of `messages`, and body_text; it needs Spark.",
+)
 @click.option(
     "--format",
     "--output",
@@ -66,6 +73,7 @@ _NAME = "rmq-lake export"
 )
 @click.option("--out", required=True, type=OUTPUT_FILE, metavar="FILE")
 @click.option("--dry-run", is_flag=True, help="Say how much there is to read; write nothing.")
+@engine_option
 @answer_options
 def command(  # noqa: PLR0913 - one argument an option
     *,
@@ -82,6 +90,7 @@ def command(  # noqa: PLR0913 - one argument an option
     max_body_size: int,
     out: Path,
     dry_run: bool,
+    engine: str,
     answer: Answer,
 ) -> ExitCode:
     """
@@ -95,25 +104,21 @@ def command(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("give --store STORE or --lake LAKE, one of them")
     if out.exists():
         raise click.UsageError(f"--out {out}: is there already")
-    where = _with_times(where, since, until)
+    if where is not None and engine == Engine.HERE.value:
+        raise click.UsageError("--where is a condition in Spark's SQL, which only --engine spark understands")
     watch = Stopwatch()
     printed_as = Release.of(release) if release else None
-    from jobs.launch.session import begin_session, spark_session
-
-    begin_session(_NAME, half=False, warm="jobs.export.export")
+    needed = Engine.SPARK.value if where is not None else engine
+    ready = start_workers(needed, *(commitlog or [store or lake or ""]), warm="jobs.export.export")
 
     # Beside the start of a JVM, Python imports what is needed.
-    from jobs.export.condition import choose, condition_of
+    from jobs.export.candidate_rows import Between
     from jobs.export.export import Output, Source, export, plan
     from jobs.export.parts import Format
-    from jobs.store.workers import SparkWorkers
 
-    spark = spark_session(_NAME)
-    workers = SparkWorkers(spark)
-    try:
-        condition = condition_of(spark, where) if where is not None else None
-    except UnsupportedFormat as error:
-        raise click.BadParameter(str(error), param_hint="--where") from error
+    between = Between(_explained(since), _explained(until))
+    workers = ready()
+    choose = _chooser(where, between, workers)
     planned = plan(Source(store, lake, commitlog or (), broker, printed_as, topics), workers.options)
     if dry_run:
         # How much of it a condition spares only the run tells.
@@ -123,8 +128,7 @@ def command(  # noqa: PLR0913 - one argument an option
         values = {"files": files, "bytes": size, "format": kind, "out": str(out), "seconds": result.seconds}
         answer.give(values, [f"{store or lake} → {out}: dry run, nothing is written"], result, indent=None)
         return ExitCode.CLEAN
-    chooser = partial(choose, spark, condition) if condition is not None else None
-    summary = export(planned, printed_as, Output(out, Format(kind), max_body_size), workers, chooser)
+    summary = export(planned, printed_as, Output(out, Format(kind), max_body_size), workers, choose)
     result = _result(summary, watch.seconds)
     described = {**_described(summary, out), "severity": result.severity.value, "seconds": result.seconds}
     answer.give(described, [f"{store or lake} → {out}", *_left_out(summary)], result, indent=None)
@@ -133,16 +137,35 @@ def command(  # noqa: PLR0913 - one argument an option
     return ExitCode.CLEAN if summary.messages else ExitCode.NOT_FOUND
 
 
-def _with_times(where: str | None, since: GivenTime | None, until: GivenTime | None) -> str | None:
-    """Return the condition with the limits of store time; say in which zone a time is taken."""
-    conditions = [f"({where})"] if where is not None else []
-    for given, comparison in ((since, ">="), (until, "<=")):
-        if given is not None:
-            conditions.append(f"store_timestamp {comparison} {given.milliseconds()}")
-            sentence = given.explained()
-            if sentence is not None:
-                say(f"rmq-lake: {sentence}")
-    return " AND ".join(conditions) or None
+def _explained(given: GivenTime | None) -> int | None:
+    """Return a time in milliseconds; say in which zone it is taken."""
+    if given is None:
+        return None
+    sentence = given.explained()
+    if sentence is not None:
+        say(f"rmq-lake: {sentence}")
+    return given.milliseconds()
+
+
+def _chooser(where: str | None, between: "Between", workers: "Workers") -> "Choose | None":
+    """Return the function that chooses rows: Spark's by SQL, or this process's by time; None where all are wanted."""
+    conditions = [*([f"({where})"] if where is not None else []), *between.condition()]
+    if not conditions:
+        return None
+    from jobs.store.workers import Here
+
+    if isinstance(workers, Here):
+        from jobs.export.candidate_rows import choose_by_time
+
+        return partial(choose_by_time, between)
+    from jobs.export.condition import choose, condition_of
+    from jobs.launch.session import spark_session
+
+    spark = spark_session("rmq-lake export")
+    try:
+        return partial(choose, spark, condition_of(spark, " AND ".join(conditions)))
+    except UnsupportedFormat as error:
+        raise click.BadParameter(str(error), param_hint="--where") from error
 
 
 def _result(summary: "Summary", seconds: float) -> Result:

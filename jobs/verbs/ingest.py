@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.answer import Answer, answer_options
+from jobs.command.engine import engine_option, start_engine, workers_of
 from jobs.command.options import RELEASES, StorePlace, max_rate_option, report_option, store_options
 from jobs.command.places import OUTPUT_FILE, WRITTEN
 from jobs.command.times import DurationType, MillisecondsType, UntilType
@@ -18,14 +19,15 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.ingest.look import Look
 from jobs.ingest.request import IngestRequest, Summary
+from jobs.launch.engine import AUTO, Engine
 from jobs.products.registry import NAMES
+from jobs.storage.locations import is_local
 from jobs.store.beside_broker import care_beside
 from jobs.store.selection import Selection
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from jobs.store.workers import Workers
 
-_NAME = "rmq-lake ingest"
 _ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"  # which Arrow asks for once, when it is loaded
 
 
@@ -87,6 +89,7 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 @click.option("--until", type=UntilType(), metavar="TIME", help="With --follow, when to end: `2h` from now, or a time.")
 @click.option("--metrics", type=OUTPUT_FILE, metavar="FILE", help="Write the run's figures as a Prometheus text file.")
 @max_rate_option
+@engine_option
 @report_option
 @answer_options
 def command(  # noqa: PLR0913 - one argument an option
@@ -110,6 +113,7 @@ def command(  # noqa: PLR0913 - one argument an option
     every: float | None,
     until: float | None,
     max_rate: int | None,
+    engine: str,
     metrics: Path | None,
     report: Path | None,
     answer: Answer,
@@ -140,11 +144,11 @@ def command(  # noqa: PLR0913 - one argument an option
     if follow:
         if dry_run:
             raise click.UsageError("--follow with --dry-run: nothing would ever be new")
-        done = _follow(request, 5.0 if every is None else every, until, metrics)
+        done = _follow(request, engine, 5.0 if every is None else every, until, metrics)
     else:
         if every is not None or until is not None:
             raise click.UsageError("--every and --until are for --follow")
-        done = _once(request)
+        done = _once(request, engine)
     if done is None:
         return ExitCode.HELD
     summary, options = done
@@ -169,37 +173,25 @@ def _write_metrics(path: Path | None, summary: Summary) -> None:
 Done = tuple[Summary, Mapping[str, str]]  # what was done, and the settings of file systems
 
 
-def _once(request: IngestRequest) -> Done | None:
+def _once(request: IngestRequest, engine: str) -> Done | None:
     """Do a run, but none where nothing is new; None when another one is at work."""
     look = Look(request)
     seen = look.nothing_new()
-    return (seen, {}) if seen is not None else _run(request, look)
+    return (seen, {}) if seen is not None else _run(request, look, engine)
 
 
-def _run(request: IngestRequest, look: Look) -> Done | None:
+def _run(request: IngestRequest, look: Look, asked: str) -> Done | None:
     """Do a run after a look; None when another one is at work."""
-    from jobs.launch.session import begin_session, is_asked_for, is_started
-
-    if is_asked_for() or not look.is_little_new():
-        begin_session(_NAME, half=request.care is not None, warm="jobs.products.loaded")
+    engine = start_engine(asked, look.new_size(), half=request.care is not None, warm="jobs.products.loaded")
 
     # Beside the start of a JVM, Python imports what the run needs.
     from jobs.ingest.run import ingest
     from jobs.products import loaded  # noqa: F401
-    from jobs.store.workers import AsNeeded, Here, SparkWorkers
 
-    session = partial(_session, request)
+    workers = workers_of(engine, half=request.care is not None)
     with _others_named(request.store) as outcome:
-        workers = SparkWorkers(session()) if is_started() else AsNeeded(session, Here())
         outcome.append((ingest(request, workers), workers.options))
     return outcome[0] if outcome else None
-
-
-def _session(request: IngestRequest) -> "SparkSession":
-    """Return the session; beside a broker it takes half of the cores."""
-    from jobs.launch.session import spark_session
-
-    return spark_session(_NAME, half=request.care is not None)
 
 
 def _load_arrow() -> None:
@@ -219,19 +211,28 @@ def _load_arrow() -> None:
         del os.environ[_ALLOCATOR]  # Spark's workers end with their work: theirs is the faster one
 
 
-def _follow(request: IngestRequest, every: float, until: float | None, metrics: Path | None) -> Done | None:
+def _workers_that_follow(request: IngestRequest, asked: str) -> "Workers":
+    """Return workers for steps of any size: this process, from the first large one on Spark, or who is asked."""
+    half = request.care is not None
+    if asked != AUTO:
+        return workers_of(Engine(asked), half=half)
+    from jobs.store.workers import AsNeeded, OneByOne
+
+    spark = partial(workers_of, Engine.SPARK, half=half)
+    is_all_local = all(map(is_local, (request.store, request.lake, *request.commitlog)))
+    return AsNeeded(spark, OneByOne({} if is_all_local else spark().options))
+
+
+def _follow(
+    request: IngestRequest, engine: str, every: float, until: float | None, metrics: Path | None
+) -> Done | None:
     """Do runs until somebody stops them; None when another one is at work."""
     _load_arrow()
     from jobs.console.progress import Progress, Work
     from jobs.ingest.follow import Follower, Pace, Stop
-    from jobs.launch.session import hadoop_options
     from jobs.products import loaded  # noqa: F401
-    from jobs.storage.locations import is_local
-    from jobs.store.workers import AsNeeded, OneByOne
 
-    session = partial(_session, request)
-    here = all(map(is_local, (request.store, request.lake, *request.commitlog)))
-    workers = AsNeeded(session, OneByOne({} if here else hadoop_options(session())))
+    workers = _workers_that_follow(request, engine)
     progress = Progress(Work("following"))
     messages = size = 0
 

@@ -114,7 +114,6 @@ class _Walked:
     """The progress of a walk over the log."""
 
     def __init__(self) -> None:
-        """Begin with the first bytes."""
         self.total = 0
         self._done = 0
         self._progress: Progress | None = None

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.engine import engine_option, start_workers
 from jobs.command.places import WRITTEN
 from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
@@ -14,8 +15,6 @@ from jobs.console.severity import Severity
 if TYPE_CHECKING:
     from jobs.lake.compaction import Saved
 
-_NAME = "rmq-lake optimize"
-
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake optimize /data/lake\n  rmq-lake optimize --dry-run /data/lake")
 @click.argument("lake", metavar="LAKE", type=WRITTEN)
@@ -24,23 +23,21 @@ _NAME = "rmq-lake optimize"
     "--inflate", "with_inflated", is_flag=True,
     help="Add body_inflated to messages that were taken without it; files with compressed bodies are written again.",
 )  # fmt: skip
+@engine_option
 @answer_options
-def command(*, lake: str, dry_run: bool, with_inflated: bool, answer: Answer) -> ExitCode:
+def command(*, lake: str, dry_run: bool, with_inflated: bool, engine: str, answer: Answer) -> ExitCode:
     """
     Compact the tables of LAKE and delete what no version of the last seven days needs.
 
     Rows and their order in the log stay as they are; runs may go on meanwhile.
     """
-    from jobs.launch.session import begin_session, spark_session
-
     watch = Stopwatch()
-    begin_session(_NAME, half=False, warm="jobs.lake.compaction")
+    ready = start_workers(engine, lake, warm="jobs.lake.compaction")
 
     # Beside the start of a JVM, Python imports what is needed.
     from jobs.lake.optimization import optimize
-    from jobs.store.workers import SparkWorkers
 
-    workers = SparkWorkers(spark_session(_NAME))
+    workers = ready()
     saved = optimize(lake, workers, dry_run=dry_run, with_inflated=with_inflated)
     lines = [f"  {_text(table, dry_run=dry_run)}" for table in saved]
     merged, deleted = sum(table.merged for table in saved), sum(table.vacuumed for table in saved)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.engine import engine_option, start_workers
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, bundled, read_options, store_options
 from jobs.command.places import WRITTEN
@@ -26,7 +27,6 @@ from rmq_formats.store import CONSUME_QUEUE_FOLDER
 if TYPE_CHECKING:
     from jobs.rebuild.queue_run import Summary
 
-_NAME = "rmq-lake rebuild-consumequeue"
 _ROCKSDB = "rocksdb"
 
 
@@ -61,13 +61,15 @@ class _Made(NamedTuple):
 )
 @rebuild_options("Keep the queue files that are right; write what is lost or wrong.")
 @read_options
+@engine_option
 @answer_options
-def command(
+def command(  # noqa: PLR0913 - one argument an option
     *,
     place: StorePlace,
     made: _Made,
     how: RebuildForm,
     form: StoreForm,
+    engine: str,
     answer: Answer,
 ) -> ExitCode:
     """
@@ -78,8 +80,6 @@ def command(
     """
     watch = Stopwatch()
     root, out = place.store, made.out
-    from jobs.launch.session import begin_session, spark_session
-
     if not is_local(out):
         raise click.UsageError(f"--out {out}: queues are written front to back, into a directory of this machine")
     target = Path(local_path(out))
@@ -89,18 +89,17 @@ def command(
         refuse_beside_broker(root)
     conf = place.conf()
     care = care_beside(root, form.max_rate)
-    begin_session(_NAME, half=care is not None, warm="jobs.rebuild.queue_run")
+    ready = start_workers(engine, *place.log_places(conf), half=care is not None, warm="jobs.rebuild.queue_run")
 
     # Beside the start of a JVM, Python imports what is needed.
     from jobs.rebuild.dry_run import dry_run_of_queues
     from jobs.rebuild.queue_install import install_queues, plan_queue_installation
     from jobs.rebuild.queue_run import RebuildQueuesRequest, is_unused, rebuild
     from jobs.rebuild.queues import Target
-    from jobs.store.workers import SparkWorkers
 
+    workers = ready()
     if not is_unused(target):
         raise click.UsageError(f"--out {out}: the directory is not empty")
-    workers = SparkWorkers(spark_session(_NAME))
     request = RebuildQueuesRequest(
         root,
         target,

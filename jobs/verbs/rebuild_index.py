@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.engine import engine_option, start_workers
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, read_options, report_option, store_options
 from jobs.command.places import WRITTEN
@@ -19,8 +20,6 @@ from jobs.store.known import UndecidedError
 
 if TYPE_CHECKING:
     from jobs.rebuild.index import Result
-
-_NAME = "rmq-lake rebuild-index"
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake rebuild-index /data/rocketmq/store --out /data/index\n  "
@@ -37,6 +36,7 @@ _NAME = "rmq-lake rebuild-index"
     help="With --install, after a crash: keep the broker from deleting the files at its start.",
 )
 @read_options
+@engine_option
 @report_option
 @answer_options
 def command(  # noqa: PLR0913 - one argument an option
@@ -46,12 +46,11 @@ def command(  # noqa: PLR0913 - one argument an option
     how: RebuildForm,
     advance_checkpoint: bool,
     form: StoreForm,
+    engine: str,
     report: Path | None,
     answer: Answer,
 ) -> ExitCode:
     """Write the index files of STORE again from its log into DIR, byte for byte a broker's."""
-    from jobs.launch.session import begin_session, spark_session
-
     watch = Stopwatch()
     root = place.store
     if advance_checkpoint and not how.wants_install:
@@ -62,7 +61,7 @@ def command(  # noqa: PLR0913 - one argument an option
         refuse_beside_broker(root)
     conf = place.conf()
     care = care_beside(root, form.max_rate)
-    begin_session(_NAME, half=care is not None, warm="jobs.rebuild.index")
+    ready = start_workers(engine, *place.log_places(conf), half=care is not None, warm="jobs.rebuild.index")
 
     # Beside the start of a JVM, Python imports what is needed.
     from jobs.products.index.settings import Wanted
@@ -71,9 +70,8 @@ def command(  # noqa: PLR0913 - one argument an option
     from jobs.rebuild.install import install, plan_installation
     from jobs.report.of_rebuild_index import report_of
     from jobs.report.output import write_report
-    from jobs.store.workers import SparkWorkers
 
-    workers = SparkWorkers(spark_session(_NAME))
+    workers = ready()
     if not is_unused(out, workers.options):
         raise click.UsageError(f"--out {out}: the directory is not empty")
     request = RebuildIndexRequest(

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from jobs.command.answer import Answer, Stopwatch, answer_options, typed
+from jobs.command.engine import engine_option, start_workers
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, read_options, store_options
 from jobs.command.places import LAKE, OUTPUT_DIRECTORY
@@ -38,6 +39,7 @@ _SHOWN = 5
 @click.option("--apply", "applies", is_flag=True, help="Put it into the stopped broker's store; a backup is kept.")
 @click.option("--undo", "undoes", is_flag=True, help="Put back what repairs with this DIR have replaced.")
 @read_options
+@engine_option
 @answer_options
 def command(  # noqa: PLR0913 - one argument an option
     *,
@@ -48,6 +50,7 @@ def command(  # noqa: PLR0913 - one argument an option
     applies: bool,
     undoes: bool,
     form: StoreForm,
+    engine: str,
     answer: Answer,
 ) -> ExitCode:
     """
@@ -63,15 +66,16 @@ def command(  # noqa: PLR0913 - one argument an option
         refuse_beside_broker(place.store)
     if undoes:
         return _undone(place.store, out, answer, watch)
-    from jobs.lake.lake import Lake
-    from jobs.launch.session import spark_session
-    from jobs.repair.run import NotRepairableError, RepairRequest, repair
-    from jobs.storage.locations import normalise
-    from jobs.store.workers import SparkWorkers
-
     conf = place.conf()
     care = care_beside(place.store, form.max_rate)
-    workers = SparkWorkers(spark_session("rmq-lake repair", half=care is not None))
+    ready = start_workers(engine, *place.log_places(conf), half=care is not None, warm="jobs.repair.run")
+
+    # Beside the start of a JVM, Python imports what is needed.
+    from jobs.lake.lake import Lake
+    from jobs.repair.run import NotRepairableError, RepairRequest, repair
+    from jobs.storage.locations import normalise
+
+    workers = ready()
     request = RepairRequest(
         place.store,
         out.absolute(),

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.engine import engine_option, start_workers
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, form_options
 from jobs.command.places import LAKE, NEW_STORE
@@ -54,6 +55,7 @@ def _refuse_topics(ctx: click.Context, parameter: click.Parameter, value: tuple[
 @click.option("--no-index", is_flag=True, help="Make no index files.")
 @click.option("--resume", is_flag=True, help="Continue a restore that was interrupted.")
 @form_options
+@engine_option
 @answer_options
 def command(  # noqa: PLR0913 - one argument an option
     *,
@@ -67,6 +69,7 @@ def command(  # noqa: PLR0913 - one argument an option
     no_index: bool,
     resume: bool,
     form: StoreForm,
+    engine: str,
     answer: Answer,
 ) -> ExitCode:
     """
@@ -74,19 +77,18 @@ def command(  # noqa: PLR0913 - one argument an option
 
     A time without a zone is this machine's local time. A new broker starts on DIR.
     """
-    from jobs.launch.session import begin_session, spark_session
-
     watch = Stopwatch()
-    begin_session("rmq-lake restore", half=False, warm="jobs.restore.segment")
+    ready = start_workers(engine, lake, warm="jobs.restore.segment")
+
+    # Beside the start of a JVM, Python imports what is needed.
     from jobs.lake.lake import Lake
     from jobs.products.index.settings import Wanted
     from jobs.restore.plan import NothingToRestoreError, offset_at
     from jobs.restore.run import NotResumableError, RestoreRequest, find_store, restore
     from jobs.storage.locations import normalise
     from jobs.store.known import UndecidedError
-    from jobs.store.workers import SparkWorkers
 
-    workers = SparkWorkers(spark_session("rmq-lake restore"))
+    workers = ready()
     source = Lake(normalise(lake), workers.options)
     with shown_as_usage(NothingToRestoreError, NotResumableError, UndecidedError):
         store_id = find_store(source, broker).store_id

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jobs.command.answer import Answer, Stopwatch, answer_options
+from jobs.command.engine import engine_option, start_workers
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, limit_option, read_options, report_option, store_options
 from jobs.command.places import WRITTEN
@@ -17,8 +18,6 @@ from jobs.store.known import UndecidedError
 
 if TYPE_CHECKING:
     from jobs.verify.run import Verdict, VerifyRequest
-
-_NAME = "rmq-lake verify"
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake verify /data/rocketmq/store\n  "
@@ -34,6 +33,7 @@ _NAME = "rmq-lake verify"
 @click.option("--lake", type=WRITTEN, metavar="LAKE", help="Keep the findings in the table `findings` of this lake.")
 @click.option("--broker", metavar="NAME", help="Label of the broker in the lake.")
 @read_options
+@engine_option
 @report_option
 @answer_options
 def command(  # noqa: PLR0913 - one argument an option
@@ -44,6 +44,7 @@ def command(  # noqa: PLR0913 - one argument an option
     lake: str | None,
     broker: str | None,
     form: StoreForm,
+    engine: str,
     report: Path | None,
     answer: Answer,
 ) -> ExitCode:
@@ -52,24 +53,21 @@ def command(  # noqa: PLR0913 - one argument an option
 
     STORE may be the folder of a tier (`tieredStoreFilePath`), too.
     """
-    from jobs.launch.session import begin_session, spark_session
-
     watch = Stopwatch()
     conf = place.conf()
     care = care_beside(place.store, form.max_rate)
-    begin_session(_NAME, half=care is not None, warm="jobs.verify.run")
+    ready = start_workers(engine, *place.log_places(conf), half=care is not None, warm="jobs.verify.run")
 
     # Beside the start of a JVM, Python imports what is needed.
     from jobs.products.index.settings import Wanted
     from jobs.report.of_verify import report_of
     from jobs.report.output import write_report
-    from jobs.store.workers import SparkWorkers
     from jobs.verify.run import VerifyRequest, verify
     from jobs.verify.text import verdict_lines
 
     wanted = Wanted(form.hash_slots, form.index_num, form.release, form.time_zone, conf)
     request = VerifyRequest(place.store, wanted, scratch, commitlog=place.log_directories(conf), care=care)
-    workers = SparkWorkers(spark_session(_NAME))
+    workers = ready()
     with shown_as_usage(UndecidedError):
         verdict = verify(request, workers)
     if lake is not None:

@@ -154,7 +154,6 @@ class LostRanges:
     """Which offsets of the log hold no record any more, and which finding says so."""
 
     def __init__(self, findings: Iterable[Lost]) -> None:
-        """Take what is lost."""
         self._ranges = sorted(findings)
         self._starts = [start for start, _, _ in self._ranges]
 

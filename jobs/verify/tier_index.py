@@ -154,7 +154,6 @@ class _Comparison:
     """Entries of one broker's index files, each with the key that it is of."""
 
     def __init__(self, files: Sequence[_File], queues: Sequence[IndexedQueue]) -> None:
-        """Match entries with keys by queue id, offset and hash."""
         self._files = [(file, file.content) for file in files if file.content is not None]
         self._has_expired = bool(files) and files[0].segment.base_offset > 0
         self._queues = queues

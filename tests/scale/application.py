@@ -24,7 +24,7 @@ from jobs.launch.session import close, spark_session
 from jobs.rebuild.index import RebuildIndexRequest, rebuild
 from jobs.store.chain import Outcome, Task
 from jobs.store.ranges import Range
-from jobs.store.workers import SparkWorkers
+from jobs.store.spark_workers import SparkWorkers
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
 

@@ -12,7 +12,6 @@ import pytest
 
 from jobs.command import cli
 from jobs.console.exit_codes import ExitCode
-from jobs.store.workers import OneByOne
 
 
 class Outcome(NamedTuple):
@@ -44,10 +43,8 @@ def runner(capfd: pytest.CaptureFixture[str]) -> Run:
 
 
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("spark_session", "begin_session"):
-        monkeypatch.setattr(f"jobs.launch.session.{name}", lambda *_, **__: None)
-    monkeypatch.setattr("jobs.launch.session.hadoop_options", lambda *_: {})
-    monkeypatch.setattr("jobs.store.workers.SparkWorkers", lambda _: OneByOne())
+    """Have this process do the work even where other tests have started a session."""
+    monkeypatch.setattr("jobs.launch.engine.is_spark_asked_for", lambda: False)
 
 
 def packages_loaded_by(*arguments: str | Path) -> set[str]:

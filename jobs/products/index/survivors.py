@@ -231,7 +231,6 @@ class Placing:
     """Finds the place of one file after the other."""
 
     def __init__(self, row: KeyRow, geometry: Geometry, store: Store) -> None:
-        """Work on one row."""
         self._row = row
         self._geometry = geometry
         self._store = store

@@ -112,7 +112,6 @@ class QueueCollector(Collector[RangeMatches]):
     """Compares the units of a range's records with the queues, and writes those that are settled."""
 
     def __init__(self, output: Output, matching: Matching, range_: Range) -> None:
-        """Read nothing yet."""
         self._output = output
         self._part = f"{range_.start_offset:020d}"
         self._matcher = Matcher(matching)

@@ -74,7 +74,6 @@ class Matcher:
     """Takes the records of a range and matches their units."""
 
     def __init__(self, matching: Matching) -> None:
-        """Read nothing yet."""
         self._matching = matching
         self._taken_to: int | None = None
         self.collector = UnitCollector(matching.rules, with_tags=matching.with_rows)

@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import IngestRequest, Summary
 from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne, SparkWorkers, Workers
+from jobs.store.spark_workers import SparkWorkers
+from jobs.store.workers import OneByOne, Workers
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import FormatError, NotAStore
 from rmq_formats.flags import COMPRESSED

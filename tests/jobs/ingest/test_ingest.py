@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from jobs.console.exit_codes import ExitCode
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
-from jobs.store.workers import OneByOne, SparkWorkers
+from jobs.store.spark_workers import SparkWorkers
+from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
 from tests.golden import GOLDEN, SCENARIO, golden_stores, release_of

@@ -226,25 +226,23 @@ def test_a_command_that_finds_nothing_new_starts_no_session(taken: Taken, capsys
     assert (taken.lake / "report.html").exists()
 
 
-def test_a_small_log_is_little_and_a_large_one_is_not(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_what_is_new_is_known_before_a_run(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the lake has already does not count, and neither does what no broker has written yet."""
     new = replace(taken.request, lake=str(taken.lake.parent / "new"))
-    assert [True, True] == [Look(one).is_little_new() for one in (taken.request, new)]
-
-    monkeypatch.setattr("jobs.ingest.look.SMALL", SEGMENT_SIZE)
-    assert [True, False] == [Look(one).is_little_new() for one in (taken.request, new)]
+    sizes = [Look(one).new_size() or 0 for one in (taken.request, new)]
+    assert sizes[0] < SEGMENT_SIZE < sizes[1] <= 2 * taken.broker.offset
 
     monkeypatch.setattr("jobs.ingest.look._MOST_QUEUE_FILES", 1)
-    assert not Look(taken.request).is_little_new()
+    assert Look(taken.request).new_size() is None
 
 
-def test_what_a_look_cannot_tell_is_not_little(taken: Taken) -> None:
+def test_what_a_look_cannot_tell_has_no_size(taken: Taken) -> None:
     """Other file systems, no store, and a lake that a run was killed in: then a run needs Spark, or fails."""
     elsewhere = [replace(taken.request, lake="s3a://bucket/lake"), replace(taken.request, store=str(taken.lake))]
-    assert [False, False] == [Look(one).is_little_new() for one in elsewhere]
+    assert [None, None] == [Look(one).new_size() for one in elsewhere]
 
     (taken.lake / "_manifests" / ".being-created").touch()
-    assert not Look(taken.request).is_little_new()
+    assert Look(taken.request).new_size() is None
 
 
 def test_little_is_brought_without_java(taken: Taken, tmp_path: Path) -> None:

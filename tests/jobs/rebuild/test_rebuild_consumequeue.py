@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from jobs.console.exit_codes import ExitCode
 from jobs.rebuild.queue_run import MANIFEST, RebuildQueuesRequest, rebuild
-from jobs.store.workers import OneByOne, SparkWorkers
+from jobs.store.spark_workers import SparkWorkers
+from jobs.store.workers import OneByOne
 from jobs.verbs.rebuild_consumequeue import command
 from rmq_formats.broker_conf import BrokerConf
 from tests.golden import GOLDEN, golden_stores, release_of

@@ -342,7 +342,7 @@ def test_however_the_log_is_cut_the_files_are_the_same(
     spark: "SparkSession", golden: StoreOf, tmp_path: Path, range_size: int
 ) -> None:
     """From one range a segment to ranges that hold no record's beginning."""
-    from jobs.store.workers import SparkWorkers
+    from jobs.store.spark_workers import SparkWorkers
 
     request = RebuildIndexRequest(str(golden("b533-base")), str(tmp_path / "out"), range_size=range_size)
     rebuild(request, SparkWorkers(spark))
@@ -354,7 +354,7 @@ def test_a_relative_directory_is_one_of_this_process(
     spark: "SparkSession", golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tasks run where their session was started, and would write there."""
-    from jobs.store.workers import SparkWorkers
+    from jobs.store.spark_workers import SparkWorkers
 
     monkeypatch.chdir(tmp_path)
     rebuild(RebuildIndexRequest(str(golden("b533-base")), "out"), SparkWorkers(spark))

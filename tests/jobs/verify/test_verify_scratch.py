@@ -9,8 +9,6 @@ from socket import gethostname
 import pytest
 
 from jobs.storage.scratch import scratch_beside, scratch_for
-from jobs.store import workers
-from jobs.store.workers import SparkWorkers
 from tests.support.commands import runner
 from tests.support.meanwhile import Meanwhile
 
@@ -30,11 +28,7 @@ def test_workers_that_do_not_see_the_drivers_temporary_files_are_told_of_the_opt
         for folder in (tmp_path / "temporary").iterdir():
             shutil.rmtree(folder)
 
-    def elsewhere(spark: object) -> Meanwhile:
-        del spark
-        return Meanwhile(happens=hide)
-
-    monkeypatch.setattr(workers, SparkWorkers.__name__, elsewhere)
+    monkeypatch.setattr("jobs.command.engine.workers_of", lambda *_, **__: Meanwhile(happens=hide))
     without = runner(capfd)("verify", golden("b533-base"), "--quiet")
     given = runner(capfd)("verify", golden("b533-base"), "--quiet", "--scratch", tmp_path / "shared")
 

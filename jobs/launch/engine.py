@@ -1,0 +1,129 @@
+"""
+Which engine does a verb's work: this process, or Spark's tasks.
+
+Spark takes seconds to start and then divides the work among cores. One process that reads R bytes a second is done with
+n bytes after n / R, Spark after START + n / (R * cores): they meet at the limit that `limit_of` returns. Results are
+the same.
+"""
+
+import os
+import sys
+from enum import Enum
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from jobs.console.amounts import size_text
+from jobs.launch.errors import NO_SPARK, SetupError
+
+
+class Engine(Enum):
+    """Who works."""
+
+    HERE = "here"
+    SPARK = "spark"
+
+
+_SESSION = "jobs.launch.session"  # it imports pyspark, which takes a second
+AUTO = "auto"  # the option's value that leaves the choice to the rule
+
+_START_SECONDS = 3.5  # that a command waits longer on Spark: JVM, session, first task, workers' imports
+_REMOTE_RATE = 64 << 20  # bytes a second of one connection to another machine
+
+# Bytes of the log, or of a lake's files, that one process reads a second (docs/performance.md says how measured).
+_RATES = {
+    "ingest": 160 << 20,
+    "verify": 850 << 20,
+    "rebuild-index": 650 << 20,
+    "rebuild-consumequeue": 850 << 20,
+    "repair": 400 << 20,
+    "restore": 100 << 20,
+    "diff": 200 << 20,
+    "export": 50 << 20,
+    "optimize": 50 << 20,
+}
+
+
+VERBS_WITH_ENGINE = tuple(_RATES)
+
+
+class Choice(NamedTuple):
+    """Which engine works, and why."""
+
+    engine: Engine
+    size: int | None  # bytes to read; None: not known before the run
+    limit: int  # bytes from which on Spark is done first
+    cores: int
+
+    def describe(self) -> dict[str, str | int | None]:
+        """Return the form that scripts read."""
+        return {"name": self.engine.value, "bytes": self.size, "limit": self.limit, "cores": self.cores}
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def limit_of(verb: str, *, cores: int, is_remote: bool = False) -> int:
+    """Return the bytes up to which *verb* is done sooner by one process than by Spark on so many cores."""
+    rate = min(_RATES[verb], _REMOTE_RATE) if is_remote else _RATES[verb]
+    cores = max(cores, 2)  # on one core Spark is never faster, but it holds less in memory at once
+    return round(_START_SECONDS * rate * cores / (cores - 1))
+
+
+def rule_text(verb: str) -> str:
+    """Say which engine *verb* takes unless it is told, for people."""
+    limit = size_text(limit_of(verb, cores=cores()))
+    return f"here (in this process) below {limit}, else spark; with Spark's options always spark"
+
+
+def choose(verb: str, size: int | None, asked: str = AUTO, *, half: bool = False, is_remote: bool = False) -> Choice:
+    """
+    Return who reads the *size* bytes of a verb's work: who is *asked*, else whom the rule names.
+
+    *half*: a broker runs beside, and half of the cores are its own. `SetupError` where it is Spark, and is missing.
+    """
+    usable = max(cores() // 2, 1) if half else cores()
+    limit = limit_of(verb, cores=usable, is_remote=is_remote)
+    if asked != AUTO:
+        return Choice(Engine(asked), size, limit, usable)
+    if is_spark_asked_for():
+        return Choice(Engine.SPARK, size, limit, usable)
+    if size is None or size > limit:
+        _require_spark(verb, size, limit)
+        return Choice(Engine.SPARK, size, limit, usable)
+    return Choice(Engine.HERE, size, limit, usable)
+
+
+def has_session() -> bool:
+    """Return whether this process has a session, or one that is starting; nothing is imported to know."""
+    session = sys.modules.get(_SESSION)
+    return session is not None and bool(session.is_started())
+
+
+def death_of_jvm() -> str | None:
+    """Return how the JVM of this process has died, if it had one and it has."""
+    session = sys.modules.get(_SESSION)
+    return session.death() if session is not None else None
+
+
+def is_spark_asked_for() -> bool:
+    """Return whether there is a session, or the command line says what one is to be like: then Spark does the work."""
+    return has_session() or "PYSPARK_GATEWAY_PORT" in os.environ or bool(os.environ.get("RMQ_LAKE_SPARK_OPTIONS"))
+
+
+def _require_spark(verb: str, size: int | None, limit: int) -> None:
+    """Say what a missing Java or pyspark would give, and how to do without."""
+    from jobs.launch.java import find_java_home
+
+    try:
+        find_java_home()
+        lacking = NO_SPARK if find_spec("pyspark") is None else ""
+    except SetupError as error:
+        lacking = str(error)
+    if lacking:
+        amount = "it is not known how much" if size is None else size_text(size)
+        raise SetupError(
+            f"{amount} to read: up to {size_text(limit)} {verb} needs no Java, beyond it Spark divides the work among "
+            f"the cores. {lacking} Or let this process do all of it: {verb} --engine here …"
+        )

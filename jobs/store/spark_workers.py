@@ -1,0 +1,119 @@
+"""Spark's tasks as workers: one partition an item, so that a lost one is made again by itself."""
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from jobs.console.progress import Work, announce_once, of_spark_job
+from jobs.launch.session import await_workers, hadoop_options
+from jobs.store.chain import COMPILING, Outcome, Task, chained, run_range
+from jobs.store.executor_view import seen_by_executors, unseen
+from jobs.store.ranges import Range
+from jobs.store.store import Segment
+from jobs.store.tally import Tally
+from jobs.store.workers import Item, Result
+from rmq_formats.compiled import IS_FIRST_USE
+from rmq_formats.errors import FormatError
+
+
+@dataclass(frozen=True, slots=True)
+class SparkWorkers:
+    """A Spark session."""
+
+    spark: SparkSession
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Hadoop's settings of the session."""
+        return hadoop_options(self.spark)
+
+    @property
+    def width(self) -> int:
+        """The cores of the session."""
+        return self.spark.sparkContext.defaultParallelism
+
+    def ranges(
+        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
+    ) -> list[Outcome[Result]]:
+        """Run *task* on ranges side by side."""
+        await_workers()
+        return _run_ranges(self.spark, ranges, task, discard)
+
+    def map(self, items: Sequence[Item], task: Callable[[Item], Result], label: str = "working") -> list[Result]:
+        """Run *task* on items side by side."""
+        if not items:
+            return []
+        with of_spark_job(self.spark, Work(label, len(items), "parts")):
+            return _run(self.spark, items, task)
+
+    def unseen(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Return the segments that the executors do not see: Spark is asked for each."""
+        return unseen(segments, seen_by_executors(self.spark, segments))
+
+
+def _run_ranges(
+    spark: SparkSession, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object]
+) -> list[Outcome[Result]]:
+    """Return the outcomes that chain; progress is in bytes, of tasks that are at work, too."""
+    size = sum(range_.end - range_.start for range_ in ranges)
+    if IS_FIRST_USE and (spark.sparkContext.master or "").startswith("local"):
+        announce_once(COMPILING)
+    records = spark.sparkContext.accumulator(0)
+    with Tally.of(len(ranges)) as tally:
+
+        def run(some: Sequence[Range]) -> list[Outcome[Result]]:
+            def work(numbered: tuple[int, Range]) -> Outcome[Result]:
+                number, range_ = numbered
+                outcome = run_range(range_, task, partial(tally.noted, number, range_) if is_first else iter)
+                records.add(outcome.seen.records)
+                return outcome
+
+            is_first = some is ranges  # what is read again is counted already
+            return _run(spark, list(enumerate(some)), work)
+
+        work = Work("reading", size, tasks=len(ranges))
+        with of_spark_job(spark, work, lambda: tally.sums()[0], lambda: max(records.value, tally.sums()[1])):
+            return chained(ranges, run, discard)
+
+
+def _run(spark: SparkSession, items: Sequence[Item], task: Callable[[Item], Result]) -> list[Result]:
+    """Run *task* on each item, one Spark task an item; what fails twice is raised as it was there."""
+    if not items:
+        return []
+
+    def work(part: Iterable[Item]) -> Iterator[Result | FormatError | OSError]:
+        for item in part:
+            try:
+                yield task(item)
+                spare_collector()
+            except (FormatError, OSError) as error:
+                context = TaskContext.get()
+                if context is not None and context.attemptNumber() == 0:
+                    raise  # Spark tries once more
+                yield error  # as it is: a failed job would wrap it in pages of traces
+
+    results: list[Result] = []
+    for result in spark.sparkContext.parallelize(items, len(items)).mapPartitions(work).collect():
+        if isinstance(result, FormatError | OSError):
+            raise result
+        results.append(result)
+    return results
+
+
+_spared: list[bool] = []  # one, once this worker has done a task
+
+
+def spare_collector() -> None:
+    """
+    Have Python's collector pass over what is here after a worker's first task: modules and compiled code.
+
+    Spark collects after each task, and went through 180,000 objects that nobody ever lets go of.
+    """
+    if not _spared:
+        _spared.append(True)
+        gc.collect()
+        gc.freeze()
