@@ -15,7 +15,7 @@ from jobs.console.amounts import counted
 from jobs.inspect.segment_walk import walk
 from jobs.store.features import QueueStorage, features_of
 from jobs.store.queue_files import StoredQueue, file_sizes, queues_of_files
-from jobs.store.ranges import is_less_written, newest_written, plan_ranges, usual_size
+from jobs.store.ranges import newest_written, plan_ranges, usual_size, written_size
 from jobs.store.release import Writers
 from jobs.store.store import Segment, Store, StoredFile
 from rmq_formats.broker_conf import BrokerConf
@@ -209,7 +209,7 @@ def _walk_for_start(store: Store, writers: Writers, *, deep: bool) -> WalkedLog 
     """Return what a walk over the part that a start reads sees; None where that is much."""
     starts = [gathered(store, release).walks_from for release in releases_of(writers)]
     begin = min((start for start in starts if start is not None), default=None)
-    if begin is None or not (deep or is_less_written(plan_ranges(store, begin), _WALKED)):
+    if begin is None or not (deep or written_size(plan_ranges(store, begin)) < _WALKED):
         return None
     newest = newest_written(store)
     places: list[BadPlace] = []
