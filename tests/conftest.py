@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from tests.golden import unpack, unpack_situation
+from tests.sampling import SEED, deselect_what_is_not_sampled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,10 +23,18 @@ settings.register_profile("rocketmq-lake", deadline=None)
 settings.load_profile("rocketmq-lake")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", action="store_true", help="every case of every matrix, not a sample")
+    parser.addoption("--sample-seed", type=int, default=SEED, help="another sample of each matrix")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what uses the session, so that no test has to say it twice; leave out cases that the sample has not."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
+    if not config.getoption("whole"):
+        deselect_what_is_not_sampled(config, items)
 
 
 @contextmanager

@@ -67,6 +67,7 @@ def test_any_record_comes_back_from_its_row(some: list[MessageRecord], parser: P
     assert [] == list(assembled.incomplete)
 
 
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("read", [_by_pyarrow, _by_duckdb, _by_polars])
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_brokers_records_come_back_from_parquet_whoever_reads_it(

@@ -253,6 +253,7 @@ def test_every_column_says_what_it_means() -> None:
     assert mission <= set(SCHEMA.names)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_real_brokers_records_are_rows_and_come_back(golden: Callable[[str], Path], name: str) -> None:
     some = [stored.record for stored in stored_records(golden(name))]

@@ -72,6 +72,7 @@ def on_disk(store: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", REBUILT)
 def test_queues_made_from_the_log_are_the_brokers_own(golden: Golden, name: str) -> None:
     """A log that begins with the store's first message holds all that its queues hold."""

@@ -204,6 +204,7 @@ def marks_of(store: Path) -> Iterator[Mark]:
         yield mark
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name[0] == "b"])
 def test_the_release_that_wrote_a_store_is_never_ruled_out(golden: StoreOf, name: str) -> None:
     eras = detect_eras(marks_of(golden(name)))

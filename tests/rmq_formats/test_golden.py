@@ -33,6 +33,7 @@ def test_every_archive_has_the_hash_it_came_with() -> None:
     assert expected == {path.name: _digest(path) for path in (*ARCHIVES.values(), *answers)}
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_every_situation_has_a_store(situation: StoreOf, name: str) -> None:
     place = situation(name)
@@ -51,6 +52,7 @@ def test_every_scenario_says_why_it_exists() -> None:
     assert not unexplained
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_store_names_its_writer_and_the_hashes_of_its_files(golden: StoreOf, name: str) -> None:
     """Provenance stands inside the store and is true of the bytes beside it."""

@@ -34,6 +34,7 @@ def set_int(data: bytearray, position: int, value: int) -> None:
     data[position : position + 4] = value.to_bytes(4, "big", signed=True)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_chains_of_every_broker_are_whole(golden: Callable[[str], Path], name: str) -> None:
     for path in (golden(name) / "index").iterdir():

@@ -98,6 +98,7 @@ def test_hashes_landing_in_slots_16_29_29_8_16_16_chain_as_in_every_article_abou
     assert file.header.hash_slot_count == 3
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", EQUAL)
 def test_the_files_of_an_undisturbed_store_are_what_one_writer_makes_of_its_log(
     golden: Callable[[str], Path], name: str

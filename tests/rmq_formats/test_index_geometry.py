@@ -139,6 +139,7 @@ def test_a_file_that_is_not_full_is_told_by_trying(entries: int, slots: int, ind
     assert find_geometries(index_bytes(data + b"\0")) == []
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_files_of_every_broker_tell_their_geometry(golden: Callable[[str], Path], name: str) -> None:
     """All were made with 100 slots and 20 entries; the newest is rarely full, which trying tells."""

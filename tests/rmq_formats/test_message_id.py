@@ -149,6 +149,7 @@ def test_a_birth_outside_the_calendar_dates_no_id(born: int) -> None:
 IDS = re.compile(r"msgId=(?P<unique>[0-9A-F,]+) offsetMsgId=(?P<offset>[0-9A-F,]+|null)")
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", golden_stores("base", "types", "retry", "timer", "dledger", "multipath", "rockscq"))
 def test_ids_that_producers_were_told_belong_to_the_records_of_the_store(golden: StoreOf, name: str) -> None:
     """Every id in the producer's own results leads to a record; offset ids are made from store host and offset."""

@@ -280,6 +280,7 @@ def test_an_inner_message_that_contradicts_itself_is_corrupt(numbers: tuple[int,
         list(decode_inner_batch(body))
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_record_of_a_broker_encodes_to_its_own_bytes(golden: StoreOf, name: str) -> None:
     stored = list(stored_records(golden(name)))

@@ -104,6 +104,7 @@ RULES = {
 }
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", golden_stores(*{name.partition("-")[2] for name in GOLDEN if name[0] == "b"}))
 def test_the_table_agrees_with_what_golden_stores_were_found_to_follow(
     golden: Callable[[str], Path], name: str

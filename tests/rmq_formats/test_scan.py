@@ -300,6 +300,7 @@ def _log_of_some_blocks() -> tuple[bytes, list[MessageRecord]]:
     return a_segment(some, 16 * BLOCK, BASE, sealed=True), some
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("window", [100, BLOCK, 3 * BLOCK + 5, 1 << 20])
 @pytest.mark.parametrize("into", [False, True])
 @pytest.mark.parametrize("bad", [(3,), (0,), (2, 3, 7), (15,), (5, 6, 7, 8)])
@@ -422,6 +423,7 @@ def _reader(raw: bytes) -> Callable[[int, int], bytes]:
     return lambda position, length: raw[position : position + length]
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_real_brokers_segments_are_scanned_as_they_are_walked(golden: Callable[[str], Path], name: str) -> None:
     """Every segment of every release, in windows that cut records, whole and in two ranges."""

@@ -458,6 +458,7 @@ def test_what_stands_before_damage_is_never_lost(data: st.DataObject, framing: F
 # --- real logs
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_log_of_a_broker_has_no_damage(golden: StoreOf, name: str) -> None:
     """Killed, copied while it was written, expired or reopened: every byte is accounted for."""
@@ -466,6 +467,7 @@ def test_the_log_of_a_broker_has_no_damage(golden: StoreOf, name: str) -> None:
         assert sum(piece.size for piece in pieces) == segment.size == 16384
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_segment_of_a_broker_but_the_newest_is_sealed(golden: StoreOf, name: str) -> None:
     """And the newest ends in zeros; a file made ahead of need may follow it."""
@@ -477,6 +479,7 @@ def test_every_segment_of_a_broker_but_the_newest_is_sealed(golden: StoreOf, nam
     assert {kind for offset, kind in ends.items() if offset >= newest} == {UNWRITTEN}
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_log_of_a_broker_is_one_space_of_offsets(golden: StoreOf, name: str) -> None:
     """Whichever folders its segments lie in, plain or after entry headers."""
@@ -487,6 +490,7 @@ def test_the_log_of_a_broker_is_one_space_of_offsets(golden: StoreOf, name: str)
     ]
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", golden_stores("base", "direct", "expired", "crash-later", "types", "dledger"))
 def test_what_stands_behind_a_blank_depends_on_the_release(golden: StoreOf, name: str) -> None:
     """Why a blank must be believed whatever follows it: until 4.9.0 it was whatever the encoder had held before."""

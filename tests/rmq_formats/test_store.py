@@ -145,6 +145,7 @@ def test_names_and_offsets_are_the_same_thing(offset: int) -> None:
     assert offset_of_name(name_of_offset(offset)) == offset
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_file_of_a_broker_is_known(golden: StoreOf, name: str) -> None:
     """But for the log folders that only the broker's configuration names."""
@@ -179,6 +180,7 @@ def test_a_checkpoint_cut_short_needs_more_data(size: int) -> None:
         decode_checkpoint(bytes(size))
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name[0] == "b"])
 def test_the_checkpoint_of_a_broker_has_the_fields_of_its_release(golden: StoreOf, name: str) -> None:
     """Later fields are zero in older releases; PROVENANCE tells what a second program read there."""

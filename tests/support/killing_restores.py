@@ -1,22 +1,24 @@
 """
 Restores that are killed and resumed: `python -m tests.support.killing_restores FOLDER KILLS`.
 
-A process that has compiled everything forks one restore after the other and kills it at a random moment; each continues
-what the one before left. What the last one leaves is compared with what one that nobody killed leaves.
+Forks one restore after the other and kills it after one of its effects on the disk; each continues what the one before
+left. What the last one leaves is compared with what one that nobody killed leaves. Effects are counted, not timed: on a
+busy machine moments were all before the first of them, or after the last.
 """
 
 import json
 import os
 import signal
 import sys
-import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from random import Random
 from shutil import rmtree
 from typing import Any
+from unittest.mock import patch
 
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
@@ -27,6 +29,7 @@ from jobs.store.workers import OneByOne
 from tests.golden import unpack
 from tests.support.killing import ended, forked
 
+EFFECTS = ("open", "write", "fsync", "replace", "rename", "unlink", "mkdir")
 _STORE, _RELEASE = "b533-types", "5.3.3"  # with queues of both kinds
 
 
@@ -47,32 +50,48 @@ def tree(out: Path) -> dict[str, bytes]:
     return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
 
 
+def killed_at(effect: int, folder: Path, out: Path) -> int:
+    """Restore, and be killed after the effect of that number; without one, say how many there were."""
+    seen = 0
+
+    def stepped(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: object, **kwargs: object) -> object:
+            nonlocal seen
+            result = original(*args, **kwargs)
+            seen += 1
+            if seen == effect:
+                os.killpg(0, signal.SIGKILL)
+            return result
+
+        return call
+
+    with ExitStack() as stack:
+        for name in EFFECTS:
+            stack.enter_context(patch.object(os, name, stepped(getattr(os, name))))
+        code = run(folder, out)
+    (folder / "effects").write_text(str(seen))
+    return code
+
+
 def campaign(folder: Path, kills: int) -> dict[str, Any]:
     random = Random(int(os.environ.get("SEED", "1000")))
     assert ended(forked(partial(bring, folder))) == 0
-    assert ended(forked(partial(run, folder, folder / "warm"))) == 0  # it may have to compile
-    began = time.monotonic()
-    assert ended(forked(partial(run, folder, folder / "whole"))) == 0
-    longest = time.monotonic() - began
+    assert ended(forked(partial(killed_at, 0, folder, folder / "whole"))) == 0
+    effects = int((folder / "effects").read_text())
     codes: Counter[int] = Counter()
-    bad = []
-    while codes[-signal.SIGKILL] < kills:
+    bad: list[dict[str, Any]] = []
+    while codes[-signal.SIGKILL] < kills and not bad:
         rmtree(folder / "out", ignore_errors=True)
-        moments = sorted(random.random() * longest for _ in range(4))
-        for moment in moments:
-            pid = forked(partial(run, folder, folder / "out"))
-            time.sleep(moment)
-            with suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            codes[ended(pid)] += 1
+        chosen = [random.randint(1, effects) for _ in range(4)]
+        for effect in chosen:
+            codes[ended(forked(partial(killed_at, effect, folder, folder / "out")))] += 1
         code = ended(forked(partial(run, folder, folder / "out")))
         whole, found = tree(folder / "whole"), tree(folder / "out")
         manifests = [json.loads(files.pop(MANIFEST, b"{}")).get("files") for files in (whole, found)]
         names = {name for name in whole | found if whole.get(name) != found.get(name)}
         if code or names or manifests[0] != manifests[1]:
-            bad.append({"code": code, "names": sorted(names), "moments": moments})
-            break
-    return {"codes": {str(code): count for code, count in codes.items()}, "bad": bad}
+            bad.append({"code": code, "names": sorted(names), "effects": chosen})
+    return {"effects": effects, "codes": {str(code): count for code, count in codes.items()}, "bad": bad}
 
 
 if __name__ == "__main__":

@@ -95,6 +95,7 @@ def test_the_options_that_name_a_place_to_write_are_these() -> None:
 WAYS = ("inside", "itself", "link", "below a link", "beside a segment")
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize(
     ("option", "way"),
     [

@@ -66,6 +66,7 @@ def rows(golden_lakes: Path) -> dict[str, list[dict[str, object]]]:
     return found
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_record_of_a_real_store_is_a_row_that_encodes_to_its_own_bytes(
     name: str, golden: Golden, rows: dict[str, list[dict[str, object]]]

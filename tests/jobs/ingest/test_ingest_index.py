@@ -69,6 +69,7 @@ def _real_entries(store: Path) -> list[tuple[int, int, int, int, int, int]]:
     return found
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] in EQUAL and "533-crash" not in name])
 def test_the_tables_hold_the_broker_s_own_entries(name: str, golden: Golden, tmp_path: Path) -> None:
     store = golden(name)

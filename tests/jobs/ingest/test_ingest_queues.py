@@ -60,6 +60,7 @@ def _units(store: Path) -> list[tuple[str, int, int, int, int, int]]:
     return sorted(found)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] != "rockscq"])
 def test_every_unit_of_a_real_store_is_a_row_once(name: str, golden: Golden, tmp_path: Path) -> None:
     """The table holds the units of the queue files; only missing ones, which no file holds, come on top."""
@@ -108,6 +109,7 @@ def test_units_that_a_killed_broker_had_in_memory_are_rows_once_they_are_written
     assert summary.behind == unpacked.before_stop["maxPhyOffset"]
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] in CLOSED])
 def test_units_of_an_undisturbed_store_match_their_messages(name: str, golden: Golden, tmp_path: Path) -> None:
     """A store that its broker closed in order has a unit for every record that should have one, and no other."""

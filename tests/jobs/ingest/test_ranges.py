@@ -40,6 +40,7 @@ def _read(root: Path, range_size: int, from_offset: int = 0) -> tuple[list[int],
     return [offset for outcome in outcomes for offset in outcome.payload], watermark(outcomes, from_offset)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_any_cut_of_a_real_log_gives_its_records_in_order(name: str, golden: Golden) -> None:
     """Ranges of any size, most of them beginning inside a record, add up to the log."""
@@ -96,6 +97,7 @@ def test_stale_records_behind_a_blank_are_no_messages(tmp_path: Path, range_size
     assert next_offset == SEGMENT
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(20))
 def test_damage_gives_the_same_records_whatever_the_cut(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

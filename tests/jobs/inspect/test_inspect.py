@@ -47,6 +47,7 @@ def problems(outcome: Outcome) -> list[tuple[str, str, int | None]]:
     return [(problem["severity"], Path(problem["file"]).name, problem["offset"]) for problem in found]
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", golden_stores("base", "crash-before", "live", "expired", "dledger", "multipath"))
 def test_a_real_store_is_told_as_it_is(golden: StoreOf, name: str, run: Run) -> None:
     """Heads and tails give the same ends, times and release as reading everything; nothing is written."""
@@ -70,6 +71,7 @@ def test_a_real_store_is_told_as_it_is(golden: StoreOf, name: str, run: Run) -> 
     assert state_of(store) == before
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", golden_stores("base", "types", "dledger", "multipath", "rockscq", "retry"))
 def test_a_deep_look_counts_every_record(golden: StoreOf, name: str, run: Run) -> None:
     """By topic, too; the marks of all records leave the true release possible."""
@@ -471,6 +473,7 @@ def test_missing_index_files_are_a_gap(store: Path, run: Run, lost: tuple[int, .
     assert "no index file has the keys of messages from offset" in outcome.document["problems"][0]["text"]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", golden_stores("base"))
 @pytest.mark.parametrize("queue", ["T1/0", "T1/1", "T3/0"])
 def test_a_deleted_folder_of_a_queue_is_a_gap(golden: StoreOf, tmp_path: Path, run: Run, name: str, queue: str) -> None:
@@ -542,6 +545,7 @@ def test_the_end_of_a_log_that_was_cut_back_is_that_of_its_broker(
     assert "2,114 bytes after the end are left over" in run("inspect", place / "store").out
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_every_file_of_a_store_is_named(situation: StoreOf, run: Run, name: str) -> None:
     """Each folder a broker made is on the screen with what it is; none is unknown, and healthy stores have no gap."""
@@ -555,6 +559,7 @@ def test_every_file_of_a_store_is_named(situation: StoreOf, run: Run, name: str)
     assert document["health"] == "not verified"
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_no_healthy_store_has_a_gap(golden: StoreOf, run: Run, name: str) -> None:
     """Whatever befell its broker: crashes, clocks that jump, retention, copies of a running one."""

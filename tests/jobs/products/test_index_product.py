@@ -99,6 +99,7 @@ DISTURBED = {"crash-after", "crash-later", "expired", "expired-logonly", "live"}
 UNDISTURBED = [name for name in GOLDEN if SCENARIO[name] not in DISTURBED and name != "b533-crash-before"]
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("name", UNDISTURBED)
 @pytest.mark.parametrize("whole", [True, False])
 def test_entries_and_files_are_the_brokers_own_in_one_run_or_one_a_segment(
@@ -174,6 +175,7 @@ def test_a_run_without_new_keys_changes_nothing(golden: StoreOf, tmp_path: Path)
     assert manifests[0]["state"]["index"] == manifests[1]["state"]["index"]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     "name", [name for name in GOLDEN if SCENARIO[name] in {"crash-after", "crash-later", "expired"}]
 )

@@ -60,6 +60,7 @@ def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_l
                 assert [unit.physical_offset for unit in units if unit] == [place for _, place, *_ in expected["units"]]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", _EVERY)
 def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(
     recorded: Callable[[str], FeatureStore], name: str
@@ -84,6 +85,7 @@ def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(
     assert compared == sum(len(queue["units"]) for queue in unpacked.of_disk["queues"].values()) > 0
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", _EVERY)
 def test_a_key_has_the_messages_that_the_broker_answered(recorded: Callable[[str], FeatureStore], name: str) -> None:
     """The same offsets as often, from index files and from RocksDB."""

@@ -116,6 +116,7 @@ def losses_come_back(store: Path, name: str, folder: Path, *, every: bool) -> No
 CANDIDATES = tuple(name for name in (*UNDISTURBED, *RULES) if name != "b533-crash-before")
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_lost_files_of_an_undisturbed_store_come_back_byte_for_byte(golden: StoreOf, name: str, tmp_path: Path) -> None:
     """Whichever files are deleted, between, before or after survivors, straddling messages included."""

@@ -54,6 +54,7 @@ def real_files(store: Path) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name not in DIFFERENT])
 def test_the_files_are_the_brokers_own(golden: Golden, tmp_path: Path, name: str) -> None:
     store = golden(name)
@@ -73,6 +74,7 @@ def test_the_cut_of_ranges_and_groups_changes_nothing(
     assert real_files(store) == made_files(tmp_path / "out")
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name not in DIFFERENT])
 def test_no_release_has_to_be_given(golden: Golden, tmp_path: Path, name: str) -> None:
     request = replace(request_for(golden(name), tmp_path / "out", name), release=None)

@@ -232,6 +232,7 @@ def killed_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(story, name, lambda *given, do=original: do(*given, step))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("is_undone", [False, True])
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 4, 5, 8, 12, 20, 30])
 def test_a_killed_repair_is_done_again_or_undone(

@@ -50,6 +50,7 @@ def _batches(reader: RocketmqStreamReader, start: Offset, limit: int) -> list[tu
     return found
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("limit", [1, 500, 1000, SEGMENT_SIZE, 3 * SEGMENT_SIZE, 1 << 40])
 @pytest.mark.parametrize("part", ["1", "700", "0"])
 def test_batches_of_any_limit_have_every_record_once_and_in_order(tmp_path: Path, limit: int, part: str) -> None:

@@ -65,6 +65,7 @@ VERBS: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("free", FREE)
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_disk_that_is_full_at_any_stage_is_named_and_the_same_command_ends_well_later(

@@ -25,6 +25,7 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
     return runner(capfd)
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name[0] == "b"])
 @pytest.mark.parametrize("effort", [QUICK, THOROUGH], ids=["quick", "thorough"])
 def test_a_few_looks_never_rule_out_the_release_that_wrote_a_store(name: str, effort: Effort, golden: Golden) -> None:

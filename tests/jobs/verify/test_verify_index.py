@@ -61,6 +61,7 @@ EXPLAINED = {
 LIVE = {"b498-live": ("behind", 3), "b533-live": ("ahead", 2)}
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_golden_store_is_explained(golden: StoreOf, name: str) -> None:
     """Equal, or equal under the class that its history is known to have; the rules are found out, not given."""
@@ -76,6 +77,7 @@ def test_every_golden_store_is_explained(golden: StoreOf, name: str) -> None:
     )
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if name != "b533-live"])
 def test_the_checkpoint_of_every_store_has_the_end_of_the_newest_full_file(golden: StoreOf, name: str) -> None:
     assert not [finding for finding in checked(golden(name)).findings if finding.kind == "checkpoint_index_time"]

@@ -1,0 +1,54 @@
+"""Which cases of a large matrix a run tries: a sample that is the same in every run, all of them with `--whole`.
+
+`@pytest.mark.sample(12)` above a `parametrize` keeps twelve of its cases; `always=[…]` names ids that once failed.
+A case that is named on the command line runs in any case: `pytest 'tests/…/test_scan.py::test_name[b551-base]'`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+
+import pytest
+
+SEED = 1
+
+
+def sample(
+    cases: Iterable[str], count: int, *, always: Sequence[str] = (), seed: int = SEED, salt: str = ""
+) -> set[str]:
+    """Return *count* cases and those of *always*.
+
+    Ids have parts, such as release and scenario in `b551-crash-after`. The next case is always one whose parts are
+    rarest among those chosen, so that few cases have every part; the rest is left to a hash of the seed.
+    """
+    left = sorted(set(cases), key=lambda case: sha256(f"{seed} {salt} {case}".encode()).digest())
+    if unknown := set(always) - set(left):
+        raise ValueError(f"{salt}: no such case: {', '.join(sorted(unknown))}")
+    chosen = set(always)
+    seen = Counter(part for case in chosen for part in case.split("-"))
+    while len(chosen) < min(count + len(always), len(left)):
+        case = min((case for case in left if case not in chosen), key=lambda case: _commonness(case, seen))
+        chosen.add(case)
+        seen.update(case.split("-"))
+    return chosen
+
+
+def _commonness(case: str, seen: Counter[str]) -> float:
+    return sum(seen[part] for part in case.split("-")) / len(case.split("-"))
+
+
+def deselect_what_is_not_sampled(config: pytest.Config, items: list[pytest.Item]) -> None:
+    named = " ".join(config.args)
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample") and item.nodeid not in named:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left: set[pytest.Item] = set()
+    for test, its_items in cases.items():
+        mark = next(its_items[0].iter_markers("sample"))
+        ids = {item.nodeid.partition("[")[2][:-1]: item for item in its_items}
+        chosen = sample(ids, *mark.args, seed=config.getoption("sample_seed"), salt=test, **mark.kwargs)
+        left.update(item for case, item in ids.items() if case not in chosen)
+    if left:
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
