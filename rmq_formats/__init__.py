@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_formats.commitlog.record import MessageRecord, decode_record, encode_record, new_record
 from rmq_formats.commitlog.segment import PieceKind, walk
-from rmq_formats.consumequeue.queue import walk_units
-from rmq_formats.consumequeue.unit import QueueRules, expected_units
+from rmq_formats.consumequeue.unit import QueueRules, expected_units, walk_units
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.lookup import IndexReader

@@ -89,30 +89,11 @@ def _unpack(text: str, layouts: dict[int, Layout]) -> tuple[int | bytes, ...]:
 
 
 def nearly_time(unique_id: UniqueId, now_ms: int, zone: tzinfo) -> int:
-    """
-    Return the time (ms) that a client reads from an id: in this month, or in the one before if that is not past yet.
-
-    Wrong for older ids; see `time_near`.
-    """
+    """Return the time (ms) that a client reads from an id: in this month, else, if that is to come, in the last one."""
     # MessageClientIDSetter#getNearlyTimeFromID
     month = _month_start(now_ms, zone)
     time = month + unique_id.time_diff
     return time if time < now_ms else _month_start(month - 1, zone) + unique_id.time_diff
-
-
-def time_near(unique_id: UniqueId, born_timestamp: int, zone: tzinfo) -> int | None:
-    """
-    Return the time (ms) in an id whose message was born at *born_timestamp*, whatever the year.
-
-    An id is made just before its message is born, so the month is that of the birth or the one before. None where a
-    born timestamp is no date.
-    """
-    try:
-        month = _month_start(born_timestamp, zone)
-        months = (_month_start(month - 1, zone), month)
-    except (OverflowError, ValueError, OSError):
-        return None
-    return min((start + unique_id.time_diff for start in months), key=lambda time: abs(time - born_timestamp))
 
 
 def _month_start(time_ms: int, zone: tzinfo) -> int:

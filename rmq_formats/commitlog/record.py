@@ -7,7 +7,7 @@ the lengths of its parts add up to its size, and it is at the physical offset th
 """
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple, Never
 
@@ -271,20 +271,3 @@ def decode_inner_batch(body: Buffer) -> Iterator[InnerMessage]:
             raise CorruptData(reason, position)
         yield InnerMessage(flag, bytes(view[start : start + body_length]), bytes(view[properties_at:end]))
         position = end
-
-
-def encode_inner_batch(messages: Iterable[InnerMessage]) -> bytes:
-    """Return the body of the one record that holds *messages*."""
-    return b"".join(
-        INNER_MESSAGE.pack(
-            INNER_MESSAGE.size + len(message.body) + PROPERTIES_LENGTH.size + len(message.properties_raw),
-            0,
-            0,
-            message.flag,
-            len(message.body),
-        )
-        + message.body
-        + PROPERTIES_LENGTH.pack(len(message.properties_raw))
-        + message.properties_raw
-        for message in messages
-    )

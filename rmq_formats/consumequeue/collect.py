@@ -275,10 +275,3 @@ class _Tags:
         """Return the texts in the order of their numbers."""
         text, ends = self.table.text.tobytes(), self.table.ends[: self.count + 1].tolist()
         return [text[start:end].decode() for start, end in pairwise(ends)]
-
-
-def pack_units(records: "Records", rules: QueueRules, *, with_tags: bool = False) -> PackedUnits:
-    """Return the units of one group of records."""
-    collector = UnitCollector(rules, with_tags=with_tags)
-    collector.add(records)
-    return collector.finish()

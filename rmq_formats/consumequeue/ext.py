@@ -5,10 +5,9 @@ The queue's unit then holds the address of an extension unit in place of its tag
 (`enableCalcFilterBitMap`, off by default) all of it follows from the log, and so do the files. A bitmap does not.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from rmq_formats.consumequeue.layout import EXT_ADDRESS_BASE, EXT_END_MARK, EXT_END_SIZE, EXT_UNIT
+from rmq_formats.consumequeue.layout import EXT_ADDRESS_BASE, EXT_END_SIZE, EXT_UNIT
 from rmq_formats.errors import CorruptData, NeedMoreData
 from rmq_formats.layout import Buffer
 
@@ -35,18 +34,6 @@ def decode_ext_unit(buffer: Buffer, position: int = 0) -> ExtUnit:
     return ExtUnit(size, tags_code, store_timestamp, bytes(buffer[bitmap_at : bitmap_at + bitmap_size]))
 
 
-def walk_ext_units(buffer: Buffer) -> Iterator[tuple[int, ExtUnit]]:
-    """Yield position and value of each unit of an extension file, up to its end mark or its zeros."""
-    position = 0
-    while memoryview(buffer).nbytes - position >= EXT_UNIT.size:
-        size = int(EXT_UNIT.unpack(buffer, position)[0])
-        if size <= 0:
-            return
-        unit = decode_ext_unit(buffer, position)
-        yield position, unit
-        position += unit.size
-
-
 def address_of(ext_offset: int) -> int:
     """Return what a queue's unit holds for the extension unit at *ext_offset*."""
     return ext_offset + EXT_ADDRESS_BASE
@@ -61,27 +48,3 @@ def offset_of_number(number: int, file_size: int) -> int:
     """Return where a queue's *number*-th extension unit without a bitmap is."""
     in_file = (file_size - EXT_END_SIZE) // EXT_UNIT.size
     return number // in_file * file_size + number % in_file * EXT_UNIT.size
-
-
-class ConsumeQueueExt:
-    """The extension of one queue, of units without bitmaps."""
-
-    def __init__(self, file_size: int) -> None:
-        """Make files of *file_size* bytes."""
-        self._file_size = file_size
-        self._units: list[bytes] = []
-
-    def append(self, tags_code: int, store_timestamp: int) -> int:
-        """Write one unit and return its address."""
-        self._units.append(EXT_UNIT.pack(EXT_UNIT.size, tags_code, store_timestamp, 0))
-        return address_of(offset_of_number(len(self._units) - 1, self._file_size))
-
-    def files(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the offset and the bytes of each file."""
-        in_file = (self._file_size - EXT_END_SIZE) // EXT_UNIT.size
-        for first in range(0, len(self._units), in_file):
-            data = b"".join(self._units[first : first + in_file])
-            # The end mark comes with the put that finds no room.
-            if first + in_file < len(self._units):
-                data += EXT_END_MARK
-            yield first // in_file * self._file_size, data.ljust(self._file_size, b"\0")

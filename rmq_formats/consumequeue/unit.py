@@ -302,3 +302,12 @@ def _java_split(text: str) -> list[str]:
     while parts and not parts[-1]:
         parts.pop()
     return parts
+
+
+def walk_units(buffer: Buffer) -> Iterator[Unit]:
+    """Yield the units of a plain queue's file that are written, up to the first that is not."""
+    for position in range(0, len(buffer) - UNIT.size + 1, UNIT.size):
+        unit = decode_unit(buffer, position)
+        if not unit.is_written:
+            return
+        yield unit

@@ -1,21 +1,17 @@
 """
-How a broker writes index files: one put after the other. The readable truth that the compiled build is held to.
+How a broker writes an index file: one put after the other. The readable truth that the compiled build is held to.
 
-`IndexFile` is one file and its put, `IndexWriter` the service that hands messages to the newest file and rolls to a new
-one. Two details decide bytes that nobody expects: a new file begins with the end of the previous one as its begin, so
+Two details decide bytes that nobody expects: a new file begins with the end of the previous one as its begin, so
 that its first entry counts seconds from there; and the roll comes before any look at the message, so that a message
 without keys may create a file.
 """
 
-from collections.abc import Iterable
 from typing import Self
 
-from rmq_formats.commitlog.record import MessageRecord
-from rmq_formats.hashing import index_key_hash, java_long
-from rmq_formats.indexfile.keys import index_keys
+from rmq_formats.hashing import java_long
 from rmq_formats.indexfile.layout import ENTRY, HEADER, SLOT, Geometry, IndexHeader, decode_header
 from rmq_formats.layout import Buffer
-from rmq_formats.release import HashSlotCount, Rules, release_at
+from rmq_formats.release import HashSlotCount
 
 MAX_INT = (1 << 31) - 1
 
@@ -101,43 +97,3 @@ class IndexFile:
         if not self.is_empty or empty_index_count is None:
             return data
         return HEADER.pack(*self.header._replace(index_count=empty_index_count)) + data[HEADER.size :]
-
-
-class IndexWriter:
-    """`IndexService#buildIndex`: messages in the order of the log, files as they fill."""
-
-    def __init__(
-        self, geometry: Geometry, rules: Rules, last: IndexFile | None = None, previous: IndexHeader | None = None
-    ) -> None:
-        """
-        Begin with no file; or go on in *last*, the newest one that a starting broker found.
-
-        *previous* is the header of the file before the first one that is written here, where only that is known.
-        """
-        self.files = [last] if last else []
-        self._geometry = geometry
-        self._rules = rules
-        self._previous = previous
-
-    def dispatch(self, record: MessageRecord, skip_keys: int = 0) -> None:
-        """Index one message; the first *skip_keys* of its keys are in a file before the ones written here."""
-        file = self._file_with_room()
-        if record.physical_offset < file.header.end_physical_offset:
-            return
-        release = release_at(self._rules, record.physical_offset)
-        for key in index_keys(record, release)[skip_keys:]:
-            self._put(index_key_hash(key), record.physical_offset, record.store_timestamp, release.hash_slot_count)
-
-    def dispatch_all(self, records: Iterable[MessageRecord]) -> None:
-        """Index messages in their order."""
-        for record in records:
-            self.dispatch(record)
-
-    def _put(self, key_hash: int, physical_offset: int, store_timestamp: int, counting: HashSlotCount) -> None:
-        self._file_with_room().put(key_hash, physical_offset, store_timestamp, counting)
-
-    def _file_with_room(self) -> IndexFile:
-        if not self.files or self.files[-1].is_full:
-            previous = self.files[-1].header if self.files else self._previous
-            self.files.append(IndexFile.created(self._geometry, previous))
-        return self.files[-1]

@@ -21,9 +21,7 @@ from typing import Final
 
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import MessageRecord, new_record
-from rmq_formats.consumequeue.queue import ConsumeQueue
 from rmq_formats.consumequeue.unit import SCHEDULE_TOPIC, ExpectedUnit, QueueKind, QueueName
-from rmq_formats.indexfile.file import IndexWriter
 from rmq_formats.indexfile.lookup import IndexReader, select
 from rmq_formats.release import Release, rules_of
 from rmq_formats.store import name_of_offset
@@ -43,6 +41,7 @@ from tests.oracle.process import DriverProcess, running
 from tests.oracle.releases import version_of
 from tests.oracle.sessions import ClientMessage, Crafted, DirectMessage, RealStore, open_store
 from tests.oracle.settings import Geometry
+from tests.rmq_formats.reference import ConsumeQueue, IndexWriter
 
 _NOW: Final = 1_795_000_000_000
 _LONG: Final = 1 << 63

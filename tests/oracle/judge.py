@@ -21,7 +21,6 @@ from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_s
 from rmq_formats.consumequeue.build import QueueBuilder
 from rmq_formats.consumequeue.collect import UnitCollector
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.queue import BatchConsumeQueue, ConsumeQueue
 from rmq_formats.consumequeue.unit import (
     DEFAULT_DELAY_LEVELS,
     QueueKind,
@@ -32,7 +31,7 @@ from rmq_formats.consumequeue.unit import (
 )
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.build import PACKED_KEY, FileBuilder, RuleTable, pack_keys
-from rmq_formats.indexfile.file import IndexFile, IndexWriter
+from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import (
     ENTRY,
@@ -47,6 +46,7 @@ from rmq_formats.indexfile.layout import Geometry as IndexGeometry
 from rmq_formats.release import Release, release_at, rules_of
 from rmq_formats.store import FileKind, classify, is_index_name, name_of_offset
 from tests.oracle.settings import Geometry
+from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, IndexWriter
 
 _BATCH_UNIT_SIZE = 46
 _HEAD = 64

@@ -8,11 +8,11 @@ import pytest
 from jobs.store.queue_files import stored_queues
 from jobs.store.store import list_store
 from jobs.store.units import units_of
-from rmq_formats.consumequeue.bounds import QueueBounds, queue_bounds
 from rmq_formats.release import Release
 from tests.golden import golden_stores, release_of, unpack
 from tests.oracle.conftest import StoreFactory
 from tests.oracle.releases import NEWEST_OF_TWO_LINES
+from tests.rmq_formats.reference import QueueBounds, queue_bounds
 
 _STORES = [
     pytest.param(

@@ -17,13 +17,13 @@ from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.scan import Records, scan
 from rmq_formats.commitlog.segment import Framing, Piece
-from rmq_formats.consumequeue.collect import pack_units
 from rmq_formats.consumequeue.unit import QueueRules
 from rmq_formats.indexfile.build import RuleTable, pack_keys
 from rmq_formats.properties import PropertyParser
 from rmq_formats.release import NEWEST, rules_of
 from tests.rmq_formats.builders import a_blank, log_of
 from tests.rmq_formats.guards import Guarded, at_a_guarded_page, guarded
+from tests.rmq_formats.reference import pack_units
 from tests.rmq_formats.strategies import FRAMINGS, I32, mutations, records
 
 BASE = 1 << 40

@@ -8,15 +8,8 @@ from hypothesis import strategies as st
 
 from rmq_formats.commitlog.layout import MAGIC_V1
 from rmq_formats.commitlog.record import MessageRecord, new_record
-from rmq_formats.consumequeue.ext import (
-    ConsumeQueueExt,
-    address_of,
-    decode_ext_unit,
-    offset_of_address,
-    walk_ext_units,
-)
+from rmq_formats.consumequeue.ext import address_of, decode_ext_unit, offset_of_address
 from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_UNIT, UNIT, file_size_of
-from rmq_formats.consumequeue.queue import Appended, BatchConsumeQueue, ConsumeQueue, walk_batch_units, walk_units
 from rmq_formats.consumequeue.unit import (
     PRE_BLANK,
     BatchUnit,
@@ -31,10 +24,19 @@ from rmq_formats.consumequeue.unit import (
     expected_units,
     java_integer,
     parse_delay_levels,
+    walk_units,
 )
 from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
 from rmq_formats.properties import encode_properties
 from rmq_formats.release import Release
+from tests.rmq_formats.reference import (
+    Appended,
+    BatchConsumeQueue,
+    ConsumeQueue,
+    ConsumeQueueExt,
+    walk_batch_units,
+    walk_ext_units,
+)
 
 NEW = Release.of("5.3.3")
 FILE_SIZE = 100

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.consumequeue.build import ExtBuilder, QueueBuilder
-from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector, pack_units
-from rmq_formats.consumequeue.ext import ConsumeQueueExt
-from rmq_formats.consumequeue.queue import BatchConsumeQueue, ConsumeQueue
+from rmq_formats.consumequeue.collect import PACKED_UNIT, PackedUnits, UnitCollector
 from rmq_formats.consumequeue.unit import ExpectedUnit, QueueKind, QueueName, QueueRules, expected_units
 from rmq_formats.kernels.integers import as_bytes
 from rmq_formats.properties import parse_properties
 from rmq_formats.release import Release
 from tests.rmq_formats.builders import a_record, placed
+from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, ConsumeQueueExt, pack_units
 from tests.rmq_formats.strategies import I32, I64, records
 
 RELEASES = [Release.of(version) for version in ("4.0.0", "4.4.0", "4.9.0", "4.9.3", "5.0.0", "5.3.3")]

@@ -8,9 +8,7 @@ import pytest
 from rmq_formats.commitlog.framing import detect_framing
 from rmq_formats.commitlog.record import MessageRecord, decode_record
 from rmq_formats.commitlog.segment import PieceKind, walk
-from rmq_formats.consumequeue.ext import ConsumeQueueExt
 from rmq_formats.consumequeue.layout import UNIT
-from rmq_formats.consumequeue.queue import BatchConsumeQueue, ConsumeQueue
 from rmq_formats.consumequeue.unit import (
     PRE_BLANK,
     QueueKind,
@@ -22,6 +20,7 @@ from rmq_formats.consumequeue.unit import (
 from rmq_formats.release import Release
 from rmq_formats.store import offset_of_name
 from tests.golden import GOLDEN, golden_stores, release_of
+from tests.rmq_formats.reference import BatchConsumeQueue, ConsumeQueue, ConsumeQueueExt
 
 Golden = Callable[[str], Path]
 

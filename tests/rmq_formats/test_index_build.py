@@ -19,11 +19,12 @@ from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash, java_text
 from rmq_formats.indexfile.build import KINDS, PACKED_KEY, FileBuilder, RuleTable, pack_keys
 from rmq_formats.indexfile.columns import STORED_ENTRY, entry_batch, text_array
-from rmq_formats.indexfile.file import IndexFile, IndexWriter
+from rmq_formats.indexfile.file import IndexFile
 from rmq_formats.indexfile.keys import typed_index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.layout import Buffer
 from rmq_formats.release import NEWEST, OLDEST, Release, Rules, release_at, rules_of
+from tests.rmq_formats.reference import IndexWriter
 
 GEOMETRY = Geometry(hash_slots=13, index_num=12)
 BASE = 1 << 40

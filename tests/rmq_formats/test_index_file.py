@@ -13,7 +13,7 @@ from rmq_formats.commitlog.record import MessageRecord, decode_record, new_recor
 from rmq_formats.commitlog.segment import PieceKind, walk
 from rmq_formats.flags import TransactionType
 from rmq_formats.hashing import index_key_hash
-from rmq_formats.indexfile.file import IndexFile, IndexWriter, time_diff_s
+from rmq_formats.indexfile.file import IndexFile, time_diff_s
 from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import (
     DEFAULT_GEOMETRY,
@@ -27,6 +27,7 @@ from rmq_formats.indexfile.layout import (
 )
 from rmq_formats.release import NEWEST, OLDEST, HashSlotCount, Release, rules_of
 from tests.golden import GOLDEN, SCENARIO, golden_stores, release_of
+from tests.rmq_formats.reference import IndexWriter
 
 TINY = Geometry(hash_slots=100, index_num=20)
 EQUAL_SCENARIOS = (

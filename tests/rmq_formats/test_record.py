@@ -17,7 +17,6 @@ from rmq_formats.commitlog.record import (
     body_crc,
     decode_inner_batch,
     decode_record,
-    encode_inner_batch,
     encode_record,
     has_right_body_crc,
     has_right_property_crc,
@@ -28,6 +27,7 @@ from rmq_formats.flags import BORN_HOST_V6, INNER_BATCH, NEED_UNWRAP, STORE_HOST
 from rmq_formats.properties import PropertyParser, parse_properties, property_crc_text
 from tests.golden import GOLDEN, golden_stores
 from tests.rmq_formats.builders import BROKER, BROKER_V6, PRODUCER, PRODUCER_V6, a_record
+from tests.rmq_formats.reference import encode_inner_batch
 from tests.rmq_formats.stores import stored_records
 from tests.rmq_formats.strategies import mutations, records
 

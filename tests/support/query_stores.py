@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 from rmq_formats.commitlog.layout import BLANK
 from rmq_formats.commitlog.record import MessageRecord, encode_record
-from rmq_formats.consumequeue.queue import ConsumeQueue
 from rmq_formats.consumequeue.unit import QueueRules, expected_units
-from rmq_formats.indexfile.file import IndexWriter
 from rmq_formats.indexfile.layout import Geometry
 from rmq_formats.release import Release, rules_of
 from rmq_formats.store import name_of_offset
 from tests.rmq_formats.builders import STORED, a_blank, a_record
+from tests.rmq_formats.reference import ConsumeQueue, IndexWriter
 
 SEGMENT_SIZE = 4096
 QUEUE_FILE_SIZE = 200

@@ -1,0 +1,268 @@
+"""
+Queues and index files as their broker writes them, one put after the other: what the compiled builds are compared with.
+
+A broker *appends* to a queue. It compares a unit's place by its queue offset with the place where it writes, but only
+to drop a unit that comes too low; one that is too high is written all the same, where the last one ended. And a queue
+offset of 0 is never compared. So in a healthy log the n-th unit is at n * 20, and in any other the order of the log
+decides.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum, unique
+from typing import NamedTuple
+
+from rmq_formats.commitlog.layout import INNER_MESSAGE, PROPERTIES_LENGTH
+from rmq_formats.commitlog.record import InnerMessage, MessageRecord
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.consumequeue.collect import PackedUnits, UnitCollector
+from rmq_formats.consumequeue.ext import ExtUnit, address_of, decode_ext_unit, offset_of_number
+from rmq_formats.consumequeue.layout import BATCH_UNIT, EXT_END_MARK, EXT_END_SIZE, EXT_UNIT, UNIT
+from rmq_formats.consumequeue.unit import (
+    PRE_BLANK,
+    BatchUnit,
+    ExpectedUnit,
+    QueueRules,
+    decode_batch_unit,
+    logical_offset,
+)
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.indexfile.file import IndexFile
+from rmq_formats.indexfile.keys import index_keys
+from rmq_formats.indexfile.layout import Geometry, IndexHeader
+from rmq_formats.layout import Buffer
+from rmq_formats.release import HashSlotCount, Release, Rules, UnitSkip, release_at
+
+PhysicalOffset = Callable[[int], int]  # of the unit at a position
+
+
+class QueueBounds(NamedTuple):
+    """The first queue offset that a queue holds, and the one that its next message gets."""
+
+    minimum: int
+    maximum: int
+
+
+def queue_bounds(  # noqa: PLR0913, PLR0917 - where a queue's parts begin and end
+    start: int, first_file_end: int, end: int, physical_offset: PhysicalOffset, log_start: int, release: Release
+) -> QueueBounds:
+    """
+    Return what `getMinOffsetInQueue` and `getMaxOffsetInQueue` say.
+
+    *start*, *first_file_end* and *end* are positions: of the first unit, after the first file, after the last unit.
+    Units are in the order of the log.
+    """
+    # ConsumeQueue#correctMinOffset
+    if end <= start:
+        return QueueBounds(0, end)
+    if release.expired_queue_begins_at_end and physical_offset(end - 1) < log_start:
+        return QueueBounds(end, end)
+    low, high = start, min(first_file_end, end)
+    while low < high:
+        middle = (low + high) // 2
+        if physical_offset(middle) >= log_start:
+            high = middle
+        else:
+            low = middle + 1
+    return QueueBounds(low if low < min(first_file_end, end) else 0, end)
+
+
+@unique
+class Appended(StrEnum):
+    """What became of a unit."""
+
+    IN_PLACE = "in place"
+    ELSEWHERE = "not where its queue offset says"
+    REPEATED = "taken for built already"
+    DROPPED = "dropped: its queue offset is below the queue's end"
+
+
+class ConsumeQueue:
+    """A plain queue that begins empty."""
+
+    def __init__(self, file_size: int) -> None:
+        """Make files of *file_size* bytes, a multiple of a unit's."""
+        self._file_size = file_size
+        self._start: int | None = None  # of the first file
+        self._data = bytearray()
+        self._files = 0
+        self._last_offset = -1
+        self._last_end = -1
+
+    def append(self, unit: ExpectedUnit, release: Release) -> Appended:
+        """Write *unit* as *release* does."""
+        # ConsumeQueue#putMessagePositionInfo
+        if self._is_built(unit, release):
+            return Appended.REPEATED
+        expected = logical_offset(unit.queue_offset)
+        self._make_room(expected)
+        end = self.end
+        if unit.queue_offset and expected < end and release.drops_low_queue_offset:
+            return Appended.DROPPED
+        self._last_offset = unit.physical_offset
+        self._last_end = unit.physical_offset + unit.size
+        self._data += unit.encoded
+        return Appended.IN_PLACE if expected == end else Appended.ELSEWHERE
+
+    def _is_built(self, unit: ExpectedUnit, release: Release) -> bool:
+        if release.unit_skip is UnitSkip.OFFSET_NOT_BEYOND_LAST:
+            return unit.physical_offset <= self._last_offset
+        return unit.physical_offset + unit.size <= self._last_end
+
+    def _make_room(self, expected: int) -> None:
+        """Make the file that the next unit goes to; the first one ever is filled up to *expected* with blanks."""
+        if self._start is None:
+            blanks = max(expected, 0) % self._file_size // UNIT.size
+            self._start = max(expected, 0) // self._file_size * self._file_size
+            self._data += UNIT.pack(*PRE_BLANK) * blanks
+            self._files = 1
+        elif len(self._data) == self._files * self._file_size:
+            self._files += 1  # made before the unit is looked at: it stays empty when the unit is dropped
+
+    @property
+    def end(self) -> int:
+        """The logical offset after the last unit."""
+        return (self._start or 0) + len(self._data)
+
+    def files(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the logical offset and the bytes of each file, filled up with zeros."""
+        for number in range(self._files):
+            at = number * self._file_size
+            yield (self._start or 0) + at, bytes(self._data[at : at + self._file_size]).ljust(self._file_size, b"\0")
+
+
+class BatchConsumeQueue:
+    """A queue of batch units that begins empty: nothing is compared but the order of the log."""
+
+    def __init__(self, file_size: int) -> None:
+        """Make files of *file_size* bytes, a multiple of a unit's."""
+        self._file_size = file_size
+        self._data = bytearray()
+        self._last_offset = -1
+
+    def append(self, unit: ExpectedUnit, _release: Release) -> Appended:
+        """Write *unit*."""
+        # BatchConsumeQueue#putBatchMessagePositionInfo
+        if unit.physical_offset <= self._last_offset:
+            return Appended.REPEATED
+        self._last_offset = unit.physical_offset
+        self._data += unit.encoded
+        return Appended.IN_PLACE
+
+    @property
+    def end(self) -> int:
+        """The logical offset after the last unit."""
+        return len(self._data)
+
+    def files(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the logical offset and the bytes of each file, filled up with zeros."""
+        for at in range(0, len(self._data), self._file_size):
+            yield at, bytes(self._data[at : at + self._file_size]).ljust(self._file_size, b"\0")
+
+
+def walk_batch_units(buffer: Buffer) -> Iterator[BatchUnit]:
+    """Yield the units of a BatchConsumeQueue's file that are written, up to the first that is not."""
+    for position in range(0, len(buffer) - BATCH_UNIT.size + 1, BATCH_UNIT.size):
+        unit = decode_batch_unit(buffer, position)
+        if not unit.is_written:
+            return
+        yield unit
+
+
+class ConsumeQueueExt:
+    """The extension of one queue, of units without bitmaps."""
+
+    def __init__(self, file_size: int) -> None:
+        """Make files of *file_size* bytes."""
+        self._file_size = file_size
+        self._units: list[bytes] = []
+
+    def append(self, tags_code: int, store_timestamp: int) -> int:
+        """Write one unit and return its address."""
+        self._units.append(EXT_UNIT.pack(EXT_UNIT.size, tags_code, store_timestamp, 0))
+        return address_of(offset_of_number(len(self._units) - 1, self._file_size))
+
+    def files(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the offset and the bytes of each file."""
+        in_file = (self._file_size - EXT_END_SIZE) // EXT_UNIT.size
+        for first in range(0, len(self._units), in_file):
+            data = b"".join(self._units[first : first + in_file])
+            # The end mark comes with the put that finds no room.
+            if first + in_file < len(self._units):
+                data += EXT_END_MARK
+            yield first // in_file * self._file_size, data.ljust(self._file_size, b"\0")
+
+
+def walk_ext_units(buffer: Buffer) -> Iterator[tuple[int, ExtUnit]]:
+    """Yield position and value of each unit of an extension file, up to its end mark or its zeros."""
+    position = 0
+    while memoryview(buffer).nbytes - position >= EXT_UNIT.size:
+        size = int(EXT_UNIT.unpack(buffer, position)[0])
+        if size <= 0:
+            return
+        unit = decode_ext_unit(buffer, position)
+        yield position, unit
+        position += unit.size
+
+
+class IndexWriter:
+    """`IndexService#buildIndex`: messages in the order of the log, files as they fill."""
+
+    def __init__(
+        self, geometry: Geometry, rules: Rules, last: IndexFile | None = None, previous: IndexHeader | None = None
+    ) -> None:
+        """
+        Begin with no file; or go on in *last*, the newest one that a starting broker found.
+
+        *previous* is the header of the file before the first one that is written here, where only that is known.
+        """
+        self.files = [last] if last else []
+        self._geometry = geometry
+        self._rules = rules
+        self._previous = previous
+
+    def dispatch(self, record: MessageRecord, skip_keys: int = 0) -> None:
+        """Index one message; the first *skip_keys* of its keys are in a file before the ones written here."""
+        file = self._file_with_room()
+        if record.physical_offset < file.header.end_physical_offset:
+            return
+        release = release_at(self._rules, record.physical_offset)
+        for key in index_keys(record, release)[skip_keys:]:
+            self._put(index_key_hash(key), record.physical_offset, record.store_timestamp, release.hash_slot_count)
+
+    def dispatch_all(self, records: Iterable[MessageRecord]) -> None:
+        """Index messages in their order."""
+        for record in records:
+            self.dispatch(record)
+
+    def _put(self, key_hash: int, physical_offset: int, store_timestamp: int, counting: HashSlotCount) -> None:
+        self._file_with_room().put(key_hash, physical_offset, store_timestamp, counting)
+
+    def _file_with_room(self) -> IndexFile:
+        if not self.files or self.files[-1].is_full:
+            previous = self.files[-1].header if self.files else self._previous
+            self.files.append(IndexFile.created(self._geometry, previous))
+        return self.files[-1]
+
+
+def encode_inner_batch(messages: Iterable[InnerMessage]) -> bytes:
+    """Return the body of the one record that holds *messages*."""
+    return b"".join(
+        INNER_MESSAGE.pack(
+            INNER_MESSAGE.size + len(message.body) + PROPERTIES_LENGTH.size + len(message.properties_raw),
+            0,
+            0,
+            message.flag,
+            len(message.body),
+        )
+        + message.body
+        + PROPERTIES_LENGTH.pack(len(message.properties_raw))
+        + message.properties_raw
+        for message in messages
+    )
+
+
+def pack_units(records: Records, rules: QueueRules, *, with_tags: bool = False) -> PackedUnits:
+    """Return the units of one group of records."""
+    collector = UnitCollector(rules, with_tags=with_tags)
+    collector.add(records)
+    return collector.finish()
