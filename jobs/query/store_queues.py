@@ -1,5 +1,6 @@
 """Messages of a store by their place in a queue: through ConsumeQueue files, or the log where these are not there."""
 
+from bisect import bisect_left
 from itertools import zip_longest
 
 from jobs.query.log_queues import LogQueues
@@ -120,14 +121,12 @@ class StoreQueues:
         return self._is_lost(topic) and len(self._log.of(topic)) > 0
 
     def _unit_holding(self, queue: StoredQueue, queue_offset: int) -> int:
-        low, high = self._store.reader.unit_range(queue)
-        while low < high:
-            middle = (low + high) // 2
-            unit = queue.unit(middle)
-            if isinstance(unit, BatchUnit) and unit.base_offset + unit.batch_count <= queue_offset:
-                low = middle + 1
-            else:
-                high = middle
+        def reaches(number: int) -> bool:
+            unit = queue.unit(number)
+            return not isinstance(unit, BatchUnit) or unit.base_offset + unit.batch_count > queue_offset
+
+        first, end = self._store.reader.unit_range(queue)
+        low = bisect_left(range(end), 1, first, key=reaches)
         unit = queue.unit(low)
         return low if isinstance(unit, BatchUnit) and unit.base_offset <= queue_offset else -1
 

@@ -4,7 +4,7 @@ Single reads in a store: the record at an offset, the unit of a queue, the index
 Nothing is read that is not needed for the answer: a record costs two reads, an index lookup some dozens of 20 bytes.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cached_property
@@ -203,16 +203,13 @@ class StoreReader:
         """Return the number of a queue's first unit that points into the log, and the one after its last."""
         end = self._end_in_log(queue, queue.written_end())
         start = self.store.start_offset
+
         # As ConsumeQueue#correctMinOffset does, units of deleted segments are left out: offsets ascend in a queue.
-        low, high = queue.start, end
-        while low < high:
-            middle = (low + high) // 2
-            unit = queue.unit(middle)
-            if unit is None or unit.physical_offset >= start:
-                high = middle
-            else:
-                low = middle + 1
-        return low, end
+        def offset(number: int) -> int:
+            unit = queue.unit(number)
+            return start if unit is None else unit.physical_offset
+
+        return bisect_left(range(end), start, queue.start, key=offset), end
 
     def _end_in_log(self, queue: StoredQueue, end: int) -> int:
         """Return where the units begin at a queue's end that point at what is left over from another master's time."""

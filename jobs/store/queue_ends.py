@@ -7,6 +7,7 @@ tells how far the log was dispatched, the second, at files listed again, where t
 both.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -148,11 +149,6 @@ def _first_new(queue: StoredQueue, end: int, from_offset: int) -> int:
 
     A broker that recovers cuts its queues where it cuts its log; a topic that was deleted starts again.
     """
-    low, high = queue.start, end
-    while low < high:
-        middle = (low + high) // 2
-        if int(units_of(queue, middle, middle + 1)["physical_offset"][0]) >= from_offset:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return bisect_left(
+        range(end), from_offset, queue.start, key=lambda at: int(units_of(queue, at, at + 1)["physical_offset"][0])
+    )

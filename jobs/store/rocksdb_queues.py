@@ -7,6 +7,7 @@ memory does not grow with a queue, nor with their number. What a row says beside
 """
 
 import atexit
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import groupby
@@ -165,12 +166,7 @@ def _of_one_queue(keys: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     first = 0
     while first < len(keys):
         prefix = keys[first][:-NUMBER_SIZE]
-        low, high = first + 1, len(keys)
-        while low < high:
-            middle = (low + high) // 2
-            if keys[middle][:-NUMBER_SIZE] == prefix:
-                low = middle + 1
-            else:
-                high = middle
-        yield first, low
-        first = low
+        # Whether it is the same, not how it compares: a shorter prefix may come after a longer one.
+        end = bisect_left(keys, 1, first, key=lambda key: key[:-NUMBER_SIZE] != prefix)
+        yield first, end
+        first = end

@@ -6,6 +6,7 @@ in the middle of the log when it was switched on late, which no start fills up, 
 for a while, which the next start with both makes good. Where the two say different things, the log is right.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -139,14 +140,10 @@ def _add_last(result: DoubleWrite, queue: StoredQueue, start: int, end: int) -> 
 def _live(queue: StoredQueue, log_start: int) -> tuple[int, int]:
     """Return the positions of a queue's units whose records are in the log; of both kinds the others may be deleted."""
     end = queue.written_end()
-    low, high = queue.start, end
-    while low < high:
-        middle = (low + high) // 2
-        if int(units_of(queue, middle, middle + 1)["physical_offset"][0]) < log_start:
-            low = middle + 1
-        else:
-            high = middle
-    return low, end
+    live = bisect_left(
+        range(end), log_start, queue.start, key=lambda at: int(units_of(queue, at, at + 1)["physical_offset"][0])
+    )
+    return live, end
 
 
 def unwritten_light_queues(report: DoubleWrite | None, missing: Mapping[QueueName, int]) -> Iterator[QueueName]:

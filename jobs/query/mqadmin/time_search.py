@@ -1,5 +1,7 @@
 """Which message of a queue a broker takes for a time, as printMsg asks it with -b and -e."""
 
+from bisect import bisect_left
+
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import Source
 
@@ -12,15 +14,11 @@ def offset_at(source: Source, topic: str, queue_id: int, offsets: OffsetRange, t
 
 
 def _first_at_or_after(source: Source, topic: str, queue_id: int, offsets: OffsetRange, time: int) -> int:
-    low, high = offsets
-    while low < high:
-        middle = (low + high) // 2
-        stored = _stored(source, topic, queue_id, middle)
-        if stored is not None and stored < time:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    def stored(offset: int) -> int:
+        found = _stored(source, topic, queue_id, offset)
+        return time if found is None else found
+
+    return bisect_left(range(offsets.maximum), time, offsets.minimum, key=stored)
 
 
 def _nearest(source: Source, topic: str, queue_id: int, searched: OffsetRange, time: int) -> int:
