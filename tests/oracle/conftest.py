@@ -1,8 +1,8 @@
 """
 Real RocketMQ for tests.
 
-Tests take a `release` and perhaps a `scenario`. Marked `oracle` are the two newest lines and what can be shown of them
-in two minutes; `matrix` is everything on every release, and is left out unless the marker expression names it.
+Tests take a `release` and perhaps a `scenario`. `matrix` is everything on every release, and is left out unless the
+marker expression names it; marked `oracle` is a sample of it: each test once, on one of the two newest lines.
 """
 
 import json
@@ -17,41 +17,46 @@ import pytest
 
 from tests.oracle.plays import Plays
 from tests.oracle.process import running
-from tests.oracle.releases import MATRIX, NEWEST_OF_TWO_LINES, version_of
+from tests.oracle.releases import MATRIX, in_every_run, version_of
 from tests.oracle.scenarios import SCENARIOS
 from tests.oracle.sessions import DirectMessage, RealBroker, RealStore, open_broker, open_store
 from tests.oracle.settings import SMALL_GEOMETRY, Geometry
 from tests.oracle.stage import Stage
 
-_IN_TWO_MINUTES = frozenset({"everyday", "edges", "killed"})
-"""Scenarios that every test run plays."""
+_IN_TWO_MINUTES = ("everyday", "edges", "killed")
+"""Scenarios that every run of brokers plays: a test has the first one that it names."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that takes a release on each, and one that takes a scenario's name on each that the release knows."""
+    """Run a test that takes a release on each; one that has scenarios, on each release with each that it knows."""
     if "release" not in metafunc.fixturenames:
         return
-    named = getattr(metafunc.function, "scenarios", None)
-    if named is None:
-        since = metafunc.definition.get_closest_marker("since")
+    node = metafunc.definition
+    scenarios = node.get_closest_marker("scenarios")
+    if scenarios is None:
+        since = node.get_closest_marker("since")
         oldest = version_of(since.args[0]) if since else version_of(MATRIX[0])
         releases = [release for release in MATRIX if version_of(release) >= oldest]
-        parameters = [pytest.param(release, id=release, marks=_marks(release)) for release in releases]
-        metafunc.parametrize("release", parameters)
+        chosen = in_every_run(node.name, releases)
+        metafunc.parametrize(
+            "release", [pytest.param(one, id=one, marks=_marks(is_chosen=one == chosen)) for one in releases]
+        )
         return
-    is_long = metafunc.function.is_long
-    parameters = [
-        pytest.param(release, name, id=f"{release}-{name}", marks=_marks(release, name, is_long=is_long))
-        for release in MATRIX
-        for name in named
-        if SCENARIOS[name].runs_on(release)
-    ]
-    metafunc.parametrize(("release", "scenario"), parameters)
+    short = [name for name in scenarios.args if name in _IN_TWO_MINUTES and not scenarios.kwargs.get("in_matrix_only")]
+    every_run = (in_every_run(short[0], MATRIX), short[0]) if short else None
+    metafunc.parametrize(
+        ("release", "scenario"),
+        [
+            pytest.param(release, name, id=f"{release}-{name}", marks=_marks(is_chosen=(release, name) == every_run))
+            for release in MATRIX
+            for name in scenarios.args
+            if SCENARIOS[name].runs_on(release)
+        ],
+    )
 
 
-def _marks(release: str, name: str | None = None, *, is_long: bool = False) -> list[pytest.MarkDecorator]:
-    is_short = release in NEWEST_OF_TWO_LINES and (name is None or name in _IN_TWO_MINUTES) and not is_long
-    return [pytest.mark.matrix, *([pytest.mark.oracle] if is_short else [])]
+def _marks(*, is_chosen: bool) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.matrix, *([pytest.mark.oracle] if is_chosen else [])]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

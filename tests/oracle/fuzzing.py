@@ -5,14 +5,10 @@ One *round* draws a geometry and a stream of messages from a seed, drives them i
 Three doors: the whole store (records, queues and index together, with restarts), the index service alone, the queues
 alone; the last two take messages that no log could hold. A round is made again by its seed:
 
-    python -m tests.oracle.fuzzing --release 5.5.0 --door store --seed 17 --rounds 1
+    ORACLE_FUZZ_SEED=17 python -m pytest -m matrix tests/oracle/test_fuzz.py -k 5.5.0
 """
 
-import argparse
-import json
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -344,47 +340,3 @@ def _told(by: str, found: list[Difference]) -> list[str]:
 def _whole(text: str) -> str:
     """Leave out halves of surrogate pairs, which bytes cannot carry."""
     return "".join(character for character in text if not "\ud800" <= character <= "\udfff")
-
-
-def main() -> int:
-    """Play rounds until there were enough messages or seconds, print each as a line of JSON, then the sum."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--release", action="append", required=True)
-    parser.add_argument("--door", action="append", choices=list(DOORS))
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--messages", type=int, default=1_000_000, help="in all, over all releases")
-    parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--most", type=int, default=20_000, help="messages of one round")
-    chosen = parser.parse_args()
-    begin = time.monotonic()
-    total = found = 0
-    for number, release in enumerate(chosen.release, 1):
-        share, deadline = (number / len(chosen.release) * limit for limit in (chosen.messages, chosen.seconds))
-        for played, one in enumerate(rounds(release, chosen.door or list(DOORS), chosen.seed, chosen.most), 1):
-            total += one.messages
-            found += len(one.found)
-            print(json.dumps(_row(one)), flush=True)
-            if total >= share or time.monotonic() - begin >= deadline or played == chosen.rounds:
-                break
-    seconds = round(time.monotonic() - begin)
-    print(json.dumps({"messages": total, "differences": found, "seconds": seconds}))
-    return 1 if found else 0
-
-
-def _row(one: Round) -> dict[str, object]:
-    return {
-        "door": one.door,
-        "release": one.release,
-        "seed": one.seed,
-        "messages": one.messages,
-        "commit_log_file_size": one.geometry.commit_log_file_size,
-        "consume_queue_units": one.geometry.consume_queue_units,
-        "hash_slots": one.geometry.hash_slots,
-        "index_entries": one.geometry.index_entries,
-        "differences": one.found[:3],
-    }
-
-
-if __name__ == "__main__":
-    sys.exit(main())

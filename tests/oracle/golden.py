@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.oracle.artifacts import class_path
 from tests.oracle.judge import by_scalar, differences
 from tests.oracle.plays import Played, fill_store
-from tests.oracle.releases import MATRIX
+from tests.oracle.releases import MATRIX, class_path_of
 from tests.oracle.scenarios import SCENARIOS, UPGRADES, Scenario
 
 _NOT_KEPT: Final = ("lock", "compaction", "rocksdbstore", "timerlog", "timerwheel")
@@ -79,7 +78,7 @@ def _provenance(played: Played, left_out: list[str]) -> Iterator[str]:
         if path.is_file() and inside.parts[0] not in _NOT_KEPT:
             yield f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {inside.as_posix()}"
     yield "\n## JARs"
-    yield from sorted(jar.name for jar in class_path(stage.release) if jar.name.startswith("rocketmq-"))
+    yield from sorted(jar.name for jar in class_path_of(stage.release) if jar.name.startswith("rocketmq-"))
 
 
 def _write_expectations(played: Played) -> None:

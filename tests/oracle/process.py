@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Final, Self, TypeAlias
 from urllib.parse import parse_qsl, unquote_plus, urlencode
 
-from tests.oracle.artifacts import cache_directory, class_path
+from tests.oracle.releases import class_path_of
+from tests.support.published import PLACE
 
 Value: TypeAlias = str | bytes | int | None
 Answer: TypeAlias = dict[str, str]
@@ -201,7 +202,7 @@ def _encode(values: Mapping[str, Value]) -> str:
 
 
 def _command(release: str, scratch: Path, speed: Sequence[str]) -> list[str]:
-    jars = ":".join(map(str, [_compiled_driver(release), *class_path(release)]))
+    jars = ":".join(map(str, [_compiled_driver(release), *class_path_of(release)]))
     return [
         "java",
         *speed,
@@ -219,13 +220,13 @@ def _compiled_driver(release: str) -> Path:
     """Compile the driver for *release*, once for each state of its sources."""
     sources = sorted(_SOURCES.glob("*.java"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
-    classes = cache_directory() / release / f"driver-{digest}"
+    classes = PLACE / release / f"driver-{digest}"
     if classes.exists():
         return classes
     attempt = Path(tempfile.mkdtemp(prefix="driver.attempt-", dir=_made(classes.parent)))
     for name in _LOGGING_FILES:
         attempt.joinpath(name).write_text(_SILENT_LOGGING, encoding="utf-8")
-    jars = ":".join(map(str, class_path(release)))
+    jars = ":".join(map(str, class_path_of(release)))
     compilation = subprocess.run(
         ["javac", "-encoding", "UTF-8", "-nowarn", "-cp", jars, "-d", attempt, *sources],
         capture_output=True,

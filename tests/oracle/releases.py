@@ -5,8 +5,12 @@ A release is a set of published modules. Some modules of some releases were neve
 version is in for those, and only for modules that do not decide what is in a store (see docs/formats.md).
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
+from zlib import crc32
+
+from tests.support.published import Module, class_path
 
 MATRIX: Final = (
     "4.0.0-incubating",
@@ -29,7 +33,10 @@ MATRIX: Final = (
 """All releases that `make test-matrix` runs, oldest first."""
 
 NEWEST_OF_TWO_LINES: Final = ("4.9.8", "5.5.0")
-"""The releases that every test run starts: the newest of 4.x, and the newest of 5.x published with all its modules."""
+"""The releases that every run of brokers starts: the newest of 4.x, the newest of 5.x published with all modules."""
+
+IN_EVERY_RUN: Final = (*NEWEST_OF_TWO_LINES, "5.3.3", "5.5.1")
+"""With the one that wrote the store of the faults, and the newest of all, of which one kind of store is played."""
 
 _MODULES: Final = ("store", "common", "remoting", "client", "tools", "srvutil", "broker", "namesrv")
 
@@ -46,27 +53,27 @@ _PINNED: Final[dict[str, dict[str, str]]] = {
 """Modules that a release needs named, because what its own modules ask for does not exist."""
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
-    """Name one published module: `rocketmq-<module>` of a version."""
-
-    module: str
-    version: str
-
-
-def artifacts_of(release: str) -> tuple[Artifact, ...]:
+def artifacts_of(release: str) -> tuple[Module, ...]:
     """List the modules that run *release*, each in the version that was published."""
-    stand_ins = _STAND_INS.get(release, {})
-    wanted = [Artifact(module, stand_ins.get(module, release)) for module in _MODULES]
-    wanted += [Artifact(module, version) for module, version in _PINNED.get(release, {}).items()]
-    if _has_acl(release):
-        wanted.append(Artifact("acl", release))
-    return tuple(wanted)
+    versions = dict.fromkeys(_MODULES, release) | _STAND_INS.get(release, {}) | _PINNED.get(release, {})
+    versions |= {"acl": release} if _has_acl(release) else {}
+    return tuple(Module("org.apache.rocketmq", f"rocketmq-{name}", version) for name, version in versions.items())
+
+
+def class_path_of(release: str) -> list[Path]:
+    """Return the JARs that run *release*, fetched if this machine does not have them yet."""
+    return class_path(release, artifacts_of(release), transitive=True)
 
 
 def version_of(release: str) -> tuple[int, int, int]:
     major, minor, patch = release.partition("-")[0].split(".")
     return int(major), int(minor), int(patch)
+
+
+def in_every_run(name: str, releases: Sequence[str]) -> str:
+    """Return the release that a test of all *releases* has in every run: one of the two newest, as its name decides."""
+    known = [release for release in NEWEST_OF_TWO_LINES if release in releases]
+    return known[crc32(name.encode()) % len(known)]
 
 
 def _has_acl(release: str) -> bool:

@@ -25,6 +25,8 @@ _JAVA_INT: Final = 1 << 32
 _TEXT_KEY_LENGTH: Final = 7
 _KEYS_OVER_SEVERAL_FILES: Final = (45, 70)
 _DAY: Final = 86_400_000
+_PATIENCE_S: Final = 120
+_LOOKS_AGAIN_S: Final = 0.2
 
 _Labelled: TypeAlias = tuple[str, DirectMessage]
 
@@ -305,15 +307,19 @@ def expired(stage: Stage) -> None:
     with stage.store({"fileReservedTime": "72"}) as store:
         store.put_each("old", (_numbered("E", number, body_size=1200) for number in range(64)))
         store.real.drain()
-        # A file must be flushed before the cleaning service deletes it.
-        time.sleep(1.5)
-        stage.age(stage.segments()[:3])
-        for _ in range(4):
-            store.real.expire()
-            time.sleep(0.3)
+        old = stage.segments()[:3]
+        stage.age(old)
+        # The cleaning service deletes a file once it is flushed, those of queues and index after that.
+        _await(lambda: _are_expired(store, old), "the oldest files are still there")
+        store.real.expire()
         stage.note(f"left {[segment.name for segment in stage.segments()]}")
         store.put_each("new", (_numbered("E", number, body_size=100) for number in range(64, 70)))
         store.put("new-topic", DirectMessage("E9", properties=_text(KEYS="e9 all", TAGS="TagX")))
+
+
+def _are_expired(store: StageStore, files: list[Path]) -> bool:
+    store.real.expire()
+    return not any(path.exists() for path in files)
 
 
 @scenario(since="4.9.3")
@@ -376,7 +382,7 @@ def timed(stage: Stage) -> None:
             broker.send(f"timer-{number}", ClientMessage("T1", b"timer", "TagT", keys, properties=properties))
         far = ClientMessage("T1", b"far", "TagT", "far all", properties={"TIMER_DELAY_SEC": "3600"})
         broker.send("far", far)
-        time.sleep(7)
+        _await(lambda: sum(broker.real.queue_edges("T1", queue)[1] for queue in range(2)) == 6, "timers did not fire")
         broker.send("last", ClientMessage("T1", b"last", "TagZ", "last"))
 
 
@@ -474,3 +480,11 @@ def _key_with_hash(topic: str, java_hash: int) -> str:
         rest, digit = divmod(rest, 31)
         digits.append(chr(ord("0") + digit))
     return "".join(reversed(digits))
+
+
+def _await(is_done: Callable[[], bool], complaint: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not is_done():
+        if time.monotonic() > deadline:
+            raise TimeoutError(complaint)
+        time.sleep(_LOOKS_AGAIN_S)

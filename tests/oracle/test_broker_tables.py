@@ -58,7 +58,7 @@ def _play(stage: Stage) -> None:
         stage.ask(broker.real, _lines(stage))
 
 
-@on_releases(*_RELEASES)
+@on_releases(*_RELEASES, in_every_run="4.9.8")
 def test_a_brokers_tables_are_printed_as_a_live_broker_prints_them(
     version: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

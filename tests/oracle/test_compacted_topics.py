@@ -46,7 +46,7 @@ def _play(stage: Stage, *, is_killed: bool) -> None:
             stage.crash()
 
 
-@on_releases("5.1.4", "5.3.3", "5.5.0", "5.5.1")
+@on_releases("5.1.4", "5.3.3", "5.5.0", "5.5.1", in_every_run="5.5.0")
 @pytest.mark.parametrize("is_killed", [False, True], ids=["clean stop", "killed"])
 def test_copies_are_those_that_the_broker_serves(version: str, tmp_path: Path, *, is_killed: bool) -> None:
     """Each has its unit, and is the record of the log; a broker that starts again serves as many."""

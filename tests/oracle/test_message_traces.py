@@ -108,7 +108,7 @@ def _kinds_printed(asked: Iterable[Asked]) -> Counter[tuple[str, str]]:
     return Counter((name, _KINDS[word]) for name, word in words if word in _KINDS)
 
 
-@on_releases(*_RELEASES)
+@on_releases(*_RELEASES, in_every_run="5.5.0")
 def test_traces_are_printed_as_a_live_mqadmin_prints_them(
     version: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

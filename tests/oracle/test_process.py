@@ -5,22 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.oracle.on_scenarios import on_scenarios
-from tests.oracle.plays import Plays
 from tests.oracle.process import DriverError, DriverProcess
 from tests.oracle.releases import NEWEST_OF_TWO_LINES
-from tests.oracle.scenarios import SCENARIOS
-
-_LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
-
-
-@on_scenarios("everyday", "dledger")
-def test_nothing_listens_where_another_machine_could_connect(plays: Plays, release: str, scenario: str) -> None:
-    """Name server, both doors of the broker, replication, DLedger: most releases have no setting for their address."""
-    listened_on = plays.of(SCENARIOS[scenario], release).stage.listened_on
-
-    assert listened_on
-    assert listened_on <= _LOOPBACK
 
 
 @pytest.mark.oracle

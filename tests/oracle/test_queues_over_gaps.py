@@ -17,15 +17,16 @@ from tests.oracle.settings import SMALL_GEOMETRY
 
 Verdict = Callable[[str, str, str], None]
 
-pytestmark = pytest.mark.oracle
-
 _QUEUES = 2
 _FILE = SMALL_GEOMETRY.consume_queue_units * UNIT.size
 _MESSAGES = [DirectMessage("T", number % _QUEUES, bytes(600), f"KEYS\1k{number}\2") for number in range(100)]
 _MORE = [DirectMessage("T", number % _QUEUES, b"more", f"KEYS\1m{number}\2") for number in range(10)]
 
 
-@pytest.mark.parametrize("writer", NEWEST_OF_TWO_LINES)
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    "writer", [NEWEST_OF_TWO_LINES[0], pytest.param(NEWEST_OF_TWO_LINES[1], marks=pytest.mark.oracle)]
+)
 def test_a_broker_skips_blanks_and_serves_the_others_under_their_own_numbers(
     real_store: StoreFactory, tmp_path: Path, verdict: Verdict, writer: str
 ) -> None:

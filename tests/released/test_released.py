@@ -11,16 +11,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
+from jobs.console.verbs import VERBS
 from tests.documentation import Shown
 from tests.support.recipe_data import make_recipe_data
 from tests.support.recipes import RECIPES
-from tests.support.released import ROOT, Ended, Released, released
+from tests.support.released import ROOT, Ended, Released, released, without_network
 from tests.support.scenes import OURS, World, name_of, prints_what_is_shown, scenes, world_of
 from tests.test_notebook import recorded
 
 pytestmark = [pytest.mark.released, pytest.mark.timeout(3600)]  # of a busy machine: all takes minutes on an idle one
 
+_IN_EVERY_RUN = ("README.md", "docs/installing.md", "docs/tutorial.md")
 _OF_READERS = ("duckdb", "polars", "pytz", "ipykernel")  # what docs/recipes.md and the notebook say to install
 
 
@@ -43,7 +46,21 @@ def test_the_environment_has_nothing_of_development(user: Released) -> None:
     assert "[]" == user.run([user.python, "-c", program], user.home).out.strip()
 
 
-@pytest.mark.parametrize("scene", scenes(), ids=name_of)
+def _scenes() -> list[ParameterSet]:
+    """Return those of some pages, which have every verb; `make test-released` has all, and other tests run all here."""
+    return [
+        pytest.param(one, id=name_of(one), marks=[] if one[0].page in _IN_EVERY_RUN else [pytest.mark.campaign])
+        for one in scenes()
+    ]
+
+
+def test_the_pages_of_every_run_show_every_verb() -> None:
+    texts = {page: [one.text for scene in scenes() for one in scene if one.page == page] for page in _IN_EVERY_RUN}
+
+    assert set(VERBS) <= {text.split()[1] for page in texts.values() for text in page if text.split()[0] in OURS}
+
+
+@pytest.mark.parametrize("scene", _scenes())
 def test_every_command_of_a_page_runs_as_users_type_it(scene: list[Shown], user: Released, tmp_path: Path) -> None:
     """Each in a process of its own, in the order of the page, with the exit code and the output that the page shows."""
     world = world_of(scene, tmp_path)
@@ -87,6 +104,21 @@ def test_a_spark_submit_of_the_users_own_runs_a_verb(user: Released, tmp_path: P
     assert 0 == ended.code, ended.err
     assert "65 messages" in ended.out
     assert (tmp_path / "lake" / "messages" / "_delta_log").is_dir()
+
+
+def test_whoever_has_run_a_verb_once_needs_no_network(user: Released, tmp_path: Path) -> None:
+    world, offline = world_of(scenes()[0], tmp_path), without_network()
+
+    def ingest(lake: str, *prefix: str) -> Ended:
+        # With a JVM, which needs the JARs that Spark does not ship.
+        verb: list[str | Path] = [user.checkout / "spark-submit.sh", "--master", "local[2]", "ingest", world.store]
+        return user.run([*prefix, *verb, "--lake", tmp_path / lake], tmp_path)
+
+    first, second = ingest("first"), ingest("second", *offline)
+
+    assert (0, 0) == (first.code, second.code), first.err + second.err
+    assert "once …" not in second.err
+    assert (tmp_path / "second" / "messages" / "_delta_log").is_dir()
 
 
 def test_every_recipe_runs(reader: Released, tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ from typing import NamedTuple
 from urllib.request import urlopen
 
 from jobs.launch.jars import spark_home
-from tests.scale.published import HADOOP, fetched
 from tests.scale.servers import ADDRESS, running, wait_for_port
 from tests.support.ports import free_port
+from tests.support.published import Module, class_path
 
 _REGISTER_SECONDS = 240  # of a busy machine
+HADOOP = Module("org.apache.hadoop", "hadoop-client-minicluster", "3.5.0")  # Spark 4.2 has the rest of it
 _JVM = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 _NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
@@ -52,7 +53,7 @@ class Hdfs(NamedTuple):
 
 
 def _class_path(conf: Path) -> str:
-    return f"{conf}:{fetched(HADOOP)}:{spark_home() / 'jars'}/*"
+    return f"{conf}:{class_path(HADOOP.name, [HADOOP])[0]}:{spark_home() / 'jars'}/*"
 
 
 @contextmanager

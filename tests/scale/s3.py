@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.scale.published import S3PROXY, fetched
 from tests.scale.servers import ADDRESS, running, wait_for_port
 from tests.support.ports import free_port
+from tests.support.published import Module, class_path
 
+S3PROXY = Module("org.gaul", "s3proxy", "4.1.0", "jar-with-dependencies")
 ACCESS_KEY = "an-access-key-of-tests"
 SECRET_KEY = "a-secret-key-that-nobody-may-read"  # noqa: S105 - of a server that lives as long as a test
 BUCKET = "rocketmq"
@@ -57,7 +58,15 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
         encoding="utf-8",
     )
     log = folder / "s3proxy.log"
-    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-jar", str(fetched(S3PROXY)), "--properties", str(settings)]
+    command = [
+        "java",
+        "-Xmx512m",
+        "-XX:+UseSerialGC",
+        "-jar",
+        str(class_path(S3PROXY.name, [S3PROXY])[0]),
+        "--properties",
+        str(settings),
+    ]
     with running(command, log) as process:
         wait_for_port(port, process, log)
         yield S3Server(port, objects)

@@ -11,22 +11,32 @@ import ast
 import os
 import random
 import shutil
-import subprocess
+import signal
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import deltalake  # noqa: F401 - imported once for all mutants, as is pyarrow
+import pyarrow.parquet  # noqa: F401
+import pytest
+from numba import config as _config
+
+_NUMBA: Any = _config  # numba declares no types for its settings
 ROOT: Final = Path(__file__).parents[2]
 _SUBJECTS: Final = ("rmq_formats", "jobs/lake", "jobs/products", "jobs/verify", "jobs/repair")
 _LEFT_OUT: Final = shutil.ignore_patterns(".git", ".venv*", "__pycache__", "build", ".*_cache", ".hypothesis")
-_NEEDS_MORE: Final = "oracle or released or cluster or s3 or hdfs or browser or slow or campaign"
+_NEEDS_MORE: Final = "oracle or released or cluster or s3 or hdfs or browser or slow or campaign or spark"
+_SLOW_TESTS: Final = ("tests/oracle", "tests/scale", "tests/released")
 _FARTHEST: Final = 3
 """A test file counts that imports the module by at most two others,"""
-_FILES: Final = 30
+_FILES: Final = 5
 """if it is among so many nearest ones."""
-_LONGEST_S: Final = 1500
+_LOOKS_AGAIN_S: Final = 0.05
+_LONGEST_TEST_S: Final = 120
+_LONGEST_S: Final = 600
 """An endless loop is noticed, too: no selection of tests takes half as long on a busy machine."""
 
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -181,18 +191,21 @@ class Imports:
                     yield full if full in self._modules else node.module
 
     def tests_of(self, file: str) -> list[str]:
-        """Return the test files that import a file, the nearest first; those of its own folder are near."""
+        """Return the test files that import a file, the nearest first: its folder and its name count, too."""
         module = _module(Path(file))
         distances, layer = {module: 0}, {module}
         for distance in range(1, _FARTHEST + 1):
             layer = {name for name, known in self._imported.items() if known & layer} - distances.keys()
             distances |= dict.fromkeys(layer, distance)
-        own = f"tests/{Path(file).parent.as_posix()}/test_"
-        for name, path in self._modules.items():
-            if path.startswith(own):
-                distances[name] = min(distances.get(name, 1), 1)
-        found = [(distance, self._modules[name]) for name, distance in distances.items()]
-        return [path for _, path in sorted(found) if Path(path).name.startswith("test_")][:_FILES]
+        own, name = f"tests/{Path(file).parent.as_posix()}/", f"test_{Path(file).stem}"
+        room = "/".join(own.split("/")[: 3 if file.startswith("jobs") else 2]) + "/"
+        found = []
+        for module, distance in distances.items():
+            path = self._modules[module]
+            if Path(path).name.startswith("test_") and not path.startswith(_SLOW_TESTS):
+                is_far = not path.startswith(room), not path.startswith(own), not Path(path).name.startswith(name)
+                found.append((distance + sum(is_far), path))
+        return [path for _, path in sorted(found)][:_FILES]
 
 
 def _module(path: Path) -> str:
@@ -201,38 +214,59 @@ def _module(path: Path) -> str:
 
 
 def try_mutant(copy: Path, place: Place, tests: Sequence[str]) -> Outcome:
-    """Change a place in a copy of the tree, and run tests until one fails: those that need no JVM first."""
+    """Change a place in a copy of the tree, and run tests until one fails."""
     path = copy / place.file
     source = path.read_bytes()
     path.write_bytes(mutant(copy, place).source)
     try:
-        for marks in (f"not ({_NEEDS_MORE} or spark)", f"spark and not ({_NEEDS_MORE})"):
-            killer = _first_failure(copy, tests, marks, is_compiled=place.file.startswith("rmq_formats"))
-            if killer is not None:
-                return Outcome(killer, len(tests))
+        return Outcome(_first_failure(copy, tests, is_compiled=place.file.startswith("rmq_formats")), len(tests))
     finally:
         path.write_bytes(source)
-    return Outcome(None, len(tests))
 
 
-def _first_failure(copy: Path, tests: Sequence[str], marks: str, *, is_compiled: bool) -> str | None:
+def _first_failure(copy: Path, tests: Sequence[str], *, is_compiled: bool) -> str | None:
     """Return the first test that fails, or what else went wrong."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:randomly", "-p", "no:cacheprovider"]
-    command += ["--timeout=300", "--hypothesis-seed=0", "-m", marks, *tests]
+    said = copy.parent / "said"
+    child = os.fork()
+    if not child:
+        os._exit(_run_tests(copy, tests, said, is_compiled=is_compiled))
+    deadline = time.monotonic() + _LONGEST_S
+    ended, status = os.waitpid(child, os.WNOHANG)
+    while not ended:
+        if time.monotonic() > deadline:
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return "no end"
+        time.sleep(_LOOKS_AGAIN_S)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    if os.waitstatus_to_exitcode(status) in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
+        return None
+    failed = [line for line in said.read_text().splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return failed[0].partition(" - ")[0] if failed else said.read_text()[-300:]
+
+
+def _run_tests(copy: Path, tests: Sequence[str], said: Path, *, is_compiled: bool) -> int:
+    """Run tests in this process, which was forked for them: it has imported what is not ours."""
+    os.setpgid(0, 0)
+    os.chdir(copy)
+    for name in [name for name in sys.modules if name.partition(".")[0] in {"tests", "jobs", "rmq_formats"}]:
+        del sys.modules[name]
+    sys.path[:] = [
+        str(copy),
+        *(place for place in sys.path if Path(place).resolve() not in {ROOT, Path(__file__).parent}),
+    ]
     # What may be compiled is tried as Python. All else takes machine code that the first test has made: the copy is at
     # one place, and its files are as old as those of the tree.
-    jit = {"NUMBA_DISABLE_JIT": "1"} if is_compiled else {"NUMBA_CACHE_DIR": str(copy.parent / "compiled")}
-    environment = {**os.environ, **jit, "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        ended = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=_LONGEST_S
-        )
-    except subprocess.TimeoutExpired:
-        return "no end"
-    if ended.returncode in {0, 5}:  # 5: no test has these marks
-        return None
-    failed = [line for line in ended.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    return failed[0].partition(" - ")[0] if failed else (ended.stdout + ended.stderr)[-300:]
+    _NUMBA.DISABLE_JIT = is_compiled
+    _NUMBA.CACHE_DIR = "" if is_compiled else str(copy.parent / "compiled")
+    os.environ |= {"NUMBA_DISABLE_JIT": str(int(is_compiled)), "NUMBA_CACHE_DIR": _NUMBA.CACHE_DIR}
+    with said.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    command = ["-q", "-x", "--no-header", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", f"not ({_NEEDS_MORE})"]
+    code = pytest.main([*command, f"--timeout={_LONGEST_TEST_S}", "--hypothesis-seed=0", *tests])
+    sys.stdout.flush()
+    return int(code)
 
 
 def drawn(tree: Path, seed: int, other: Path | None = None) -> Iterator[Place]:

@@ -441,6 +441,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_we_do_not_write_is_refused_before_anything_is_written(lake: SharedLake, name: str) -> None:
     """The message names feature, table and statements; after these the refused run is an ordinary one."""
@@ -485,6 +486,7 @@ REPLACED = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("what", REPLACED)
 def test_a_table_that_another_engine_has_replaced_is_refused_until_that_is_taken_back(
     lake: SharedLake, what: str
@@ -526,6 +528,7 @@ UNREAD = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("what", UNREAD)
 def test_readers_refuse_a_table_whose_files_do_not_hold_its_rows(lake: SharedLake, tmp_path: Path, what: str) -> None:
     """`diff` said that a broker had cut off its log, or that files are missing; `restore` gave other bytes, with 0."""

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden import unpack
-from tests.support.released import environment_of_a_stranger, without_network
+from tests.support.released import environment_of_a_stranger
 
 ROOT = Path(__file__).parents[3]
 PREPARED = ".venv-requirements-*"
@@ -231,28 +230,6 @@ def copy_of_the_repository(folder: Path) -> Path:
     for name in ("spark-submit.sh", "requirements.lock", "requirements-dev.lock"):
         shutil.copy(ROOT / name, root)
     return root
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(3600)  # of a busy machine: it downloads and builds everything
-def test_a_stranger_needs_the_network_once(tmp_path: Path) -> None:
-    """From a clone in an empty home to a lake; then again with the network cut off."""
-    offline = without_network()
-    root = copy_of_the_repository(tmp_path)
-    store = unpack("b533-base", tmp_path)
-    environment = environment_of_a_stranger(tmp_path / "home")
-
-    def ingest(lake: str, *prefix: str) -> "subprocess.CompletedProcess[str]":
-        command = [*prefix, str(root / "spark-submit.sh"), "ingest", str(store), "--lake", str(tmp_path / lake)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=1500)
-
-    first = ingest("first lake")
-    second = ingest("second lake", *offline)
-
-    assert (0, 0) == (first.returncode, second.returncode), first.stderr + second.stderr
-    assert "once …" in first.stderr
-    assert "once …" not in second.stderr
-    assert (tmp_path / "second lake" / "messages" / "_delta_log").is_dir()
 
 
 def test_the_wheel_carries_its_configuration(tmp_path: Path) -> None:

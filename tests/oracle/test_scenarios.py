@@ -1,0 +1,231 @@
+"""
+What real brokers leave when a scenario is played, and what they say of what we make of it.
+
+Outside the matrix each test has one scenario on one release: golden stores (`tests/golden`), which the same scenarios
+left on every release, prove the same bytes without a broker.
+"""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.consumequeue.unit import QueueKind, expected_units
+from rmq_formats.flags import TransactionType, transaction_type
+from tests.oracle.answers import BODIES, differing_answers
+from tests.oracle.compatibility import of_upgrade
+from tests.oracle.conftest import BrokerFactory, StoreFactory
+from tests.oracle.judge import (
+    Derived,
+    by_compiled,
+    by_scalar,
+    differences,
+    explain_index,
+    on_disk,
+    records,
+    unfaithful,
+    units_into_log,
+)
+from tests.oracle.plays import Played, Plays, install_ours
+from tests.oracle.releases import version_of
+from tests.oracle.scenarios import SCENARIOS, UPGRADES, Scenario
+from tests.oracle.sessions import DirectMessage, RealStore, rebuild_by_broker
+
+Verdict = Callable[[str, str, str], None]
+
+_EQUAL = ("everyday", "edges", "clock", "restarted", "typed", "property-crc", "retried", "timed", "dledger")
+_LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
+_TOPICS = ("T1", "T2", "T3")
+_BY_KEY = ("queryMsgByKey", "-t")
+_MORE = [
+    DirectMessage("D1", number % 2, b"more", f"KEYS\1more{number} all\2UNIQ_KEY\1more-{number}\2TAGS\1TagM\2")
+    for number in range(40)
+]
+
+
+@pytest.fixture
+def played(plays: Plays, release: str, scenario: str) -> Played:
+    """Give the store of a scenario; tests look and do not touch."""
+    return plays.of(SCENARIOS[scenario], release)
+
+
+@pytest.mark.scenarios(*SCENARIOS)
+def test_every_piece_of_a_log_is_a_message_that_comes_out_again_as_it_went_in(played: Played) -> None:
+    """Nothing that a broker wrote is damage, and `encode` is the inverse of `decode`."""
+    assert len(played.log) > 0
+    assert unfaithful(played.store) == []
+
+
+@pytest.mark.scenarios(*_EQUAL)
+def test_queues_and_index_files_made_from_the_log_are_the_brokers_own(played: Played, verdict: Verdict) -> None:
+    """Byte for byte, by the readable modules and by the compiled ones."""
+    verdict(played.stage.release, played.scenario.name, _equal(played))
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("upgrade", UPGRADES, ids=lambda upgrade: upgrade.name)
+def test_a_store_of_two_releases_follows_the_rules_of_each_from_its_first_message_on(
+    plays: Plays, verdict: Verdict, upgrade: Scenario
+) -> None:
+    """One index file may mix two ways of counting slots, or hold tags only in its second half."""
+    verdict(*of_upgrade(*upgrade.name.split("-")[1:3]), _equal(plays.of(upgrade, upgrade.since)))
+
+
+def _equal(played: Played) -> str:
+    assert differences(played.disk, by_scalar(played.log, played.writer)) == []
+    assert differences(played.disk, by_compiled(played.store, played.writer)) == []
+    return f"{len(played.disk.queues)} + {len(played.disk.index_files)}"
+
+
+@pytest.mark.scenarios("killed")
+def test_after_a_crash_queues_are_equal_and_every_index_file_follows_from_the_one_before(
+    played: Played, verdict: Verdict
+) -> None:
+    """The broker throws the unfinished index file away and puts the straddling message again: later ones shift."""
+    verdicts = explain_index(played.store, played.log, played.writer)
+
+    assert played.disk.queues == by_scalar(played.log, played.writer).queues
+    assert set(verdicts) <= {"whole", "continued", "repeated", "again"}
+    verdict(played.stage.release, played.scenario.name, "queues equal; index: " + _summed(verdicts))
+
+
+@pytest.mark.scenarios("expired")
+def test_of_a_shortened_log_all_that_it_still_proves_is_equal(played: Played, verdict: Verdict) -> None:
+    """Queues and the first index file may name deleted messages; whatever points into the log is what we make."""
+    start = played.log[0].physical_offset
+    made = by_scalar(played.log, played.writer)
+    verdicts = explain_index(played.store, played.log, played.writer)
+
+    assert start > 0
+    assert units_into_log(made.queues, start) == units_into_log(played.disk.queues, start)
+    assert "unexplained" not in verdicts
+    verdict(played.stage.release, played.scenario.name, "units into the log equal; index: " + _summed(verdicts))
+
+
+def _summed(verdicts: list[str]) -> str:
+    return ", ".join(f"{verdicts.count(word)} {word}" for word in dict.fromkeys(verdicts))
+
+
+@pytest.mark.scenarios("everyday", "dledger")
+def test_nothing_listens_where_another_machine_could_connect(played: Played) -> None:
+    """Name server, both doors of the broker, replication, DLedger: most releases have no setting for their address."""
+    assert played.stage.listened_on
+    assert played.stage.listened_on <= _LOOPBACK
+
+
+@pytest.mark.scenarios("edges")
+def test_a_broker_that_finds_a_log_alone_makes_what_we_make_or_nothing(
+    played: Played, tmp_path: Path, verdict: Verdict
+) -> None:
+    """After a clean stop: some releases dispatch the whole log again, the others begin at its end."""
+    release, store = played.stage.release, tmp_path / "store"
+    shutil.copytree(played.store / "commitlog", store / "commitlog")
+    assert rebuild_by_broker(release, store, played.stage.geometry) > 0
+    made = on_disk(store)
+
+    if _makes_lost_files_again(release):
+        assert differences(made, by_scalar(played.log, played.writer)) == []
+        verdict(release, "finds a log alone", "makes what we make")
+    else:
+        assert made == Derived({}, [])
+        verdict(release, "finds a log alone", "makes nothing")
+
+
+def _makes_lost_files_again(release: str) -> bool:
+    """Return what was seen: 4.3.2 and 5.0.0 to 5.2.0 do not, 4.5.2 to 4.9.8 and 5.3.3 do."""
+    return (4, 5, 0) <= version_of(release) < (5, 0, 0) or version_of(release) >= (5, 3, 0)
+
+
+@pytest.mark.scenarios("edges", "clock", "restarted")
+def test_a_broker_serves_from_our_files_and_goes_on_writing_them_as_we_predict(
+    played: Played, real_store: StoreFactory, tmp_path: Path, verdict: Verdict
+) -> None:
+    """Load, read every queue, look up keys, append: afterwards all files are again those that the log gives."""
+    stage, store = played.stage, played.copy(tmp_path)
+    install_ours(store, played.log, played.writer)
+    with real_store(stage.release, store, stage.geometry, stage.settings) as opened:
+        served = {queue: opened.read_queue(*queue) for queue in _queues(played)}
+        found = _found(opened, played)
+        for stored in opened.put_each(_MORE):
+            assert stored.status == "PUT_OK"
+
+    assert served == _queues(played)
+    assert all(offset in offsets for offset, offsets in found)
+    log = records(store)
+    assert len(log) == len(played.log) + len(_MORE)
+    assert differences(on_disk(store), by_scalar(log, played.writer)) == []
+    verdict(stage.release, f"ours loaded: {played.scenario.name}", "served, and went on as predicted")
+
+
+@pytest.mark.scenarios("everyday", in_matrix_only=True)
+def test_consumers_and_mqadmin_are_served_from_our_files(
+    played: Played, real_broker: BrokerFactory, tmp_path: Path, verdict: Verdict
+) -> None:
+    """A consumer reads every message of its topic; mqadmin finds what it found when the files were the broker's own."""
+    stage, store = played.stage, played.copy(tmp_path)
+    install_ours(store, played.log, played.writer)
+    # Old brokers announce a system topic at their second start only: its route decides then, not its files.
+    asked = [line for line in stage.asked if line.arguments[:2] == _BY_KEY and line.arguments[2] in _TOPICS]
+    with real_broker(stage.release, store, stage.geometry, stage.settings) as broker:
+        consumed = {
+            (topic, row.queue_id, row.queue_offset, row.physical_offset)
+            for topic in _TOPICS
+            for row in broker.pull(topic)
+        }
+        answers = [broker.mqadmin(*line.arguments) for line in asked]
+
+    assert consumed == {
+        (topic, queue_id, *place)
+        for (topic, queue_id), places in _queues(played).items()
+        if topic in _TOPICS
+        for place in places
+    }
+    assert [answer.stdout for answer in answers] == [line.printed.stdout for line in asked]
+    verdict(stage.release, "ours loaded: everyday", f"{len(consumed)} messages consumed, {len(asked)} lookups equal")
+
+
+def _queues(played: Played) -> dict[tuple[str, int], list[tuple[int, int]]]:
+    """Give each queue that holds all its messages in order: queue offset and physical offset of each."""
+    queues: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for record in played.log:
+        for unit in expected_units(record, played.writer.queue_rules):
+            if unit.queue.kind is QueueKind.PLAIN:
+                queue = queues.setdefault((unit.queue.topic, unit.queue.queue_id), [])
+                queue.append((unit.queue_offset, unit.physical_offset))
+    return {name: units for name, units in queues.items() if [number for number, _ in units] == list(range(len(units)))}
+
+
+def _found(opened: RealStore, played: Played) -> list[tuple[int, list[int]]]:
+    """Ask the broker for the unique key of every message: where it is, and where the broker says it may be."""
+    found = []
+    for record in played.log:
+        key = _unique_key(record.properties_raw)
+        if key and transaction_type(record.sys_flag) is not TransactionType.ROLLBACK:
+            offsets = opened.find_offsets(record.topic, key, begin=-(1 << 63), end=(1 << 63) - 1, limit=64)
+            found.append((record.physical_offset, offsets))
+    return found
+
+
+def _unique_key(properties: bytes) -> str | None:
+    """Read a unique key that is the first property, as the scenarios write it."""
+    name, _, value = properties.split(b"\2")[0].partition(b"\1")
+    return value.decode() if name == b"UNIQ_KEY" else None
+
+
+@pytest.mark.scenarios("everyday")
+def test_our_answers_and_body_files_are_those_of_mqadmin(
+    played: Played, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], verdict: Verdict
+) -> None:
+    """Same text for hits; for misses mqadmin prints nothing, and we say why. Bodies are decompressed."""
+    stage = played.stage
+    differing = differing_answers(stage, capfdbinary, bodies=tmp_path)
+    written = {path for asked in stage.asked for path in re.findall(rf"{BODIES}(\S+)", asked.printed.stdout)}
+
+    assert len(stage.asked) > len("queries")
+    assert differing == []
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        name: Path(BODIES, name).read_bytes() for name in written
+    }
+    verdict(stage.release, "mqadmin's answers", f"{len(stage.asked)} lines equal")

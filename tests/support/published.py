@@ -1,0 +1,85 @@
+"""
+What other projects publish, fetched into the project's cache by the Ivy that Spark ships: once, for all tests.
+
+`python -m tests.support.published` fetches what `make test-slow` needs, beside what else a fresh machine has to do.
+"""
+
+import fcntl
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from jobs.launch.jars import spark_home
+from jobs.launch.places import cache
+
+PLACE: Final = cache() / "test-servers"
+_CLASSIFIER: Final = "-Dos.detected.classifier=linux-x86_64"
+_SECONDS: Final = 900  # of a slow network
+
+
+class Module(NamedTuple):
+    """One file of a repository."""
+
+    organisation: str
+    name: str
+    version: str
+    classifier: str = ""
+
+
+def class_path(name: str, modules: Sequence[Module], *, transitive: bool = False) -> list[Path]:
+    """Return the JARs of modules, and with *transitive* of what they need; the cache has them under a *name*."""
+    listing = PLACE / name / "class-path"
+    listing.parent.mkdir(parents=True, exist_ok=True)
+    with (PLACE / "lock").open("w") as lock:  # test runs side by side do not fetch the same thing at once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not listing.exists() or not all(jar.exists() for jar in _listed(listing)):
+            with tempfile.TemporaryDirectory(dir=listing.parent) as scratch:
+                _fetch(name, modules, Path(scratch), transitive=transitive)
+                (Path(scratch) / "listing").replace(listing)
+    return _listed(listing)
+
+
+def _listed(listing: Path) -> list[Path]:
+    return [Path(jar) for jar in listing.read_text().strip().split(os.pathsep)]
+
+
+def _fetch(name: str, modules: Sequence[Module], scratch: Path, *, transitive: bool) -> None:
+    # A version that is named here wins over what others ask for.
+    dependencies = "".join(
+        f'<dependency org="{one.organisation}" name="{one.name}" rev="{one.version}" force="true"'
+        f' transitive="{str(transitive).lower()}" conf="default->master,runtime">'
+        + (f'<artifact name="{one.name}" type="jar" m:classifier="{one.classifier}"/>' if one.classifier else "")
+        + "</dependency>"
+        for one in modules
+    )
+    (scratch / "ivy.xml").write_text(
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven"><info organisation="tests" module="t"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{dependencies}</dependencies></ivy-module>",
+        encoding="utf-8",
+    )
+    (ivy,) = spark_home().glob("jars/ivy-*.jar")
+    command = ["java", _CLASSIFIER, "-jar", str(ivy), "-warn", "-cache", str(PLACE / "ivy")]
+    command += ["-ivy", str(scratch / "ivy.xml"), "-types", "jar", "bundle", "-cachepath", str(scratch / "listing")]
+    ended = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    if ended.returncode:
+        raise OSError(f"{name} could not be fetched:\n{(ended.stdout + ended.stderr)[-4000:]}")
+
+
+def main() -> None:
+    """Fetch what the tests of every run need; the network is waited for most of the time."""
+    from tests.oracle.releases import IN_EVERY_RUN, class_path_of
+    from tests.scale.hdfs import HADOOP
+    from tests.scale.s3 import S3PROXY
+
+    for release in IN_EVERY_RUN:
+        class_path_of(release)
+    for server in (HADOOP, S3PROXY):
+        class_path(server.name, [server])
+
+
+if __name__ == "__main__":
+    main()
