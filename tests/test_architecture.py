@@ -32,7 +32,7 @@ SCALAR = {
         ),
         *(".layout", ".message_id", ".properties", ".release", ".store", ".trace"),
         *(".commitlog", ".commitlog.framing", ".commitlog.layout", ".commitlog.record", ".commitlog.row"),
-        ".commitlog.segment",
+        *(".commitlog.bridge", ".commitlog.segment"),
         *(".consumequeue", ".consumequeue.ext", ".consumequeue.layout"),
         *(".consumequeue.unit", ".indexfile", ".indexfile.chains", ".indexfile.file", ".indexfile.geometry"),
         *(".indexfile.keys", ".indexfile.layout", ".indexfile.lookup"),

@@ -53,7 +53,6 @@ _WALKED = 32 << 20  # bytes that `inspect` walks unasked
 _FILE_WORDS = {"commitlog": "segment", "index": "index file"}
 _QUEUE_FOLDERS = 2  # below the folder of all queues: topic and queue id
 _NOT_WALKED = "only a walk over the log shows whether the start would cut it"
-_UNREADABLE = "the disk cannot read part of the log, so nobody knows where a start would stop"
 _NO_CHECKPOINT = Checkpoint(0, 0, 0)
 _NO_CONF = BrokerConf()
 
@@ -64,7 +63,6 @@ class BadPlace(NamedTuple):
     offset: int
     end: int
     sound_before: int  # whole messages before it in the walked log
-    is_readable: bool = True
 
 
 class WalkedLog(NamedTuple):
@@ -167,8 +165,6 @@ def predicted(facts: StartFacts, log: WalkedLog | None, mended: Container[str] =
 
 def _with_cut(outcome: StartOutcome, facts: StartFacts, log: WalkedLog) -> StartOutcome:
     cut, store = _cut(facts, log), facts.store
-    if cut is None:
-        return replace(outcome, starts=None, deletes_messages=None, unknown=_UNREADABLE)
     segments = [segment for segment in store.segments if segment.base_offset > cut.offset]
     if not cut.messages and not any(segment.base_offset < log.end for segment in segments):
         return outcome
@@ -354,32 +350,36 @@ def _lost_keys(headers: Iterable[IndexHeader], facts: StartFacts) -> KeyRange | 
     return KeyRange(begin, walks_from) if begin < walks_from else None
 
 
-def _cut(facts: StartFacts, log: WalkedLog) -> _Cut | None:
-    """Return where a broker ends the log; None where the disk cannot read what decides."""
-    store, release = facts.store, facts.release
-    passed = facts.walks_from or 0
+class Obstacle(NamedTuple):
+    """A place at which a start would end the log, and where exactly."""
+
+    place: BadPlace
+    offset: int
+
+
+def obstacles(facts: StartFacts, log: WalkedLog) -> Iterator[Obstacle]:
+    """Yield every place on the way at which a start would end the log, if all before it were mended."""
+    store, passed = facts.store, facts.walks_from or 0
     for place in log.places:
         if place.offset < passed:
             continue
-        if not place.is_readable:
-            return None
         segment = _segment_of(store, place.offset)
+        limit = max(place.end, place.offset + 1) - segment.base_offset
         with store.open(segment) as reader:
-            stop = read_on(
-                reader.read,
-                place.offset - segment.base_offset,
-                segment.size,
-                release,
-                max(place.end, place.offset + 1) - segment.base_offset,
-            )
+            stop = read_on(reader.read, place.offset - segment.base_offset, segment.size, facts.release, limit)
         passed = segment.base_offset + stop.position
-        if stop.kind is StopKind.BAD_RECORD:
-            return _Cut(passed, log.messages - place.sound_before)
-        if stop.kind is StopKind.END_OF_FILE:
-            if segment is store.segments[-1]:
-                return _Cut(passed, log.messages - place.sound_before)
+        if stop.kind is StopKind.BAD_RECORD or (
+            stop.kind is StopKind.END_OF_FILE and segment is store.segments[-1] and place.sound_before < log.messages
+        ):
+            yield Obstacle(place, passed)
+            passed = max(passed, place.end)
+        elif stop.kind is StopKind.END_OF_FILE:
             passed = segment.base_offset + segment.size  # it goes on with the next file
-    return _Cut(max(log.end, passed), 0)
+
+
+def _cut(facts: StartFacts, log: WalkedLog) -> _Cut:
+    first = next(obstacles(facts, log), None)
+    return _Cut(log.end, 0) if first is None else _Cut(first.offset, log.messages - first.place.sound_before)
 
 
 def keeps_half_record(store: Store, release: Release, log_end: int) -> bool:

@@ -36,6 +36,7 @@ from jobs.rebuild.install import (
 )
 from jobs.rebuild.owner import acting_as
 from jobs.rebuild.queue_install import QueueInstallation, install_queues, plan_queue_installation
+from jobs.repair.before_start import bridged, withheld
 from jobs.repair.files_install import FilesInstallation, aside_for, install_files, plan_files
 from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, Entry, Journal, inode_of
 from jobs.repair.segments import MendedSegment, Source, complete, damaged_bases, link_log, lost_bases, mend
@@ -44,7 +45,7 @@ from jobs.restore.run import find_store
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
 from jobs.store.request import StoreRequest
-from jobs.store.store import Store
+from jobs.store.store import Store, list_store
 from jobs.store.workers import Workers
 from jobs.verify.checkpoint import CHECKPOINT_AHEAD
 from jobs.verify.databases import is_of_rows, rows_to_come, steps_for_rows
@@ -72,6 +73,7 @@ class RepairRequest(StoreRequest):
     wanted: Wanted = NOTHING_WANTED
     consume_queue_size: int | None = None
     apply: bool = False
+    bridge: bool = False  # write records over lost bytes, so that the broker passes over them
 
 
 @dataclass(slots=True)
@@ -83,6 +85,7 @@ class RepairSummary:
     plan: list[str] = field(default_factory=list)
     files: int = 0  # of the plan, new ones and those that are replaced
     notes: list[str] = field(default_factory=list)
+    withheld: str | None = None  # why nothing is put in place: the broker would load the store, and delete messages
     left: Verdict | None = None  # after it has been done
 
     @property
@@ -108,6 +111,7 @@ class RepairSummary:
             "broker": None if self.start is None else self.start.describe(),
             "plan": self.plan,
             "notes": self.notes,
+            "withheld": self.withheld,
             "applied": self.left is not None,
             "found": [finding.describe() for finding in self.found.findings],
             "left": [finding.describe() for finding in self.left.findings] if self.left else None,
@@ -124,7 +128,9 @@ class RepairSummary:
         yield from start_lines(self.start)
         yield from _findings("found", self.found, limit)
         yield from (f"  NOTE {note}" for note in self.notes)
-        if self.plan:
+        if self.withheld is not None:
+            yield f"  NOTHING IS PUT IN PLACE: {self.withheld}"
+        elif self.plan:
             yield from headed(NOT_DONE if self.left is None else "DONE", self.plan)
         else:
             yield "  nothing to repair" if not self.found.severity.is_alarm else "  nothing that could be repaired"
@@ -232,18 +238,43 @@ class _Repair:
         store = self.store
         self.segments += complete(store, {one.base_offset for one in self.segments}, self.work / "log")
         if self.segments:
-            link_log(store, self.segments, self.work / "linked")
-            self.log = (str(self.work / "linked"),)
-            verdict = _verified(request, self.log, self.workers)
+            verdict = self._relinked("linked")
+        if request.bridge:
+            verdict = self._bridge(verdict)
         self._make_rest(verdict)
         with broker_kept_out(request.store):
             plans = self._planned()
+            if plans.count:
+                self.summary.withheld = withheld(self.summary.found, verdict)
+            if self.summary.withheld is not None:
+                plans = _Plans()
             self.summary.plan, self.summary.files = list(plans.describe()), plans.count
             if request.apply and self.summary.plan:
                 _apply(request, plans)
-        if request.apply:
+        if request.apply and self.summary.withheld is None:
             self.summary.left = verdict = _verified(request, request.commitlog, self.workers)
         self._say_what_is_left(verdict)
+
+    def _relinked(self, name: str) -> Verdict:
+        """Return the verdict on the log as it will be."""
+        link_log(self.store, self.segments, self.work / name)
+        self.log = (str(self.work / name),)
+        return _verified(self.request, self.log, self.workers)
+
+    def _bridge(self, verdict: Verdict) -> Verdict:
+        """Write bridges over what the broker would end its log at, and return the verdict on that log."""
+        log = list_store(self.request.store, commitlog=self.log, options=self.workers.options)
+        made = list(bridged(log, verdict, self.segments, self.work / "log"))
+        if not made:
+            return verdict
+        bases = {segment.base_offset for segment, _ in made}
+        others = [one for one in self.segments if one.base_offset not in bases]
+        self.segments = [*others, *(segment for segment, _ in made)]
+        covered = sum(size for _, size in made)
+        self.summary.notes.append(
+            f"bridges cover {covered:,} lost bytes: the broker passes over them, and they stay lost"
+        )
+        return self._relinked("bridged")
 
     def _make_segments(self, lake: Lake) -> None:
         """Make the segments that the lake has and the store has lost."""

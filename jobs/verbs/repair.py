@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -13,6 +14,7 @@ from jobs.command.places import LAKE, OUTPUT_DIRECTORY
 from jobs.command.rebuilds import refuse_beside_broker
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
+from jobs.console.program import program
 from jobs.console.result import Result
 from jobs.console.severity import Severity
 from jobs.products.index.settings import Wanted
@@ -37,6 +39,12 @@ _SHOWN = 5
 @click.option("--lake", type=LAKE, metavar="LAKE", help="Where lost and damaged segments are taken from.")
 @click.option("--broker", metavar="NAME", help="Label of the broker in the lake, where all its bytes have expired.")
 @click.option("--apply", "applies", is_flag=True, help="Put it into the stopped broker's store; a backup is kept.")
+@click.option(
+    "--bridge",
+    "bridges",
+    is_flag=True,
+    help="Write marked records over lost bytes of the log, so that the broker keeps what is after them.",
+)
 @click.option("--undo", "undoes", is_flag=True, help="Put back what repairs with this DIR have replaced.")
 @read_options
 @engine_option
@@ -48,6 +56,7 @@ def command(  # noqa: PLR0913 - one argument an option
     lake: str | None,
     broker: str | None,
     applies: bool,
+    bridges: bool,
     undoes: bool,
     form: StoreForm,
     engine: str,
@@ -84,15 +93,27 @@ def command(  # noqa: PLR0913 - one argument an option
         Wanted(form.hash_slots, form.index_num, form.release, form.time_zone, conf),
         form.consume_queue_size,
         applies,
+        bridges,
         commitlog=place.log_directories(conf),
         care=care,
     )
     with shown_as_usage(NotRepairableError, UndecidedError, RefusedError):
         summary = repair(request, workers)
     result = summary.result(watch.seconds)
-    lines = [*summary.lines(_SHOWN), *(_next(applied=applies) if summary.files else ())]
+    lines = [*summary.lines(_SHOWN)]
+    if summary.withheld is not None:
+        lines += _to_safety(place.store)
+    elif summary.files:
+        lines += _next(applied=applies)
     answer.give({**summary.describe(), "seconds": result.seconds}, lines, result)
     return summary.exit_code
+
+
+def _to_safety(store: str) -> Iterator[str]:
+    yield "  NEXT       # bring the messages to safety; a lake that has the lost ones gives them back (--lake)"
+    yield f"             {program()} ingest {quote(store)} --lake LAKE"
+    yield "             # or have marked records written over what is lost, so that the broker keeps the rest"
+    yield f"             {typed('--bridge')}"
 
 
 def _next(*, applied: bool) -> Iterator[str]:

@@ -79,7 +79,7 @@ class _Checker:
             if isinstance(item, Piece):
                 if item.kind is PieceKind.DAMAGE:
                     self._damaged.append(item)
-                    self._note(item.offset, item.end, is_readable=item.reason != IO_ERROR)
+                    self._note(item.offset, item.end)
                 elif item.kind is PieceKind.BLANK:
                     self._note(item.offset, item.offset)
             else:
@@ -93,9 +93,8 @@ class _Checker:
                 self._records += int(item.positions.size)
             yield item
 
-    def _note(self, offset: int, end: int, records_before: int = 0, *, is_readable: bool = True) -> None:
-        sound = self._records + records_before - len(self._wrong)
-        self._places.append(BadPlace(offset, end, sound, is_readable))
+    def _note(self, offset: int, end: int, records_before: int = 0) -> None:
+        self._places.append(BadPlace(offset, end, self._records + records_before - len(self._wrong)))
 
     def finish(self) -> RangeCheck:
         return RangeCheck(

@@ -13,7 +13,7 @@ from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
 from jobs.console.severity import Severity, worst_of
-from jobs.diagnosis.broker_start import start_outcome
+from jobs.diagnosis.broker_start import WalkedLog, start_outcome
 from jobs.lake.findings import INDEX, LOG, QUEUES, WRONG_FILE_SIZE, Finding
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.products.queues.settings import known_releases, queue_rules
@@ -54,6 +54,7 @@ class Verdict:
     store: str
     parts: Mapping[str, PartReport]
     start: StartOutcome | None = None  # what a start of the broker would do; None beside one that runs, and of a tier
+    walked: WalkedLog | None = None  # the places that a start may stop at
 
     @property
     def findings(self) -> list[Finding]:
@@ -131,11 +132,11 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     for part in (read.queues.report, index):
         part.findings = [log.lost.attributed(finding) for finding in part.findings]
     start = None
+    walked = walked_log(read.checks, read.queues.log_end)
     if broker_process(store.root) is None:
-        walked = walked_log(read.checks, read.queues.log_end)
         start = start_outcome(read.store, read.releases, walked, request.wanted.conf)
         _add_start(start, parts, read.store)
-    return Verdict(store.root, parts, start)
+    return Verdict(store.root, parts, start, walked)
 
 
 def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Store) -> None:

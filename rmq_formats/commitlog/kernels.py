@@ -7,6 +7,7 @@ Positions are in a buffer; `limit` is where its bytes end. What a record says of
 
 from rmq_formats.commitlog.layout import (
     BLANK,
+    BRIDGE_FLAG,
     DLEDGER_END_MAGIC,
     DLEDGER_ENTRY,
     DLEDGER_MAGIC,
@@ -108,6 +109,15 @@ def count_stored_until(buffer: Bytes, positions: Integers, limit: int) -> int:
 
 
 @inlined
+def _has_zero_body(buffer: Bytes, body_at: int) -> bool:
+    """Return whether the body at *body_at*, which is in the buffer, is zeros."""
+    at, end = body_at, body_at + max(read_i32(buffer, body_at - 4), 0)
+    while at < end and byte_at(buffer, at) == 0:
+        at += 1
+    return at == end
+
+
+@inlined
 def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
     """Return what is at *at* as `decode_record` does: GOOD, SHORT or BAD. *place* is its physical offset."""
     if limit - at < _HEAD_SIZE:
@@ -134,8 +144,11 @@ def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
     size += topic_length + _PROPERTIES_LENGTH_SIZE
     if size > total_size:
         return BAD
-    size += max(read_i16(buffer, at + size - _PROPERTIES_LENGTH_SIZE), 0)
-    return GOOD if size == total_size else BAD
+    properties_length = read_i16(buffer, at + size - _PROPERTIES_LENGTH_SIZE)
+    if size + max(properties_length, 0) != total_size:
+        return BAD
+    is_marked = read_i32(buffer, at + FLAG_AT) == BRIDGE_FLAG and properties_length == 0
+    return BAD if is_marked and _has_zero_body(buffer, at + fixed) else GOOD
 
 
 @compiled

@@ -12,6 +12,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple, Never
 
 from rmq_formats.commitlog.layout import (
+    BRIDGE_FLAG,
     HEAD,
     HOST_BITS,
     INNER_MESSAGE,
@@ -113,6 +114,8 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
     if properties_at + max(properties_length, 0) != end:
         computed = properties_at + max(properties_length, 0) - position
         _corrupt(f"total_size {total_size}, but the parts take {computed}", place)
+    if int(head[_FLAG]) == BRIDGE_FLAG and not (properties_length or any(view[cursor : cursor + body_length])):
+        _corrupt("a bridge that a repair wrote over lost bytes", place)
     return _record(
         values,
         bytes(view[cursor : cursor + max(body_length, 0)]),
@@ -123,6 +126,7 @@ def decode_record(buffer: Buffer, position: int = 0, physical_offset: int | None
     )
 
 
+_FLAG = HEAD.index("flag")
 _HEAD_CHECKED = tuple(map(HEAD.index, ("total_size", "magic_code", "physical_offset", "sys_flag")))
 
 

@@ -305,14 +305,14 @@ OF_LOG, OF_OTHERS = tuple(_of_log()), tuple(_of_others())
 
 def single_cases() -> list[Case]:
     """Return each damage alone, in a store that was closed, and in one that was killed."""
-    every = (*OF_LOG, *OF_OTHERS)
-    return [
-        Case(()),
-        Case((KILLED,)),
-        Case((STALE,)),
-        *(Case((one,)) for one in every),
-        *(Case((one, STALE if number % 2 else KILLED)) for number, one in enumerate(every)),
-    ]
+    alone = [(), *((one,) for one in (*OF_LOG, *OF_OTHERS))]
+    return [Case((KILLED,)), *(Case((*some, *state)) for some in alone for state in ((), (STALE,)))]
+
+
+def case_of(name: str) -> Case:
+    """Return the damages that are named, planted together."""
+    known = {one.name: one for one in (*OF_LOG, *OF_OTHERS, KILLED, STALE)}
+    return Case(tuple(known[part] for part in name.split(" + ")))
 
 
 def mixtures(seed: int, count: int) -> list[Case]:

@@ -7,14 +7,19 @@ from pathlib import Path
 import pytest
 
 from jobs.products.index.settings import Wanted
+from jobs.repair.run import RepairRequest, repair
 from jobs.store.workers import OneByOne
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from tests.oracle import broker_starts
-from tests.oracle.broker_starts import GEOMETRY, RELEASES, Case, Facts, Row, mixtures, single_cases
+from tests.oracle.broker_starts import GEOMETRY, RELEASES, Case, Facts, Row, case_of, mixtures, single_cases
 from tests.oracle.process import DriverProcess, running
 
 _SAMPLE = {
-    "4.9.8": ("page of zeros in the third last segment", "empty last segment", "queue file cut + killed"),
+    "4.9.8": (
+        "page of zeros in the third last segment",
+        "empty last segment",
+        "queue file cut + killed, stale checkpoint",
+    ),
     "5.3.3": (
         "page of zeros in the last segment",
         "bit in a blank: size",
@@ -59,18 +64,59 @@ class _Broker:
                 yield f"{self.driver.release}: {case.name}: verify is green, and the start was not"
 
 
+def _wanted(release: str) -> Wanted:
+    return Wanted(GEOMETRY.hash_slots, GEOMETRY.index_entries, release)
+
+
 def _said(store: Path, release: str) -> Verdict:
-    wanted = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_entries, release)
-    return verify(VerifyRequest(str(store), wanted), OneByOne())
+    return verify(VerifyRequest(str(store), _wanted(release)), OneByOne())
 
 
 @pytest.mark.oracle
 def test_a_start_goes_as_verify_says(broker: _Broker, tmp_path: Path) -> None:
     """Some kinds of damage; `make test-campaign` has all, and mixtures."""
-    known = {case.name: case for case in single_cases()}
-    cases = [known[name] for name in _SAMPLE[broker.driver.release]]
+    cases = [case_of(name) for name in _SAMPLE[broker.driver.release]]
 
     assert [] == list(broker.surprises(cases, tmp_path))
+
+
+_HISTORIES = {
+    "queue file cut + page of zeros in the early segment + killed, stale checkpoint",
+    "queue file cut + page of zeros in the third last segment",
+    "segment cut + bit in a body, third last segment + killed, stale checkpoint",
+    "queue file longer + bit in a record: magic + bit in a blank: magic + killed",
+    "bit in a record: body + killed, stale checkpoint",
+    "queue files swapped + zeros to the end of the second last segment + killed, stale checkpoint",
+}
+_DANGEROUS = sorted(_HISTORIES)[-3:-2]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=pytest.mark.oracle if one in _DANGEROUS else pytest.mark.campaign) for one in _HISTORIES],
+)
+def test_no_repair_lets_the_broker_delete_messages(broker: _Broker, tmp_path: Path, name: str) -> None:
+    """Without bridges the store stays refused, or is as it was; with them every whole message is kept and served."""
+    for bridges in (False, True):
+        folder = tmp_path / str(bridges)
+        store = case_of(name).planted(broker.facts, folder / "store")
+        whole = broker_starts.whole_messages(store, broker.facts)
+        release = broker.driver.release
+        before = _said(store, release).start
+        summary = repair(
+            RepairRequest(
+                str(store), folder / "repair", wanted=_wanted(release), apply=True, bridge=bridges,
+                consume_queue_size=GEOMETRY.consume_queue_file_size,
+            ),
+            OneByOne(),
+        )  # fmt: skip
+        seen = broker_starts.start(broker.driver, store)
+        lost = 0 if seen.log_end is None else sum(offset >= seen.log_end for offset in whole)
+        assert before is not None
+        assert lost <= (0 if bridges else before.deletes_messages or 0)
+        if bridges:
+            assert seen.started
+            assert summary.withheld is None
 
 
 @pytest.mark.campaign

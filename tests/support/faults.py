@@ -36,6 +36,7 @@ from rmq_formats.consumequeue.unit import decode_unit
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import ENTRY, HEADER, Geometry
 from tests.golden import unpack
+from tests.oracle.broker_starts import STALE, recorded
 from tests.support.lakes import table_of
 
 STORE = "b533-base"
@@ -393,7 +394,36 @@ def page(rows: Sequence[tuple[Fault, dict[str, Cell]]]) -> str:
                 notes.setdefault(fault.unseen, []).append(fault.name)
         lines.append("")
         lines += [f"Not to be seen ({why}): {', '.join(names)}.\n" for why, names in notes.items()]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join((*lines, *_starts())).rstrip() + "\n"
+
+
+_STARTS = """## What a broker does at its next start
+
+Real brokers were started on damaged copies of a store that each had written (160 messages in nine segments), once as
+after a clean stop and once as after a kill with a checkpoint of the first half. `verify` had said of each
+start whether the broker refuses the store, where it cuts the log and which files it deletes, and was right in each;
+`make test-campaign` starts them again and notes what it sees. *n gone*: so many whole messages were deleted. A store
+that is refused loses nothing. Where messages would be deleted, `verify`, `inspect` and `repair` say `do not start`.
+"""
+
+
+def _starts() -> Iterator[str]:
+    """Yield what was seen of brokers that were started on damaged stores."""
+    rows = recorded()
+    releases = sorted({row.release for row in rows})
+    heads = [f"{release}, {state}" for release in releases for state in ("closed", "killed")]
+    cells: dict[str, dict[str, str]] = {}
+    for row in rows:
+        name, _, killed = row.case.partition(f" + {STALE.name}")
+        if " + " not in row.case.removesuffix(f" + {STALE.name}") and not killed:
+            text = "refused" if not row.started else f"**{row.lost} gone**" if row.lost else "starts"
+            state = "killed" if STALE.name in row.case else "closed"
+            cells.setdefault(name, {})[f"{row.release}, {state}"] = text
+    yield _STARTS
+    yield "| damage | " + " | ".join(heads) + " |"
+    yield "|---" * (len(heads) + 1) + "|"
+    for name in sorted(cells):
+        yield f"| {name} | " + " | ".join(cells[name].get(head, "") for head in heads) + " |"
 
 
 def main() -> None:

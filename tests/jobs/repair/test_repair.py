@@ -41,10 +41,10 @@ def store(healthy: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(healthy, tmp_path / "store"))
 
 
-def repaired(store: Path, lake: Path | None = None, *, apply: bool = True) -> RepairSummary:
+def repaired(store: Path, lake: Path | None = None, *, apply: bool = True, bridge: bool = False) -> RepairSummary:
     source = Lake(str(lake)) if lake is not None else None
     request = RepairRequest(
-        str(store), store.parent / "repair", source, None, WANTED, QUEUE_FILE, apply
+        str(store), store.parent / "repair", source, None, WANTED, QUEUE_FILE, apply, bridge
     )  # fmt: skip
     return repair(request, OneByOne())
 
@@ -253,6 +253,31 @@ def test_a_killed_repair_is_done_again_or_undone(
     undo(str(store), store.parent / "repair")
 
     assert content(store) == damaged
+
+
+def test_a_store_that_would_lose_messages_when_it_loads_is_left_alone(store: Path, lake: Path) -> None:
+    """A cut queue file keeps the broker from starting; mended alone, the broker would cut the log at the bad place."""
+    healthy = content(store)
+    queue = min((store / "consumequeue/T1/0").iterdir())
+    queue.write_bytes(queue.read_bytes()[:-40])
+    segment = max((store / "commitlog").iterdir())
+    segment.write_bytes(segment.read_bytes()[:600] + bytes(100) + segment.read_bytes()[700:])
+    before = content(store)
+
+    alone = repaired(store)
+    assert alone.withheld is not None
+    assert alone.start is not None
+    assert alone.start.starts is False
+    assert before == content(store)
+
+    bridged = repaired(store, bridge=True)
+    assert bridged.withheld is None
+    assert bridged.start is not None
+    assert (True, 0) == (bridged.start.starts, bridged.start.deletes_messages)
+    assert Severity.DAMAGE is bridged.severity  # what was lost stays said
+
+    assert Severity.HEALTHY is repaired(store, lake).severity  # the lake's records take the place of a bridge
+    assert healthy == content(store)
 
 
 def test_a_directory_of_others_is_refused(store: Path) -> None:

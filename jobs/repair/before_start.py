@@ -1,0 +1,106 @@
+"""
+What a repair owes to messages that the broker would delete at its next start.
+
+A store that its broker refuses loses nothing. Mended in part, it loads, and the start cuts the log at the first bad
+record: such a plan is withheld. Where the lake has not brought the bytes back, bridges can be asked for.
+"""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from jobs.console.amounts import counted
+from jobs.diagnosis.broker_start import BadPlace, gathered, obstacles
+from jobs.inspect.log import find_record
+from jobs.repair.segments import MendedSegment
+from jobs.storage.locations import local_path
+from jobs.store.queue_files import StoredQueue, queues_of_files
+from jobs.store.store import Segment, Store
+from jobs.verify.run import Verdict
+from rmq_formats.broker_start import StartOutcome
+from rmq_formats.commitlog.bridge import LostMessage, bridge, closed
+from rmq_formats.commitlog.layout import BLANK, MAGIC_BLANK
+from rmq_formats.consumequeue.unit import QueueKind, Unit
+from rmq_formats.release import Release
+
+
+def start_after(verdict: Verdict) -> StartOutcome | None:
+    """Return what a start does when the files that the broker refuses are mended."""
+    return None if verdict.start is None else verdict.start.once_mended or verdict.start
+
+
+def withheld(found: Verdict, planned: Verdict) -> str | None:
+    """
+    Return why a plan must not be done; None where a start after it deletes no more messages than one now.
+
+    *planned* is the verdict on the store's log as the plan leaves it.
+    """
+    after = start_after(planned)
+    deleted = (after.deletes_messages or 0) if after is not None else 0
+    now = (found.start.deletes_messages or 0) if found.start is not None else 0
+    if after is None or deleted <= now:
+        return None
+    return (
+        f"this broker ({after.release}) would start then, cut the log at {after.cuts_at:,} and delete "
+        f"{counted(deleted, 'whole message')}"
+    )
+
+
+def bridged(
+    store: Store, verdict: Verdict, made: Sequence[MendedSegment], folder: Path
+) -> Iterator[tuple[MendedSegment, int]]:
+    """
+    Write bridges over what a start would stop at; yield each segment that has some, and how many bytes were lost there.
+
+    *store* is listed with its log as it will be; what of it is *made* already is changed in place.
+    """
+    after = start_after(verdict)
+    if after is None or verdict.walked is None or not after.deletes_messages:
+        return
+    facts = gathered(store, Release.of(after.release))
+    places = [one.place for one in obstacles(facts, verdict.walked)]
+    files = {one.base_offset: one for one in made}
+    queues = [queue for queue in queues_of_files(store.queue_files, store) if queue.name.kind is QueueKind.PLAIN]
+    for segment in store.segments:
+        inside = [place for place in places if segment.base_offset <= place.offset < segment.base_offset + segment.size]
+        if inside:
+            source = Path(local_path(segment.location))
+            one = files.get(segment.base_offset) or MendedSegment(
+                segment.base_offset, str(folder / source.name), str(source.resolve()), 0
+            )
+            patches = [(place.offset, _patch(store, queues, segment, place)) for place in inside]
+            if one.base_offset not in files:
+                folder.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, one.path)
+            with Path(one.path).open("r+b") as file:
+                for offset, patch in patches:
+                    file.seek(offset - segment.base_offset)
+                    file.write(patch)
+            yield one, sum(place.end - place.offset for place in inside)
+
+
+def _patch(store: Store, queues: Sequence[StoredQueue], segment: Segment, place: BadPlace) -> bytes:
+    """Return the bytes over one place."""
+    end = segment.base_offset + segment.size
+    if place.end == place.offset:  # an end of file that states a wrong number of bytes
+        return BLANK.pack(end - place.offset, MAGIC_BLANK)
+    lost = sorted({one.offset: one for queue in queues for one in _lost(queue, place)}.values())
+    record = find_record(store, place.end) or find_record(store, segment.base_offset)
+    time = record.store_timestamp if record is not None else 0
+    if place.end >= end:
+        return closed(place.offset, end, lost, time)
+    return bridge(place.offset, place.end, lost, time) or b""
+
+
+def _lost(queue: StoredQueue, place: BadPlace) -> Iterator[LostMessage]:
+    """Yield the messages in a place that a queue has units of; units ascend, so the first is searched by halves."""
+    low, high = queue.start, queue.written_end()
+    while low < high:
+        middle = (low + high) // 2
+        unit = queue.unit(middle)
+        low, high = (low, middle) if unit is None or unit.physical_offset >= place.offset else (middle + 1, high)
+    for position in range(low, queue.written_end()):
+        unit = queue.unit(position)
+        if not isinstance(unit, Unit) or unit.physical_offset + unit.size > place.end:
+            return
+        yield LostMessage(unit.physical_offset, unit.size, queue.name.topic, queue.name.queue_id, position)

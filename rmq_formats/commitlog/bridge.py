@@ -1,0 +1,85 @@
+"""
+Bridges: records that a repair writes over lost bytes, so that a broker which starts does not end its log there.
+
+To a broker a bridge is a message: V1 magic, lengths that add up, a body of zeros with its CRC. Everything here takes it
+for the hole that it covers (`decode_record` refuses it): what was lost stays said. Its flag is `BRIDGE_FLAG`, it has no
+property, and its body is zeros; no client sends all three together.
+
+Where a queue unit names the lost message, the bridge has its topic, queue and queue offset, so that consumers go on
+after it. Elsewhere it is rolled back, of which a broker makes neither unit nor key.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rmq_formats.commitlog.layout import BLANK, BRIDGE_FLAG, MAGIC_BLANK, MAGIC_V1, MIN_RECORD_SIZE
+from rmq_formats.commitlog.record import encode_record, new_record
+from rmq_formats.flags import TransactionType
+
+_TOPIC = "RMQ_LAKE_BRIDGE"  # its beginning, in a small hole
+_SMALLEST = MIN_RECORD_SIZE + 1
+
+
+class LostMessage(NamedTuple):
+    """A message whose bytes are lost, as its queue's unit names it."""
+
+    offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+def bridge(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: int) -> bytes | None:
+    """
+    Return the bytes over the hole from *start* to *end*; None where it is too small for a record.
+
+    *lost* are the messages that units name in the hole, in the order of the log. Where they do not fit side by side,
+    one bridge covers all of it.
+    """
+    if end - start < _SMALLEST:
+        return None
+    tiles = list(_tiles(start, end, lost))
+    if any(tile.size < MIN_RECORD_SIZE + len(tile.topic.encode()) for tile in tiles):
+        tiles = [_rest(start, end)]
+    return b"".join(_record(tile, store_timestamp) for tile in tiles)
+
+
+def closed(start: int, end: int, lost: Sequence[LostMessage], store_timestamp: int) -> bytes:
+    """Return the bytes over a hole that reaches to the end of its segment: the last ones are a blank."""
+    covered = bridge(start, end - BLANK.size, lost, store_timestamp) or b""
+    left = end - start - len(covered)
+    return covered + BLANK.pack(left, MAGIC_BLANK).ljust(left, b"\0")
+
+
+def _tiles(start: int, end: int, lost: Sequence[LostMessage]) -> Iterator[LostMessage]:
+    for message in lost:
+        if message.offset > start:
+            yield _rest(start, message.offset)
+        yield message._replace(size=message.size if message.offset >= start else 0)  # two that overlap fit nowhere
+        start = message.offset + message.size
+    if start != end:
+        yield _rest(start, end)
+
+
+def _rest(start: int, end: int) -> LostMessage:
+    topic = _TOPIC[: max(end - start - MIN_RECORD_SIZE, 1)]
+    return LostMessage(start, end - start, topic, -1, 0)
+
+
+def _record(tile: LostMessage, store_timestamp: int) -> bytes:
+    topic = tile.topic.encode()
+    return encode_record(
+        new_record(
+            topic=topic,
+            magic_code=MAGIC_V1,
+            body=bytes(tile.size - MIN_RECORD_SIZE - len(topic)),
+            queue_id=max(tile.queue_id, 0),
+            flag=BRIDGE_FLAG,
+            queue_offset=tile.queue_offset,
+            physical_offset=tile.offset,
+            sys_flag=TransactionType.ROLLBACK if tile.queue_id < 0 else 0,
+            store_timestamp=store_timestamp,
+            born_timestamp=store_timestamp,
+        )
+    )
