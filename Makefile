@@ -30,13 +30,14 @@ environment: # .venv with everything that development needs
 	@$(ENVIRONMENT)
 
 test: environment ## Every test that this machine needs nothing for, on all cores
-	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile -m "not ($(SLOW) or campaign)" $(ARGS)
+	$(PYTHON) -m tests.support.warm
+	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 -m "not ($(SLOW) or campaign)" $(ARGS)
 
 test-fast: environment ## Formats as their readable modules have them, and the command line: seconds, no JVM
 	$(PYTHON) -m pytest -q -m "not ($(SLOW) or campaign or spark)" $(FAST) $(ARGS)
 
 test-slow: environment ## The rest: a real RocketMQ, clusters, S3, HDFS, a browser
-	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 2 --dist loadfile -m "($(SLOW)) and not campaign" $(ARGS)
+	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 2 -m "($(SLOW)) and not campaign" $(ARGS)
 
 test-released: environment ## Every command, recipe and notebook cell that the pages show, in the environment that users get
 	$(PYTHON) -m pytest -m released $(ARGS)
@@ -51,7 +52,7 @@ test-browser: environment ## Reports as a browser shows them
 	$(PYTHON) -m pytest -m browser $(ARGS)
 
 test-matrix: environment ## Every case of every matrix; what brokers of all releases write and accept (an hour), as docs/compatibility.md
-	$(PYTHON) -m pytest --whole --numprocesses auto --maxprocesses 4 --dist loadfile -m "sample and not ($(SLOW) or campaign)" $(ARGS)
+	$(PYTHON) -m pytest --whole --numprocesses auto --maxprocesses 4 -m "sample and not ($(SLOW) or campaign)" $(ARGS)
 	mkdir -p build && rm -f $(VERDICTS)
 	$(MAKE) --jobs 2 --no-print-directory matrix-writers matrix-others
 	$(PYTHON) -m tests.oracle.compatibility $(VERDICTS)

@@ -1,14 +1,16 @@
 """One Spark session for all tests that need one (`make test-fast` leaves them out); each golden store unpacked once."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tests.golden import unpack, unpack_situation
 from tests.sampling import SEED, deselect_what_is_not_sampled
@@ -18,9 +20,34 @@ if TYPE_CHECKING:
 
 _SAFE_PATH = "PYTHONSAFEPATH"
 
+_USES_SPARK = re.compile(r"\b(?:spark|own_session): |usefixtures\(.spark.\)")
 # The first call of a compiled function compiles it, which is no property of the example it is called with.
-settings.register_profile("rocketmq-lake", deadline=None)
-settings.load_profile("rocketmq-lake")
+settings.register_profile("same examples in every run", deadline=None, derandomize=True)
+settings.register_profile("other examples in every run", deadline=None)
+
+
+class _Balanced(LoadScopeScheduling):  # type: ignore[misc] # xdist publishes no types
+    """Keeps the tests of a file together, and on one worker the files that share the one JVM."""
+
+    def __init__(self, config: pytest.Config, log: Any = None) -> None:  # noqa: ANN401 - a logger of xdist's own
+        super().__init__(config, log)
+        self.config.option.loadscopereorder = True
+        self._scopes: dict[str, str] = {}
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        if file not in self._scopes:
+            self._scopes[file] = "spark" if _USES_SPARK.search((self.config.rootpath / file).read_text()) else file
+        return self._scopes[file]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Balanced:  # noqa: ANN401
+    return _Balanced(config, log)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("other examples in every run" if config.getoption("whole") else "same examples in every run")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
