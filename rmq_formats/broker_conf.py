@@ -1,5 +1,5 @@
 """
-A broker's own configuration, as far as it says where a store lies and what shape its files have.
+A broker's own configuration: the settings of its store's places and file sizes.
 
 The file is Java properties text. Every name has been spelled `maped…` until 4.5.1 and `mapped…` since.
 """
@@ -21,7 +21,7 @@ _CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 @dataclass(frozen=True, slots=True)
 class BrokerConf:
-    """What a broker's configuration says about its store; None where it leaves the default."""
+    """The settings of a broker that concern its store; None where the configuration leaves the default."""
 
     broker_name: str | None = None
     broker_cluster_name: str | None = None
@@ -79,7 +79,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def parse_broker_conf(raw: bytes) -> BrokerConf:
-    """Return what a configuration file says; `CorruptData` when a number in it is none."""
+    """Return the settings of a configuration file; `CorruptData` when a number in it is none."""
     values: dict[str, Any] = {}
     for name, value in java_properties(raw).items():
         if name not in _FIELDS:

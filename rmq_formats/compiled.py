@@ -40,7 +40,7 @@ def compiled(function: Function) -> Function:
 
 
 def inlined(function: Function) -> Function:
-    """Return *function* as part of each compiled one that calls it: for what is small, or called for every record."""
+    """Return *function* as a part of each compiled one that calls it: for small ones, called for every record."""
     return _compiled(function, forceinline=True)
 
 

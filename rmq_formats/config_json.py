@@ -11,7 +11,7 @@ _NUMBER_AS_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?[0-9]+)(?=\s*:)')
 
 
 def decode_config(raw: bytes) -> dict[str, Any]:
-    """Return what a configuration file holds; `CorruptData` when it is no object."""
+    """Return the object in a configuration file; `CorruptData` when it is none."""
     text = raw.decode("utf-8", "replace")
     quoted = _NUMBER_AS_NAME.sub(lambda found: f'{found[1]}"{found[2]}"' if found[2] else found[0], text)
     try:

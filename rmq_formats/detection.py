@@ -37,7 +37,7 @@ _PROPERTY_SEPARATOR = PROPERTY_SEPARATOR.encode()
 
 
 class Mark(NamedTuple):
-    """What only releases do whose *switch* has one of *values*; *offset* is that of a record, where one shows it."""
+    """A trace that only releases leave whose *switch* has one of *values*; *offset* is that of its record."""
 
     reason: str
     switch: str
@@ -73,7 +73,7 @@ class Era(NamedTuple):
 
 def detect_eras(marks: Iterable[Mark]) -> tuple[Era, ...]:
     """
-    Return who wrote a store, era by era; one era of every release where there is no mark.
+    Return the eras of a store; one era of every release where there is no mark.
 
     An era begins no later than at its first offset: between the last mark of one and the first of the next nothing is
     known. What is no record's mark (a checkpoint, a file) was left by the last writer.
@@ -101,7 +101,7 @@ def _with(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
 
 
 def record_marks(record: MessageRecord) -> Iterator[Mark]:
-    """Yield what a record gives away about the broker that wrote it."""
+    """Yield the marks of the writing release in a record."""
     offset = record.physical_offset
     properties = parse_properties(record.properties_raw, PropertyParser.SCAN)
     if record.magic_code == MAGIC_V2:
@@ -122,7 +122,7 @@ def record_marks(record: MessageRecord) -> Iterator[Mark]:
 
 
 def _serialised_marks(record: MessageRecord, *, has_region: bool) -> Iterator[Mark]:
-    """Yield what a text gives away that the broker itself has written, as CLUSTER in it shows."""
+    """Yield the marks in a properties text that the broker itself has written, as CLUSTER in it shows."""
     offset = record.physical_offset
     ends = record.properties_raw.endswith(_PROPERTY_SEPARATOR)
     yield Mark("properties with CLUSTER", "adds_cluster", (True,), offset)
@@ -145,7 +145,7 @@ def _transaction_marks(record: MessageRecord, names: Collection[str]) -> Iterato
 
 
 def checkpoint_mark(checkpoint: Checkpoint) -> Mark | None:
-    """Return what a checkpoint gives away: each of its later fields came with a release, which need not fill it."""
+    """Return the mark in a checkpoint: each of its later fields came with a release, which need not fill it."""
     filled = max((number for number, value in enumerate(checkpoint, 1) if value), default=0)
     if filled <= OLDEST.checkpoint_fields:
         return None
@@ -154,7 +154,7 @@ def checkpoint_mark(checkpoint: Checkpoint) -> Mark | None:
 
 
 def abort_mark(content: bytes) -> Mark | None:
-    """Return what the file `abort` gives away: it was empty before it held a process id."""
+    """Return the mark in the file `abort`: it was empty before it held a process id."""
     return Mark("abort names a process", "abort_has_process_id", (True,)) if content else None
 
 
@@ -169,7 +169,7 @@ _FILE_SWITCHES = {
 
 
 def file_marks(files: Iterable[StoreFile]) -> Iterator[Mark]:
-    """Yield what the presence of files gives away; absence says nothing, a copy may be incomplete."""
+    """Yield the marks of files that are there; absence says nothing, a copy may be incomplete."""
     for file in files:
         switch = _FILE_SWITCHES.get(file.kind)
         if file.path.startswith("rocksdbstore/"):

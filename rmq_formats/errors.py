@@ -30,7 +30,7 @@ class FormatError(Exception):
         return f"{self.file}: {self.reason}{place}" if self.file else f"{self.reason}{place}"
 
     def in_file(self, file: str) -> Self:
-        """Return the same fact with the file named: what decodes bytes does not know where they came from."""
+        """Return the same error with the file named: a decoder of bytes does not know their file."""
         return type(self)(self.reason, self.offset, self.file or file)
 
 

@@ -19,7 +19,7 @@ COMPRESSION_TYPE_SHIFT = 8
 
 @unique
 class TransactionType(IntEnum):
-    """What the transaction bits say."""
+    """The values of the transaction bits."""
 
     NONE = 0x0
     PREPARED = 0x4

@@ -16,12 +16,12 @@ _MIN_INT = -(1 << 31)
 
 
 def java_text(raw: bytes) -> str:
-    """Return what `new String(raw, UTF_8)` gives in Java."""
+    """Return the text that `new String(raw, UTF_8)` gives in Java."""
     return _SURROGATE.sub(_REPLACEMENT, raw).decode("utf-8", "replace")
 
 
 def java_long(value: int) -> int:
-    """Return *value* in 64 bits, where sums and differences of Java's `long` end up."""
+    """Return *value* wrapped into 64 bits, as sums and differences of Java's `long` are."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 

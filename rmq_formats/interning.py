@@ -1,5 +1,5 @@
 """
-Distinct texts and their numbers: what dictionary-encoded columns are made of, compiled.
+Distinct texts and their numbers, for dictionary-encoded columns; compiled.
 
 An open hash table beside a heap of the texts in order of appearance. The hash begins with a number that the caller
 draws: nobody can write a log whose texts all collide.

@@ -16,7 +16,7 @@ Read = Callable[[int, int], Buffer]  # the bytes at a position; short only at th
 
 
 class Field(NamedTuple):
-    """One field: its name, its `struct` code and what it means."""
+    """One field: its name, its `struct` code and its meaning."""
 
     name: str
     code: str
@@ -47,7 +47,7 @@ class Layout:
         self._offsets = {row.name: row.offset for row in self.rows()}
 
     def offset(self, name: str) -> int:
-        """Return where the field begins."""
+        """Return the field's offset."""
         return self._offsets[name]
 
     def index(self, name: str) -> int:

@@ -41,7 +41,7 @@ UNIQUE_ID = {4: _unique_id("4s"), 16: _unique_id("16s")}
 
 
 class OffsetId(NamedTuple):
-    """Where a record is, and at which broker."""
+    """The broker and the offset of a record."""
 
     host: Host
     physical_offset: int

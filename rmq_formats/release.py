@@ -1,5 +1,5 @@
 """
-What differs between RocketMQ releases, byte for byte, in one table.
+The differences between RocketMQ releases that change bytes, in one table.
 
 `SWITCHES` lists for each behaviour the releases at which it changed. A `Release` is the row of all behaviours for one
 version; everything that depends on a release takes one. `docs/formats.md` prints the same table. A log that a newer
@@ -22,7 +22,7 @@ _STAGES = {"PREVIEW": -3, "ALPHA": -2, "BETA": -1}  # 5.0.0 was announced three 
 
 
 class Version(NamedTuple):
-    """A version that sorts by age; `stage` is negative for what came before the release of that number."""
+    """A version that sorts by age; `stage` is negative for a preview of that number."""
 
     major: int
     minor: int

@@ -1,5 +1,5 @@
 """
-What the files of a store directory are.
+The kinds of files in a store directory.
 
 A broker's store is a directory of a fixed shape: the name of a file says what it holds and where in its sequence it
 is. Nothing here touches a disk: names and bytes in, meaning out.
@@ -24,7 +24,7 @@ ROCKSDB_STORE_FOLDER = "rocksdbstore"
 
 @unique
 class FileKind(StrEnum):
-    """What a file of a store is."""
+    """The kinds of a store's files."""
 
     COMMITLOG = "CommitLog segment"
     DLEDGER_LOG = "DLedger segment"  # the same records, each after an entry header; one offset space with `commitlog`
@@ -58,7 +58,7 @@ TIER_KINDS = frozenset({FileKind.TIERED_LOG, FileKind.TIERED_QUEUE, FileKind.TIE
 
 
 class StoreFile(NamedTuple):
-    """One file of a store: its path below the root with '/', what it is, and what its name says."""
+    """One file of a store: its path below the root with '/', its kind, and the facts in its name."""
 
     path: str
     kind: FileKind
@@ -110,7 +110,7 @@ _ROCKSDB_ENDINGS = (".sst", ".log")
 
 def classify(path: str) -> StoreFile:
     """
-    Say what the file at *path* below a store's root is.
+    Return the kind and the facts of the file at *path* below a store's root.
 
     A file with a wrong name in the right place is UNKNOWN: a broker does not read it either.
     """
@@ -127,7 +127,7 @@ def classify(path: str) -> StoreFile:
 
 
 def _kind(root: str, inner: list[str], name: str) -> FileKind:
-    """Say what a file below the folder *root* is, ConsumeQueue files apart."""
+    """Return the kind of a file below the folder *root*, ConsumeQueue files apart."""
     of_sequence = _kind_in_sequence(root, inner) if offset_of_name(name) is not None else None
     if of_sequence is not None:
         return of_sequence
@@ -143,7 +143,7 @@ def _kind(root: str, inner: list[str], name: str) -> FileKind:
 
 
 def _kind_in_sequence(root: str, inner: list[str]) -> FileKind | None:
-    """Say what a file is that is named by the offset it begins at; None where the folder tells nothing."""
+    """Return the kind of a file that is named by its offset; None if its folder does not tell."""
     if not inner:
         return _LOG_FOLDERS.get(root)
     if root == "compaction" and len(inner) == _COMPACTION_DEPTH and _is_decimal(inner[-1]):
@@ -215,7 +215,7 @@ class Checkpoint(NamedTuple):
 
 
 def decode_checkpoint(buffer: Buffer) -> Checkpoint:
-    """Return what a checkpoint says."""
+    """Decode a checkpoint."""
     return Checkpoint(*map(int, CHECKPOINT.unpack(buffer)))
 
 

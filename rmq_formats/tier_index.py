@@ -1,5 +1,5 @@
 """
-Index files of a tier: what a broker copies there of the keys of the messages that it has copied.
+Index files of a tier: the keys of the messages that a broker has copied there.
 
 A file is written once, when it is full: header, slots, and the entries of each slot side by side, the newest first.
 Offsets are those of the queue's own log in the tier. Tags are not indexed.
@@ -41,7 +41,7 @@ _SLOT_TYPE, ENTRY_TYPE = (
 
 
 class TierIndex(NamedTuple):
-    """What an index file of a tier says."""
+    """The content of an index file of a tier."""
 
     begin_timestamp: int
     end_timestamp: int
@@ -53,21 +53,21 @@ class TierIndex(NamedTuple):
 
     @property
     def entries_at(self) -> int:
-        """Where the first entry begins in the file."""
+        """The offset of the first entry."""
         return HEADER.size + len(self.slots) * SLOT.size
 
     def position_of(self, entry: int) -> int:
-        """Return where an entry begins in the file."""
+        """Return the offset of an entry."""
         return self.entries_at + entry * ENTRY.size
 
     def seconds_to(self, store_timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return what entries of messages of these times have as `time_diff_s`."""
+        """Return the `time_diff_s` of entries of messages of these times."""
         diff = store_timestamps - self.begin_timestamp
         seconds: NDArray[np.int64] = np.sign(diff) * (np.abs(diff) // 1000)
         return seconds
 
     def differences(self) -> Iterator["Difference"]:
-        """Yield where the file contradicts itself: only the first slot, and the first entry, of those that do."""
+        """Yield the first slot and the first entry that contradict the rest of the file."""
         sizes = self.slots["size"].astype(np.int64)
         starts = self.entries_at + np.cumsum(sizes) - sizes
         odd = np.flatnonzero((self.slots["position"] != starts) | (sizes < 0) | (sizes % ENTRY.size != 0))
@@ -102,7 +102,7 @@ class TierIndex(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Where a file contradicts itself."""
+    """A place at which a file contradicts itself."""
 
     position: int
     field: str
@@ -113,7 +113,7 @@ class Difference(NamedTuple):
 
 def read_tier_index(data: Buffer) -> TierIndex:
     """
-    Return what a full index file of a tier says.
+    Decode a full index file of a tier.
 
     `CorruptData` when it is none, `NeedMoreData` when it ends before its slots do.
     """

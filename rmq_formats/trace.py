@@ -1,5 +1,5 @@
 """
-What became of messages, as their clients report it: the bodies of the trace topic's messages.
+Traces of messages as their clients report them: the bodies of the trace topic's messages.
 
 A body is text: lines that end with U+0002, of fields that end with U+0001. The first field says what happened; which
 fields follow depends on it, and at the end of a line on the client's release. A producer may write what it likes to the
@@ -22,7 +22,7 @@ MOST_FIELDS = 15
 
 @unique
 class TraceKind(StrEnum):
-    """What a line reports."""
+    """The kinds of lines."""
 
     SENT = "Pub"
     TAKEN = "SubBefore"
@@ -32,7 +32,7 @@ class TraceKind(StrEnum):
 
 
 class Trace(NamedTuple):
-    """One line. What lines of its kind do not have is None, as is what could not be read."""
+    """One line. Fields that its kind does not have are None, and so are those that could not be read."""
 
     kind: TraceKind
     message_id: str | None = None
@@ -96,7 +96,7 @@ def is_trace_topic(topic: str) -> bool:
 
 
 def decode_traces(body: bytes) -> Iterator[Trace]:
-    """Yield what each line of a trace message's body (as sent: decompressed) reports, in their order."""
+    """Yield each line of a trace message's body (as sent: decompressed), in order."""
     text = java_text(body)
     start = 0
     while start < len(text):
@@ -109,7 +109,7 @@ def decode_traces(body: bytes) -> Iterator[Trace]:
 
 
 def decode_line(line: str) -> Trace | None:
-    """Return what a line, without its end, reports; None of one of an unknown kind, which clients skip."""
+    """Decode a line without its end; None for an unknown kind, which clients skip."""
     # String#split leaves out empty fields at the end.
     parts = line.rstrip(FIELD_END).split(FIELD_END, MOST_FIELDS)
     kind = _KINDS.get(parts[0])
@@ -131,7 +131,7 @@ def decode_line(line: str) -> Trace | None:
 
 
 def field_names(kind: TraceKind, count: int) -> Sequence[str]:
-    """Return what the fields of a line are that has so many, the kind among them; it may lack some of them."""
+    """Return the names of the fields of a line that has so many, the kind among them; it may lack some of them."""
     later = (names for least, names in _LATER_FIELDS.get(kind, ()) if count >= least)
     return (*_FIELDS[kind], *next(later, ()))
 
@@ -150,7 +150,7 @@ def _value(name: str, text: str) -> str | int | bool | None:
 
 
 def java_number(text: str, bits: int) -> int | None:
-    """Return what `Long.parseLong` or, of 32 bits, `Integer.parseInt` makes of *text*; None where that fails."""
+    """Return the number that `Long.parseLong` or, of 32 bits, `Integer.parseInt` reads; None where that fails."""
     digits = text[1:] if text[:1] in {"+", "-"} else text
     # Character#isDigit knows all scripts' digits; those outside the first 65,536 characters are two units to Java.
     if not digits.isdecimal() or any(ord(digit) >= _BMP_END for digit in digits):

@@ -76,7 +76,7 @@ class Traces(NamedTuple):
 
 
 def decode_bodies(bodies: pa.Array) -> Iterator[Traces]:
-    """Yield what `decode_traces` yields of each body (as sent: decompressed), some lines at a time."""
+    """Yield the lines that `decode_traces` yields of each body (as sent: decompressed), some at a time."""
     split = pc.split_pattern(_texts(bodies), LINE_END)
     lines, parents = split.flatten(), np.asarray(pc.list_parent_indices(split))
     kinds = pc.list_element(pc.split_pattern(lines, FIELD_END, max_splits=1), 0)

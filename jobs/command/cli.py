@@ -81,7 +81,7 @@ class _Verbs(click.Group):
         return list(VERBS)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep what was typed, for commands that name what comes next."""
+        """Keep the words as they were typed, for messages that name the next command."""
         ctx.meta[TYPED] = tuple(args)
         return super().parse_args(ctx, args)
 
@@ -146,7 +146,7 @@ def _pack(ctx: click.Context, _parameter: click.Parameter, path: Path | None) ->
 
 
 class _Settings:
-    """What the whole command line was given, kept where an error can still read it."""
+    """The options before the verb, kept for the handling of errors."""
 
     traceback = False
 
@@ -336,7 +336,7 @@ def _reader_has_gone() -> bool:
 
 
 def _has_no_reader(stream: TextIO) -> bool:
-    """Return whether the other side of a pipe is closed; False of what has no descriptor."""
+    """Return whether the other side of a pipe is closed; False for a stream without a descriptor."""
     poll = select.poll()
     try:
         poll.register(stream, 0)

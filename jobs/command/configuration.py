@@ -1,5 +1,5 @@
 """
-Where a verb's settings are from: the command line, over the environment, over `--config FILE`, over defaults.
+The sources of a verb's settings: the command line, over the environment, over `--config FILE`, over defaults.
 
 `RMQ_LAKE_<VERB>_<OPTION>` and the keys of the file are made from the options' own names. A variable or a key that no
 option has is refused: it would otherwise be ignored for years. `--show-config` prints what came of it all.
@@ -61,7 +61,7 @@ def _read_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
 
 def _defaults(values: dict[str, object], path: Path, ctx: click.Context) -> dict[str, object]:
     """
-    Return what a configuration file says about the command of *ctx*, by parameter name.
+    Return the values of a configuration file for the command of *ctx*, by parameter name.
 
     Keys before the first table hold for every verb that has the option; a table [VERB] (or [query.by-key]) for one.
     """
@@ -161,7 +161,7 @@ def config_option(command: _Command) -> _Command:
 
 
 def settings_of(command: click.Command) -> list[click.Parameter]:
-    """Return what can be set in a configuration file: all parameters but those that are about it, and hidden ones."""
+    """Return the parameters that a configuration file may set: all but hidden ones, and those about the file itself."""
     shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
     return [parameter for parameter in shown if parameter.name not in {"config", "show_config", "help"}]
 
@@ -197,7 +197,7 @@ def _leaves(command: click.Command, names: tuple[str, ...]) -> Iterator[tuple[tu
 
 
 def _effective(ctx: click.Context, *, as_json: bool) -> str:
-    """Return every setting of a command and where it is from: as a file for `--config`, or as JSON."""
+    """Return every setting of a command and its source: as a file for `--config`, or as JSON."""
     settings = {
         key_of(parameter): (_plain(ctx.params.get(str(parameter.name))), _origin(parameter, ctx))
         for parameter in settings_of(ctx.command)

@@ -1,4 +1,4 @@
-"""What went wrong, as one line for whoever ran the command: which errors are no bug of ours, and what is in them."""
+"""Errors as one line for the user: which kinds are no bug of ours, and the part of their text that helps."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def failures() -> tuple[type[BaseException], ...]:
 
 @contextmanager
 def shown_as_usage(*kinds: type[Exception], before: str = "") -> Iterator[None]:
-    """Show errors of these kinds as what they are: something to be asked for in another way."""
+    """Turn errors of these kinds into usage errors: the user has to ask in another way."""
     try:
         yield
     except kinds as error:
@@ -50,7 +50,7 @@ def follows_interrupt(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """Say what an error says, without what libraries wrap around it."""
+    """Return the message of an error without the text that libraries wrap around it."""
     if _is_lost_connection(error):
         return _of_lost_jvm()
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
@@ -98,7 +98,7 @@ def _host(lines: Sequence[str]) -> str:
 
 
 def _raised_on_a_worker(lines: Sequence[str]) -> str | None:
-    """Return what a task's Python failed with, said as it would have been here, from what Spark makes of it."""
+    """Return the error of a task's Python, taken from Spark's text, in the words that it would have here."""
     begun = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
     if not begun:
         return None
@@ -118,11 +118,11 @@ def _raised_on_a_worker(lines: Sequence[str]) -> str | None:
 
 
 def _raised_in_the_jvm(lines: Sequence[str]) -> str | None:
-    """Return what follows "An error occurred while calling o38.count.", which says nothing."""
+    """Return the line after "An error occurred while calling o38.count.", which says nothing."""
     return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), None)
 
 
 def _raised_in_rust(lines: Sequence[str]) -> str | None:
-    """Return an error of `deltalake` with its causes, the last of which is what a reader needs."""
+    """Return an error of `deltalake` with its causes; a reader needs the last one."""
     first, *causes = _CAUSE.split(" ".join(lines))
     return ": ".join([first.removeprefix("Kernel error -> "), *causes]) if causes else None

@@ -120,7 +120,7 @@ report_option = click.option(
 
 
 class StorePlace(NamedTuple):
-    """Where a store lies, as the command line says."""
+    """The places of a store and of its log, as given on the command line."""
 
     store: str
     commitlog: tuple[str, ...] | None
@@ -131,7 +131,7 @@ class StorePlace(NamedTuple):
         return read_broker_conf(self.broker_conf)
 
     def log_directories(self, conf: BrokerConf) -> tuple[str, ...]:
-        """Return where the log lies, if not below the store's root."""
+        """Return the log's directories; none where it lies below the store's root."""
         return tuple(log_directories(self.commitlog, conf))
 
     def log_places(self, conf: BrokerConf) -> tuple[str, ...]:

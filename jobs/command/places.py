@@ -1,5 +1,5 @@
 """
-Types of options that name a place: where a store is read, and where something is written.
+Types of options that name a place to read or to write.
 
 Nothing is written into a store, by no option, through no link: every option that names a place to write has a type that
 derives from `Output`, and that type refuses a place in any store. A store is known as the one that this command reads,
@@ -21,7 +21,7 @@ _STORES, _OUTPUTS = f"{__name__}.stores", f"{__name__}.outputs"  # that a comman
 
 
 class Output:
-    """What the type of an option that names a place to write derives from: no such place is in a store."""
+    """The base of each type of a place to write: it refuses places in a store."""
 
     makes_store = False  # what is written there is a store: one that it has begun may be there already
 
@@ -90,7 +90,7 @@ def _names(directory: Path) -> Iterator[str]:
 
 
 class LocationType(click.ParamType[str]):
-    """A path or a URI of what is read; one that no part of the program can reach is refused before anything starts."""
+    """A path or a URI to read; one that no part of the program can reach is refused before anything starts."""
 
     name = "location"
     to_write = False
@@ -121,7 +121,7 @@ def _is_lake(param: click.Parameter | None) -> bool:
 
 
 class StoreType(LocationType):
-    """Where a store is, or a part of one: nothing is written there."""
+    """The place of a store, or of a part of one: nothing is written there."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return it as it is."""
@@ -131,7 +131,7 @@ class StoreType(LocationType):
 
 
 class LakeType(StoreType):
-    """Where a lake is that is only read."""
+    """The place of a lake that is only read."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return it as it is."""
@@ -141,7 +141,7 @@ class LakeType(StoreType):
 
 
 class OutputLocationType(Output, LocationType):
-    """A path or a URI that something is written to: what is there is ours."""
+    """A path or a URI to write: files that are there are ours."""
 
     to_write = True
 

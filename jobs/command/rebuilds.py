@@ -1,4 +1,4 @@
-"""What the verbs that rebuild have in common: their options, and how files are put into a store."""
+"""The options that the rebuilding verbs share, and how files are put into a store."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
@@ -19,7 +19,7 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
 class RebuildForm(NamedTuple):
-    """What is rebuilt, and what becomes of it, as the command line says."""
+    """Which files are rebuilt, and whether they are written and installed, as given on the command line."""
 
     lost_only: bool
     wants_install: bool
@@ -48,13 +48,13 @@ def rebuild_options(kept: str) -> Callable[[_Command], _Command]:
 
 
 def say_dry_run(would: "DryRun", answer: Answer, seconds: float) -> ExitCode:
-    """Say what would be done, and return how it would end."""
+    """Print the dry run, and return the exit code that the rebuild would end with."""
     answer.give({**would.describe(), "seconds": seconds}, would.lines(), would.result(seconds))
     return would.exit_code
 
 
 class Plan(Protocol):
-    """What will be done to a store."""
+    """Changes to a store, before they are made."""
 
     def describe(self) -> Iterator[str]:
         """Say it, a line each."""
@@ -73,7 +73,7 @@ def refuse_beside_broker(store: str) -> None:
 def put_in_place(
     store: str, plan: Callable[[], _Plan], install: Callable[[_Plan], object], answer: Answer, *, dry_run: bool
 ) -> None:
-    """Say what will be done, and do it while the broker cannot start."""
+    """Print the planned changes, and make them while the broker cannot start."""
     from jobs.rebuild.install import RefusedError, broker_kept_out
 
     with shown_as_usage(RefusedError, before="not installed: "), broker_kept_out(store):

@@ -129,7 +129,7 @@ def _command(command: click.Command, names: tuple[str, ...], parent: click.Conte
 
 
 def _row(parameter: click.Parameter, names: tuple[str, ...], ctx: click.Context) -> tuple[str, ...]:
-    """Return what is to be known of one option or argument."""
+    """Return the table row of one option or argument."""
     has_file = any(other.name == "config" for other in ctx.command.params)
     key = f"`{key_of(parameter)}`" if has_file else ""
     variable = f"`{variable_of(parameter, *names)}`"

@@ -1,5 +1,5 @@
 """
-JSON Schemas of what each verb prints with `--json`: `python -m jobs.command.schemas DIR` writes a file a verb.
+JSON Schemas of each verb's `--json`: `python -m jobs.command.schemas DIR` writes a file a verb.
 
 They are made from the types of the values, so that neither can be changed without the other. The number at the end of
 `$id` grows when a name goes or changes its meaning; new names may come.
@@ -154,7 +154,7 @@ def _rebuild_index() -> Schema:
 
 
 def _dry_run(**settings: Schema) -> Schema:
-    """Return the schema of what `--dry-run` of a rebuild prints."""
+    """Return the schema of the dry run of a rebuild."""
     return _object(
         store=_TEXT,
         out=_TEXT,

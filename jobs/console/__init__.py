@@ -1,1 +1,1 @@
-"""What a person at a terminal reads: exit codes, log lines, progress, and the list of verbs."""
+"""Text for a person at a terminal: exit codes, log lines, progress, and the list of verbs."""

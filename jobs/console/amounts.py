@@ -30,7 +30,7 @@ def duration_text(seconds: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number and what it counts: `1 file`, `1,200 files`, `2 entries`."""
+    """Return a number with its noun: `1 file`, `1,200 files`, `2 entries`."""
     if number == 1:
         return f"1 {noun}"
     is_ies = noun.endswith("y") and noun[-2] not in "aeiou"

@@ -1,4 +1,4 @@
-"""What the process tells the shell. Scripts branch on these numbers: they are part of the contract."""
+"""Exit codes. Scripts branch on these numbers: they are part of the contract."""
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum

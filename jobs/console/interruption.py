@@ -1,10 +1,10 @@
-"""What is left to do where a command is interrupted, as the command itself knows it by then."""
+"""The sentence that an interrupted command ends with: how to continue."""
 
 _left: list[str] = []
 
 
 def note(sentence: str) -> None:
-    """Say this, instead of what is said of the verb in general, if the command is interrupted from here on."""
+    """From now on, end an interruption with *sentence* in place of the verb's general one."""
     _left[:] = [sentence]
 
 
@@ -14,5 +14,5 @@ def forget() -> None:
 
 
 def noted() -> str | None:
-    """Return what was noted last."""
+    """Return the sentence that was noted last."""
     return _left[-1] if _left else None

@@ -1,5 +1,5 @@
 """
-What a command says beside its data: lines on standard error, or, on request, one JSON object for each.
+Lines on standard error, beside a command's data; on request each is a JSON object.
 
 `in_json` puts a stream in the place of standard error that makes an object of every line, whoever writes it: ours,
 libraries', the JVM's. What has more to tell than its text (`say` with fields) keeps it.

@@ -1,4 +1,4 @@
-"""The command as this user typed it: what a line that is to be pasted begins with."""
+"""The command as this user typed it: each line to paste begins with it."""
 
 import os
 import shutil

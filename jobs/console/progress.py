@@ -33,7 +33,7 @@ _later: list[int] = []  # bytes that follow what is being read, in steps of thei
 
 
 class Work(NamedTuple):
-    """What takes long, and how it is measured."""
+    """A long piece of work, and the unit that its progress is counted in."""
 
     label: str
     total: int = 0  # 0: not known
@@ -72,7 +72,7 @@ class Progress:
         self._shown = True
 
     def line(self, done: int, messages: int, seconds: float) -> str:
-        """Return how much is done, the speed, and what is left."""
+        """Return the work done, the speed, and the remaining time."""
         work = self.work
         if not work.total and not done:
             return f"{work.label} …"
@@ -116,7 +116,7 @@ def _is_quiet() -> bool:
 
 
 def announce_once(message: str) -> None:
-    """Say what is about to take long, once a process, unless the command was asked to be quiet."""
+    """Announce work that takes long, once a process, unless the command was asked to be quiet."""
     if message not in _announced and not _is_quiet():
         _announced.add(message)
         say(message)
@@ -163,7 +163,7 @@ def shown(work: Work, done: Callable[[], int] = _none, messages: Callable[[], in
 def of_spark_job(
     spark: "SparkSession", work: Work, done: Callable[[], int] = _none, messages: Callable[[], int] = _none
 ) -> Iterator[None]:
-    """Show the progress of the Spark jobs that the block starts: what is *done*, or at least what ended tasks did."""
+    """Show the progress of the Spark jobs that the block starts: *done*, but at least the share of ended tasks."""
     context = spark.sparkContext
     group = f"rmq-lake {work.label} {id(object())}"
     context.setJobGroup(group, work.label, interruptOnCancel=True)

@@ -1,4 +1,4 @@
-"""What a command comes to, in one line, and what to do next: the same in a terminal and in a report."""
+"""The result of a command in one line, and the next steps: the same in a terminal and in a report."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from jobs.console.severity import Severity
 
 
 class Result(NamedTuple):
-    """What was done, how much of it, how fast, and how serious what was found is."""
+    """The work done, its amount and speed, and the severity of the findings."""
 
     severity: Severity
     what: str  # done: `65 messages, 168 index entries`
@@ -17,7 +17,7 @@ class Result(NamedTuple):
 
     @property
     def amount(self) -> str:
-        """What, how much, how fast."""
+        """Work, amount and speed in words."""
         size = f", {size_text(self.size)}" if self.size else ""
         rate = f", {rate_text(self.size, self.seconds)}" if self.size else ""
         return f"{self.what}{size} in {duration_text(self.seconds)}{rate}"

@@ -25,7 +25,7 @@ class Form(StrEnum):
 
 
 def csv_line(cells: Sequence[object]) -> str:
-    """Return one line of CSV; what is nested is JSON in its cell, and what is null is empty."""
+    """Return one line of CSV; nested values are JSON in their cell, null is an empty cell."""
     line = StringIO()
     csv.writer(line, lineterminator="\n").writerow([_cell(cell) for cell in cells])
     return line.getvalue()
@@ -41,7 +41,7 @@ class Rows:
     """Prints rows as they come; a table waits for the last of them."""
 
     def __init__(self, form: Form, write: Callable[[str], object], *, ascii_only: bool = False) -> None:
-        """*ascii_only*: where a terminal must not see what texts from a store hold."""
+        """*ascii_only*: escape all but ASCII, as texts from a store may hold control characters of a terminal."""
         self._form = form
         self._write = write
         self._ascii_only = ascii_only
@@ -66,7 +66,7 @@ class Rows:
         self._has_begun = True
 
     def close(self) -> None:
-        """Print what is held, and the end of an array."""
+        """Print held rows, and the end of an array."""
         if self._form is Form.JSON:
             self._write("\n]\n" if self._has_begun else "[]\n")
         if self._held:

@@ -13,7 +13,7 @@ from jobs.console.exit_codes import ExitCode
 
 
 class Severity(Enum):
-    """What a fact about a store means, from nothing to the worst; the value is the word for people and scripts."""
+    """How serious a fact about a store is, the worst last; the value is the word for people and scripts."""
 
     HEALTHY = "healthy"  # everything was compared, and agrees
     NOT_VERIFIED = "not verified"  # nothing wrong was seen, but only `verify` could tell
@@ -80,5 +80,5 @@ def worst_of(severities: Iterable[Severity]) -> Severity:
 
 
 def worst_met(least: Severity = Severity.NOT_VERIFIED, **met: object) -> Severity:
-    """Return the worst of the severities, by name, that anything was met of; *least* where nothing was."""
+    """Return the worst severity whose keyword argument is true, else *least*."""
     return worst_of([least, *(Severity[name.upper()] for name, found in met.items() if found)])

@@ -1,4 +1,4 @@
-"""Text from a store as a terminal may show it: whoever sent a message chose its topic, keys, tags and body."""
+"""Text from a store, made safe for a terminal: a message's sender chose its topic, keys, tags and body."""
 
 import re
 
@@ -6,7 +6,7 @@ _STYLE = re.compile(r"(\x1b\[[\d;]*m)")
 
 
 def printable(text: str) -> str:
-    """Return *text* in one line that does nothing to a terminal: what is not printable is written as its escape."""
+    """Return *text* in one line that does nothing to a terminal: characters that are not printable are escaped."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

@@ -1,1 +1,1 @@
-"""One run of `ingest`: what was asked, what tasks make of a range, how queues and index go along, and the story."""
+"""One run of `ingest`: the request, the passes over ranges of the log, the products, and the commit."""

@@ -1,4 +1,4 @@
-"""How a run begins and ends, of a store or a tier: what an earlier one has left is made good, its own is committed."""
+"""How a run of a store or a tier begins and ends: it finishes an interrupted run, and commits its own files."""
 
 from jobs.console import interruption
 from jobs.ingest.request import Summary

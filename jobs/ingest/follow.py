@@ -105,11 +105,11 @@ class Follower:
     alive: Callable[[], object] = int  # called each time that the log was looked at
 
     def run(self) -> Summary:
-        """Return what all steps have done; there is one at least, or its error."""
+        """Return the sum of all steps; there is at least one, or its error."""
         return reduce(Summary.followed_by, self._tried_again())
 
     def _tried_again(self) -> Iterator[Summary]:
-        """Yield what each step has done, whatever comes between two of them."""
+        """Yield the summary of each step; errors between two steps are tried again."""
         ends = inf if self.pace.seconds is None else monotonic() + self.pace.seconds
         trials = 0  # left; an error of the first step is one of the command line
         has_begun = False
@@ -167,7 +167,7 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the log ended, and what was seen there."""
+    """The end of the log, and the facts seen there."""
 
     storage: AnyStorage
     folders: tuple[str, ...]  # of the log
@@ -178,7 +178,7 @@ class _Place:
 
     @classmethod
     def after(cls, summary: Summary, request: IngestRequest, workers: Workers, earlier: "_Place | None") -> "_Place":
-        """Look at the end of what a run has read."""
+        """Look at the end of the log that a run has read."""
         if summary.tier_queues is not None:  # each queue has a log of its own: look at all of them
             return cls(AnyStorage(dict(workers.options)), (), {}, 0, b"", is_settled=False)
         if earlier is None or not earlier.folders:  # an empty store's log may have no folder yet

@@ -76,7 +76,7 @@ class Look:
         return [one for one in _manifests(Lake(normalise(self._request.lake))) if _has_fingerprints(self._store, one)]
 
     def nothing_new(self) -> Summary | None:
-        """Return what a run would say that finds nothing to do; None where it may find something, or fail."""
+        """Return the summary of a run that finds nothing to do; None if it may find something, or fail."""
         began = monotonic()
         try:
             summary = self._nothing_new()
@@ -117,7 +117,7 @@ class Look:
 
 
 def _require_local(request: IngestRequest) -> None:
-    """Doubt where a store or a lake is elsewhere: settings of other file systems are the session's to find."""
+    """Give up the shortcut if a place is not local: the session knows the settings of other file systems."""
     _require(all(is_local(normalise(place)) for place in (request.store, request.lake, *request.commitlog)))
 
 
@@ -159,7 +159,7 @@ def _has_fingerprints(store: Store, manifest: dict[str, Any]) -> bool:
 
 
 def _fingerprints(store: Store, manifest: dict[str, Any]) -> list[_Fingerprint]:
-    """Return the fingerprints of what retention has not deleted, ascending."""
+    """Return the fingerprints of records that retention has not deleted, ascending."""
     found = sorted(_Fingerprint(*one) for one in manifest["fingerprints"])
     return [one for one in found if one.offset >= store.start_offset]
 
@@ -180,7 +180,7 @@ def _read(store: Store, segment: Segment, offset: int, size: int) -> bytes:
 
 def _check_chain(store: Store, manifest: dict[str, Any]) -> None:
     """
-    Walk from a known boundary to the last record, and to the end of what is known.
+    Walk from a known boundary to the last record, and to the end of the known log.
 
     Recovery may have moved the write position back and left the old bytes after it.
     """
@@ -217,7 +217,7 @@ def _check_end(store: Store, to_offset: int) -> bool:
 
 
 def _check_lake(lake: Lake, request: IngestRequest, manifest: dict[str, Any]) -> None:
-    """Doubt where a run was cut off, is at work, or is not done; and where a table lacks a run, or has too many."""
+    """Give up the shortcut if the last run is unfinished or another is at work, or a table's run number is wrong."""
     store_id, run = manifest["store_id"], manifest["run"]
     notes = [info.size for info in lake.list_files(_LOCKS) if info.name == store_id]
     _require(notes == [0])
@@ -245,7 +245,7 @@ def _transactions(lake: Lake, table: str, *applications: str) -> list[int]:
 
 
 def _check_products(store: Store, request: IngestRequest, manifest: dict[str, Any]) -> None:
-    """Doubt where the choice is another one, or a product has not taken all of the log, or of what lies beside it."""
+    """Give up the shortcut if the selection has changed, or a product has not taken all of the log and its files."""
     state, selection = manifest["state"], request.selection
     *_, last = _fingerprints(store, manifest)
     chosen = Selection().describe() | manifest["selection"]  # what an older version did not know was not chosen

@@ -1,4 +1,4 @@
-"""What was asked of a run, and what it did."""
+"""The request of a run, and its summary."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -23,7 +23,7 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True, slots=True)
 class IngestRequest(StoreRequest):
-    """What a user asked for."""
+    """The request of a user."""
 
     lake: str
     broker: str | None = None
@@ -40,7 +40,7 @@ class IngestRequest(StoreRequest):
 
     @property
     def wanted(self) -> "Wanted":
-        """What was said about the store's rules."""
+        """The user's settings of the store's rules."""
         from jobs.products.index.settings import Wanted  # who only looks does not wait for a compiler
 
         return Wanted(self.hash_slots, self.index_num, self.release, None, self.conf)
@@ -53,7 +53,7 @@ class IngestRequest(StoreRequest):
 
 @dataclass(slots=True)
 class Summary:
-    """What a run did, for people and as JSON."""
+    """The summary of a run, for people and as JSON."""
 
     store: str
     lake: str
@@ -83,7 +83,7 @@ class Summary:
     newest_ms: int | None = None  # when the newest message of this run was stored
 
     def followed_by(self, step: "Summary") -> "Summary":
-        """Return what this run and the next one have done together."""
+        """Return the sum of this run and the next one."""
         return replace(
             step,
             run=step.run or self.run,
@@ -110,7 +110,7 @@ class Summary:
 
     @property
     def severity(self) -> Severity:
-        """The worst of what was met; only `verify` can say that a store is healthy."""
+        """The worst severity met; only `verify` can say that a store is healthy."""
         return worst_met(
             behind=self.behind,
             gap=self.gaps or self.notes,
@@ -120,7 +120,7 @@ class Summary:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What was found is shown by the exit code; the run is done all the same."""
+        """The exit code of the findings; the run is done all the same."""
         return self.severity.exit_code
 
     @property
@@ -134,7 +134,7 @@ class Summary:
 
     @property
     def result(self) -> Result:
-        """What the run came to."""
+        """The result line."""
         verdict = "done, nothing wrong seen" if self.severity is Severity.NOT_VERIFIED else ""
         seconds = sum(self.seconds.values())
         if self.plan is not None:
@@ -189,7 +189,7 @@ def _sum(one: Mapping[str, N], other: Mapping[str, N]) -> dict[str, N]:
 
 
 class Clock:
-    """Seconds by what was done."""
+    """Seconds by step."""
 
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}

@@ -81,7 +81,7 @@ def _spark_workers(request: IngestRequest) -> Workers:
 
 
 def _uncut(request: IngestRequest, workers: Workers, clock: Clock) -> Summary:
-    """Do one run, and begin again where a broker cuts its log back meanwhile: what it is now, the next look tells."""
+    """Do one run; begin again if a broker cuts its log back meanwhile."""
     for number in range(_ATTEMPTS - 1):
         with suppress(CutBackError):
             return _ingest(request, workers, clock, is_again=number > 0)
@@ -170,7 +170,7 @@ class _Run:
             finish_earlier(self.lake, self.known, leftover, self.summary, was_cut_off=self.was_cut_off)
 
     def _begin_at(self, superseded: Superseded | None) -> None:
-        """Find where the lake's rows of this log end."""
+        """Find the end of the lake's rows of this log."""
         newest = self.known.newest
         start = newest.to_offset if newest else min(self.known.first_offset, self.store.start_offset)
         if superseded is not None:
@@ -188,7 +188,7 @@ class _Run:
         return Output(self.lake, FileNaming(self.known.store_id, self.known.next_run), self.known.broker)
 
     def _start(self, products: Sequence[Product], superseded: Superseded | None) -> list[StartedProduct]:
-        """Start every product, before the log is looked at: what there is now, the log has by the time it is read."""
+        """Start every product before the log is read: each unit that it sees now then has its record in the log."""
         request = self.request
         writers = known_releases(self.store, request.release)
         self.summary.release = f"{writers.value} ({writers.how})"
@@ -205,7 +205,7 @@ class _Run:
         return [product.start(run, self.state.get(product.key) if product.key else None) for product in products]
 
     def _plan(self, from_offset: int) -> list[Range]:
-        """Plan what lies after the watermark, and note what does not lie there any more."""
+        """Plan the ranges after the watermark, and note the offsets that no file holds any more."""
         store, summary = self.store, self.summary
         if summary.from_offset < store.start_offset:
             summary.add_gap(summary.from_offset, store.start_offset, "deleted before it was read")
@@ -240,7 +240,7 @@ class _Run:
         return ranges
 
     def _end_of_step(self, ranges: Sequence[Range]) -> int:
-        """Return where this run ends: what is new may be more than one run should lose when it is interrupted."""
+        """Return the end of this run: with `--max-bytes-per-step` it may come before the end of the log."""
         new = [range_ for range_ in ranges if range_.end_offset > self.summary.from_offset]
         if not new or self.request.dry_run or self.request.step_bytes is None:
             return self.store.end_offset
@@ -249,7 +249,7 @@ class _Run:
         return end
 
     def _note_read(self, outcomes: Sequence[Outcome[Collected]]) -> None:
-        """Note what the ranges' tasks have read and written, and segments that were deleted meanwhile."""
+        """Note the ends and files of the ranges, and segments that were deleted meanwhile."""
         summary = self.summary
         confirm_deleted(self.store, outcomes)
         confirm_uncut(self.store, self.newest)
@@ -267,7 +267,7 @@ class _Run:
         self.files = files_of(outcomes)
 
     def _finish(self, product: Product, finished: Finished) -> None:
-        """Note what a product adds."""
+        """Note the files and figures of a product."""
         summary = self.summary
         for table, actions in finished.files.items():
             self.files.setdefault(table, []).extend(actions)
@@ -281,7 +281,7 @@ class _Run:
             summary.add_gap(*gap)
 
     def _confirm_read(self, outcomes: Sequence[Outcome[Collected]]) -> None:
-        """Raise `CutBackError` where the newest records are others by now: what was made of them may not agree."""
+        """Raise `CutBackError` if the newest records were replaced while they were read."""
         known = next((outcome.seen.fingerprints for outcome in reversed(outcomes) if outcome.seen.fingerprints), ())
         for fingerprint in known:
             if holds(fingerprint, self.store) is False:

@@ -1,5 +1,5 @@
 """
-A run of a tier: what is new in each of its queues' logs, in one commit for all of them.
+A run of a tier: the new records of each queue's log, in one commit for all of them.
 
 A queue is a small log of its own. Of each one the run's manifest keeps how far the lake has it, and bytes by which the
 next run knows it again; everything else (numbers of runs, what decides them, what a killed one leaves) is as for the
@@ -45,7 +45,7 @@ _SPARED = frozenset(table.name for table in PRODUCED) - {TIERED.name, QUARANTINE
 
 
 class _QueuePlan(NamedTuple):
-    """What there is to read of a queue."""
+    """The new part of a queue's log."""
 
     before: QueueState  # from where on its log is read
     parts: Sequence[Part]
@@ -75,7 +75,7 @@ def tier_steps(request: IngestRequest, workers: Workers, clock: Clock) -> Iterat
 
 
 def _of_one_broker(queues: Sequence[TierQueue], broker: str | None) -> Sequence[TierQueue]:
-    """Return the queues of the broker that is named, where several copy to one tier."""
+    """Return the queues of the named broker, as several may copy to one tier."""
     places = {queue.place: queue.broker for queue in queues}
     chosen = [place for place, name in places.items() if len(places) == 1 or name == broker]
     if len(chosen) != 1:
@@ -167,7 +167,7 @@ class _TierRun:
         return read
 
     def _noted(self, read: Sequence[BundleRead], states: Mapping[QueueName, QueueState]) -> dict[QueueName, QueueState]:
-        """Note what was read; return how far the lake then has the queues that were."""
+        """Note the parts that were read; return the new states of their queues."""
         of_queues: dict[QueueName, list[Outcome[Part]]] = {}
         for outcome in (outcome for one in read for outcome in one.outcomes):
             of_queues.setdefault(outcome.payload.queue, []).append(outcome)
@@ -235,7 +235,7 @@ def _plans(queues: Sequence[tuple[TierQueue, QueueState | None]], *, settled_unt
 
 
 def _plan(queue: TierQueue, state: QueueState | None, settled_until: int | None) -> _QueuePlan:
-    """Plan what is new in a queue, and note what is not there any more."""
+    """Plan the new ranges of a queue, and note the offsets that are missing."""
     log = queue.store
     if state is None or state.likeness(log) is Likeness.OTHER:
         generation = 0 if state is None else state.generation + 1
@@ -280,7 +280,7 @@ def _bundles(parts: Iterable[Part], size: int) -> Iterator[Bundle]:
 
 
 def _steps(bundles: Sequence[Bundle], step_bytes: int | None) -> Iterator[Sequence[Bundle]]:
-    """Yield what is read before each commit; nothing once, where there is nothing to read."""
+    """Yield the bundles of each commit; one empty commit if there is nothing to read."""
     some: list[Bundle] = []
     for bundle in bundles:
         some.append(bundle)

@@ -28,11 +28,11 @@ class Recording:
 
     @property
     def flag(self) -> str:
-        """What makes a JVM write the archive when it exits."""
+        """The flag by which a JVM writes the archive when it exits."""
         return f"-XX:ArchiveClassesAtExit={self._unfinished}"
 
     def keep(self) -> None:
-        """Make what the JVM has written the archive of later runs."""
+        """Keep the JVM's file as the archive of later runs."""
         if self._unfinished.exists():
             self._unfinished.replace(self._path)
             self._path.chmod(0o644)  # the JVM makes it read-only; its time is renewed with each use
@@ -70,7 +70,7 @@ def _record(path: Path) -> Recording | None:
 
 
 def _fingerprint(java_home: Path, spark_home: Path) -> str:
-    """Name what a JVM compares before it uses an archive: itself, and each JAR's path, size and time."""
+    """Return a digest of the facts that a JVM compares before it uses an archive: itself, each JAR's path and time."""
     digest = hashlib.sha256(str(java_home.resolve()).encode())
     release = java_home / "release"
     if release.exists():

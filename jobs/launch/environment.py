@@ -1,5 +1,5 @@
 """
-Make a checkout's `.venv` from a lock file. Run by whatever Python spark-submit.sh found: standard library only.
+Make a checkout's `.venv` from a lock file. Run by the Python that spark-submit.sh found: standard library only.
 
 Each lock gets an environment of its own, `.venv-<name>-<hash of the lock>`, and `.venv` is a link to the one in use. So
 no environment changes under a run that uses it, one that was killed half-way is known by the mark it lacks, and going

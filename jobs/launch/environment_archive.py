@@ -1,5 +1,5 @@
 """
-What workers' Python lacks, in one archive for `--archives FILE#environment`: the packages that this process runs with.
+The packages that this process runs with, in one archive for workers: `--archives FILE#environment`.
 
 Neither Spark, which the cluster has, nor the interpreter, which cannot be moved to another machine: `bin/python` in the
 archive starts the worker's own, of the same version, with the packages on its path.
@@ -61,7 +61,7 @@ def _files() -> Iterator[tuple[Path, str]]:
 
 
 def _with_dependencies() -> Iterator[Distribution]:
-    """Yield what is needed, and what that needs."""
+    """Yield the needed packages with their dependencies."""
     pending, seen = list(NEEDED), set(NEEDED)
     while pending:
         name = pending.pop()

@@ -1,4 +1,4 @@
-"""What the launcher can fail with."""
+"""Errors of the launcher."""
 
 NO_SPARK = (
     "pyspark is not installed here: `pip install 'rocketmq-lake[spark]'` brings it "

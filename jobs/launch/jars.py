@@ -100,7 +100,7 @@ def _run_ivy(jars: Sequence[Jar], scratch: Path, java_home: Path) -> None:
 
 
 def _remedies(jars: Sequence[Jar]) -> str:
-    """Say what to do in a network without Maven Central."""
+    """Return advice for a network without Maven Central."""
     wanted = ", ".join(f"{jar.organisation}:{jar.name}:{jar.version} as {jar.file_name}" for jar in jars[:_NAMED])
     others = f" and {len(jars) - _NAMED} more of {CONF / 'jars.lock'}" if len(jars) > _NAMED else ""
     return (

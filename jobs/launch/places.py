@@ -1,5 +1,5 @@
 """
-Where things are: the configuration that travels with the code, and the cache that all checkouts share.
+Directories: the configuration that travels with the code, and the cache that all checkouts share.
 
 The cache is the user's, not the checkout's: what lies in it is named by version and content, so that a second clone or
 an installed wheel finds it there. This module is also shipped to workers (see `code_archive`): it imports only the

@@ -1,5 +1,5 @@
 """
-What spark-submit is given.
+The arguments and the environment of spark-submit.
 
 The driver is this Python process: pyspark starts spark-submit, which starts the JVM. So standard output stays ours
 (spark-submit merges the two streams of a driver that it starts itself), a usage error costs no JVM, and Ctrl-C arrives.
@@ -175,6 +175,6 @@ def _jvm_flags(
 
 
 def _appended(flags: Sequence[str], given: str) -> str:
-    """Put the user's own flags behind ours, where they win; two collectors would be an error."""
+    """Append the user's flags to ours, so that they win; two collectors would be an error."""
     own = [flag for flag in flags if not (flag.startswith("-XX:+Use") and flag.endswith("GC") and "GC" in given)]
     return " ".join([*(f'"{flag}"' for flag in own), given]).strip()

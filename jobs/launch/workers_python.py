@@ -1,4 +1,4 @@
-"""The Python of a cluster's workers: whether it has what our tasks import, and what to do where it has not."""
+"""The Python of a cluster's workers: whether it has the packages that our tasks import, and the remedies."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ _IMPORTED = tuple(name for name in NEEDED if name != "tzdata")  # most machines 
 
 
 class Lack(NamedTuple):
-    """What one worker's Python does not have."""
+    """The modules that one worker's Python lacks."""
 
     host: str
     python: str
@@ -33,7 +33,7 @@ def remedies() -> str:
 
 
 def lacks(context: SparkContext, modules: Sequence[str] = _IMPORTED) -> list[Lack]:
-    """Return what workers lack, by one small task a core; it needs nothing itself."""
+    """Return the modules that workers lack, by one small task a core, which needs none of them."""
 
     def look(part: Iterable[int]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         import socket

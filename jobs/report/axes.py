@@ -1,4 +1,4 @@
-"""Round numbers and round times: where an axis has its ticks, and how wide a bucket is."""
+"""Round numbers and round times: the ticks of an axis, and the width of a bucket."""
 
 from datetime import UTC, datetime
 from itertools import pairwise

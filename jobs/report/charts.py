@@ -1,5 +1,5 @@
 """
-Plots as HTML and SVG: bars and timelines, with a title for who cannot see them. No script, no library, no network.
+Plots as HTML and SVG: bars and timelines, with a title for screen readers. No script, no library, no network.
 
 Text is HTML beside the drawing, never in it: so it keeps its size on a phone.
 """

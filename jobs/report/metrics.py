@@ -23,7 +23,7 @@ def _lines(summary: Summary) -> Iterator[str]:
 
 
 def figures(summary: Summary) -> Mapping[str, tuple[float, str]]:
-    """Return each figure of a run, and what it means."""
+    """Return each figure of a run with its meaning."""
     return {
         "end_time_seconds": (round(time(), 3), "When the run ended."),
         "exit_code": (int(summary.exit_code), "How it ended: 0 clean, 3 damage or a gap, 4 queues contradict the log."),

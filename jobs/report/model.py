@@ -1,5 +1,5 @@
 """
-What a report is made of. Each part knows its title and its numbers; how it looks is `page`'s business.
+The parts of a report. Each part has its title and its numbers; `page` decides how it looks.
 
 `report.json` is this document as it is, under a version of its own.
 """
@@ -37,7 +37,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """One number a label, where their sizes matter; `ideal` is what was to be expected, where that is known."""
+    """One number a label, to compare their sizes; `ideal` has the expected number where it is known."""
 
     title: str
     unit: str

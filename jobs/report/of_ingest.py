@@ -1,4 +1,4 @@
-"""The report of one run of `ingest`: what was read, what is in it, where the time went."""
+"""The report of one run of `ingest`: the messages read, their distribution, and the time each step took."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,7 +65,7 @@ def _tables(summary: Summary) -> Iterator[Grid]:
 
 
 def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
-    """Yield what a person should do, each with what was found."""
+    """Yield the steps for a person to take, each with the findings that it is for."""
     verify = (f"{program()} verify {quote(summary.store)}",)
     if summary.quarantined:
         yield Remedy(
@@ -121,7 +121,7 @@ def _damage(summary: Summary, lake: Lake) -> Grid:
 
 
 class _Contents:
-    """What is in the files of one run."""
+    """The rows in the files of one run."""
 
     def __init__(self, lake: Lake, prefix: str) -> None:
         self._lake = lake

@@ -1,4 +1,4 @@
-"""The report of a `rebuild-index`: what was made, by which rules, and what is proven."""
+"""The report of `rebuild-index`: the files written, the rules followed, and which files are proven."""
 
 from collections.abc import Iterator
 from shlex import quote

@@ -1,4 +1,4 @@
-"""The report of `verify`: the verdict, each remedy with the findings that it is for, and what was compared."""
+"""The report of `verify`: the verdict, each remedy with its findings, and the parts that were compared."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

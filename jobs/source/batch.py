@@ -39,7 +39,7 @@ class RocketmqReader(DataSourceReader):
         self._wanted = wanted
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Narrow what is read by what is asked for; Spark filters the rows all the same."""
+        """Narrow the read by the pushed conditions; Spark filters the rows all the same."""
         for given in filters:
             self._wanted = _narrowed(self._wanted, given)
             yield given
@@ -67,7 +67,7 @@ _BOUNDS = {"physical_offset": ("from_offset", "to_offset"), "store_timestamp": (
 
 
 def _narrowed(wanted: Wanted, given: Filter) -> Wanted:
-    """Return the same question with what a condition excludes left out; the condition itself is still asked."""
+    """Return the question without the messages that a condition excludes; Spark applies the condition all the same."""
     column = ".".join(getattr(given, "attribute", ()))
     if column == "topic" and isinstance(given, EqualTo | In):
         return _with_topics(wanted, [given.value] if isinstance(given, EqualTo) else list(given.value))

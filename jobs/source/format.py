@@ -68,7 +68,7 @@ class RocketmqDataSource(DataSource):
         return RocketmqReader(Wanted.of(dict(self.options)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of what is new in one store."""
+        """Return the reader of one store's new messages."""
         del schema
         return RocketmqStreamReader(Wanted.of(dict(self.options)))
 

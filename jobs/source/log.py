@@ -1,5 +1,5 @@
 """
-From one proven record boundary of a log to a later one: where a micro-batch ends, and what its tasks read.
+From one proven record boundary of a log to a later one: the end of a micro-batch, and its tasks' ranges.
 
 The records are followed from the place where the last micro-batch ended; only where one ends may the next begin. A
 place remembers the record before it, so that another log, or one that its broker has cut back, is not read on.
@@ -36,7 +36,7 @@ class DataLossError(FormatError):
 
 
 def data_loss(start: int, end: int, location: str) -> DataLossError:
-    """Return the error that names these offsets, and what to do."""
+    """Return the error that names these offsets and the remedy."""
     reason = (
         f"offsets {start} to {end} were deleted, as a rule by retention, before they were read; "
         "with option failOnDataLoss=false they are left out"
@@ -45,7 +45,7 @@ def data_loss(start: int, end: int, location: str) -> DataLossError:
 
 
 class Place(NamedTuple):
-    """A proven record boundary, and what is known of the record before it."""
+    """A proven record boundary, and the identity of the record before it."""
 
     offset: int
     store_timestamp: int | None = None
@@ -72,7 +72,7 @@ class Place(NamedTuple):
 
 
 class Way(NamedTuple):
-    """Where following the log has led to, and the ranges that it led through."""
+    """The end of a walk along the log, and the ranges on the way."""
 
     end: Place
     ranges: tuple[Range, ...]

@@ -1,5 +1,5 @@
 """
-What Amazon's own clients take from the environment, under Hadoop's names: keys, region and endpoint of S3.
+The settings that Amazon's clients take from the environment, under Hadoop's names: keys, region, endpoint of S3.
 
 AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION and AWS_ENDPOINT_URL (or AWS_ENDPOINT_URL_S3),
 else the profile AWS_PROFILE of the files in `~/.aws`. A profile that names a role, a process or a login has no keys:

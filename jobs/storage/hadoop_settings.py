@@ -1,5 +1,5 @@
 """
-What clients know of file systems, under Hadoop's names: from Spark, from Hadoop's files, from Amazon's environment.
+The settings of file systems, under Hadoop's names: from Spark, from Hadoop's files, from Amazon's environment.
 
 Spark's settings win over the files that HADOOP_CONF_DIR names, these over the environment.
 """

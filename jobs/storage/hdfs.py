@@ -36,7 +36,7 @@ _STANDBY = ("StandbyException", "RetriableException")  # the second while a name
 
 
 class _Entry(NamedTuple):
-    """What a name node tells of a file or directory; `name` is empty where it was asked for by its own path."""
+    """The status of a file or directory from a name node; `name` is empty in the status of the path asked for."""
 
     name: str
     is_directory: bool
@@ -121,13 +121,13 @@ class HdfsStorage(Storage):
 
 
 def _status_of(nodes: Sequence[str], location: str) -> _Entry:
-    """Return what the name node says of a file or directory."""
+    """Return the status of a file or directory."""
     answer = _ask(nodes, location, "GETFILESTATUS", _LARGEST_LISTING)
     return _told(answer, location, lambda answer: _entry(answer["FileStatus"]))
 
 
 def _entries_of(nodes: Sequence[str], location: str) -> list[_Entry]:
-    """Return what lies in a directory."""
+    """Return the status of each entry of a directory."""
     answer = _ask(nodes, location, "LISTSTATUS", _LARGEST_LISTING)
     entries = _told(answer, location, lambda answer: [_entry(entry) for entry in answer["FileStatuses"]["FileStatus"]])
     for entry in entries:
@@ -145,7 +145,7 @@ T = TypeVar("T")
 
 
 def _told(data: bytes, location: str, take: Callable[[Any], T]) -> T:
-    """Return what *take* finds in an answer; whatever listens there may be no name node."""
+    """Return the value that *take* finds in an answer, which may not be a name node's at all."""
     try:
         return take(json.loads(data))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -197,7 +197,7 @@ def _get(node: str, target: str, limit: int) -> bytes:
 
 
 def _elsewhere(response: HTTPResponse) -> tuple[str, str]:
-    """Return the node that an answer sends us to, and what to ask there."""
+    """Return the node that an answer redirects to, and the request for it."""
     location = response.headers["Location"] or ""
     with suppress(ValueError):
         there = urlsplit(location)
@@ -241,7 +241,7 @@ def _cut(connected: socket, is_late: Event) -> None:
 
 
 def _body(response: HTTPResponse, limit: int) -> bytes:
-    """Return what an answer holds, if it is one that may be as long."""
+    """Return the body of an answer, if it may be that long."""
     largest = limit if response.status == _OK else _LARGEST_REFUSAL
     data = response.read(largest + 1)
     if len(data) > largest:
@@ -277,5 +277,5 @@ def _path(location: str) -> str:
 
 
 def _user() -> str:
-    """Return who asks, as Hadoop's own clients do without Kerberos; on a worker, who has started the application."""
+    """Return the user's name, as Hadoop's clients send it without Kerberos; on a worker, the application's."""
     return os.environ.get("HADOOP_USER_NAME") or os.environ.get("SPARK_USER") or getuser()

@@ -30,17 +30,17 @@ _DONTCACHE = 0x80  # RWF_DONTCACHE: the kernel drops the pages that a read bring
 
 
 class Care(NamedTuple):
-    """How to read where a broker may be at work: pages that nobody had cached are dropped, and the speed is limited."""
+    """How to read beside a broker: pages that nobody had cached are dropped, and the speed is limited."""
 
     max_rate: int | None = None  # bytes a second
 
     def shared_by(self, processes: int) -> Self:
-        """Return what each of so many processes that read at once must keep to."""
+        """Return the share of each of so many processes that read at once."""
         return self._replace(max_rate=max(self.max_rate // processes, 1)) if self.max_rate else self
 
 
 class _Pace:
-    """Keeps this process below a number of bytes a second, whatever it reads, and however long it computes between."""
+    """Keeps this process below a number of bytes a second, however long it computes between two reads."""
 
     def __init__(self, rate: int) -> None:
         self._rate = rate
@@ -109,14 +109,14 @@ class LocalReader(Reader):
         os.posix_fadvise(self._descriptor, first, last - first, os.POSIX_FADV_DONTNEED)
 
     def next_written(self, position: int) -> int:
-        """Return the next position that was ever written; a file system stores nothing for what was not."""
+        """Return the next position that was ever written; a file system stores nothing for the others."""
         try:
             return os.lseek(self._descriptor, position, os.SEEK_DATA)
         except OSError as error:
             return self.size if error.errno == errno.ENXIO else position
 
     def _cached(self, position: int, buffer: memoryview) -> int:
-        """Read what the page cache holds, up to the first page that it does not."""
+        """Read from the page cache, up to the first page that is not in it."""
         try:
             return os.preadv(self._descriptor, [buffer], position, os.RWF_NOWAIT)
         except (OSError, AttributeError):  # nothing is cached, or this system cannot tell
@@ -205,7 +205,7 @@ class LocalStorage(Storage):
 
 def may_follow(link_owner: int, target_owner: int) -> bool:
     """
-    Return whether a link is followed: one of root, of whoever runs this, or of the owner of what it leads to.
+    Return whether a link is followed: one of root, of this process's user, or of its target's owner.
 
     Whoever owns a store could otherwise have a reader with more rights read files that are not theirs.
     """

@@ -1,4 +1,4 @@
-"""Where things lie: local paths and URIs, how they are spelled, and which of them we can reach."""
+"""Locations: local paths and URIs, how they are spelled, and which of them we can reach."""
 
 import os
 from urllib.parse import unquote, urlsplit

@@ -1,4 +1,4 @@
-"""What the jobs need of a file system, whichever it is."""
+"""The interface of all file systems."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -43,7 +43,7 @@ def is_there(open_file: Callable[[str], AbstractContextManager[Reader]], name: s
 
 
 class Storage(Protocol):
-    """What the jobs need of a file system. Every error is an `OSError`."""
+    """A file system, as the jobs need it. Every error is an `OSError`."""
 
     def list_files(self, location: str) -> list[FileInfo]:
         """Return every file below *location*, sorted by name; `FileNotFoundError` when there is no such directory."""

@@ -48,7 +48,7 @@ class _ArrowReader(Reader):
 
 def persistently(call: Callable[[], Result]) -> Result:
     """
-    Return what *call* returns; call it again, a few times, where a server failed that may not fail the next time.
+    Return the result of *call*; call it again, a few times, after a failure of the server that may pass.
 
     Amazon's client does so too, but not where the answer of an error is longer than the bytes that were asked for.
     """
@@ -63,13 +63,13 @@ def persistently(call: Callable[[], Result]) -> Result:
 
 
 class _Calls(NamedTuple):
-    """Calls of pyarrow's: what S3 denies is a matter of access, and said with the settings by which it was asked."""
+    """Calls of pyarrow's: access that S3 denies is named as such, with the settings that were used."""
 
     location: str
     asked: str
 
     def __call__(self, call: Callable[[], Result]) -> Result:
-        """Return what *call* returns, which may be called more than once."""
+        """Return the result of *call*, which may be called more than once."""
         try:
             return persistently(call)
         except OSError as error:
@@ -180,7 +180,7 @@ class S3Storage(Storage):
 
 
 class S3Settings(NamedTuple):
-    """What Hadoop calls `fs.s3a.…`, for every client that needs it."""
+    """Hadoop's settings `fs.s3a.…`, for every client that needs them."""
 
     endpoint: str | None
     access_key: str | None

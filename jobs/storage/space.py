@@ -13,7 +13,7 @@ _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 @contextmanager
 def room_for(location: str, size: int | None = None) -> Iterator[None]:
-    """Name *location*, and the *size* that it needs, where the block finds the disk full."""
+    """Name *location*, and the *size* needed, in the error of a full disk."""
     try:
         yield
     except Exception as error:  # libraries have errors of their own for it
@@ -38,7 +38,7 @@ def _is_named(error: Exception) -> bool:
 
 
 def _free(location: str) -> str:
-    """Say how much is free where a file was to be written, and what to look at where that is no lack of bytes."""
+    """Return the free space of a file's place, and the missing inodes if bytes are not the problem."""
     path = Path(local_path(location)) if is_local(location) else Path("/")
     there = next(folder for folder in (path, *path.parents) if folder.is_dir())
     status = os.statvfs(there)

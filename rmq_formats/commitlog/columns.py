@@ -125,7 +125,7 @@ def _selected(records: Records, takes: Callable[[str], bool]) -> Integers:
 
 
 def _numbers(out: Output, rows: int) -> dict[str, pa.Array]:
-    """Return the columns of numbers, and what is derived from them."""
+    """Return the columns of numbers, and those derived from them."""
     by_name = dict(zip(fill.NUMBERS, out.numbers[:, :rows], strict=True))
     by_name |= dict(zip(fill.WIDE_NUMBERS, out.wide_numbers[:, :rows], strict=True))
     has_store_date = _has_date(by_name["store_timestamp"])

@@ -108,7 +108,7 @@ class Output(NamedTuple):
 
 
 class Names(NamedTuple):
-    """The distinct property names, and what is remembered of the row at hand."""
+    """The distinct property names, and the values of the row at hand."""
 
     texts: Texts
     seen_in: Sizes  # by name: the last row that had it, plus 1, so that the zeros of a new array mean 'in no row'
@@ -312,7 +312,7 @@ def _fill_properties(
     out: Properties,
 ) -> tuple[int, int]:
     """
-    Write each row's properties as the parser sees them: one of a name, its last value, where it first was.
+    Write each row's properties as the parser sees them: each name once, at its first place, with its last value.
 
     Return how it ended, and what is left of *spare*.
     """
@@ -389,7 +389,7 @@ def _parse_row(
 
 @inlined
 def _expected_value(texts: Texts, name: int, buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, int]:
-    """Return where the value is if the next property has this name and is an ordinary one; else nothing."""
+    """Return the slice of the value if the next property has this name and is an ordinary one; else an empty slice."""
     start = at + number_at(texts.ends, name + 1) - number_at(texts.ends, name) + 1
     if start >= end or byte_at(buffer, start - 1) != _NAME_VALUE or not is_text(texts, name, buffer, at, start - 1):
         return at, at
@@ -425,7 +425,7 @@ def _write_row(buffer: Bytes, row: int, first: int, count: int, keys: int, names
 
 @inlined
 def _value_of(name: int, row: int, names: Names) -> tuple[int, int]:
-    """Return where the value of a property of this row is; an empty slice when it has none."""
+    """Return the slice of a property's value in this row; an empty one when it has none."""
     if names.seen_in[np.uintp(name)] != row + 1:
         return 0, 0
     place = number_at(names.seen_at, name)

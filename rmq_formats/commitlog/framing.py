@@ -1,5 +1,5 @@
 """
-What is before each record of a segment: nothing, or an entry header of DLedger.
+The header before each record of a segment: none, or an entry header of DLedger.
 
 The first bytes say which. Where they are damaged or lost, what proves itself first does: in a log of entries a header
 follows a record, in a plain one another record does.
@@ -38,7 +38,7 @@ def detect_framing(buffer: Buffer) -> Framing:
 
 def framing_of(read: Read, size: int, base_offset: int) -> Framing:
     """
-    Return what the records of a segment follow; where its first bytes are damaged, by what proves itself first.
+    Return the framing of a segment: by its first bytes, or if these are damaged by the first record that proves itself.
 
     A block that cannot be read, or was never written, says nothing.
     """

@@ -119,7 +119,7 @@ def _has_zero_body(buffer: Bytes, body_at: int) -> bool:
 
 @inlined
 def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
-    """Return what is at *at* as `decode_record` does: GOOD, SHORT or BAD. *place* is its physical offset."""
+    """Judge the record at *at* as `decode_record` does: GOOD, SHORT or BAD. *place* is its physical offset."""
     if limit - at < _HEAD_SIZE:
         return SHORT
     magic = read_i32(buffer, at + MAGIC_CODE_AT)
@@ -153,7 +153,7 @@ def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
 
 @compiled
 def check_entry(buffer: Bytes, at: int, limit: int, place: int, header_size: int) -> int:
-    """Return what is at *at*, where a record's piece begins: after a DLedger entry header, if there are such."""
+    """Judge the piece at *at*: a record, after a DLedger entry header if the log has them."""
     if header_size == 0:
         return check_record(buffer, at, limit, place)
     if limit - at < _ENTRY_SIZE:
@@ -222,7 +222,7 @@ def chain(
 
 @inlined
 def record_parts(buffer: Bytes, at: int) -> tuple[int, int, int, int, int, int]:
-    """Return where body, topic and properties of a checked record begin and end."""
+    """Return the begin and end of body, topic and properties of a checked record."""
     body = at + FIXED_SIZE + host_growth(read_i32(buffer, at + SYS_FLAG_AT))
     body_end = body + max(read_i32(buffer, body - 4), 0)
     if read_i32(buffer, at + MAGIC_CODE_AT) == MAGIC_V1:
@@ -237,7 +237,7 @@ def record_parts(buffer: Bytes, at: int) -> tuple[int, int, int, int, int, int]:
 
 @compiled
 def has_right_crc(buffer: Bytes, at: int) -> bool:
-    """Return whether a checked record's body is what was written; an empty one is not looked at."""
+    """Return whether a checked record's body has the right CRC; an empty one always has."""
     body, body_end, _, _, _, _ = record_parts(buffer, at)
     return body == body_end or crc32(buffer, body, body_end) & _CRC_MASK == read_i32(buffer, at + BODY_CRC_AT)
 
@@ -289,7 +289,7 @@ def is_written(buffer: Bytes, at: int) -> bool:
 
 @compiled
 def find_magic(buffer: Bytes, at: int, limit: int) -> int:
-    """Return where the next magic number of a record is, or *limit*."""
+    """Return the position of the next magic number of a record, or *limit*."""
     while at <= limit - 4:
         if (
             byte_at(buffer, at) == _FIRST
@@ -314,7 +314,7 @@ def find_end(buffer: Bytes, at: int, limit: int, left: int, header_size: int) ->
 
 @compiled
 def written_end(buffer: Bytes, start: int, end: int) -> int:
-    """Return where the zeros begin that the bytes end in."""
+    """Return the beginning of the zeros that the bytes end in."""
     block = 512
     while end - start >= block:
         seen = 0

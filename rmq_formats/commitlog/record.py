@@ -234,7 +234,7 @@ def body_crc(body: bytes) -> int:
 
 
 def has_right_body_crc(record: MessageRecord) -> bool:
-    """Return whether the body is what was written; the broker does not check an empty one, nor do we."""
+    """Return whether the body has the right CRC; the broker does not check an empty one, nor do we."""
     return not record.body or record.body_crc == body_crc(record.body)
 
 

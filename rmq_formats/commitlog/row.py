@@ -1,4 +1,4 @@
-"""A record from its row: what makes the table lossless. Standard library only, whatever engine read the row."""
+"""A record from its row, byte for byte. Standard library only, whichever engine read the row."""
 
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address

@@ -160,7 +160,7 @@ class _Walker:
 
 
 class _Log:
-    """A segment's bytes, and where they are."""
+    """A segment's bytes, window by window, with their offsets."""
 
     def __init__(self, window: Window, base_offset: int, framing: Framing) -> None:
         self.base_offset = base_offset
@@ -183,7 +183,7 @@ class _Log:
 
     def chain(self, position: int, stop: int, term: int = NO_TERM) -> tuple[Records | None, int, int]:
         """
-        Return the records that follow each other from *position*, where they end, and what is there.
+        Return the records that follow each other from *position*, their end, and the verdict on the bytes there.
 
         *term* is that of the entry before, where leftovers are looked for.
         """
@@ -214,7 +214,7 @@ class _Log:
             wanted = needed
 
     def refusal(self, position: int, found: int) -> tuple[str, int | None]:
-        """Say why no record is at *position*, and where reading goes on when it could not be read."""
+        """Return why no record is at *position*, and where to continue if it could not be read."""
         window = self._window
         if found == _UNREADABLE and window.unreadable is not None:
             return IO_ERROR, window.unreadable[1]
@@ -243,7 +243,7 @@ class _Log:
         return SegmentBytes(read, window.size, self.base_offset, self.framing)
 
     def find_record(self, start: int, not_before: int | None, stop: int | None = None) -> int | None:
-        """Return where the next record that proves itself begins, as the scalar `find_record`; before *stop*."""
+        """Return the position of the next record before *stop* that proves itself, as the scalar `find_record`."""
         window = self._window
         magic_at = self._header_size + kernels.MAGIC_CODE_AT
         reach = magic_at + _MAGIC_SIZE
@@ -276,7 +276,7 @@ class _Log:
         return None
 
     def _written_end(self) -> int:
-        """Return where the zeros begin that the window ends in."""
+        """Return the beginning of the zeros that the window ends in."""
         window = self._window
         if self._known != (window.position, window.filled):
             self._known = window.position, window.filled
@@ -291,7 +291,7 @@ class _Log:
         return int(kernels.store_timestamp(records.buffer, records.positions[0]))
 
     def tail(self, position: int, reason: str, *, final: bool) -> Iterator[Piece]:
-        """Yield what follows the last record that can be believed, as the scalar `tail`."""
+        """Yield the pieces after the last record that can be believed, as the scalar `tail`."""
         end = None if reason == LEFTOVER else self._find_end(position + 1)
         if end is not None and self.find_record(position + 1, None) is None:
             yield self.piece(PieceKind.DAMAGE, position, end, reason)

@@ -1,5 +1,5 @@
 """
-One CommitLog segment: where its records are, and how it ends.
+One CommitLog segment: its records, and how it ends.
 
 `walk` cuts a segment into pieces that cover it without gap or overlap: records, damage, and one last piece that says
 how it ends. Records follow each other by size alone. The chain is the truth: bodies may contain complete records, and
@@ -35,7 +35,7 @@ from rmq_formats.layout import Buffer, Read
 
 @unique
 class Framing(StrEnum):
-    """What is before each record: nothing, or DLedger's entry header."""
+    """The header before each record: none, or DLedger's entry header."""
 
     PLAIN = "plain"
     DLEDGER = "dledger"
@@ -48,7 +48,7 @@ class Framing(StrEnum):
 
 @unique
 class PieceKind(StrEnum):
-    """What a piece of a segment is."""
+    """The kinds of a segment's pieces."""
 
     RECORD = "record"
     DAMAGE = "damage"  # bytes that are no record, between or after records
@@ -168,7 +168,7 @@ def is_settled(record: MessageRecord) -> bool:
 
 
 class SegmentBytes(NamedTuple):
-    """A segment's bytes, read by position, and where they are."""
+    """A segment's bytes, read by position, with their offset in the log."""
 
     read: Read
     size: int
@@ -248,7 +248,7 @@ class SegmentBytes(NamedTuple):
 
     def find_record(self, start: int, not_before: int | None) -> int | None:
         """
-        Return where the next record that proves itself begins.
+        Return the position of the next record that proves itself.
 
         With *not_before*, the first one found must have been stored then or later: an older one is a leftover, and so
         is what follows it.
@@ -265,7 +265,7 @@ class SegmentBytes(NamedTuple):
         return None
 
     def tail(self, position: int, reason: str, *, final: bool) -> Iterator[Piece]:
-        """Yield what follows the last record that can be believed."""
+        """Yield the pieces after the last record that can be believed."""
         is_zero = self.is_zero(position)
         end = None if is_zero or reason == LEFTOVER else self.find_end(position + 1)
         if end is not None and self.find_record(position + 1, None) is None:

@@ -1,5 +1,5 @@
 """
-A bounded view into a file that is read by position: what does not fit is read again, what cannot be read is skipped.
+A bounded view into a file that is read by position; blocks that cannot be read are skipped.
 
 The buffer is reused. Bytes that are still wanted move to its front before more are read after them. It grows for one
 piece that is larger, and shrinks again.

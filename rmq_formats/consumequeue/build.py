@@ -125,7 +125,7 @@ class QueueBuilder:
         return int(self._state[_SKIPPED])
 
     def append(self, units: NDArray[np.void]) -> Iterator[QueueBytes]:
-        """Yield what *units* (of `PACKED_UNIT`) add."""
+        """Yield the bytes that *units* (of `PACKED_UNIT`) add."""
         if not units.size:
             return
         if self.kind is QueueKind.BATCH:
@@ -220,7 +220,7 @@ class ExtBuilder:
         self._count = 0
 
     def append(self, units: NDArray[np.void]) -> tuple[NDArray[np.void], Iterator[QueueBytes]]:
-        """Return *units* with addresses for tags codes, and what they add to the extension."""
+        """Return *units* with addresses for tags codes, and the units that they add to the extension."""
         own = units["is_dispatched"] == 0
         added = units[own]
         offsets = np.array([offset_of_number(self._count + n, self.file_size) for n in range(added.size)], np.int64)

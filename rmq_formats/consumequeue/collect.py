@@ -65,7 +65,7 @@ class PackedUnits(NamedTuple):
     tags: list[str]
 
     def queues(self) -> Iterator[tuple[QueueName, slice]]:
-        """Yield each queue and where its units are."""
+        """Yield each queue with the slice of its units."""
         for number, name in enumerate(self.names):
             yield name, slice(int(self.starts[number]), int(self.starts[number + 1]))
 
@@ -155,7 +155,7 @@ class UnitCollector:
             self._count += 1
 
     def finish(self) -> PackedUnits:
-        """Return what was collected, queue by queue."""
+        """Return the collected units, queue by queue."""
         names, ranks = self._queues.sorted()
         blocks = (*self._full, self._units[:, : self._count])
         counts = np.zeros(len(names), np.int64)

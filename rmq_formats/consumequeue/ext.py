@@ -1,5 +1,5 @@
 """
-ConsumeQueueExt: what does not fit into a unit, in files of its own (4.1.0+, `enableConsumeQueueExt`).
+ConsumeQueueExt: values that do not fit into a unit, in files of their own (4.1.0+, `enableConsumeQueueExt`).
 
 The queue's unit then holds the address of an extension unit in place of its tags code. Without filter bitmaps
 (`enableCalcFilterBitMap`, off by default) all of it follows from the log, and so do the files. A bitmap does not.
@@ -35,16 +35,16 @@ def decode_ext_unit(buffer: Buffer, position: int = 0) -> ExtUnit:
 
 
 def address_of(ext_offset: int) -> int:
-    """Return what a queue's unit holds for the extension unit at *ext_offset*."""
+    """Return the address that a queue's unit holds for the extension unit at *ext_offset*."""
     return ext_offset + EXT_ADDRESS_BASE
 
 
 def offset_of_address(address: int) -> int:
-    """Return where the extension unit of *address* is."""
+    """Return the offset of the extension unit of *address*."""
     return address - EXT_ADDRESS_BASE
 
 
 def offset_of_number(number: int, file_size: int) -> int:
-    """Return where a queue's *number*-th extension unit without a bitmap is."""
+    """Return the offset of a queue's *number*-th extension unit without a bitmap."""
     in_file = (file_size - EXT_END_SIZE) // EXT_UNIT.size
     return number // in_file * file_size + number % in_file * EXT_UNIT.size

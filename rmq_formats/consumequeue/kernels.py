@@ -118,7 +118,7 @@ def _java_int(buffer: Bytes, start: int, end: int) -> tuple[bool, int]:
 
 @compiled
 def _end_of_part(buffer: Bytes, at: int, end: int) -> int:
-    """Return where a part of a list ends: at a comma, or where the list does."""
+    """Return the end of a part of a list: at a comma, or at the list's end."""
     while at < end and byte_at(buffer, at) != _COMMA:
         at += 1
     return at
@@ -310,7 +310,7 @@ def group(block: Integers, ranks: Integers, places: Integers, units: Integers, t
 
 @compiled
 def last_tags(properties: Bytes, parser: int) -> tuple[int, int]:
-    """Return where the TAGS of a properties text are; an empty slice when it has none."""
+    """Return the slice of TAGS in a properties text; an empty one when it has none."""
     start, end, at = 0, 0, 0
     while at < properties.size:
         name, name_end, value, value_end, at = next_property(properties, at, properties.size, parser)

@@ -140,7 +140,7 @@ def decode_batch_unit(buffer: Buffer, position: int = 0) -> BatchUnit:
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """What decides about units beside the records: who wrote them, and the broker's own configuration."""
+    """The rules of units beside the records: the writing release, and the broker's own configuration."""
 
     releases: Sequence[tuple[int, Release]] = ((0, NEWEST),)  # ascending; the one that wrote from an offset on
     delay_levels: str = DEFAULT_DELAY_LEVELS
@@ -189,7 +189,7 @@ class ExpectedUnit(NamedTuple):
 
 
 def logical_offset(queue_offset: int) -> int:
-    """Return where the unit of *queue_offset* belongs in its queue; -1 for what no queue reaches."""
+    """Return the place of the unit of *queue_offset* in its queue; -1 for one that no queue reaches."""
     return queue_offset * UNIT.size if abs(queue_offset) <= MAX_QUEUE_OFFSET else -1
 
 
@@ -207,7 +207,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 
 def java_integer(text: str | None, bits: int = 64) -> int | None:
-    """Return what `Long.parseLong` (or, with fewer *bits*, `Integer.parseInt`) gives; None where it throws."""
+    """Return the number that `Long.parseLong` (with fewer *bits*, `Integer.parseInt`) gives; None where it throws."""
     if text is None or not _INTEGER.fullmatch(text):
         return None
     value = int(text)
@@ -215,7 +215,7 @@ def java_integer(text: str | None, bits: int = 64) -> int | None:
 
 
 def tags_code(topic: str, properties: Mapping[str, str], store_timestamp: int, delays_ms: Sequence[int]) -> int | None:
-    """Return what a unit says beside place and size; None where the broker refuses the record for its delay."""
+    """Return the tags code of a unit; None where the broker refuses the record for its delay."""
     if topic == SCHEDULE_TOPIC and DELAY in properties:
         level = java_integer(properties[DELAY], bits=32)
         if level is None:

@@ -1,5 +1,5 @@
 """
-Two index files compared: where the first difference is, by field, and what kind of difference it is.
+The comparison of two index files: the first difference of each field, and its kind.
 
 The expected file is not kept anywhere: whoever builds it hands over its blocks, and each is compared with what is there
 at its place.

@@ -69,7 +69,7 @@ class Geometry(NamedTuple):
 
     @property
     def entries_position(self) -> int:
-        """Where the entries begin, entry 0 included."""
+        """The offset of entry 0."""
         return HEADER.size + SLOT.size * self.hash_slots
 
     @property
@@ -82,11 +82,11 @@ class Geometry(NamedTuple):
         return key_hash % self.hash_slots
 
     def slot_position(self, slot: int) -> int:
-        """Return where slot number *slot* is."""
+        """Return the offset of slot number *slot*."""
         return HEADER.size + SLOT.size * slot
 
     def entry_position(self, number: int) -> int:
-        """Return where entry number *number* is."""
+        """Return the offset of entry number *number*."""
         return self.entries_position + ENTRY.size * number
 
 

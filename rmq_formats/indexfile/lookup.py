@@ -34,14 +34,14 @@ class Hop(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """What one or more files say about a key."""
+    """The answer of one or more files about a key."""
 
     physical_offsets: list[int]
     damage: tuple[CorruptData, ...] = ()
 
 
 class IndexReader:
-    """One file, read where it is asked."""
+    """One file, of which only the asked slots and entries are read."""
 
     def __init__(self, read: Read, geometry: Geometry, file: str | None = None) -> None:
         """Take `read(position, length)`, short only at the file's end; *file* is named in what goes wrong."""
@@ -56,7 +56,7 @@ class IndexReader:
         return header._replace(index_count=max(header.index_count, 1))
 
     def newest_entry(self, slot: int) -> int:
-        """Return what is in a slot."""
+        """Return the value of a slot."""
         (number,) = map(int, SLOT.unpack(self._bytes(self.geometry.slot_position(slot), SLOT.size)))
         return number
 
@@ -109,7 +109,7 @@ class IndexReader:
                 return
 
     def select(self, text: str, begin: int, end: int, limit: int | None = None) -> Selection:
-        """Return where messages under the hashed *text* may be, newest first; at most *limit*."""
+        """Return at most *limit* offsets of messages that may have the hashed *text*, newest first."""
         found: list[int] = []
         try:
             for hop in islice(self.hits(text, begin, end), limit):
@@ -126,7 +126,7 @@ class IndexReader:
 
 def select(files: Iterable[IndexReader], text: str, begin: int, end: int, limit: int | None = None) -> Selection:
     """
-    Return where messages under the hashed *text* may be, as `IndexService#queryOffset` collects them.
+    Return the offsets of messages that may have the hashed *text*, as `IndexService#queryOffset` collects them.
 
     *files* come newest first; the places of each are newest first, too. A broker's own *limit* is never above 64.
     """

@@ -1,1 +1,1 @@
-"""What compiled scans are made of: integers, text as Java reads it, properties."""
+"""The parts of compiled scans: integers, text as Java reads it, properties."""

@@ -34,7 +34,7 @@ def byte_at(buffer: Bytes, at: int) -> int:
 
 @inlined
 def integer(value: int) -> int:
-    """Return *value* as what a variable holds: functions are compiled once more for each literal they are given."""
+    """Return *value* as a variable: numba compiles a function once more for each literal argument."""
     return int(np.int64(value))
 
 

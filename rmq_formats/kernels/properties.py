@@ -14,7 +14,7 @@ _PROPERTY = ord(PROPERTY_SEPARATOR)
 
 @inlined
 def find_control(buffer: Bytes, at: int, end: int) -> int:
-    """Return where the next byte below 3 is, as both separators are, or *end*; four bytes a step."""
+    """Return the position of the next byte below 3, as both separators are, or *end*; four bytes a step."""
     while end - at >= 4:
         four = read_u32(buffer, at)
         if (four - 0x03030303) & ~four & 0x80808080:
@@ -28,7 +28,7 @@ def find_control(buffer: Bytes, at: int, end: int) -> int:
 @compiled
 def next_property(buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, int, int, int, int]:
     """
-    Return the next name and value that *parser* accepts, and where to go on.
+    Return the slices of the next name and value that *parser* accepts, and the position after them.
 
     (name start, name end, value start, value end, next); values are never empty: an empty one: nothing is left.
     Separators are ASCII, so bytes split where the text does, however malformed it is.

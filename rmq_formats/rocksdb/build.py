@@ -26,7 +26,7 @@ _AT_ONCE = 1 << 16  # blanks
 
 
 class Place(NamedTuple):
-    """A unit's number in its queue, and where its record begins in the log."""
+    """A unit's number in its queue, and its record's offset in the log."""
 
     queue_offset: int
     physical_offset: int
@@ -51,7 +51,7 @@ class RowBuilder:
         self._segments = np.array(segments, np.int64)
 
     def append(self, units: Units) -> Iterator[Units]:
-        """Yield what *units* add."""
+        """Yield the rows that *units* add."""
         if not units.size:
             return
         for some in self._between_losses(units):
@@ -95,7 +95,7 @@ class RowBuilder:
 
     def _segment_before(self, physical_offset: int) -> int:
         """
-        Return where the segment before that of a record begins; 0 in the first one.
+        Return the offset of the segment before a record's own; 0 in the first one.
 
         A broker that finds no message at a blank's offset skips the rest of the segment that the offset lies in. Once
         the log begins after that offset, a broker deletes the row.

@@ -37,7 +37,7 @@ class IndexRow(NamedTuple):
 
 
 def key_prefix(topic: str, kind: KeyKind, key: str) -> bytes:
-    """Return what the rows of a key have after their hour; rows of longer keys that go on with `@` have it, too."""
+    """Return the part after the hour in the rows of a key; rows of longer keys that continue with `@` have it, too."""
     return _SEPARATOR.join(("", topic, _LETTERS[kind], key, "")).encode("utf-8", "replace")
 
 
@@ -47,13 +47,13 @@ def hour_of(key: bytes) -> bytes | None:
 
 
 def following_hour(hour: bytes) -> bytes | None:
-    """Return what sorts next after all rows of an hour; None after the last."""
+    """Return the first key after all rows of an hour; None after the last."""
     number = int.from_bytes(hour.ljust(_HOUR_SIZE, b"\0"), "big") + 1
     return number.to_bytes(_HOUR_SIZE, "big") if number >> 64 == 0 else None
 
 
 def decode_index_row(key: bytes, value: Buffer) -> IndexRow:
-    """Return what a row says."""
+    """Decode a row."""
     text = key[_HOUR_SIZE:-8].decode("utf-8", "replace")
     if len(key) < _SMALLEST or not text.startswith(_SEPARATOR) or not text.endswith(_SEPARATOR):
         raise _no_key(key)

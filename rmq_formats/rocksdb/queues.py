@@ -23,7 +23,7 @@ _MIN, _MAX = b"min", b"max"
 
 
 class QueuePrefix(NamedTuple):
-    """What the keys of a queue's units begin with."""
+    """The common beginning of the keys of a queue's units."""
 
     topic: str
     queue_id: int
@@ -35,7 +35,7 @@ class QueuePrefix(NamedTuple):
 
 
 class QueueUnit(NamedTuple):
-    """One unit: what a queue file's unit says, its number, and the store time that files do not hold."""
+    """One unit: the values of a queue file's unit, its number, and the store time that files do not hold."""
 
     queue: QueuePrefix
     queue_offset: int
@@ -80,7 +80,7 @@ def encode_bound_key(queue: QueuePrefix, *, is_max: bool) -> bytes:
 
 
 def encode_bound_value(physical_offset: int, queue_offset: int) -> bytes:
-    """Return what the row of a queue's first or last unit says."""
+    """Return the value in the row of a queue's first or last unit."""
     return BOUND_VALUE.pack(physical_offset, queue_offset)
 
 
@@ -91,7 +91,7 @@ def encode_checkpoint_row(dispatched_end: int) -> tuple[bytes, bytes]:
 
 
 def decode_bound_row(key: bytes, value: Buffer) -> QueueBound | int:
-    """Return a queue's first or last unit; of the checkpoint's row, where the last dispatched record ends."""
+    """Return a queue's first or last unit; from the checkpoint's row, the end of the last dispatched record."""
     topic, rest = _split_topic(key)
     kind, separator, queue_id = rest[:3], rest[3:4], rest[4:]
     if kind not in {_MIN, _MAX} or separator != SEPARATOR or len(queue_id) != 4:  # noqa: PLR2004 - an i32
@@ -111,7 +111,7 @@ def _head(topic: str) -> bytes:
 
 
 def _split_topic(key: bytes) -> tuple[str, bytes]:
-    """Return the topic that a key begins with, and what follows its separator."""
+    """Return the topic that a key begins with, and the bytes after its separator."""
     size = int.from_bytes(key[:4], "big", signed=True)
     end = 4 + len(SEPARATOR) + size
     if size < 0 or key[4:5] != SEPARATOR or key[end : end + 1] != SEPARATOR:

@@ -29,7 +29,7 @@ class TimerRow(NamedTuple):
 
 
 def decode_timer_row(key: bytes, value: Buffer) -> TimerRow:
-    """Return what a row says."""
+    """Decode a row."""
     if len(key) <= _TIME_SIZE:
         reason = f"{key.hex()} is no key of a timer message"
         raise CorruptData(reason)

@@ -32,7 +32,7 @@ class PendingTransaction(NamedTuple):
 
 
 def decode_transaction_row(key: bytes, value: Buffer) -> PendingTransaction:
-    """Return what a row says; topics may hold the separator, transaction ids do not."""
+    """Decode a row; topics may hold the separator, transaction ids do not."""
     offset, text = key[:8], key[9:]
     topic, separator, transaction_id = text.rpartition(_SEPARATOR)
     if key[8:9] != _SEPARATOR or not separator:

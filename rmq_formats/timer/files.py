@@ -1,5 +1,5 @@
 """
-What the wheel, the log and the progress of timer messages say.
+The files of timer messages: the wheel, the log, and the progress.
 
 A slot is not cleared when its messages were delivered: those before the progress's read time are history. A message
 that waits longer than the wheel reaches is rolled: its unit has the time at which it is put in once more.
@@ -38,7 +38,7 @@ class Slot(NamedTuple):
 
 
 class TimerUnit(NamedTuple):
-    """What the timer log says of one message, or of one that is taken back."""
+    """One unit of the timer log: a message, or one that is taken back."""
 
     unit_size: int
     previous: int
@@ -79,12 +79,12 @@ class Progress(NamedTuple):
 
 
 def decode_progress(buffer: Buffer) -> Progress:
-    """Return what `config/timercheck` says."""
+    """Decode `config/timercheck`."""
     return Progress(*map(int, PROGRESS.unpack(buffer)))
 
 
 def written_slots(read: Read, size: int) -> Iterator[tuple[int, Slot]]:
-    """Yield the number of every slot of a wheel that was ever used, with what it holds."""
+    """Yield the number and the content of every slot of a wheel that was ever used."""
     if size > LARGEST_WHEEL:
         raise CorruptData(f"a wheel of {size:,} bytes: no broker makes one of more than {LARGEST_WHEEL:,}")
     for start in range(0, size - size % SLOT.size, _WINDOW):
