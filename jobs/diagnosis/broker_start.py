@@ -105,7 +105,10 @@ def start_outcome(
         outcomes = [predicted(gathered(store, release, conf), log) for release in releases_of(writers)]
     except (FormatError, OSError) as error:
         return _unknown(writers.newest, f"a file cannot be read: {error}")
-    return max(outcomes, key=lambda one: one.deletes_messages or 0)
+    worst = max(outcomes, key=lambda one: one.deletes_messages or 0)
+    if worst is outcomes[0]:
+        return worst
+    return replace(worst, unknown=f"one of {outcomes[0].release} would not; which of them it is, --release says")
 
 
 def shallow_outcome(store: Store, writers: Writers, conf: BrokerConf, *, deep: bool) -> StartOutcome:
@@ -186,7 +189,8 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
     if outcome.cuts_at is not None:
         messages = counted(outcome.deletes_messages or 0, "whole message")
         deleted = ", ".join((messages, *_counted_files(outcome.deletes_files)))
-        yield f"do not start {broker}: it would cut the log at {outcome.cuts_at:,} and delete {deleted}"
+        doubt = f" ({outcome.unknown})" * bool(outcome.unknown)
+        yield f"do not start {broker}: it would cut the log at {outcome.cuts_at:,} and delete {deleted}{doubt}"
     if outcome.loses_keys is not None:
         index = counted(sum(file.startswith(INDEX_FOLDER) for file in outcome.deletes_files), "index file")
         begin, end = outcome.loses_keys
@@ -384,10 +388,15 @@ def _cut(facts: StartFacts, log: WalkedLog) -> _Cut:
 
 def keeps_half_record(store: Store, release: Release, log_end: int) -> bool:
     """Return whether a broker takes the bytes at *log_end*, which are no whole record to us, for its last message."""
+    if not store.segments or log_end < store.start_offset:
+        return False
     segment = _segment_of(store, log_end)
     position = log_end - segment.base_offset
-    with store.open(segment) as reader:
-        return bool(message_size(reader.read, position, segment.size - position, release))
+    try:
+        with store.open(segment) as reader:
+            return bool(message_size(reader.read, position, segment.size - position, release))
+    except OSError:  # nobody knows what is there
+        return False
 
 
 def _segment_of(store: Store, offset: int) -> Segment:

@@ -13,7 +13,7 @@ from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
 from jobs.console.severity import Severity, worst_of
-from jobs.diagnosis.broker_start import WalkedLog, start_outcome
+from jobs.diagnosis.broker_start import WalkedLog, keeps_half_record, start_outcome
 from jobs.lake.findings import INDEX, LOG, QUEUES, WRONG_FILE_SIZE, Finding
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.products.queues.settings import known_releases, queue_rules
@@ -34,6 +34,7 @@ from jobs.verify.queues import QueueFindings, compare_queues
 from jobs.verify.tier import verify_tier
 from jobs.verify.waiting import add_what_waits
 from rmq_formats.broker_start import StartOutcome
+from rmq_formats.release import Release
 from rmq_formats.store import COMMITLOG_FOLDER
 
 _SHARE_OF_LOG = 0.25  # of the log's size, what packed keys take at most where keys are usual
@@ -136,6 +137,11 @@ def verify(request: VerifyRequest, workers: Workers) -> Verdict:
     if broker_process(store.root) is None:
         start = start_outcome(read.store, read.releases, walked, request.wanted.conf)
         _add_start(start, parts, read.store)
+        if keeps_half_record(read.store, Release.of(start.release), walked.end):
+            log.report.notes.append(
+                f"the bytes at {walked.end:,} are a record whose properties end in zeros: this broker "
+                f"({start.release}) takes it for the log's last message, without what the zeros cover"
+            )
     return Verdict(store.root, parts, start, walked)
 
 
