@@ -30,7 +30,7 @@ environment: # .venv with everything that development needs
 	@$(ENVIRONMENT)
 
 test: environment ## Every test that this machine needs nothing for, on all cores
-	$(PYTHON) -m tests.support.warm
+	$(PYTHON) -m rmq_formats.warm_up
 	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 -m "not ($(SLOW) or campaign)" $(ARGS)
 
 test-fast: environment ## Formats as their readable modules have them, and the command line: seconds, no JVM

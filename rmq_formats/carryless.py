@@ -1,5 +1,5 @@
 """
-The one place that emits machine code: a CRC folded by carry-less multiplication.
+A CRC folded by carry-less multiplication.
 
 Reason: the tables of `crc` take a byte at a time; `pclmulqdq` takes eight, and bodies are most of what a scan reads.
 Neither Python nor numba has a name for that instruction, so the code is built with llvmlite and with `cgutils`, which

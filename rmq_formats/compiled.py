@@ -16,7 +16,14 @@ from typing import Any, TypeVar, cast
 
 from numba import config as _config
 from numba import njit
+from numba import types as _types
+from numba.core.datamodel import models
+from numba.core.typing.templates import infer_global
+from numba.extending import register_model
 
+types: Any = _types
+_register_model: Any = register_model
+_infer_global: Any = infer_global
 config: Any = _config  # numba declares no types for its settings
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,27 +41,56 @@ _TAKEN_FROM = (
 )
 
 
+# Nothing compiled allocates, so nothing counts references (_nrt): arrays would be counted at every call.
+_OPTIONS: Any = {"nogil": True, "_nrt": False}
+_HELPERS: list[Any] = []  # keeps them: numba's table has weak references
+
+
 def compiled(function: Function) -> Function:
     """Return *function* compiled for the types that it is called with, without the interpreter's lock."""
-    return _compiled(function, forceinline=False)
-
-
-def inlined(function: Function) -> Function:
-    """Return *function* as a part of each compiled one that calls it: for small ones, called for every record."""
-    return _compiled(function, forceinline=True)
-
-
-def _compiled(function: Function, *, forceinline: bool) -> Function:
-    # Nothing compiled allocates, so nothing counts references (_nrt): arrays would be counted at every call.
-    options: dict[str, Any] = {"nogil": True, "_nrt": False, "forceinline": forceinline}
     if _CACHE is None:
-        return cast("Function", njit(**options)(function))
+        return cast("Function", njit(**_OPTIONS)(function))
     before = config.CACHE_DIR
     config.CACHE_DIR = str(_CACHE)
     try:
-        return cast("Function", njit(cache=True, **options)(function))
+        return cast("Function", njit(cache=True, **_OPTIONS)(function))
     finally:
         config.CACHE_DIR = before
+
+
+def helper(function: Function) -> Function:
+    """
+    Return *function*, which compiled ones may call: Python runs it as it is.
+
+    It is part of the machine code of its callers. So it needs no entry for Python and no file of its own in the cache,
+    which are a third of the time that compiling a small function takes.
+    """
+    return _helper(function, forceinline=False)
+
+
+def inlined(function: Function) -> Function:
+    """Return a helper that is inserted wherever it is called: for what is small, or called for every record."""
+    return _helper(function, forceinline=True)
+
+
+class _HelperType(types.Dispatcher):  # type: ignore[misc]
+    """A helper as its callers see it: compiled once for any integer, where numba would do so for each literal."""
+
+    def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:  # noqa: ANN401 - numba declares no types
+        """Return the signature of a call."""
+        return super().get_call_type(context, [types.unliteral(type_) for type_ in args], kws)
+
+
+_register_model(_HelperType)(models.OpaqueModel)  # as any function's type
+
+
+def _helper(function: Function, *, forceinline: bool) -> Function:
+    if not config.DISABLE_JIT:
+        options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": forceinline, **_OPTIONS}
+        dispatcher = njit(**options)(function)
+        _infer_global(function, _HelperType(dispatcher))
+        _HELPERS.append(dispatcher)
+    return function
 
 
 def _stamp() -> str:
@@ -93,5 +129,5 @@ def _find_cache() -> Path | None:
 
 
 _CACHE = _find_cache()
-IS_FIRST_USE = _CACHE is not None and not any(_CACHE.rglob("*.nbi"))
+IS_FIRST_USE = not config.DISABLE_JIT and _CACHE is not None and not any(_CACHE.rglob("*.nbi"))
 """Nobody had compiled anything when this process began: first calls take seconds, once."""

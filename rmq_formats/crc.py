@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.compiled import compiled, inlined
-from rmq_formats.kernels.integers import Bytes, byte_at, integer
+from rmq_formats.kernels.integers import Bytes, byte_at, integer, number_at
 
 folded: Any
 try:
@@ -42,19 +42,14 @@ _TABLES = _tables()
 
 
 @inlined
-def _entry(at: int) -> int:
-    return int(np.int64(_TABLES[np.uintp(at)]))
-
-
-@inlined
 def _of_four(four: int, table: int) -> int:
     """Return what four bytes (the first one lowest) do to the CRC; *table* is that of the last of them."""
     at = table << 8
     return (
-        _entry(at + 768 + (four & 0xFF))
-        ^ _entry(at + 512 + ((four >> 8) & 0xFF))
-        ^ _entry(at + 256 + ((four >> 16) & 0xFF))
-        ^ _entry(at + ((four >> 24) & 0xFF))
+        number_at(_TABLES, at + 768 + (four & 0xFF))
+        ^ number_at(_TABLES, at + 512 + ((four >> 8) & 0xFF))
+        ^ number_at(_TABLES, at + 256 + ((four >> 16) & 0xFF))
+        ^ number_at(_TABLES, at + ((four >> 24) & 0xFF))
     )
 
 
@@ -102,6 +97,6 @@ def crc32(buffer: Bytes, start: int, end: int) -> int:
         value = _of_step(_read_low_first(buffer, at) ^ value, _read_low_first(buffer, at + 8))
         at += _STEP
     while at < end:
-        value = (value >> 8) ^ _entry((value ^ byte_at(buffer, at)) & 0xFF)
+        value = (value >> 8) ^ number_at(_TABLES, (value ^ byte_at(buffer, at)) & 0xFF)
         at += 1
     return value ^ _LOW_32

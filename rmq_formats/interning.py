@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmq_formats.compiled import compiled, inlined
+from rmq_formats.compiled import helper, inlined
 from rmq_formats.kernels.integers import (
     Bytes,
     Integers,
@@ -58,7 +58,7 @@ def is_text(texts: Texts, number: int, buffer: Bytes, start: int, end: int) -> b
     return same_bytes(texts.heap, number_at(ends, number), number_at(ends, number + 1), buffer, start, end)
 
 
-@compiled
+@helper
 def number_of(texts: Texts, buffer: Bytes, start: int, end: int) -> int:
     """Return the number of a text, a new one if it was not seen before; FULL when there is no room for it."""
     state, slots, ends, heap = texts

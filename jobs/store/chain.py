@@ -9,7 +9,7 @@ one that the piece before it covers is dropped. Any cut gives the same records.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Generic, NamedTuple, TypeVar
 
 from jobs.console.progress import Work, announce_once, shown
@@ -19,11 +19,12 @@ from jobs.store.tally import Tally
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
 from rmq_formats.compiled import IS_FIRST_USE
+from rmq_formats.warm_up import warm_up
 
 T = TypeVar("T")
 Pieces = Iterator[Records | Piece]
 Task = Callable[[Range, Pieces], T]
-COMPILING = "rmq-lake: compiling what reads the log, once …"
+_COMPILING = "rmq-lake: compiling what reads the log, once …"
 
 
 class Outcome(NamedTuple, Generic[T]):
@@ -41,7 +42,7 @@ def run_here(ranges: Sequence[Range], task: Task[T], discard: Callable[[T], obje
     *task* must read its pieces to the end. *discard* undoes what a task wrote for a range that is not accepted.
     """
     if IS_FIRST_USE:
-        announce_once(COMPILING)
+        compile_first()
     with Tally.of(len(ranges)) as tally:
         size = sum(range_.end - range_.start for range_ in ranges)
         is_mostly_written = size <= SMALL or any(range_.final for range_ in ranges)
@@ -55,6 +56,13 @@ def run_here(ranges: Sequence[Range], task: Task[T], discard: Callable[[T], obje
                 ],
                 discard,
             )
+
+
+@cache
+def compile_first() -> None:
+    """Compile what reads a log at the first use on this machine, once a process."""
+    announce_once(_COMPILING)
+    warm_up()
 
 
 def chained(

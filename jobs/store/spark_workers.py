@@ -8,9 +8,9 @@ from functools import partial
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from jobs.console.progress import Work, announce_once, of_spark_job
+from jobs.console.progress import Work, of_spark_job
 from jobs.launch.session import await_workers, hadoop_options
-from jobs.store.chain import COMPILING, Outcome, Task, chained, run_range
+from jobs.store.chain import Outcome, Task, chained, compile_first, run_range
 from jobs.store.executor_view import seen_by_executors, unseen
 from jobs.store.ranges import Range
 from jobs.store.store import Segment
@@ -61,7 +61,7 @@ def _run_ranges(
     """Return the outcomes that chain; progress is in bytes, of tasks that are at work, too."""
     size = sum(range_.end - range_.start for range_ in ranges)
     if IS_FIRST_USE and (spark.sparkContext.master or "").startswith("local"):
-        announce_once(COMPILING)
+        compile_first()
     records = spark.sparkContext.accumulator(0)
     with Tally.of(len(ranges)) as tally:
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.commitlog import kernels
-from rmq_formats.compiled import compiled, inlined
+from rmq_formats.compiled import compiled, helper, inlined
 from rmq_formats.interning import FULL, Texts, is_text, number_of
 from rmq_formats.kernels.integers import (
     Bytes,
@@ -182,7 +182,7 @@ def fill(
     return rows, status
 
 
-@compiled
+@helper
 def _fill_bodies(
     buffer: Bytes, positions: Integers, first: int, last: int, rows: int, with_body: int, out: Output
 ) -> int:
@@ -201,7 +201,7 @@ def _fill_bodies(
     return rows
 
 
-@compiled
+@helper
 def _fill_numbers(
     buffer: Bytes, positions: Integers, first: int, last: int, numbers: NDArray[np.int32], wide: Integers
 ) -> None:
@@ -264,7 +264,7 @@ def fill_topics(
     return DONE
 
 
-@compiled
+@helper
 def _fill_hosts(buffer: Bytes, first: int, last: int, distinct: Distinct, out: Output) -> int:
     """Write the numbers of the hosts by their bytes, and the offset ids, which begin with the store host's."""
     born = number_at(out.born_hosts, first - 1) if first else -1
@@ -300,7 +300,7 @@ def _write_hex(buffer: Bytes, start: int, end: int, target: Bytes, at: int) -> i
     return at + 2 * (end - start)
 
 
-@compiled
+@helper
 def _fill_properties(
     buffer: Bytes,
     positions: Integers,

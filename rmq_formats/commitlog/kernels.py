@@ -21,7 +21,7 @@ from rmq_formats.commitlog.layout import (
     RECORD,
     TOPIC_LENGTH,
 )
-from rmq_formats.compiled import compiled, inlined
+from rmq_formats.compiled import compiled, helper, inlined
 from rmq_formats.crc import crc32
 from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, byte_at, read_i8, read_i16, read_i32, read_i64
@@ -151,7 +151,7 @@ def check_record(buffer: Bytes, at: int, limit: int, place: int) -> int:
     return BAD if is_marked and _has_zero_body(buffer, at + fixed) else GOOD
 
 
-@compiled
+@helper
 def check_entry(buffer: Bytes, at: int, limit: int, place: int, header_size: int) -> int:
     """Judge the piece at *at*: a record, after a DLedger entry header if the log has them."""
     if header_size == 0:

@@ -267,7 +267,7 @@ class _Tags:
         if start == end or not self.are_wanted:
             return -1
         self.make_room()
-        code = hash_text(buffer, start, end)
+        code = hash_text(buffer, start, end, 0)
         number, self.count = kernels.tag_number(buffer, start, end, code, self.table, self.count)
         return int(number)
 

@@ -18,7 +18,7 @@ from rmq_formats.commitlog.kernels import (
     record_parts,
     store_timestamp,
 )
-from rmq_formats.compiled import compiled
+from rmq_formats.compiled import compiled, helper
 from rmq_formats.consumequeue.unit import LMQ_PREFIX
 from rmq_formats.flags import INNER_BATCH, TRANSACTION_MASK, TransactionType
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, byte_at, read_i32, read_i64, same_bytes
@@ -70,7 +70,7 @@ class TagTable(NamedTuple):
     text: Bytes
 
 
-@compiled
+@helper
 def _hash_bytes(buffer: Bytes, start: int, end: int, seed: int) -> int:
     """Return a number that spreads names over a table."""
     value = seed & 0xFFFFFFFF
@@ -93,7 +93,7 @@ def find_queue(buffer: Bytes, start: int, end: int, queue_id: int, queues: Queue
     return -1, slot
 
 
-@compiled
+@helper
 def _java_int(buffer: Bytes, start: int, end: int) -> tuple[bool, int]:
     """Read a 32-bit integer as Java's `parseInt` does; (False, 0) where it throws."""
     at = start
@@ -116,7 +116,7 @@ def _java_int(buffer: Bytes, start: int, end: int) -> tuple[bool, int]:
     return value <= _MAX_INT, value
 
 
-@compiled
+@helper
 def _end_of_part(buffer: Bytes, at: int, end: int) -> int:
     """Return the end of a part of a list: at a comma, or at the list's end."""
     while at < end and byte_at(buffer, at) != _COMMA:
@@ -124,7 +124,7 @@ def _end_of_part(buffer: Bytes, at: int, end: int) -> int:
     return at
 
 
-@compiled
+@helper
 def _small_number(buffer: Bytes, start: int, end: int) -> int:
     """Read a number of a few digits; -1 for anything else."""
     if end == start or end - start > _SAFE_DIGITS:
@@ -138,7 +138,7 @@ def _small_number(buffer: Bytes, start: int, end: int) -> int:
     return value
 
 
-@compiled
+@helper
 def _further_queue(
     buffer: Bytes,
     start: int,
@@ -158,7 +158,7 @@ def _further_queue(
     return row if row >= 0 and queues.keys[row, READING] != BATCHED else -1
 
 
-@compiled
+@helper
 def _dispatch(
     buffer: Bytes, name: int, names_end: int, offset: int, offsets_end: int, queue_id: int, lmq: bool,  # noqa: FBT001
     queues: QueueTable, units: Integers, count: int,
@@ -246,7 +246,7 @@ def collect(
                 further, further_end = value, value_end
             elif size == _MULTI_OFFSET.size and same_bytes(buffer, name, name_end, _MULTI_OFFSET, 0, size):
                 offsets, offsets_end = value, value_end
-        code = hash_text(buffer, tags, tags_end)
+        code = hash_text(buffer, tags, tags_end, 0)
         tag = -1
         if tags_end > tags and ends.size:
             if ends[tag_count] + clean_text_size(buffer, tags, tags_end) > text.size or tag_count + 2 > ends.size:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.commitlog.kernels import SYS_FLAG_AT, record_parts, store_timestamp
 from rmq_formats.commitlog.scan import Records
-from rmq_formats.compiled import compiled
+from rmq_formats.compiled import compiled, helper
 from rmq_formats.flags import TRANSACTION_MASK, TransactionType
 from rmq_formats.indexfile.file import MAX_INT
 from rmq_formats.indexfile.keys import TAG_MARK, TOPIC_SEPARATOR, KeyKind
@@ -104,7 +104,7 @@ _LARGEST = (1 << 63) - 1
 _WIDEST = (1 << 15) // 2 + 2
 
 
-@compiled
+@helper
 def _put_key(
     keys: Bytes, places: NDArray[np.int32], count: int, key_hash: int, offset: int, time: int,
     topic: int, topic_end: int, key: int, key_end: int, kind: int,
@@ -154,7 +154,7 @@ def _pack(
                 unique, unique_end = value, value_end
 
         time = store_timestamp(buffer, start)
-        topic_hash = hash_character(_HASH, hash_text(buffer, topic, topic_end))
+        topic_hash = hash_character(_HASH, hash_text(buffer, topic, topic_end, 0))
         if unique_end > unique:
             key_hash = hash_text(buffer, unique, unique_end, topic_hash)
             count = _put_key(keys, places, count, key_hash, offset, time, topic, topic_end, unique, unique_end, _UNIQUE)
@@ -257,7 +257,7 @@ class FileBuilder:
         return header
 
 
-@compiled
+@helper
 def _hang(entries: Bytes, at: int, number: int, slots: NDArray[np.int32]) -> int:
     """Hang an entry in its slot; return the number of the one before it."""
     slot = np.uintp(np.uint32(read_u32(entries, at)) % np.uint32(slots.size))

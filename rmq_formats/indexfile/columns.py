@@ -11,7 +11,7 @@ from rmq_formats.arrow import column, required
 from rmq_formats.compiled import compiled
 from rmq_formats.indexfile.build import KINDS
 from rmq_formats.indexfile.layout import ENTRY, Geometry
-from rmq_formats.kernels.integers import Bytes
+from rmq_formats.kernels.integers import Bytes, integer, number_at
 from rmq_formats.kernels.text import clean_text_size, copy_clean_text
 
 STORED_ENTRY = dtype_of(ENTRY)
@@ -80,12 +80,12 @@ def text_array(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32]
 def _measure(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32], offsets: NDArray[np.int32]) -> None:
     size = 0
     for i in range(starts.size):
-        size += clean_text_size(buffer, starts[i], ends[i])
+        size += clean_text_size(buffer, number_at(starts, i), number_at(ends, i))
         offsets[i + 1] = size
 
 
 @compiled
 def _copy(buffer: Bytes, starts: NDArray[np.int32], ends: NDArray[np.int32], data: Bytes) -> None:
-    to = 0
+    to = integer(0)
     for i in range(starts.size):
-        to = copy_clean_text(buffer, starts[i], ends[i], data, to)
+        to = copy_clean_text(buffer, number_at(starts, i), number_at(ends, i), data, to)

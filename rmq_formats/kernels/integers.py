@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.compiled import inlined
+from rmq_formats.kernels.emitted import element, loads, stores
 
 Bytes = NDArray[np.uint8]
 Integers = NDArray[np.int64]
@@ -26,7 +27,7 @@ def as_bytes(data: Any) -> Bytes:  # noqa: ANN401 - whatever has a buffer
     return array if array.flags.writeable else array.copy()
 
 
-@inlined
+@loads(bits=8, signed=False)
 def byte_at(buffer: Bytes, at: int) -> int:
     """Return one byte. Unsigned indexes spare the test for negative ones (and raise for them without the JIT)."""
     return int(np.int64(buffer[np.uintp(at)]))
@@ -38,13 +39,13 @@ def integer(value: int) -> int:
     return int(np.int64(value))
 
 
-@inlined
+@element()
 def number_at(numbers: NDArray[Any], at: int) -> int:
     """Return one element of an array of integers."""
     return int(np.int64(numbers[np.uintp(at)]))
 
 
-@inlined
+@loads(bits=32, signed=False)
 def read_u32(buffer: Bytes, at: int) -> int:
     """Return four bytes as an unsigned integer."""
     return (
@@ -55,39 +56,39 @@ def read_u32(buffer: Bytes, at: int) -> int:
     )
 
 
-@inlined
+@loads(bits=8, signed=True)
 def read_i8(buffer: Bytes, at: int) -> int:
     """Return one byte as a signed integer."""
     return (byte_at(buffer, at) ^ 0x80) - 0x80
 
 
-@inlined
+@loads(bits=16, signed=True)
 def read_i16(buffer: Bytes, at: int) -> int:
     """Return two bytes as a signed integer."""
     value = (byte_at(buffer, at) << 8) | byte_at(buffer, at + 1)
     return (value ^ _SIGN_16) - _SIGN_16
 
 
-@inlined
+@loads(bits=32, signed=True)
 def read_i32(buffer: Bytes, at: int) -> int:
     """Return four bytes as a signed integer."""
     return (read_u32(buffer, at) ^ _SIGN_32) - _SIGN_32
 
 
-@inlined
+@loads(bits=64, signed=True)
 def read_i64(buffer: Bytes, at: int) -> int:
     """Return eight bytes as a signed integer."""
     return (read_i32(buffer, at) << 32) | read_u32(buffer, at + 4)
 
 
-@inlined
+@stores(bits=32)
 def write_i32(buffer: Bytes, at: int, value: int) -> None:
     """Store the low 32 bits of *value*."""
     for i in range(4):
         buffer[np.uintp(at + i)] = np.uint8((value >> (24 - 8 * i)) & 0xFF)
 
 
-@inlined
+@stores(bits=64)
 def write_i64(buffer: Bytes, at: int, value: int) -> None:
     """Store *value*."""
     buffer[np.uintp(at)] = np.uint8((value >> 56) & 0xFF)

@@ -1,6 +1,6 @@
 """The properties of a record in compiled code, by both parsers of `rmq_formats.properties`."""
 
-from rmq_formats.compiled import compiled, inlined
+from rmq_formats.compiled import helper, inlined
 from rmq_formats.kernels.integers import Bytes, byte_at, read_u32
 from rmq_formats.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, PropertyParser
 
@@ -25,7 +25,7 @@ def find_control(buffer: Bytes, at: int, end: int) -> int:
     return at
 
 
-@compiled
+@helper
 def next_property(buffer: Bytes, at: int, end: int, parser: int) -> tuple[int, int, int, int, int]:
     """
     Return the slices of the next name and value that *parser* accepts, and the position after them.

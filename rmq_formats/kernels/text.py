@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rmq_formats.compiled import compiled, inlined
+from rmq_formats.compiled import helper, inlined
 from rmq_formats.kernels.integers import Bytes, byte_at, copy_bytes, read_u32
 
 _REPLACEMENT = 0xFFFD
@@ -15,7 +15,7 @@ def _is_continuation(buffer: Bytes, at: int, end: int, low: int, high: int) -> b
     return at < end and low <= byte_at(buffer, at) <= high
 
 
-@compiled
+@helper
 def _next_long_character(buffer: Bytes, at: int, end: int) -> tuple[int, int]:
     """Decode what begins with a byte from 0x80 on; malformed input ends where Java's decoder gives up."""
     first = byte_at(buffer, at)
@@ -56,7 +56,7 @@ def is_ascii(buffer: Bytes, start: int, end: int) -> bool:
     return bool(seen < 0x80)
 
 
-@compiled
+@helper
 def is_clean_text(buffer: Bytes, start: int, end: int) -> bool:
     """Return whether the bytes are the UTF-8 of some text, so that reading and writing it gives them back."""
     if is_ascii(buffer, start, end):
@@ -78,7 +78,7 @@ def is_clean_text(buffer: Bytes, start: int, end: int) -> bool:
     return True
 
 
-@compiled
+@helper
 def clean_text_size(buffer: Bytes, start: int, end: int) -> int:
     """Return how many bytes `copy_clean_text` writes."""
     if is_ascii(buffer, start, end):
@@ -95,7 +95,7 @@ def clean_text_size(buffer: Bytes, start: int, end: int) -> int:
     return size
 
 
-@compiled
+@helper
 def copy_clean_text(source: Bytes, start: int, end: int, target: Bytes, to: int) -> int:
     """Write the UTF-8 of the text that Java reads; *target* has room for `clean_text_size`. Return the place after."""
     if is_ascii(source, start, end):
@@ -117,8 +117,8 @@ def copy_clean_text(source: Bytes, start: int, end: int, target: Bytes, to: int)
     return to
 
 
-@compiled
-def hash_text(buffer: Bytes, start: int, end: int, seed: int = 0) -> int:
+@helper
+def hash_text(buffer: Bytes, start: int, end: int, seed: int) -> int:
     """
     Return Java's `hashCode` of a text (signed), started with the hash *seed* of the text before it.
 
@@ -147,7 +147,7 @@ def hash_text(buffer: Bytes, start: int, end: int, seed: int = 0) -> int:
     return (value ^ _SIGN_32) - _SIGN_32
 
 
-@compiled
+@helper
 def hash_character(code: int, seed: int) -> int:
     """Return Java's `hashCode` of a text and one more ASCII character, such as the `#` between topic and key."""
     value = (31 * (seed & _LOW_32) + code) & _LOW_32

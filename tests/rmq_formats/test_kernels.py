@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from numba import njit
 
 from rmq_formats.hashing import java_hash, java_text
 from rmq_formats.kernels import integers, properties, text
@@ -53,6 +54,37 @@ _TEXT_BYTES = st.lists(
 _PARSERS = pytest.mark.parametrize("parser", list(PropertyParser))
 
 
+def _machine_code(function: Any) -> Any:  # noqa: ANN401 - numba declares no types
+    """Return a caller of *function* that is compiled, unless nothing is: Python runs a helper as it is."""
+
+    def call(*arguments: Any) -> Any:  # noqa: ANN401
+        return function(*arguments)
+
+    return njit(call)
+
+
+_LOADS = {
+    size: _machine_code(read)
+    for size, read in ((1, integers.read_i8), (2, integers.read_i16), (4, integers.read_i32), (8, integers.read_i64))
+}
+_LOAD_U32, _LOAD_BYTE, _LOAD_ELEMENT = map(_machine_code, (integers.read_u32, integers.byte_at, integers.number_at))
+_STORE_32, _STORE_64 = map(_machine_code, (integers.write_i32, integers.write_i64))
+_COPIES = [_machine_code(copy) for copy in (integers.copy_bytes, integers.copy_short)]
+_SAME = _machine_code(integers.same_bytes)
+_NEXT_PROPERTY = _machine_code(properties.next_property)
+_IS_ASCII, _IS_CLEAN, _CLEAN_SIZE, _COPY_CLEAN, _HASH, _HASH_CHARACTER = map(
+    _machine_code,
+    (
+        text.is_ascii,
+        text.is_clean_text,
+        text.clean_text_size,
+        text.copy_clean_text,
+        text.hash_text,
+        text.hash_character,
+    ),
+)
+
+
 def _text_at_an_offset(raw: bytes) -> tuple[Any, int, int]:
     """Put the text between bytes that would continue it, to show that neither side is read."""
     return as_bytes(b"\xe2\x82" + raw + b"\x80\x80\x80"), 2, 2 + len(raw)
@@ -61,14 +93,18 @@ def _text_at_an_offset(raw: bytes) -> tuple[Any, int, int]:
 @given(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 5))
 def test_integers_are_big_endian_and_signed(value: int, at: int) -> None:
     """What Java's ByteBuffer writes is read back, and what is written is what it would write."""
-    for size, read in ((1, integers.read_i8), (2, integers.read_i16), (4, integers.read_i32), (8, integers.read_i64)):
+    wide = value.to_bytes(8, "big", signed=True)
+    for size, read in _LOADS.items():
         stored = value.to_bytes(8, "big", signed=True)[-size:]
         buffer = as_bytes(bytes(at) + stored)
         assert int(read(buffer, at)) == int.from_bytes(stored, "big", signed=True)
+        assert int(_LOAD_BYTE(buffer, at)) == stored[0]
+    assert int(_LOAD_U32(as_bytes(wide), 4)) == value & 0xFFFFFFFF
+    assert int(_LOAD_ELEMENT(np.array([7, value]), 1)) == value
+    assert int(_LOAD_ELEMENT(np.array([7, value >> 32], np.int32), 1)) == value >> 32
     buffer = np.full(20, 0x5A, np.uint8)
-    integers.write_i64(buffer, at, value)
-    integers.write_i32(buffer, at + 8, value)
-    wide = value.to_bytes(8, "big", signed=True)
+    _STORE_64(buffer, at, value)
+    _STORE_32(buffer, at + 8, value)
     assert buffer.tobytes() == b"\x5a" * at + wide + wide[4:] + b"\x5a" * (8 - at)
 
 
@@ -84,12 +120,12 @@ def test_text_is_what_java_reads(raw: bytes) -> None:
     """Malformed input becomes as many replacement characters as in Java, and is told from text that holds them."""
     buffer, start, end = _text_at_an_offset(raw)
     expected = java_text(raw).encode()
-    assert text.clean_text_size(buffer, start, end) == len(expected)
+    assert _CLEAN_SIZE(buffer, start, end) == len(expected)
     target = np.full(len(expected) + 2, 0x5A, np.uint8)
-    assert text.copy_clean_text(buffer, start, end, target, 1) == 1 + len(expected)
+    assert _COPY_CLEAN(buffer, start, end, target, 1) == 1 + len(expected)
     assert target.tobytes() == b"\x5a" + expected + b"\x5a"
-    assert bool(text.is_clean_text(buffer, start, end)) is (raw == expected)
-    assert bool(text.is_ascii(buffer, start, end)) is raw.isascii()
+    assert bool(_IS_CLEAN(buffer, start, end)) is (raw == expected)
+    assert bool(_IS_ASCII(buffer, start, end)) is raw.isascii()
 
 
 @given(_TEXT_BYTES, _TEXT_BYTES)
@@ -97,17 +133,15 @@ def test_text_is_what_java_reads(raw: bytes) -> None:
 def test_a_hash_continues_from_the_text_before(first: bytes, second: bytes) -> None:
     """An index key is hashed as topic, separator and key, without building the text."""
     left, right = _text_at_an_offset(first), _text_at_an_offset(second)
-    seed = text.hash_character(ord("#"), text.hash_text(*left, 0))
-    assert int(text.hash_text(*right, seed)) == java_hash(f"{java_text(first)}#{java_text(second)}")
+    seed = _HASH_CHARACTER(ord("#"), _HASH(*left, 0))
+    assert int(_HASH(*right, seed)) == java_hash(f"{java_text(first)}#{java_text(second)}")
 
 
 def _properties(raw: bytes, parser: PropertyParser) -> dict[str, str]:
     buffer, at, end = _text_at_an_offset(raw)
     found = {}
     while at < end:
-        name_start, name_end, start, stop, at = properties.next_property(
-            buffer, at, end, properties.PARSER_CODES[parser]
-        )
+        name_start, name_end, start, stop, at = _NEXT_PROPERTY(buffer, at, end, properties.PARSER_CODES[parser])
         if stop == start:
             assert at == end, "an empty value says that nothing is left"
         else:
@@ -130,9 +164,8 @@ def test_properties_are_what_the_releases_parser_sees(parser: PropertyParser, ra
 @given(st.binary(max_size=20), st.binary(max_size=20))
 def test_equal_means_equal_in_every_byte(left: bytes, right: bytes) -> None:
     """Neither a common beginning nor an equal length is enough."""
-    compare = integers.same_bytes
-    assert bool(compare(as_bytes(left), 0, len(left), as_bytes(right), 0, len(right))) is (left == right)
-    assert compare(as_bytes(left), 0, len(left), as_bytes(left), 0, len(left))
+    assert bool(_SAME(as_bytes(left), 0, len(left), as_bytes(right), 0, len(right))) is (left == right)
+    assert _SAME(as_bytes(left), 0, len(left), as_bytes(left), 0, len(left))
 
 
 @given(st.binary(max_size=40), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
@@ -140,7 +173,7 @@ def test_equal_means_equal_in_every_byte(left: bytes, right: bytes) -> None:
 def test_a_copy_is_the_same_bytes_however_close_the_ends_are(data: bytes, before: int, after: int, room: int) -> None:
     """Nothing is read or written outside of either buffer, and nothing before the place changes."""
     source = as_bytes(b"\x77" * before + data + b"\x77" * after)
-    for copy in (integers.copy_bytes, integers.copy_short):
+    for copy in _COPIES:
         target = np.full(before + len(data) + room, 0x5A, np.uint8)
         assert copy(source, before, before + len(data), target, before) == before + len(data)
         assert target.tobytes()[: before + len(data)] == b"\x5a" * before + data

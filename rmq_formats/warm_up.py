@@ -1,0 +1,95 @@
+"""
+Compile what reads a log before anything needs it: `python -m rmq_formats.warm_up`.
+
+Functions are compiled when they are first called, so each half of them is called with a log of one record, in a process
+of its own: two take about half the time of one. What is compiled already is only loaded.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from rmq_formats.commitlog import kernels
+from rmq_formats.commitlog.layout import MAGIC_V1
+from rmq_formats.commitlog.record import encode_record, new_record
+from rmq_formats.commitlog.scan import Records, scan
+from rmq_formats.kernels.integers import as_bytes
+
+
+def warm_up() -> bool:
+    """
+    Compile both halves at once and wait for them; return whether both succeeded.
+
+    Nobody depends on it: what is missing is compiled when it is first called.
+    """
+    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    commands = ([sys.executable, "-m", "rmq_formats.warm_up", half.__name__] for half in _HALVES)
+    processes = [subprocess.Popen(command, env=environment) for command in commands]  # noqa: S603  our own command
+    return not sum(process.wait() != 0 for process in processes)
+
+
+def compile_messages() -> None:
+    """Compile what reads rows of `messages`, and what makes records of them."""
+    from rmq_formats.commitlog.assembly import assemble
+    from rmq_formats.commitlog.columns import message_batch
+    from rmq_formats.properties import PropertyParser
+
+    batch, _ = message_batch(_records(), PropertyParser.SPLIT)
+    message_batch(_records(), PropertyParser.SPLIT, takes=bool)
+    assemble(batch)
+
+
+def compile_queues_and_index() -> None:
+    """Compile what walks a log, and what makes units of queues and index files of it."""
+    from rmq_formats.consumequeue.build import QueueBuilder
+    from rmq_formats.consumequeue.collect import UnitCollector
+    from rmq_formats.consumequeue.unit import QueueKind, QueueRules
+    from rmq_formats.indexfile.build import FileBuilder, RuleTable, pack_keys
+    from rmq_formats.indexfile.columns import text_array
+    from rmq_formats.indexfile.layout import Geometry
+    from rmq_formats.release import NEWEST, rules_of
+
+    record = _record()
+    list(scan(lambda at, size: record[at : at + size], 0, len(record), len(record), 0, final=False))
+    list(scan(lambda _, size: bytes(size), 0, 64, 64, 0, final=False))  # an end that is looked for
+    records = _records()
+    numbers = np.empty(1, np.int64)
+    kernels.count_stored_until(records.buffer, records.positions, 0)
+    kernels.newest_store_timestamp(records.buffer, records.positions)
+    kernels.find_wrong_bodies(records.buffer, records.positions, numbers)
+    rules = QueueRules()
+    collector = UnitCollector(rules, with_tags=True)
+    collector.add(records)
+    units = collector.finish().units
+    list(QueueBuilder(QueueKind.PLAIN, 20, rules.releases).append(units))
+    table = RuleTable.of(rules_of((0, NEWEST)))
+    for packed in pack_keys(records, table, with_places=True):
+        text_array(records.buffer, packed.places["key"], packed.places["key_end"])
+        FileBuilder(Geometry(4, 4), table, None).add(packed.keys.copy())
+        builder = FileBuilder(Geometry(4, 4), table, None)
+        builder.adopt(packed.keys.copy().view(np.uint8), builder.header)
+
+
+_HALVES = (compile_messages, compile_queues_and_index)
+
+
+def _record() -> bytes:
+    return encode_record(
+        new_record(topic=b"t", magic_code=MAGIC_V1, body=b"body", properties=b"KEYS\x01k\x02TAGS\x01t\x02")
+    )
+
+
+def _records() -> Records:
+    record = _record()
+    return Records(as_bytes(record), 0, np.zeros(1, np.int64), np.array([len(record)], np.int32))
+
+
+if __name__ == "__main__":
+    wanted = [half for half in _HALVES if half.__name__ in sys.argv[1:]]
+    for half in wanted:
+        half()
+    sys.exit(0 if wanted or warm_up() else 1)
