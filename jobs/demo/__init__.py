@@ -58,17 +58,17 @@ class Tour:
 
     @property
     def lake(self) -> Path:
-        """Where the tables go."""
+        """The lake."""
         return self.folder / "lake"
 
     @property
     def report(self) -> Path:
-        """Where the first run's report goes."""
+        """The directory of the first run's report."""
         return self.folder / "report"
 
     @property
     def rebuilt(self) -> Path:
-        """Where the lost index file is rebuilt."""
+        """The directory of the rebuilt index file."""
         return self.folder / "index"
 
     @property
@@ -151,7 +151,7 @@ def run(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
 
 @contextmanager
 def _tasks_asked_for() -> Iterator[None]:
-    """Have Spark's tasks read so small a store, too: they are a part of what the tour shows."""
+    """Have Spark's tasks read so small a store, too: they are a part of the tour."""
     name = "RMQ_LAKE_SPARK_OPTIONS"
     given = os.environ.get(name)
     os.environ[name] = given or f"--master {DEFAULT_MASTER}"

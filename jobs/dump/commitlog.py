@@ -66,7 +66,7 @@ def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]
 
 
 def _explained(segment: SegmentBytes, piece: Piece) -> Piece:
-    """Return a piece that waits with why, where complete records follow in it that the walk does not believe."""
+    """Return a waiting piece with the reason, if complete records follow in it that the walk does not believe."""
     if piece.kind is not PieceKind.WAITING:
         return piece
     older = segment.find_record(piece.offset - segment.base_offset, None)
@@ -93,7 +93,7 @@ def _judged(segment: SegmentBytes, piece: Piece) -> Piece:
 
 
 def _cut(segment: SegmentBytes, siblings: Siblings | None, last: Piece | None) -> str | None:
-    """Say what is missing after the last byte of a file; None where nothing shows that anything is."""
+    """Return an item for the bytes missing after a file's last one; None if nothing shows that any are."""
     if siblings is None:  # no name of a segment: a part of a log that somebody cut out
         return None
     if siblings.missing is None and last is not None and last.kind is PieceKind.RECORD and segment.size:
@@ -140,7 +140,7 @@ def _start(segment: SegmentBytes, offset: int) -> int:
 
 
 def _pieces(segment: SegmentBytes, start: int, *, is_final: bool) -> Iterator[Piece]:
-    """Yield the piece that begins at *start* and what follows; else from the next record on, damage before it first."""
+    """Yield the pieces from *start* on; if none begins there, first damage up to the next record."""
     if start == segment.size:
         return
     if start == 0 or segment.stated_end(start) is not None or _is_record(segment, start):

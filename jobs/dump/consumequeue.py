@@ -87,7 +87,7 @@ def _items(file: DumpFile, shape: _Shape, request: DumpRequest) -> Iterator[Item
 
 
 def _end_of_row(file: DumpFile, position: int, raw: bytes) -> int:
-    """Return where units that are all *raw* end; zeros may end in part of one."""
+    """Return the end of a row of units that are all *raw*; zeros may end in part of one."""
     size = len(raw)
     while position < file.size:
         data = file.read(position, min(_READ_AT_ONCE // size * size, file.size - position))
@@ -119,7 +119,7 @@ def _record(unit: Unit | BatchUnit) -> str:
 
 
 def _tags(unit: Unit | BatchUnit) -> str:
-    """Say what the tags code is: a hash has 32 bits, a time of delivery more, an address is far below zero."""
+    """Explain the tags code: a hash has 32 bits, a time of delivery more, an address is far below zero."""
     code = unit.tags_code
     if isinstance(unit, Unit) and unit.has_ext_address:
         return f"extension at {offset_of_address(code)}"
@@ -155,7 +155,7 @@ def _ext_item(unit: ExtUnit, position: int, request: DumpRequest) -> Item:
 
 
 def _ext_end(file: DumpFile, position: int) -> Iterator[Item]:
-    """Say what is after the last unit: an end mark, zeros, or something else."""
+    """Return an item for the bytes after the last unit: an end mark, zeros, or something else."""
     rest = file.read(position, 2)
     if rest == EXT_END_MARK:
         yield Item(position, file.size - position, "end mark", "the file is full", {})

@@ -1,5 +1,5 @@
 """
-One file that is dumped: read by position, a window at a time, whatever its sectors say.
+One file that is dumped: read by position, a window at a time, past unreadable sectors.
 
 What cannot be read is taken for zeros, and noted: zeros are no record, so a walk finds the damage and what follows it.
 """

@@ -20,7 +20,7 @@ _BESIDE = 20  # other index files that are asked for the geometry
 
 
 def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
-    """Yield what a file holds, or one chain of it; the last item counts the entries and says whether all is well."""
+    """Yield the items of a file, or one chain of it; the last item counts the entries and has the verdict."""
     del kind
     reader = IndexReader(file.read, _geometry(file, request), file.location)
     if request.chain is not None:
@@ -30,7 +30,7 @@ def dump(file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]
 
 
 def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
-    """Return how many slots and entries the file has: given, or what its own numbers allow."""
+    """Return the number of slots and entries of the file: as given, or as its own numbers allow."""
     if request.hash_slots and request.index_num:
         return Geometry(request.hash_slots, request.index_num)
     index_bytes = IndexBytes(file.size, file.read)
@@ -181,7 +181,7 @@ def _hop(reader: IndexReader, hop: Hop, key_hash: int | None) -> Item:
 
 
 def _end_of_zeros(file: DumpFile, position: int, end: int, unit: int) -> int:
-    """Return where a row of zero units that begins at *position* ends."""
+    """Return the end of a row of zero units that begins at *position*."""
     start = position
     while position < end and not any(file.read(position, min(_AT_ONCE, end - position))):
         position = min(position + _AT_ONCE, end)

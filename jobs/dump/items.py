@@ -1,4 +1,4 @@
-"""What every dumper yields, whatever the format: things in a file, each with its place, in words and as values."""
+"""The items that every dumper yields: things in a file, each with its place, in words and as values."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ from rmq_formats.layout import Layout
 
 
 class Field(NamedTuple):
-    """One field of an item and where it is."""
+    """One field of an item, and its place."""
 
     offset: int
     name: str
@@ -33,7 +33,7 @@ class Item(NamedTuple):
 
 class DumpRequest(NamedTuple):
     """
-    What is wanted of a file: items from the offset *start* on, at most *limit*.
+    The wanted part of a file: items from the offset *start* on, at most *limit*.
 
     Of an index file, *chain* is one slot, by its number or by a key that hangs in it; its geometry may be given.
 
@@ -50,7 +50,7 @@ class DumpRequest(NamedTuple):
 
 
 def layout_fields(layout: Layout, values: Sequence[int | bytes], offset: int) -> list[Field]:
-    """Say what is in each field of a layout that begins at *offset*."""
+    """Return each field of a layout that begins at *offset*."""
     return [
         Field(offset + row.offset, row.name, value.hex() if isinstance(value, bytes) else str(value))
         for row, value in zip(layout.rows(), values, strict=True)

@@ -1,4 +1,4 @@
-"""What kind of file is given, by its place in a store or by its first bytes, and which module dumps it."""
+"""The kind of a given file, by its place in a store or by its first bytes, and the module that dumps it."""
 
 from collections.abc import Iterator
 from importlib import import_module
@@ -49,12 +49,12 @@ class Dumper(Protocol):
     """A module that reads one kind of file."""
 
     def dump(self, file: DumpFile, kind: FileKind, request: DumpRequest) -> Iterator[Item]:
-        """Yield what *file* holds; the last item says how it ends."""
+        """Yield the items of *file*; the last one says how it ends."""
         ...
 
 
 def recognise(file: DumpFile) -> FileKind:
-    """Say what *file* is; `UnsupportedFormat` when neither its place nor its bytes tell."""
+    """Return the kind of *file*; `UnsupportedFormat` when neither its place nor its bytes tell."""
     parts = file.location.split("/")
     kinds = [classify("/".join(parts[-depth:])).kind for depth in range(_DEPTH, 0, -1)]
     known = [kind for kind in kinds if kind is not FileKind.UNKNOWN]

@@ -11,7 +11,7 @@ from rmq_formats.store import name_of_offset, offset_of_name
 
 
 class Siblings(NamedTuple):
-    """What lies beside a file whose name is the offset of its first byte."""
+    """The files beside one whose name is the offset of its first byte."""
 
     base_offset: int
     size: int
@@ -29,7 +29,7 @@ class Siblings(NamedTuple):
 
 
 def siblings_of(file: DumpFile) -> Siblings | None:
-    """Return what lies beside *file*; None where its name is no offset."""
+    """Return the files beside *file*; None where its name is no offset."""
     base_offset = offset_of_name(file.name)
     if base_offset is None:
         return None
@@ -43,7 +43,7 @@ def siblings_of(file: DumpFile) -> Siblings | None:
 
 
 def sibling_location(file: DumpFile, offset: int) -> str:
-    """Return where the file of the same sequence is that begins at *offset*."""
+    """Return the location of the file of the same sequence that begins at *offset*."""
     return f"{file.location.rpartition('/')[0]}/{name_of_offset(offset)}"
 
 

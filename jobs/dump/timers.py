@@ -80,7 +80,7 @@ def _log_items(file: DumpFile, base: int, position: int, request: DumpRequest) -
 
 
 def _next_unit(file: DumpFile, base: int, position: int) -> tuple[TimerUnit | None, int, str]:
-    """Return the next unit and its position, with what is wrong before it; no unit where the log ends."""
+    """Return the next unit and its position, with the damage before it; no unit where the log ends."""
     reason = ""
     while position < file.size:
         try:

@@ -1,5 +1,5 @@
 """
-What a rebuild would do, as far as names, sizes and headers say it: settings, bytes to read, files kept and refused.
+The dry run of a rebuild, by names, sizes and headers: settings, bytes to read, files kept and refused.
 
 How many files come of the log only reading it tells; nothing is estimated.
 """
@@ -23,7 +23,7 @@ from jobs.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What would be read, kept and written."""
+    """The files that would be read, kept and written."""
 
     store: str
     out: str
@@ -42,7 +42,7 @@ class DryRun:
 
     @property
     def severity(self) -> Severity:
-        """The worst of what is known without reading the log; the rebuild may find more."""
+        """The worst severity known without reading the log; the rebuild may find more."""
         return worst_met(gap=self.gaps, damage=self.refused, contradiction=self.contradictions)
 
     @property
@@ -51,7 +51,7 @@ class DryRun:
         return self.severity.exit_code
 
     def result(self, seconds: float) -> Result:
-        """Return what it came to."""
+        """Return the result line."""
         what = f"would read {size_text(self.log['bytes'] or 0)} in {counted(self.log['segments'] or 0, 'segment')}"
         return Result(self.severity, what, seconds, verdict="dry run")
 
@@ -70,7 +70,7 @@ class DryRun:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield what people read."""
+        """Yield the lines for people."""
         log = self.log
         yield f"{self.store} → {self.out}: dry run, nothing is written"
         yield (
@@ -92,7 +92,7 @@ class DryRun:
 
 
 def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -> DryRun:
-    """Return what `rebuild` of the index would do; the log is not read, and nothing is written."""
+    """Return the dry run of the index; the log is not read, and nothing is written."""
     store, files, settings = look(request, options)
     geometry = settings.geometry.value
     reasons = {file.name: refusal(file, geometry) for file in files} if request.lost_only else {}
@@ -111,7 +111,7 @@ def dry_run_of_index(request: RebuildIndexRequest, options: Mapping[str, str]) -
 
 
 def dry_run_of_queues(request: RebuildQueuesRequest, options: Mapping[str, str]) -> DryRun:
-    """Return what a rebuild of the queues would do; the log is not read, and nothing is written."""
+    """Return the dry run of the queues; the log is not read, and nothing is written."""
     store, settings = queue_run.look(request, options)
     sizes = ", ".join(f"{size:,} bytes ({kind.value})" for kind, size in settings.file_sizes.items())
     written = f"the files of every queue that the log has messages of: {sizes}"

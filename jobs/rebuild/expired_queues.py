@@ -1,5 +1,5 @@
 """
-Where queues end of which the log has no message any more: their own files, or rows of RocksDB, know it alone.
+The ends of queues without a message in the log: only their own files, or rows of RocksDB, know them.
 
 A broker gives the next message of such a queue the number after its last unit. Consumers are there already: from 0 on
 again, they would pass over what comes.

@@ -43,7 +43,7 @@ CHECKERS = 4
 
 @dataclass(frozen=True, slots=True)
 class RebuildIndexRequest(StoreRequest):
-    """What a user asked for."""
+    """The request of a user."""
 
     out: str
     wanted: Wanted = NOTHING_WANTED
@@ -52,7 +52,7 @@ class RebuildIndexRequest(StoreRequest):
 
 
 class ToBuild(NamedTuple):
-    """One file to be built: its name, what it is, what it is made of."""
+    """One file to be built: its name, its kind, its recipe."""
 
     name: str
     kind: Kind
@@ -114,7 +114,7 @@ class Result:
 
     @property
     def severity(self) -> Severity:
-        """The worst of what was met; healthy where everything that was made is proven."""
+        """The worst severity met; healthy if every written file is proven."""
         least = Severity.NOT_VERIFIED if not all(file.proven for file in self.files) else Severity.HEALTHY
         return worst_met(
             least,
@@ -129,7 +129,7 @@ class Result:
         return self.severity.exit_code
 
     def result(self, seconds: float) -> Outcome:
-        """Return what the run came to."""
+        """Return the result line."""
         verdicts = {Severity.HEALTHY: "done, all proven", Severity.NOT_VERIFIED: "done, not all proven"}
         proven = sum(file.proven for file in self.files)
         keys = sum(file.keys for file in self.files)
@@ -306,12 +306,12 @@ class _Maker:
         return keys[0].store_timestamp if keys else 0
 
     def build(self, name: str, plan: Planned) -> ToBuild:
-        """Return what the planned file is made of."""
+        """Return the recipe of the planned file."""
         recipe = self._recipe(plan.start, plan.end, header_before(self._row, plan.start))
         return ToBuild(name, plan.kind, recipe, plan.start, plan.doubt)
 
     def complete(self, survivor: Survivor) -> ToBuild:
-        """Return what the newest file is made of once all messages are in it."""
+        """Return the recipe of the newest file with all messages in it."""
         geometry = self._settings.geometry.value
         more = self._row.parts(survivor.end, completed_end(survivor, geometry, self._row))
         recipe = replace(
@@ -348,7 +348,7 @@ def _left_out(plan: _Plan, store: Store) -> Iterator[str]:
 
 
 def _was_cut_back(row: KeyRow, store: Store) -> bool:
-    """Return whether a promotion cut the log where it ends: what index files have besides was taken back."""
+    """Return whether a promotion cut the log at its end: later entries of index files were then taken back."""
     last = max((part.last_record for part in row.spans if part.last_record is not None), default=-1)
     return any(takeover > last for takeover in takeovers(store))
 

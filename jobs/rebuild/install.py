@@ -53,7 +53,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What will be done, known in full before anything is."""
+    """The steps of an installation, known in full before the first one."""
 
     store: Path
     source: Path
@@ -77,7 +77,7 @@ class Installation:
 
 
 class Rebuilt(NamedTuple):
-    """What a rebuild has left in its directory."""
+    """The output directory of a rebuild."""
 
     source: Path
     files: dict[str, str]  # SHA-256 by name
@@ -88,7 +88,7 @@ class Rebuilt(NamedTuple):
 
 
 def plan_installation(store: str, out: str, *, advance_checkpoint: bool = False) -> Installation:
-    """Look at everything and return what would be done; `RefusedError` when it must not be."""
+    """Check everything and return the installation; `RefusedError` when it must not be done."""
     if not is_local(out):
         raise RefusedError("files are installed from a directory on this machine")
     root, source = Path(local_path(store)), Path(local_path(out))
@@ -105,7 +105,7 @@ def plan_installation(store: str, out: str, *, advance_checkpoint: bool = False)
 
 
 def _planned(root: Path, rebuilt: Rebuilt, *, advance_checkpoint: bool) -> Installation:
-    """Return what would be done, as the store's owner sees the store."""
+    """Return the installation, checked with the rights of the store's owner."""
     index = (root / INDEX_FOLDER).resolve()
     present = sorted(path.name for path in index.iterdir() if is_index_name(path.name)) if index.is_dir() else []
     new, kept = rebuilt.files, _kept(rebuilt, present)
@@ -142,7 +142,7 @@ def refuse_full_disk(directory: Path, needed: int) -> None:
 
 
 def aside_of(directory: Path) -> Path:
-    """Return a new name beside a directory, for what is replaced in it."""
+    """Return a new name beside a directory, for its replaced files."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     return directory.with_name(f"{directory.name}{_REPLACED}{stamp}-{uuid4().hex[:8]}")
 
@@ -168,7 +168,7 @@ def user_of(root: Path, name: str = INDEX_FOLDER) -> tuple[int, int]:
 
 
 def read_manifest(source: Path) -> dict[str, Any]:
-    """Return what a rebuild has written into its directory."""
+    """Read the manifest that a rebuild has written."""
     try:
         manifest: dict[str, Any] = json.loads((source / MANIFEST).read_bytes())
     except (OSError, ValueError) as error:
@@ -187,7 +187,7 @@ def _kept(rebuilt: Rebuilt, present: Sequence[str]) -> list[str]:
 
 
 def owner_of(directory: Path, files: Sequence[Path]) -> Owner:
-    """Return who new files shall belong to: whoever the others do."""
+    """Return the owner and the mode of new files: those of the files that are there."""
     status = directory.stat()
     mode = status.st_mode & 0o7777
     return Owner(status.st_uid, status.st_gid, mode, files[-1].stat().st_mode & 0o777 if files else mode & 0o666)
@@ -214,7 +214,7 @@ def _deleted_at_start(root: Path, headers: dict[str, IndexHeader]) -> tuple[str,
 
 
 def backup_of(plan: Installation) -> Path:
-    """Return where the checkpoint stays that the installation replaces."""
+    """Return the path of the kept copy of the checkpoint."""
     return plan.store / f"checkpoint{plan.aside.name.removeprefix(plan.index.name)}"
 
 

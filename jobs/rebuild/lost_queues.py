@@ -37,7 +37,7 @@ _NOT_OF_THE_FILE = frozenset(
 
 @dataclass(slots=True)
 class LostQueues:
-    """What was selected; the files that are not needed are deleted from the output."""
+    """The selected files; those that are not needed are deleted from the output."""
 
     queues: list[BuiltQueue] = field(default_factory=list)  # with the files that are to be installed only
     kept: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ class LostQueues:
 
     @property
     def proof(self) -> str:
-        """What shows that the rebuilt files are right."""
+        """The proof that the rebuilt files are right."""
         if not self.equal:
             return "not proven: no file of the store was rebuilt and equal"
         return f"{self.equal} files of the store were rebuilt and are equal, byte for byte"
@@ -112,7 +112,7 @@ def _loses_units(queue: BuiltQueue, joined: Joined) -> bool:
 
 
 def path_in_output(path: str) -> str:
-    """Return where a store's file of queues is in the output: plain queues lie there without their folder."""
+    """Return the path of a store's queue file in the output: plain queues lie there without their folder."""
     return path.removeprefix(f"{QueueKind.PLAIN}/")
 
 
@@ -137,7 +137,7 @@ def _has_lost_end(store: Store, joined: Joined) -> bool:
 
 
 def _leads_beyond(difference: Difference, joined: Joined) -> bool:
-    """Return whether it is about the last units of a queue, which lead to records after the log's end."""
+    """Return whether the difference is at the queue's end and points after the log's end."""
     is_last = difference.position + difference.times >= joined.ends[difference.queue]
     return difference.kind is DifferenceKind.BEHIND_LOG and is_last
 
@@ -151,7 +151,7 @@ def _is_needed(  # noqa: PLR0913, PLR0917 - what decides
     out: Path,
     selected: LostQueues,
 ) -> bool:
-    """Return whether a built file is needed, and note what the store's own is."""
+    """Return whether a built file is needed, and note whether the store's own is kept, replaced or a contradiction."""
     if real is None:
         return True
     if real.size == file.size:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Owner(NamedTuple):
-    """Who files in the index directory belong to, and who may use them."""
+    """The owner and the mode of files in the index directory."""
 
     user: int
     group: int
@@ -22,7 +22,7 @@ class Owner(NamedTuple):
 
 @contextmanager
 def acting_as(user: int, group: int) -> Iterator[None]:
-    """Act as a user and a group for a while, where this process may: it is root."""
+    """Temporarily switch effective user and group (root only; otherwise do nothing)."""
     if os.geteuid() != 0 or user == 0:
         yield
         return
@@ -40,7 +40,7 @@ def acting_as(user: int, group: int) -> Iterator[None]:
 
 @contextmanager
 def acting_as_before() -> Iterator[None]:
-    """Within `acting_as`, act as root once more: for what is ours and not in the store."""
+    """Within `acting_as`, act as root once more: for our own files outside the store."""
     user, group = os.geteuid(), os.getegid()
     if user == os.getuid():
         yield

@@ -49,7 +49,7 @@ _ABOVE_ALL_NUMBERS = b"\x80"
 
 
 class BuiltDatabase(NamedTuple):
-    """What was made."""
+    """The database that was written."""
 
     files: list[BuiltFile]
     queues: list[QueueOfRows]
@@ -161,7 +161,7 @@ def database_folder(store: Store) -> str:
 
 
 def describe_database(database: BuiltDatabase) -> dict[str, object]:
-    """Return what the manifest says."""
+    """Return the manifest's entry."""
     return {
         "files": [file._asdict() for file in database.files],
         "queues": [
@@ -184,7 +184,7 @@ def describe_database(database: BuiltDatabase) -> dict[str, object]:
 
 
 def notes_of_database(database: BuiltDatabase, recipe: QueueRecipe) -> Iterator[str]:
-    """Yield what differs from a healthy log, and what a broker makes of it."""
+    """Yield the differences from a healthy log, and their effect on a broker."""
     queues = database.queues
     beginning = [queue.name for queue in queues if queue.first.queue_offset > 0]
     if beginning:

@@ -48,7 +48,7 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class RootPlan:
-    """One folder of queues, and what will be in it."""
+    """One folder of queues, and its new files."""
 
     folder: Path  # the real one, where the store's is a link
     new: dict[str, NewFile]  # by path below the folder
@@ -60,7 +60,7 @@ class RootPlan:
 
 @dataclass(frozen=True, slots=True)
 class QueueInstallation:
-    """What will be done, known in full before anything is."""
+    """The steps of an installation, known in full before the first one."""
 
     roots: tuple[RootPlan, ...]
 
@@ -75,7 +75,7 @@ class QueueInstallation:
 
 
 def plan_queue_installation(store: str, out: Path) -> QueueInstallation:
-    """Look at everything and return what would be done; `RefusedError` when it must not be."""
+    """Check everything and return the installation; `RefusedError` when it must not be done."""
     if not is_local(store):
         raise RefusedError("files are installed into a store on this machine")
     root = Path(local_path(store))

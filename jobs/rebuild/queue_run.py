@@ -1,5 +1,5 @@
 """
-A store's queues, written again from its log: all of them, or what is lost among the others.
+A store's queues, written again from its log: all of them, or the lost ones.
 
 The story: list the store, learn its geometry and rules, collect the units of every range, let one task write each group
 of queues, check every file from this side, keep the store's own files where they are right, and say in MANIFEST.json
@@ -49,7 +49,7 @@ _SHARES_OF_LOG = {Target.FILES: 0.7, Target.ROCKSDB: 1.4}
 
 @dataclass(frozen=True, slots=True)
 class RebuildQueuesRequest(StoreRequest):
-    """What a user asked for."""
+    """The request of a user."""
 
     out: Path
     conf: BrokerConf = field(default_factory=BrokerConf)
@@ -63,7 +63,7 @@ class RebuildQueuesRequest(StoreRequest):
 
 @dataclass(slots=True)
 class Summary:
-    """What was made."""
+    """The summary of a rebuild."""
 
     store: str
     out: str
@@ -92,7 +92,7 @@ class Summary:
 
     @property
     def severity(self) -> Severity:
-        """The worst of what was met; only `verify` can say that a store is healthy."""
+        """The worst severity met; only `verify` can say that a store is healthy."""
         return worst_met(
             gap=self.gaps or self.has_lost_end,
             damage=self.damaged_bytes or self.replaced,
@@ -105,7 +105,7 @@ class Summary:
         return self.severity.exit_code
 
     def result(self, seconds: float) -> Result:
-        """Return what the run came to."""
+        """Return the result line."""
         verdict = "done, nothing wrong seen" if self.severity is Severity.NOT_VERIFIED else ""
         what = f"{counted(self.queues, 'queue')}, {counted(self.units, 'unit')} written"
         if self.contradictions:
@@ -164,7 +164,7 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
 def _read_log(
     request: RebuildQueuesRequest, workers: Workers, recipe: QueueRecipe, store: Store, summary: Summary
 ) -> tuple[list[UnitFile], QueueRecipe]:
-    """Collect the units of the log; return them, and the recipe with what the log has lost."""
+    """Collect the units of the log; return them, and the recipe with the lost parts of the log."""
     log = ListedLog(store, plan_ranges(store, store.start_offset, request.range_size))
     outcomes = read_what_stays(workers, log, partial(collect, recipe), partial(discard, recipe))
     if outcomes:
@@ -179,7 +179,7 @@ def _read_log(
 
 
 def _take_database(summary: Summary, database: BuiltDatabase, recipe: QueueRecipe, store: Store) -> None:
-    """Say what was made as a database."""
+    """Note the figures of a database."""
     queues = database.queues
     summary.units, summary.queues = sum(queue.units for queue in queues), len(queues)
     summary.files = len(database.files)
@@ -196,7 +196,7 @@ def _note_of_deleted(store: Store, names: Sequence[QueueName]) -> list[str]:
 
 
 def _take(summary: Summary, lost: LostQueues) -> None:
-    """Say what was selected."""
+    """Note the figures of the selected files."""
     summary.lost_only = True
     summary.queues = len(lost.queues)
     summary.files = sum(len(queue.files) for queue in lost.queues)
@@ -208,14 +208,14 @@ def _take(summary: Summary, lost: LostQueues) -> None:
 
 
 def look(request: RebuildQueuesRequest, options: Mapping[str, str], readers: int = 1) -> tuple[Store, QueueSettings]:
-    """Return what there is and what to build by; `UndecidedError` for what has to be given."""
+    """List the store and settle its settings; `UndecidedError` for one that has to be given."""
     store = request.listed(options, readers)
     check_room(store.root, str(request.out), int(store.log_size * _SHARES_OF_LOG[request.to]))
     return store, settle_queues(store, request.conf, request.release, request.file_size)
 
 
 def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue], summary: Summary) -> Iterator[str]:
-    """Yield what the log could not tell, and what differs from a healthy log."""
+    """Yield the facts that the log could not tell, and the differences from a healthy log."""
     beginning = [queue for queue in queues if queue.first_queue_offset > 0 and queue.name.kind is QueueKind.PLAIN]
     if beginning:
         yield (
@@ -256,7 +256,7 @@ def _notes(store: Store, recipe: QueueRecipe, queues: Sequence[BuiltQueue], summ
 
 
 def _notes_of_log(summary: Summary, lasts: Sequence[tuple[QueueName, int]]) -> Iterator[str]:
-    """Yield what a log that is not whole could not tell; *lasts* say where each queue's newest record begins."""
+    """Yield the facts that an incomplete log could not tell; *lasts* are the offsets of each queue's newest record."""
     last = max((end for _, end in summary.gaps), default=0)
     short = [name for name, offset in lasts if summary.gaps and offset < last]
     if short:
@@ -286,7 +286,7 @@ def _check(out: Path, queues: Sequence[BuiltQueue]) -> None:
 
 
 def describe_files(queues: Sequence[BuiltQueue]) -> dict[str, object]:
-    """Return what the manifest says of queues as files."""
+    """Return the manifest's entries of queues as files."""
     return {
         "belongs": {
             "*": "consumequeue",

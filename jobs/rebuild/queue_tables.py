@@ -1,5 +1,5 @@
 """
-Tables of RocksDB with the units of a group of queues: what a task makes of them.
+Tables of RocksDB that a task writes from the units of a group of queues.
 
 Units are collected up to a number of them, sorted by key and written as one table, so memory grows neither with a queue
 nor with how many there are. Of two rows with one key, that in the later table of a group counts.
@@ -41,7 +41,7 @@ _FILTER_BITS = 16  # a key
 
 
 class QueueOfRows(NamedTuple):
-    """What became of a queue."""
+    """The rows of a queue."""
 
     name: QueueName
     units: int
@@ -53,7 +53,7 @@ class QueueOfRows(NamedTuple):
 
     @property
     def prefix(self) -> QueuePrefix:
-        """What the keys of its rows begin with."""
+        """The common beginning of its rows' keys."""
         return QueuePrefix(self.name.topic, self.name.queue_id)
 
 

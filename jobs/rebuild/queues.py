@@ -35,7 +35,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class QueueRecipe:
-    """What queues are made by."""
+    """The recipe of queues."""
 
     rules: QueueRules
     file_sizes: dict[QueueKind, int]
@@ -49,14 +49,14 @@ class QueueRecipe:
 
 @unique
 class Target(StrEnum):
-    """What queues are made as."""
+    """The form of rebuilt queues."""
 
     FILES = "files"
     ROCKSDB = "rocksdb"
 
 
 class RangeUnits(NamedTuple):
-    """What one range of the log gives."""
+    """The units of one range of the log."""
 
     units: UnitFile
     records: int
@@ -74,7 +74,7 @@ class BuiltFile(NamedTuple):
 
 @dataclass(slots=True)
 class BuiltQueue:
-    """What became of a queue."""
+    """The files of a rebuilt queue."""
 
     name: QueueName
     files: list[BuiltFile]
@@ -195,13 +195,13 @@ def named(names: Sequence[QueueName]) -> str:
 
 
 def folder_of(name: QueueName) -> str:
-    """Return where a queue's files go below the output: `<topic>/<queue id>`, as below `consumequeue`."""
+    """Return the folder of a queue's files below the output: `<topic>/<queue id>`, as below `consumequeue`."""
     inner = f"{name.topic}/{name.queue_id}"
     return inner if name.kind is QueueKind.PLAIN else f"{name.kind}/{inner}"
 
 
 def extension_folder_of(name: QueueName) -> str:
-    """Return where the files of a queue's extension go below the output."""
+    """Return the folder of the files of a queue's extension below the output."""
     return f"{EXTENSION}/{name.topic}/{name.queue_id}"
 
 

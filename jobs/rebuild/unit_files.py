@@ -20,7 +20,7 @@ from rmq_formats.consumequeue.unit import QueueKind, QueueName
 
 
 class Section(NamedTuple):
-    """Where a group's queues are in a file: their names and counts as JSON, then their units."""
+    """A file of a group's queues: their names and counts as JSON, then their units."""
 
     position: int
     names_size: int

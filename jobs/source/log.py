@@ -134,7 +134,7 @@ class _Last(NamedTuple):
 
 @dataclass(slots=True)
 class _Step:
-    """What is taken of one segment."""
+    """The part taken of one segment."""
 
     range: Range
     aim: int  # no more is taken, unless the first piece is longer
@@ -176,7 +176,7 @@ class _Step:
         return self._parts()
 
     def _cut(self, group: Records, ends: Integers) -> None:
-        """Note where parts end."""
+        """Note the ends of parts."""
         while True:
             number = int(np.searchsorted(ends, self.cuts[-1][0] + self.part_size))
             if number >= ends.size:

@@ -1,4 +1,4 @@
-"""What the options of the source ask for."""
+"""The options of the source."""
 
 import re
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ _MILLISECONDS = re.compile(r"-?[0-9]{1,60}")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the options ask for."""
+    """The values of the options."""
 
     path: str
     commitlog: tuple[str, ...] = ()

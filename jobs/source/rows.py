@@ -1,4 +1,4 @@
-"""What a task of the source makes of its range: rows of the table `messages`, as Arrow batches."""
+"""Rows of the table `messages`, as Arrow batches, which a task of the source makes from its range."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from rmq_formats.release import Rules
 
 
 class Writer(NamedTuple):
-    """Who wrote the log: whose rules properties follow, and what rows say of whose they are."""
+    """The writer of the log: the rules that properties follow, and the identity in each row."""
 
     rules: Rules
     broker: str
@@ -29,7 +29,7 @@ class Writer(NamedTuple):
 
 
 class RangePartition(InputPartition):
-    """What one task reads."""
+    """The range of one task."""
 
     def __init__(self, range_: Range, writer: Writer) -> None:
         super().__init__(range_.start_offset)

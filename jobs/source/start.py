@@ -1,5 +1,5 @@
 """
-Where reading begins, and whose the log is: at the log's beginning, or after what a lake has.
+The start of a read, and the log's identity: the log's beginning, or the end of a lake's rows.
 
 What a lake has is asked of its table of messages: the newest run of this store that a version of that table knows says
 up to where its rows reach. So this version and what is read after it have no row in common and lack none, whatever
@@ -28,14 +28,14 @@ _DEFAULT_BROKER = "default"
 
 
 class Start(NamedTuple):
-    """Where reading begins, and who wrote the log."""
+    """The start of a read, and the log's writer."""
 
     place: Place
     writer: Writer
 
 
 def start_of(wanted: Wanted, store: Store) -> Start:
-    """Return where reading begins."""
+    """Return the start of a read."""
     rules = known_releases(store, wanted.release).value.rules
     if wanted.after is None:
         return Start(Place(store.start_offset), Writer(rules, wanted.broker or _DEFAULT_BROKER))

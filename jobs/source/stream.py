@@ -1,5 +1,5 @@
 """
-What is new in a store, micro-batch after micro-batch: `spark.readStream.format("rocketmq-store")`.
+The new messages of a store, in micro-batches: `spark.readStream.format("rocketmq-store")`.
 
 An offset is a physical offset at which a record ends for certain: the one process in which Spark plans all batches of a
 query follows the log to there, and tasks read the same again. While nothing is new, Spark would ask forty times a
@@ -41,7 +41,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_checked = False
 
     def initialOffset(self) -> dict[str, object]:
-        """Return where a query without a checkpoint begins."""
+        """Return the start of a query without a checkpoint."""
         if self._wanted.after is None and self._wanted.starting == LATEST:
             return self._end_of_log(self._listed()).to_json()
         return self._known_start(self._listed()).place.to_json()
@@ -72,7 +72,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(start)
 
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> Sequence[InputPartition]:
-        """Return what tasks read of a batch."""
+        """Return the ranges of a batch's tasks."""
         first, last = Place.from_json(start), Place.from_json(end)
         if last.offset <= first.offset:
             return []
@@ -116,7 +116,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._is_checked = True
 
     def _end_of_log(self, store: Store) -> Place:
-        """Follow the newest segment, which begins with a record, to the end of what is written."""
+        """Follow the newest segment, which begins with a record, to its last complete record."""
 
         def look(now: Store) -> Place:
             newest = newest_segment(now)
@@ -137,7 +137,7 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return store
 
     def _known_start(self, store: Store) -> Start:
-        """Return where a query begins, and who wrote the log, which is asked of the whole store, once."""
+        """Return the start of a query and the log's writer, which the whole store is asked for once."""
         if self._start is None or not store.segments:
             self._start = start_of(self._wanted, store)
         return self._start

@@ -22,7 +22,7 @@ FULL = 0.75  # diskMaxUsedSpaceRatio: from here on a broker deletes before its t
 
 
 class DiskWouldFillError(OSError):
-    """What is to be written would make the broker delete messages."""
+    """The write would make the broker delete messages."""
 
 
 def broker_process(store: str) -> int | None:

@@ -1,5 +1,5 @@
 """
-What a broker keeps of its topics, of its groups, and of how far these are: from JSON files, or from RocksDB.
+A broker's topics, groups, and their progress: from JSON files, or from RocksDB.
 
 After a switch to RocksDB the JSON files are still there. A broker then takes the file only where it counts more changes
 than the database does, and so does who reads its store.
@@ -28,7 +28,7 @@ _Table = Mapping[str, Mapping[str, object]]
 
 @unique
 class ReaderKind(StrEnum):
-    """Who reads a queue. The values are in the lake."""
+    """The kinds of readers of a queue. The values are in the lake."""
 
     CONSUMER = "consumer"
     PULL = "pull"
@@ -47,7 +47,7 @@ class Progress(NamedTuple):
 
 
 class BrokerConfig(NamedTuple):
-    """What could be read of it."""
+    """The readable part of a broker's configuration."""
 
     topics: _Table
     groups: _Table
@@ -56,7 +56,7 @@ class BrokerConfig(NamedTuple):
 
 
 def broker_config(store: Store) -> BrokerConfig:
-    """Return what a store has; what cannot be read is named, and left out."""
+    """Return a store's configuration; tables that cannot be read are named, and left out."""
     parts = _Parts(store)
     topics, _ = parts.table(ConfigTable.TOPICS, TOPICS_FILE, TOPIC_TABLE)
     groups, _ = parts.table(ConfigTable.GROUPS, _GROUPS_FILE, _GROUP_TABLE)
@@ -73,7 +73,7 @@ class _Parts:
         self.unread: str | None = None
 
     def table(self, table: ConfigTable, file: str, name: str) -> tuple[_Table, str]:
-        """Return a table, and where it is."""
+        """Return a table, and its place."""
         config, stored = self._json(file), self._database(table)
         if stored is not None and stored.counts_beside(config):
             return stored.rows, stored.folder

@@ -28,7 +28,7 @@ _COMPILING = "rmq-lake: compiling what reads the log, once …"
 
 
 class Outcome(NamedTuple, Generic[T]):
-    """What a task made of one range."""
+    """The result of a task for one range."""
 
     range: Range
     seen: Seen
@@ -101,17 +101,17 @@ def watermark(accepted: Sequence[Outcome[T]], from_offset: int) -> int:
 
 
 def _was_deleted(*outcomes: Outcome[T]) -> bool:
-    """Return whether retention was faster: what was read of a file that is missing is all that there will ever be."""
+    """Return whether retention was faster: a part of a file that is deleted now is all that can be read of it."""
     return any(outcome.seen.was_deleted for outcome in outcomes)
 
 
 def _log_ends(accepted: Sequence[Outcome[T]]) -> bool:
-    """Return whether the last range met the end of what is written; after it lie zeros and leftovers."""
+    """Return whether the last range met the end of the written log; after it lie zeros and leftovers."""
     return bool(accepted) and accepted[-1].seen.open_at is not None
 
 
 def _boundary(accepted: Sequence[Outcome[T]], range_: Range) -> int:
-    """Return where the pieces of *range_* must begin."""
+    """Return the offset at which the pieces of *range_* must begin."""
     same_segment = accepted and accepted[-1].range.location == range_.location
     return accepted[-1].seen.next if same_segment else range_.start_offset
 

@@ -1,4 +1,4 @@
-"""The broker's own `config/*.json` in a store: what its configuration of topics and its consumers' progress say."""
+"""The broker's own `config/*.json` in a store: its topics, and its consumers' progress."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -19,7 +19,7 @@ _LARGEST = 64 << 20  # a table of 250,000 topics; what is larger, sparse or not,
 
 
 def read_config(store: Store, name: str) -> dict[str, object] | None:
-    """Return what the store's `config/<name>` holds, or RocksDB in its place; None where neither can be read."""
+    """Return the content of the store's `config/<name>`, or of RocksDB in its place; None if neither can be read."""
     config = _read_file(store, name)
     if name != TOPICS_FILE:
         return config

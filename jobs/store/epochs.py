@@ -31,7 +31,7 @@ def read_epochs(store: Store, read: Callable[[StoredFile], bytes]) -> tuple[Epoc
 
 
 def takeovers(store: Store) -> tuple[int, ...]:
-    """Return where each epoch but the first begins: there a replica that returned has cut its log."""
+    """Return the offsets at which all epochs but the first begin: a replica that returned has cut its log there."""
 
     def read(file: StoredFile) -> bytes:
         with store.open(file) as reader:
@@ -49,7 +49,7 @@ class Leftovers:
         self._chains: dict[int, frozenset[int]] = {}
 
     def takeover(self, segment: Segment, physical_offset: int) -> int | None:
-        """Return where the newest epoch before *physical_offset* begins, if it begins in this segment."""
+        """Return the beginning of the newest epoch before *physical_offset*, if it is in this segment."""
         starts = (start for start in self._takeovers if segment.base_offset <= start <= physical_offset)
         return max(starts, default=None)
 

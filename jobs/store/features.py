@@ -1,5 +1,5 @@
 """
-Where a broker keeps what: which of its queues, transactions, index and timer messages are files, which are in RocksDB.
+The storage of a broker's queues, transactions, index and timer messages: files, or RocksDB.
 
 A store does not record its settings, but its folders show them. That RocksDB's files lie in `consumequeue/` says
 neither that there are no queue files nor that RocksDB is what the broker reads: with double write both are there, and
@@ -18,7 +18,7 @@ _TABLE = ".sst"
 
 @unique
 class QueueStorage(StrEnum):
-    """Where the queues of a store are."""
+    """The storage of a store's queues."""
 
     NONE = "no queues"
     FILES = "files"
@@ -27,7 +27,7 @@ class QueueStorage(StrEnum):
 
 
 class Features(NamedTuple):
-    """What a store's folders show of its broker's settings."""
+    """The settings of a broker that its store's folders show."""
 
     queues: QueueStorage
     queue_database: str | None  # its folder, below the root
@@ -43,7 +43,7 @@ class Features(NamedTuple):
 
 
 def features_of(store: Store) -> Features:
-    """Return what a store's folders show."""
+    """Return the settings that a store's folders show."""
     database = rocksdb_queue_folder(store)
     has_files = any(file.about.kind is not FileKind.CONSUME_QUEUE_EXT for file in store.queue_files)
     if database is None:

@@ -1,5 +1,5 @@
 """
-What queues and index files know of a log's two ends: whether more is missing there than a broker deletes itself.
+The two ends of a log, by queues and index files: whether more is missing there than a broker deletes itself.
 
 Retention deletes a segment, and in the same minute every queue file and index file that leads only to messages before
 the new beginning, but for the last one of its kind. Queues of a store that was closed lead to no record after the end.
@@ -28,7 +28,7 @@ class Outlived(NamedTuple):
 
 
 class LostStart(NamedTuple):
-    """What shows that a log began earlier than it does, and was not cut by retention."""
+    """Evidence that a log began earlier, and was not cut by retention."""
 
     start: int  # of the log, now
     files: tuple[Outlived, ...]
@@ -42,7 +42,7 @@ class LostStart(NamedTuple):
 
 
 def lost_start(store: Store) -> LostStart | None:
-    """Return what shows that segments before the first one were not deleted by retention; None where nothing does."""
+    """Return evidence that segments before the first one were not deleted by retention; None without any."""
     if not store.segments or not store.start_offset:
         return None
     queues = queues_of_files(store.queue_files, store)

@@ -1,5 +1,5 @@
 """
-Where a store's queues end, and how far its log was dispatched.
+The ends of a store's queues, and the part of its log that was dispatched.
 
 Beside a running broker no two looks show the same state. The dispatcher follows the log in order, so whatever lies
 before the end of any unit that was seen once has its unit by the time of a second look. Hence two looks: the first
@@ -23,7 +23,7 @@ _AT_ONCE = 500  # queues a task
 
 
 class Look(NamedTuple):
-    """What was seen of the queues before the log was read."""
+    """The queues as they were before the log was read."""
 
     queues: tuple[StoredQueue, ...]
     watermarks: tuple[int, ...]  # position after what earlier runs have taken, of each queue
@@ -98,7 +98,7 @@ def _light_dispatched(queues: Sequence[StoredQueue], store: Store) -> int:
 
 
 class _Wish(NamedTuple):
-    """A queue to look at, and what is known of it."""
+    """A queue to look at, and the end known from the last run."""
 
     queue: StoredQueue
     known: int | None  # position after the units that were taken, or seen
@@ -106,7 +106,7 @@ class _Wish(NamedTuple):
 
 
 def _again(queue: StoredQueue, seen: _Seen | None, known: int | None, from_offset: int) -> _Wish:
-    """Look for the end from where it was seen; or for everything, in a queue that is new."""
+    """Second look: continue from the end seen first; scan new queues in full."""
     return _Wish(queue, known, from_offset) if seen is None else _Wish(queue, seen.end, EVERYTHING)
 
 
@@ -145,7 +145,7 @@ def _was_taken(queue: StoredQueue, known: int, from_offset: int) -> bool:
 
 def _first_new(queue: StoredQueue, end: int, from_offset: int) -> int:
     """
-    Return where the units begin that no run has taken, in a queue that was cut or made again.
+    Return the first unit that no run has taken, in a queue that was cut or made again.
 
     A broker that recovers cuts its queues where it cuts its log; a topic that was deleted starts again.
     """

@@ -1,5 +1,5 @@
 """
-The files of a store's queues: which there are, their units by position, and where a queue ends.
+The files of a store's queues, their units by position, and the end of each queue.
 
 This is the one reader of queue files: `ingest`, `verify`, `query` and `inspect` all ask it. It needs neither numpy nor
 compiled code; `jobs.store.units` gives the same units as arrays.
@@ -36,7 +36,7 @@ _LARGEST_LOOK = 1 << 16
 
 
 class Opener(Protocol):
-    """Whatever opens files: a storage, or one that keeps them open."""
+    """An opener of files: a storage, or one that keeps them open."""
 
     def open(self, location: str) -> AbstractContextManager[Reader]:
         """Open *location* for reading."""
@@ -207,7 +207,7 @@ class _WrittenField(NamedTuple):
 
 
 def _written_fields(kind: QueueKind) -> list[_WrittenField]:
-    """Return what `Unit.is_written` and `BatchUnit.is_written` look at."""
+    """Return the fields that `Unit.is_written` and `BatchUnit.is_written` look at."""
     names = {"physical_offset": False, "size": True, "base_offset": False, "batch_count": True}
     return [_WrittenField(row.offset, row.size, names[row.name]) for row in kind.layout.rows() if row.name in names]
 

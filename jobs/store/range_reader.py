@@ -1,4 +1,4 @@
-"""Read one range of the log: its pieces, and what the driver needs to compare them with the ranges around it."""
+"""Read one range of the log: its pieces, and the facts by which the driver chains it with the ranges around it."""
 
 from collections.abc import Generator
 from hashlib import sha256
@@ -30,7 +30,7 @@ class Fingerprint(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a range turned out to be."""
+    """The boundaries and the end of a range, as they were read."""
 
     first: int | None  # where its first piece begins; None when no piece begins in it
     next: int  # where the piece after its last one begins
@@ -82,7 +82,7 @@ class RangeReader:
                 start = yield from self._read_from(file, framing, start)
 
     def _read_from(self, file: Reader, framing: Framing, start: int) -> Generator[Records | Piece, None, int | None]:
-        """Yield what is there from a position on; return the one to begin at again, where a broker has just written."""
+        """Yield the pieces from a position on; return the position to read again if a broker has just written there."""
         range_ = self._range
         for item in scan(
             file.read,
@@ -194,7 +194,7 @@ class RangeReader:
 
     @property
     def seen(self) -> Seen:
-        """What the range was, once its pieces are read."""
+        """The facts of the range, once its pieces are read."""
         return Seen(
             self._first,
             self._next,

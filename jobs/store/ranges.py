@@ -153,7 +153,7 @@ def newest_segment(store: Store) -> Newest | None:
 
 
 def newest_written(store: Store) -> int | None:
-    """Return where the newest segment begins that has been written to."""
+    """Return the offset of the newest segment that has been written to."""
     newest = newest_segment(store)
     return newest.segment.base_offset if newest else None
 
@@ -202,7 +202,7 @@ def cut_short(segments: Sequence[Segment]) -> Iterator[tuple[Segment, int]]:
 
 
 def describe(ranges: Sequence[Range]) -> dict[str, int | None]:
-    """Return what a plan holds, for `--dry-run` and the report."""
+    """Return the figures of a plan, for `--dry-run` and the report."""
     return {
         "ranges": len(ranges),
         "segments": len({range_.location for range_ in ranges}),

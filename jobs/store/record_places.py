@@ -1,4 +1,4 @@
-"""Where the records of a segment are, by their sizes alone: from the segment's first byte, without decoding one."""
+"""The places of a segment's records, by their sizes alone: from the segment's first byte, without decoding one."""
 
 from collections.abc import Iterator
 

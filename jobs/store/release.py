@@ -100,7 +100,7 @@ class Marks:
             self.add(mark)
 
     def see(self, record: MessageRecord) -> None:
-        """Note what a record gives away."""
+        """Add the marks of a record."""
         self.add_all(record_marks(record))
 
     @property
@@ -109,7 +109,7 @@ class Marks:
         return tuple(self._marks)
 
     def eras(self) -> tuple[Era, ...]:
-        """Return who wrote the store."""
+        """Return the eras of the store."""
         return detect_eras(self._marks)
 
 
@@ -149,7 +149,7 @@ def known_writers(
     index: Iterable[IndexReader] = (),
 ) -> Known[Writers]:
     """
-    Return who wrote a store: as given, else the newest releases that its marks allow.
+    Return the releases that wrote a store: as given, else the newest ones that its marks allow.
 
     *matter* names the switches that the answer is for: where the releases that are possible differ in one of them, the
     answer is an assumption.
@@ -185,7 +185,7 @@ def _in_words(named: Iterable[tuple[str, int]]) -> str:
 
 
 def eras_of(store: Store, effort: Effort = THOROUGH, index: Iterable[IndexReader] = ()) -> tuple[Era, ...]:
-    """Return who wrote a store, by the marks in its files and records; *index* are index files to look tags up in."""
+    """Return the eras of a store, by the marks in its files and records; *index* are index files to look tags up in."""
     marks = Marks()
     for found in marks_of_files(store):
         marks.add(found)
@@ -205,7 +205,7 @@ def eras_of(store: Store, effort: Effort = THOROUGH, index: Iterable[IndexReader
 
 
 def marks_of_files(store: Store) -> Iterator[Mark]:
-    """Yield what names of files, checkpoint and abort give away; one that cannot be read gives nothing away."""
+    """Yield the marks in names of files, in checkpoint and abort; files that cannot be read have none."""
     yield from file_marks(file.about for file in (*store.other_files, *store.queue_files))
     for file in store.other_files:
         mark: Mark | None = None
@@ -232,7 +232,7 @@ def _sampled(store: Store, effort: Effort) -> list[Segment]:
 
 def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:
     """
-    Return what the first records of a segment give away.
+    Return the marks in the first records of a segment.
 
     A process that follows a store asks again and again: of files that nobody writes to any more, the answer is kept.
     """
@@ -254,7 +254,7 @@ def _marks_of(store: Store, segment: Segment, records: int) -> tuple[Mark, ...]:
 
 
 def _identity(segment: Segment, records: int) -> _Identity | None:
-    """Return what tells the bytes of a file on this machine from others that were or will be in its place."""
+    """Return the identity of a local file's bytes; a replaced file has another one."""
     if not is_local(segment.location):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What every verb that reads a store is asked: which store, and how to read it. Each adds what it wants of it."""
+"""The common part of all requests to read a store: which store, and how to read it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -20,11 +20,11 @@ class StoreRequest:
     care: Care | None = None  # how to read the store
 
     def listed(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Store:
-        """Return what the store holds; *readers* at once share the rate of reading."""
+        """List the store; *readers* at once share the rate of reading."""
         return list_store(self.store, commitlog=self.commitlog, options=options, care=self._care_of(readers))
 
     def tier(self, options: Mapping[str, str] | None = None, readers: int = 1) -> Tier:
-        """Return what a tier holds, where the store is one."""
+        """List the tier, if the store is one."""
         return list_tier(self.store, options or {}, self._care_of(readers))
 
     def _care_of(self, readers: int) -> Care | None:

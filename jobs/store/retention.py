@@ -32,13 +32,13 @@ class CutBackError(FileNotFoundError):
 
 
 def deleted_ranges(outcomes: Sequence[Outcome[T]]) -> list[tuple[int, int]]:
-    """Return from where to where the log was listed, and not read: retention took files meanwhile."""
+    """Return the parts of the log that were listed and not read, as retention deleted files meanwhile."""
     return [(outcome.range.start_offset, outcome.range.end_offset) for outcome in outcomes if outcome.seen.was_deleted]
 
 
 def confirm_deleted(store: Store, outcomes: Sequence[Outcome[T]]) -> None:
     """
-    Accept that segments were deleted while they were read, if that is what happened.
+    Accept segments that were deleted while they were read, if they really were.
 
     Retention deletes the oldest ones, and leaves the newest. A disk that was taken away looks the same to a task, but
     then nothing is left, or what is missing is not the beginning. `CutBackError` when it is the end.
@@ -106,7 +106,7 @@ def read_what_stays(
 
 
 def begun_again(store: Store, look: Callable[[Store], T]) -> T:
-    """Have a *look* at a store; once more, at what is listed by then, where its oldest files were deleted meanwhile."""
+    """Return *look* of a store; list and look once more if its oldest files were deleted meanwhile."""
     for _ in range(_TIMES - 1):
         try:
             return look(store)

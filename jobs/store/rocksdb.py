@@ -208,6 +208,6 @@ def _fetch(location: str, storage: Storage, target: Path, limit: int | None = No
 
 
 def _sentence(error: Exception, copy: Path | None = None) -> str:
-    """Return the first line of what RocksDB says, without the folder that we made."""
+    """Return the first line of an error of RocksDB, without the folder that we made."""
     text = str(error) or type(error).__name__
     return " ".join(text.replace(f"{copy}/", "").split("  The file ")[0].split())

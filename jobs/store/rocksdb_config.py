@@ -35,7 +35,7 @@ class _Place(NamedTuple):
 
 @unique
 class ConfigTable(Enum):
-    """What a broker keeps."""
+    """The tables of a broker."""
 
     TOPICS = _Place("config/topics", "topic", 3)
     GROUPS = _Place("config/subscriptionGroups", "subscriptionGroup", 4)
@@ -59,7 +59,7 @@ class RocksConfig(NamedTuple):
 
 
 def rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
-    """Return what RocksDB says; None where there is no such database, `FormatError` where it cannot be read."""
+    """Return the rows in RocksDB; None without such a database, `FormatError` if it cannot be read."""
     folders = {file.about.path.rpartition("/")[0] for file in store.other_files if file.about.path.endswith("/CURRENT")}
     place = table.value
     if place.folder in folders:
@@ -84,7 +84,7 @@ def is_of_rocksdb_queues(store: Store) -> bool:
 
 
 def known_rocksdb_config(store: Store, table: ConfigTable) -> RocksConfig | None:
-    """Return what RocksDB says, and nothing of a database that cannot be read."""
+    """Return the rows in RocksDB; none of a database that cannot be read."""
     try:
         return rocksdb_config(store, table)
     except FormatError:
@@ -129,7 +129,7 @@ def _v2_rows(database: Database, place: _Place) -> Iterator[tuple[bytes, bytes]]
 
 
 def _v2_name(key: bytes) -> tuple[bytes, bytes]:
-    """Return the name that a part of a key begins with, i16 and its bytes, and what comes after it."""
+    """Return the name that a part of a key begins with, i16 and its bytes, and the rest of the key."""
     end = 2 + int.from_bytes(key[:2], "big")
     return key[2:end], key[end:]
 

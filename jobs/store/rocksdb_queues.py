@@ -44,7 +44,7 @@ _SHARED = ("physical_offset", "size", "tags_code")
 
 
 class RocksQueues(NamedTuple):
-    """What a store's RocksDB says of its queues."""
+    """The queues in a store's RocksDB."""
 
     files: tuple[StoredFile, ...]
     dispatched_end: int | None  # where the last record ends that the broker noted as dispatched
@@ -162,7 +162,7 @@ def _units(database: Database, location: str) -> Iterator[_Units]:
 
 
 def _of_one_queue(keys: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield where the rows of each queue begin and end: keys are sorted, so one look at the last tells of them all."""
+    """Yield the first and the last row, plus 1, of each queue in sorted keys."""
     first = 0
     while first < len(keys):
         prefix = keys[first][:-NUMBER_SIZE]

@@ -1,4 +1,4 @@
-"""What brokers of 5.4.0+ keep in `rocksdbstore/`: rows of an index, pending transactions, messages that wait."""
+"""The folder `rocksdbstore/` of brokers of 5.4.0+: rows of an index, pending transactions, messages that wait."""
 
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ class RocksState(NamedTuple):
 
 
 def rocksdb_state(store: Store) -> RocksState | None:
-    """Return what is in the folder; None where there is none. `FormatError` where it cannot be read."""
+    """Return the content of the folder; None if there is none. `FormatError` if it cannot be read."""
     folder = features_of(store).other_database
     if folder is None:
         return None

@@ -1,5 +1,5 @@
 """
-What lies in a store, by name: segments in the order of the log, queue files, index files, the rest.
+The files of a store, by name: segments in the order of the log, queue files, index files, the rest.
 
 We list ourselves: Spark's listing drops legal topics such as `_a` and `.x`, and takes `[` in a path for a pattern.
 """
@@ -26,7 +26,7 @@ _QUEUE_KINDS = frozenset({FileKind.CONSUME_QUEUE, FileKind.BATCH_CONSUME_QUEUE, 
 
 
 class Located(Protocol):
-    """Whatever has a location."""
+    """Anything with a location."""
 
     @property
     def location(self) -> str:
@@ -35,7 +35,7 @@ class Located(Protocol):
 
 
 class IsTierError(NotAStore):
-    """What is there is no store of a broker, but the tier that it copies messages to."""
+    """The directory is no store of a broker, but the tier that it copies messages to."""
 
 
 class Segment(NamedTuple):
@@ -53,7 +53,7 @@ class Segment(NamedTuple):
 
 
 class StoredFile(NamedTuple):
-    """A file of the store that is no segment: where it is, what its name says, its size."""
+    """A file of the store that is no segment: its place, the facts in its name, its size."""
 
     location: str
     about: StoreFile
@@ -114,7 +114,7 @@ def list_store(
     care: Care | None = None,
 ) -> Store:
     """
-    Return what the store at *root* holds; `NotAStore` when it holds nothing that a broker writes.
+    List the store at *root*; `NotAStore` when it holds nothing that a broker writes.
 
     *commitlog* names the directories of the log where it lies elsewhere; several are one log, sorted by file name.
     *options* are the settings of file systems, *care* says how local files are read where a broker may be at work.
@@ -145,7 +145,7 @@ def _list(root: str, commitlog: Sequence[str], storage: AnyStorage) -> Store:
 
 
 def list_again(store: Store) -> Store:
-    """Return what the store holds by now."""
+    """List the store again."""
     return _list(store.root, store.commitlog, store.storage)
 
 
@@ -161,7 +161,7 @@ def with_queues_of_now(store: Store) -> Store:
 
 
 def read_broker_conf(path: str | os.PathLike[str] | None) -> BrokerConf:
-    """Return what a broker's configuration file says; nothing when there is none."""
+    """Return the settings in a broker's configuration file; the defaults without one."""
     if path is None:
         return BrokerConf()
     with Path(path).open("rb") as file:
@@ -173,7 +173,7 @@ def read_broker_conf(path: str | os.PathLike[str] | None) -> BrokerConf:
 
 def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequence[str]:
     """
-    Return where the log lies if not below the store's root: where the user says, else where the broker's file says.
+    Return the log's directories if it is not below the store's root: those of the user, else of the broker's file.
 
     A store may have been copied together with its configuration: paths that are not on this machine mean nothing.
     """
@@ -181,7 +181,7 @@ def log_directories(commitlog: Sequence[str] | None, conf: BrokerConf) -> Sequen
 
 
 def files_below(root: str, storage: Storage) -> Iterator[StoredFile]:
-    """Yield every file, and what its name says."""
+    """Yield every file, with the facts in its name."""
     for info in storage.list_files(root):
         yield StoredFile(join(root, info.name), classify(info.name), info.size, info.modified_ms)
 

@@ -14,7 +14,7 @@ _BLOCK = 1 << 20
 
 
 def stored_tags_codes(queue: StoredQueue, units: Units, wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return what *units* of a queue say of their tags; an address that leads nowhere stays."""
+    """Return the tags codes of a queue's *units*; an address that leads nowhere stays."""
     codes: NDArray[np.int64] = units["tags_code"].astype(np.int64)
     addressed = np.flatnonzero(wanted & (codes <= MAX_EXT_ADDRESS))
     extension = _Extension(queue)
@@ -34,7 +34,7 @@ class _Extension:
         self._block = b""
 
     def tags_code(self, offset: int) -> int | None:
-        """Return what the unit at *offset* of the extension says; None where there is none."""
+        """Return the unit at *offset* of the extension; None where there is none."""
         file = next((file for file in self._queue.extension if file.base_offset <= offset < file.end), None)
         if file is None:
             return None

@@ -63,7 +63,7 @@ class Tally(NamedTuple):
 
 
 def _reach(item: Records | Piece) -> tuple[int, int]:
-    """Return where an item ends, and how many records it has."""
+    """Return the end of an item, and the number of its records."""
     if isinstance(item, Piece):
         return item.end, 0
     count = len(item.positions)

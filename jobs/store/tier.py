@@ -1,5 +1,5 @@
 """
-The tier of a tiered store, where a broker copies messages to: of each queue a log of its own, and its units; an index.
+The tier that a broker copies messages to: for each queue a log of its own, and its units; and an index.
 
 Records have the offset that they have there, so each queue is a small store: segments of any size, each beginning where
 the one before it ends, and files of units.

@@ -1,1 +1,1 @@
-"""One thin module for each verb: its options, one call, and what it prints."""
+"""One thin module for each verb: its options, one call, and its output."""

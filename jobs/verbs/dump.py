@@ -99,7 +99,7 @@ def _failed(message: str) -> ExitCode:
 
 
 def _unreadable(file: DumpFile, *, as_json: bool) -> bool:
-    """Say what the storage refused to give, and what the items show as zeros; return whether there was such a place."""
+    """Name the places that the storage refused to read, shown as zeros; return whether there was one."""
     for place in file.unreadable:
         text = f"{place.size} bytes cannot be read at position {place.position}: {place.reason}"
         values = {"file": file.location, "kind": "unreadable", **place._asdict()}

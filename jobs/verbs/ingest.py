@@ -255,7 +255,7 @@ def _follow(
 
 @contextmanager
 def _others_named(store: str) -> Iterator[list[Done]]:
-    """Yield a list for what was done; it stays empty where another run of the store is at work, which is said."""
+    """Yield a list for the outcome; it stays empty if another run of the store is at work, which is printed."""
     from jobs.lake.identity import AmbiguousBrokerError
     from jobs.lake.runs import HeldByOtherError
 

@@ -50,7 +50,7 @@ def closed_at_the_end(printer: Printer) -> Printer:
 
 
 class QueryOptions(NamedTuple):
-    """Where to look, and how to print: what every query's options say."""
+    """The source and the output form of a query, as its options say."""
 
     store: str | None = None
     lake: str | None = None
@@ -87,7 +87,7 @@ class QueryOptions(NamedTuple):
 
     @property
     def geometry(self) -> Geometry | None:
-        """The index files' geometry, where it is given."""
+        """The index files' geometry; None if it is not given."""
         return Geometry(self.hash_slots, self.index_num) if self.hash_slots and self.index_num else None
 
     def known_release(self) -> Release | None:

@@ -31,7 +31,7 @@ _ROCKSDB = "rocksdb"
 
 
 class _Made(NamedTuple):
-    """Where the queues are made, and as what."""
+    """The output directory of the queues, and their form."""
 
     out: str
     to: str
