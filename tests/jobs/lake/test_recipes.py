@@ -32,6 +32,7 @@ def test_the_offset_id_of_the_recipe_is_that_of_the_first_message() -> None:
     assert encode_offset_id(Host(bytes([10, 0, 0, 1]), 10911), 0) in TEXT
 
 
+@pytest.mark.sample(3)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("number", range(len(RECIPES)))
 def test_a_recipe_runs_and_finds_something(number: int, data: Path, own_session: "SparkSession") -> None:
@@ -56,6 +57,7 @@ def test_every_engine_has_its_recipe_for_the_text_of_a_body() -> None:
     assert len(BY_CUSTOMER) == 3
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["b551-timerwheel", "b551-timerrocks"])
 def test_what_becomes_of_timer_messages_is_what_the_broker_said(
     situation: Callable[[str], Path], name: str, tmp_path: Path, own_session: "SparkSession"

@@ -129,6 +129,7 @@ HISTORIES = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("lag", [0, 1, 7])
 @pytest.mark.parametrize("history", HISTORIES)
 def test_a_growing_store_gives_each_unit_one_row(

@@ -91,6 +91,7 @@ def _answer(  # noqa: PLR0913, PLR0917 - a call, where and how
     return code, captured.out, captured.err.decode()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", BASES)
 def test_each_recorded_line_is_answered_byte_for_byte(
     name: str, golden: Callable[[str], Path], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
@@ -112,6 +113,7 @@ def test_each_recorded_line_is_answered_byte_for_byte(
         assert sorted(call.new_bodies) == sorted(body.name for body in bodies.glob("*")), path.name
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", BASES)
 def test_body_files_hold_what_mqadmin_wrote(
     name: str, golden: Callable[[str], Path], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
@@ -128,6 +130,7 @@ def test_body_files_hold_what_mqadmin_wrote(
 _END_WITH_A_QUEUE_FILE = ("printMsg-tag", "queryCq-tail")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", BASES)
 def test_a_lake_of_the_store_answers_each_recorded_line_byte_for_byte(
     name: str, golden: Callable[[str], Path], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]

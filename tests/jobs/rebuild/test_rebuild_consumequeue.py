@@ -63,7 +63,7 @@ def test_the_files_are_the_brokers_own(golden: Golden, tmp_path: Path, name: str
     assert real_files(store) == made_files(tmp_path / "out")
 
 
-@pytest.mark.parametrize("name", ["b551-base", "b514-types", "b498-cqext", "b498-dledger-upgraded"])
+@pytest.mark.parametrize("name", ["b514-types", "b498-dledger-upgraded"])
 def test_the_cut_of_ranges_and_groups_changes_nothing(
     spark: SparkSession, golden: Golden, tmp_path: Path, name: str
 ) -> None:

@@ -104,6 +104,7 @@ def test_of_a_pair_of_name_nodes_the_active_one_is_asked() -> None:
     assert 1 == len(asked)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("told", "said"),
     [
@@ -130,6 +131,7 @@ def test_a_node_that_answers_badly_is_an_os_error_in_one_line(told: Answer, said
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("hostile", "said"),
     [

@@ -41,6 +41,7 @@ def damage(data: st.DataObject, path: Path) -> None:
         path.unlink()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
