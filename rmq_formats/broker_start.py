@@ -122,6 +122,7 @@ def message_size(read: Read, position: int, left: int, release: Release) -> int 
     total, magic = map(int, BLANK.unpack(head))
     if magic == MAGIC_BLANK:
         return None if release.start_checks_bytes_left and total > left else 0
+    # Before 5.3.2 a broker first takes memory for as many bytes as the record states, and may fail for want of it.
     if not _is_message(magic, release) or total > left or len(head) < RECORD[0].size:
         return None
     fixed = RECORD[int.from_bytes(head[_SYS_FLAG : _SYS_FLAG + 4]) & HOST_BITS]

@@ -35,6 +35,7 @@ from rmq_formats.broker_start import (
 from rmq_formats.commitlog.framing import framing_of
 from rmq_formats.commitlog.segment import Framing, PieceKind, SegmentBytes
 from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.consumequeue.unit import QueueKind
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, IndexHeader, decode_header
 from rmq_formats.release import SWITCHES, Release
@@ -50,7 +51,7 @@ from rmq_formats.store import (
 
 _START_SWITCHES = (*(name for name in SWITCHES if "start" in name), "two_byte_topic_length")
 _WALKED = 32 << 20  # bytes that `inspect` walks unasked
-_FILE_WORDS = {"commitlog": "segment", "index": "index file"}
+_FILE_WORDS = {"index": "index file", **dict.fromkeys(map(str, QueueKind), "queue file")}
 _QUEUE_FOLDERS = 2  # below the folder of all queues: topic and queue id
 _NOT_WALKED = "only a walk over the log shows whether the start would cut it"
 _NO_CHECKPOINT = Checkpoint(0, 0, 0)
@@ -201,7 +202,7 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
 
 
 def _counted_files(files: Sequence[str]) -> Iterator[str]:
-    kinds = Counter(_FILE_WORDS.get(file.partition("/")[0], "queue file") for file in files)
+    kinds = Counter(_FILE_WORDS.get(file.partition("/")[0], "segment") for file in files)
     return (counted(kinds[word], word) for word in ("segment", "queue file", "index file") if kinds[word])
 
 

@@ -34,8 +34,8 @@ from jobs.verify.queues import QueueFindings, compare_queues
 from jobs.verify.tier import verify_tier
 from jobs.verify.waiting import add_what_waits
 from rmq_formats.broker_start import StartOutcome
+from rmq_formats.consumequeue.unit import QueueKind
 from rmq_formats.release import Release
-from rmq_formats.store import COMMITLOG_FOLDER
 
 _SHARE_OF_LOG = 0.25  # of the log's size, what packed keys take at most where keys are usual
 
@@ -149,7 +149,7 @@ def _add_start(start: StartOutcome, parts: Mapping[str, PartReport], store: Stor
     """Add what keeps the broker from starting, or has it cut the log, where nothing else that was found says so."""
     refused = start.refuses
     if refused is not None and not any(one.file == refused.file for part in parts.values() for one in part.findings):
-        part = LOG if refused.file.startswith(COMMITLOG_FOLDER) else QUEUES
+        part = QUEUES if refused.file.partition("/")[0] in map(str, QueueKind) else LOG
         cause = "the file was lengthened, is of another configuration, or was never written; the broker does not start"
         size = (min(refused.length, refused.expected), "size", str(refused.length), str(refused.expected))
         parts[part].findings.append(Finding(part, WRONG_FILE_SIZE, refused.file, *size, cause))
