@@ -67,7 +67,8 @@ def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterato
         yield item
         damaged += item.is_damage
         printed += 1
-    if request.start == 0 and (request.limit is None or printed < request.limit):
+    is_whole = request.start == 0 and (request.limit is None or printed < request.limit)
+    if is_whole:
         from rmq_formats.indexfile.chains import broken_links
 
         for link in islice(broken_links(file.read, geometry), _BROKEN_SHOWN):
@@ -78,6 +79,8 @@ def _whole(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterato
         "full" if header.index_count >= geometry.index_num else f"room for {geometry.index_num - header.index_count}"
     )
     text = f"{header.entry_count} entries of {geometry.capacity}, {state}; {damaged} damaged places"
+    if not is_whole:
+        text += " in the part that is shown; the rest was not read"
     values = {"entries": header.entry_count, "hash_slots": geometry.hash_slots, "index_num": geometry.index_num}
     yield Item(file.size, 0, "end", text, values | {"damaged_places": damaged})
 

@@ -15,12 +15,13 @@ from functools import reduce
 from typing import Any
 
 from jobs.console import interruption
+from jobs.console.log import say
 from jobs.console.progress import followed_by
 from jobs.ingest.commit import commit_run, finish_earlier
 from jobs.ingest.request import Clock, IngestRequest, Summary
 from jobs.ingest.tier import tier_steps
 from jobs.lake import integrity
-from jobs.lake.history import CHOSEN, history_conflict
+from jobs.lake.history import history_conflict
 from jobs.lake.identity import holds, identify, namesakes
 from jobs.lake.lake import Lake
 from jobs.lake.lock import held
@@ -45,6 +46,7 @@ from jobs.store.beside_broker import check_room
 from jobs.store.chain import Outcome, watermark
 from jobs.store.ranges import Newest, Range, describe, holes, newest_segment, plan_ranges
 from jobs.store.retention import CutBackError, confirm_deleted, confirm_uncut
+from jobs.store.selection import CHOSEN
 from jobs.store.store import IsTierError, Store, list_again
 from jobs.store.workers import Workers
 from rmq_formats.commitlog.segment import ENDS
@@ -182,6 +184,28 @@ class _Run:
                 for other in namesakes(self.lake, self.known)
             ]
         self.summary.from_offset = self.summary.to_offset = start
+        self._compare_with_earlier_runs()
+
+    def _compare_with_earlier_runs(self) -> None:
+        """Say where this run is asked for something that earlier ones have settled otherwise."""
+        request, newest, summary = self.request, self.known.newest, self.summary
+        if request.broker is not None and request.broker != self.known.broker:
+            say(
+                f"rmq-lake: {self.store.root}: the lake has this store as broker {self.known.broker}, not "
+                f"{request.broker}: its rows keep that name",
+                "warning",
+            )
+        chosen = self.state.get(CHOSEN, 0)
+        if newest is None or not chosen:
+            return
+        selection, before = request.selection, newest.selection
+        topics = [list(before.get(name) or ()) for name in ("topics", "exclude_topics")]
+        is_other = topics != [list(selection.topics), list(selection.exclude_topics)]
+        if is_other or selection.takes_or_all is None:
+            summary.notes.append(
+                f"up to offset {chosen} earlier runs took some topics only (--topics, --exclude-topics): messages of "
+                "the others before it are not in this lake; a new lake gets them"
+            )
 
     @property
     def _output(self) -> Output:

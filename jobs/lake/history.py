@@ -29,6 +29,7 @@ from jobs.lake.superseded import Superseded
 from jobs.lake.tables import MESSAGES, QUARANTINE
 from jobs.store.range_reader import Fingerprint, RangeReader
 from jobs.store.ranges import plan_ranges
+from jobs.store.selection import CHOSEN
 from jobs.store.store import Store
 from rmq_formats.commitlog.columns import message_batch
 from rmq_formats.commitlog.framing import framing_of
@@ -38,7 +39,6 @@ from rmq_formats.commitlog.segment import Piece, PieceKind
 from rmq_formats.kernels.integers import Integers
 from rmq_formats.properties import PropertyParser
 
-CHOSEN = "chosen_until"  # in a manifest's state: up to here, runs took some topics and left others
 _WHOLE_SEGMENT = 1 << 62
 _LARGEST_MESSAGE = 16 << 20  # a file ends no earlier before its last byte than that; a broker takes 4 MiB by default
 _NO_RECORDS = pa.RecordBatch.from_pylist([], SCHEMA)

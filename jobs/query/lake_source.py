@@ -43,6 +43,7 @@ class LakeSource:
         *through_log*: look at the messages themselves, as if there were no index entries.
         """
         self.notes: list[str] = []
+        self.lacking: list[str] = []
         self._through_log = through_log
         self._tables = tables
         self._broker = broker

@@ -7,18 +7,32 @@ are walked by the scalar layer; the compiled scan, whose import takes longer tha
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from jobs.query.store_reader import StoreReader
-from jobs.store.ranges import Range, plan_ranges
-from rmq_formats.commitlog.layout import HEAD
+from jobs.store.ranges import Range, holes, plan_ranges
+from rmq_formats.commitlog.layout import BLANK, HEAD, MAGIC_BLANK
 from rmq_formats.commitlog.record import MessageRecord, decode_record
-from rmq_formats.commitlog.segment import PieceKind, SegmentBytes, walk_segment
+from rmq_formats.commitlog.segment import Piece, PieceKind, SegmentBytes, walk_segment
+from rmq_formats.errors import FormatError
 
 COMPILED_FROM = 32 << 20
 _WHOLE = 1 << 62
+_FEW = 64  # records that are followed one by one before a search is worth its start
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
+Lose = Callable[[int, int, str], None]  # offsets of the log that hold no readable message, and why
+
+
+class Span(NamedTuple):
+    """Offsets of the log, from a record's beginning to another's."""
+
+    start: int
+    end: int
+
+
+ALL = Span(0, _WHOLE)
 
 
 class RecordBlock(NamedTuple):
@@ -66,30 +80,56 @@ def _every(block: RecordBlock) -> Iterator[int]:
     yield from range(len(block.positions))
 
 
-def of_queue(queue_id: int, queue_offset: int) -> Sieve:
-    """Return the sieve that keeps records with one place in a queue, of whatever topic."""
-    queue_at, offset_at = HEAD.offset("queue_id"), HEAD.offset("queue_offset")
-    queue = queue_id.to_bytes(4, "big", signed=True)
-    offset = queue_offset.to_bytes(8, "big", signed=True)
+def few_records(store: StoreReader, span: Span) -> list[MessageRecord] | None:
+    """Return the records of a short span; None of one that is long, or whose records do not lead to its end."""
+    records: list[MessageRecord] = []
+    offset = span.start
+    while offset < span.end and len(records) < _FEW:
+        segment = store.segment_for(offset)
+        if segment is None:
+            return records if offset >= store.store.end_offset else None
+        header = store.framing(segment).header_size
+        record = store.read_record(offset + header)
+        if record is not None:
+            records.append(record)
+            offset = record.end_offset
+            continue
+        position = offset - segment.base_offset
+        beginning = bytes(store.file(segment.location).read(position, HEAD.size))
+        is_last = segment is store.store.segments[-1]
+        if is_last and not any(beginning):
+            return records
+        try:
+            size, magic = (int(value) for value in BLANK.unpack(beginning))
+        except FormatError:
+            return None
+        if magic != MAGIC_BLANK or size != segment.size - position:
+            return None
+        offset = segment.base_offset + segment.size
+    return records if offset >= span.end else None
 
-    def sieve(block: RecordBlock) -> Iterator[int]:
-        data = block.data
-        for number, position in enumerate(block.positions):
-            if data.startswith(offset, position + offset_at) and data.startswith(queue, position + queue_at):
-                yield number
 
-    return sieve
+def _nothing_lost(_start: int, _end: int, _reason: str) -> None:
+    """Note nothing."""
 
 
-def search(store: StoreReader, sieve: Sieve, progress: Progress) -> Iterator[MessageRecord]:
-    """Yield the records that *sieve* keeps, in the order of the log."""
+def search(
+    store: StoreReader, sieve: Sieve, progress: Progress, span: Span = ALL, lose: Lose = _nothing_lost
+) -> Iterator[MessageRecord]:
+    """Yield the records of *span* that *sieve* keeps, in the order of the log; *lose* hears of what is not readable."""
+    for before, start, end in holes(store.store.segments):
+        if start < span.end and end > span.start:
+            lose(start, end, f"no file holds it; {before.location} ends before it")
     # Whole segments: what chains from a segment's first byte is the truth, wherever else a record may seem to begin.
-    ranges = plan_ranges(store.store, range_size=_WHOLE)
+    ranges = list(_within(plan_ranges(store.store, range_size=_WHOLE), span))
     total = sum(range_.end - range_.start for range_ in ranges)
     done = 0
     blocks = _compiled_blocks if total >= COMPILED_FROM else _scalar_blocks
     for range_ in ranges:
         for block in blocks(store, range_):
+            if isinstance(block, Piece):
+                lose(block.offset, block.end, block.reason)
+                continue
             for number in sieve(block):
                 yield block.record(number)
             progress(done + block.base_offset + block.positions[-1] - range_.start_offset, total)
@@ -97,34 +137,43 @@ def search(store: StoreReader, sieve: Sieve, progress: Progress) -> Iterator[Mes
         progress(done, total)
 
 
-def _compiled_blocks(_store: StoreReader, range_: Range) -> Iterator[RecordBlock]:
+def _within(ranges: Sequence[Range], span: Span) -> Iterator[Range]:
+    """Yield the parts of ranges that lie in *span*."""
+    for range_ in ranges:
+        start, end = max(range_.start_offset, span.start), min(range_.end_offset, span.end)
+        if start < end:
+            base = range_.base_offset
+            is_final = range_.final or end < range_.end_offset  # a record begins where the span ends
+            yield replace(range_, start=start - base, end=end - base, final=is_final)
+
+
+def _compiled_blocks(_store: StoreReader, range_: Range) -> Iterator[RecordBlock | Piece]:
     from jobs.store.range_reader import RangeReader
-    from rmq_formats.commitlog.segment import Piece
 
     for item in RangeReader(range_).pieces():
         if not isinstance(item, Piece):
             yield RecordBlock(item.buffer.tobytes(), item.base_offset, item.positions.tolist(), item.sizes.tolist())
+        elif item.kind is PieceKind.DAMAGE:
+            yield item
 
 
-def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[RecordBlock]:
+def _scalar_blocks(store: StoreReader, range_: Range) -> Iterator[RecordBlock | Piece]:
     segment = store.segment_for(range_.base_offset)
-    if segment is None or range_.start:
-        return  # a small log has segments of one range
-    framing = store.framing(segment)
-    data = bytes(store.file(segment.location).read(0, segment.readable))
-    pieces = [
-        piece
-        for piece in walk_segment(SegmentBytes.of(data, segment.base_offset, framing), final=range_.final)
-        if piece.kind is PieceKind.RECORD
-    ]
-    if not pieces:
+    if segment is None:
         return
-    positions = [piece.offset - segment.base_offset + framing.header_size for piece in pieces]
-    yield RecordBlock(data, segment.base_offset, positions, [piece.size - framing.header_size for piece in pieces])
+    framing = store.framing(segment)
+    start = range_.start_offset
+    data = bytes(store.file(segment.location).read(range_.start, range_.end - range_.start))
+    pieces = list(walk_segment(SegmentBytes.of(data, start, framing), final=range_.final))
+    yield from (piece for piece in pieces if piece.kind is PieceKind.DAMAGE)
+    records = [piece for piece in pieces if piece.kind is PieceKind.RECORD]
+    if records:
+        positions = [piece.offset - start + framing.header_size for piece in records]
+        yield RecordBlock(data, start, positions, [piece.size - framing.header_size for piece in records])
 
 
 def silent(_done: int, _total: int) -> None:
     """Show no progress."""
 
 
-__all__ = ["Progress", "holding", "of_queue", "search", "silent"]
+__all__ = ["ALL", "Progress", "Span", "few_records", "holding", "search", "silent"]

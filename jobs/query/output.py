@@ -18,7 +18,7 @@ from jobs.console.terminal import printable
 from jobs.query import json_text
 from jobs.query.message import Message, TerminalMessage
 from jobs.query.mqadmin import text
-from jobs.query.source import Answer, Reason
+from jobs.query.source import Answer, Reason, Source
 from rmq_formats.commitlog.record import body_crc
 
 _TAB = "\t"
@@ -84,17 +84,23 @@ class Printer:
 
     def note(self, sentence: str) -> None:
         """Say something beside the answer, once."""
-        if not self.quiet and sentence not in self._said:
+        if not self.quiet:
+            self._say_once(sentence)
+
+    def _say_once(self, sentence: str) -> None:
+        if sentence not in self._said:
             self._said.add(sentence)
             say(f"rmq-lake: {sentence}")
 
-    def finish(self, answer: Answer, notes: list[str]) -> ExitCode:
+    def finish(self, answer: Answer, source: Source | None) -> ExitCode:
         """Say what is left to say of an answer that was printed, and return how the command ends."""
-        for sentence in (*notes, *answer.notes):
+        for sentence in (*(source.notes if source else ()), *answer.notes):
             self.note(sentence)
+        for reason in source.lacking if source else ():
+            self._say_once(f"messages may be missing in this answer: {reason}")
         if answer.reason:
             return self.empty(answer.reason)
-        return ExitCode.DAMAGE if self.has_damage else ExitCode.CLEAN
+        return ExitCode.DAMAGE if self.has_damage or (source and source.lacking) else ExitCode.CLEAN
 
     def empty(self, reason: Reason) -> ExitCode:
         """Say why there is no answer."""

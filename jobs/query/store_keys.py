@@ -3,8 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
+from typing import NamedTuple
 
-from jobs.query.log_search import holding
+from jobs.query.index_coverage import CoveredSpan, UncoveredSpan, covered, index_parts
+from jobs.query.log_search import Span, few_records, holding
 from jobs.query.message import Message
 from jobs.query.source import MAX_TIME, MIN_TIME, Occurrence
 from jobs.query.store_view import StoreView
@@ -18,6 +20,22 @@ from rmq_formats.properties import UNIQ_KEY, property_items
 from rmq_formats.rocksdb.index import IndexRow
 
 _EXPLAINED_BY = 20  # this many occurrences explain enough
+_ROW = "a row of the index in RocksDB"
+
+
+class _Wanted(NamedTuple):
+    """The messages that are asked for."""
+
+    kind: KeyKind
+    topic: str
+    key: str
+    begin: int  # ms, store time
+    end: int
+
+    @property
+    def text(self) -> str:
+        """The text that index entries have the hash of."""
+        return _hashed_text(self.kind, self.topic, self.key)
 
 
 class StoreKeys:
@@ -25,6 +43,7 @@ class StoreKeys:
 
     def __init__(self, store: StoreView) -> None:
         self._store = store
+        self._parts: list[CoveredSpan | UncoveredSpan] | None = None
 
     def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""
@@ -61,47 +80,108 @@ class StoreKeys:
         return self._store.reader.index_database if self._why_not_in_rocksdb() is None else None
 
     def _find_in_index(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
+        """Yield what the index finds, and in parts of the log that no index file covers, what the log itself has."""
         if self._database is not None:
             offsets = self._offsets(rows_under(self._database, topic, kind, key), begin, end)
-            found = map(self._store.at, sorted(set(offsets), reverse=True))
+            found = (self._store.pointed_at(offset, _ROW) for offset in sorted(set(offsets), reverse=True))
             yield from (message for message in found if message and has_key(message, kind, topic, key))
             return
-        text = _hashed_text(kind, topic, key)
-        seen: Counter[int] = Counter()
-        for file in self._store.reader.index_readers():
-            try:
-                if file.matches_time(begin, end):
-                    for hop in file.hits(text, begin, end):
-                        offset = hop.entry.physical_offset
-                        message = self._store.at(offset)
-                        if message is None and self._store.reader.is_left_over(offset):
-                            self._say_left_over(offset)
-                        # Only hashes were compared: the message itself has the last word.
-                        if message and has_key(message, kind, topic, key):
-                            if self._stands_for(text, message, seen[offset]):
-                                yield message
-                            seen[offset] += 1
-                if file.header.begin_timestamp < begin:
-                    return
-            except CorruptData as damage:
-                self._store.say(f"damaged index file: {damage}")
+        wanted = _Wanted(kind, topic, key, begin, end)
+        given: Counter[int] = Counter()  # offset → how often its message was given
+        seen: Counter[int] = Counter()  # offset → its entries under the hash; two files may share a message
+        for part in self._index_parts():
+            if isinstance(part, UncoveredSpan):
+                yield from self._find_uncovered(part, wanted, given)
+                continue
+            for message in self._find_in_file(part, wanted, seen):
+                given[message.record.physical_offset] += 1
+                yield message
+            if self._hits(part, wanted) is None:
+                last = self._store.at(part.last)
+                span = Span(part.first, last.record.end_offset if last else part.last)
+                yield from self._find_uncovered(UncoveredSpan(span, None), wanted, given)
+            if part.file.header.begin_timestamp < begin:
+                return
+
+    def _find_in_file(self, part: CoveredSpan, wanted: "_Wanted", seen: Counter[int]) -> Iterator[Message]:
+        for offset in self._hits(part, wanted) or ():
+            message = self._store.pointed_at(offset, f"an entry of {part.file.file}")
+            # Only hashes were compared: the message itself has the last word.
+            if message and has_key(message, wanted.kind, wanted.topic, wanted.key):
+                if self._stands_for(wanted.text, message, seen[offset]):
+                    yield message
+                seen[offset] += 1
+
+    def _index_parts(self) -> list[CoveredSpan | UncoveredSpan]:
+        """Return what each index file covers, and what none does, newest first."""
+        if self._parts is None:
+            files: list[CoveredSpan] = []
+            for file in self._store.reader.index_readers():
+                try:
+                    files += filter(None, [covered(file)])
+                except CorruptData as damage:
+                    self._store.say(f"damaged index file: {damage}")
+            store = self._store.reader.store
+            self._parts = list(index_parts(files, store.start_offset, store.end_offset))
+        return self._parts
+
+    def _hits(self, part: CoveredSpan, wanted: "_Wanted") -> list[int] | None:
+        """Return where an index file says that messages under a hash are, newest first; None where it is damaged."""
+        window = wanted.begin, wanted.end
+        if not part.file.matches_time(*window):
+            return []
+        try:
+            return [hop.entry.physical_offset for hop in part.file.hits(wanted.text, *window)]
+        except CorruptData as damage:
+            self._store.say(f"damaged index file: {damage}")
+            return None
+
+    def _find_uncovered(self, part: UncoveredSpan, wanted: "_Wanted", given: Counter[int]) -> Iterator[Message]:
+        """Yield the messages of a part of the log that no index file covers, newest first, as often as not *given*."""
+        for message in self._uncovered(part.span, wanted.key):
+            record = message.record
+            if not (wanted.begin <= record.store_timestamp <= wanted.end):
+                continue
+            if not has_key(message, wanted.kind, wanted.topic, wanted.key):
+                continue
+            times = times_indexed(message, wanted.kind, wanted.topic, wanted.key) - given[record.physical_offset]
+            times -= self._entries_before(part, wanted, record.physical_offset)
+            if times > 0:
+                self._store.say(
+                    f"no index file covers offsets {part.span.start} to {part.span.end}: "
+                    "the log itself is searched there"
+                )
+                given[record.physical_offset] += times
+                yield from [message] * times
+
+    def _entries_before(self, part: UncoveredSpan, wanted: "_Wanted", offset: int) -> int:
+        """Return how many entries of a message where *part* begins are in the files before it: they follow later."""
+        if part.before is None or offset != part.before.last:
+            return 0
+        files = (file for file in self._index_parts() if isinstance(file, CoveredSpan))
+        sharing = [file for file in files if file.first <= offset == file.last]
+        return sum((self._hits(file, wanted) or []).count(offset) for file in sharing)
+
+    def _uncovered(self, span: Span, key: str) -> list[Message]:
+        """Return the messages of a part of the log that may have a key, newest first."""
+        few = few_records(self._store.reader, span)
+        if few is not None:
+            messages = [Message(record, self._store.release) for record in few]
+        else:
+            messages = list(self._store.search(holding(key), span))
+        # The message that the next file begins with may have its first entries in a file that is lost.
+        messages += filter(None, [self._store.at(span.end)])
+        is_left_over = self._store.reader.is_left_over
+        return [one for one in reversed(messages) if not is_left_over(one.record.physical_offset)]
 
     def _offsets(self, rows: Iterator[IndexRow], begin: int, end: int) -> Iterator[int]:
         """Yield where the messages of *rows* in RocksDB begin, in the order of the rows: the oldest hour first."""
         try:
             for row in rows:
                 if begin <= row.store_timestamp <= end:
-                    if self._store.reader.is_left_over(row.physical_offset):
-                        self._say_left_over(row.physical_offset)
                     yield row.physical_offset
         except CorruptData as damage:
-            self._store.say(f"damaged index in RocksDB: {damage}")
-
-    def _say_left_over(self, offset: int) -> None:
-        self._store.say(
-            f"an index entry points at offset {offset}, whose message was taken back when another replica became the "
-            f"master ({self._store.reader.takeover_text})"
-        )
+            self._store.lack(f"damaged index in RocksDB: {damage}; --through-log searches the log itself")
 
     def key_hits(self, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         """Yield the message of every index entry that a broker finds for a key, in its order; others' keys, too."""
@@ -110,20 +190,29 @@ class StoreKeys:
             return
         if self._database is not None:
             offsets = self._offsets(rows_under(self._database, topic, KeyKind.KEY, key), begin, end)
-            yield from filter(None, map(self._store.at, offsets))
+            yield from filter(None, (self._store.pointed_at(offset, _ROW) for offset in offsets))
             return
-        text = key_text(topic, key)
-        for file in self._store.reader.index_readers():
-            try:
-                if file.matches_time(begin, end):
-                    for hop in file.hits(text, begin, end):
-                        message = self._store.at(hop.entry.physical_offset)
-                        if message:
-                            yield message
-                if file.header.begin_timestamp < begin:
-                    return
-            except CorruptData as damage:
-                self._store.say(f"damaged index file: {damage}")
+        wanted = _Wanted(KeyKind.KEY, topic, key, begin, end)
+        given: Counter[int] = Counter()  # offset → its entries under the hash so far
+        for part in self._index_parts():
+            if isinstance(part, UncoveredSpan):
+                if any(True for _ in self._find_uncovered(part, wanted, given)):
+                    self._store.lack(
+                        f"mqadmin finds no message in that part of the log; query by-key -t {topic} -k {key} does"
+                    )
+                continue
+            hits = self._hits(part, wanted)
+            if hits is None:
+                self._store.lack(
+                    f"{part.file.file} is damaged; query by-key -t {topic} -k {key} searches the log instead"
+                )
+            for offset in hits or ():
+                given[offset] += 1
+                message = self._store.pointed_at(offset, f"an entry of {part.file.file}")
+                if message:
+                    yield message
+            if part.file.header.begin_timestamp < begin:
+                return
 
     def _stands_for(self, text: str, message: Message, number: int) -> bool:
         """
@@ -149,12 +238,20 @@ class StoreKeys:
 
     def indexed(self, text: str, topics: frozenset[str]) -> Iterator[Occurrence]:
         """Yield the newest message of each topic and kind of key that the index has under *text*."""
-        if self._database is None and not self._store.reader.index_readers():
-            return
         for topic in sorted(topics):
             for kind in KeyKind:
-                for message in islice(self._find_in_index(kind, topic, text, MIN_TIME, MAX_TIME), 1):
+                for message in islice(self._in_index_alone(kind, topic, text), 1):
                     yield Occurrence(message, kind, is_indexed=True)
+
+    def _in_index_alone(self, kind: KeyKind, topic: str, text: str) -> Iterator[Message]:
+        """Yield what the index finds: a search of the log for each topic and kind would take too long."""
+        if self._database is not None:
+            yield from self._find_in_index(kind, topic, text, MIN_TIME, MAX_TIME)
+        elif self._store.reader.index_readers():
+            wanted = _Wanted(kind, topic, text, MIN_TIME, MAX_TIME)
+            for part in self._index_parts():
+                if isinstance(part, CoveredSpan):
+                    yield from self._find_in_file(part, wanted, Counter())
 
     def logged(self, text: str) -> Iterator[Occurrence]:
         """Yield messages of the log that have *text* as a key, as many as explain enough."""
@@ -173,7 +270,7 @@ class StoreKeys:
             yield Occurrence(message, KeyKind.UNIQUE, is_indexed=False, is_shadowed=True)
 
     def _is_indexed(self, message: Message, kind: KeyKind, text: str) -> bool:
-        found = self._find_in_index(kind, message.topic, text, MIN_TIME, MAX_TIME)
+        found = self._in_index_alone(kind, message.topic, text)
         return any(other.record.physical_offset == message.record.physical_offset for other in found)
 
 

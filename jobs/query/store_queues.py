@@ -7,9 +7,9 @@ from jobs.query.log_queues import LogQueues
 from jobs.query.message import Message
 from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import MAX_TIME
-from jobs.query.store_view import StoreView
+from jobs.query.store_view import LOG_SEARCHED_UNASKED, StoreView
 from jobs.store.queue_files import QueueFile, StoredQueue
-from rmq_formats.consumequeue.unit import LMQ_PREFIX, BatchUnit, Unit
+from rmq_formats.consumequeue.unit import LMQ_PREFIX, BatchUnit, QueueName, Unit
 
 _DISPATCH_MS = 5000  # a queue file is written no later than so long after the record that follows it is stored
 _MAX_QUEUES = 1 << 16  # more than any broker has of a topic
@@ -28,7 +28,10 @@ class StoreQueues:
         name = (topic, queue_id)
         if name not in self._ranges:
             queue = self._queue(topic, queue_id)
-            self._ranges[name] = self._offsets(queue) if queue else self._offsets_in_log(topic, queue_id)
+            offsets = self._offsets(queue) if queue else self._offsets_in_log(topic, queue_id)
+            if queue and offsets and self._may_lack_files(queue, offsets):
+                offsets = self._with_log(queue.name, offsets)
+            self._ranges[name] = offsets
         return self._ranges[name]
 
     def _offsets(self, queue: StoredQueue) -> OffsetRange:
@@ -47,6 +50,37 @@ class StoreQueues:
             return OffsetRange(oldest.base_offset, newest.base_offset + newest.batch_count)
         return OffsetRange(0, 0)
 
+    def _may_lack_files(self, queue: StoredQueue, offsets: OffsetRange) -> bool:
+        """
+        Return whether the queue's first or last files may be lost, by signs that a queue without loss rarely shows.
+
+        Retention deletes a file once its last unit points before the log; so the first file that stays begins there,
+        about. And a queue whose last file is lost ends where a file ends.
+        """
+        if queue.is_batch or queue.in_rocksdb or not queue.files:
+            return False
+        first = queue.unit(offsets.minimum)
+        start = self._store.reader.store.start_offset
+        lacks_start = queue.start == offsets.minimum > 0 and first is not None and first.physical_offset > start
+        return lacks_start or offsets.maximum == queue.capacity
+
+    def _with_log(self, name: QueueName, offsets: OffsetRange) -> OffsetRange:
+        """Return which offsets a queue holds by its files and by the log, which is searched unless it is too long."""
+        queue = f"the queue files of {name.topic}/{name.queue_id}"
+        if self._store.reader.log_size > LOG_SEARCHED_UNASKED:
+            self._store.say(f"{queue} may not be complete at an end; --through-log answers from the log itself")
+            return offsets
+        logged = self._log.of(name.topic).get(name.queue_id)
+        if logged is None:
+            return offsets
+        low, high = min(offsets.minimum, logged.offsets.minimum), max(offsets.maximum, logged.offsets.maximum)
+        if (low, high) != offsets:
+            self._store.say(
+                f"{queue} hold offsets {offsets.minimum} to {offsets.maximum - 1}, the log {low} to {high - 1}: "
+                "what they lack is answered from the log itself"
+            )
+        return OffsetRange(low, high)
+
     def _offsets_in_log(self, topic: str, queue_id: int) -> OffsetRange | None:
         queue = self._log.of(topic).get(queue_id) if self._is_lost(topic) else None
         return queue.offsets if queue else None
@@ -58,7 +92,15 @@ class StoreQueues:
             return self._log.message(topic, queue_id, queue_offset) if self._is_lost(topic) else None
         index = self._unit_holding(queue, queue_offset) if queue.is_batch else queue_offset
         unit = queue.unit(index) if index >= 0 else None
-        return self._store.at(unit.physical_offset) if unit else None
+        if unit is not None:
+            return self._store.pointed_at(unit.physical_offset, f"unit {index} of {topic}/{queue_id}")
+        if queue.is_batch or self._store.reader.log_size > LOG_SEARCHED_UNASKED:
+            self._store.lack(f"{topic}/{queue_id} has no unit {queue_offset}; --through-log searches the log itself")
+            return None
+        message = self._log.message(topic, queue_id, queue_offset)
+        if message is not None:
+            self._store.say(f"units of {topic}/{queue_id} are missing in its files: the log itself is searched")
+        return message
 
     def unit(self, topic: str, queue_id: int, queue_offset: int) -> Unit | None:
         """Return a queue's ConsumeQueue unit; None in a BatchConsumeQueue."""
@@ -66,6 +108,8 @@ class StoreQueues:
         if queue is None:
             return self._log.unit(topic, queue_id, queue_offset) if self._is_lost(topic) else None
         unit = queue.unit(queue_offset) if queue_offset >= 0 else None
+        if unit is None and not queue.is_batch and self._store.reader.log_size <= LOG_SEARCHED_UNASKED:
+            return self._log.unit(topic, queue_id, queue_offset)
         return unit if isinstance(unit, Unit) else None
 
     def pull_end(self, topic: str, queue_id: int, queue_offset: int) -> int:

@@ -70,6 +70,11 @@ class StoreReader:
             self._open[location] = self._stack.enter_context(self.store.storage.open(location))
         return self._open[location]
 
+    @property
+    def log_size(self) -> int:
+        """Bytes of the log's files."""
+        return sum(segment.readable for segment in self.store.segments)
+
     def segment_for(self, physical_offset: int) -> Segment | None:
         """Return the segment that holds *physical_offset*; None before, after and between them."""
         place = bisect_right(self._bases, physical_offset) - 1

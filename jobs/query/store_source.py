@@ -11,7 +11,7 @@ from jobs.query.static_topics import StaticQueue
 from jobs.query.store_keys import StoreKeys
 from jobs.query.store_queues import StoreQueues
 from jobs.query.store_reader import StoreReader
-from jobs.query.store_view import StoreView
+from jobs.query.store_view import LOG_SEARCHED_UNASKED, StoreView
 from jobs.store.broker_config import BrokerConfig, broker_config
 from jobs.store.ranges import newest_written
 from rmq_formats.commitlog.record import Host, MessageRecord
@@ -19,8 +19,6 @@ from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueRules, Unit
 from rmq_formats.indexfile.keys import KeyKind
 from rmq_formats.release import Release
 from rmq_formats.store import CHECKPOINT, FileKind, decode_checkpoint
-
-LOG_SEARCHED_UNASKED = 1 << 30  # an empty answer is explained by the log itself up to this size
 
 
 class StoreSource:
@@ -42,6 +40,7 @@ class StoreSource:
             reader, release, through_log, progress, delay_levels=delay_levels or DEFAULT_DELAY_LEVELS
         )
         self.notes = self._view.notes
+        self.lacking = self._view.lacks
         self._keys = StoreKeys(self._view)
         self._queues = StoreQueues(self._view)
 
@@ -63,8 +62,7 @@ class StoreSource:
 
     @property
     def _log_is_searched(self) -> bool:
-        size = sum(segment.readable for segment in self.reader.store.segments)
-        return self._view.through_log or size <= LOG_SEARCHED_UNASKED
+        return self._view.through_log or self.reader.log_size <= LOG_SEARCHED_UNASKED
 
     def at(self, physical_offset: int, host: Host | None = None) -> Message | None:
         """Return the message that begins at an offset, whatever *host* it names."""

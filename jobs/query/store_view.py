@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from jobs.query.log_search import Progress, Sieve, search, silent
+from jobs.query.log_search import ALL, Progress, Sieve, Span, search, silent
 from jobs.query.message import Message
 from jobs.query.store_reader import StoreReader
 from rmq_formats.consumequeue.unit import DEFAULT_DELAY_LEVELS, QueueRules
 from rmq_formats.release import Release
+
+LOG_SEARCHED_UNASKED = 1 << 30  # bytes of log that are searched where index or queue files leave a question open
 
 
 def _is_batch(topic: Mapping[str, object]) -> bool:
@@ -25,6 +27,7 @@ class StoreView:
     progress: Progress = silent
     notes: list[str] = field(default_factory=list)  # what the user should know beside the answers
     delay_levels: str = DEFAULT_DELAY_LEVELS
+    lacks: list[str] = field(default_factory=list)  # for what reasons messages may be missing in the answers
 
     @property
     def rules(self) -> QueueRules:
@@ -37,11 +40,39 @@ class StoreView:
         if note not in self.notes:
             self.notes.append(note)
 
+    def lack(self, reason: str) -> None:
+        """Note why an answer may not be complete, once."""
+        if reason not in self.lacks:
+            self.lacks.append(reason)
+
     def at(self, physical_offset: int) -> Message | None:
         """Return the message that begins at an offset."""
         record = self.reader.read_record(physical_offset)
         return Message(record, self.release) if record else None
 
-    def search(self, sieve: Sieve) -> Iterator[Message]:
-        """Yield the messages of the log itself that *sieve* keeps, in its order."""
-        return (Message(record, self.release) for record in search(self.reader, sieve, self.progress))
+    def pointed_at(self, physical_offset: int, pointer: str) -> Message | None:
+        """Return the message that *pointer* of an index or a queue names; where it is lost, the answer lacks it."""
+        message = self.at(physical_offset)
+        if message is not None:
+            return message
+        reader, store = self.reader, self.reader.store
+        if reader.is_left_over(physical_offset):
+            self.say(
+                f"{pointer} points at offset {physical_offset}, whose message was taken back when another replica "
+                f"became the master ({reader.takeover_text})"
+            )
+        elif physical_offset < store.start_offset:
+            begins = f"the log begins at {store.start_offset}"
+            self.lack(f"{pointer} points at offset {physical_offset}, which is deleted: {begins}")
+        else:
+            what = "no whole record is there" if reader.segment_for(physical_offset) else "no file of the log has it"
+            self.lack(f"{pointer} points at offset {physical_offset}: {what}, and its message is not answered")
+        return None
+
+    def search(self, sieve: Sieve, span: Span = ALL) -> Iterator[Message]:
+        """Yield the messages of the log itself that *sieve* keeps, in its order; note the parts that are lost."""
+        for record in search(self.reader, sieve, self.progress, span, self._lose):
+            yield Message(record, self.release)
+
+    def _lose(self, start: int, end: int, reason: str) -> None:
+        self.lack(f"the log from offset {start} to {end} cannot be read as messages: {reason}")

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import pyarrow.compute as pc
 
 from jobs.lake.commit import rows
-from jobs.lake.history import CHOSEN
 from jobs.lake.lake import Lake
 from jobs.lake.runs import PREPARED, KnownStore
 from jobs.lake.tables import RUNS
 from jobs.restore.sources import Source
+from jobs.store.selection import CHOSEN
 
 DELETED = "rows were deleted from the lake"
 

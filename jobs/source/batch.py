@@ -24,8 +24,8 @@ from pyspark.sql.datasource import (
 
 from jobs.export.items import times_of
 from jobs.query.store_reader import StoreReader
-from jobs.source.log import Place, data_loss
-from jobs.source.options import WHOLE, Wanted
+from jobs.source.log import Place, data_loss, lose_holes
+from jobs.source.options import FAILFAST, WHOLE, Wanted
 from jobs.source.rows import RangePartition, rows_of
 from jobs.source.start import start_of
 from jobs.store.ranges import Range, plan_ranges
@@ -51,6 +51,8 @@ class RocketmqReader(DataSourceReader):
         place, writer = start_of(wanted, store)
         if place.offset < store.start_offset and wanted.fails_on_data_loss:
             raise data_loss(place.offset, store.start_offset, store.root)
+        first, last = max(place.offset, wanted.from_offset), min(store.end_offset, wanted.to_offset)
+        lose_holes(store, first, last, fails=wanted.fails_on_data_loss or wanted.mode == FAILFAST)
         with StoreReader(store) as reader:
             ranges = [
                 part for range_ in _ranges(reader, store, place, wanted) for part in _parts(reader, range_, wanted)

@@ -19,7 +19,7 @@ from jobs.lake.history import leads_to
 from jobs.lake.identity import holds, segment_at
 from jobs.source.options import MAX, WHOLE
 from jobs.store.range_reader import Fingerprint, RangeReader
-from jobs.store.ranges import Range, plan_ranges
+from jobs.store.ranges import Range, holes, plan_ranges
 from jobs.store.store import Store
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.scan import Records
@@ -42,6 +42,17 @@ def data_loss(start: int, end: int, location: str) -> DataLossError:
         "with option failOnDataLoss=false they are left out"
     )
     return DataLossError(reason, start, location)
+
+
+def lose_holes(store: Store, start: int, end: int, *, fails: bool) -> None:
+    """Raise `DataLossError` of offsets from *start* to *end* that no file of the log holds; else warn of them."""
+    for before, first, next_one in holes(store.segments):
+        if first < end and next_one > start:
+            reason = f"no file of the log holds offsets {first} to {next_one}: a segment is missing or cut short"
+            if fails:
+                hint = "with options failOnDataLoss=false and mode=PERMISSIVE they are left out"
+                raise DataLossError(f"{reason}; {hint}", first, before.location)
+            say(f"rmq-lake: {store.root}: {reason}; its messages are left out", "warning")
 
 
 class Place(NamedTuple):

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from jobs.source.log import Bounds, Place, Way, check_chain, check_place, data_loss, way_from
-from jobs.source.options import LATEST, MAX, Wanted
+from jobs.source.options import FAILFAST, LATEST, MAX, Wanted
 from jobs.source.rows import RangePartition, rows_of
 from jobs.source.start import Start, start_of
 from jobs.store.ranges import newest_segment
@@ -106,7 +106,8 @@ class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _way_from(self, place: Place, store: Store, limit: int, stop: int) -> Way:
         bounds = Bounds(limit, stop, self._wanted.stream_part)
-        return way_from(place, store, bounds, fails_on_data_loss=self._wanted.fails_on_data_loss)
+        fails = self._wanted.fails_on_data_loss or self._wanted.mode == FAILFAST
+        return way_from(place, store, bounds, fails_on_data_loss=fails)
 
     def _check(self, place: Place, store: Store) -> None:
         """Refuse to go on in another log; whether records still lead to the place is asked once, at the beginning."""

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 
+CHOSEN = "chosen_until"  # in a manifest's state: up to here, runs took some topics and left others
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:

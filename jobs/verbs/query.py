@@ -188,7 +188,7 @@ Examples:
   rmq-lake query mqadmin --store STORE queryMsgByKey -n host:9876 -t Orders -k 4711
 
 \b
-Exit codes: 0 found · 1 failed · 2 usage · 3 found, and a body is damaged · 5 nothing was found, and why
+Exit codes: 0 found · 1 failed · 2 usage · 3 a body is damaged, or messages may be missing · 5 nothing found, and why
 """
 
 
@@ -242,7 +242,7 @@ def by_key(  # noqa: PLR0913, PLR0917 - one argument an option
             if sentence is not None:
                 printer.note(sentence)
         printer.rows(answer, topic, key_type, key, has_index_key=source.release.prints_index_key)
-        return printer.finish(answer, source.notes)
+        return printer.finish(answer, source)
 
 
 @command.command("by-id", short_help="Messages by their ids: queryMsgById.")
@@ -271,7 +271,7 @@ def _print_ids(options: QueryOptions, source: Source, texts: Sequence[str], topi
     for text in texts:
         answer = lookups.by_any_id(source, text, topic, any_host=options.any_host)
         printer.details(answer)
-        outcome = max(outcome, printer.finish(answer, source.notes))
+        outcome = max(outcome, printer.finish(answer, source))
     return outcome
 
 
@@ -297,7 +297,7 @@ def by_unique_key(options: QueryOptions, topic: str, unique_key: str, limit: int
         answer = lookups.by_unique_key(source, topic, unique_key, show_all=show_all, limit=limit or None)
         printer = options.printer
         printer.details(answer, has_offset_id=False)
-        return printer.finish(answer, source.notes)
+        return printer.finish(answer, source)
 
 
 @command.command("by-offset", short_help="By number in a queue: queryMsgByOffset.")
@@ -318,7 +318,7 @@ def by_offset(options: QueryOptions, topic: str, broker_name: str | None, queue_
             return printer.empty(reasons.other_name(broker, broker_name))
         answer = lookups.by_offset(source, topic, queue_id, offset)
         printer.details(answer)
-        return printer.finish(answer, source.notes)
+        return printer.finish(answer, source)
 
 
 @command.command("story", short_help="All that happened to a message, each line with its origin.")
@@ -349,7 +349,7 @@ def story(options: QueryOptions, message_id: str | None, topic: str | None, key:
                 printer.object("story", story_object(told))
             else:
                 printer.out("".join(f"{line}\n" for line in (*story_lines(told, options.time_zone), "")))
-        return printer.finish(answer, source.notes)
+        return printer.finish(answer, source)
 
 
 def _evidence(source: Source) -> "Evidence":

@@ -64,13 +64,13 @@ def topic_list(line: Line, context: Context) -> ExitCode:
     topics = _config(context).topics
     if not topics:
         why = Reason(ReasonKind.TOPIC_UNKNOWN, "the broker's table of topics is not there, or empty")
-        return context.printer.finish(Answer(reason=why), context.source.notes)
+        return context.printer.finish(Answer(reason=why), context.source)
     for topic in set_order({topic: java_hash(topic) for topic in topics}):
         if context.printer.as_json:
             context.printer.object("topic", {"topic": topic, "settings": topics[topic]})
         else:
             context.printer.out(f"{topic}\n")
-    return context.printer.finish(Answer(), context.source.notes)
+    return context.printer.finish(Answer(), context.source)
 
 
 class _Row(NamedTuple):
@@ -104,11 +104,11 @@ def consumer_progress(line: Line, context: Context) -> ExitCode:
     rows = [] if why else sorted(_rows(line, config, group, context))
     if not rows:
         text = f"the broker knows no offset of the group {group}; {_known_groups(config)}"
-        return printer.finish(Answer(reason=why or Reason(ReasonKind.GROUP_UNKNOWN, text)), source.notes)
+        return printer.finish(Answer(reason=why or Reason(ReasonKind.GROUP_UNKNOWN, text)), source)
     if printer.as_json:
         for row in rows:
             printer.object("progress", {"consumer_group": group, **row._asdict(), "behind": row.behind})
-        return printer.finish(Answer(), source.notes)
+        return printer.finish(Answer(), source)
     shows_client = line.options.get("showClientIP", "").lower() == "true"
     shows_inflight = source.release.version >= _SHOWS_INFLIGHT
     printer.out(_header(shows_client=shows_client, shows_inflight=shows_inflight))
@@ -124,7 +124,7 @@ def consumer_progress(line: Line, context: Context) -> ExitCode:
     printer.out(f"\nConsume TPS: 0.00\n{consume}Diff Total: {sum(row.behind for row in rows)}\n")
     if shows_inflight:
         printer.out(f"Consume Inflight Total: {sum(row.inflight for row in rows)}\n")
-    return printer.finish(Answer(), source.notes)
+    return printer.finish(Answer(), source)
 
 
 def _header(*, shows_client: bool, shows_inflight: bool) -> str:
@@ -188,15 +188,15 @@ def consumer_config(line: Line, context: Context) -> ExitCode:
     settings = config.groups.get(group)
     if settings is None:
         text = f"the broker has no settings of the group {group}; it has those of {', '.join(sorted(config.groups))}"
-        return printer.finish(Answer(reason=Reason(ReasonKind.GROUP_UNKNOWN, text)), source.notes)
+        return printer.finish(Answer(reason=Reason(ReasonKind.GROUP_UNKNOWN, text)), source)
     if printer.as_json:
         printer.object("group", {"consumer_group": group, "settings": settings})
-        return printer.finish(Answer(), source.notes)
+        return printer.finish(Answer(), source)
     printer.out(f"{'=' * 29}{_cluster(config)}:{context.broker or 'broker'}{'=' * 29}\n")
     for name, since in _FIELDS.items():
         if not since or source.release.version >= Version.parse(since):
             printer.out(f"{pad(name, 40)}=  {_java_text(name, settings.get(name))}\n")
-    return printer.finish(Answer(), source.notes)
+    return printer.finish(Answer(), source)
 
 
 def _cluster(config: BrokerConfig) -> str:

@@ -108,7 +108,9 @@ def test_each_recorded_line_is_answered_byte_for_byte(
         expected = call.stdout.replace(_TRACKS, b"").replace(_BODY_PATH, f"{bodies}/".encode())
         assert expected == out, path.name
         is_hit = bool(expected)
-        assert (0 if is_hit else 5) == code, (path.name, err)
+        # The log as it was earlier ends before messages that the index of the end points at.
+        codes = {0, 3} if asked != store else {0}
+        assert code in (codes if is_hit else {5}), (path.name, err)
         assert is_hit or err.startswith("rmq-lake: "), path.name
         assert sorted(call.new_bodies) == sorted(body.name for body in bodies.glob("*")), path.name
 

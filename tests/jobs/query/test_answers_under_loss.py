@@ -1,0 +1,151 @@
+"""An answer from a store that has lost a file is whole, or says what it lacks: generated, not listed."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.export.export import Source as Exported
+from jobs.export.export import plan
+from jobs.ingest.look import Look
+from jobs.ingest.request import IngestRequest
+from jobs.ingest.run import ingest
+from jobs.query import lookups
+from jobs.query.message import Message
+from jobs.query.open_store import seeming_writers
+from jobs.query.source import Answer
+from jobs.query.store_reader import StoreReader
+from jobs.query.store_source import StoreSource
+from jobs.source.batch import RocketmqReader
+from jobs.source.log import DataLossError
+from jobs.source.options import Wanted
+from jobs.store.selection import Selection
+from jobs.store.store import list_store
+from jobs.store.workers import OneByOne
+from rmq_formats.indexfile.layout import Geometry
+from rmq_formats.properties import UNIQ_KEY
+
+STORES = ("b420-base", "b470-base", "b498-base", "b514-base", "b533-base")
+KINDS = ("commitlog", "consumequeue", "index")
+PLACES = ("first", "middle", "last")
+CASES = tuple(product(STORES, KINDS, PLACES))
+SAMPLE = Random(31).sample(CASES, 8)
+_GEOMETRY = Geometry(100, 20)
+_QUESTIONS = 40  # of each kind
+
+
+class _Question(NamedTuple):
+    verb: str
+    topic: str
+    text: str
+    queue_id: int = 0
+    number: int = 0
+
+    def asked_of(self, source: StoreSource) -> Answer:
+        if self.verb == "by-key":
+            return lookups.by_key(source, self.topic, self.text, limit=None)
+        if self.verb == "by-unique-key":
+            return lookups.by_unique_key(source, self.topic, self.text, show_all=True, limit=None)
+        if self.verb == "by-id":
+            return lookups.by_any_id(source, self.text, None)
+        return lookups.by_offset(source, self.topic, self.queue_id, self.number)
+
+
+def _questions(source: StoreSource, random: Random) -> Iterator[_Question]:
+    """Yield questions about messages of a whole store, each of which has an answer there."""
+    reader = source.reader
+    records = [record for segment in reader.store.segments for record in reader.records(segment)]
+    for record in random.sample(records, min(_QUESTIONS, len(records))):
+        message = Message(record, source.release)
+        topic = message.topic
+        yield from (_Question("by-key", topic, key) for key in message.keys)
+        if UNIQ_KEY in message.properties:
+            yield _Question("by-unique-key", topic, message.properties[UNIQ_KEY])
+        yield _Question("by-id", topic, message.offset_id)
+        yield _Question("by-offset", topic, "", record.queue_id, record.queue_offset)
+
+
+def _lose(store: Path, kind: str, place: str, random: Random) -> Path:
+    """Delete a file: of the log or the index, or of the queue that has the most of them."""
+    folders = {path.parent for path in (store / kind).rglob("*") if path.is_file()}
+    most = max(sum(1 for _ in folder.iterdir()) for folder in folders)
+    folder = random.choice(sorted(one for one in folders if sum(1 for _ in one.iterdir()) == most))
+    files = sorted(folder.iterdir())
+    if kind == "commitlog":
+        files = [file for file in files if any(file.read_bytes())]  # a broker makes the next file before it needs it
+    lost = {"first": files[0], "last": files[-1]}.get(place) or files[len(files) // 2]
+    lost.unlink()
+    return lost
+
+
+def _opened(stack: ExitStack, store: Path) -> StoreSource:
+    reader = stack.enter_context(StoreReader(list_store(str(store)), _GEOMETRY))
+    return StoreSource(reader, seeming_writers(reader).value.newest)
+
+
+def _offsets(answer: Answer) -> list[int]:
+    return [message.record.physical_offset for message in answer.messages]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "place"),
+    [*SAMPLE, *(pytest.param(*case, marks=pytest.mark.campaign) for case in CASES if case not in SAMPLE)],
+)
+def test_an_answer_is_whole_or_says_what_it_lacks(
+    name: str, kind: str, place: str, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A lost index or queue file leaves every answer whole: the log has it all."""
+    random = Random(f"{name} {kind} {place}")
+    damaged = shutil.copytree(golden(name), tmp_path / "store")
+    lost = _lose(damaged, kind, place, random)
+    with ExitStack() as stack:
+        whole = _opened(stack, golden(name))
+        for question in set(_questions(whole, random)):
+            source = _opened(stack, damaged)
+            truth, answer = _offsets(question.asked_of(whole)), question.asked_of(source)
+            found = _offsets(answer)
+
+            said = bool(answer.reason or source.lacking)
+            assert found == truth or (said and set(found) < set(truth)), (question, lost.name)
+            assert kind == "commitlog" or (found == truth and not said), (question, lost.name, source.lacking)
+    _check_exports(damaged, kind, place)
+
+
+def _check_exports(store: Path, kind: str, place: str) -> None:
+    """Require that a hole in the log is named by an export and refused by the Spark source; other losses leave none."""
+    is_hole = (kind, place) == ("commitlog", "middle")
+    assert bool(plan(Exported(store=str(store)), {}).gaps) is is_hole
+    reader = RocketmqReader(Wanted.of({"path": str(store)}))
+    failfast = RocketmqReader(Wanted.of({"path": str(store), "mode": "failfast", "failOnDataLoss": "false"}))
+    lenient = RocketmqReader(Wanted.of({"path": str(store), "failOnDataLoss": "false"}))
+    assert lenient.partitions()
+    for strict in (reader, failfast):
+        if is_hole:
+            with pytest.raises(DataLossError, match="no file of the log holds"):
+                strict.partitions()
+        else:
+            assert strict.partitions()
+
+
+def test_a_run_says_which_topics_and_which_name_earlier_runs_chose(
+    tmp_path: Path, golden: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It ended with 'nothing wrong seen', and wrote under the old name without a word."""
+    request = IngestRequest(str(golden("b533-base")), str(tmp_path / "lake"), "first", Selection(topics=("T1",)))
+    assert not ingest(request, OneByOne()).notes
+    assert not ingest(request, OneByOne()).notes
+
+    everything = replace(request, selection=Selection(), broker="second")
+    for _ in range(2):
+        assert Look(everything).nothing_new() is None
+        summary = ingest(everything, OneByOne())
+        assert "earlier runs took some topics only" in summary.notes[0]
+        assert summary.exit_code is ExitCode.DAMAGE
+        assert "as broker first, not second" in capfd.readouterr().err
