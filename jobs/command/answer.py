@@ -51,6 +51,11 @@ class Answer(NamedTuple):
             verb = click.get_current_context().info_name or ""
             self.add([*lines, *([result.line(verb)] if result is not None else [])])
 
+    def begin(self, lines: Iterable[str]) -> None:
+        """Print the first *lines* for people, before work that the answer waits for."""
+        if not (self.as_json or self.quiet):
+            self.add(lines)
+
     def add(self, lines: Iterable[str]) -> None:
         """Print more lines for people: on standard error where standard output is one JSON document."""
         width = width_of(sys.stderr if self.as_json else sys.stdout)

@@ -24,7 +24,7 @@ from jobs.command.options import (
     store_options,
     verbose_option,
 )
-from jobs.command.places import PathListType
+from jobs.command.places import PathListType, check_places
 from jobs.console.exit_codes import ExitCode
 from jobs.console.secrets import masked
 from jobs.console.verbs import VERBS
@@ -139,10 +139,11 @@ def config_option(command: _Command) -> _Command:
 
     @wraps(command)
     def shown_or_run(*arguments: object, show_config: bool, **values: object) -> object:
+        ctx = click.get_current_context()
         if show_config:
-            ctx = click.get_current_context()
             click.echo(masked(_effective(ctx, as_json=bool(ctx.params.get("as_json")))))
             return ExitCode.CLEAN
+        check_places(ctx)
         return command(*arguments, **values)
 
     config = click.option(

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from jobs.command.places import OUTPUT_DIRECTORY, STORED, PathListType
+from jobs.command.places import OUTPUT_DIRECTORY, STORE, PathListType
 from jobs.query.charset import check_charset
 from jobs.store.store import log_directories, read_broker_conf
 from rmq_formats.broker_conf import BrokerConf
@@ -142,7 +142,7 @@ class StorePlace(NamedTuple):
 store_options = bundled(
     "place",
     StorePlace,
-    click.argument("store", metavar="STORE", type=STORED),
+    click.argument("store", metavar="STORE", type=STORE),
     click.option(
         "--commitlog",
         type=PathListType(),

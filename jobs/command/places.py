@@ -7,17 +7,21 @@ and by its log: a directory with the segments of a CommitLog, or with a `commitl
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
+from jobs.launch.arguments import file_system_options
+from jobs.storage import storage_of
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise, refusal
-from rmq_formats.store import COMMITLOG_FOLDER, offset_of_name
+from rmq_formats.store import COMMITLOG_FOLDER, FileKind, classify, offset_of_name
 
-_STORES, _OUTPUTS = f"{__name__}.stores", f"{__name__}.outputs"  # that a command names, in click's context
+# What a command names, in click's context.
+_STORES, _OUTPUTS, _EXPECTED = f"{__name__}.stores", f"{__name__}.outputs", f"{__name__}.expected"
+_MOST_LOOKED_AT = 10_000  # files: a directory with more is the verb's to judge
 
 
 class Output:
@@ -89,11 +93,64 @@ def _names(directory: Path) -> Iterator[str]:
         return
 
 
+_Lacks = Callable[[Path], str | None]
+
+
+class _Expected(NamedTuple):
+    """A place of the command line that must be there when the verb runs; `--show-config` needs none."""
+
+    location: str
+    lacks: _Lacks
+    param: click.Parameter | None
+
+
+def check_places(ctx: click.Context) -> None:
+    """Refuse stores and lakes of this machine that are not there, before anything starts or is written."""
+    is_log_elsewhere = bool(ctx.params.get("commitlog") or ctx.params.get("broker_conf"))  # then STORE may be empty
+    for expected in ctx.meta.pop(_EXPECTED, []):
+        path = Path(local_path(expected.location))
+        try:
+            os.scandir(path).close()
+            problem = None if is_log_elsewhere and expected.lacks is _lacks_store else expected.lacks(path)
+        except OSError as error:
+            problem = error.strerror or str(error)
+        if problem is not None:
+            raise click.BadParameter(f"{expected.location}: {problem}", ctx, expected.param)
+
+
+def _lacks_store(root: Path) -> str | None:
+    """Return what is wrong where none of the first files below *root* is one that a broker writes."""
+    pending, looked_at = [root], 0
+    while pending and looked_at < _MOST_LOOKED_AT:
+        for path in pending.pop().iterdir():
+            looked_at += 1
+            if path.is_dir():
+                pending.append(path)
+            elif classify(path.relative_to(root).as_posix()).kind is not FileKind.UNKNOWN:
+                return None
+    return "no RocketMQ store: no commitlog, consumequeue, index or checkpoint in it" if not pending else None
+
+
+def _lacks_tables(root: Path) -> str | None:
+    """Return what is wrong where no directory below *root* is a Delta table."""
+    has_table = any((path / "_delta_log").is_dir() for path in root.iterdir())
+    return None if has_table else "no lake: it has none of our tables"
+
+
+def _lacks_nothing(path: Path) -> None:
+    """Return that a directory is right whatever is in it."""
+    del path
+
+
 class LocationType(click.ParamType[str]):
     """A path or a URI to read; one that no part of the program can reach is refused before anything starts."""
 
     name = "location"
     to_write = False
+
+    def __init__(self, lacks: _Lacks | None = None) -> None:
+        """*lacks* returns what is wrong with a directory that must be there; None: it need not be."""
+        self._lacks = lacks
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return it as it is."""
@@ -101,6 +158,8 @@ class LocationType(click.ParamType[str]):
         reason = refusal(text, to_write=self.to_write)
         if reason is not None:
             self.fail(reason, param, ctx)
+        if self._lacks is not None and ctx is not None and is_local(text):
+            ctx.meta.setdefault(_EXPECTED, []).append(_Expected(text, self._lacks, param))
         return text
 
     def refuse_file(self, location: str, param: click.Parameter | None, ctx: click.Context | None) -> None:
@@ -131,7 +190,7 @@ class StoreType(LocationType):
 
 
 class LakeType(StoreType):
-    """The place of a lake that is only read."""
+    """The place of a lake that must be there and is only read."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return it as it is."""
@@ -211,7 +270,7 @@ class PathListType(click.ParamType[tuple[str, ...]]):
         paths = tuple(str(path).strip() for path in given)
         if not all(paths):
             self.fail(f"{value!r} holds an empty path", param, ctx)
-        return tuple(STORED.convert(path, param, ctx) for path in paths)
+        return tuple(LOG_DIRECTORY.convert(path, param, ctx) for path in paths)
 
 
 def _text(type_: click.ParamType[Any], value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -224,6 +283,19 @@ def _text(type_: click.ParamType[Any], value: object, param: click.Parameter | N
     return text
 
 
+def refuse_used(out: str, param_hint: str = "--out") -> None:
+    """Refuse a directory that holds anything but what a killed run of ours left: such names begin with a dot."""
+    if is_local(out):
+        names = list(_names(Path(local_path(out))))
+    else:
+        names = []
+        with suppress(FileNotFoundError):
+            names = [info.name for info in storage_of(out, file_system_options()).list_files(out)]
+    if any(not name.startswith(".") for name in names):
+        reason = f"{out}: the directory is not empty; name an empty or a new one"
+        raise click.BadParameter(reason, param_hint=param_hint)
+
+
 class NewStoreType(OutputDirectoryType):
     """A directory of this machine that a store will be made in."""
 
@@ -231,7 +303,10 @@ class NewStoreType(OutputDirectoryType):
 
 
 STORED = StoreType()
-LAKE = LakeType()
+STORE = StoreType(_lacks_store)
+LOG_DIRECTORY = StoreType(_lacks_nothing)
+LAKE = LakeType(_lacks_tables)
+CHANGED_LAKE = OutputLocationType(_lacks_tables)
 WRITTEN = OutputLocationType()
 OUTPUT_FILE = OutputFileType()
 OUTPUT_DIRECTORY = OutputDirectoryType()

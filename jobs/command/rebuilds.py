@@ -1,6 +1,7 @@
 """The options that the rebuilding verbs share, and how files are put into a store."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import click
@@ -10,6 +11,7 @@ from jobs.command.failures import shown_as_usage
 from jobs.command.options import bundled
 from jobs.console.exit_codes import ExitCode
 from jobs.console.lines import NOT_DONE, headed
+from jobs.console.program import program
 from jobs.store.beside_broker import broker_process
 
 if TYPE_CHECKING:
@@ -72,8 +74,8 @@ def refuse_beside_broker(store: str) -> None:
 
 def put_in_place(
     store: str, plan: Callable[[], _Plan], install: Callable[[_Plan], object], answer: Answer, *, dry_run: bool
-) -> None:
-    """Print the planned changes, and make them while the broker cannot start."""
+) -> bool:
+    """Print the planned changes, make them while the broker cannot start, and return whether they were made."""
     from jobs.rebuild.install import RefusedError, broker_kept_out
 
     with shown_as_usage(RefusedError, before="not installed: "), broker_kept_out(store):
@@ -81,3 +83,15 @@ def put_in_place(
         answer.add(headed(NOT_DONE if dry_run else "INSTALL", planned.describe()))
         if not dry_run:
             install(planned)
+    return not dry_run
+
+
+def next_after_install(store: str) -> Iterator[str]:
+    """Yield the lines that say what to do after files were put into a store."""
+    yield "  NEXT       # compare all of it, before the broker starts"
+    yield f"             {program()} verify {quote(store)}"
+
+
+def replaced_lines(places: Iterable[str], *, installed: bool) -> Iterator[str]:
+    """Yield a line for each file of the store that a new one takes the place of."""
+    yield from (f"  {'REPLACED' if installed else 'WOULD REPLACE'} {place} of the store" for place in places)

@@ -81,7 +81,7 @@ def schemas() -> Iterator[tuple[str, Schema]]:
 
 def _schemas() -> Iterator[tuple[str, Schema]]:
     yield "ingest", _of(IngestSummary, bytes=_INTEGER, severity=_SEVERITY)
-    yield "rebuild-consumequeue", _either(_of(QueuesSummary, **_HAS_SEVERITY), _dry_run())
+    yield "rebuild-consumequeue", _either(_of(QueuesSummary, installed=_FLAG, **_HAS_SEVERITY), _dry_run())
     yield "restore", _of(RestoreSummary, bytes=_INTEGER, **_HAS_SEVERITY)
     yield "optimize", _list(_of(Saved))
     yield "catalog", _list(_of(Statement))
@@ -148,6 +148,7 @@ def _rebuild_index() -> Schema:
         files=_list(file),
         survivors=_list(survivor),
         replaced=_list(_TEXT),
+        installed=_FLAG,
         **_HAS_SEVERITY,
     )
     return _either(done, _dry_run(**settings))

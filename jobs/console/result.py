@@ -5,6 +5,8 @@ from typing import NamedTuple
 from jobs.console.amounts import duration_text, rate_text, size_text
 from jobs.console.severity import Severity
 
+_LEAST_FOR_A_RATE = 1 << 20  # bytes: what is less takes no longer than the start does
+
 
 class Result(NamedTuple):
     """The work done, its amount and speed, and the severity of the findings."""
@@ -19,7 +21,7 @@ class Result(NamedTuple):
     def amount(self) -> str:
         """Work, amount and speed in words."""
         size = f", {size_text(self.size)}" if self.size else ""
-        rate = f", {rate_text(self.size, self.seconds)}" if self.size else ""
+        rate = f", {rate_text(self.size, self.seconds)}" if self.size >= _LEAST_FOR_A_RATE else ""
         return f"{self.what}{size} in {duration_text(self.seconds)}{rate}"
 
     @property

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from jobs.command.places import OUTPUT_DIRECTORY
+from jobs.command.places import OUTPUT_DIRECTORY, refuse_used
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.console.program import program
@@ -170,8 +170,7 @@ def command(*, directory: Path | None) -> ExitCode:
 
     folder = (directory or Path(mkdtemp(prefix="rocketmq-lake-demo-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise click.BadParameter(f"{folder} is not empty", param_hint="DIR")
+    refuse_used(str(folder), "DIR")
     click.echo(f"A store that Apache RocketMQ 5.5.1 wrote, in {folder}")
     tour = unpack(folder)
     try:

@@ -9,7 +9,7 @@ without.
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pyspark.sql import datasource
 from pyspark.sql.types import StructType
@@ -104,7 +104,9 @@ class CandidatesReader(datasource.DataSourceReader):
 
     def read(self, partition: datasource.InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the columns that the condition names, and the rows' numbers."""
-        return self._plan.rows(cast("ItemPartition", partition).number)  # Spark hands back what `partitions` returned
+        if not isinstance(partition, ItemPartition):  # what Spark makes of no partition at all: all items are left out
+            return iter(())
+        return self._plan.rows(partition.number)
 
     def pushFilters(self, filters: list[datasource.Filter]) -> Iterator[datasource.Filter]:
         """Note what is asked for; Spark filters the rows all the same."""

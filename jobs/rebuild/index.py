@@ -26,7 +26,7 @@ from jobs.products.index.settings import NOTHING_WANTED, Settings, Wanted, settl
 from jobs.products.index.survivors import Survivor, completed_end, header_before, real_files
 from jobs.storage import storage_of
 from jobs.storage.locations import join, normalise
-from jobs.storage.scratch import PREFIX, Scratch, scratch_beside
+from jobs.storage.scratch import Scratch, scratch_beside
 from jobs.store.beside_broker import check_room
 from jobs.store.epochs import takeovers
 from jobs.store.ranges import plan_ranges
@@ -114,12 +114,16 @@ class Result:
 
     @property
     def severity(self) -> Severity:
-        """The worst severity met; healthy if every written file is proven."""
+        """The worst severity met, while the store is as it was."""
+        return self.severity_of_store(installed=False)
+
+    def severity_of_store(self, *, installed: bool) -> Severity:
+        """Return the worst severity that is left; healthy if every written file is proven."""
         least = Severity.NOT_VERIFIED if not all(file.proven for file in self.files) else Severity.HEALTHY
         return worst_met(
             least,
             gap=self.gaps or self.left_out,
-            damage=self.damaged_bytes or self.replaced,
+            damage=self.damaged_bytes or (self.replaced and not installed),
             contradiction=self.contradictions,
         )
 
@@ -128,16 +132,18 @@ class Result:
         """A survivor that contradicts weighs more than damage."""
         return self.severity.exit_code
 
-    def result(self, seconds: float) -> Outcome:
-        """Return the result line."""
+    def result(self, seconds: float, *, installed: bool = False) -> Outcome:
+        """Return the result line; *installed*: the files are in the store."""
         verdicts = {Severity.HEALTHY: "done, all proven", Severity.NOT_VERIFIED: "done, not all proven"}
         proven = sum(file.proven for file in self.files)
         keys = sum(file.keys for file in self.files)
         files = counted(len(self.files), "index file")
-        what = f"{files} with {keys:,} of {counted(self.row_keys, 'key')} written, {proven:,} proven"
+        done = "written and installed" if installed else "written"
+        what = f"{files} with {keys:,} of {counted(self.row_keys, 'key')} {done}, {proven:,} proven"
         if self.contradictions:
             what = f"nothing written, {counted(len(self.contradictions), 'index file')} against the log"
-        return Outcome(self.severity, what, seconds, self.log_bytes, verdicts.get(self.severity, ""))
+        severity = self.severity_of_store(installed=installed)
+        return Outcome(severity, what, seconds, self.log_bytes, verdicts.get(severity, ""))
 
     def describe(self) -> dict[str, object]:
         """Return the manifest."""
@@ -396,12 +402,3 @@ def _survivor(explained: Explained) -> ComparedSurvivor:
     role = "kept" if verdict.is_explained else "lost" if verdict.is_damage else "contradicts"
     differences = explained.compared.differences if explained.compared else ()
     return ComparedSurvivor(explained.real.name, verdict, role, explained.detail, list(map(str, differences)))
-
-
-def is_unused(out: str, options: Mapping[str, str]) -> bool:
-    """Return whether nothing lies in the output directory that the files could be mixed up with."""
-    try:
-        files = storage_of(out, options).list_files(out)
-    except FileNotFoundError:
-        return True
-    return all(file.name.startswith((PREFIX, ".")) for file in files)

@@ -27,7 +27,7 @@ from jobs.rebuild.queue_database import (
     describe_database,
     notes_of_database,
 )
-from jobs.rebuild.queues import ATTEMPT, BuiltQueue, QueueRecipe, Target, build_group, collect, discard, named
+from jobs.rebuild.queues import BuiltQueue, QueueRecipe, Target, build_group, collect, discard, named
 from jobs.rebuild.unit_files import UnitFile
 from jobs.storage.local import LocalStorage, flush_directory
 from jobs.storage.scratch import scratch_beside
@@ -92,10 +92,14 @@ class Summary:
 
     @property
     def severity(self) -> Severity:
-        """The worst severity met; only `verify` can say that a store is healthy."""
+        """The worst severity met, while the store is as it was."""
+        return self.severity_of_store(installed=False)
+
+    def severity_of_store(self, *, installed: bool) -> Severity:
+        """Return the worst severity that is left; only `verify` can say that a store is healthy."""
         return worst_met(
             gap=self.gaps or self.has_lost_end,
-            damage=self.damaged_bytes or self.replaced,
+            damage=self.damaged_bytes or (self.replaced and not installed),
             contradiction=self.contradictions,
         )
 
@@ -104,13 +108,15 @@ class Summary:
         """The queues are made in spite of a damaged log, and not where files of the store contradict it."""
         return self.severity.exit_code
 
-    def result(self, seconds: float) -> Result:
-        """Return the result line."""
-        verdict = "done, nothing wrong seen" if self.severity is Severity.NOT_VERIFIED else ""
-        what = f"{counted(self.queues, 'queue')}, {counted(self.units, 'unit')} written"
+    def result(self, seconds: float, *, installed: bool = False) -> Result:
+        """Return the result line; *installed*: the files are in the store."""
+        severity = self.severity_of_store(installed=installed)
+        verdict = "done, nothing wrong seen" if severity is Severity.NOT_VERIFIED else ""
+        done = "written and installed" if installed else "written"
+        what = f"{counted(self.queues, 'queue')}, {counted(self.units, 'unit')} {done}"
         if self.contradictions:
             what = f"nothing written, {counted(len(self.contradictions), 'file')} against the log"
-        return Result(self.severity, what, seconds, self.log_bytes, verdict)
+        return Result(severity, what, seconds, self.log_bytes, verdict)
 
 
 def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
@@ -323,8 +329,3 @@ def _write_manifest(out: Path, recipe: QueueRecipe, made: Mapping[str, object], 
         str(out / MANIFEST), json.dumps(manifest, indent=1, ensure_ascii=False).encode("utf-8", "replace")
     )
     flush_directory(out)
-
-
-def is_unused(path: Path) -> bool:
-    """Return whether nothing is there that the queues could be mixed up with; a killed run's attempts are litter."""
-    return not path.exists() or all(child.name.startswith((ATTEMPT, ".scratch-")) for child in path.iterdir())

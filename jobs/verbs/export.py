@@ -10,7 +10,7 @@ import click
 from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.options import ONE_RELEASE
-from jobs.command.places import OUTPUT_FILE, STORED, WRITTEN, PathListType
+from jobs.command.places import CHANGED_LAKE, OUTPUT_FILE, STORE, PathListType
 from jobs.command.times import TimeType
 from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
@@ -39,8 +39,8 @@ _SHOWN = 5
     "  rmq-lake export --store STORE --since 2h --out new.ndjson --dry-run\n"
     "  rmq-lake export --lake LAKE --where \"get_json_object(body_text, '$.id') = '7'\" --format parquet --out 7.parq"
 )
-@click.option("--store", type=STORED, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs).")
-@click.option("--lake", type=WRITTEN, metavar="LAKE", help="The lake, instead of a store.")
+@click.option("--store", type=STORE, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs).")
+@click.option("--lake", type=CHANGED_LAKE, metavar="LAKE", help="The lake, instead of a store.")
 @click.option("--commitlog", type=PathListType(), metavar="PATH[,PATH…]", help="Where the CommitLog lies elsewhere.")
 @click.option("--broker", metavar="NAME", help="Only this broker's messages of a lake; the label of a store's.")
 @click.option(

@@ -41,7 +41,7 @@ Examples:
   rmq-lake inspect --broker-conf broker.conf /data/rocketmq/store
 
 \b
-Exit codes: 0 nothing wrong was seen; not verified · 1 there is no store, or no access · 2 usage · 3 damage or a gap
+Exit codes: 0 nothing wrong was seen; not verified · 1 no access · 2 usage, or there is no store · 3 damage or a gap
 """
 
 

@@ -6,7 +6,7 @@ import click
 
 from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.engine import engine_option, start_workers
-from jobs.command.places import WRITTEN
+from jobs.command.places import CHANGED_LAKE
 from jobs.console.amounts import counted, size_text
 from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake optimize /data/lake\n  rmq-lake optimize --dry-run /data/lake")
-@click.argument("lake", metavar="LAKE", type=WRITTEN)
+@click.argument("lake", metavar="LAKE", type=CHANGED_LAKE)
 @click.option("--dry-run", is_flag=True, help="Say what there is to merge and to delete; change nothing.")
 @click.option(
     "--inflate", "with_inflated", is_flag=True,

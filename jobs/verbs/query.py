@@ -11,7 +11,7 @@ import click
 
 from jobs.command.configuration import config_option
 from jobs.command.options import ONE_RELEASE, CharsetType, ZoneType, bundled, json_option, quiet_option
-from jobs.command.places import OUTPUT_DIRECTORY, STORED, WRITTEN, PathListType
+from jobs.command.places import CHANGED_LAKE, OUTPUT_DIRECTORY, STORE, PathListType
 from jobs.command.times import TimeType
 from jobs.console.exit_codes import ExitCode
 from jobs.console.moments import GivenTime
@@ -106,8 +106,8 @@ output_option = click.option(
 _place_options = bundled(
     "options",
     QueryOptions,
-    click.option("--store", type=STORED, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs)."),
-    click.option("--lake", type=WRITTEN, metavar="LAKE", help="The lake, instead of a store."),
+    click.option("--store", type=STORE, metavar="STORE", help="The broker's store root: a path or a URI (s3a, hdfs)."),
+    click.option("--lake", type=CHANGED_LAKE, metavar="LAKE", help="The lake, instead of a store."),
     click.option(
         "--commitlog", type=PathListType(), metavar="PATH[,PATH…]", help="Where the CommitLog lies elsewhere."
     ),

@@ -13,8 +13,16 @@ from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, bundled, read_options, store_options
-from jobs.command.places import WRITTEN
-from jobs.command.rebuilds import RebuildForm, put_in_place, rebuild_options, refuse_beside_broker, say_dry_run
+from jobs.command.places import WRITTEN, refuse_used
+from jobs.command.rebuilds import (
+    RebuildForm,
+    next_after_install,
+    put_in_place,
+    rebuild_options,
+    refuse_beside_broker,
+    replaced_lines,
+    say_dry_run,
+)
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.storage.locations import is_local, local_path
@@ -82,6 +90,7 @@ def command(  # noqa: PLR0913 - one argument an option
     root, out = place.store, made.out
     if not is_local(out):
         raise click.UsageError(f"--out {out}: queues are written front to back, into a directory of this machine")
+    refuse_used(out)
     target = Path(local_path(out))
     if made.to == _ROCKSDB:
         _refuse_for_database(root, target, how)
@@ -94,12 +103,10 @@ def command(  # noqa: PLR0913 - one argument an option
     # Beside the start of a JVM, Python imports what is needed.
     from jobs.rebuild.dry_run import dry_run_of_queues
     from jobs.rebuild.queue_install import install_queues, plan_queue_installation
-    from jobs.rebuild.queue_run import RebuildQueuesRequest, is_unused, rebuild
+    from jobs.rebuild.queue_run import RebuildQueuesRequest, rebuild
     from jobs.rebuild.queues import Target
 
     workers = ready()
-    if not is_unused(target):
-        raise click.UsageError(f"--out {out}: the directory is not empty")
     request = RebuildQueuesRequest(
         root,
         target,
@@ -115,13 +122,16 @@ def command(  # noqa: PLR0913 - one argument an option
         if how.only_says:
             return say_dry_run(dry_run_of_queues(request, workers.options), answer, watch.seconds)
         summary = rebuild(request, workers)
-    result = summary.result(watch.seconds)
-    fields = asdict(summary)
-    described = {**fields, "severity": summary.severity.value, "seconds": result.seconds}
-    answer.give(described, _lines(summary), result)
+    answer.begin(_lines(summary))
+    installed = False
     if how.wants_install and not summary.contradictions:
-        put_in_place(root, partial(plan_queue_installation, root, target), install_queues, answer, dry_run=how.dry_run)
-    return summary.exit_code
+        plan = partial(plan_queue_installation, root, target)
+        installed = put_in_place(root, plan, install_queues, answer, dry_run=how.dry_run)
+    result = summary.result(watch.seconds, installed=installed)
+    told = {"installed": installed, "severity": result.severity.value, "seconds": result.seconds}
+    lines = [*replaced_lines(summary.replaced, installed=installed), *(next_after_install(root) if installed else ())]
+    answer.give({**asdict(summary), **told}, lines, result)
+    return result.severity.exit_code
 
 
 def _refuse_for_database(store: str, out: Path, how: RebuildForm) -> None:
@@ -166,7 +176,6 @@ def _lines(summary: "Summary") -> Iterator[str]:
     yield from (f"  NOTE {note}" for note in summary.notes)
     if summary.lost_only:
         yield f"  kept {counted(summary.kept, 'file')} of the store; {summary.proof}"
-        yield from (f"  REPLACED {path}" for path in summary.replaced)
         yield from (f"  CONTRADICTION {path}" for path in summary.contradictions)
     if summary.contradictions:
         yield "  nothing was written: these files are not of this log"

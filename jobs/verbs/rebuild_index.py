@@ -11,8 +11,16 @@ from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, read_options, report_option, store_options
-from jobs.command.places import WRITTEN
-from jobs.command.rebuilds import RebuildForm, put_in_place, rebuild_options, refuse_beside_broker, say_dry_run
+from jobs.command.places import WRITTEN, refuse_used
+from jobs.command.rebuilds import (
+    RebuildForm,
+    next_after_install,
+    put_in_place,
+    rebuild_options,
+    refuse_beside_broker,
+    replaced_lines,
+    say_dry_run,
+)
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.store.beside_broker import broker_process, care_beside
@@ -57,6 +65,7 @@ def command(  # noqa: PLR0913 - one argument an option
         raise click.UsageError("--advance-checkpoint belongs to --install")
     if how.only_says and report is not None:
         raise click.UsageError("--report belongs to a run: this --dry-run writes nothing")
+    refuse_used(out)
     if how.wants_install:
         refuse_beside_broker(root)
     conf = place.conf()
@@ -66,14 +75,12 @@ def command(  # noqa: PLR0913 - one argument an option
     # Beside the start of a JVM, Python imports what is needed.
     from jobs.products.index.settings import Wanted
     from jobs.rebuild.dry_run import dry_run_of_index
-    from jobs.rebuild.index import RebuildIndexRequest, is_unused, rebuild
+    from jobs.rebuild.index import RebuildIndexRequest, rebuild
     from jobs.rebuild.install import install, plan_installation
     from jobs.report.of_rebuild_index import report_of
     from jobs.report.output import write_report
 
     workers = ready()
-    if not is_unused(out, workers.options):
-        raise click.UsageError(f"--out {out}: the directory is not empty")
     request = RebuildIndexRequest(
         root,
         out,
@@ -87,15 +94,18 @@ def command(  # noqa: PLR0913 - one argument an option
         if how.only_says:
             return say_dry_run(dry_run_of_index(request, workers.options), answer, watch.seconds)
         result = rebuild(request, workers)
-    outcome = result.result(watch.seconds)
-    if report is not None:
-        write_report(report, report_of(result, outcome, installs=how.wants_install))
-    described = {**result.describe(), "severity": result.severity.value, "seconds": outcome.seconds}
-    answer.give(described, _lines(result), outcome)
+    answer.begin(_lines(result))
+    installed = False
     if how.wants_install and not result.contradictions:
         plan = partial(plan_installation, root, out, advance_checkpoint=advance_checkpoint)
-        put_in_place(root, plan, install, answer, dry_run=how.dry_run)
-    return result.exit_code
+        installed = put_in_place(root, plan, install, answer, dry_run=how.dry_run)
+    outcome = result.result(watch.seconds, installed=installed)
+    if report is not None:
+        write_report(report, report_of(result, outcome, installs=how.wants_install))
+    told = {"installed": installed, "severity": outcome.severity.value, "seconds": outcome.seconds}
+    lines = [*replaced_lines(result.replaced, installed=installed), *(next_after_install(root) if installed else ())]
+    answer.give({**result.describe(), **told}, lines, outcome)
+    return outcome.severity.exit_code
 
 
 def _lines(result: "Result") -> Iterator[str]:
@@ -114,7 +124,6 @@ def _lines(result: "Result") -> Iterator[str]:
     for file in result.files:
         proven = "proven" if file.proven else "not proven"
         yield f"  {file.name} {file.kind} {counted(file.keys, 'key')}, {proven}: {file.proof}"
-    yield from (f"  REPLACED {name} of the store" for name in result.replaced)
     yield from (f"  GAP {start:,} to {end:,}: no file holds this part of the log" for start, end in result.gaps)
     yield from (f"  LEFT OUT {text}" for text in result.left_out)
     if result.damaged_bytes:

@@ -10,7 +10,7 @@ from jobs.command.answer import Answer, Stopwatch, answer_options, typed
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, StorePlace, read_options, store_options
-from jobs.command.places import LAKE, OUTPUT_DIRECTORY
+from jobs.command.places import LAKE, OUTPUT_DIRECTORY, refuse_used
 from jobs.command.rebuilds import refuse_beside_broker
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
@@ -19,6 +19,7 @@ from jobs.console.result import Result
 from jobs.console.severity import Severity
 from jobs.products.index.settings import Wanted
 from jobs.rebuild.install import RefusedError
+from jobs.repair.journal import JOURNAL
 from jobs.store.beside_broker import care_beside
 from jobs.store.known import UndecidedError
 
@@ -75,6 +76,8 @@ def command(  # noqa: PLR0913 - one argument an option
         refuse_beside_broker(place.store)
     if undoes:
         return _undone(place.store, out, answer, watch)
+    if not (out / JOURNAL).exists():
+        refuse_used(str(out))
     conf = place.conf()
     care = care_beside(place.store, form.max_rate)
     ready = start_workers(engine, *place.log_places(conf), half=care is not None, warm="jobs.repair.run")

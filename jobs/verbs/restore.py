@@ -9,7 +9,7 @@ from jobs.command.answer import Answer, Stopwatch, answer_options
 from jobs.command.engine import engine_option, start_workers
 from jobs.command.failures import shown_as_usage
 from jobs.command.options import StoreForm, form_options
-from jobs.command.places import LAKE, NEW_STORE
+from jobs.command.places import LAKE, NEW_STORE, refuse_used
 from jobs.command.times import LogPlace, LogPlaceType
 from jobs.console.exit_codes import ExitCode
 
@@ -78,6 +78,8 @@ def command(  # noqa: PLR0913 - one argument an option
     A time without a zone is this machine's local time. A new broker starts on DIR.
     """
     watch = Stopwatch()
+    if not resume:
+        refuse_used(str(out))
     ready = start_workers(engine, lake, warm="jobs.restore.segment")
 
     # Beside the start of a JVM, Python imports what is needed.

@@ -10,7 +10,16 @@ import click
 import pytest
 
 from jobs.command.cli import rmq_lake
-from jobs.command.places import NewStoreType, Output, OutputFileType, StoreType, store_around
+from jobs.command.places import (
+    CHANGED_LAKE,
+    LAKE,
+    STORE,
+    NewStoreType,
+    Output,
+    OutputFileType,
+    StoreType,
+    store_around,
+)
 from jobs.console.exit_codes import ExitCode
 from jobs.console.verbs import VERBS
 from tests.support.commands import runner, state_of
@@ -189,3 +198,49 @@ def test_what_is_no_file_is_not_replaced_by_one(
     assert outcome.code is ExitCode.USAGE
     assert "is no regular file" in outcome.err
     assert pipe.is_fifo()
+
+
+EXPECTED = [option for option in OPTIONS if option.parameter.type in {STORE, LAKE, CHANGED_LAKE}]
+
+
+@pytest.mark.parametrize("kind", ["a mistyped path", "a file", "another directory"])
+@pytest.mark.parametrize("option", EXPECTED, ids=_name)
+def test_a_store_or_a_lake_that_is_not_there_is_refused_before_anything_is_made(
+    option: Option, kind: str, store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "place"
+    if kind == "a file":
+        place.touch()
+    elif kind == "another directory":
+        (place / "photos").mkdir(parents=True)
+        (place / "photos" / "1.jpg").touch()
+    before = state_of(tmp_path)
+    outcome = runner(capfd)(*_command_line(option, place, store))
+
+    assert outcome.code is ExitCode.USAGE
+    assert str(place) in outcome.err.replace("\n", " ")
+    assert before == state_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["rebuild-index {store}", "rebuild-consumequeue {store}", "repair {store}", "restore {lake}", "demo"],
+)
+def test_a_directory_that_is_used_is_refused_in_one_wording(
+    words: str, store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Litter of a killed run, whose names begin with a dot, is no use of it."""
+    used, lake = tmp_path / "used", tmp_path / "lake"
+    (lake / "runs" / "_delta_log").mkdir(parents=True)
+    used.mkdir()
+    (used / "kept").touch()
+    option = [] if words == "demo" else ["--out"]
+    outcome = runner(capfd)(*words.format(store=store, lake=lake).split(), *option, used)
+
+    assert outcome.code is ExitCode.USAGE
+    assert f"{used}: the directory is not empty; name an empty or a new one" in outcome.err
+    assert [path.name for path in used.iterdir()] == ["kept"]
+
+
+def test_show_config_needs_no_place_to_be_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert runner(capfd)("verify", tmp_path / "none", "--show-config").code is ExitCode.CLEAN
