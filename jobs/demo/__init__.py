@@ -5,11 +5,9 @@ Each step is an ordinary command line, printed as one would type it and then run
 a tour that goes wrong says so.
 """
 
-import os
 import shlex
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import as_file, files
@@ -20,10 +18,10 @@ from typing import Any
 import click
 
 from jobs.command.places import OUTPUT_DIRECTORY, refuse_used
+from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.log import say
 from jobs.console.program import program
-from jobs.launch.spark import DEFAULT_MASTER
 
 STORE = "b551-base"
 ARCHIVE = "store.tar.xz"
@@ -80,19 +78,22 @@ class Tour:
         """Yield the steps in order."""
         store, lake, rebuilt = map(str, (self.store, self.lake, self.rebuilt))
         query = ("query", "by-key", "-t", TOPIC, "-k", KEY, "--quiet")
+        on_spark = ("--engine", "spark")
         rebuild = ("rebuild-index", store, "--out", rebuilt, "--lost-only")
         yield Step("inspect", "What is in this directory?", ("inspect", store))
         yield Step(
             "ingest",
             "Every message and every queue unit becomes a row, once.",
-            ("ingest", store, "--lake", lake, "--report", str(self.report)),
+            ("ingest", store, "--lake", lake, "--report", str(self.report), *on_spark),
         )
         yield Step("again", "A second run finds nothing new: the normal case.", ("ingest", store, "--lake", lake))
         yield Step("verify", "Do log, queues and index files agree?", ("verify", store))
         yield Step("query", f"Where is {KEY}? mqadmin's answer, without a broker.", (*query, "--store", store))
         yield Step("lose", "Now an index file gets lost, as after a kill -9.", act=self._lose)
         yield Step("miss", f"A broker would find less of {KEY} now, and say nothing.", (*query, "--store", store))
-        yield Step("rebuild", "The file is rebuilt from the log, and put in its place.", (*rebuild, "--install"))
+        yield Step(
+            "rebuild", "The file is rebuilt from the log, and put in its place.", (*rebuild, "--install", *on_spark)
+        )
         yield Step("compare", "Is it the file that the broker wrote?", act=self._compare)
         yield Step("find", f"And {KEY} is found again.", (*query, "--store", store))
         yield Step(
@@ -147,19 +148,17 @@ def run(tour: Tour, call: Callable[[tuple[str, ...]], ExitCode]) -> None:
         code = call(step.arguments)
         if code is not ExitCode.CLEAN:
             raise TourError(f"step {step.name!r} ended with exit code {code}")
+        if "--engine" in step.arguments:
+            click.echo(_what_spark_ran())
 
 
-@contextmanager
-def _tasks_asked_for() -> Iterator[None]:
-    """Have Spark's tasks read so small a store, too: they are a part of the tour."""
-    name = "RMQ_LAKE_SPARK_OPTIONS"
-    given = os.environ.get(name)
-    os.environ[name] = given or f"--master {DEFAULT_MASTER}"
-    try:
-        yield
-    finally:
-        if given is None:
-            del os.environ[name]
+def _what_spark_ran() -> str:
+    """Return how many tasks and ranges Spark ran since the last call."""
+    from jobs.store.spark_workers import taken_counts
+
+    tasks, ranges = taken_counts()
+    text = f"Spark ran {counted(tasks, 'task')} for this, {counted(ranges, 'range')} of the log among them."
+    return f"{text} So small a step\nneeds no Spark: without `--engine spark` the command's own process does the same."
 
 
 @click.command(epilog="\b\nExamples:\n  rmq-lake demo\n  rmq-lake demo /tmp/tour    # and keep everything there")
@@ -174,8 +173,7 @@ def command(*, directory: Path | None) -> ExitCode:
     click.echo(f"A store that Apache RocketMQ 5.5.1 wrote, in {folder}")
     tour = unpack(folder)
     try:
-        with _tasks_asked_for():
-            run(tour, cli.run_within)
+        run(tour, cli.run_within)
     except TourError as error:
         say(f"rmq-lake: demo: {error}")
         return ExitCode.FAILED

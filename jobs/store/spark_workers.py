@@ -4,6 +4,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
@@ -18,6 +19,22 @@ from jobs.store.tally import Tally
 from jobs.store.workers import Item, Result
 from rmq_formats.compiled import IS_FIRST_USE
 from rmq_formats.errors import FormatError
+
+
+class Counts(NamedTuple):
+    """What Spark ran for this process."""
+
+    tasks: int = 0
+    ranges: int = 0  # of the log, each read by a task
+
+
+_counts = [Counts()]  # since somebody has taken them
+
+
+def taken_counts() -> Counts:
+    """Return what Spark ran since the last call, and count anew."""
+    counts, _counts[0] = _counts[0], Counts()
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +92,7 @@ def _run_ranges(
             is_first = some is ranges  # what is read again is counted already
             return _run(spark, list(enumerate(some)), work)
 
+        _counts[0] = _counts[0]._replace(ranges=_counts[0].ranges + len(ranges))
         work = Work("reading", size, tasks=len(ranges))
         with of_spark_job(spark, work, lambda: tally.sums()[0], lambda: max(records.value, tally.sums()[1])):
             return chained(ranges, run, discard)
@@ -96,6 +114,7 @@ def _run(spark: SparkSession, items: Sequence[Item], task: Callable[[Item], Resu
                     raise  # Spark tries once more
                 yield error  # as it is: a failed job would wrap it in pages of traces
 
+    _counts[0] = _counts[0]._replace(tasks=_counts[0].tasks + len(items))
     results: list[Result] = []
     for result in spark.sparkContext.parallelize(items, len(items)).mapPartitions(work).collect():
         if isinstance(result, FormatError | OSError):

@@ -40,6 +40,8 @@ def test_the_tour_shows_everything(spark: SparkSession, tmp_path: Path) -> None:
     for (step, text), part in zip(SHOWN.items(), parts, strict=True):
         assert text in part, step
     assert "0A010203075F4E0E2F2A6380678E0019" not in parts[list(SHOWN).index("miss")]
+    assert result.output.count("Spark ran ") == 2
+    assert "So small a step" in parts[list(SHOWN).index("rebuild")]
     assert {"store", "lake"} <= {path.name for path in (tmp_path / "tour").iterdir()}
     assert "65&nbsp;messages, 56.2&nbsp;KiB in " in (tmp_path / "tour" / "report" / "report.html").read_text(
         encoding="utf-8"

@@ -379,23 +379,6 @@ def test_asking_for_the_lock_does_not_take_it(store: Path, run: Run) -> None:
 # --- what is no store
 
 
-@pytest.mark.parametrize("kind", ["missing", "empty", "other"])
-def test_what_is_no_store_is_refused_in_one_line(tmp_path: Path, run: Run, kind: str) -> None:
-    """With its path, and exit code 1."""
-    path = tmp_path / kind
-    if kind in ("empty", "other"):
-        path.mkdir()
-    if kind == "other":
-        (path / "readme.txt").write_text("hello")
-
-    outcome = run("inspect", path)
-
-    assert outcome.code is ExitCode.FAILED
-    assert outcome.out == ""
-    assert outcome.err.startswith(f"rmq-lake: {path}")
-    assert outcome.err.count("\n") == 1
-
-
 def fail_to_open(name: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = storage.storage_of
 
