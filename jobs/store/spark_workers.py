@@ -32,7 +32,7 @@ _counts = [Counts()]  # since somebody has taken them
 
 
 def taken_counts() -> Counts:
-    """Return what Spark ran since the last call, and count anew."""
+    """Return the counts since the last call, and start again at zero."""
     counts, _counts[0] = _counts[0], Counts()
     return counts
 
