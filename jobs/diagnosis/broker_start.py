@@ -133,15 +133,13 @@ def releases_of(writers: Writers) -> list[Release]:
     return list(alike.values())
 
 
-def gathered(
-    store: Store, release: Release, conf: BrokerConf = _NO_CONF, checkpoint: Checkpoint | None = None
-) -> StartFacts:
-    """Return the facts; *conf* may know the length of files, *checkpoint* is what will be in place of the store's."""
-    known = checkpoint or _checkpoint(store)
+def gathered(store: Store, release: Release, conf: BrokerConf = _NO_CONF) -> StartFacts:
+    """Return the facts; *conf* may know the length of the broker's files."""
+    checkpoint = _checkpoint(store)
     lengths = tuple(_other_lengths(store, conf))
     unknown = _reason_unknown(store, release, lengths)
-    walks_from = None if unknown else _walks_from(store, release, known)
-    return StartFacts(store, release, lengths, known, walks_from, unknown)
+    walks_from = None if unknown else _walks_from(store, release, checkpoint)
+    return StartFacts(store, release, lengths, checkpoint, walks_from, unknown)
 
 
 def predicted(facts: StartFacts, log: WalkedLog | None, mended: Container[str] = ()) -> StartOutcome:
@@ -184,8 +182,9 @@ def start_lines(outcome: StartOutcome | None) -> Iterator[str]:
     broker = f"this broker ({outcome.release})"
     if outcome.refuses is not None:
         file, length, expected, _ = outcome.refuses
-        named = f"{length:,} bytes long, the broker's are {expected:,}" if length != expected else "no name of its own"
-        yield f"{broker} does not start, which loses nothing: {file}: {named}"
+        is_named = file.rpartition("/")[2].isdigit()
+        wrong = f"{length:,} bytes long, the broker's are {expected:,}" if is_named else "no broker gives such a name"
+        yield f"{broker} does not start, which loses nothing: {file}: {wrong}"
         yield from (f"once that is mended, {line}" for line in start_lines(outcome.once_mended))
     if outcome.cuts_at is not None:
         messages = counted(outcome.deletes_messages or 0, "whole message")
