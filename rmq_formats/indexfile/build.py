@@ -94,6 +94,7 @@ _TAGS = np.frombuffer(TAGS.encode(), np.uint8).copy()
 _UNIQ_KEY = np.frombuffer(UNIQ_KEY.encode(), np.uint8).copy()
 _UNIQUE, _KEY, _TAGGED = map(KINDS.index, (KeyKind.UNIQUE, KeyKind.KEY, KeyKind.TAG))
 _ENTRY_SIZE = ENTRY.size
+_AT_ONCE = 512 * ENTRY.size  # bytes of entries whose slots are loaded before the first of them is chained
 _PLACE_FIELDS = PLACE.itemsize // 4
 _OFFSET_AT = ENTRY.offset("physical_offset")
 _TIME_AT = ENTRY.offset("time_diff_s")
@@ -258,13 +259,47 @@ class FileBuilder:
 
 
 @helper
-def _hang(entries: Bytes, at: int, number: int, slots: NDArray[np.int32]) -> int:
-    """Hang an entry in its slot; return the number of the one before it."""
-    slot = np.uintp(np.uint32(read_u32(entries, at)) % np.uint32(slots.size))
-    previous = slots[slot]
-    write_i32(entries, at + _PREVIOUS_AT, previous)
-    slots[slot] = number
-    return int(np.int64(previous))
+def _load_slots(entries: Bytes, start: int, end: int, slots: NDArray[np.int32]) -> int:
+    """
+    Write the slot of each entry where the number of its previous entry will be; return a sum of what is in them.
+
+    Slots are at random places of 20 MB. Chained one by one, each entry waits for its slot; loaded some hundred at a
+    time, all of them wait together. The sum is of no use, but loads of values that nobody uses are left out.
+    """
+    loaded = 0
+    for at in range(start, end, _ENTRY_SIZE):
+        slot = np.uint32(read_u32(entries, at)) % np.uint32(slots.size)
+        write_i32(entries, at + _PREVIOUS_AT, int(slot))
+        loaded += slots[np.uintp(slot)]
+    return loaded
+
+
+@helper
+def _hang(
+    entries: Bytes,
+    start: int,
+    end: int,
+    slots: NDArray[np.int32],
+    state: NDArray[np.int64],
+    since: NDArray[np.int64],
+    counts_every_put: NDArray[np.bool_],
+    rule: int,
+) -> int:
+    """Hang entries in the slots that `_load_slots` wrote into them; return the rule of the last one."""
+    offset, hash_slot_count, index_count = state[3], state[4], state[5]
+    for at in range(start, end, _ENTRY_SIZE):
+        offset = read_i64(entries, at + _OFFSET_AT)
+        while rule + 1 < since.size and since[rule + 1] <= offset:
+            rule += 1
+        slot = np.uintp(read_i32(entries, at + _PREVIOUS_AT))
+        previous = slots[slot]
+        write_i32(entries, at + _PREVIOUS_AT, previous)
+        slots[slot] = index_count
+        if counts_every_put[rule] or previous == 0:
+            hash_slot_count += 1
+        index_count += 1
+    state[3], state[4], state[5] = offset, hash_slot_count, index_count
+    return rule
 
 
 @compiled
@@ -274,20 +309,17 @@ def _adopt(
     state: NDArray[np.int64],
     since: NDArray[np.int64],
     counts_every_put: NDArray[np.bool_],
-) -> None:
+) -> int:
     """Chain entries whose seconds are given."""
-    rule = 0
-    for at in range(0, entries.size, _ENTRY_SIZE):
-        if read_i32(entries, at) < 0:
-            write_i32(entries, at, 0)  # no broker stores a negative hash: the file is damaged, and will differ here
-        offset = read_i64(entries, at + _OFFSET_AT)
-        while rule + 1 < since.size and since[rule + 1] <= offset:
-            rule += 1
-        previous = _hang(entries, at, state[5], slots)
-        if counts_every_put[rule] or previous == 0:
-            state[4] += 1
-        state[3] = offset
-        state[5] += 1
+    loaded = rule = 0
+    for start in range(0, entries.size, _AT_ONCE):
+        end = min(start + _AT_ONCE, entries.size)
+        for at in range(start, end, _ENTRY_SIZE):
+            if read_i32(entries, at) < 0:
+                write_i32(entries, at, 0)  # no broker stores a negative hash: the file is damaged, and will differ here
+        loaded += _load_slots(entries, start, end, slots)
+        rule = _hang(entries, start, end, slots, state, since, counts_every_put, rule)
+    return loaded
 
 
 @compiled
@@ -297,31 +329,29 @@ def _chain(
     state: NDArray[np.int64],
     since: NDArray[np.int64],
     counts_every_put: NDArray[np.bool_],
-) -> None:
+) -> int:
     """Put packed keys, as `IndexFile.put` does, turning each into an entry where it is."""
-    rule = 0
-    begin, hash_slot_count, index_count = state[0], state[4], state[5]
-    offset, time = state[3], state[1]
-    for at in range(0, entries.size, _ENTRY_SIZE):
-        offset = read_i64(entries, at + _OFFSET_AT)
-        time = read_i64(entries, at + _TIME_AT)
-        while rule + 1 < since.size and since[rule + 1] <= offset:
-            rule += 1
-        if begin <= 0:
-            diff = 0
-        elif time >= begin:
-            diff = min((time - begin) // 1000, MAX_INT)
-        elif time < 0 and time + _LARGEST + 1 < begin:
-            # Java's difference wraps and comes out positive.
-            diff = min((time + _LARGEST - begin + _LARGEST + 2) // 1000, MAX_INT)
-        else:
-            diff = 0
-        write_i32(entries, at + _TIME_AT, diff)
-        previous = _hang(entries, at, index_count, slots)
-        if index_count <= 1:
-            begin = time
-            state[2] = offset
-        if counts_every_put[rule] or previous == 0:
-            hash_slot_count += 1
-        index_count += 1
-    state[0], state[1], state[3], state[4], state[5] = begin, time, offset, hash_slot_count, index_count
+    loaded = rule = 0
+    begin, time, index_count = state[0], state[1], state[5]
+    for start in range(0, entries.size, _AT_ONCE):
+        end = min(start + _AT_ONCE, entries.size)
+        for at in range(start, end, _ENTRY_SIZE):
+            time = read_i64(entries, at + _TIME_AT)
+            if begin <= 0:
+                diff = 0
+            elif time >= begin:
+                diff = min((time - begin) // 1000, MAX_INT)
+            elif time < 0 and time + _LARGEST + 1 < begin:
+                # Java's difference wraps and comes out positive.
+                diff = min((time + _LARGEST - begin + _LARGEST + 2) // 1000, MAX_INT)
+            else:
+                diff = 0
+            write_i32(entries, at + _TIME_AT, diff)
+            if index_count <= 1:
+                begin = time
+                state[2] = read_i64(entries, at + _OFFSET_AT)
+            index_count += 1
+        loaded += _load_slots(entries, start, end, slots)
+        rule = _hang(entries, start, end, slots, state, since, counts_every_put, rule)
+    state[0], state[1] = begin, time
+    return loaded

@@ -128,13 +128,15 @@ def test_places_name_the_text_of_each_key(records: list[MessageRecord], release:
     ]
 
 
-def built(keys: NDArray[np.void], rules: Rules, cut: int, previous: IndexHeader | None) -> tuple[bytes, IndexHeader]:
-    data = bytearray(GEOMETRY.file_size)
+def built(
+    keys: NDArray[np.void], rules: Rules, cut: int, previous: IndexHeader | None, geometry: Geometry = GEOMETRY
+) -> tuple[bytes, IndexHeader]:
+    data = bytearray(geometry.file_size)
 
     def write(position: int, block: memoryview) -> None:
         data[position : position + len(block)] = block
 
-    builder = FileBuilder(GEOMETRY, RuleTable.of(rules), write, previous)
+    builder = FileBuilder(geometry, RuleTable.of(rules), write, previous)
     for at in range(0, len(keys), cut):
         builder.add(keys[at : at + cut].copy())
     builder.finish()
@@ -156,6 +158,22 @@ def test_built_files_are_those_of_the_scalar_model(log: Written, cut: int, end: 
         assert data == file.encode(1)
 
     assert not len(keys)
+
+
+@pytest.mark.parametrize("cut", [511, 512, 513, 2_000])
+def test_entries_whose_slots_are_loaded_together_are_chained_one_by_one(cut: int) -> None:
+    """Slots that several of them share, and a release that counts slots otherwise from one of them on."""
+    geometry, random = Geometry(hash_slots=97, index_num=2_001), np.random.default_rng(4711)
+    rules = rules_of((0, Release.of("4.2.0")), (77_000, NEWEST))
+    keys = np.empty(2_000, PACKED_KEY)
+    keys["key_hash"] = random.integers(0, 1 << 31, keys.size)
+    keys["physical_offset"] = 100 * np.arange(keys.size)
+    keys["store_timestamp"] = 1_700_000_000_000 + random.integers(-9_000, 99_000, keys.size)
+    scalar = IndexFile.created(geometry, None)
+    for key_hash, offset, time in keys.tolist():
+        scalar.put(key_hash, offset, time, release_at(rules, offset).hash_slot_count)
+
+    assert built(keys, rules, cut, None, geometry)[0] == scalar.encode()
 
 
 def test_the_difference_wraps_as_in_java() -> None:
