@@ -1,5 +1,6 @@
 """Statements that make a lake's tables known to a catalog by their names; the tables stay where they are."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum, unique
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from jobs.lake.commit import open_table
 from jobs.lake.description import comment_of, sql_type
 from jobs.lake.lake import Lake
 from jobs.lake.tables import TABLES, Table
+from jobs.lake.views import views
 from jobs.storage.locations import S3_SCHEMES, is_local
 
 
@@ -47,6 +49,15 @@ def statements(lake: Lake, kind: CatalogKind, schema: str) -> Iterator[Statement
     for table, snapshot in there:
         location = _place(lake.locate(table.name), kind)
         yield Statement(table.name, _STATEMENTS[kind](f"{name}.{_quoted(table.name, kind)}", location, table, snapshot))
+    if kind in {CatalogKind.SPARK, CatalogKind.UNITY}:
+        known = {table.name for table, _ in there}
+        for view in views():
+            if known.issuperset(view.tables):
+                # Without the schema a view's tables would be those of whoever asks.
+                sql = re.sub(rf"\b(FROM|JOIN) ({'|'.join(view.tables)})\b", rf"\1 {name}.\2", view.sql)
+                yield Statement(
+                    view.name, f"CREATE OR REPLACE VIEW {name}.{view.name} COMMENT {_text(view.row)} AS\n{sql.rstrip()}"
+                )
 
 
 def _spark(name: str, location: str, _table: Table, _snapshot: DeltaTable) -> str:

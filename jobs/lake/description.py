@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jobs.lake.tables import TABLES, Table
+from jobs.lake.views import views
 
 if TYPE_CHECKING:
     from deltalake.schema import Field
@@ -16,9 +17,20 @@ stored; NULL where a record has none. This page is made from the declarations: `
 """
 
 
+_VIEWS = """\
+## Views
+
+Plain SQL over these tables, the same statement in Spark and DuckDB: `jobs/lake/views`, a file each. `catalog LAKE`
+names them beside the tables.
+
+| view | one row is | reads |
+|---|---|---|"""
+
+
 def page() -> str:
     """Return the documentation of all tables."""
-    return "\n".join([_HEAD, *("\n".join(_section(table)) for table in TABLES)])
+    of_views = (f"| {view.name} | {view.row[len('One row is ') :]} | {', '.join(view.tables)} |" for view in views())
+    return "\n".join([_HEAD, *("\n".join(_section(table)) for table in TABLES), _VIEWS, *of_views, ""])
 
 
 def _section(table: Table) -> Iterator[str]:
