@@ -32,10 +32,12 @@ def html_text(text: str) -> str:
 
 
 def bars(part: Bars) -> str:
-    """Return horizontal bars on an axis with ticks, and a mark where the ideal is; a single number is a sentence."""
-    if len(part.values) == 1 and not part.ideal:
-        ((name, value),) = part.values.items()
-        return f'<p class="single">{html_text(name)}: <b>{number(value)}</b> {html_text(part.unit)}</p>'
+    """Return horizontal bars on an axis with ticks, and a mark where the ideal is; equal numbers are a sentence."""
+    if not part.ideal and len(set(part.values.values())) == 1:
+        names, value = ", ".join(map(html_text, part.values)), next(iter(part.values.values()))
+        unit = html_text(part.unit.removesuffix("s") if value == 1 else part.unit)
+        each = " each" if len(part.values) > 1 else ""
+        return f'<p class="single">{names}: <b>{number(value)}</b> {unit}{each}</p>'
     highest = max([*part.values.values(), *part.ideal.values(), 0])
     is_counted = all(float(value).is_integer() for value in part.values.values())
     step = whole_step(highest) if is_counted else round_step(highest)

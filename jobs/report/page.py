@@ -18,6 +18,7 @@ from jobs.report.model import Facts, Grid, Part, Remedy, Report, Value
 _STYLE = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
 _CARDS = 8  # rows that are shown as cards, not as a table
 _NUMBER = re.compile(r"(\d) (?=[a-zA-Z])")
+_NOTE = re.compile(r"^note \d+$")
 _LONG = 40  # characters of a cell
 _LONG_WORD = re.compile(r"[^\s&;<>]{25,}")
 _PIECE = re.compile(r"[^/]{0,31}/|[^/]{1,32}")
@@ -95,8 +96,13 @@ def _section(part: Part) -> str:
 
 
 def _facts(part: Facts) -> str:
-    rows = "".join(f"<dt>{html_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in part.values.items())
+    rows = "".join(f"<dt>{_label(name)}</dt><dd>{_text(value)}</dd>" for name, value in part.values.items())
     return f"<dl>{rows}</dl>"
+
+
+def _label(name: str) -> str:
+    """Return the name of a value as people write it: `from_offset` is 'from offset', `note 2` one of several notes."""
+    return html_text(_NOTE.sub("note", name.replace("_", " ")))
 
 
 def _grid(part: Grid) -> str:
@@ -105,10 +111,7 @@ def _grid(part: Grid) -> str:
     head = "".join(
         f'<th{align} scope="col">{html_text(name)}</th>' for name, align in zip(part.columns, aligned, strict=True)
     )
-    body = "".join(
-        "<tr>" + "".join(_cell(value, align) for value, align in zip(row, aligned, strict=True)) + "</tr>"
-        for row in part.rows[:_SHOWN]
-    )
+    body = "".join(f"<tr>{''.join(map(_cell, row, aligned, part.columns))}</tr>" for row in part.rows[:_SHOWN])
     more = len(part.rows) - _SHOWN
     left_out = f'<p class="note">{more:,} more rows: report.json has all.</p>' if more > 0 else ""
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{left_out}'
@@ -126,11 +129,13 @@ def _align(column: Sequence[Value]) -> str:
     return ' class="n"' if column and all(map(_is_number, column)) else ""
 
 
-def _cell(value: Value, align: str) -> str:
-    if not isinstance(value, str) or value in _WORDS:
-        return f"<td{align}>{_text(value)}</td>"
-    kind = ' class="long"' if len(value) > _LONG and " " in value else align
-    return f"<td{kind}>{_LONG_WORD.sub(_breakable, html_text(value))}</td>"
+def _cell(value: Value, align: str, column: str) -> str:
+    """Return a cell with its column's name, which a phone shows before it: there each row is a card."""
+    kind, text = align, _text(value)
+    if isinstance(value, str) and value not in _WORDS:
+        kind = ' class="long"' if len(value) > _LONG and " " in value else align
+        text = _LONG_WORD.sub(_breakable, html_text(value))
+    return f'<td{kind} data-name="{html_text(column)}">{text}</td>'
 
 
 def _breakable(word: re.Match[str]) -> str:

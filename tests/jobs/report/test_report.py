@@ -226,3 +226,13 @@ def test_a_link_in_the_place_of_an_attempt_is_not_followed(tmp_path: Path) -> No
     (tmp_path / ".figures.prom.attempt").symlink_to(tmp_path / "mine")
     replace_text(tmp_path / "figures.prom", "new")
     assert [(tmp_path / name).read_text() for name in ("mine", "figures.prom")] == ["precious", "new"]
+
+
+def test_equal_numbers_are_no_chart_and_names_are_words() -> None:
+    bars, facts = Bars("Findings", "findings", {"gap": 1, "hole": 1}), Facts("Log", {"from_offset": 7, "note 1": "old"})
+    table = Grid("Table", ("not right",), [("-",)])
+    shown = page(Report("v", "s", "healthy", "healthy", "all", [bars, facts, table]))
+
+    assert "gap, hole: <b>1</b> finding each" in shown
+    assert "<dt>from offset</dt><dd>7</dd><dt>note</dt><dd>old</dd>" in shown
+    assert '<td data-name="not right">-</td>' in shown
