@@ -27,7 +27,7 @@ from random import Random
 from benchmarks.broker import RELEASE
 from benchmarks.measuring import provenance
 from benchmarks.stores import FOLDER, Recipe, drop_from_cache, make_store
-from tests.support.killing_spark import kill, session
+from tests.support.killing_commands import kill, session
 
 _ROOT = Path(__file__).parents[1]
 _RECORD_SIZE = 1024

@@ -5,6 +5,9 @@ from pathlib import Path
 
 from tests.golden import ARCHIVES, SITUATIONS
 from tests.golden.features import FEATURES
+from tests.oracle.releases import MATRIX
+from tests.oracle.scenarios import SCENARIOS, UPGRADES
+from tests.oracle.store_kinds import cells
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
@@ -24,3 +27,7 @@ def test_counts_are_those_of_the_tree() -> None:
     found = [re.findall(r"^def test_", file.read_text(), re.MULTILINE) for file in FILES]
     assert functions < sum(map(len, found)) < functions * 1.2
     assert files < sum(map(bool, found)) < files * 1.2
+    assert f"{len(MATRIX)} releases" in PAGE
+    assert f"{len(SCENARIOS)} scenarios" in PAGE
+    assert f"{len(UPGRADES)} upgrades" in PAGE
+    assert f"{len([*cells()])} cells" in PAGE

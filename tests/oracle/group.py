@@ -1,6 +1,5 @@
 """A DLedger group of three brokers, each a process with a store of its own, whose members can be killed."""
 
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -9,9 +8,9 @@ from tests.oracle.process import DriverProcess
 from tests.oracle.sessions import RealBroker, open_broker
 from tests.oracle.settings import Geometry
 from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 MEMBERS: Final = ("n0", "n1", "n2")
-_PATIENCE: Final = 60  # seconds
 
 
 class Role(NamedTuple):
@@ -65,22 +64,15 @@ class Group:
         return Role(answer["leads"] == "true", *(int(answer[key]) for key in ("term", "end", "committed")))
 
     def leader(self) -> str:
-        deadline = time.monotonic() + _PATIENCE
-        while time.monotonic() < deadline:
-            leaders = [name for name in self._running if self.role(name).leads]
-            if leaders:
-                return leaders[0]
-            time.sleep(0.1)
-        raise TimeoutError("nobody leads")
+        leaders = wait_until(lambda: [name for name in self._running if self.role(name).leads], lambda: "nobody leads")
+        return leaders[0]
 
     def await_agreement(self) -> None:
         """Wait until all running members have the same entries, and know that a majority has them."""
-        deadline = time.monotonic() + _PATIENCE
-        while time.monotonic() < deadline:
-            if len({number for name in self._running for number in self.role(name)[2:]}) == 1:
-                return
-            time.sleep(0.1)
-        raise TimeoutError({name: self.role(name) for name in self._running})
+        wait_until(
+            lambda: len({number for name in self._running for number in self.role(name)[2:]}) == 1,
+            lambda: {name: self.role(name) for name in self._running},
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -17,6 +17,7 @@ from tests.oracle.sessions import ClientMessage, Consumption, DirectMessage
 from tests.oracle.settings import SMALL_GEOMETRY, Geometry
 from tests.oracle.stage import Stage, StageBroker, StageStore
 from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 _UNIQUE_KEY_PREFIX: Final = "0A0102031234ABCD"
 _IPV6: Final = "2001:db8::1"
@@ -25,8 +26,6 @@ _JAVA_INT: Final = 1 << 32
 _TEXT_KEY_LENGTH: Final = 7
 _KEYS_OVER_SEVERAL_FILES: Final = (45, 70)
 _DAY: Final = 86_400_000
-_PATIENCE_S: Final = 120
-_LOOKS_AGAIN_S: Final = 0.2
 
 _Labelled: TypeAlias = tuple[str, DirectMessage]
 
@@ -310,7 +309,7 @@ def expired(stage: Stage) -> None:
         old = stage.segments()[:3]
         stage.age(old)
         # The cleaning service deletes a file once it is flushed, those of queues and index after that.
-        _await(lambda: _are_expired(store, old), "the oldest files are still there")
+        wait_until(lambda: _are_expired(store, old), lambda: "the oldest files are still there")
         store.real.expire()
         stage.note(f"left {[segment.name for segment in stage.segments()]}")
         store.put_each("new", (_numbered("E", number, body_size=100) for number in range(64, 70)))
@@ -382,7 +381,10 @@ def timed(stage: Stage) -> None:
             broker.send(f"timer-{number}", ClientMessage("T1", b"timer", "TagT", keys, properties=properties))
         far = ClientMessage("T1", b"far", "TagT", "far all", properties={"TIMER_DELAY_SEC": "3600"})
         broker.send("far", far)
-        _await(lambda: sum(broker.real.queue_edges("T1", queue)[1] for queue in range(2)) == 6, "timers did not fire")
+        wait_until(
+            lambda: sum(broker.real.queue_edges("T1", queue)[1] for queue in range(2)) == 6,
+            lambda: "timers did not fire",
+        )
         broker.send("last", ClientMessage("T1", b"last", "TagZ", "last"))
 
 
@@ -480,11 +482,3 @@ def _key_with_hash(topic: str, java_hash: int) -> str:
         rest, digit = divmod(rest, 31)
         digits.append(chr(ord("0") + digit))
     return "".join(reversed(digits))
-
-
-def _await(is_done: Callable[[], bool], complaint: str) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not is_done():
-        if time.monotonic() > deadline:
-            raise TimeoutError(complaint)
-        time.sleep(_LOOKS_AGAIN_S)

@@ -1,6 +1,5 @@
 """Compacted topics of real brokers: what a consumer gets, and what `verify` says of the copies that it comes from."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from tests.oracle.answers import on_releases
 from tests.oracle.sessions import ClientMessage
 from tests.oracle.settings import SMALL_GEOMETRY
 from tests.oracle.stage import Stage, StageBroker
+from tests.support.waiting import wait_until
 
 _SETTINGS = {
     "compactionMappedFileSize": "16384",
@@ -22,7 +22,6 @@ _SETTINGS = {
 _NEVER_AGAIN = {"compactionScheduleInternal": "3600000"}
 _KEYS = tuple(f"key-{number}" for number in range(7))
 _COUNT = 120
-_PATIENCE_S = 60
 _POSITIONS = "compaction/position-checkpoint"
 
 
@@ -37,9 +36,7 @@ def _play(stage: Stage, *, is_killed: bool) -> None:
         broker.make_topic("Comp", cleanup_policy="COMPACTION")
         broker.make_topic("Orders")
         _send(broker, range(_COUNT))
-        ends = time.monotonic() + _PATIENCE_S
-        while not (stage.store_directory / _POSITIONS).exists() and time.monotonic() < ends:
-            time.sleep(0.2)
+        wait_until((stage.store_directory / _POSITIONS).exists, lambda: "nothing was compacted")
         _send(broker, range(_COUNT, _COUNT + 10))
         broker.real.drain()
         if is_killed:

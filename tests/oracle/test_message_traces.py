@@ -1,6 +1,5 @@
 """queryMsgTraceById: what a live mqadmin says of real clients' traces, and of ones that nobody should write."""
 
-import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.oracle.sessions import ClientMessage, Consumption, RealBroker
 from tests.oracle.settings import SMALL_GEOMETRY
 from tests.oracle.stage import Asked, Line, Stage
 from tests.support.lakes import rows_of
+from tests.support.waiting import wait_until
 
 _RELEASES = ("4.9.3", "4.9.8", "5.0.0", "5.1.0", "5.1.4", "5.3.3", "5.5.0")
 _SENT = ("Pub", "1700000000000", "region", "группа", "Orders", "{id}", "TagA", "null", "10.0.0.1:10911", "4", "7", "0")
@@ -25,7 +25,6 @@ _ENDED = (*_SENT[:9], "2", "transaction", "COMMIT_MESSAGE", "false")
 _RECALLED = ("Recall", "1700000000002", "region", "group", "Orders", "{id}", "true")
 _ARABIC_DIGITS = "\N{ARABIC-INDIC DIGIT ONE}\N{ARABIC-INDIC DIGIT SEVEN}" + "\N{ARABIC-INDIC DIGIT ZERO}" * 11
 _TRACED = ("traced-producers", "G1 ", "G2 ", "success", "failed")
-_PATIENCE_S = 60
 _KINDS = {"Pub": "Pub", "Sub": "SubAfter"}
 # Groups of one bucket of mqadmin's map, of one hash, and ones that fill it.
 _GROUPS = ("AaAa", "BBBB", "AaBB", "a", "q", "group-with-a-name-longer-than-its-column", *map(str, range(13)))
@@ -94,12 +93,12 @@ def _play(stage: Stage) -> None:
 
 def _await_traces(broker: RealBroker, ids: list[str]) -> None:
     """Wait until what clients have reported on their own time can be queried."""
-    for _ in range(_PATIENCE_S):
+
+    def have_come() -> bool:
         printed = "".join(broker.mqadmin("queryMsgTraceById", "-i", name).stdout for name in ids)
-        if all(word in printed for word in _TRACED):
-            return
-        time.sleep(1)
-    raise TimeoutError(f"traces of {_TRACED} did not come")
+        return all(word in printed for word in _TRACED)
+
+    wait_until(have_come, lambda: f"traces of {_TRACED} did not come")
 
 
 def _kinds_printed(asked: Iterable[Asked]) -> Counter[tuple[str, str]]:

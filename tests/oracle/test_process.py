@@ -1,12 +1,12 @@
 """What the process that runs RocketMQ promises to the machine it runs on."""
 
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.oracle.process import DriverError, DriverProcess
 from tests.oracle.releases import NEWEST_OF_TWO_LINES
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.oracle
@@ -23,11 +23,7 @@ def test_a_process_ends_when_nobody_speaks_to_it_any_more(tmp_path: Path) -> Non
     """A test run that is killed leaves nothing: the driver's standard input ends with it."""
     with DriverProcess(NEWEST_OF_TWO_LINES[0], tmp_path) as driver:
         driver.hang_up()
-        deadline = time.monotonic() + 60
-        while driver.is_running and time.monotonic() < deadline:
-            time.sleep(0.1)
-
-        assert not driver.is_running
+        wait_until(lambda: not driver.is_running, lambda: "the driver goes on")
 
 
 @pytest.mark.oracle

@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -19,9 +18,9 @@ from typing import NamedTuple
 from jobs.launch.jars import spark_home
 from tests.scale.servers import ADDRESS, running, wait_for_port
 from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 WORKERS = {"worker-a": "127.0.0.2", "worker-b": "127.0.0.3"}
-_REGISTER_SECONDS = 240  # of a busy machine
 _SMALL_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
@@ -125,11 +124,10 @@ def _make_environments(folder: Path) -> None:
 
 
 def _wait_for_workers(log: Path) -> None:
-    deadline = time.monotonic() + _REGISTER_SECONDS
-    while len(re.findall("Registering worker", log.read_text(errors="replace"))) < len(WORKERS):
-        if time.monotonic() > deadline:
-            raise OSError(f"the workers did not come up: {log.read_text(errors='replace')[-2000:]}")
-        time.sleep(0.2)
+    wait_until(
+        lambda: len(re.findall("Registering worker", log.read_text(errors="replace"))) >= len(WORKERS),
+        lambda: f"the workers did not come up: {log.read_text(errors='replace')[-2000:]}",
+    )
 
 
 def executors_at_work(cluster: Cluster) -> list[int]:
@@ -142,11 +140,9 @@ def executors_at_work(cluster: Cluster) -> list[int]:
 
 
 def await_no_executor(cluster: Cluster) -> None:
-    deadline = time.monotonic() + _REGISTER_SECONDS
-    while executors_at_work(cluster):
-        if time.monotonic() > deadline:
-            raise OSError("an executor of an application that has ended is still at work")
-        time.sleep(0.1)
+    wait_until(
+        lambda: not executors_at_work(cluster), lambda: "an executor of an application that has ended is still at work"
+    )
 
 
 def _processes() -> list[int]:

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,8 +12,9 @@ from jobs.launch.jars import spark_home
 from tests.scale.servers import ADDRESS, running, wait_for_port
 from tests.support.ports import free_port
 from tests.support.published import Module, class_path
+from tests.support.waiting import wait_until
 
-_REGISTER_SECONDS = 240  # of a busy machine
+_SECONDS = 240  # of a busy machine
 HADOOP = Module("org.apache.hadoop", "hadoop-client-minicluster", "3.5.0")  # Spark 4.2 has the rest of it
 _JVM = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 _NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
@@ -47,7 +47,7 @@ class Hdfs(NamedTuple):
     def shell(self, *arguments: str) -> None:
         """Run `hdfs dfs …`, as the user who may do everything."""
         command = [*_JVM, "-cp", _class_path(self.conf), "org.apache.hadoop.fs.FsShell", *arguments]
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_REGISTER_SECONDS, check=False)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
         if answer.returncode:
             raise OSError(f"{arguments}: {answer.stderr[-2000:]}")
 
@@ -85,12 +85,10 @@ def _write(path: Path, settings: Mapping[str, str]) -> None:
 def _wait_for_data_node(http_port: int, log: Path) -> None:
     """Ask the name node until it knows one; its log holds errors alone."""
     state = f"http://{ADDRESS}:{http_port}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
-    deadline = time.monotonic() + _REGISTER_SECONDS
-    while True:
+
+    def is_there() -> bool:
         with urlopen(state) as answer:
             beans = json.load(answer)["beans"]  # none while it starts
-        if beans and beans[0]["NumLiveDataNodes"]:
-            return
-        if time.monotonic() > deadline:
-            raise OSError(f"the data node did not come up: {log.read_text(errors='replace')[-2000:]}")
-        time.sleep(0.2)
+        return bool(beans) and bool(beans[0]["NumLiveDataNodes"])
+
+    wait_until(is_there, lambda: f"the data node did not come up: {log.read_text(errors='replace')[-2000:]}")

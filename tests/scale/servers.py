@@ -3,13 +3,14 @@
 import os
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+from tests.support.waiting import wait_until
+
 ADDRESS = "127.0.0.1"
-_START_SECONDS = 240  # of a busy machine
 _STOP_SECONDS = 20
 
 
@@ -39,10 +40,16 @@ def running(
 
 def wait_for_port(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
     """Return when something listens on *port*; say what the server said when it does not come up."""
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        with socket.socket() as asked:
-            if asked.connect_ex((ADDRESS, port)) == 0:
-                return
-        time.sleep(0.1)
-    raise OSError(f"no server came up on port {port}: {log.read_text(errors='replace')[-2000:]}")
+    complaint = partial(_complaint, port, log)
+    wait_until(lambda: _is_listening(port) or process.poll() is not None, complaint)
+    if process.poll() is not None:
+        raise OSError(complaint())
+
+
+def _is_listening(port: int) -> bool:
+    with socket.socket() as asked:
+        return asked.connect_ex((ADDRESS, port)) == 0
+
+
+def _complaint(port: int, log: Path) -> str:
+    return f"no server came up on port {port}: {log.read_text(errors='replace')[-2000:]}"

@@ -34,6 +34,7 @@ _FARTHEST: Final = 3
 """A test file counts that imports the module by at most two others,"""
 _FILES: Final = 5
 """if it is among so many nearest ones."""
+_UNNOTICED: Final = frozenset({int(pytest.ExitCode.OK), int(pytest.ExitCode.NO_TESTS_COLLECTED)})
 _LOOKS_AGAIN_S: Final = 0.05
 _LONGEST_TEST_S: Final = 120
 _LONGEST_S: Final = 600
@@ -239,7 +240,7 @@ def _first_failure(copy: Path, tests: Sequence[str], *, is_compiled: bool) -> st
             return "no end"
         time.sleep(_LOOKS_AGAIN_S)
         ended, status = os.waitpid(child, os.WNOHANG)
-    if os.waitstatus_to_exitcode(status) in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
+    if os.waitstatus_to_exitcode(status) in _UNNOTICED:
         return None
     failed = [line for line in said.read_text().splitlines() if line.startswith(("FAILED ", "ERROR "))]
     return failed[0].partition(" - ")[0] if failed else said.read_text()[-300:]
@@ -264,9 +265,12 @@ def _run_tests(copy: Path, tests: Sequence[str], said: Path, *, is_compiled: boo
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     command = ["-q", "-x", "--no-header", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", f"not ({_NEEDS_MORE})"]
-    code = pytest.main([*command, f"--timeout={_LONGEST_TEST_S}", "--hypothesis-seed=0", *tests])
+    command += [f"--timeout={_LONGEST_TEST_S}", "--hypothesis-seed=0"]
+    # File by file: most mutants are noticed by the nearest one, and what is not run need not be collected.
+    codes = (int(pytest.main([*command, file])) for file in tests)
+    code = next((code for code in codes if code not in _UNNOTICED), 0)
     sys.stdout.flush()
-    return int(code)
+    return code
 
 
 def drawn(tree: Path, seed: int, other: Path | None = None) -> Iterator[Place]:
