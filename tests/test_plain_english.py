@@ -37,3 +37,18 @@ def test_a_word_of_the_list_is_written_the_plain_way(pattern: str, texts: dict[s
     ]
 
     assert [] == found, f"write: {_INSTEAD[pattern]}"
+
+
+# Docstrings that begin with 'what', 'where' or 'who' for a thing that has a name.
+_UNNAMED = re.compile(
+    r'"""(?:(?:return|yield|say|note|print|read|collect|find|plan|name) )?(?:what(?:ever)?|where|who(?:ever)?)\b',
+    re.IGNORECASE,
+)
+_LEFT = 300
+
+
+def test_docstrings_name_the_thing(texts: dict[str, str]) -> None:
+    """Whoever rewrites some lowers the number."""
+    sources = [text for name, text in texts.items() if name.startswith(("jobs/", "rmq_formats/"))]
+
+    assert sum(len(_UNNAMED.findall(text)) for text in sources) <= _LEFT, "say what is returned or done by its name"
