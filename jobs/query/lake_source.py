@@ -77,6 +77,12 @@ class LakeSource:
                 f"AND {one_of('store_id', {store for store, _ in some})}"
             )
             by_place = {(row["store_id"], row["physical_offset"]): row for row in rows}
+            lost = [offset for store, offset in some if (store, offset) not in by_place]
+            if lost:
+                self.lacking.append(
+                    f"the table {MESSAGES} has no row of {len(lost)} messages that {INDEX_ENTRIES} has entries of, the "
+                    f"first at offset {min(lost)}: rows were deleted"
+                )
             yield from (self._message(by_place[place]) for place in some if place in by_place)
 
     def _message(self, row: Mapping[str, Any]) -> Message:

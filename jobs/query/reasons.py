@@ -23,6 +23,8 @@ from rmq_formats.rocksdb import transactions
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 
+_HIGHEST_PORT = 65535
+
 _ONLY = {
     KeyKind.KEY: (ReasonKind.ONLY_IN_KEYS, "is only in KEYS there: by-key finds it"),
     KeyKind.UNIQUE: (ReasonKind.ONLY_UNIQUE_KEY, "is only a unique key there: by-unique-key finds it"),
@@ -100,7 +102,16 @@ def _nowhere(source: Source, key: str, kind: KeyKind) -> Reason:
         text = f"{key} is an offset id of this broker, no producer's id: by-id finds it"
         return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
     lacks = f"; {source.lacks}" if source.lacks else ""
-    return Reason(ReasonKind.NOT_ON_DISK, f"no message there has the key {key!r}; {covered(source.coverage())}{lacks}")
+    hint = _other_case(source, key)
+    text = f"no message there has the key {key!r}{hint}; {covered(source.coverage())}{lacks}"
+    return Reason(ReasonKind.NOT_ON_DISK, text)
+
+
+def _other_case(source: Source, key: str) -> str:
+    """Return a hint where the key is there in capital or in small letters."""
+    others = sorted({key.upper(), key.lower()} - {key})
+    found = next((other for other in others if next(iter(source.occurrences(other)), None)), None)
+    return f", but {found!r} is there: did you mean that? Case matters" if found else ""
 
 
 def _is_offset_id(source: Source, text: str) -> bool:
@@ -166,6 +177,12 @@ def no_id(text: str) -> Reason:
 
 def other_broker(named: OffsetId, known: Iterable[Host]) -> Reason:
     """Explain that an offset id is of a broker elsewhere, or no offset id at all."""
+    if not 0 < named.host.port <= _HIGHEST_PORT:
+        text = (
+            f"no message has this id: read as an offset id it names port {named.host.port}, which no broker has, and "
+            "as a producer's id it is in no message that was looked at; -t TOPIC looks under one topic"
+        )
+        return Reason(ReasonKind.WRONG_KIND_OF_ID, text)
     ours = ", ".join(map(host_text, known)) or "none"
     text = (
         f"the id belongs to the broker {host_text(named.host)} (offset {named.physical_offset}); "

@@ -90,7 +90,11 @@ class Source(Protocol):
 
     release: Release
     notes: list[str]
-    lacking: list[str]  # for what reasons messages may be missing in the answers: they end with 3
+
+    @property
+    def lacking(self) -> list[str]:
+        """For what reasons messages may be missing in the answers: they end with 3."""
+        ...
 
     def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""

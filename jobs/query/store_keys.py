@@ -20,7 +20,7 @@ from rmq_formats.properties import UNIQ_KEY, property_items
 from rmq_formats.rocksdb.index import IndexRow
 
 _EXPLAINED_BY = 20  # this many occurrences explain enough
-_ROW = "a row of the index in RocksDB"
+_ENTRY, _ROW = "an index entry", "a row of the index in RocksDB"
 
 
 class _Wanted(NamedTuple):
@@ -105,7 +105,7 @@ class StoreKeys:
 
     def _find_in_file(self, part: CoveredSpan, wanted: "_Wanted", seen: Counter[int]) -> Iterator[Message]:
         for offset in self._hits(part, wanted) or ():
-            message = self._store.pointed_at(offset, f"an entry of {part.file.file}")
+            message = self._store.pointed_at(offset, _ENTRY)
             # Only hashes were compared: the message itself has the last word.
             if message and has_key(message, wanted.kind, wanted.topic, wanted.key):
                 if self._stands_for(wanted.text, message, seen[offset]):
@@ -208,7 +208,7 @@ class StoreKeys:
                 )
             for offset in hits or ():
                 given[offset] += 1
-                message = self._store.pointed_at(offset, f"an entry of {part.file.file}")
+                message = self._store.pointed_at(offset, _ENTRY)
                 if message:
                     yield message
             if part.file.header.begin_timestamp < begin:

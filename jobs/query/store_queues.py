@@ -93,7 +93,7 @@ class StoreQueues:
         index = self._unit_holding(queue, queue_offset) if queue.is_batch else queue_offset
         unit = queue.unit(index) if index >= 0 else None
         if unit is not None:
-            return self._store.pointed_at(unit.physical_offset, f"unit {index} of {topic}/{queue_id}")
+            return self._store.pointed_at(unit.physical_offset, f"a unit of {topic}/{queue_id}")
         if queue.is_batch or self._store.reader.log_size > LOG_SEARCHED_UNASKED:
             self._store.lack(f"{topic}/{queue_id} has no unit {queue_offset}; --through-log searches the log itself")
             return None

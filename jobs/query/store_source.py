@@ -40,9 +40,13 @@ class StoreSource:
             reader, release, through_log, progress, delay_levels=delay_levels or DEFAULT_DELAY_LEVELS
         )
         self.notes = self._view.notes
-        self.lacking = self._view.lacks
         self._keys = StoreKeys(self._view)
         self._queues = StoreQueues(self._view)
+
+    @property
+    def lacking(self) -> list[str]:
+        """For what reasons messages may be missing in the answers."""
+        return self._view.lacking
 
     def find(self, kind: KeyKind, topic: str, key: str, begin: int, end: int) -> Iterator[Message]:
         """Yield the messages under a key, newest first, once for every time the broker indexed them under it."""

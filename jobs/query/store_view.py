@@ -28,6 +28,7 @@ class StoreView:
     notes: list[str] = field(default_factory=list)  # what the user should know beside the answers
     delay_levels: str = DEFAULT_DELAY_LEVELS
     lacks: list[str] = field(default_factory=list)  # for what reasons messages may be missing in the answers
+    lost: dict[str, list[int]] = field(default_factory=dict)  # what points where no message is, and where
 
     @property
     def rules(self) -> QueueRules:
@@ -62,12 +63,23 @@ class StoreView:
                 f"became the master ({reader.takeover_text})"
             )
         elif physical_offset < store.start_offset:
-            begins = f"the log begins at {store.start_offset}"
-            self.lack(f"{pointer} points at offset {physical_offset}, which is deleted: {begins}")
+            self._lose_pointed_at(
+                physical_offset, pointer, f"where the log is deleted: it begins at {store.start_offset}"
+            )
+        elif reader.segment_for(physical_offset) is None:
+            self._lose_pointed_at(physical_offset, pointer, "that no file of the log has")
         else:
-            what = "no whole record is there" if reader.segment_for(physical_offset) else "no file of the log has it"
-            self.lack(f"{pointer} points at offset {physical_offset}: {what}, and its message is not answered")
+            self._lose_pointed_at(physical_offset, pointer, "where no whole record is")
         return None
+
+    def _lose_pointed_at(self, offset: int, pointer: str, place: str) -> None:
+        self.lost.setdefault(f"{pointer} points at an offset {place}", []).append(offset)
+
+    @property
+    def lacking(self) -> list[str]:
+        """For what reasons messages may be missing in the answers; of many of one kind, how many and the first."""
+        pointed_at = [(why, sorted(set(offsets))) for why, offsets in self.lost.items()]
+        return [*self.lacks, *(f"{why} ({len(found)} offsets, the first {found[0]})" for why, found in pointed_at)]
 
     def search(self, sieve: Sieve, span: Span = ALL) -> Iterator[Message]:
         """Yield the messages of the log itself that *sieve* keeps, in its order; note the parts that are lost."""

@@ -80,7 +80,7 @@ class Wanted:
             given.get("release"),
             given.get("broker"),
             mode,
-            given.get("after"),
+            _after(given.get("after")),
             _number(given, "afterversion", -1) if "afterversion" in given else None,
             _flag(given, "failondataloss"),
             starting,
@@ -112,6 +112,12 @@ def _refuse_misspelled(given: Mapping[str, str]) -> None:
         near = get_close_matches(name, _NAMES, n=1, cutoff=0.8)
         if near:
             raise UnsupportedFormat(f"option {name} is not known: did you mean {_NAMES[near[0]]}?")
+
+
+def _after(lake: str | None) -> str | None:
+    if lake is not None and not lake.strip():
+        raise UnsupportedFormat("option after is empty: it names the lake whose messages are left out")
+    return lake
 
 
 def _list(text: str | None) -> tuple[str, ...]:

@@ -192,6 +192,12 @@ Exit codes: 0 found · 1 failed · 2 usage · 3 a body is damaged, or messages m
 """
 
 
+def _not_empty(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    if not value:
+        raise click.BadParameter("is empty; no message has an empty key")
+    return value
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=_EPILOG)
 def command() -> None:
     """Find messages as mqadmin does, with the broker down."""
@@ -199,7 +205,7 @@ def command() -> None:
 
 @command.command("by-key", short_help="Messages of a topic under a key: queryMsgByKey.")
 @click.option("-t", "--topic", required=True, metavar="TOPIC")
-@click.option("-k", "--key", required=True, metavar="KEY", help="One of the message's KEYS.")
+@click.option("-k", "--key", required=True, callback=_not_empty, metavar="KEY", help="One of the message's KEYS.")
 @click.option(
     "-p", "--key-type", type=click.Choice(list(_KINDS)), default="K", help="K: a key, T: the tags, U: unique."
 )

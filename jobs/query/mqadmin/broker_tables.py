@@ -94,11 +94,10 @@ class _Row(NamedTuple):
 
 
 def consumer_progress(line: Line, context: Context) -> ExitCode:
-    """Print how far a group is in each queue."""
+    """Print how far a group is in each queue; without -g, how far each group is behind in all."""
     group = line.options.get("groupName")
     if group is None:
-        reason = "consumerProgress without -g asks who is online, which only brokers at work know; -g GROUP is answered"
-        raise UnsupportedFormat(reason)
+        return _all_groups(line, context)
     config, printer, source = _config(context), context.printer, context.source
     why = _why_no_progress(config, group, source.release, line.options.get("topicName"))
     rows = [] if why else sorted(_rows(line, config, group, context))
@@ -125,6 +124,33 @@ def consumer_progress(line: Line, context: Context) -> ExitCode:
     if shows_inflight:
         printer.out(f"Consume Inflight Total: {sum(row.inflight for row in rows)}\n")
     return printer.finish(Answer(), source)
+
+
+def _all_groups(line: Line, context: Context) -> ExitCode:
+    """
+    Print each group that has a topic for its retries, as mqadmin finds them, and how many messages it is behind.
+
+    No consumer is connected to a broker that is down: count and pace are 0, and type and model are not known.
+    """
+    config, printer, source = _config(context), context.printer, context.source
+    retries = {topic: java_hash(topic) for topic in config.topics if topic.startswith(RETRY_PREFIX)}
+    if not printer.as_json:
+        printer.out(_group_line("#Group", "#Count", "#Version", "#Type", "#Model", "#TPS", "#Diff Total"))
+    for topic in set_order(retries):
+        group = topic.removeprefix(RETRY_PREFIX)
+        behind = sum(row.behind for row in _rows(line, config, group, context))
+        if printer.as_json:
+            printer.object("group", {"consumer_group": group, "behind": behind})
+        else:
+            printer.out(_group_line(group, 0, "OFFLINE", "", "", 0, behind))
+    return printer.finish(Answer(), source)
+
+
+def _group_line(*values: object) -> str:
+    group, count, version, type_, model, pace, behind = values
+    # The widths of ConsumerProgressSubCommand of 4.9.8, which later ones have kept.
+    last = f"{pad(type_, 5)}  {pad(model, 14)}  {pad(pace, 7)}  {behind}\n"
+    return f"{pad(group, 64)}  {pad(count, 6)}  {pad(version, 24)} {last}"
 
 
 def _header(*, shows_client: bool, shows_inflight: bool) -> str:
