@@ -13,8 +13,8 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -106,45 +106,33 @@ def follow_for_ever(root: Path) -> int:
         return int(ExitCode.FAILED)
 
 
-def killed_at(effect: int, root: Path) -> int:
-    """Run `ingest`, and kill it after the effect of that number; what is before one is after another."""
-    seen = 0
+@contextmanager
+def counted_effects(
+    effects: Iterable[tuple[Any, str]], number: int = 0, send: int = signal.SIGKILL
+) -> Iterator[list[str]]:
+    """List effects as they happen, and send a signal to this process after the one of that number."""
+    seen: list[str] = []
 
-    def step() -> None:
-        nonlocal seen
-        seen += 1
-        if seen == effect:
-            os.killpg(0, signal.SIGKILL)
+    def stepped(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: object, **kwargs: object) -> object:
+            result = original(*args, **kwargs)
+            seen.append(name)
+            if len(seen) == number:
+                os.killpg(0, send)
+            return result
 
-    with ExitStack() as stack:
-        for owner, name in EFFECTS:
-            stack.enter_context(patch.object(owner, name, _stepped(getattr(owner, name), step)))
-        return run(root)
-
-
-def stopped_at(effect: int, root: Path) -> int:
-    """Run `ingest`, and stop it after the effect of that number until somebody continues it."""
-    seen = 0
-
-    def step() -> None:
-        nonlocal seen
-        seen += 1
-        if seen == effect:
-            os.kill(os.getpid(), signal.SIGSTOP)
+        return call
 
     with ExitStack() as stack:
-        for owner, name in EFFECTS:
-            stack.enter_context(patch.object(owner, name, _stepped(getattr(owner, name), step)))
+        for owner, name in effects:
+            stack.enter_context(patch.object(owner, name, stepped(name, getattr(owner, name))))
+        yield seen
+
+
+def signalled_at(effect: int, send: int, root: Path) -> int:
+    """Run `ingest`, and kill or stop it after the effect of that number."""
+    with counted_effects(EFFECTS, effect, send):
         return run(root)
-
-
-def _stepped(original: Callable[..., object], step: Callable[[], None]) -> Callable[..., object]:
-    def stepped(*args: object, **kwargs: object) -> object:
-        result = original(*args, **kwargs)
-        step()
-        return result
-
-    return stepped
 
 
 FAULTS = ("lost", "twice", "other", "units", "entries", "traces", "leftovers")
@@ -228,49 +216,33 @@ def run_and_judge(root: Path) -> dict[str, Any]:
     return result
 
 
-def every_boundary(prepare: Callable[[Path], object], folder: Path, stride: int) -> dict[str, Any]:
-    """Kill runs after each *stride*-th of their effects, run again, and judge; until a run has no more effects."""
-    base = folder / "base"
+def every_effect(
+    prepare: Callable[[Path], object], folder: Path, stride: int, *, send: int = signal.SIGKILL
+) -> dict[str, Any]:
+    """
+    Kill or stop runs after each *stride*-th of their effects, run again, and judge; until a run has no more effects.
+
+    A run that is stopped is continued when another one has come and ended.
+    """
+    base, root = folder / "base", folder / "here"
     prepare(base)
-    bad, killed = [], 0
+    bad, others, codes, reached = [], Counter[str](), Counter[str](), 0
     for effect in count(stride, stride):
-        root = folder / "here"
         rmtree(root, ignore_errors=True)
         copytree(base, root)
-        if ended(forked(partial(killed_at, effect, root))) >= 0:
+        pid = forked(partial(signalled_at, effect, send, root))
+        status = os.waitpid(pid, os.WUNTRACED)[1]
+        if os.WIFEXITED(status):
             break
-        killed += 1
+        reached += 1
+        if os.WIFSTOPPED(status):
+            others[str(ended(forked(partial(run, root))))] += 1
+            os.kill(pid, signal.SIGCONT)
+            codes[str(ended(pid))] += 1
         verdict = run_and_judge(root)
         if any(verdict[fault] for fault in FAULTS):
             bad.append({"effect": effect, **verdict})
-    return {"killed": killed, "bad": bad}
-
-
-def every_stop(prepare: Callable[[Path], object], folder: Path, stride: int) -> dict[str, Any]:
-    """Stop runs after each *stride*-th of their effects while another one comes, continue them, and judge."""
-    base = folder / "base"
-    prepare(base)
-    bad, others, codes, stopped = [], Counter[int](), Counter[int](), 0
-    for effect in count(stride, stride):
-        root = folder / "here"
-        rmtree(root, ignore_errors=True)
-        copytree(base, root)
-        pid = forked(partial(stopped_at, effect, root))
-        if not os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]):
-            break
-        stopped += 1
-        others[ended(forked(partial(run, root)))] += 1
-        os.kill(pid, signal.SIGCONT)
-        codes[ended(pid)] += 1
-        verdict = run_and_judge(root)
-        if any(verdict[fault] for fault in FAULTS):
-            bad.append({"effect": effect, **verdict})
-    counted = {"others": others, "codes": codes}
-    return {
-        "stopped": stopped,
-        **{name: {str(code): n for code, n in sorted(found.items())} for name, found in counted.items()},
-        "bad": bad,
-    }
+    return {"reached": reached, "others": others, "codes": codes, "bad": bad}
 
 
 def some_traces(seed: int) -> list[MessageRecord]:
@@ -487,12 +459,12 @@ def compile_everything(folder: Path) -> None:
 
 
 SCENARIOS: dict[str, Callable[[Path, int], dict[str, Any]]] = {
-    "new": partial(every_boundary, new_store),
-    "growing": partial(every_boundary, growing_store),
-    "rewritten": partial(every_boundary, rewritten_store),
-    "busy": partial(every_boundary, busy_store),
-    "tiered": partial(every_boundary, tiered_store),
-    "stopped": partial(every_stop, growing_store),
+    "new": partial(every_effect, new_store),
+    "growing": partial(every_effect, growing_store),
+    "rewritten": partial(every_effect, rewritten_store),
+    "busy": partial(every_effect, busy_store),
+    "tiered": partial(every_effect, tiered_store),
+    "stopped": partial(every_effect, growing_store, send=signal.SIGSTOP),
     "retention": partial(random_moments, beside=Beside()),
     "hasty": partial(random_moments, beside=Beside(kept=2)),
     "crashes": partial(random_moments, beside=Beside(crashes=True)),

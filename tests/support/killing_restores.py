@@ -11,14 +11,11 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from random import Random
 from shutil import rmtree
 from typing import Any
-from unittest.mock import patch
 
 from jobs.ingest.request import IngestRequest
 from jobs.ingest.run import ingest
@@ -27,7 +24,7 @@ from jobs.products.index.settings import Wanted
 from jobs.restore.run import MANIFEST, RestoreRequest, restore
 from jobs.store.workers import OneByOne
 from tests.golden import unpack
-from tests.support.killing import ended, forked
+from tests.support.killing import counted_effects, ended, forked
 
 EFFECTS = ("open", "write", "fsync", "replace", "rename", "unlink", "mkdir")
 _STORE, _RELEASE = "b533-types", "5.3.3"  # with queues of both kinds
@@ -52,24 +49,9 @@ def tree(out: Path) -> dict[str, bytes]:
 
 def killed_at(effect: int, folder: Path, out: Path) -> int:
     """Restore, and be killed after the effect of that number; without one, say how many there were."""
-    seen = 0
-
-    def stepped(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: object, **kwargs: object) -> object:
-            nonlocal seen
-            result = original(*args, **kwargs)
-            seen += 1
-            if seen == effect:
-                os.killpg(0, signal.SIGKILL)
-            return result
-
-        return call
-
-    with ExitStack() as stack:
-        for name in EFFECTS:
-            stack.enter_context(patch.object(os, name, stepped(getattr(os, name))))
+    with counted_effects([(os, name) for name in EFFECTS], effect) as seen:
         code = run(folder, out)
-    (folder / "effects").write_text(str(seen))
+    (folder / "effects").write_text(str(len(seen)))
     return code
 
 

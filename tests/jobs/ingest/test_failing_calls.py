@@ -7,10 +7,8 @@ them: 1 for every call of a run, an hour or two for each scenario and error. `EV
 `CALLS` names the kinds of calls, such as `unlink list`, instead of all.
 """
 
-import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.failing_calls import ERRORS, PREPARED, READING, WRITING, chosen
+from tests.support.recorded import result_of
 
 FIRST_AND_LAST = 1 << 30
 ONE_OF_EACH_KIND = 0
@@ -30,12 +29,7 @@ def campaign(scenario: str, folder: Path, error: str, *which: int | str) -> dict
     """Run a scenario of `failing_calls` in a process of its own, which the library is loaded into; *which* calls."""
     if shutil.which("cc") is None or not sys.platform.startswith("linux"):
         pytest.skip("the library that makes calls fail needs a C compiler, and Linux")
-    program = [sys.executable, "-m", "tests.support.failing_calls"]
-    command = [*program, scenario, str(folder), error, *map(str, which)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
-    result: dict[str, Any] = json.loads(done.stdout)
-    print(scenario, error, {name: value for name, value in result.items() if name != "bad"})
-    return result
+    return result_of("tests.support.failing_calls", scenario, folder, error, *which)
 
 
 def test_the_first_and_the_last_call_on_each_file_are_chosen() -> None:

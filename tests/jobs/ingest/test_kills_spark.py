@@ -4,10 +4,7 @@ Whole commands, with their JVM and Python workers, killed as `test_kills.py` kil
 `SPARK_KILLS` in the environment says how many the campaigns kill, `KILLS_JSON` the folder where results are kept.
 """
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,7 @@ import pytest
 
 from tests.support.killing import FAULTS
 from tests.support.killing_commands import CLEAN, VICTIMS
-from tests.support.recorded import ROOT, keep
+from tests.support.recorded import keep, result_of
 
 KILLS = int(os.environ.get("SPARK_KILLS", "100"))
 _WAYS = {"once": (), "followed": ("follow",), "followed-crashes": ("follow", "crashes")}
@@ -23,10 +20,7 @@ _WAYS = {"once": (), "followed": ("follow",), "followed-crashes": ("follow", "cr
 
 def campaign(folder: Path, kills: int, way: str) -> dict[str, Any]:
     """Run the campaign in a process that may fork, and compare the lake with all that the broker ever wrote."""
-    command = [sys.executable, "-m", "tests.support.killing_commands", str(folder), str(kills), *_WAYS[way]]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT)
-    result: dict[str, Any] = json.loads(done.stdout)
-    print(result)
+    result = result_of("tests.support.killing_commands", folder, kills, *_WAYS[way])
     # 4: a broker that crashes here leaves units of what it took back, which contradict the log. 1: its JVM was killed.
     fine = {*CLEAN, *([4] if "crashes" in way else [])}
     codes = {int(code) for code in result["codes"]}

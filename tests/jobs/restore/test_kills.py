@@ -4,23 +4,18 @@ Killed restores are continued, and leave what one leaves that nobody killed.
 `RESTORE_KILLS` in the environment sets how many the long version makes.
 """
 
-import json
 import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.support.recorded import result_of
 
 _KILLS = int(os.environ.get("RESTORE_KILLS", "200"))
 
 
-def campaign(folder: Path, kills: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.support.killing_restores", str(folder), str(kills)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+campaign = partial(result_of, "tests.support.killing_restores")
 
 
 def test_restores_killed_after_any_effect_are_continued_to_the_same_bytes(tmp_path: Path) -> None:
