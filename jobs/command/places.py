@@ -10,10 +10,12 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 import click
 
+from jobs.console.program import program
 from jobs.launch.arguments import file_system_options
 from jobs.storage import storage_of
 from jobs.storage.locations import S3_SCHEMES, is_local, local_path, normalise, refusal
@@ -112,6 +114,9 @@ def check_places(ctx: click.Context) -> None:
         try:
             os.scandir(path).close()
             problem = None if is_log_elsewhere and expected.lacks is _lacks_store else expected.lacks(path)
+        except NotADirectoryError:
+            problem = "is a file, and a store a directory" if expected.lacks is _lacks_store else "is a file"
+            problem += f"; this prints it:\n{program()} dump {quote(expected.location)}"
         except OSError as error:
             problem = error.strerror or str(error)
         if problem is not None:

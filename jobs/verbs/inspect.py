@@ -4,15 +4,12 @@ if __name__ == "inspect":  # `spark-submit jobs/verbs/….py`: Python takes this
     raise SystemExit("rmq-lake: a verb's file is no program: spark-submit jobs/main.py VERB …")
 
 from collections.abc import Sequence
-from pathlib import Path
-from shlex import quote
 
 import click
 
 from jobs.command.answer import Answer, answer_options
 from jobs.command.options import StorePlace, store_options
 from jobs.console.exit_codes import ExitCode, worst
-from jobs.console.program import program
 from jobs.console.progress import Progress, Work
 from jobs.diagnosis.broker_start import shallow_outcome
 from jobs.inspect.dispatch import SampledQueues, compare_index
@@ -26,7 +23,6 @@ from jobs.inspect.report import StoreReport
 from jobs.inspect.state import inspect_state, topics_of
 from jobs.inspect.text import dashboard
 from jobs.launch.arguments import file_system_options
-from jobs.storage.locations import is_local, local_path
 from jobs.store.release import Marks, writers_of
 from jobs.store.store import Store, list_store
 from rmq_formats.broker_conf import BrokerConf
@@ -55,11 +51,6 @@ def command(*, place: StorePlace, deep: bool, answer: Answer) -> ExitCode:
 
     Reads heads and tails of files, so that it takes seconds on any store; --deep walks the whole log.
     """
-    if is_local(place.store) and Path(local_path(place.store)).is_file():
-        file = quote(place.store)
-        raise click.UsageError(
-            f"{place.store} is a file, and a store a directory; this prints it:\n{program()} dump {file}"
-        )
     conf = place.conf()
     report = inspect_store(place.store, place.log_directories(conf), conf, deep=deep, walked=_Walked())
     # Only the progress line asks for --quiet: the report is what was asked for.
