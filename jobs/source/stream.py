@@ -25,7 +25,7 @@ from jobs.store.store import Store, list_store
 
 _LONGEST_WAIT_S = 1.0  # of one question, for a query that is stopped waits as long
 _SHARE = 10  # a look that finds nothing is followed by that many times its length without one
-_UNWRITTEN = 4096  # zeros at the end of the log that show that nothing is new
+_UNWRITTEN = (4096, 1 << 18)  # zeros that show that nothing is new: more than a page or some that a power cut left
 
 
 class RocketmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -157,6 +157,6 @@ def _is_all_read(store: Store, offset: int) -> bool:
         return True
     try:
         with store.open(segment) as file:
-            return not any(file.read(position, min(_UNWRITTEN, segment.readable - position)))
+            return not any(any(file.read(position, min(size, segment.readable - position))) for size in _UNWRITTEN)
     except FileNotFoundError:
         return False

@@ -13,8 +13,9 @@ from jobs.source.log import DataLossError, Place
 from jobs.source.options import Wanted
 from jobs.source.stream import RocketmqStreamReader
 from rmq_formats.commitlog.layout import BLANK
-from rmq_formats.commitlog.record import MessageRecord
+from rmq_formats.commitlog.record import MessageRecord, encode_record
 from rmq_formats.errors import CorruptData, UnsupportedFormat
+from rmq_formats.store import name_of_offset
 from tests.rmq_formats.builders import STORED, a_blank
 from tests.support.broker import Broker, some_records
 from tests.support.query_stores import SEGMENT_SIZE, Sent, stored, write_store
@@ -158,6 +159,26 @@ def test_segments_deleted_after_a_batch_was_planned_are_lost_or_left_out(tmp_pat
     assert kept == _rows(_reader(store, failOnDataLoss="false"), start, end)
     (store / "commitlog" / f"{SEGMENT_SIZE:020d}").unlink()
     assert _rows(_reader(store, failOnDataLoss="false"), start, end) == []
+
+
+def test_records_after_pages_of_zeros_are_read(tmp_path: Path) -> None:
+    """A power cut left two pages of zeros; a query that came to them waited there for ever."""
+    message, records = Sent(body=bytes([7]) * 300), list[MessageRecord]()
+    for number in range(40):
+        offset = records[-1].end_offset if records else 0
+        records.append(message.record(number, offset, STORED + number))
+    log = bytearray(b"".join(map(encode_record, records)).ljust(1 << 16, b"\0"))
+    start = records[5].physical_offset
+    log[start : start + 8192] = bytes(8192)
+    folder = tmp_path / "store" / "commitlog"
+    folder.mkdir(parents=True)
+    (folder / name_of_offset(0)).write_bytes(log)
+
+    reader = _reader(folder.parent)
+    before = Place(start).to_json()
+    end = reader.latestOffset(before, EVERYTHING)
+
+    assert _rows(reader, before, end) == [one.physical_offset for one in records if one.physical_offset >= start + 8192]
 
 
 def test_another_log_is_not_read_on(tmp_path: Path) -> None:
