@@ -1,1 +1,1 @@
-"""What a store's files say of each other, and what its broker would make of them."""
+"""What a store's files say of each other: which one is proven wrong, and what its broker would make of them."""

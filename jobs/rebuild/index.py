@@ -6,26 +6,29 @@ plan what is missing, let one task build each file, see every file from here, an
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
 from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result as Outcome
 from jobs.console.severity import Severity, worst_met
+from jobs.diagnosis.file_faults import Content, FileFault, file_fault
 from jobs.products.index.explanation import Explained, Verdict, explain
 from jobs.products.index.file_builder import BuiltFile, IndexRecipe, RealFile, build_file, check_built, hash_file
 from jobs.products.index.file_names import names_between
 from jobs.products.index.key_row import KeyRow, collect_keys
 from jobs.products.index.placement import LOST, Kind, Planned, RowShape, plan_all, plan_lost
 from jobs.products.index.settings import NOTHING_WANTED, Settings, Wanted, settle
-from jobs.products.index.survivors import Survivor, completed_end, header_before, real_files
+from jobs.products.index.survivors import Survivor, completed_end, has_keys_of, header_before, real_files
 from jobs.storage import storage_of
-from jobs.storage.locations import join, normalise
+from jobs.storage.local import LocalStorage
+from jobs.storage.locations import join, local_path, normalise
 from jobs.storage.scratch import Scratch, scratch_beside
 from jobs.store.beside_broker import check_room
 from jobs.store.epochs import takeovers
@@ -34,7 +37,7 @@ from jobs.store.request import StoreRequest
 from jobs.store.retention import ListedLog
 from jobs.store.store import Store
 from jobs.store.workers import Workers
-from rmq_formats.indexfile.layout import IndexHeader
+from rmq_formats.indexfile.layout import HEADER, Geometry, IndexHeader
 
 MANIFEST = "MANIFEST.json"
 _SHARE_OF_LOG = 0.5  # of the log's size, what index files and scratch files take at most where keys are usual
@@ -49,6 +52,9 @@ class RebuildIndexRequest(StoreRequest):
     wanted: Wanted = NOTHING_WANTED
     lost_only: bool = False
     broker_runs: bool = False
+    proven_only: bool = (
+        False  # each file by itself: what is not proven wrong stays, what is not proven right is not made
+    )
 
 
 class ToBuild(NamedTuple):
@@ -105,6 +111,7 @@ class Result:
     replaced: list[str] = field(default_factory=list)
     gaps: tuple[tuple[int, int], ...] = ()  # offsets that no file of the log holds
     left_out: list[str] = field(default_factory=list)  # keys that no index file gets, in words
+    undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and that stay
     log_bytes: int = 0  # that were read
 
     @property
@@ -179,11 +186,15 @@ def rebuild(request: RebuildIndexRequest, workers: Workers) -> Result:
             gaps=plan.row.gaps, left_out=list(_left_out(plan, store)),
             log_bytes=sum(segment.size for segment in store.segments),
         )  # fmt: skip
-        if result.contradictions:
+        if result.contradictions and not request.proven_only:
             return result
         work = [(build.name, build.recipe) for build in plan.builds]
         built = workers.map(work, partial(build_file, directory=directory, options=options), "building index files")
     check = partial(check_built, directory=directory, options=options)
+    if request.proven_only:
+        plan, built = _proven(plan, built, directory, store)
+        result.replaced = sorted(name for build in plan.builds for name in build.replaces)
+        result.undecided = _undecided(plan, result.replaced)
     with ThreadPoolExecutor(CHECKERS) as checkers:
         list(checkers.map(check, built))
         compared = [] if request.lost_only else files
@@ -245,11 +256,87 @@ def _plan_lost(request: RebuildIndexRequest, workers: Workers, before: Before, s
         if explained.survivor is not None and explained.verdict.is_explained
     ]
     damaged = [explained.real.name for explained in explanation.files if explained.verdict.is_damage]
+    if request.proven_only:
+        held = [
+            one
+            for one in explanation.files
+            if one.survivor is not None
+            and _may_be_right(one, explanation.row, store, geometry, fits=_fits_between(one, explanation.files))
+        ]
+        kept = sorted(
+            [*kept, *(one.survivor for one in held if one.survivor is not None)], key=lambda one: one.real.name
+        )
+        damaged += [one.real.name for one in explanation.files if one.verdict is Verdict.FOREIGN and one not in held]
+        damaged += [
+            one.real.name for one in explanation.files if one.verdict is Verdict.WRONG_GEOMETRY and one.survivor is None
+        ]
+        damaged.sort()
+        names = {one.real.name for one in held}
+        builds = lost_files(store, settings, explanation.row, kept, damaged, proven_only=True, held=names)
+        return _Plan(explanation.row, builds, explanation.files)
     last_is_kept = bool(kept) and kept[-1].real.name == explanation.files[-1].real.name
     builds = lost_files(
         store, settings, explanation.row, kept, damaged, complete_last=last_is_kept and not request.broker_runs
     )
     return _Plan(explanation.row, builds, explanation.files)
+
+
+def _fits_between(explained: Explained, files: Sequence[Explained]) -> bool:
+    """Return whether a file continues its neighbours' store times: then the log may be foreign, and not the file."""
+    number = files.index(explained)
+    sound = [(at, one.real.header) for at, one in enumerate(files) if one.verdict.is_explained]
+    before = max((header.end_timestamp for at, header in sound if at < number), default=None)
+    after = min((header.begin_timestamp for at, header in sound if at > number), default=None)
+    if before is None and after is None:
+        return True
+    header = explained.real.header
+    is_after = before is None or header.begin_timestamp >= before
+    return is_after and (after is None or header.end_timestamp <= after)
+
+
+def _may_be_right(explained: Explained, row: KeyRow, store: Store, geometry: Geometry, *, fits: bool) -> bool:
+    """Return whether a file that contradicts the log may be right: entries are keys of the log, or it is in place."""
+    verdict, survivor = explained.verdict, explained.survivor
+    if verdict.is_explained or verdict.is_damage or survivor is None:
+        return False
+    return verdict is not Verdict.FOREIGN or has_keys_of(explained.real, row, geometry, store) or fits
+
+
+def _proven(plan: "_Plan", built: Sequence[BuiltFile], directory: str, store: Store) -> tuple["_Plan", list[BuiltFile]]:
+    """Return what is proven of what was made, and delete the rest: one fault must explain each wrong file."""
+    wrong = {one.real.name: one for one in plan.explained}
+    moved = {_digest(one.real, store) for one in plan.explained if one.verdict is Verdict.MISNAMED}
+    builds, files = [], []
+    for build, file in zip(plan.builds, built, strict=True):
+        old = wrong.get(build.name)
+        path = Path(local_path(join(directory, file.name)))
+        if old is None or old.verdict is Verdict.FOREIGN or file.sha256 in moved or _one_fault(old.real, path, store):
+            builds.append(build)
+            files.append(file)
+        else:
+            path.unlink()
+    return plan._replace(builds=builds), files
+
+
+def _one_fault(real: RealFile, made: Path, store: Store) -> FileFault | None:
+    with store.open(real) as file, LocalStorage().open(str(made)) as right:
+        return file_fault(
+            Content(real.size, file.read), Content(made.stat().st_size, right.read), header_size=HEADER.size
+        )
+
+
+def _digest(real: RealFile, store: Store) -> str:
+    with store.open(real) as file:
+        return hash_file(file.read)
+
+
+def _undecided(plan: "_Plan", replaced: Sequence[str]) -> list[str]:
+    """Return the files that no rule explains, and that stay."""
+    return [
+        f"{one.real.name} ({one.verdict})"
+        for one in plan.explained
+        if not one.verdict.is_explained and one.real.name not in replaced
+    ]
 
 
 def lost_files(  # noqa: PLR0913 - what there is
@@ -260,8 +347,14 @@ def lost_files(  # noqa: PLR0913 - what there is
     damaged: Sequence[str] = (),
     *,
     complete_last: bool = False,
+    proven_only: bool = False,
+    held: Collection[str] = (),
 ) -> list[ToBuild]:
-    """Return the files to be built so that, with those *kept*, nothing is missing; *damaged* ones are replaced."""
+    """
+    Return the files to be built so that, with those *kept*, nothing is missing; *damaged* ones are replaced.
+
+    With *proven_only*, none that a restart may have cut elsewhere, or that a broker makes again at its next start.
+    """
     geometry = settings.geometry.value
     maker = _Maker(store, settings, row)
     anchors = [survivor.anchor(geometry) for survivor in kept]
@@ -276,19 +369,48 @@ def lost_files(  # noqa: PLR0913 - what there is
         plan._replace(doubt=LOST) if any(plan.start <= key <= plan.end for key in lost) else plan
         for plan in plan_lost(_log(row), geometry.capacity, anchors)
     ]
-    builds += _named(planned, [survivor.real.name for survivor in kept], damaged, settings, maker)
+    if proven_only:
+        planned = [plan for plan in planned if _is_proven(plan, store)]
+        planned = [plan for plan in planned if _has_sure_place(plan, kept, damaged, held)]
+    builds += _named(
+        planned, [survivor.real.name for survivor in kept], damaged, settings, maker, names_all=not proven_only
+    )
     return sorted(builds, key=lambda build: build.name)
 
 
-def _named(
-    planned: Sequence[Planned], names: Sequence[str], damaged: Sequence[str], settings: Settings, maker: "_Maker"
+def _is_proven(plan: Planned, store: Store) -> bool:
+    return plan.doubt in {"", LOST} and (plan.kind is not Kind.OPEN or store.is_closed)
+
+
+def _has_sure_place(plan: Planned, kept: Sequence[Survivor], damaged: Sequence[str], held: Collection[str]) -> bool:
+    """Return whether the files beside a gap are right, or a wrong one is in it, with which the new one is compared."""
+    before, following = kept[max(plan.after, 0) : plan.after + 1], kept[plan.after + 1 : plan.after + 2]
+    names = [one.real.name for one in (*before, *following)]
+    low, high = before[0].real.name if before else "", following[0].real.name if following else "~"
+    return not any(name in held for name in names) or any(low < name < high for name in damaged)
+
+
+def _named(  # noqa: PLR0913 - what names depend on
+    planned: Sequence[Planned],
+    names: Sequence[str],
+    damaged: Sequence[str],
+    settings: Settings,
+    maker: "_Maker",
+    *,
+    names_all: bool = True,
 ) -> Iterator[ToBuild]:
-    """Name the files of each gap so that they sort into it; damaged files there are replaced."""
+    """Name the files of each gap so that they sort into it; damaged files there are replaced, one by one or all."""
     for after, group in groupby(planned, key=lambda plan: plan.after):
         gap = list(group)
         before = names[after] if after >= 0 else ""
         following = names[after + 1] if after + 1 < len(names) else ""
         replaced = [name for name in damaged if before < name and (not following or name < following)]
+        if replaced and not names_all:
+            if len(replaced) == len(gap):
+                yield from (
+                    maker.build(name, plan)._replace(replaces=(name,)) for name, plan in zip(replaced, gap, strict=True)
+                )
+            continue
         if len(replaced) == len(gap):
             chosen = replaced
         else:

@@ -87,8 +87,14 @@ class Rebuilt(NamedTuple):
     size: int
 
 
-def plan_installation(store: str, out: str, *, advance_checkpoint: bool = False) -> Installation:
-    """Check everything and return the installation; `RefusedError` when it must not be done."""
+def plan_installation(
+    store: str, out: str, *, advance_checkpoint: bool = False, refuses_deletion: bool = True
+) -> Installation:
+    """
+    Check everything and return the installation; `RefusedError` when it must not be done.
+
+    Without *refuses_deletion* files may stay that a broker deletes when it starts after a crash, as it would have.
+    """
     if not is_local(out):
         raise RefusedError("files are installed from a directory on this machine")
     root, source = Path(local_path(store)), Path(local_path(out))
@@ -101,10 +107,10 @@ def plan_installation(store: str, out: str, *, advance_checkpoint: bool = False)
     rebuilt = Rebuilt(source, files, survivors, frozenset(manifest["replaced"]), headers, size)
     user, group = writer_of(root)
     with acting_as(user, group):
-        return _planned(root, rebuilt, advance_checkpoint=advance_checkpoint)
+        return _planned(root, rebuilt, advance_checkpoint=advance_checkpoint, refuses_deletion=refuses_deletion)
 
 
-def _planned(root: Path, rebuilt: Rebuilt, *, advance_checkpoint: bool) -> Installation:
+def _planned(root: Path, rebuilt: Rebuilt, *, advance_checkpoint: bool, refuses_deletion: bool) -> Installation:
     """Return the installation, checked with the rights of the store's owner."""
     index = (root / INDEX_FOLDER).resolve()
     present = sorted(path.name for path in index.iterdir() if is_index_name(path.name)) if index.is_dir() else []
@@ -119,7 +125,7 @@ def _planned(root: Path, rebuilt: Rebuilt, *, advance_checkpoint: bool) -> Insta
     if deleted and advance_checkpoint:
         newest = max(header.end_timestamp for header in headers.values())
         checkpoint = _checkpoint(root)._replace(index_timestamp=newest)
-    elif deleted:
+    elif deleted and refuses_deletion:
         raise RefusedError(
             f"the broker did not stop cleanly: at its next start it would delete {', '.join(deleted)}. "
             "Give --advance-checkpoint, or start and stop the broker first"

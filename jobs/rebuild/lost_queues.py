@@ -1,27 +1,37 @@
 """
-Which of a store's queue files are right, and which are lost: `rebuild-consumequeue --lost-only`.
+Which of a store's queue files are right, and which are lost: `rebuild-consumequeue --lost-only`, and `repair`.
 
-All queues are rebuilt, and each file is compared with the store's own. What is the same stays; what differs stays, too,
-where the comparison with the log has nothing against it (units of deleted messages, leftovers after the queue's end). A
-file in which nothing is of this log stops everything.
+All queues are rebuilt, and each file is compared with the store's own. A file is replaced only if it is proven wrong
+and its replacement proven right: one fault explains all that differs, or nothing in it is of its queue. What differs
+otherwise stays and is named: a record of the log may have changed that no checksum covers.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from jobs.diagnosis.file_faults import Content, FileFault, file_fault
+from jobs.diagnosis.records import may_be_other_tags
+from jobs.products.queues.classification import BAD_PLACES
 from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.join import Joined, join
 from jobs.products.queues.settings import QueueSettings
 from jobs.products.queues.topics import topic_table
 from jobs.rebuild.queues import EXTENSION, BuiltFile, BuiltQueue
 from jobs.store.epochs import promotion_of
-from jobs.store.queue_files import keeps_light_in_rocksdb
+from jobs.store.features import QueueStorage, features_of
+from jobs.store.queue_files import StoredQueue, keeps_light_in_rocksdb, queues_of_files
+from jobs.store.rocksdb_queues import rocksdb_queues
 from jobs.store.store import Store, StoredFile
+from jobs.store.units import Units, units_of
 from jobs.store.workers import Workers
 from rmq_formats.consumequeue.build import UNITS
+from rmq_formats.consumequeue.layout import PRE_BLANK_SIZE
 from rmq_formats.consumequeue.unit import LMQ_PREFIX, QueueKind, QueueName
 from rmq_formats.store import name_of_offset
 
@@ -35,6 +45,9 @@ _NOT_OF_THE_FILE = frozenset(
 )
 
 
+_FEW = 2  # units: more than one changed record explains
+
+
 @dataclass(slots=True)
 class LostQueues:
     """The selected files; those that are not needed are deleted from the output."""
@@ -42,9 +55,8 @@ class LostQueues:
     queues: list[BuiltQueue] = field(default_factory=list)  # with the files that are to be installed only
     kept: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
-    contradictions: list[str] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and may be right
     equal: int = 0
-    doubtful: list[str] = field(default_factory=list)  # queues that would lose units, were they made again
     has_lost_end: bool = False  # last units lead to records after the end of the log of a store that was closed
 
     @property
@@ -60,55 +72,171 @@ def select_lost(
 ) -> LostQueues:
     """Return which of the *built* files the store needs, and delete the others."""
     joined = join(workers, store, settings.rules)
-    wrong = _wrong_files(joined, settings)
     topics = topic_table(store)
     has_light_files = not keeps_light_in_rocksdb(store, joined.queues)
     real = {path_in_output(file.about.path): file for file in store.queue_files}
     selected = LostQueues(has_lost_end=_has_lost_end(store, joined))
+    judge = _Judge(store, settings, joined, out, {file.sha256 for queue in built for file in queue.files})
+    verdicts = {file.path: judge.verdict(file, queue, real.get(file.path)) for queue in built for file in queue.files}
+    judge.decide_foreign(verdicts)
+    suspects = judge.suspects({path for path, verdict in verdicts.items() if verdict == _WRONG})
     for queue in built:
         is_file = has_light_files or not queue.name.topic.startswith(LMQ_PREFIX)
         if topics.is_deleted(queue.name.topic) or not is_file:
             _delete(out, queue.files)
             continue
-        needed = [
-            file for file in queue.files if _is_needed(file, queue, real.get(file.path), wrong, store, out, selected)
-        ]
-        if any(_is_extension(file) for file in queue.files) and needed:
+        if not judge.is_trusted(queue, verdicts, suspects):
+            _doubt(queue, verdicts)
+        needed = [file for file in queue.files if verdicts[file.path] in {_MISSING, _WRONG}]
+        if needed and any(_is_extension(file) and verdicts[file.path] != _EQUAL for file in queue.files):
             needed = list(queue.files)  # units name addresses in the extension: both are of one make
-            replaced = [file.path for file in queue.files if file.path in real]
-            selected.replaced += [path for path in replaced if path not in selected.replaced]
-            selected.kept = [path for path in selected.kept if path not in set(replaced)]
-        if any(file.path in selected.replaced for file in needed) and _loses_units(queue, joined):
-            selected.doubtful.append(queue.name.path)
+        paths = {file.path for file in needed}
+        selected.replaced += [path for path in paths if path in real]
+        of_queue = [file.path for file in queue.files if file.path not in paths]
+        selected.equal += sum(verdicts[path] == _EQUAL for path in of_queue)
+        selected.kept += [path for path in of_queue if verdicts[path] in {_EQUAL, _KEPT}]
+        selected.undecided += [path for path in of_queue if verdicts[path] == _UNDECIDED]
         _delete(out, (file for file in queue.files if file not in needed))
         if needed:
             selected.queues.append(replace(queue, files=needed))
-    if selected.contradictions:
-        for queue in selected.queues:
-            _delete(out, queue.files)
-        selected.queues = []
+    selected.replaced.sort()
     return selected
 
 
-def spare_doubtful(lost: LostQueues, out: Path) -> None:
-    """Leave queues as they are that would lose units: delete their files from the output."""
-    for queue in [queue for queue in lost.queues if queue.name.path in lost.doubtful]:
-        _delete(out, queue.files)
-        lost.queues.remove(queue)
-        of_queue = {file.path for file in queue.files}
-        lost.replaced = [path for path in lost.replaced if path not in of_queue]
+_EQUAL, _KEPT, _WRONG, _MISSING, _UNDECIDED = "equal", "kept", "wrong", "missing", "undecided"
+_FOREIGN = "foreign"
 
 
-def _loses_units(queue: BuiltQueue, joined: Joined) -> bool:
-    """
-    Return whether the store's own queue has units in their places that the queue made again has not.
+class _Suspects(NamedTuple):
+    """What of the log may be wrong, for units contradict it: records, and segments that no unit bears out."""
 
-    Then a bit of a record may have changed that no checksum covers: its topic, its queue, its queue offset.
-    """
-    own = [difference for difference in joined.differences if difference.queue == queue.name]
-    misplaced = sum(one.times for one in own if one.kind is DifferenceKind.MISPLACED)
-    end = queue.first_queue_offset + queue.units + queue.blanks
-    return queue.misplaced > misplaced or any(one.kind is DifferenceKind.FOREIGN and one.position >= end for one in own)
+    records: set[int]
+    segments: set[int]
+
+
+def _doubt(queue: BuiltQueue, verdicts: dict[str, str]) -> None:
+    """Leave as it is what the log alone would decide."""
+    for file in queue.files:
+        if verdicts[file.path] in {_MISSING, _WRONG}:
+            verdicts[file.path] = _UNDECIDED
+
+
+@dataclass(slots=True)
+class _Judge:
+    """Decides file by file; what it needs to know of the store."""
+
+    store: Store
+    settings: QueueSettings
+    joined: Joined
+    out: Path
+    made: set[str]  # SHA-256 of what was made
+    wrong: set[str] = field(init=False)  # files that the comparison with the log has something against
+    _bases: NDArray[np.int64] = field(init=False)
+    _witnessed: set[int] = field(default_factory=set)  # segments whose records units in their places lead to
+
+    def __post_init__(self) -> None:
+        self.wrong = _wrong_files(self.joined, self.settings)
+        self._bases = np.array([segment.base_offset for segment in self.store.segments], np.int64)
+
+    def verdict(self, file: BuiltFile, queue: BuiltQueue, real: StoredFile | None) -> str:
+        """Return what the store's own file is, beside the one that the log gives."""
+        if real is None:
+            return _MISSING
+        content, own = (self.out / file.path).read_bytes(), _content(real, self.store)
+        if not _is_extension(file):
+            made, stored = (_units(data, queue.name) for data in (content, own))
+            size = min(made.size, stored.size)
+            self._witnessed |= self._segments_of(made[:size][made[:size] == stored[:size]])
+        if content == own:
+            return _EQUAL
+        fault = file_fault(Content.of(own), Content.of(content))
+        if fault is FileFault.BIT and not _is_extension(file):
+            return _UNDECIDED if self._is_of_a_record(file, queue, content, own) else _WRONG
+        if len(own) == len(content) and (file.path not in self.wrong or _is_extension(file)):
+            return _KEPT
+        if fault is not None:
+            return _WRONG
+        return _FOREIGN if self._is_foreign(queue.name, content, own) else _UNDECIDED
+
+    def decide_foreign(self, verdicts: dict[str, str]) -> None:
+        """Decide whether a file or the segments are foreign that contradict each other: by what else leads to these."""
+        for path, verdict in verdicts.items():
+            if verdict == _FOREIGN:
+                verdicts[path] = _WRONG if self._is_witnessed(path) else _UNDECIDED
+
+    def _is_witnessed(self, path: str) -> bool:
+        name = next(kind for kind in UNITS if (kind is QueueKind.PLAIN) != path.startswith(f"{QueueKind.BATCH}/"))
+        units = np.frombuffer((self.out / path).read_bytes(), UNITS[name])
+        return self._segments_of(units) <= self._witnessed
+
+    def _segments_of(self, units: Units) -> set[int]:
+        """Return the numbers of the segments that units lead to, from 1 on."""
+        written = units[(units["size"] > 0) & (units["size"] != PRE_BLANK_SIZE)]
+        return set(np.unique(np.searchsorted(self._bases, written["physical_offset"], "right")).tolist())
+
+    def suspects(self, wrong: set[str]) -> "_Suspects":
+        """Return the records that a unit contradicts which is in no file that is proven *wrong*."""
+        against = [
+            one for one in self.joined.differences
+            if one.kind not in _NOT_OF_THE_FILE and one.log_offset is not None
+            and not wrong & set(_files_of(one, self.settings))
+        ]  # fmt: skip
+        records = {one.log_offset for one in against if one.log_offset is not None and one.may_be_of_a_record}
+        units = [one.log_offset or 0 for one in against if one.kind in BAD_PLACES]
+        segments = set(np.searchsorted(self._bases, np.array(units, np.int64), "right").tolist())
+        return _Suspects(records, segments - self._witnessed)
+
+    def is_trusted(self, queue: BuiltQueue, verdicts: dict[str, str], suspects: "_Suspects") -> bool:
+        """
+        Return whether the queue that the log gives is the one that the broker had.
+
+        A record whose queue offset has changed displaces all units after it; one that another queue's unit leads to, in
+        its place there, may have changed its topic or its queue.
+        """
+        own = [one for one in self.joined.differences if one.queue == queue.name]
+        misplaced = sum(one.times for one in own if one.kind in {DifferenceKind.MISPLACED, DifferenceKind.RESTARTED})
+        survives = any(verdicts[file.path] in {_EQUAL, _KEPT} for file in queue.files)
+        if survives and any(_is_extension(file) and verdicts[file.path] != _EQUAL for file in queue.files):
+            return False
+        if not survives and (queue.misplaced or queue.skipped):
+            return False
+        if queue.misplaced > misplaced and not any(verdicts[file.path] == _EQUAL for file in queue.files[-1:]):
+            return False
+        for file in queue.files:
+            if verdicts[file.path] in {_MISSING, _WRONG} and not _is_extension(file):
+                units = _units((self.out / file.path).read_bytes(), queue.name)
+                if suspects.records.intersection(units["physical_offset"].tolist()):
+                    return False
+                if suspects.segments & self._segments_of(units):
+                    return False
+        return True
+
+    def _is_of_a_record(self, file: BuiltFile, queue: BuiltQueue, content: bytes, own: bytes) -> bool:
+        """Return whether the one bit that differs is in a tags code, and a bit of the record's tags explains it."""
+        made, stored = (_units(data, queue.name) for data in (content, own))
+        (place,) = np.flatnonzero(made != stored)[:1].tolist() or (None,)
+        if place is None or made["tags_code"][place] == stored["tags_code"][place]:
+            return False
+        copy = self._copies().get(queue.name)
+        position = int(Path(file.path).name) // queue.name.kind.layout.size + place
+        if copy is not None and units_of(copy, position, position + 1)["tags_code"][0] == made["tags_code"][place]:
+            return False
+        return may_be_other_tags(self.store, int(made["physical_offset"][place]), int(stored["tags_code"][place]))
+
+    def _copies(self) -> Mapping[QueueName, StoredQueue]:
+        """Return the queues in RocksDB, where files are a second copy of them."""
+        stored = rocksdb_queues(self.store) if features_of(self.store).queues is QueueStorage.BOTH else None
+        return {queue.name: queue for queue in queues_of_files(stored.files, self.store)} if stored else {}
+
+    def _is_foreign(self, name: QueueName, content: bytes, own: bytes) -> bool:
+        """Return whether nothing in the store's own file is of its queue, while the log has units for the place."""
+        made, stored = _units(content, name), _units(own, name)
+        offsets = made["physical_offset"]
+        written = stored[stored["physical_offset"] > 0]["physical_offset"]
+        is_other = bool(written.size) and not np.isin(written, offsets[offsets > 0]).any()
+        end = int(np.flatnonzero(stored["size"])[-1]) + 1 if stored["size"].any() else 0
+        is_swapped = sha256(stored[:end].tobytes()).hexdigest() in self.made
+        return is_other and (written.size >= _FEW or is_swapped) and bool((offsets > 0).any())
 
 
 def path_in_output(path: str) -> str:
@@ -122,11 +250,16 @@ def _wrong_files(joined: Joined, settings: QueueSettings) -> set[str]:
     for difference in joined.differences:
         if difference.kind in _NOT_OF_THE_FILE or _leads_beyond(difference, joined):
             continue  # the log has lost what the unit leads to
-        name = difference.queue
-        size, unit = settings.file_sizes[name.kind], name.kind.layout.size
-        first, last = (at * unit // size for at in (difference.position, difference.position + difference.times - 1))
-        found |= {f"{path_in_output(name.path)}/{name_of_offset(n * size)}" for n in range(first, last + 1)}
+        found |= set(_files_of(difference, settings))
     return found
+
+
+def _files_of(difference: Difference, settings: QueueSettings) -> Iterator[str]:
+    """Yield the files, by their paths in the output, that a difference is in."""
+    name = difference.queue
+    size, unit = settings.file_sizes[name.kind], name.kind.layout.size
+    first, last = (at * unit // size for at in (difference.position, difference.position + difference.times - 1))
+    yield from (f"{path_in_output(name.path)}/{name_of_offset(n * size)}" for n in range(first, last + 1))
 
 
 def _has_lost_end(store: Store, joined: Joined) -> bool:
@@ -142,47 +275,15 @@ def _leads_beyond(difference: Difference, joined: Joined) -> bool:
     return difference.kind is DifferenceKind.BEHIND_LOG and is_last
 
 
-def _is_needed(  # noqa: PLR0913, PLR0917 - what decides
-    file: BuiltFile,
-    queue: BuiltQueue,
-    real: StoredFile | None,
-    wrong: set[str],
-    store: Store,
-    out: Path,
-    selected: LostQueues,
-) -> bool:
-    """Return whether a built file is needed, and note whether the store's own is kept, replaced or a contradiction."""
-    if real is None:
-        return True
-    if real.size == file.size:
-        content, own = (out / file.path).read_bytes(), _content(real, store)
-        if content == own:
-            selected.equal += 1
-            selected.kept.append(file.path)
-            return False
-        if file.path not in wrong or _is_extension(file):
-            selected.kept.append(file.path)
-            return False
-        if not _has_common_units(queue.name, content, own):
-            selected.contradictions.append(file.path)
-            return False
-    selected.replaced.append(file.path)
-    return True
-
-
 def _content(file: StoredFile, store: Store) -> bytes:
     with store.open(file) as reader:
         return bytes(reader.read(0, file.size))
 
 
-def _has_common_units(name: QueueName, built: bytes, own: bytes) -> bool:
-    """Return whether any unit of the store's own file is of this log; one that holds nothing contradicts nothing."""
-    units, stored = (
-        np.frombuffer(data, UNITS[name.kind], len(data) // UNITS[name.kind].itemsize) for data in (built, own)
-    )
-    offsets = units["physical_offset"][units["tags_code"] != 0]
-    written = stored[stored["physical_offset"] > 0]
-    return not written.size or bool(np.isin(written["physical_offset"], offsets).any())
+def _units(data: bytes, name: QueueName) -> Units:
+    """Return the units of a file."""
+    layout = UNITS[name.kind]
+    return np.frombuffer(data, layout, len(data) // layout.itemsize)
 
 
 def _is_extension(file: BuiltFile) -> bool:

@@ -19,7 +19,7 @@ from jobs.console.severity import Severity, worst_met
 from jobs.products.queues.settings import QueueSettings, settle_queues
 from jobs.products.queues.topics import topic_table
 from jobs.rebuild.expired_queues import stored_ends
-from jobs.rebuild.lost_queues import LostQueues, select_lost, spare_doubtful
+from jobs.rebuild.lost_queues import LostQueues, select_lost
 from jobs.rebuild.queue_database import (
     BuiltDatabase,
     build_database,
@@ -57,7 +57,6 @@ class RebuildQueuesRequest(StoreRequest):
     release: str | None = None
     groups: int = _GROUPS
     lost_only: bool = False
-    spares_doubtful: bool = False  # lost only: a queue that would lose units stays as it is
     to: Target = Target.FILES
 
 
@@ -82,8 +81,7 @@ class Summary:
     lost_only: bool = False
     kept: int = 0  # files of the store that are right
     replaced: list[str] = field(default_factory=list)
-    contradictions: list[str] = field(default_factory=list)
-    doubtful: list[str] = field(default_factory=list)  # queues that would lose units, or would have
+    undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and may be right
     proof: str = ""
     has_lost_end: bool = False
     log_bytes: int = 0  # that were read
@@ -100,12 +98,12 @@ class Summary:
         return worst_met(
             gap=self.gaps or self.has_lost_end,
             damage=self.damaged_bytes or (self.replaced and not installed),
-            contradiction=self.contradictions,
+            contradiction=self.undecided,
         )
 
     @property
     def exit_code(self) -> ExitCode:
-        """The queues are made in spite of a damaged log, and not where files of the store contradict it."""
+        """The queues are made in spite of a damaged log; files that may be right stay, and are named."""
         return self.severity.exit_code
 
     def result(self, seconds: float, *, installed: bool = False) -> Result:
@@ -114,8 +112,8 @@ class Summary:
         verdict = "done, nothing wrong seen" if severity is Severity.NOT_VERIFIED else ""
         done = "written and installed" if installed else "written"
         what = f"{counted(self.queues, 'queue')}, {counted(self.units, 'unit')} {done}"
-        if self.contradictions:
-            what = f"nothing written, {counted(len(self.contradictions), 'file')} against the log"
+        if self.undecided:
+            what = f"{what}, {counted(len(self.undecided), 'file')} against the log"
         return Result(severity, what, seconds, self.log_bytes, verdict)
 
 
@@ -156,14 +154,11 @@ def rebuild(request: RebuildQueuesRequest, workers: Workers) -> Summary:
     _check(request.out, queues)
     if request.lost_only:
         lost = select_lost(workers, store, settings, queues, request.out)
-        if request.spares_doubtful:
-            spare_doubtful(lost, request.out)
         _take(summary, lost)
         queues = lost.queues
     else:
         summary.notes += _note_of_deleted(store, [queue.name for queue in queues])
-    if not summary.contradictions:
-        _write_manifest(request.out, recipe, describe_files(queues), summary)
+    _write_manifest(request.out, recipe, describe_files(queues), summary)
     return summary
 
 
@@ -207,8 +202,8 @@ def _take(summary: Summary, lost: LostQueues) -> None:
     summary.queues = len(lost.queues)
     summary.files = sum(len(queue.files) for queue in lost.queues)
     summary.kept, summary.replaced = len(lost.kept), lost.replaced
-    summary.contradictions, summary.proof = lost.contradictions, lost.proof
-    summary.doubtful, summary.has_lost_end = lost.doubtful, lost.has_lost_end
+    summary.undecided, summary.proof = lost.undecided, lost.proof
+    summary.has_lost_end = lost.has_lost_end
     if lost.has_lost_end:
         summary.notes.append("the log has lost its end: last units of queues lead to messages after it, and stay")
 

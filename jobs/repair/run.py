@@ -47,16 +47,17 @@ from jobs.storage.locations import is_local, local_path, normalise
 from jobs.store.request import StoreRequest
 from jobs.store.store import Store, list_store
 from jobs.store.workers import Workers
-from jobs.verify.checkpoint import CHECKPOINT_AHEAD
+from jobs.verify.checkpoint import CHECKPOINT_AHEAD, SHORT_CHECKPOINT
 from jobs.verify.databases import is_of_rows, rows_to_come, steps_for_rows
-from jobs.verify.index import CHECKPOINT_TIME, SHORT_CHECKPOINT
+from jobs.verify.index import CHECKPOINT_TIME
 from jobs.verify.run import Verdict, VerifyRequest, verify
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.errors import FormatError
 from rmq_formats.indexfile.layout import HEADER, decode_header
-from rmq_formats.store import Checkpoint, decode_checkpoint, encode_checkpoint, is_index_name
+from rmq_formats.store import CHECKPOINT_SIZE, Checkpoint, decode_checkpoint, encode_checkpoint
 
 _WORK = "work"
+_SHOWN = 4
 
 
 class NotRepairableError(ValueError):
@@ -218,7 +219,6 @@ class _Repair:
     queues: Path | None = None
     index: Path | None = None
     checkpoint: Path | None = None
-    is_doubtful: bool = False  # whether a record of the log may be wrong, not the queues
 
     @property
     def root(self) -> Path:
@@ -306,10 +306,12 @@ class _Repair:
         own = [one for one in own if not is_of_rows(one, store)]
         if any(one.part == QUEUES for one in own):
             self._make_queues()
-        of_index = {one.kind: one for one in own if one.part == INDEX}
-        if of_index.keys() - {CHECKPOINT_TIME, SHORT_CHECKPOINT}:
-            self.index = self._made_index(lost_only=NOT_INDEXED not in of_index)
-        times = {one.field: int(one.expected) for one in own if one.kind in {CHECKPOINT_TIME, CHECKPOINT_AHEAD}}
+        if {one.kind for one in own if one.part == INDEX} - {CHECKPOINT_TIME, NOT_INDEXED}:
+            self._make_index()
+        of_checkpoint = {CHECKPOINT_TIME, CHECKPOINT_AHEAD}
+        times = {one.field: int(one.expected) for one in own if one.kind in of_checkpoint}
+        if any(one.kind not in {*of_checkpoint, SHORT_CHECKPOINT} for one in own):
+            times = {}  # what is wrong besides may be what the times are compared with
         checkpoint = _checkpoint(self.root, times)
         if checkpoint is not None:
             self.checkpoint = self.work / CHECKPOINT_PART
@@ -327,37 +329,23 @@ class _Repair:
         out = self.work / "queues"
         asked = queue_builder.RebuildQueuesRequest(
             request.store, out, wanted.conf, request.consume_queue_size, wanted.release,
-            lost_only=True, spares_doubtful=True, commitlog=self.log, care=request.care,
+            lost_only=True, commitlog=self.log, care=request.care,
         )  # fmt: skip
         built = queue_builder.rebuild(asked, self.workers)
         notes += built.notes
-        if built.doubtful:
-            self.is_doubtful = True
-            notes.append(
-                f"these queues stay as they are: {', '.join(built.doubtful)}; made again from the log they would lose "
-                "units that are in their places, so a bit of a record may have changed that no checksum covers: a lake "
-                "that has the record as it was tells (--lake)"
-            )
-        if built.contradictions:
-            notes.append(f"queues stay as they are: these files are of another log: {', '.join(built.contradictions)}")
-        else:
-            self.queues = out
+        notes += _stays("queue file", built.undecided)
+        self.queues = out
 
-    def _made_index(self, *, lost_only: bool) -> Path | None:
-        """Make the index files that are lost; all of them, where some of those that are there follow from no log."""
-        there = self.root / "index"
-        lost_only = lost_only and there.is_dir() and any(is_index_name(path.name) for path in there.iterdir())
-        out = self.work / ("index" if lost_only else "all-index")
-        request = self.request
+    def _make_index(self) -> None:
+        """Make the index files that are lost or proven wrong."""
+        out, request = self.work / "index", self.request
         asked = index_builder.RebuildIndexRequest(
-            request.store, str(out), request.wanted, lost_only=lost_only, commitlog=self.log, care=request.care
-        )
-        if index_builder.rebuild(asked, self.workers).contradictions:
-            if self.is_doubtful:
-                self.summary.notes.append("index files stay as they are: the record may be wrong that they contradict")
-                return None
-            return self._made_index(lost_only=False)
-        return out
+            request.store, str(out), request.wanted, lost_only=True, proven_only=True, commitlog=self.log,
+            care=request.care,
+        )  # fmt: skip
+        built = index_builder.rebuild(asked, self.workers)
+        self.summary.notes += _stays("index file", built.undecided)
+        self.index = out
 
     def _planned(self) -> _Plans:
         """Look at everything once more and return what would be done; `RefusedError` when it must not be."""
@@ -374,9 +362,19 @@ class _Repair:
         if self.queues is not None:
             plans.queues = plan_queue_installation(self.request.store, self.queues)
         if self.index is not None:
-            has_crashed = (root / "abort").exists()
-            plans.index = plan_installation(self.request.store, str(self.index), advance_checkpoint=has_crashed)
+            plan = plan_installation(self.request.store, str(self.index), refuses_deletion=False)
+            plans.index = plan if plan.new else None
         return plans
+
+
+def _stays(what: str, names: Sequence[str]) -> Iterator[str]:
+    """Say which files stay although the log contradicts them."""
+    if names:
+        shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+        yield (
+            f"{counted(len(names), what)} undecided, not changed: {shown}: the file may be wrong, or a record of the "
+            "log in a field that no checksum covers; a lake or a slave that has the record as it was tells (--lake)"
+        )
 
 
 def _checkpoint(root: Path, times: Mapping[str, int]) -> Checkpoint | None:
@@ -389,7 +387,7 @@ def _checkpoint(root: Path, times: Mapping[str, int]) -> Checkpoint | None:
     except FormatError:
         time = _newest_indexed(root / "index")
         return Checkpoint(time, time, time)
-    return stored._replace(**times) if times else None
+    return stored._replace(**times) if times or path.stat().st_size != CHECKPOINT_SIZE else None
 
 
 def _newest_indexed(index: Path) -> int:

@@ -18,7 +18,7 @@ from rmq_formats.errors import CorruptData, FormatError
 
 _GROUPS_FILE = "subscriptionGroup.json"
 _GROUP_TABLE = "subscriptionGroupTable"
-_CONSUMERS_FILE = "consumerOffset.json"
+CONSUMERS_FILE = "consumerOffset.json"
 _LIGHT_FILE = "lmqConsumerOffset.json"
 _LIGHT_TABLE = "lmqOffsetTable"
 _DELAY_FILE = "delayOffset.json"
@@ -81,7 +81,7 @@ class _Parts:
 
     def consumers(self) -> Iterator[Progress]:
         """Yield how far consumers are."""
-        rows, place = self.table(ConfigTable.CONSUMER_OFFSETS, _CONSUMERS_FILE, OFFSETS)
+        rows, place = self.table(ConfigTable.CONSUMER_OFFSETS, CONSUMERS_FILE, OFFSETS)
         yield from _of_groups(ReaderKind.CONSUMER, _by_queue(rows, place), place)
 
     def light(self) -> Iterator[Progress]:

@@ -124,7 +124,7 @@ def command(  # noqa: PLR0913 - one argument an option
         summary = rebuild(request, workers)
     answer.begin(_lines(summary))
     installed = False
-    if how.wants_install and not summary.contradictions:
+    if how.wants_install:
         plan = partial(plan_queue_installation, root, target)
         installed = put_in_place(root, plan, install_queues, answer, dry_run=how.dry_run)
     result = summary.result(watch.seconds, installed=installed)
@@ -176,6 +176,6 @@ def _lines(summary: "Summary") -> Iterator[str]:
     yield from (f"  NOTE {note}" for note in summary.notes)
     if summary.lost_only:
         yield f"  kept {counted(summary.kept, 'file')} of the store; {summary.proof}"
-        yield from (f"  CONTRADICTION {path}" for path in summary.contradictions)
-    if summary.contradictions:
-        yield "  nothing was written: these files are not of this log"
+        yield from (
+            f"  CONTRADICTION {path}: it stays, for a record of the log may be wrong" for path in summary.undecided
+        )

@@ -116,7 +116,7 @@ def _of_queues(store: str, groups: Sequence[Group], database: Step | None) -> St
         _of(groups, QUEUES, {UNREADABLE_DATABASE}),
     )
     yield (
-        Step("The table of topics is damaged: put config/topics.json back, from its .bak or from a slave."),
+        Step("A table of the broker is damaged: put the file in `config` back, from its .bak or from a slave."),
         _of(groups, QUEUES, {DAMAGED_CONFIGURATION}),
     )
     yield (

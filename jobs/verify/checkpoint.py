@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from jobs.lake.findings import LOG, Finding
 from jobs.store.store import Store, StoredFile
 from rmq_formats.errors import FormatError
-from rmq_formats.store import CHECKPOINT, Checkpoint, FileKind, decode_checkpoint
+from rmq_formats.store import CHECKPOINT, CHECKPOINT_SIZE, Checkpoint, FileKind, decode_checkpoint
 
 CHECKPOINT_AHEAD = "checkpoint_after_log"
+SHORT_CHECKPOINT = "checkpoint_cut_short"
 _FIELDS = ("physical_timestamp", "logic_timestamp")
 
 
@@ -31,12 +32,18 @@ def checkpoint_of(store: Store) -> Checkpoint | None:
 
 def checkpoint_findings(store: Store, newest: int) -> tuple[list[Finding], list[str]]:
     """Return what is wrong with the times of log and queues, *newest* being the log's latest; and what is not known."""
-    if checkpoint_file(store) is None:
+    stored = checkpoint_file(store)
+    if stored is None:
         return [], ["there is no checkpoint: how far the broker had flushed is not known; its next start makes one"]
+    findings = []
+    if stored.size != CHECKPOINT_SIZE:
+        cause = "the file was cut or lengthened; after a crash the broker would read more of its log than it has to"
+        found = str(stored.size), str(CHECKPOINT_SIZE)
+        findings.append(Finding(LOG, SHORT_CHECKPOINT, "checkpoint", stored.size, "size", *found, cause))
     checkpoint = checkpoint_of(store)
-    if checkpoint is None or not newest or not store.is_closed:
-        return [], []  # a short one is said with the index files; a running broker's may be newer than the log's copy
-    return list(_ahead(checkpoint, newest)), []
+    if checkpoint is not None and newest and store.is_closed:  # a running broker's may be newer than the log's copy
+        findings += _ahead(checkpoint, newest)
+    return findings, []
 
 
 def _ahead(checkpoint: Checkpoint, newest: int) -> Iterator[Finding]:

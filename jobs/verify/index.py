@@ -25,13 +25,11 @@ from jobs.verify.checkpoint import checkpoint_of
 from jobs.verify.findings import PartReport
 from jobs.verify.rocksdb_index import verify_rocksdb_index
 from rmq_formats.indexfile.compare import Part
-from rmq_formats.store import CHECKPOINT_SIZE, FileKind
 
 MISSING_FILES = "missing_index_entries"
 LOST_MESSAGES = "entries_of_lost_messages"
 AHEAD_OF_LOG = "ahead_of_log"
 CHECKPOINT_TIME = "checkpoint_index_time"
-SHORT_CHECKPOINT = "checkpoint_cut_short"
 STALE_MS = 600_000  # of store time that a running broker's index may lag behind its log
 _ROCKSDB_KEY = re.compile(rb"@[^@\x00-\x20]{1,255}@[KTU]@")  # <hour>@topic@K@key@unique key@<offset>
 _LOOKED_AT = 64 << 20
@@ -45,8 +43,9 @@ _CAUSES = {
     Verdict.HALF_WRITTEN: "the header is older than the entries: the machine stopped before it was written",
     Verdict.BIT_DAMAGE: "single bits changed: memory, disk or transfer",
     Verdict.HEADER_DAMAGE: "the header was overwritten",
-    Verdict.FOREIGN: "the file belongs to another log",
-    Verdict.CONTRADICTION: "nothing known explains it",
+    Verdict.MISNAMED: "files were exchanged or renamed: the broker looks keys up in the wrong order of time",
+    Verdict.FOREIGN: "undecided: the file belongs to another log, or the log beside it does",
+    Verdict.CONTRADICTION: "undecided: the file was overwritten, or keys of a record that no checksum covers",
 }
 
 
@@ -72,8 +71,9 @@ def verify_index(
             *_skips(explanation),
             *_gaps(explanation),
             *behind,
-            *_checkpoint_findings(explanation, store),
         ]
+        if not any(finding.severity.is_alarm for finding in findings):  # the file that it names may be a wrong one
+            findings += _checkpoint_findings(explanation, store)
         notes = [*_notes_on_rocksdb(store), *_notes(explanation, settings, is_closed=store.is_closed)]
         row = explanation.row
         is_left_out = any(finding.kind == NOT_INDEXED_HERE for finding in behind)
@@ -236,7 +236,6 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
     """Compare the checkpoint's index time with the files: it is the end of the newest full one that has a successor."""
     checkpoint = checkpoint_of(store)
     if checkpoint is None:
-        yield from _short_checkpoint(store)
         return
     full = [
         explained.real.header.end_timestamp
@@ -255,15 +254,6 @@ def _checkpoint_findings(explanation: Explanation, store: Store) -> Iterator[Fin
     yield Finding(
         INDEX, CHECKPOINT_TIME, "checkpoint", 16, "index_timestamp", str(time), str(full[-1] if full else 0), cause
     )
-
-
-def _short_checkpoint(store: Store) -> Iterator[Finding]:
-    """Yield a checkpoint that is too short to say anything."""
-    for file in store.of_kind(FileKind.CHECKPOINT):
-        yield Finding(
-            INDEX, SHORT_CHECKPOINT, "checkpoint", file.size, "size", str(file.size), str(CHECKPOINT_SIZE),
-            "the file was cut short; after a crash the broker would read more of its log than it has to",
-        )  # fmt: skip
 
 
 def _notes(explanation: Explanation, settings: Settings, *, is_closed: bool) -> Iterator[str]:

@@ -29,7 +29,7 @@ from jobs.store.log_ends import lost_start
 from jobs.store.ranges import Range, cut_short, holes
 from jobs.store.store import Segment, Store
 from jobs.store.workers import HandedOn, Workers
-from jobs.verify.checkpoint import checkpoint_findings
+from jobs.verify.checkpoint import SHORT_CHECKPOINT, checkpoint_findings
 from jobs.verify.findings import PartReport, below
 from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.layout import BLANK
@@ -195,8 +195,8 @@ def log_findings(store: Store, checks: Sequence[RangeCheck], log_end: int, ahead
     findings.sort(key=lambda finding: finding.log_offset or 0)
     newest = max((check.newest_timestamp for check in checks), default=0)
     checkpoint, untold = checkpoint_findings(store, newest)
-    if lost:
-        checkpoint = []  # what is lost may be what it names
+    if lost:  # what is lost may be what it names
+        checkpoint = [one for one in checkpoint if one.kind == SHORT_CHECKPOINT]
     report = PartReport([*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED], untold=untold)
     changed = (
         (offset, offset + size, _wrong_body(offset, size, store).title)

@@ -14,7 +14,7 @@ from jobs.lake.findings import DAMAGED_CONFIGURATION, DELETED_TOPIC, QUEUES, WRO
 from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.join import Joined, join
 from jobs.products.queues.topics import TopicTable, topic_table
-from jobs.store.broker_config import broker_config
+from jobs.store.broker_config import CONSUMERS_FILE, broker_config
 from jobs.store.chain import watermark
 from jobs.store.config_files import TOPICS_FILE, read_config
 from jobs.store.features import features_of
@@ -38,7 +38,8 @@ WRONG_FILE_NAME = "wrong_file_name"
 UNEXPECTED_FILE = "unexpected_file"
 
 _CAUSES = {
-    DifferenceKind.DANGLING: "the unit was overwritten, or the queue is of another log; consumers skip this place",
+    DifferenceKind.DANGLING: "undecided: the unit was overwritten, or the queue or the segment that it leads to is of "
+    "another log; consumers skip this place",
     DifferenceKind.LOST_RECORD: "the log has a gap there",
     DifferenceKind.DAMAGED_RECORD: "the log is damaged there; the unit shows where the lost record began",
     DifferenceKind.BEHIND_LOG: "the log lost its end after the unit was written, or the queue is of a newer copy",
@@ -62,6 +63,11 @@ _CAUSES = {
     DifferenceKind.RESTARTED: "the topic was deleted and made again: its queue offsets began at 0 once more",
     DifferenceKind.DROPPED: "the broker dropped the record silently, for its queue offset is below the queue's end",
     DifferenceKind.DELETED_TOPIC: "the topic was deleted and created again: these messages are of the old one",
+}
+_UNDECIDED = "undecided: the unit was overwritten, or a field of the record changed that no checksum covers"
+_TABLES = {
+    TOPICS_FILE: "the broker would start from its backup, or without a topic; which topics were deleted is not known",
+    CONSUMERS_FILE: "the broker would start from its backup, or every consumer group from its beginning again",
 }
 _DELETED = "the topic was deleted: its messages stay in the log as long as their segments, and need no units"
 
@@ -90,10 +96,20 @@ def compare_queues(
     wrong_sizes = {finding.file for finding in files if finding.kind == WRONG_FILE_SIZE}
     size = plain_file_size(store)
     units = [_finding(queues[difference.queue], difference, size) for difference in joined.differences]
+    doubted = {unit.log_offset: unit.title for unit in units if unit.cause == _UNDECIDED}
     tails = tail_findings(workers, store, [(queue, joined.ends[name]) for name, queue in queues.items()])
     double = compare_double_write(store, queues)
     left_out = frozenset(unwritten_light_queues(double, joined.without_queue))
-    missing = list(_missing_queues(joined, topic_table(store), left_out))
+    missing = [
+        one if one.log_offset not in doubted else one._replace(follows=doubted[one.log_offset])
+        for one in _missing_queues(joined, topic_table(store), left_out)
+    ]
+    units = [
+        one._replace(follows=doubted[one.log_offset])
+        if one.log_offset in doubted and one.kind in {DifferenceKind.MISSING, DifferenceKind.DROPPED}
+        else one
+        for one in units
+    ]
     notes = list(_notes(store, joined, double, left_out))
     deleted = [finding for finding in (*missing, *units) if finding.kind == DELETED_TOPIC]
     report = PartReport(
@@ -129,11 +145,11 @@ def _read_log(workers: Workers, store: Store, range_size: int) -> int:
 
 
 def _damaged_configuration(store: Store) -> Iterator[Finding]:
-    """Yield the table of topics where it is there and nobody can read it: then no topic counts as deleted."""
-    path = f"config/{TOPICS_FILE}"
-    if store.other_file(path) and read_config(store, TOPICS_FILE) is None:
-        cause = "the broker would start from its backup, or without a topic; which topics were deleted is not known"
-        yield Finding(QUEUES, DAMAGED_CONFIGURATION, path, None, "file", "no JSON", "the table of topics", cause)
+    """Yield the tables of topics and of consumers' positions that are there, and that nobody can read."""
+    for name, cause in _TABLES.items():
+        path = f"config/{name}"
+        if store.other_file(path) and read_config(store, name) is None:
+            yield Finding(QUEUES, DAMAGED_CONFIGURATION, path, None, "file", "no JSON", "a table", cause)
 
 
 def _numbers(joined: Joined) -> dict[str, int]:
@@ -213,7 +229,7 @@ def _finding(queue: StoredQueue, difference: Difference, file_size: int) -> Find
         difference.field,
         difference.found,
         difference.expected,
-        _CAUSES[difference.kind],
+        _UNDECIDED if difference.may_be_of_a_record else _CAUSES[difference.kind],
         difference.times,
         difference.log_offset,
     )
@@ -236,6 +252,7 @@ def _missing_queues(joined: Joined, topics: TopicTable, left_out: Collection[Que
             f"{count} units, the first of offset {first}",
             _DELETED if is_deleted else _CAUSES[DifferenceKind.MISSING_QUEUE],
             count if is_deleted else 1,
+            first if count == 1 else None,
         )
 
 

@@ -48,6 +48,7 @@ class Verdict(StrEnum):
     HALF_WRITTEN = "half written"
     BIT_DAMAGE = "bit damage"
     HEADER_DAMAGE = "header damaged"
+    MISNAMED = "under the name of another file"
     FOREIGN = "foreign file"
     CONTRADICTION = "contradiction"
 
@@ -76,7 +77,14 @@ _EXPLAINED = frozenset(
     }
 )
 _DAMAGE = frozenset(
-    {Verdict.TRUNCATED, Verdict.ZEROED, Verdict.HALF_WRITTEN, Verdict.BIT_DAMAGE, Verdict.HEADER_DAMAGE}
+    {
+        Verdict.TRUNCATED,
+        Verdict.ZEROED,
+        Verdict.HALF_WRITTEN,
+        Verdict.BIT_DAMAGE,
+        Verdict.HEADER_DAMAGE,
+        Verdict.MISNAMED,
+    }
 )
 
 
@@ -133,10 +141,24 @@ def explain(  # noqa: PLR0913, PLR0917 - what there is, and how to read it
     for survivor, recipe, result in zip(survivors, recipes, compared, strict=True):
         judged[survivor.real.name] = _judge(survivor, result, before, recipe, row)
         before = survivor
+    for name, other in _misnamed([one for one in judged.values() if one.verdict.is_explained]):
+        judged[name] = replace(judged[name], verdict=Verdict.MISNAMED, detail=f"its content is that of {other}")
     explained = tuple(judged.get(file.name) or refused_for(file, refused[file.name] or "") for file in files)
     if explained and explained[-1].verdict is Verdict.ZEROED and not store.is_closed and _is_blank(files[-1], store):
         explained = (*explained[:-1], Explained(files[-1], Verdict.GROWING, detail="it has no entry yet"))
     return Explanation(row, explained, geometry, rules, tuple(_gaps(explained)))
+
+
+def _misnamed(explained: Sequence[Explained]) -> Iterator[tuple[str, str]]:
+    """
+    Yield files whose content belongs under another's name, and that name.
+
+    A later file never begins with an earlier message than the one before it, restarts included.
+    """
+    in_order = sorted(explained, key=lambda one: one.real.header.begin_physical_offset)
+    for one, place in zip(in_order, explained, strict=True):
+        if one is not place:
+            yield one.real.name, place.real.name
 
 
 def _is_blank(real: RealFile, store: Store) -> bool:
@@ -268,13 +290,19 @@ def _how_different(survivor: Survivor, compared: Compared) -> tuple[Verdict, str
         return Verdict.HALF_WRITTEN, f"{first}; {compared.beyond} bytes after the last entry that the header counts"
     if rows and compared.zeroed == rows:
         return Verdict.ZEROED, f"{first}; {rows} slots and entries are zero"
-    if compared.bits <= FEW_BITS:
+    if compared.bits <= FEW_BITS and not _is_of_a_key(compared):
         return Verdict.BIT_DAMAGE, f"{first}; {compared.bits} bits differ"
     if compared.zeroed > rows // 2:
         return Verdict.ZEROED, f"{first}; {compared.zeroed} of {rows} differing slots and entries are zero"
     if compared.counts[Part.ENTRY] == survivor.real.header.entry_count:
         return Verdict.FOREIGN, first
     return Verdict.CONTRADICTION, first
+
+
+def _is_of_a_key(compared: Compared) -> bool:
+    """Return whether a changed key of the log explains what differs: another hash is in another slot's chain."""
+    places = {(difference.part, difference.number) for difference in compared.differences}
+    return len(places) > 1 and bool(compared.counts[Part.SLOT]) and bool(compared.counts[Part.ENTRY])
 
 
 def _is_half_put(header: IndexHeader, compared: Compared) -> bool:

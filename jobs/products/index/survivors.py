@@ -216,6 +216,15 @@ def _is_key(entry: IndexEntry, row: KeyRow, begin: int | None) -> bool:
     )
 
 
+def has_keys_of(real: RealFile, row: KeyRow, geometry: Geometry, store: Store) -> bool:
+    """Return whether any of a file's entries, or of many that are looked at, is a key of the log."""
+    with store.open(real) as file:
+        reader = IndexReader(file.read, geometry, real.location)
+        count = real.header.entry_count
+        numbers = range(1, count + 1, max(count // COMPARED, 1))
+        return any(_is_key(reader.entry(number), row, None) for number in numbers)
+
+
 class _Lost(NamedTuple):
     """Entries of messages that the log has lost, and the number of the first key after them."""
 

@@ -34,6 +34,20 @@ class DifferenceKind(StrEnum):
     DELETED_TOPIC = "deleted_topic"  # no fault: messages of a topic that was deleted and created again
 
 
+# A unit leads to a record that says otherwise; where few units say so, one changed bit of the record explains it, too.
+_AGAINST_A_RECORD = frozenset(
+    {
+        DifferenceKind.FOREIGN,
+        DifferenceKind.HIDDEN_RECORD,
+        DifferenceKind.DUPLICATE,
+        DifferenceKind.MISPLACED,
+        DifferenceKind.RESTARTED,
+        DifferenceKind.WRONG_TAGS_CODE,
+    }
+)
+_FEW = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One difference, or several of one kind at places that follow each other."""
@@ -47,6 +61,11 @@ class Difference:
     times: int = 1
     shift: int = 0  # by how much the unit's place differs from its queue offset
     log_offset: int | None = None  # the place in the log that the first of them is about
+
+    @property
+    def may_be_of_a_record(self) -> bool:
+        """Whether one record, not the unit, may have changed where no checksum covers it."""
+        return self.kind in _AGAINST_A_RECORD and self.times <= _FEW and self.log_offset is not None
 
     def joined(self, other: "Difference") -> "Difference | None":
         """Return both as one, if *other* goes on where this ends."""

@@ -230,10 +230,12 @@ def _taken(queue: StoredQueue, start: int, end: int, dispatched: int) -> int:
 
     Older ones may be after it where recovery cut the queue: they wait until they are written over.
     """
-    for first, last in chunks(start, end, _AT_ONCE):
-        newer = np.flatnonzero(units_of(queue, first, last)["physical_offset"] >= dispatched)
-        if newer.size:
-            return first + int(newer[0])
+    for file in queue.files:  # between files there may be very many places, and no unit
+        begin, stop = file.base_offset // queue.unit_size, file.end // queue.unit_size
+        for first, last in chunks(max(start, begin), min(end, stop), _AT_ONCE):
+            newer = np.flatnonzero(units_of(queue, first, last)["physical_offset"] >= dispatched)
+            if newer.size:
+                return first + int(newer[0])
     return end
 
 

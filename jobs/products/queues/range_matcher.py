@@ -192,7 +192,10 @@ def _wrong_fields(queue: StoredQueue, units: Units, found: Found, codes: NDArray
     ):
         for number in np.flatnonzero(wrong).tolist():
             position, expected = int(units["queue_offset"][number]), int(units[name][number])
-            yield Difference(kind, queue.name, position, str(int(values[number])), str(expected), name)
+            log_offset = int(units["physical_offset"][number])
+            yield Difference(
+                kind, queue.name, position, str(int(values[number])), str(expected), name, log_offset=log_offset
+            )
 
 
 def _blocks(name: QueueName, units: Units, tags: NDArray[np.int32] | None, found: Found) -> Iterator[RowBlock]:

@@ -155,7 +155,7 @@ class _Settling:
         self._units = remainder.units
         self._offsets = remainder.units["physical_offset"]
         self._claimed = np.zeros(remainder.units.size, np.bool_)
-        self._displaced: list[tuple[int, int]] = []  # position and queue offset
+        self._displaced: dict[tuple[int, int], int] = {}  # (position, queue offset): where the record is
         self._odd_blocks: list[RowBlock] = []
         gaps = remainder.gaps
         self._result = Settled(remainder.queue, gaps[-1][1] if gaps else 0, beginning=self._find_beginning())
@@ -165,8 +165,10 @@ class _Settling:
             self._expire(part)
             for odd in part.odd:
                 self._explain(odd)
-        for run in classification.displaced_runs(self._displaced):
-            self._result.differences += classification.of_displaced(self._name, run)
+        for run in classification.displaced_runs(list(self._displaced)):
+            log_offset = self._displaced[run[0]]
+            differences = classification.of_displaced(self._name, run)
+            self._result.differences += (replace(one, log_offset=log_offset) for one in differences)
         self._result.misplaced = len(self._displaced)
         self._missing()
         self._result.differences = list(merged(self._result.differences))
@@ -199,7 +201,7 @@ class _Settling:
         record = self._resolved.get(unit.physical_offset)
         if isinstance(record, RecordAt):
             answer = classification.by_record(unit, self._name, record)
-            self._differ(answer, unit)
+            self._differ(answer, unit, unit.physical_offset)
             self._row(odd, Status.MISMATCHED if answer.wrong else Status.MATCHED, answer.wrong, record)
             return
         bounds = self._bounds
@@ -221,7 +223,7 @@ class _Settling:
         tags = self._remainder.tags[number] if self._with_rows else None
         record = RecordAt((), int(expected["store_timestamp"]), tags)
         if self._claimed[number]:
-            self._differ(Answer(DifferenceKind.DUPLICATE, unit.text), unit)
+            self._differ(Answer(DifferenceKind.DUPLICATE, unit.text), unit, unit.physical_offset)
             self._row(odd, Status.MISMATCHED, ("queue_offset",), record)
             return
         self._claimed[number] = True
@@ -243,12 +245,15 @@ class _Settling:
                 for name, wanted in names
             ]
         elif int(expected["queue_offset"]) != unit.position:
-            self._displaced.append((unit.position, int(expected["queue_offset"])))
+            self._displaced[unit.position, int(expected["queue_offset"])] = unit.physical_offset
             yield "queue_offset"
         for kind, name, value, wanted_value in values:
             if value != wanted_value:
                 self._result.differences.append(
-                    Difference(kind, self._name, unit.position, str(value), str(wanted_value), name)
+                    Difference(
+                        *(kind, self._name, unit.position, str(value), str(wanted_value), name),
+                        log_offset=unit.physical_offset,
+                    )
                 )
                 yield name
 

@@ -167,18 +167,20 @@ def test_nothing_is_made_where_no_queue_file_is_lost(golden: Golden, tmp_path: P
         assert [path.name for path in (tmp_path / name).iterdir()] == [queue_run.MANIFEST]
 
 
-def test_a_queue_file_of_another_log_stops_everything(store: Path, tmp_path: Path) -> None:
+def test_a_queue_file_of_another_log_is_replaced_and_others_come_back(store: Path, tmp_path: Path) -> None:
     path = store / "consumequeue" / "T1" / "0" / f"{200:020d}"
     data = bytearray(path.read_bytes())
     for at in range(0, len(data), UNIT.size):
         data[at : at + UNIT.size] = UNIT.pack(30_001 + at, 300, 7)
+    right = path.read_bytes()
     path.write_bytes(data)
     shutil.rmtree(store / "consumequeue" / "T2")
     summary = rebuilt_queues(store, tmp_path / "out", lost_only=True)
 
-    assert summary.contradictions == ["T1/0/00000000000000000200"]
-    assert summary.exit_code is ExitCode.MISMATCH
-    assert not any((tmp_path / "out").iterdir())
+    assert (summary.replaced, summary.undecided) == (["T1/0/00000000000000000200"], [])
+    assert summary.exit_code is ExitCode.DAMAGE
+    assert (tmp_path / "out" / summary.replaced[0]).read_bytes() == right
+    assert (tmp_path / "out" / "T2").is_dir()
 
 
 def test_a_log_that_lost_its_end_is_named_by_both_rebuilds(store: Path, tmp_path: Path) -> None:

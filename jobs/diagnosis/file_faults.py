@@ -1,0 +1,70 @@
+"""
+Which single fault turned a file into what is stored, given what the log says that it should be.
+
+Two witnesses say what a queue file or an index file holds: the file itself and the log. Where they differ, either may
+be wrong. A flipped bit, zeros, a cut or an extension leave all other bytes as they were: those then speak for the
+replacement. A record that changed shows otherwise: units move, and an entry hangs in another slot's chain.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum, unique
+from typing import NamedTuple
+
+import numpy as np
+
+from rmq_formats.layout import Buffer
+
+_AT_ONCE = 8 << 20
+
+
+@unique
+class FileFault(StrEnum):
+    """What happened to a file; of every one the bytes that are left agree with the replacement."""
+
+    BIT = "one bit changed"
+    ZEROS = "zeros in place of what was there"
+    HEADER = "the header was overwritten"
+    CUT = "cut short"
+    LONGER = "longer than it was"
+
+
+class Content(NamedTuple):
+    """The bytes of a file: how many, and what reads some of them."""
+
+    size: int
+    read: Callable[[int, int], Buffer]
+
+    @classmethod
+    def of(cls, data: bytes) -> "Content":
+        """Return bytes as the content of a file."""
+        return cls(len(data), lambda position, length: data[position : position + length])
+
+
+def file_fault(stored: Content, right: Content, header_size: int = 0) -> FileFault | None:
+    """
+    Return the one fault that made *stored* of *right*; None where no single one explains all that differs.
+
+    A cut or lengthened file may have one flipped bit besides. Differences within the first *header_size* bytes alone
+    are one fault, too.
+    """
+    if not stored.size and right.size:
+        return FileFault.CUT
+    bits = beyond_header = 0
+    all_zero = True
+    size = min(stored.size, right.size)
+    for position in range(0, size, _AT_ONCE):
+        length = min(_AT_ONCE, size - position)
+        found, wanted = (np.frombuffer(one.read(position, length), np.uint8) for one in (stored, right))
+        places = np.flatnonzero(found != wanted)
+        bits += int(np.bitwise_count(found[places] ^ wanted[places]).sum())
+        all_zero &= not found[places].any()
+        beyond_header += int((places + position >= header_size).sum())
+    if bits <= 1 and stored.size != right.size:
+        return FileFault.CUT if stored.size < right.size else FileFault.LONGER
+    if stored.size != right.size or not bits:
+        return None
+    if bits == 1:
+        return FileFault.BIT
+    if all_zero:
+        return FileFault.ZEROS
+    return None if beyond_header else FileFault.HEADER

@@ -1,0 +1,529 @@
+"""
+Random faults in company: one to four at once in stores of many releases, each draw judged against its truth.
+
+    python -m tests.support.fault_draws SEED COUNT [FAULTS]     draw, judge, and shrink what fails
+    python -m tests.support.fault_draws STORE KIND:SEED …       one draw again
+
+The truth is the store before anything was planted: which files are right, and what the others were. Every verb runs in
+this process, without Spark.
+"""
+
+import os
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from random import Random
+from typing import NamedTuple, NoReturn
+
+from jobs.console.exit_codes import ExitCode
+from jobs.repair.run import NotRepairableError, RefusedError, RepairRequest, repair, undo
+from jobs.store.known import UndecidedError
+from jobs.store.workers import OneByOne
+from jobs.verbs.inspect import _Walked, inspect_store
+from jobs.verify.run import Verdict, VerifyRequest, verify
+from rmq_formats.broker_conf import BrokerConf
+from rmq_formats.commitlog.layout import MAGIC_V1, MAGIC_V2, MIN_RECORD_SIZE
+from rmq_formats.commitlog.record import MessageRecord, decode_record
+from rmq_formats.consumequeue.layout import UNIT
+from rmq_formats.errors import FormatError
+from rmq_formats.indexfile.layout import ENTRY, HEADER
+from rmq_formats.properties import CRC_SIZE
+from tests.golden import SITUATIONS, unpack, unpack_situation
+from tests.support.faults import GEOMETRY
+
+STORES = (
+    "b420-direct", "b420-expired", "b470-base", "b470-crash-after", "b498-types", "b498-crash-before", "b498-cqext",
+    "b514-timer", "b514-expired", "b533-base", "b533-crash-before", "b533-types-crc", "b551-crash-later",
+    "b551-types-crc", "b551-cqdouble",
+)  # fmt: skip
+_DONORS = ("b514-base", "b470-base")  # whose files are foreign elsewhere
+_MOST = 4
+_LONGEST = 60  # seconds a draw, of a busy machine
+Files = dict[str, bytes]
+
+
+class Draw(NamedTuple):
+    """A store, and what is planted in it: each fault by its kind and its own seed, so that each can be left out."""
+
+    store: str
+    faults: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        """Give the arguments that repeat it."""
+        return " ".join((self.store, *(f"{kind}:{seed}" for kind, seed in self.faults)))
+
+    @classmethod
+    def parsed(cls, text: str) -> "Draw":
+        """Return the draw that prints as *text*."""
+        store, *faults = text.split()
+        return cls(store, tuple((kind, int(seed)) for kind, _, seed in (fault.partition(":") for fault in faults)))
+
+
+class HangError(BaseException):
+    """A verb took so long that it must be caught in something."""
+
+
+class Violation(NamedTuple):
+    """What a verb did that it must not do."""
+
+    rule: str
+    text: str
+
+
+# --- faults ----------------------------------------------------------------------------------------------------------
+
+
+class _Target:
+    """A store that is about to be damaged."""
+
+    def __init__(self, root: Path, random: Random, donor: Path) -> None:
+        self.root, self.random, self.donor = root, random, donor
+
+    def files(self, pattern: str, root: Path | None = None) -> list[Path]:
+        return sorted(path for path in (root or self.root).glob(pattern) if path.is_file())
+
+    def one(self, pattern: str) -> Path:
+        """Return a file; `IndexError` where there is none: then the fault has no place."""
+        return self.random.choice(self.files(pattern))
+
+    def flip(self, path: Path, at: int, bit: int | None = None) -> None:
+        data = bytearray(path.read_bytes())
+        data[at] ^= 1 << (self.random.randrange(8) if bit is None else bit)
+        path.write_bytes(data)
+
+    def write(self, path: Path, at: int, new: bytes) -> None:
+        data = path.read_bytes()
+        path.write_bytes(data[:at] + new + data[at + len(new) :])
+
+    def records(self) -> list[tuple[Path, int, MessageRecord]]:
+        """Return the whole records of the log, each with its file and place."""
+        found = []
+        for path in self.files(LOG):
+            data, at = path.read_bytes(), 0
+            while at + 8 <= len(data):
+                size, magic = struct.unpack_from(">ii", data, at)
+                if magic not in {MAGIC_V1, MAGIC_V2} or not MIN_RECORD_SIZE <= size <= len(data) - at:
+                    break
+                try:
+                    found.append((path, at, decode_record(data, at)))
+                except FormatError:
+                    break
+                at += size
+        return found
+
+    def swap(self, first: Path, second: Path) -> None:
+        one, other = first.read_bytes(), second.read_bytes()
+        first.write_bytes(other)
+        second.write_bytes(one)
+
+    def foreign(self, path: Path, pattern: str) -> None:
+        """Give *path* the content of a file of another store."""
+        same = [other for other in self.files(pattern, self.donor) if other.stat().st_size == path.stat().st_size]
+        path.write_bytes(self.random.choice([one for one in same if any(one.read_bytes())]).read_bytes())
+
+
+LOG, QUEUE, INDEX = "commitlog/*", "consumequeue/*/*/*", "index/*"
+_TIMER = "timerlog/*"
+
+
+def _part_of(name: str) -> Callable[[_Target], None]:
+    """Return what flips a bit in one part of a record."""
+
+    def plant(target: _Target) -> None:
+        path, at, record = target.random.choice(target.records())
+        places = _places(record)
+        start, size = places[name]
+        target.flip(path, at + start + target.random.randrange(size))
+
+    return plant
+
+
+def _places(record: MessageRecord) -> dict[str, tuple[int, int]]:
+    """Return where parts of a record are, and how long; only those that it has."""
+    properties_at = record.total_size - len(record.properties_raw)
+    topic_at = properties_at - 2 - len(record.topic_raw)
+    body_at = topic_at - (1 if record.magic_code & 0xFFFFFFFF == MAGIC_V1 & 0xFFFFFFFF else 2) - len(record.body)
+    places = {
+        "head": (0, 48), "queue_id": (12, 4), "queue_offset": (20, 8), "topic": (topic_at, len(record.topic_raw)),
+        "body": (body_at, len(record.body)), "properties": (properties_at, len(record.properties_raw)),
+    }  # fmt: skip
+    for name in (b"KEYS", b"UNIQ_KEY", b"TAGS"):
+        start = (b"\x02" + record.properties_raw).find(b"\x02" + name + b"\x01")
+        if start >= 0:
+            value = start + len(name) + 1
+            end = record.properties_raw.find(b"\x02", value)
+            places[name.decode()] = (properties_at + value, (end if end >= 0 else len(record.properties_raw)) - value)
+    return {name: place for name, place in places.items() if place[1] > 0}
+
+
+def _zero_page(target: _Target) -> None:
+    path, at, _ = target.random.choice(target.records())
+    page = target.random.choice((512, 4096))
+    target.write(path, at // page * page, bytes(page))
+
+
+def _zero_properties(target: _Target) -> None:
+    path, at, record = target.random.choice(target.records())
+    zeros = target.random.randrange(1, len(record.properties_raw))
+    target.write(path, at + record.total_size - zeros, bytes(zeros))
+
+
+def _lose_property_crc(target: _Target) -> None:
+    path, at, record = target.random.choice(target.records())
+    if b"__CRC32#" not in record.properties_raw:
+        raise IndexError
+    target.write(path, at + record.total_size - CRC_SIZE, bytes(CRC_SIZE))
+
+
+def _rename_segment(target: _Target) -> None:
+    path = target.one(LOG)
+    free = path.with_name(f"{int(path.name) + target.random.choice((1, 7, 10**9)) * 16384:020d}")
+    if free.exists():
+        raise IndexError
+    path.rename(free)
+
+
+def _random_tail(target: _Target) -> None:
+    """Let bytes lie after the log's end: random, or those of older records."""
+    path, at, record = target.records()[-1]
+    room = path.stat().st_size - at - record.total_size - 8
+    stale = path.read_bytes()[: max(room, 0)] if target.random.random() < 0.5 else target.random.randbytes(max(room, 0))
+    target.write(path, at + record.total_size, stale)
+
+
+def _cut(pattern: str) -> Callable[[_Target], None]:
+    def plant(target: _Target) -> None:
+        path = target.one(pattern)
+        os.truncate(path, target.random.randrange(path.stat().st_size))
+
+    return plant
+
+
+def _lengthen(pattern: str) -> Callable[[_Target], None]:
+    def plant(target: _Target) -> None:
+        path = target.one(pattern)
+        path.write_bytes(path.read_bytes() + bytes(target.random.choice((1, 20, 4096))))
+
+    return plant
+
+
+def _zero_newest(target: _Target) -> None:
+    path, at, _ = target.records()[-target.random.randrange(1, 6)]
+    target.write(path, at, bytes(path.stat().st_size - at))
+
+
+def _swap_queues(target: _Target) -> None:
+    first = target.one(QUEUE)
+    others = [one for one in target.files(f"consumequeue/*/*/{first.name}") if one.read_bytes() != first.read_bytes()]
+    target.swap(first, target.random.choice(others))
+
+
+def _swap_index(target: _Target) -> None:
+    first, second = target.random.sample(target.files(INDEX), 2)
+    target.swap(first, second)
+
+
+def _unit_bit(target: _Target) -> None:
+    path = target.one(QUEUE)
+    units = [at for at in range(0, path.stat().st_size, UNIT.size) if any(path.read_bytes()[at : at + UNIT.size])]
+    target.flip(path, target.random.choice(units) + target.random.randrange(UNIT.size))
+
+
+def _unit_high_bit(target: _Target) -> None:
+    path = target.one(QUEUE)
+    target.flip(path, 0, 7)
+
+
+def _index_bit(target: _Target) -> None:
+    """Flip a bit in the header, or in an entry that is used."""
+    path = target.one(INDEX)
+    count = struct.unpack_from(">i", path.read_bytes(), HEADER.size - 4)[0]
+    place = HEADER.size if count < 2 or target.random.random() < 0.3 else 0
+    at = target.random.randrange(HEADER.size) if place else (
+        GEOMETRY.entry_position(target.random.randrange(1, count)) + target.random.randrange(ENTRY.size)
+    )  # fmt: skip
+    target.flip(path, at)
+
+
+def _delete(pattern: str) -> Callable[[_Target], None]:
+    return lambda target: target.one(pattern).unlink()
+
+
+def _foreign(pattern: str) -> Callable[[_Target], None]:
+    return lambda target: target.foreign(target.one(pattern), pattern)
+
+
+def _break_positions(target: _Target) -> None:
+    path = target.one("config/consumerOffset.json")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+KINDS: dict[str, Callable[[_Target], None]] = {
+    "zero-page": _zero_page, "bit-body": _part_of("body"), "bit-topic": _part_of("topic"),
+    "bit-keys": _part_of("KEYS"), "bit-unique-key": _part_of("UNIQ_KEY"), "bit-tags": _part_of("TAGS"),
+    "bit-properties": _part_of("properties"), "bit-queue-offset": _part_of("queue_offset"),
+    "bit-queue-id": _part_of("queue_id"), "bit-head": _part_of("head"), "zero-properties": _zero_properties,
+    "lose-property-crc": _lose_property_crc, "delete-segment": _delete(LOG), "rename-segment": _rename_segment,
+    "cut-segment": _cut(LOG), "lengthen-segment": _lengthen(LOG), "foreign-segment": _foreign(LOG),
+    "random-tail": _random_tail, "zero-newest": _zero_newest, "delete-queue": _delete(QUEUE), "cut-queue": _cut(QUEUE),
+    "lengthen-queue": _lengthen(QUEUE), "swap-queues": _swap_queues, "unit-bit": _unit_bit,
+    "unit-high-bit": _unit_high_bit, "foreign-queue": _foreign(QUEUE), "delete-index": _delete(INDEX),
+    "cut-index": _cut(INDEX), "lengthen-index": _lengthen(INDEX), "swap-index": _swap_index, "index-bit": _index_bit,
+    "foreign-index": _foreign(INDEX), "cut-checkpoint": _cut("checkpoint"),
+    "bit-checkpoint": lambda target: target.flip(target.one("checkpoint"), target.random.randrange(24)),
+    "foreign-checkpoint": _foreign("checkpoint"), "break-positions": _break_positions,
+    "timer-bit": lambda target: target.flip(target.one(_TIMER), target.random.randrange(52)),
+}  # fmt: skip
+
+# What no witness contradicts where it is planted: a free field without a checksum, bytes after the log's end, the
+# newest records of a broker that was killed.
+_MAY_BE_UNSEEN = frozenset({
+    "bit-properties", "bit-head", "bit-unique-key", "bit-keys", "bit-tags", "random-tail", "zero-newest",
+    "bit-checkpoint", "foreign-checkpoint", "zero-properties",
+})  # fmt: skip
+
+
+def drawn(seed: int, most: int = _MOST) -> Draw:
+    """Return the draw of a seed."""
+    random = Random(seed)
+    kinds = random.choices(sorted(KINDS), k=random.randint(1, most))
+    return Draw(random.choice(STORES), tuple((kind, random.randrange(10**6)) for kind in kinds))
+
+
+# --- the judge -------------------------------------------------------------------------------------------------------
+
+
+class _Planted(NamedTuple):
+    """A damaged copy, and its truth."""
+
+    root: Path
+    pristine: Files
+    damaged: Files
+    draw: Draw  # without the faults that found no place
+
+    @property
+    def changed(self) -> set[str]:
+        """The files that are no longer what they were."""
+        return {name for name in {*self.pristine, *self.damaged} if self.is_changed(name)}
+
+    def is_changed(self, name: str) -> bool:
+        return self.pristine.get(name) != self.damaged.get(name)
+
+
+@cache
+def _golden(name: str) -> Path:
+    folder = Path(tempfile.gettempdir()) / "fault-draws"
+    if not (folder / name).exists():
+        folder.mkdir(exist_ok=True)
+        attempt = Path(tempfile.mkdtemp(dir=folder))
+        (unpack_situation if name in SITUATIONS else unpack)(name, attempt)
+        shutil.rmtree(folder / name, ignore_errors=True)
+        (attempt / name).rename(folder / name)
+    return folder / name / "store" if name in SITUATIONS else folder / name
+
+
+def planted(draw: Draw, folder: Path) -> _Planted:
+    """Plant the faults in a copy; one that finds no place is left out."""
+    root = Path(shutil.copytree(_golden(draw.store), folder / "store"))
+    pristine = _content(root)
+    donor = _golden(next(name for name in _DONORS if name[:4] != draw.store[:4]))
+    done = []
+    for kind, seed in draw.faults:
+        before = _content(root)
+        try:
+            KINDS[kind](_Target(root, Random(seed), donor))
+        except (IndexError, KeyError, ValueError, struct.error, FileNotFoundError):
+            continue
+        if _content(root) != before:
+            done.append((kind, seed))
+    return _Planted(root, pristine, _content(root), Draw(draw.store, tuple(done)))
+
+
+def _content(root: Path) -> Files:
+    """Return the files of a store; not what a repair has set aside."""
+    found = {str(path.relative_to(root)): path for path in sorted(root.rglob("*")) if path.is_file()}
+    return {name: path.read_bytes() for name, path in found.items() if ".replaced-" not in name}
+
+
+def judged(draw: Draw) -> list[Violation]:
+    """Plant a draw, run the verbs, and return what they did wrong."""
+    with tempfile.TemporaryDirectory() as name:
+        one = planted(draw, Path(name))
+        signal.signal(signal.SIGALRM, _hangs)
+        signal.alarm(_LONGEST)
+        try:
+            return list(_violations(one)) if one.draw.faults else []
+        except HangError:
+            return [Violation("hang", f"{_LONGEST} s")]
+        except Exception as error:  # noqa: BLE001 - a traceback is what is looked for
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(frame.filename).name}:{frame.name}"
+            return [Violation("traceback", f"{type(error).__name__} in {place}: {error}")]
+        finally:
+            signal.alarm(0)
+
+
+def _hangs(_number: int, _frame: object) -> NoReturn:
+    raise HangError
+
+
+def _violations(one: _Planted) -> Iterator[Violation]:
+    store = str(one.root)
+    inspected = inspect_store(store, (), BrokerConf(), deep=False, walked=_Walked()).health
+    found = verify(VerifyRequest(store), OneByOne())
+    yield from _of_verdict(one, found)
+    if inspected.is_alarm and not found.severity.is_alarm:
+        yield Violation("inspect is red and verify green", inspected.value)
+    request = RepairRequest(store, one.root.parent / "repair", apply=True)
+    try:
+        plan = repair(RepairRequest(store, one.root.parent / "plan"), OneByOne())
+        if _content(one.root) != one.damaged:
+            yield Violation("a plan changes the store", "")
+        done = repair(request, OneByOne())
+    except (NotRepairableError, RefusedError, UndecidedError) as error:
+        yield from _of_refusal(error)
+        return
+    if plan.found.severity is not found.severity:
+        yield Violation("repair finds something else", f"{plan.found.severity.value}, not {found.severity.value}")
+    after = _content(one.root)
+    yield from _of_files(one, after)
+    if done.exit_code > found.exit_code:
+        yield Violation("worse than before", f"{done.severity.value}, not {found.severity.value}")
+    if done.files:
+        undo(store, request.out)
+        if _content(one.root) != one.damaged:
+            yield Violation("undo does not bring back", ", ".join(sorted(_different(_content(one.root), one.damaged))))
+
+
+def _of_refusal(error: Exception) -> Iterator[Violation]:
+    if not isinstance(error, UndecidedError):
+        yield Violation("refused", f"{type(error).__name__}: {error}")
+
+
+def _of_verdict(one: _Planted, found: Verdict) -> Iterator[Violation]:
+    seen = [kind for kind, _ in one.draw.faults if kind not in _MAY_BE_UNSEEN]
+    if seen and found.exit_code is ExitCode.CLEAN:
+        yield Violation("green on damage", f"{found.severity.value}: {', '.join(seen)}")
+    changed = one.changed
+    parts = {_part(name) for name in changed}
+    for group in found.groups:
+        cause = group.cause
+        is_named = any(name == cause.file or name.startswith(f"{cause.file}/") for name in changed)
+        if cause.severity.is_alarm and "undecided" not in cause.text and not is_named and cause.part not in parts:
+            yield Violation("a cause that was not planted", cause.text)
+
+
+def _part(name: str) -> str:
+    folder = name.partition("/")[0]
+    return {"commitlog": "log", "index": "index", "checkpoint": "index"}.get(folder, "queues")
+
+
+def _of_files(one: _Planted, after: Files) -> Iterator[Violation]:
+    for name, was in sorted(one.pristine.items()):
+        now = after.get(name)
+        if not one.is_changed(name):
+            if now != was:
+                yield Violation("a right file was changed", name)
+        elif now != one.damaged.get(name) and now != was:
+            yield from _of_wrong_file(one, name, now)
+    lost = [one.pristine[name] for name in one.changed & set(one.pristine) if name.startswith("index/")]
+    for name in sorted(set(after) - set(one.pristine) - set(one.damaged)):
+        if after[name] not in lost and not _is_part(after[name], lost, is_log_whole=_is_log_whole(one)):
+            yield Violation("a file that no broker wrote", name)
+
+
+def _of_wrong_file(one: _Planted, name: str, now: bytes | None) -> Iterator[Violation]:
+    """Yield what is wrong with the replacement of a wrong file that is not what it once was."""
+    was, damaged = one.pristine[name], one.damaged.get(name, b"")
+    if now is None:
+        if not name.startswith("index/"):  # the right bytes may have come under the clock's name
+            yield Violation("a wrong file was deleted", name)
+    elif name == "checkpoint":
+        newest = max(
+            (record.store_timestamp for _, _, record in _Target(one.root, Random(0), one.root).records()), default=0
+        )
+        times: tuple[int, ...] = struct.unpack_from(">qqq", now)
+        if max(times) > max(newest, *struct.unpack_from(">qqq", was)):
+            yield Violation("a checkpoint after the log", name)
+    elif name.startswith("commitlog/"):
+        right = [at for at in range(min(len(damaged), len(was))) if damaged[at] == was[at]]
+        if len(now) < len(was) or any(now[at] != was[at] for at in right):
+            yield Violation("right bytes of the log were changed", name)
+    elif name.startswith("consumequeue/") and not _is_log_whole(one):
+        pairs = zip(_units(was), _units(now), strict=False)
+        wrong = [number for number, (old, new) in enumerate(pairs) if new != old and not _is_blank(new)]
+        if wrong or len(now) != len(was):
+            yield Violation("a queue file is not what it was", f"{name}: units {wrong[:4]}")
+    elif not (name.startswith("index/") and _is_part(now, [was], is_log_whole=_is_log_whole(one))):
+        yield Violation("a replacement is not what was there", name)
+
+
+def _is_log_whole(one: _Planted) -> bool:
+    return not any(name.startswith("commitlog/") for name in one.changed)
+
+
+def _units(data: bytes) -> list[bytes]:
+    return [data[at : at + UNIT.size] for at in range(0, len(data), UNIT.size)]
+
+
+def _is_blank(unit: bytes) -> bool:
+    return not any(unit) or unit[8:] == b"\x7f\xff\xff\xff" + bytes(8)
+
+
+def _is_part(data: bytes, lost: Sequence[bytes], *, is_log_whole: bool) -> bool:
+    """Return whether an index file says nothing but what lost ones said; only where the log has lost messages."""
+    return not is_log_whole and _entries(data) <= {entry for one in lost for entry in _entries(one)}
+
+
+def _entries(data: bytes) -> set[bytes]:
+    """Return hash and offset of each entry."""
+    count = struct.unpack_from(">i", data, HEADER.size - 4)[0] if len(data) >= HEADER.size else 0
+    starts = (GEOMETRY.entry_position(number) for number in range(1, max(min(count, GEOMETRY.index_num), 1)))
+    return {data[at : at + 12] for at in starts}
+
+
+def _different(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> set[str]:
+    return {name for name in {*one, *other} if one.get(name) != other.get(name)}
+
+
+def shrunk(draw: Draw) -> tuple[Draw, list[Violation]]:
+    """Return the smallest set of faults that still breaks one of the same rules."""
+    rules = {violation.rule for violation in judged(draw)}
+    for size in range(1, len(draw.faults)):
+        for some in combinations(draw.faults, size):
+            smaller = Draw(draw.store, some)
+            found = [violation for violation in judged(smaller) if violation.rule in rules]
+            if found:
+                return smaller, found
+    return draw, judged(draw)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Judge one draw, or many."""
+    if not arguments[0].isdigit():
+        print(*judged(Draw.parsed(" ".join(arguments))), sep="\n")
+        return
+    first, count, most = (int(number) for number in (*arguments, "4")[:3])
+    rules: Counter[str] = Counter()
+    failed = 0
+    for seed in range(first, first + count):
+        draw = drawn(seed, most)
+        found = judged(draw)
+        rules.update({violation.rule for violation in found})
+        failed += bool(found)
+        if found:
+            smallest, why = shrunk(draw)
+            print(f"{seed}: {smallest} # {'; '.join(sorted({f'{one.rule}: {one.text}' for one in why}))}", flush=True)
+    print(f"{count} draws, {failed} with violations: {dict(rules.most_common())}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

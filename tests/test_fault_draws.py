@@ -1,0 +1,51 @@
+"""Random faults in company: no right file is changed, no verdict is green on damage, no two verbs contradict."""
+
+import pytest
+
+from tests.support.fault_draws import Draw, Violation, drawn, judged, shrunk
+
+# What went wrong once, each shrunk to its smallest.
+PAST = (
+    "b498-cqext delete-index:821872 bit-unique-key:870163",
+    "b420-expired foreign-segment:267459 swap-index:123646",
+    "b498-crash-before bit-keys:876084",
+    "b514-timer cut-checkpoint:162500",
+    "b551-types-crc zero-page:561913 cut-segment:98702",
+    "b498-crash-before bit-queue-offset:941933",
+    "b420-direct bit-topic:689654",
+    "b514-timer bit-topic:193203",
+    "b533-crash-before foreign-segment:696588 foreign-index:216356 lengthen-queue:799024",
+    "b498-cqext zero-newest:82346 lengthen-queue:691445",
+    "b470-base swap-index:793417 bit-unique-key:208948",
+    "b514-timer break-positions:471924",
+    "b498-crash-before unit-high-bit:489830 foreign-index:50877",
+    "b514-expired foreign-segment:805643 bit-body:350957",
+)
+SEEDS = range(46)
+
+
+@pytest.mark.parametrize("line", PAST)
+def test_what_went_wrong_once_stays_right(line: str) -> None:
+    assert judged(Draw.parsed(line)) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_draws_break_no_rule(seed: int) -> None:
+    _fails_with_the_smallest(drawn(seed))
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("most", range(1, 5))
+def test_thousands_of_draws_break_no_rule(most: int) -> None:
+    for seed in range(1000 * most, 1000 * most + 2000):
+        _fails_with_the_smallest(drawn(seed, most))
+
+
+def _fails_with_the_smallest(draw: Draw) -> None:
+    if judged(draw):
+        smallest, violations = shrunk(draw)
+        pytest.fail(f"python -m tests.support.fault_draws {smallest}\n{_text(violations)}", pytrace=False)
+
+
+def _text(violations: list[Violation]) -> str:
+    return "\n".join(f"{one.rule}: {one.text}" for one in violations)
