@@ -7,9 +7,10 @@ replaced stays beside the store; undoing puts it back, in the opposite order, as
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
+from hashlib import file_digest
 from pathlib import Path
 
 from jobs.rebuild.install import ATTEMPT
@@ -32,6 +33,11 @@ class Entry:
     is_exchange: bool = True
     backup: str | None = None  # of the checkpoint, where the step advances it
     done: bool = False
+    digests: dict[str, str] = field(default_factory=dict)  # SHA-256 of each new file; of an earlier version none
+
+
+class BrokenJournalError(ValueError):
+    """Why a repair cannot be taken back."""
 
 
 @dataclass(slots=True)
@@ -47,9 +53,13 @@ class Journal:
         """Return what an earlier command wrote; None where there was none."""
         try:
             values = json.loads((folder / JOURNAL).read_bytes())
+            return cls(values["store"], values["folder"], [Entry(**entry) for entry in values["entries"]])
         except FileNotFoundError:
             return None
-        return cls(values["store"], values["folder"], [Entry(**entry) for entry in values["entries"]])
+        except (ValueError, TypeError, KeyError) as error:
+            raise BrokenJournalError(
+                f"{folder / JOURNAL}: no journal of a repair, or a part of one: {error}"
+            ) from error
 
     def write(self) -> None:
         """Write it durably, in place of what was written before."""
@@ -71,6 +81,9 @@ class Journal:
 
     def undo(self, acting: Callable[[], AbstractContextManager[None]]) -> list[str]:
         """Put back what was replaced, the newest step first, *acting* as the store's owner; return what was done."""
+        with acting():
+            for entry in reversed(self.entries):
+                _refuse_lost_or_changed(entry)
         said = []
         while self.entries:
             with acting():
@@ -83,6 +96,33 @@ class Journal:
 def inode_of(folder: Path) -> int | None:
     """Return what tells a folder from another one of the same name."""
     return folder.stat().st_ino if folder.exists() else None
+
+
+def digests_of(files: Mapping[str, Path]) -> dict[str, str]:
+    """Return the SHA-256 of files, by the names that they get."""
+    return {name: _digest(path) for name, path in files.items()}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def _refuse_lost_or_changed(entry: Entry) -> None:
+    """Refuse to take back a step after which a broker wrote on, or whose replaced files are no longer there."""
+    folder, aside = Path(entry.folder), Path(entry.aside)
+    if not _was_done(entry, folder):
+        return
+    for name, digest in entry.digests.items():
+        is_aside = (aside / name).exists()
+        if not is_aside and name in entry.set_aside and (folder / name).exists() and _digest(folder / name) == digest:
+            raise BrokenJournalError(f"{aside / name}: the replaced file is no longer there; nothing was taken back")
+        is_installed = entry.done and (is_aside or name not in entry.set_aside)
+        if is_installed and (folder / name).exists() and _digest(folder / name) != digest:
+            raise BrokenJournalError(
+                f"{folder / name}: written to after the repair: the broker has gone on, and what came since would be "
+                "lost; nothing was taken back"
+            )
 
 
 def _undo(entry: Entry) -> list[str]:

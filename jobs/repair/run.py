@@ -20,7 +20,7 @@ from jobs.console.result import Result
 from jobs.console.severity import Severity
 from jobs.diagnosis.broker_start import start_lines
 from jobs.diff.run import DiffRequest, NotInLakeError, diff
-from jobs.lake.findings import INDEX, LOST_START, NOT_INDEXED, QUEUES
+from jobs.lake.findings import INDEX, LOG, LOST_START, NOT_INDEXED, QUEUES
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.rebuild import index as index_builder
@@ -38,7 +38,7 @@ from jobs.rebuild.owner import acting_as
 from jobs.rebuild.queue_install import QueueInstallation, install_queues, plan_queue_installation
 from jobs.repair.before_start import bridged, withheld
 from jobs.repair.files_install import FilesInstallation, aside_for, install_files, plan_files
-from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, Entry, Journal, inode_of
+from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, BrokenJournalError, Entry, Journal, digests_of, inode_of
 from jobs.repair.segments import MendedSegment, Source, complete, damaged_bases, link_log, lost_bases, mend
 from jobs.restore.plan import plan_log
 from jobs.restore.run import find_store
@@ -180,14 +180,24 @@ def repair(request: RepairRequest, workers: Workers) -> RepairSummary:
 
 def undo(store: str, out: Path) -> list[str]:
     """Put back what repairs with this directory have replaced; return what was done."""
-    journal = Journal.read(out)
+    journal = _journal(out)
     if journal is None or not journal.entries:
         raise NotRepairableError(f"{out}: no repair was applied from here")
     root = Path(local_path(store))
     if Path(journal.store) != root.absolute():
         raise NotRepairableError(f"{out}: this repair was of {journal.store}")
     with broker_kept_out(store):
-        return journal.undo(acting=lambda: acting_as(*user_of(root)))
+        try:
+            return journal.undo(acting=lambda: acting_as(*user_of(root)))
+        except BrokenJournalError as error:
+            raise NotRepairableError(str(error)) from error
+
+
+def _journal(out: Path) -> Journal | None:
+    try:
+        return Journal.read(out)
+    except BrokenJournalError as error:
+        raise NotRepairableError(str(error)) from error
 
 
 def _claimed(out: Path) -> Path:
@@ -295,7 +305,8 @@ class _Repair:
         plan = plan_log(source.lake, source.known)
         lost = next((one for one in self.summary.found.findings if one.kind == LOST_START), None)
         lost_from = None if lost is None else lost.log_offset
-        bases = sorted({*damaged_bases(found, plan), *lost_bases(lost_from, store.start_offset, plan)})
+        known = [one for one in self.summary.found.findings if one.part == LOG and one.severity.is_alarm]
+        bases = sorted({*damaged_bases(found, plan, known), *lost_bases(lost_from, store.start_offset, plan)})
         if bases:
             self.segments = mend(source, plan, bases, self.work / "log", self.workers)
 
@@ -401,22 +412,25 @@ def _newest_indexed(index: Path) -> int:
 
 def _apply(request: RepairRequest, plans: _Plans) -> None:
     """Do it, each step written down before it is done."""
-    journal = Journal.read(request.out) or Journal("", str(request.out))
+    journal = _journal(request.out) or Journal("", str(request.out))
     journal.store = str(Path(local_path(request.store)).absolute())
     for plan in plans.files:
         aside = aside_for(plan)
         places = (plan.part, str(plan.folder), str(aside))
-        with journal.step(Entry(*places, [*plan.files], [*plan.set_aside], None, is_exchange=False)):
+        digests = digests_of(plan.files)
+        with journal.step(Entry(*places, [*plan.files], [*plan.set_aside], None, is_exchange=False, digests=digests)):
             install_files(plan, aside)
     for root in plans.queues.roots if plans.queues else ():
         places = (root.folder.name, str(root.folder), str(root.aside))
-        with journal.step(Entry(*places, [*root.new], [*root.set_aside], inode_of(root.folder))):
+        digests = digests_of({name: file.source for name, file in root.new.items()})
+        with journal.step(Entry(*places, [*root.new], [*root.set_aside], inode_of(root.folder), digests=digests)):
             install_queues(QueueInstallation((root,)))
     index = plans.index
     if index is not None:
         places = ("index", str(index.index), str(index.aside))
         backup = str(backup_of(index)) if index.checkpoint is not None else None
-        with journal.step(Entry(*places, [*index.new], [*index.set_aside], inode_of(index.index), backup=backup)):
+        inode, digests = inode_of(index.index), dict(index.new)
+        with journal.step(Entry(*places, [*index.new], [*index.set_aside], inode, backup=backup, digests=digests)):
             install(index)
 
 

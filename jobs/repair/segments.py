@@ -6,13 +6,15 @@ be: queues and index files are compared with it before anything in the store cha
 """
 
 import os
-from collections.abc import Container
+import re
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from jobs.console.severity import Severity
-from jobs.diff.run import DiffSummary
+from jobs.diff.run import Difference, DiffSummary
 from jobs.diff.segment import ONLY_IN_STORE
+from jobs.lake.findings import LOST_END, WRONG_FILE_SIZE, Finding
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.restore.plan import Plan
@@ -50,10 +52,17 @@ class MendedSegment(NamedTuple):
     records: int  # that the lake gave
 
 
-def damaged_bases(summary: DiffSummary, plan: Plan) -> list[int]:
-    """Return the segments of which the lake has what the store has lost."""
+def damaged_bases(summary: DiffSummary, plan: Plan, known: Sequence[Finding]) -> list[int]:
+    """
+    Return the segments of which the lake has what the store has lost.
+
+    Where the store itself misses nothing that the lake has besides, it is behind the lake or took messages back: of the
+    findings that are *known* of its log one must be there.
+    """
     found = set()
     for one in summary.differences:
+        if one.severity is Severity.GAP and not any(_is_lost_by(one, finding) for finding in known):
+            continue
         if one.what != ONLY_IN_STORE and one.severity in {Severity.GAP, Severity.DAMAGE}:
             found |= {
                 segment.base_offset
@@ -61,6 +70,16 @@ def damaged_bases(summary: DiffSummary, plan: Plan) -> list[int]:
                 if segment.base_offset < one.end and one.start < segment.base_offset + plan.size.value
             }
     return sorted(found)
+
+
+def _is_lost_by(difference: Difference, finding: Finding) -> bool:
+    """Return whether records that the lake alone has are where the store's own log is known to have lost some."""
+    if finding.log_offset is None:
+        return False
+    ends = [int(number) for number in re.findall(r"\d+", finding.found)] if finding.field == "offsets" else []
+    is_open = finding.kind in {LOST_END, WRONG_FILE_SIZE}
+    end = max([finding.log_offset, *ends])
+    return finding.log_offset <= difference.end and (is_open or end >= difference.start)
 
 
 def lost_bases(lost_from: int | None, start: int, plan: Plan) -> list[int]:

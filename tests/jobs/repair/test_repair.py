@@ -15,6 +15,7 @@ from jobs.lake.findings import LOG
 from jobs.lake.lake import Lake
 from jobs.products.index.settings import Wanted
 from jobs.repair import run as story
+from jobs.repair.journal import JOURNAL
 from jobs.repair.run import NotRepairableError, RepairRequest, RepairSummary, repair, undo
 from jobs.store.workers import OneByOne
 from tests.golden import unpack
@@ -278,6 +279,29 @@ def test_a_store_that_would_lose_messages_when_it_loads_is_left_alone(store: Pat
 
     assert Severity.HEALTHY is repaired(store, lake).severity  # the lake's records take the place of a bridge
     assert healthy == content(store)
+
+
+def test_undo_refuses_what_would_lose_messages_or_put_back_less(store: Path) -> None:
+    queue = store / "consumequeue/T1/0" / f"{200:020d}"
+    queue.write_bytes(queue.read_bytes()[:-40])
+    out = store.parent / "repair"
+    repaired(store)
+    after = content(store)
+
+    queue.write_bytes(queue.read_bytes()[:-20] + bytes(20))  # as if a broker had written on
+    with pytest.raises(NotRepairableError, match="the broker has gone on"):
+        undo(str(store), out)
+    queue.write_bytes(after["consumequeue/T1/0/00000000000000000200"])
+    (aside,) = store.glob("consumequeue.replaced-*/T1/0/*")
+    kept = aside.read_bytes()
+    aside.unlink()
+    with pytest.raises(NotRepairableError, match="no longer there"):
+        undo(str(store), out)
+    assert content(store) == after
+    aside.write_bytes(kept)
+    (out / JOURNAL).write_bytes((out / JOURNAL).read_bytes()[:-9])
+    with pytest.raises(NotRepairableError, match="no journal of a repair"):
+        undo(str(store), out)
 
 
 def test_a_directory_of_others_is_refused(store: Path) -> None:
