@@ -20,8 +20,13 @@ PAST = (
     "b514-timer break-positions:471924",
     "b498-crash-before unit-high-bit:489830 foreign-index:50877",
     "b514-expired foreign-segment:805643 bit-body:350957",
+    "b470-crash-after foreign-segment:447873",
+    "b498-types lengthen-segment:284972",
+    "b551-crash-later foreign-segment:49601",
+    "b533-crash-before foreign-checkpoint:617700",
+    "b420-expired cut-queue:146668",
 )
-SEEDS = range(46)
+SEEDS = range(41)
 
 
 @pytest.mark.parametrize("line", PAST)

@@ -81,7 +81,7 @@ class Summary:
     lost_only: bool = False
     kept: int = 0  # files of the store that are right
     replaced: list[str] = field(default_factory=list)
-    undecided: list[str] = field(default_factory=list)  # files that the log contradicts, and may be right
+    contradictions: list[str] = field(default_factory=list)  # files that the log contradicts, and may be right
     proof: str = ""
     has_lost_end: bool = False
     log_bytes: int = 0  # that were read
@@ -98,7 +98,7 @@ class Summary:
         return worst_met(
             gap=self.gaps or self.has_lost_end,
             damage=self.damaged_bytes or (self.replaced and not installed),
-            contradiction=self.undecided,
+            contradiction=self.contradictions,
         )
 
     @property
@@ -112,8 +112,8 @@ class Summary:
         verdict = "done, nothing wrong seen" if severity is Severity.NOT_VERIFIED else ""
         done = "written and installed" if installed else "written"
         what = f"{counted(self.queues, 'queue')}, {counted(self.units, 'unit')} {done}"
-        if self.undecided:
-            what = f"{what}, {counted(len(self.undecided), 'file')} against the log"
+        if self.contradictions:
+            what = f"{what}, {counted(len(self.contradictions), 'file')} against the log"
         return Result(severity, what, seconds, self.log_bytes, verdict)
 
 
@@ -202,7 +202,7 @@ def _take(summary: Summary, lost: LostQueues) -> None:
     summary.queues = len(lost.queues)
     summary.files = sum(len(queue.files) for queue in lost.queues)
     summary.kept, summary.replaced = len(lost.kept), lost.replaced
-    summary.undecided, summary.proof = lost.undecided, lost.proof
+    summary.contradictions, summary.proof = lost.undecided, lost.proof
     summary.has_lost_end = lost.has_lost_end
     if lost.has_lost_end:
         summary.notes.append("the log has lost its end: last units of queues lead to messages after it, and stay")

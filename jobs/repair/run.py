@@ -321,9 +321,9 @@ class _Repair:
             self._make_index()
         of_checkpoint = {CHECKPOINT_TIME, CHECKPOINT_AHEAD}
         times = {one.field: int(one.expected) for one in own if one.kind in of_checkpoint}
-        if any(one.kind not in {*of_checkpoint, SHORT_CHECKPOINT} for one in own):
-            times = {}  # what is wrong besides may be what the times are compared with
-        checkpoint = _checkpoint(self.root, times)
+        # What is wrong besides may be what the times are compared with; of a killed broker they may be any.
+        is_alone = all(one.kind in {*of_checkpoint, SHORT_CHECKPOINT} for one in own)
+        checkpoint = _checkpoint(self.root, times if store.is_closed else {}, is_alone=is_alone)
         if checkpoint is not None:
             self.checkpoint = self.work / CHECKPOINT_PART
             LocalStorage().create(str(self.checkpoint), encode_checkpoint(checkpoint))
@@ -344,7 +344,7 @@ class _Repair:
         )  # fmt: skip
         built = queue_builder.rebuild(asked, self.workers)
         notes += built.notes
-        notes += _stays("queue file", built.undecided)
+        notes += _stays("queue file", built.contradictions)
         self.queues = out
 
     def _make_index(self) -> None:
@@ -388,7 +388,7 @@ def _stays(what: str, names: Sequence[str]) -> Iterator[str]:
         )
 
 
-def _checkpoint(root: Path, times: Mapping[str, int]) -> Checkpoint | None:
+def _checkpoint(root: Path, times: Mapping[str, int], *, is_alone: bool) -> Checkpoint | None:
     """Return what the checkpoint should say; None where it is right, or where a broker makes one at its next start."""
     path = root / CHECKPOINT_PART
     if not path.is_file():
@@ -398,7 +398,8 @@ def _checkpoint(root: Path, times: Mapping[str, int]) -> Checkpoint | None:
     except FormatError:
         time = _newest_indexed(root / "index")
         return Checkpoint(time, time, time)
-    return stored._replace(**times) if times or path.stat().st_size != CHECKPOINT_SIZE else None
+    is_wrong = is_alone and (times or path.stat().st_size != CHECKPOINT_SIZE)
+    return stored._replace(**times) if is_wrong else None
 
 
 def _newest_indexed(index: Path) -> int:

@@ -184,8 +184,11 @@ def holes(segments: Sequence[Segment]) -> Iterator[Hole]:
 
 
 def usual_size(segments: Sequence[Segment]) -> int:
-    """Return the size that most segments have; 0 without any."""
+    """Return the size that most segments have, or that their names say; 0 without any."""
     sizes = Counter(segment.size for segment in segments)
+    steps = [after.base_offset - before.base_offset for before, after in pairwise(segments)]
+    if steps and min(steps) in sizes:  # of two sizes that are as frequent, names tell the right one
+        return min(steps)
     return max(sizes, key=lambda size: (sizes[size], size), default=0)
 
 

@@ -162,7 +162,8 @@ def known_writers(
 
 def writers_of(eras: Sequence[Era], matter: Sequence[str]) -> Known[Writers]:
     """Return whose rules are followed in a store of these eras: those of the newest release of each."""
-    rules = rules_of(*((since_of(eras, number), era.highest) for number, era in enumerate(eras)))
+    # Records that contradict each other may begin two eras at one offset: the later one counts.
+    rules = rules_of(*{since_of(eras, number): era.highest for number, era in enumerate(eras)}.items())
     text = _in_words((span_of(era), since_of(eras, number)) for number, era in enumerate(eras))
     reasons = "; ".join(dict.fromkeys(mark.reason for era in eras for mark in era.marks))
     undecided = any(era.undecided(matter) for era in eras)

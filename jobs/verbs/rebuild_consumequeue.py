@@ -177,5 +177,5 @@ def _lines(summary: "Summary") -> Iterator[str]:
     if summary.lost_only:
         yield f"  kept {counted(summary.kept, 'file')} of the store; {summary.proof}"
         yield from (
-            f"  CONTRADICTION {path}: it stays, for a record of the log may be wrong" for path in summary.undecided
+            f"  CONTRADICTION {path}: it stays, for a record of the log may be wrong" for path in summary.contradictions
         )

@@ -65,6 +65,9 @@ _CAUSES = {
     DifferenceKind.DELETED_TOPIC: "the topic was deleted and created again: these messages are of the old one",
 }
 _UNDECIDED = "undecided: the unit was overwritten, or a field of the record changed that no checksum covers"
+_MAY_BE_FOREIGN = (
+    "undecided: the folder was deleted, or a segment is of another log: other units lead to no record there"
+)
 _TABLES = {
     TOPICS_FILE: "the broker would start from its backup, or without a topic; which topics were deleted is not known",
     CONSUMERS_FILE: "the broker would start from its backup, or every consumer group from its beginning again",
@@ -104,6 +107,10 @@ def compare_queues(
         one if one.log_offset not in doubted else one._replace(follows=doubted[one.log_offset])
         for one in _missing_queues(joined, topic_table(store), left_out)
     ]
+    if any(unit.kind == DifferenceKind.DANGLING for unit in units):
+        missing = [
+            one._replace(cause=_MAY_BE_FOREIGN) if one.kind == DifferenceKind.MISSING_QUEUE else one for one in missing
+        ]
     units = [
         one._replace(follows=doubted[one.log_offset])
         if one.log_offset in doubted and one.kind in {DifferenceKind.MISSING, DifferenceKind.DROPPED}
@@ -169,12 +176,14 @@ def _numbers(joined: Joined) -> dict[str, int]:
 
 def _ahead(joined: Joined) -> int | None:
     """Return where the last unit of some queue leads, if that is after the log's end."""
+    starts = {queue.name: queue.start for queue in joined.queues}
     offsets = [
         difference.log_offset
         for difference in joined.differences
         if difference.kind is DifferenceKind.BEHIND_LOG
         and difference.log_offset is not None
         and difference.position + difference.times >= joined.ends[difference.queue]
+        and difference.position > starts[difference.queue]  # else nothing in the queue is of this log
         and difference.log_offset < joined.log_end + FARTHEST
     ]
     return max(offsets, default=None)

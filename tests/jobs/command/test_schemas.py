@@ -56,11 +56,12 @@ def test_what_runs_print_is_as_the_schemas_say(golden: Golden, tmp_path: Path) -
         rebuilt = index.rebuild(index.RebuildIndexRequest(str(store), str(tmp_path / f"i-{store.name}")), workers)
         queues = queue_run.rebuild(queue_run.RebuildQueuesRequest(str(store), tmp_path / f"q-{store.name}"), workers)
         ended = {"seconds": 1.5}
+        placed = {"installed": False, **ended}
 
         _check("ingest", ingest(request, workers).describe())
         _check("verify", {**verdict.describe(), "bytes": verdict.result(1.5).size, **ended})
-        _check("rebuild-index", {**rebuilt.describe(), "severity": rebuilt.severity.value, **ended})
-        _check("rebuild-consumequeue", {**asdict(queues), "severity": queues.severity.value, **ended})
+        _check("rebuild-index", {**rebuilt.describe(), "severity": rebuilt.severity.value, **placed})
+        _check("rebuild-consumequeue", {**asdict(queues), "severity": queues.severity.value, **placed})
 
 
 def test_what_light_verbs_print_is_as_the_schemas_say(

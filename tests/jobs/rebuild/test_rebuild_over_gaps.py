@@ -177,7 +177,7 @@ def test_a_queue_file_of_another_log_is_replaced_and_others_come_back(store: Pat
     shutil.rmtree(store / "consumequeue" / "T2")
     summary = rebuilt_queues(store, tmp_path / "out", lost_only=True)
 
-    assert (summary.replaced, summary.undecided) == (["T1/0/00000000000000000200"], [])
+    assert (summary.replaced, summary.contradictions) == (["T1/0/00000000000000000200"], [])
     assert summary.exit_code is ExitCode.DAMAGE
     assert (tmp_path / "out" / summary.replaced[0]).read_bytes() == right
     assert (tmp_path / "out" / "T2").is_dir()
