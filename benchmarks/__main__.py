@@ -52,6 +52,7 @@ PROGRAMS: dict[str, Program] = {
         small=("--record-size", "256", "--mib", "128", "--runs", "1"),
         tiny=("--record-size", "256", "--mib", "2", "--runs", "1"),
     ),
+    "verbs": Program("verbs", small=("--runs", "1"), tiny=("--runs", "1", "--engines", "here")),
     "small-run": Program("small_run", small=("--runs", "2"), tiny=("--runs", "1")),
     "stages": Program(
         "stages", full=(*_IN_MEMORY,), small=("--mib", "128", "--runs", "1"), tiny=("--mib", "4", "--runs", "1")

@@ -14,7 +14,18 @@ from jobs.report.model import Grid
 _ROOT = Path(__file__).parents[1]
 
 # A dozen whole commands, engines or brokers, however little they do.
-_LONG = ("beside-broker", "costs", "growth", "ingest", "killed-commands", "queues", "restore", "small-run", "stream")
+_LONG = (
+    "beside-broker",
+    "costs",
+    "growth",
+    "ingest",
+    "killed-commands",
+    "queues",
+    "restore",
+    "small-run",
+    "stream",
+    "verbs",
+)
 
 
 def _programs(*, are_long: bool) -> list[str]:

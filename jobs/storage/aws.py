@@ -8,8 +8,6 @@ those each client finds by itself.
 
 import os
 from collections.abc import Mapping
-from configparser import ConfigParser
-from configparser import Error as ConfigError
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -58,6 +56,9 @@ def _of_profile(environment: Mapping[str, str]) -> dict[str, str]:
         (environment.get("AWS_CONFIG_FILE") or home / ".aws" / "config", section),
         (environment.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws" / "credentials", profile),
     )
+    from configparser import ConfigParser  # nobody pays for its import who has no such files
+    from configparser import Error as ConfigError
+
     found: dict[str, str] = {}
     for path, name in files:
         parser = ConfigParser(interpolation=None, strict=False, default_section="\0")

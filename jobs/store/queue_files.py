@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from socket import gethostname
+from os import uname
 from typing import NamedTuple, Protocol
 
 from jobs.storage import AnyStorage
@@ -103,7 +103,7 @@ class StoredQueue:
                 return reader.read(position, size)
         except FileNotFoundError as error:
             if self.in_rocksdb:
-                raise OSError(f"{file.location}: {_NOT_SEEN} {gethostname()}") from error
+                raise OSError(f"{file.location}: {_NOT_SEEN} {uname().nodename}") from error
             return bytes([DELETED]) * size
 
     def unit(self, position: int) -> Unit | BatchUnit | None:

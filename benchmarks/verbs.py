@@ -1,0 +1,104 @@
+"""
+What every verb takes from the typed command to the next prompt, caches warm, in its own process and on Spark.
+
+    python -m benchmarks.verbs [--mib N] [--engines here,spark] [--runs N]
+
+The store is the demo's, 56 KiB that a real broker wrote; with --mib one of so many MiB in records of 1 KiB. Each run is
+a process of its own. Processor time is the command's; a JVM ends by itself after the command, so that its is left out.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from benchmarks.measuring import provenance
+from benchmarks.stores import Recipe, make_store
+from jobs.demo import unpack
+from jobs.launch.engine import VERBS_WITH_ENGINE
+
+_COMMANDS = {
+    "inspect": "inspect {store}",
+    "dump": "dump {store}/checkpoint",
+    "query on a store": "query by-key -t T1 -k k1 --store {store}",
+    "ingest": "ingest {store} --lake {new}",
+    "query on a lake": "query by-key -t T1 -k k1 --lake {lake}",
+    "ingest, nothing new": "ingest {store} --lake {lake}",
+    "verify": "verify {store}",
+    "rebuild-index": "rebuild-index {store} --out {new} --release 5.3.3 --time-zone UTC",
+    "rebuild-consumequeue": "rebuild-consumequeue {store} --out {new} --release 5.3.3",
+    "repair": "repair {store} --out {new} --lake {lake} --release 5.3.3",
+    "restore": "restore {lake} --out {new} --release 5.3.3",
+    "diff": "diff {store} {lake}",
+    "export": "export --store {store} --out {new}",
+    "optimize": "optimize --dry-run {lake}",
+}
+_ROOT = Path(__file__).parents[1]
+
+
+class Run(NamedTuple):
+    """What one command took."""
+
+    wall_s: float
+    core_s: float
+    code: int
+
+
+def main() -> None:
+    """Print the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=0)
+    parser.add_argument("--engines", default="here,spark")
+    parser.add_argument("--runs", type=int, default=3)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        store = make_store(Recipe(given.mib << 20, 1024), folder) if given.mib else unpack(folder).store
+        lake = folder / "lake"
+        _run(f"ingest {store} --lake {lake}".split())
+        result = {
+            engine: dict(_measured(store, lake, folder, engine, given.runs)) for engine in given.engines.split(",")
+        }
+    print(json.dumps(provenance() | {"store_mib": given.mib, "runs": given.runs} | result, indent=2))
+
+
+def _measured(store: Path, lake: Path, folder: Path, engine: str, runs: int) -> Iterator[tuple[str, dict[str, float]]]:
+    for label, command in _COMMANDS.items():
+        verb = command.partition(" ")[0]
+        option = ["--engine", engine] if verb in VERBS_WITH_ENGINE else []
+        if engine == "spark" and not option:
+            continue
+        seen = []
+        for number in range(runs):
+            words = command.format(store=store, lake=lake, new=folder / f"{engine}-{verb}-{number}").split()
+            seen.append(_run([*words, *option]))
+        yield (
+            label,
+            {
+                "wall_s": round(median(one.wall_s for one in seen), 2),
+                "fastest_s": round(min(one.wall_s for one in seen), 2),
+                "core_s": round(median(one.core_s for one in seen), 2),
+                "code": seen[0].code,
+            },
+        )
+
+
+def _run(words: list[str]) -> Run:
+    """Run one command line."""
+    began, before = time.perf_counter(), os.times()
+    command = [sys.executable, "-m", "jobs.main", *words]
+    done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    wall, after = time.perf_counter() - began, os.times()
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return Run(wall, cpu, done.returncode)
+
+
+if __name__ == "__main__":
+    main()
