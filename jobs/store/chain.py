@@ -7,6 +7,7 @@ end: where one ends, the next must begin. One that does not is thrown away and r
 one that the piece before it covers is dropped. Any cut gives the same records.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -62,7 +63,8 @@ def run_here(ranges: Sequence[Range], task: Task[T], discard: Callable[[T], obje
 def compile_first() -> None:
     """Compile what reads a log at the first use on this machine, once a process."""
     announce_once(_COMPILING)
-    warm_up()
+    if (os.cpu_count() or 1) > 1:  # one core is done first with the functions that this command calls
+        warm_up()
 
 
 def chained(
