@@ -36,7 +36,8 @@ _LOOKED_AT = 64 << 20
 
 _CAUSES = {
     Verdict.OVERWRITTEN: "two files were made in one millisecond and got one name; entries of the first are missing",
-    Verdict.OTHER_RULE: "another release wrote the file than was given or detected: lookups work, bytes differ",
+    Verdict.OTHER_RULE: "undecided: another release wrote the file than was given, or a segment is of another store: "
+    "lookups work, bytes differ",
     Verdict.TRUNCATED: "the copy was cut off, or the disk was full",
     Verdict.WRONG_GEOMETRY: "the file was made with another maxHashSlotNum or maxIndexNum: the broker misreads it",
     Verdict.ZEROED: "pages were never written to the disk before the machine stopped",
