@@ -117,6 +117,8 @@ def check_places(ctx: click.Context) -> None:
         except NotADirectoryError:
             problem = "is a file, and a store a directory" if expected.lacks is _lacks_store else "is a file"
             problem += f"; this prints it:\n{program()} dump {quote(expected.location)}"
+        except PermissionError:
+            continue  # not a wrong argument: the verb says that it has no access, with exit code 1
         except OSError as error:
             problem = error.strerror or str(error)
         if problem is not None:
