@@ -46,7 +46,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def export(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
     def run(place: str, path: Path, *options: str) -> list[dict[str, Any]]:
         out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
-        code = command.main([place, str(path), "--out", str(out), *options], standalone_mode=False)
+        code = command.main([place, str(path), "--out", str(out), *options], standalone_mode=False, prog_name="export")
         sys.stdout.flush()
         capfdbinary.readouterr()
         rows = [json.loads(line) for line in out.read_text().splitlines()]
@@ -102,7 +102,7 @@ def test_bodies_come_decompressed(places: dict[str, Path], export: Run) -> None:
 def test_parquet_holds_the_columns_of_the_table(places: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
     arguments = ["--store", str(places["--store"]), "--format", "parquet", "--out", str(out), "--quiet"]
-    code = command.main(arguments, standalone_mode=False)
+    code = command.main(arguments, standalone_mode=False, prog_name="export")
     rows = pq.read_table(out).to_pylist()
 
     assert code == ExitCode.CLEAN
@@ -115,14 +115,16 @@ def test_a_condition_that_is_no_sql_is_a_usage_error(places: dict[str, Path], tm
     for where in ("topic ==== 1", "colour = 'red'"):
         arguments = ["--store", str(places["--store"]), "--out", str(tmp_path / "o"), "--where", where]
         with pytest.raises(click.UsageError):
-            command.main(arguments, standalone_mode=False)
+            command.main(arguments, standalone_mode=False, prog_name="export")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_lake_that_is_none_is_named(tmp_path: Path) -> None:
     """Spark would speak of a path of its own making."""
-    with pytest.raises(FileNotFoundError, match="no lake: it has no table messages"):
-        command.main(["--lake", str(tmp_path), "--out", str(tmp_path / "out")], standalone_mode=False)
+    with pytest.raises(click.BadParameter, match="no lake: it has none of our tables"):
+        command.main(
+            ["--lake", str(tmp_path), "--out", str(tmp_path / "out")], standalone_mode=False, prog_name="export"
+        )
 
 
 def test_an_array_and_csv_hold_the_rows_of_ndjson(places: dict[str, Path], tmp_path: Path) -> None:
@@ -131,7 +133,7 @@ def test_an_array_and_csv_hold_the_rows_of_ndjson(places: dict[str, Path], tmp_p
     for kind in ("ndjson", "json", "csv"):
         out = tmp_path / kind
         arguments = ["--lake", str(places["--lake"]), "--format", kind, "--out", str(out), "--quiet"]
-        assert not command.main(arguments, standalone_mode=False)
+        assert not command.main(arguments, standalone_mode=False, prog_name="export")
         texts[kind] = out.read_text()
     lines = [json.loads(line) for line in texts["ndjson"].splitlines()]
     array = json.loads(texts["json"])
