@@ -25,6 +25,7 @@ PAST = (
     "b551-crash-later foreign-segment:49601",
     "b533-crash-before foreign-checkpoint:617700",
     "b420-expired cut-queue:146668",
+    "b514-timer lengthen-queue:572629 lengthen-queue:499924",
 )
 SEEDS = range(41)
 

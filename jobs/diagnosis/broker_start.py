@@ -14,7 +14,7 @@ from typing import NamedTuple
 from jobs.console.amounts import counted
 from jobs.inspect.segment_walk import walk
 from jobs.store.features import QueueStorage, features_of
-from jobs.store.queue_files import StoredQueue, file_sizes, queues_of_files
+from jobs.store.queue_files import StoredQueue, file_sizes, queues_of_files, undecided_sizes
 from jobs.store.ranges import newest_written, plan_ranges, usual_size, written_size
 from jobs.store.release import Writers
 from jobs.store.store import Segment, Store, StoredFile
@@ -137,7 +137,7 @@ def gathered(store: Store, release: Release, conf: BrokerConf = _NO_CONF) -> Sta
     """Return the facts; *conf* may know the length of the broker's files."""
     checkpoint = _checkpoint(store)
     lengths = tuple(_other_lengths(store, conf))
-    unknown = _reason_unknown(store, release, lengths)
+    unknown = _reason_unknown(store, release, lengths, conf)
     walks_from = None if unknown else _walks_from(store, release, checkpoint)
     return StartFacts(store, release, lengths, checkpoint, walks_from, unknown)
 
@@ -242,9 +242,11 @@ def _records_between(log: SegmentBytes, start: int, end: int) -> int:
     return count
 
 
-def _reason_unknown(store: Store, release: Release, lengths: Sequence[FileLength]) -> str:
+def _reason_unknown(store: Store, release: Release, lengths: Sequence[FileLength], conf: BrokerConf) -> str:
     if lengths and not release.start_refuses_other_length:
         return f"a broker of {release} leaves out {lengths[0].file} and all files after it: not tried"
+    if FileKind.CONSUME_QUEUE in undecided_sizes(store) and not conf.consume_queue_size:
+        return "which size the queue files have is undecided"
     if features_of(store).queues in {QueueStorage.ROCKSDB, QueueStorage.BOTH}:
         return "the queues are in RocksDB, and starts of such brokers were not tried"
     for segment in store.segments[-1:]:
@@ -282,7 +284,7 @@ def _other_lengths(store: Store, conf: BrokerConf) -> Iterator[FileLength]:
         sizes[FileKind.CONSUME_QUEUE] = -(-conf.consume_queue_size // UNIT.size) * UNIT.size
     last = {_queue_of(file): file for file in sorted(store.queue_files, key=lambda file: file.about.base_offset or 0)}
     for file in store.queue_files:
-        expected = sizes[file.about.kind]
+        expected = sizes.get(file.about.kind, file.size)
         if file.size != expected:
             yield FileLength(file.about.path, file.size, expected, file is last[_queue_of(file)])
     yield from _foreign(store, CONSUME_QUEUE_FOLDER, _QUEUE_FOLDERS, sizes.get(FileKind.CONSUME_QUEUE, 0))

@@ -44,6 +44,7 @@ from jobs.restore.plan import plan_log
 from jobs.restore.run import find_store
 from jobs.storage.local import LocalStorage
 from jobs.storage.locations import is_local, local_path, normalise
+from jobs.store.known import UndecidedError
 from jobs.store.request import StoreRequest
 from jobs.store.store import Store, list_store
 from jobs.store.workers import Workers
@@ -342,7 +343,11 @@ class _Repair:
             request.store, out, wanted.conf, request.consume_queue_size, wanted.release,
             lost_only=True, commitlog=self.log, care=request.care,
         )  # fmt: skip
-        built = queue_builder.rebuild(asked, self.workers)
+        try:
+            built = queue_builder.rebuild(asked, self.workers)
+        except UndecidedError as error:
+            notes.append(f"no queue file is changed: {error}")
+            return
         notes += built.notes
         notes += _stays("queue file", built.contradictions)
         self.queues = out

@@ -6,9 +6,10 @@ compiled code; `jobs.store.units` gives the same units as arrays.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import groupby, zip_longest
 from os import uname
 from typing import NamedTuple, Protocol
 
@@ -282,11 +283,49 @@ def keeps_light_in_rocksdb(store: Store, queues: Iterable[StoredQueue]) -> bool:
 
 
 def file_sizes(store: Store) -> dict[FileKind, int]:
-    """Return the size that most files of each kind of queue have."""
-    sizes: dict[FileKind, Counter[int]] = {}
+    """Return the size that a broker gives the files of each kind of queue; no kind whose files leave it open."""
+    by_kind: dict[FileKind, list[StoredFile]] = {}
     for stored in store.queue_files:
-        sizes.setdefault(stored.about.kind, Counter())[stored.size] += 1
-    return {kind: max(counter, key=lambda size: (counter[size], size)) for kind, counter in sizes.items()}
+        by_kind.setdefault(stored.about.kind, []).append(stored)
+    sizes = {kind: _voted_size(kind, files) for kind, files in by_kind.items()}
+    return {kind: size for kind, size in sizes.items() if size is not None}
+
+
+def undecided_sizes(store: Store) -> dict[FileKind, list[int]]:
+    """Return the sizes of the files of each kind of queue that leave open which of them is the broker's."""
+    decided = file_sizes(store)
+    sizes: dict[FileKind, set[int]] = {}
+    for stored in store.queue_files:
+        if stored.size and stored.about.kind not in decided:
+            sizes.setdefault(stored.about.kind, set()).add(stored.size)
+    return {kind: sorted(of_kind) for kind, of_kind in sizes.items()}
+
+
+def _voted_size(kind: FileKind, files: Sequence[StoredFile]) -> int | None:
+    """
+    Return the size that most speaks for; None where as much speaks for another one.
+
+    Each file votes for its length, and each name for its distance from the one before: bases are multiples of the size.
+    A length that its own name or the next one contradicts counts for nothing, nor does one that ends within a unit
+    beside one that does not.
+    """
+    unit = KINDS[kind].layout.size if kind in KINDS else 1
+    votes: Counter[int] = Counter()
+    for _, group in groupby(sorted(files, key=_place), key=lambda file: _place(file)[:2]):
+        of_queue = list(group)
+        for file, after in zip_longest(of_queue, of_queue[1:]):
+            base = file.about.base_offset or 0
+            distance = (after.about.base_offset or 0) - base if after else 0
+            for size in filter(None, (file.size, distance)):
+                votes[size] += not (base % size or distance % size)
+    ranks = {size: (size % unit == 0, count) for size, count in votes.items() if count}
+    best = [size for size, rank in ranks.items() if rank == max(ranks.values())]
+    is_certain = len(best) == 1 and (kind is not FileKind.CONSUME_QUEUE or best[0] % unit == 0)
+    return best[0] if is_certain else None
+
+
+def _place(file: StoredFile) -> tuple[str, int, int]:
+    return file.about.topic or "", file.about.queue_id or 0, file.about.base_offset or 0
 
 
 def plain_file_size(store: Store, configured: int | None = None) -> int:

@@ -19,7 +19,15 @@ from jobs.store.chain import watermark
 from jobs.store.config_files import TOPICS_FILE, read_config
 from jobs.store.features import features_of
 from jobs.store.log_ends import FARTHEST
-from jobs.store.queue_files import QueueFile, StoredQueue, every_queue_file, plain_file_size
+from jobs.store.queue_files import (
+    KINDS,
+    QueueFile,
+    StoredQueue,
+    every_queue_file,
+    file_sizes,
+    plain_file_size,
+    undecided_sizes,
+)
 from jobs.store.ranges import DEFAULT_RANGE_SIZE, plan_ranges
 from jobs.store.retention import confirm_deleted
 from jobs.store.store import Store
@@ -68,6 +76,7 @@ _UNDECIDED = "undecided: the unit was overwritten, or a field of the record chan
 _MAY_BE_FOREIGN = (
     "undecided: the folder was deleted, or a segment is of another log: other units lead to no record there"
 )
+_UNDECIDED_SIZE = "undecided: files were cut or lengthened, and nothing tells which; the broker's configuration does"
 _TABLES = {
     TOPICS_FILE: "the broker would start from its backup, or without a topic; which topics were deleted is not known",
     CONSUMERS_FILE: "the broker would start from its backup, or every consumer group from its beginning again",
@@ -298,17 +307,16 @@ def _folder(path: str, queues: Sequence[Finding]) -> Finding:
 
 def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Finding]:
     queues = [queue for queue in queues if not queue.in_rocksdb]
-    sizes: dict[QueueKind, dict[int, int]] = {}
-    for queue in queues:
-        counts = sizes.setdefault(queue.name.kind, {})
-        for file in queue.files:
-            counts[file.size] = counts.get(file.size, 0) + 1
-    usual = {kind: max(counts, key=lambda size: (counts[size], size)) for kind, counts in sizes.items()}
+    usual = {KINDS[kind]: size for kind, size in file_sizes(store).items() if kind in KINDS}
+    for kind, sizes in undecided_sizes(store).items():
+        found = " or ".join(str(size) for size in sizes)
+        folder = KINDS[kind].value if kind in KINDS else kind.value
+        yield Finding(QUEUES, WRONG_FILE_SIZE, folder, None, "sizes", found, "one size", _UNDECIDED_SIZE)
     for queue in queues:
         for file in queue.files:
             # A broker makes a file first and gives it its size then: one that was killed leaves an empty last file.
             if file.size or file != queue.files[-1] or store.is_closed:
-                yield from _size_and_name(queue, file, usual[queue.name.kind])
+                yield from _size_and_name(queue, file, usual.get(queue.name.kind, 0))
     for stored in store.other_files:
         if stored.about.kind is FileKind.UNKNOWN and stored.about.path.startswith(
             tuple(f"{kind}/" for kind in QueueKind)
@@ -328,7 +336,7 @@ def _file_findings(store: Store, queues: Sequence[StoredQueue]) -> Iterator[Find
 
 def _size_and_name(queue: StoredQueue, file: QueueFile, usual: int) -> Iterator[Finding]:
     path = f"{queue.name.path}/{name_of_offset(file.base_offset)}"
-    if file.size != usual:
+    if usual and file.size != usual:
         cause = "the file was cut or lengthened, or is of another configuration; a broker refuses to load it"
         yield Finding(QUEUES, WRONG_FILE_SIZE, path, min(file.size, usual), "size", str(file.size), str(usual), cause)
     if usual and file.base_offset % usual:

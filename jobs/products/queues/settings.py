@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from jobs.store.config_files import TOPIC_TABLE, TOPICS_FILE, objects, read_config
-from jobs.store.known import Known
-from jobs.store.queue_files import file_sizes, plain_file_size
+from jobs.store.known import Known, UndecidedError
+from jobs.store.queue_files import file_sizes, plain_file_size, undecided_sizes
 from jobs.store.release import Writers, known_writers
 from jobs.store.store import Store
 from rmq_formats.broker_conf import BrokerConf
@@ -56,10 +56,22 @@ class QueueSettings(NamedTuple):
 def settle_queues(
     store: Store, conf: BrokerConf, release: str | None = None, file_size: int | None = None
 ) -> QueueSettings:
-    """Find out whose queues these are and how large their files, given or detected from what is there."""
+    """
+    Find out whose queues these are and how large their files, given or detected from what is there.
+
+    `UndecidedError` where the files are of several sizes, and nothing tells which of them is the broker's.
+    """
     releases = known_releases(store, release)
     sizes = file_sizes(store)
-    plain = file_size_of(plain_file_size(store, file_size or conf.consume_queue_size))
+    given = file_size or conf.consume_queue_size
+    for kind, found in undecided_sizes(store).items():
+        if kind is not FileKind.CONSUME_QUEUE or not given:
+            these = " or ".join(f"{size:,}" for size in found)
+            option = ": give --consume-queue-size" if kind is FileKind.CONSUME_QUEUE else ""
+            raise UndecidedError(
+                f"{kind.value} files of {these} bytes: nothing tells which size the broker's are{option}"
+            )
+    plain = file_size_of(plain_file_size(store, given))
     batch = sizes.get(FileKind.BATCH_CONSUME_QUEUE) or DEFAULT_BATCH_FILE_SIZE
     extension = sizes.get(FileKind.CONSUME_QUEUE_EXT)
     return QueueSettings(

@@ -278,7 +278,8 @@ def test_queues_of_empty_files_alone_are_told(store: Store) -> None:
 
     kinds = {finding.kind for finding in store.findings()}
 
-    assert kinds == {"missing_file", "consumer_offset_behind_queue", "delay_offset_behind_queue"}
+    # The distance between their names says the size that they had.
+    assert kinds == {"wrong_file_size", "consumer_offset_behind_queue", "delay_offset_behind_queue"}
 
 
 def test_a_file_that_is_no_queue_file_is_told(store: Store) -> None:
