@@ -39,7 +39,7 @@ from jobs.rebuild.queue_install import QueueInstallation, install_queues, plan_q
 from jobs.repair.before_start import bridged, withheld
 from jobs.repair.files_install import FilesInstallation, aside_for, install_files, plan_files
 from jobs.repair.journal import CHECKPOINT_PART, JOURNAL, BrokenJournalError, Entry, Journal, digests_of, inode_of
-from jobs.repair.segments import MendedSegment, Source, complete, damaged_bases, link_log, lost_bases, mend
+from jobs.repair.segments import Doubts, MendedSegment, Source, complete, damaged_bases, link_log, lost_bases, mend
 from jobs.restore.plan import plan_log
 from jobs.restore.run import find_store
 from jobs.storage.local import LocalStorage
@@ -302,14 +302,16 @@ class _Repair:
             notes.append(f"nothing is taken from the lake: from {at:,} on the store has other records; ingest it first")
             return
         store = request.listed(self.workers.options)
-        source = Source(lake, find_store(lake, found.store_id), store)
+        doubts = Doubts.of(self.summary.found.findings)
+        source = Source(lake, find_store(lake, found.store_id), store, doubts)
         plan = plan_log(source.lake, source.known)
         lost = next((one for one in self.summary.found.findings if one.kind == LOST_START), None)
         lost_from = None if lost is None else lost.log_offset
         known = [one for one in self.summary.found.findings if one.part == LOG and one.severity.is_alarm]
         bases = sorted({*damaged_bases(found, plan, known), *lost_bases(lost_from, store.start_offset, plan)})
         if bases:
-            self.segments = mend(source, plan, bases, self.work / "log", self.workers)
+            self.segments, changed = mend(source, plan, bases, self.work / "log", self.workers)
+            notes += _left_out(changed)
 
     def _make_rest(self, verdict: Verdict) -> None:
         """Make queues, index files and checkpoint, where what there is does not follow from the log as it will be."""
@@ -390,6 +392,16 @@ def _stays(what: str, names: Sequence[str]) -> Iterator[str]:
         yield (
             f"{counted(len(names), what)} undecided, not changed: {shown}: the file may be wrong, or a record of the "
             "log in a field that no checksum covers; a lake or a slave that has the record as it was tells (--lake)"
+        )
+
+
+def _left_out(changed: Sequence[int]) -> Iterator[str]:
+    """Say which rows are put into no hole of the log."""
+    if changed:
+        shown = ", ".join(f"{offset:,}" for offset in changed[:_SHOWN]) + (", …" if len(changed) > _SHOWN else "")
+        yield (
+            f"{counted(len(changed), 'row')} of the lake left out, at {shown}: another engine changed them, and "
+            "nothing damaged there is replaced; an earlier version of the table may have them as they were"
         )
 
 

@@ -5,27 +5,68 @@ They are made beside the store. A folder that has them, and links to the store's
 be: queues and index files are compared with it before anything in the store changes.
 """
 
+import filecmp
 import os
 import re
-from collections.abc import Container, Sequence
+from bisect import bisect_right
+from collections.abc import Container, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, Self
+
+import numpy as np
 
 from jobs.console.severity import Severity
 from jobs.diff.run import Difference, DiffSummary
 from jobs.diff.segment import ONLY_IN_STORE
-from jobs.lake.findings import LOST_END, WRONG_FILE_SIZE, Finding
+from jobs.lake.findings import INDEX, LOST_END, QUEUES, WRONG_FILE_SIZE, Finding
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
+from jobs.restore.coverage import Interval
 from jobs.restore.plan import Plan
 from jobs.restore.segment import RestoredSegment, SegmentWork, restore_segment
 from jobs.storage.locations import local_path
-from jobs.store.ranges import cut_short
+from jobs.store.range_reader import RangeReader
+from jobs.store.ranges import Range, cut_short, plan_ranges
 from jobs.store.store import Segment, Store
 from jobs.store.workers import Workers
+from rmq_formats.commitlog.columns import message_batch
+from rmq_formats.commitlog.layout import DLEDGER_ENTRY
+from rmq_formats.commitlog.record import MessageRecord, decode_record, has_right_body_crc, has_right_property_crc
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.errors import CorruptData
+from rmq_formats.properties import KEYS, TAGS, UNIQ_KEY, PropertyParser, parse_properties
 from rmq_formats.store import name_of_offset
 
 _BLOCK = 16 << 20
+_WHOLE = 1 << 62
+
+
+class Doubts(NamedTuple):
+    """What the store's own queues and index files say against records whose bytes are sound."""
+
+    places: frozenset[int]  # offsets of records that a queue contradicts
+    of_index: bool
+
+    @classmethod
+    def of(cls, findings: Sequence[Finding]) -> Self:
+        """Take what is no consequence of anything else."""
+        own = [one for one in findings if not one.follows and one.severity.is_alarm]
+        places = frozenset(one.log_offset for one in own if one.part == QUEUES and one.log_offset is not None)
+        return cls(places, any(one.part == INDEX for one in own))
+
+    def decide(self, stored: MessageRecord, row: MessageRecord) -> bool:
+        """Return whether the store's own witnesses speak against its record wherever the lake's row differs."""
+        if has_right_property_crc(stored) is False and has_right_property_crc(row):
+            return True
+        is_doubted = stored.physical_offset in self.places
+        allowed = {"topic_raw", "queue_id", "queue_offset"} if is_doubted else set[str]()
+        allowed |= {"store_timestamp", "topic_raw"} if self.of_index else set()
+        differing = {name for name in MessageRecord._fields if getattr(stored, name) != getattr(row, name)}
+        if "properties_raw" in differing and (is_doubted or self.of_index) and _differ_in_keys(stored, row):
+            allowed.add("properties_raw")
+        return differing <= allowed
 
 
 class Source(NamedTuple):
@@ -34,6 +75,7 @@ class Source(NamedTuple):
     lake: Lake
     known: KnownStore
     store: Store
+    doubts: Doubts
 
 
 class MendWork(NamedTuple):
@@ -41,6 +83,8 @@ class MendWork(NamedTuple):
 
     lake: SegmentWork
     segment: Segment | None
+    range: Range | None
+    doubts: Doubts
 
 
 class MendedSegment(NamedTuple):
@@ -91,10 +135,19 @@ def lost_bases(lost_from: int | None, start: int, plan: Plan) -> list[int]:
     return [base for base in bases if base < start and base + size > lost_from]
 
 
-def mend(source: Source, plan: Plan, bases: list[int], folder: Path, workers: Workers) -> list[MendedSegment]:
-    """Make the segments; one task each."""
+def _differ_in_keys(stored: MessageRecord, row: MessageRecord) -> bool:
+    """Return whether only properties differ that queues or index files depend on."""
+    one, other = (parse_properties(record.properties_raw, PropertyParser.SCAN) for record in (stored, row))
+    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)} <= {KEYS, TAGS, UNIQ_KEY}
+
+
+def mend(
+    source: Source, plan: Plan, bases: list[int], folder: Path, workers: Workers
+) -> tuple[list[MendedSegment], list[int]]:
+    """Make the segments, one task each; also return the rows that were left out, for the lake contradicts them."""
     store = source.store
     there = {segment.base_offset: segment for segment in store.segments}
+    ranges = {range_.base_offset: range_ for range_ in plan_ranges(store, store.start_offset, _WHOLE)}
     works = []
     for segment in plan.segments:
         if segment.base_offset in bases:
@@ -108,11 +161,14 @@ def mend(source: Source, plan: Plan, bases: list[int], folder: Path, workers: Wo
                 is_last=segment is plan.segments[-1],
                 files=segment.files,
                 pieces=plan.pieces,
+                units=plan.units,
+                proven_only=True,
             )
-            works.append(MendWork(work, there.get(segment.base_offset)))
+            base = segment.base_offset
+            works.append(MendWork(work, there.get(base), ranges.get(base), source.doubts))
     made = workers.map(works, mend_segment, "making segments")
     home = Path(local_path(store.segments[0].location)).parent
-    return [
+    mended = [
         MendedSegment(
             result.base_offset,
             work.lake.path,
@@ -121,17 +177,71 @@ def mend(source: Source, plan: Plan, bases: list[int], folder: Path, workers: Wo
         )
         for work, result in zip(works, made, strict=True)
     ]
+    changed = [offset for result in made for offset in result.changed]
+    return [one for one in mended if not _is_as_stored(one)], changed
+
+
+def _is_as_stored(mended: MendedSegment) -> bool:
+    return Path(mended.target).exists() and filecmp.cmp(mended.path, mended.target, shallow=False)
 
 
 def mend_segment(work: MendWork) -> RestoredSegment:
-    """Write a segment from the lake's rows, then what the lake lacks from the store's file."""
+    """Write a segment from the lake's rows, then from the store's file what is sound there, or what the lake lacks."""
     result = restore_segment(work.lake)
     if work.segment is not None:
         base, limit = work.lake.base_offset, work.lake.base_offset + work.lake.size
         whole = Path(local_path(work.segment.location)).stat().st_size >= work.lake.size
         kept = [*result.missing, *(result.assumed if whole else ()), (max(base, min(work.lake.end, limit)), limit)]
-        _copy(Path(local_path(work.segment.location)), Path(work.lake.path), [(a - base, b - base) for a, b in kept])
+        stored, made = Path(local_path(work.segment.location)), Path(work.lake.path)
+        _copy(stored, made, [(a - base, b - base) for a, b in kept])
+        sound = list(_sound(work))
+        _copy(stored, made, [(a - base, b - base) for a, b in sound])
+        starts = [start for start, _ in sound]
+        holes = [at for at in result.changed if not (n := bisect_right(starts, at)) or sound[n - 1][1] <= at]
+        return result._replace(changed=tuple(holes))
     return result
+
+
+def _sound(work: MendWork) -> Iterator[Interval]:
+    """Yield the parts of the store's segment that nothing in the store speaks against: no row is put over them."""
+    if work.range is None:
+        return
+    at = work.range.start_offset
+    with closing(RangeReader(work.range).pieces()) as pieces, Path(work.lake.path).open("rb") as made:
+        for item in pieces:
+            if isinstance(item, Piece):
+                if item.kind is PieceKind.BLANK:
+                    yield item.offset, item.end
+                at = item.end
+                continue
+            bodies = [offset for offset, _ in message_batch(item, PropertyParser.SCAN, with_body=False)[1]]
+            places = item.positions + item.base_offset
+            ends = places + item.sizes
+            # An entry header of DLedger is before its record, and no piece of its own.
+            starts = np.maximum(np.concatenate(([at], ends[:-1])), places - DLEDGER_ENTRY.size)
+            is_wrong = np.isin(places, np.array([*bodies, *_convicted(work, item, made)], np.int64))
+            cuts = np.flatnonzero(np.diff(is_wrong) | (starts[1:] != ends[:-1])) + 1
+            for run in np.split(np.arange(places.size), cuts):
+                if not is_wrong[run[0]]:
+                    yield int(starts[run[0]]), int(ends[run[-1]])
+            at = int(ends[-1])
+
+
+def _convicted(work: MendWork, records: Records, made: BinaryIO) -> Iterator[int]:
+    """Yield the records that the lake has otherwise, and the store's own queues and index files, too."""
+    first, end = int(records.positions[0]), int(records.positions[-1] + records.sizes[-1])
+    found = os.pread(made.fileno(), end - first, records.base_offset + first - work.lake.base_offset)
+    other = np.frombuffer(found.ljust(end - first, b"\0"), np.uint8)
+    bytes_ = np.flatnonzero(other != records.buffer[first:end]) + first
+    for number in np.unique(np.searchsorted(records.positions, bytes_, "right") - 1).tolist():
+        at, size = int(records.positions[number]), int(records.sizes[number])
+        try:
+            stored = decode_record(records.buffer[at : at + size].tobytes())
+            row = decode_record(other[at - first : at - first + size].tobytes(), 0, stored.physical_offset)
+        except CorruptData:
+            continue
+        if has_right_body_crc(row) and work.doubts.decide(stored, row):
+            yield stored.physical_offset
 
 
 def complete(store: Store, besides: Container[int], folder: Path) -> list[MendedSegment]:

@@ -12,7 +12,7 @@ from jobs.lake.commit import chosen, open_table
 from jobs.lake.lake import Lake
 from jobs.lake.runs import KnownStore
 from jobs.lake.snapshot_files import StoredFile, plain_batches
-from jobs.lake.tables import LOG_PIECES, MESSAGES, QUARANTINE
+from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, QUARANTINE
 from jobs.products.log_pieces import FILE
 from jobs.restore.causes import Causes, causes_of
 from jobs.restore.coverage import missing
@@ -44,6 +44,7 @@ class Plan:
     size: Known[int]  # of each file
     end: int  # where the log ends
     pieces: tuple[StoredFile, ...]  # of the table `log_pieces`
+    units: tuple[StoredFile, ...]  # of the table `consume_queue`
     lost: Mapping[str, str]  # files that the lake should have, and what is wrong with them
     causes: Causes
 
@@ -78,6 +79,7 @@ def plan_log(
         length,
         end,
         pieces.files,
+        source_of(lake, CONSUME_QUEUE, known.store_id).files,
         {**messages.lost, **pieces.lost, **quarantine.lost},
         causes_of(lake, known, messages, quarantine),
     )

@@ -81,13 +81,14 @@ class Summary:
     lost: list[str] = field(default_factory=list)  # files of the lake, and what is wrong with them
     incomplete: list[int] = field(default_factory=list)
     twice: list[Interval] = field(default_factory=list)
+    changed: list[int] = field(default_factory=list)  # rows that something else in the lake contradicts
     config: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
     def severity(self) -> Severity:
         """The worst of what was met; only `verify` can say that a store is healthy."""
-        return worst_met(gap=self.missing, damage=self.incomplete or self.twice or self.lost)
+        return worst_met(gap=self.missing, damage=self.incomplete or self.twice or self.changed or self.lost)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -119,6 +120,9 @@ class Summary:
         yield from (f"  GAP {start:,} to {end:,}: {why}" for (start, end), why in gaps)
         yield from (f"  TWICE {start:,} to {end:,}: two rows claim these offsets" for start, end in self.twice)
         yield from (f"  INCOMPLETE {offset:,}: no record can be made of this row" for offset in self.incomplete)
+        yield from (
+            f"  CHANGED {offset:,}: another engine changed this row, and its record with it" for offset in self.changed
+        )
 
 
 def find_store(lake: Lake, broker: str | None) -> KnownStore:
@@ -158,6 +162,7 @@ def restore(request: RestoreRequest, workers: Workers) -> Summary:
             is_last=segment is plan.segments[-1],
             files=segment.files,
             pieces=plan.pieces,
+            units=plan.units,
         )
         for segment in todo
     ]
@@ -193,7 +198,7 @@ def _claim(request: RestoreRequest, known: KnownStore, plan: Plan) -> Summary | 
         if (manifest["store_id"], manifest["to_offset"]) != (known.store_id, plan.end):
             raise NotResumableError(f"{request.out}: another restore ended here; begin again in an empty directory")
         shutil.rmtree(unfinished, ignore_errors=True)
-        return Summary(**{name: manifest[name] for name in Summary.__dataclass_fields__})
+        return Summary(**{name: manifest[name] for name in Summary.__dataclass_fields__ if name in manifest})
     if request.resume and (unfinished / _PLAN).exists():
         before = json.loads((unfinished / _PLAN).read_bytes())
         if before != described:
@@ -240,7 +245,13 @@ def _finished(unfinished: Path, paths: Mapping[int, Path]) -> list[dict[str, Any
 def _read(state: dict[str, Any]) -> RestoredSegment:
     pairs = {name: tuple(tuple(pair) for pair in state[name]) for name in ("missing", "assumed", "twice")}
     return RestoredSegment(
-        **{**state, **pairs, "incomplete": tuple(state["incomplete"]), "unreadable": tuple(state["unreadable"])}
+        **{
+            **state,
+            **pairs,
+            "incomplete": tuple(state["incomplete"]),
+            "unreadable": tuple(state["unreadable"]),
+            "changed": tuple(state.get("changed", ())),
+        }
     )
 
 
@@ -268,6 +279,7 @@ def _summary(
         assumed=[interval for result in results for interval in result.assumed],
         incomplete=[offset for result in results for offset in result.incomplete],
         twice=[interval for result in results for interval in result.twice],
+        changed=[offset for result in results for offset in result.changed],
     )
 
 

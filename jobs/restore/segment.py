@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 
 from jobs.lake.lake import Lake
 from jobs.lake.snapshot_files import StoredFile, plain_batches
-from jobs.lake.tables import LOG_PIECES, MESSAGES, Table
+from jobs.lake.tables import CONSUME_QUEUE, LOG_PIECES, MESSAGES, Table
 from jobs.products.log_pieces import DAMAGE, END, ENTRIES, ENTRY_HEADER_SIZE, HEADER, entry_headers
 from jobs.restore.coverage import Coverage, Interval, missing
+from jobs.restore.proof import DERIVED, UNIT_COLUMNS, Units, is_changed
 from jobs.storage.local import flush_directory, start_flush
 from jobs.storage.locations import is_local
 from rmq_formats.commitlog.assembly import COLUMNS, Assembled, assemble
@@ -48,6 +49,8 @@ class SegmentWork:
     is_last: bool
     files: tuple[StoredFile, ...]  # of the table `messages`
     pieces: tuple[StoredFile, ...] = ()  # of the table `log_pieces`
+    units: tuple[StoredFile, ...] = ()  # of the table `consume_queue`
+    proven_only: bool = False  # leave out rows that something else in the lake contradicts
 
 
 class RestoredSegment(NamedTuple):
@@ -62,6 +65,7 @@ class RestoredSegment(NamedTuple):
     incomplete: tuple[int, ...]  # rows that no record can be made of
     twice: tuple[Interval, ...]
     unreadable: tuple[str, ...] = ()  # files of the lake that could not be read to their end
+    changed: tuple[int, ...] = ()  # rows that something else in the lake contradicts
 
 
 @dataclass(slots=True)
@@ -161,8 +165,13 @@ def restore_segment(work: SegmentWork) -> RestoredSegment:
         unreadable: list[str] = []
         pieces = list(_pieces(work, unreadable))
         places: list[tuple[Integers, Sizes]] | None = [] if any(row["kind"] == ENTRIES for row in pieces) else None
-        for batch in rows_of_segment(work, unreadable):
+        units = Units.of(_units(work))
+        changed: list[int] = []
+        for batch in rows_of_segment(work, unreadable, (*_COLUMNS, *DERIVED)):
             made = assemble(batch)
+            is_wrong = is_changed(batch, made, units)
+            changed += made.offsets[is_wrong].tolist()
+            made = made.only(~is_wrong) if work.proven_only else made
             segment.add(made)
             if places is not None:
                 places.append((made.offsets, made.sizes))
@@ -181,14 +190,16 @@ def restore_segment(work: SegmentWork) -> RestoredSegment:
         attempt.unlink(missing_ok=True)
     return RestoredSegment(
         work.base_offset, work.size, digest, segment.records, lost, tuple(assumed), tuple(sorted(segment.incomplete)),
-        tuple(twice), tuple(unreadable),
+        tuple(twice), tuple(unreadable), tuple(sorted(changed)),
     )  # fmt: skip
 
 
-def rows_of_segment(work: SegmentWork, unreadable: list[str]) -> Iterator[pa.RecordBatch]:
+def rows_of_segment(
+    work: SegmentWork, unreadable: list[str], columns: Sequence[str] = _COLUMNS
+) -> Iterator[pa.RecordBatch]:
     """Yield the segment's rows; a row group whose limits leave it out is not read."""
     for file in work.files:
-        for batch in _readable(work, MESSAGES, file, unreadable):
+        for batch in _readable(work, MESSAGES, file, unreadable, columns):
             yield batch.filter(_wanted(work, batch))
 
 
@@ -199,11 +210,24 @@ def _pieces(work: SegmentWork, unreadable: list[str]) -> Iterator[Mapping[str, A
             yield from batch.filter(_wanted(work, batch)).to_pylist()
 
 
-def _readable(work: SegmentWork, table: Table, file: StoredFile, unreadable: list[str]) -> Iterator[pa.RecordBatch]:
+def _units(work: SegmentWork) -> Iterator[pa.RecordBatch]:
+    """Yield what queues say of the segment's records; rows that cannot be read say nothing."""
+    limit = min(work.base_offset + work.size, work.end)
+    for file in work.units:
+        if file.low("physical_offset", 0) < limit and file.high("physical_offset", limit) >= work.base_offset:
+            for batch in _readable(work, CONSUME_QUEUE, file, [], UNIT_COLUMNS):
+                offset = batch.column("physical_offset")
+                is_here = pc.and_(pc.greater_equal(offset, work.base_offset), pc.less(offset, limit))
+                yield batch.filter(pc.and_(pc.equal(batch.column("store_id"), work.store_id), is_here))
+
+
+def _readable(
+    work: SegmentWork, table: Table, file: StoredFile, unreadable: list[str], columns: Sequence[str] = ()
+) -> Iterator[pa.RecordBatch]:
     """Yield rows of a file; one whose bytes are wrong is noted, and its other rows are left out."""
-    columns = _COLUMNS if table is MESSAGES else ()
+    wanted = {} if table is CONSUME_QUEUE else {"segment": work.base_offset}
     try:
-        yield from plain_batches(work.lake, table, file, columns, {"segment": work.base_offset})
+        yield from plain_batches(work.lake, table, file, columns, wanted)
     except pa.ArrowInvalid:
         unreadable.append(f"{table.name}/{file.path}")
     except OSError as error:

@@ -7,7 +7,7 @@ its number and no byte is made of it.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -104,6 +104,14 @@ class Assembled(NamedTuple):
     positions: Integers  # of each record in the buffer
     sizes: Sizes
     incomplete: Sequence[int]  # physical offsets of the rows that no record can be made of
+    rows: Integers  # the number of each record's row
+
+    def only(self, chosen: NDArray[np.bool_]) -> Self:
+        """Return some of the records."""
+        return self._replace(
+            offsets=self.offsets[chosen], positions=self.positions[chosen], sizes=self.sizes[chosen],
+            rows=self.rows[chosen],
+        )  # fmt: skip
 
 
 def assemble(batch: pa.RecordBatch) -> Assembled:
@@ -120,7 +128,7 @@ def assemble(batch: pa.RecordBatch) -> Assembled:
     offsets, kept = rows.wide_numbers[_PHYSICAL_OFFSET], sizes[is_whole]
     positions = np.zeros(kept.size, np.int64)
     np.cumsum(kept[:-1], out=positions[1:])
-    return Assembled(buffer, offsets[is_whole], positions, kept, offsets[~is_whole].tolist())
+    return Assembled(buffer, offsets[is_whole], positions, kept, offsets[~is_whole].tolist(), np.flatnonzero(is_whole))
 
 
 # --- from Arrow to memory --------------------------------------------------------------------------------------------

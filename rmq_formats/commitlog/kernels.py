@@ -243,6 +243,18 @@ def has_right_crc(buffer: Bytes, at: int) -> bool:
 
 
 @compiled
+def find_no_records(buffer: Bytes, positions: Integers, sizes: Sizes, offsets: Integers, numbers: Integers) -> int:
+    """Put the numbers of those that are no records of their physical offsets into *numbers*; return how many."""
+    count = 0
+    for number in range(positions.size):
+        at = positions[number]
+        if check_record(buffer, at, at + sizes[number], offsets[number]) != GOOD:
+            numbers[count] = number
+            count += 1
+    return count
+
+
+@compiled
 def find_wrong_bodies(buffer: Bytes, positions: Integers, numbers: Integers) -> int:
     """Put the numbers of the records whose body has another CRC into *numbers*; return how many there are."""
     count = 0

@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from deltalake import DeltaTable
 
 from jobs.console.exit_codes import ExitCode
 from jobs.console.severity import Severity
@@ -18,8 +19,9 @@ from jobs.repair import run as story
 from jobs.repair.journal import JOURNAL
 from jobs.repair.run import NotRepairableError, RepairRequest, RepairSummary, repair, undo
 from jobs.store.workers import OneByOne
+from rmq_formats.commitlog.record import decode_record
 from tests.golden import unpack
-from tests.support.faults import GEOMETRY, QUEUE_FILE, SEGMENT, STORE, Fault, Part, faults, without_rights
+from tests.support.faults import GEOMETRY, QUEUE_FILE, SEGMENT, STORE, Fault, Part, faults, hit_record, without_rights
 from tests.support.stores import tree_state
 
 WANTED = Wanted(GEOMETRY.hash_slots, GEOMETRY.index_num, "5.3.3")
@@ -315,6 +317,69 @@ def test_a_directory_of_others_is_refused(store: Path) -> None:
 def test_there_is_nothing_to_undo_before_something_is_applied(store: Path) -> None:
     with pytest.raises(NotRepairableError, match="no repair was applied"):
         undo(str(store), store.parent / "repair")
+
+
+CHANGED_ALONE = {
+    "flag": "flag + 1",
+    "born_host": "'10.9.8.7:6543'",
+    "reconsume_times": "reconsume_times + 1",
+    "prepared_transaction_offset": "prepared_transaction_offset + 1",
+}
+CHANGED_WITH_WITNESS = {
+    "queue_offset": "queue_offset + 1",
+    "queue_id": "queue_id + 1",
+    "topic": "'T9'",
+    "sys_flag": "sys_flag + 1",
+    "born_timestamp": "born_timestamp + 1",
+    "store_timestamp": "store_timestamp + 1",
+    "store_host": "'10.9.8.7:6543'",
+    "body_crc": "body_crc + 1",
+    "uniq_key": "'x'",
+}
+
+
+def changed(lake: Path, tmp_path: Path, column: str, at: int) -> Path:
+    """Return a copy of the lake in which another engine has updated a column of one row."""
+    folder = Path(shutil.copytree(lake, tmp_path / "lake"))
+    expression = {**CHANGED_ALONE, **CHANGED_WITH_WITNESS}[column]
+    DeltaTable(folder / "messages").update({column: expression}, predicate=f"physical_offset = {at}")
+    return folder
+
+
+def zero_body(store: Path, at: int) -> None:
+    path = store / f"commitlog/{at // SEGMENT * SEGMENT:020d}"
+    data = bytearray(path.read_bytes())
+    record = decode_record(data, at % SEGMENT, at)
+    body = data.index(record.body, at % SEGMENT)
+    data[body : body + len(record.body)] = bytes(len(record.body))
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("column", [*CHANGED_ALONE, *CHANGED_WITH_WITNESS])
+def test_a_sound_record_is_not_replaced_by_a_row_that_another_engine_changed(
+    healthy: Path, store: Path, lake: Path, tmp_path: Path, column: str
+) -> None:
+    """The first record of the same segment is damaged and comes back from its own row."""
+    record = hit_record(healthy)
+    zero_body(store, record.physical_offset // SEGMENT * SEGMENT)
+
+    summary = repaired(store, changed(lake, tmp_path, column, record.physical_offset))
+
+    assert (0, content(healthy)) == (summary.exit_code, content(store))
+
+
+@pytest.mark.parametrize("column", CHANGED_WITH_WITNESS)
+def test_a_damaged_record_is_not_replaced_by_a_row_that_the_lake_contradicts(
+    healthy: Path, store: Path, lake: Path, tmp_path: Path, column: str
+) -> None:
+    record = hit_record(healthy)
+    zero_body(store, record.physical_offset)
+    damaged = content(store)
+
+    summary = repaired(store, changed(lake, tmp_path, column, record.physical_offset))
+
+    assert (ExitCode.DAMAGE, damaged) == (summary.exit_code, content(store))
+    assert any(f"left out, at {record.physical_offset:,}" in note for note in summary.notes)
 
 
 def test_nothing_is_taken_from_a_lake_whose_log_goes_on_otherwise(store: Path, tmp_path: Path) -> None:

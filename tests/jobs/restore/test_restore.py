@@ -57,6 +57,17 @@ def test_a_brokers_log_comes_back_from_the_lake_byte_for_byte(base: Path, lake: 
     assert (0, []) == (summary.exit_code, summary.missing)
 
 
+@pytest.mark.parametrize("change", [{"queue_offset": "queue_offset + 1"}, {"uniq_key": "'x'"}, {"body_crc": "7"}])
+def test_rows_that_another_engine_changed_are_named(lake: Path, tmp_path: Path, change: dict[str, str]) -> None:
+    folder = Path(shutil.copytree(lake, tmp_path / "lake"))
+    at = rows_of(folder)[3]["physical_offset"]
+    DeltaTable(folder / "messages").update(change, predicate=f"physical_offset = {at}")
+
+    summary = restore(request(folder, tmp_path / "out"), OneByOne())
+
+    assert (ExitCode.DAMAGE, [at]) == (summary.exit_code, summary.changed)
+
+
 QUICK = {"b420-base", "b498-dledger", "b498-dledger-upgraded", "b498-multipath", "b498-transient", "b533-expired"}
 STORES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in GOLDEN]
 
