@@ -56,10 +56,7 @@ PATHS = {
     9: Row(nothing, "inspect", ExitCode.CLEAN, r"not verified"),
 }
 REPAIRS = {  # of a section: the commands that it tells to run in the end
-    4: ["rebuild-consumequeue STORE --out OUT --lost-only --install"],
-    5: ["rebuild-consumequeue STORE --out OUT --lost-only --install"],
-    6: ["rebuild-index STORE --out OUT --lost-only --install"],
-    7: ["rebuild-index STORE --out OUT --lost-only --install"],
+    number: ["repair STORE --out OUT --apply"] for number in (4, 5, 6, 7)
 }
 
 

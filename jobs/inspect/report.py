@@ -13,6 +13,8 @@ from jobs.inspect.state import StateReport
 from rmq_formats.broker_start import StartOutcome
 from rmq_formats.detection import Era
 
+_LOST = frozenset({Severity.DAMAGE, Severity.GAP})
+
 
 @dataclass(slots=True)
 class StoreReport:
@@ -50,9 +52,19 @@ class StoreReport:
                 steps.append((f"rebuild-index {store} --out DIR", "there is no index"))
             if not self.queues.queues and not self.queues.in_rocksdb:
                 steps.append((f"rebuild-consumequeue {store} --out DIR", "there are no queues"))
+            if self._has_files_to_repair():
+                steps.append((f"repair {store} --out REPAIR", "see what would be made again; only reads"))
             steps.append((f"verify {store}", "compare log, queues and index with each other"))
             steps.append((f"ingest {store} --lake LAKE", "bring the messages into tables"))
         return [(command, why) for command, why in steps if command.split()[0] in VERBS]
+
+    def _has_files_to_repair(self) -> bool:
+        """Return whether a repair makes a file again that something is wrong with: the log has what it is made of."""
+        made = tuple(f"{self.store}/{name}" for name in ("consumequeue/", "batchconsumequeue/", "index/", "checkpoint"))
+        refused = self.start and self.start.refuses
+        return bool(refused and refused.is_last and refused.length < refused.expected) or any(
+            one.severity in _LOST and one.file.startswith(made) for one in self.problems
+        )
 
     def as_values(self) -> dict[str, object]:
         """Return what JSON says."""

@@ -22,13 +22,13 @@ from jobs.lake.findings import (
     WRONG_BODY,
     WRONG_FILE_SIZE,
 )
-from jobs.verify.checkpoint import CHECKPOINT_AHEAD
+from jobs.verify.checkpoint import CHECKPOINT_AHEAD, SHORT_CHECKPOINT
 from jobs.verify.compaction import KINDS as COMPACTED
 from jobs.verify.findings import Group, PartReport
 from jobs.verify.rocksdb_index import MISSING_ROWS, ODD_ROWS, ROWS_OF_NOTHING
 
 _IN_ROCKSDB = frozenset({MISSING_ROWS, ROWS_OF_NOTHING, ODD_ROWS, UNREADABLE_DATABASE})
-_QUEUE = "NEW-QUEUES"
+_NOT_MADE = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *COMPACTED})  # of queues, by no repair
 _INDEX = "NEW-INDEX"
 _REPAIR = "REPAIR"
 
@@ -56,9 +56,26 @@ Steps = Iterator[tuple[Step, tuple[Group, ...]]]
 
 def _steps(store: str, parts: Mapping[str, PartReport], groups: Sequence[Group]) -> Steps:
     """Yield every step that there is, with the groups that ask for it, if any do."""
-    yield from _of_log(store, groups)
-    yield from _of_queues(store, groups, parts[QUEUES].database if QUEUES in parts else None)
-    yield from _of_index(store, groups, parts[INDEX].database if INDEX in parts else None)
+    yield from _of_log(groups)
+    rows, keys = (parts[name].database if name in parts else None for name in (QUEUES, INDEX))
+    yield from _of_queues(groups, rows)
+    yield from _of_index(store, groups, keys)
+    made = (
+        *_of(groups, LOG, {WRONG_FILE_SIZE, SHORT_CHECKPOINT}),
+        *(() if rows else _of(groups, QUEUES, besides=_NOT_MADE)),
+        *(() if keys else _of(groups, INDEX, besides={NOT_INDEXED, *_IN_ROCKSDB})),
+    )
+    open_ones = tuple(one for one in made if "undecided" in one.cause.cause)
+    of_sizes = tuple(one for one in open_ones if one.cause.kind == WRONG_FILE_SIZE)
+    words = "Files have a wrong length, are lost, or contradict the log. See what would be made again; only reads:"
+    command = f"{program()} repair {store} --out {_REPAIR}"
+    yield Step(words, (command,)), tuple(one for one in made if one not in of_sizes)
+    words = (
+        "Of what is undecided, repair changes only what it can prove. A slave's copy of the rest tells what is right, "
+        "or a lake that was filled before (repair --lake); of lengths, the broker's configuration "
+        "(repair --broker-conf)."
+    )
+    yield Step(words), open_ones
 
 
 def _of(
@@ -71,7 +88,7 @@ def _of(
     )
 
 
-def _of_log(store: str, groups: Sequence[Group]) -> Steps:
+def _of_log(groups: Sequence[Group]) -> Steps:
     copy = "from a slave, a backup or another copy, with the broker stopped, and verify again. A lake may hold"
     export = f"{program()} export --lake LAKE --where 'physical_offset {{}}' --out MESSAGES.ndjson"
     missing, before = _of(groups, LOG, {GAP, CUT_SEGMENT, LOST_END}), _of(groups, LOG, {LOST_START})
@@ -87,18 +104,10 @@ def _of_log(store: str, groups: Sequence[Group]) -> Steps:
     )
     yield (
         Step(
-            "Records of the log are damaged. See what is there, and take the messages from a slave or a lake:",
-            (f"{program()} inspect {store} --deep",),
+            "Records of the log are damaged. A slave has them, or a lake that was filled before: repair --lake takes "
+            "them from there."
         ),
         _of(groups, LOG, {DAMAGED_RANGE, WRONG_BODY}),
-    )
-    yield (
-        Step(
-            "The newest segment is shorter than the others, and a broker does not load such a log. With the broker "
-            "stopped, see what would be done, then give it its size, with zeros after what is there:",
-            (f"{program()} repair {store} --out {_REPAIR}", f"{program()} repair {store} --out {_REPAIR} --apply"),
-        ),
-        _of(groups, LOG, {WRONG_FILE_SIZE}),
     )
     yield (
         Step("A checkpoint matters after a crash only. A broker that is started and stopped writes it again."),
@@ -106,7 +115,7 @@ def _of_log(store: str, groups: Sequence[Group]) -> Steps:
     )
 
 
-def _of_queues(store: str, groups: Sequence[Group], database: Step | None) -> Steps:
+def _of_queues(groups: Sequence[Group], database: Step | None) -> Steps:
     yield (
         Step(
             "A database in RocksDB cannot be read. With the broker stopped, move its files aside (not the folders of "
@@ -126,17 +135,8 @@ def _of_queues(store: str, groups: Sequence[Group], database: Step | None) -> St
         ),
         _of(groups, QUEUES, COMPACTED),
     )
-    yield (
-        database
-        or Step(
-            "Queues contradict the log. With the broker stopped, make what is lost again, rehearse, then install:",
-            (
-                f"{program()} rebuild-consumequeue {store} --out {_QUEUE} --lost-only --install --dry-run",
-                f"{program()} rebuild-consumequeue {store} --out {_QUEUE}-2 --lost-only --install",
-            ),
-        ),
-        _of(groups, QUEUES, besides={UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, *COMPACTED}),
-    )
+    if database is not None:
+        yield database, _of(groups, QUEUES, besides=_NOT_MADE)
 
 
 def _of_index(store: str, groups: Sequence[Group], only_of_a_broker: Step | None) -> Steps:
@@ -158,14 +158,4 @@ def _of_index(store: str, groups: Sequence[Group], only_of_a_broker: Step | None
             (f"{program()} query by-key --store {store} -t TOPIC -k KEY --through-log",),
         ),
         _of(groups, INDEX, _IN_ROCKSDB),
-    )
-    yield (
-        Step(
-            "Index files are missing or wrong. With the broker stopped, make them again, rehearse, then install:",
-            (
-                f"{program()} rebuild-index {store} --out {_INDEX} --lost-only --install --dry-run",
-                f"{program()} rebuild-index {store} --out {_INDEX}-2 --lost-only --install",
-            ),
-        ),
-        _of(groups, INDEX, besides={NOT_INDEXED, *_IN_ROCKSDB}),
     )

@@ -247,7 +247,7 @@ def test_the_summary_is_a_table_for_people(store: Path) -> None:
     assert [line.split()[:2] for line in lines[3:6]] == [
         ["log", "healthy"], ["queues", "contradiction"], ["index", "healthy"],
     ]  # fmt: skip
-    assert any("rebuild-consumequeue" in line and "--lost-only --install --dry-run" in line for line in lines)
+    assert lines[-1].endswith(f" repair {store} --out REPAIR")
 
 
 def test_a_checkpoint_that_is_cut_short_is_named(store: Path) -> None:
@@ -377,4 +377,4 @@ def test_commands_to_paste_quote_a_path_with_a_space(golden: Golden, tmp_path: P
     store = Path(shutil.copytree(golden("b533-base"), tmp_path / "a store"))
     min((store / "index").iterdir()).unlink()
 
-    assert f"rebuild-index '{store}' --out" in text_of(verified(store))
+    assert f"repair '{store}' --out REPAIR" in text_of(verified(store))
