@@ -90,7 +90,11 @@ class Tour:
         yield Step("verify", "Do log, queues and index files agree?", ("verify", store))
         yield Step("query", f"Where is {KEY}? mqadmin's answer, without a broker.", (*query, "--store", store))
         yield Step("lose", "Now an index file gets lost, as after a kill -9.", act=self._lose)
-        yield Step("miss", f"A broker would find less of {KEY} now, and say nothing.", (*query, "--store", store))
+        yield Step(
+            "miss",
+            f"A broker would find less of {KEY} now, and say nothing. Here the log is searched for what no index has.",
+            (*query[:-1], "--store", store),
+        )
         yield Step(
             "rebuild", "The file is rebuilt from the log, and put in its place.", (*rebuild, "--install", *on_spark)
         )

@@ -186,15 +186,20 @@ def _numbers(joined: Joined) -> dict[str, int]:
 def _ahead(joined: Joined) -> int | None:
     """Return where the last unit of some queue leads, if that is after the log's end."""
     starts = {queue.name: queue.start for queue in joined.queues}
-    offsets = [
-        difference.log_offset
+    behind = [
+        difference
         for difference in joined.differences
         if difference.kind is DifferenceKind.BEHIND_LOG
         and difference.log_offset is not None
         and difference.position + difference.times >= joined.ends[difference.queue]
-        and difference.position > starts[difference.queue]  # else nothing in the queue is of this log
         and difference.log_offset < joined.log_end + FARTHEST
     ]
+    # A queue of which nothing is in this log may be another log's; where no queue has anything in it, the log is gone.
+    whole = {one.queue for one in behind if one.position <= starts[one.queue]}
+    written = {name for name, start in starts.items() if joined.ends[name] > start}
+    if not whole >= written:
+        behind = [one for one in behind if one.queue not in whole]
+    offsets = [one.log_offset for one in behind if one.log_offset is not None]
     return max(offsets, default=None)
 
 

@@ -280,7 +280,7 @@ def test_a_jvm_that_has_died_ends_it_at_once(death: str | None, trials: int, tmp
         return real(asked, workers)
 
     with (
-        patch.multiple(following, _PAUSE_S=0.0, steps=steps, death=lambda: death),
+        patch.multiple(following, _PAUSE_S=0.0, steps=steps, death_of_jvm=lambda: death),
         pytest.raises(ConnectionRefusedError),
     ):
         story.run(request(broker))

@@ -125,7 +125,7 @@ def test_a_bucket_is_named_as_the_cloud_names_it(
 
 
 def test_no_lake_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ExitCode.FAILED == main(["catalog", str(tmp_path)])
+    assert ExitCode.USAGE == main(["catalog", str(tmp_path)])
     assert f"{tmp_path}: no lake" in capsys.readouterr().err
 
 

@@ -204,11 +204,11 @@ def test_a_checkpoint_with_another_index_time_is_a_finding(store: Path) -> None:
 
 def test_killed_before_the_first_full_files_time_was_written_the_checkpoint_has_none(store: Path) -> None:
     """It is written a moment after the second file is made; without a kill, none is too little."""
-    for path in sorted((store / "index").iterdir())[2:]:
-        path.unlink()
     path = store / "checkpoint"
     path.write_bytes(encode_checkpoint(decode_checkpoint(path.read_bytes())._replace(index_timestamp=0)))
     clean = [finding.kind for finding in checked(store).findings]
+    for path in sorted((store / "index").iterdir())[2:]:
+        path.unlink()
     (store / "abort").touch()
     killed = [finding.kind for finding in checked(store).findings]
 

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -168,7 +169,7 @@ def test_a_copy_that_an_executor_does_not_see_is_an_error(tmp_path: Path, monkey
     """A queue file that is deleted meanwhile is retention; our own copy cannot be."""
     store = list_store(str(unpack_feature("b551-rockscq-clean", tmp_path).root))
     queue = queue_files.stored_queues(store)[0]
-    monkeypatch.setattr(queue_files, "gethostname", lambda: "elsewhere")
+    monkeypatch.setattr(queue_files, "uname", lambda: SimpleNamespace(nodename="elsewhere"))
     lost = queue_files.StoredQueue(
         queue.name, (queue.files[0]._replace(location=str(tmp_path / "none")),), in_rocksdb=True
     )
