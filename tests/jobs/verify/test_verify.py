@@ -378,3 +378,15 @@ def test_commands_to_paste_quote_a_path_with_a_space(golden: Golden, tmp_path: P
     min((store / "index").iterdir()).unlink()
 
     assert f"repair '{store}' --out REPAIR" in text_of(verified(store))
+
+
+def test_sizes_that_nothing_decides_lead_to_no_command(golden: Golden, tmp_path: Path) -> None:
+    """Three queue files of three lengths: the longest won, and the right one was lengthened."""
+    store = Path(shutil.copytree(golden("b514-timer"), tmp_path / "store"))
+    for number, added in enumerate((4096, 20)):
+        with (store / "consumequeue" / "T1" / f"{number}" / f"{0:020d}").open("ab") as file:
+            file.write(bytes(added))
+    verdict = verified(store)
+
+    assert [(one.file, one.found) for one in verdict.findings] == [("consumequeue", "200 or 220 or 4296")]
+    assert f"repair {store}" not in text_of(verdict)
