@@ -8,6 +8,7 @@ from rmq_formats.errors import CorruptData
 
 # A text, or a number where a name should be. Texts are matched first, so that nothing inside them is.
 _NUMBER_AS_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?[0-9]+)(?=\s*:)')
+_HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # of a pair, or alone
 
 
 def decode_config(raw: bytes) -> dict[str, Any]:
@@ -19,6 +20,8 @@ def decode_config(raw: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError, too
         reason = f"no JSON: {error}"
         raise CorruptData(reason) from error
+    if _HALF_CHARACTER.search(text):  # which no UTF-8 can hold: a broker's writer, too, makes a question mark of it
+        values = json.loads(json.dumps(values, ensure_ascii=False).encode("utf-8", "replace"))
     if not isinstance(values, dict):
         reason = f"JSON, but no object: {type(values).__name__}"
         raise CorruptData(reason)

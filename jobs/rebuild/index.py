@@ -368,6 +368,7 @@ def lost_files(  # noqa: PLR0913 - what there is
     planned = [
         plan._replace(doubt=LOST) if any(plan.start <= key <= plan.end for key in lost) else plan
         for plan in plan_lost(_log(row), geometry.capacity, anchors)
+        if plan.end <= len(row)  # a survivor beside another store's log may begin after the last key of it
     ]
     if proven_only:
         planned = [plan for plan in planned if _is_proven(plan, store)]

@@ -142,26 +142,30 @@ class LocalStorage(Storage):
         """
         Return every regular file below *location*, sorted by name; no directory twice.
 
-        A store's commit log may be linked to another disk; which links are followed says `may_follow`.
+        A store's commit log may be linked to another disk; which links are followed says `may_follow`. One that leads
+        to itself is an empty file.
         """
         root = local_path(location)
         if not os.path.isdir(root):  # noqa: PTH112 - one call on a hot path
             os.stat(root)  # noqa: PTH116 - says why: it is not there, or a directory above it may not be entered
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), root)
         found: list[FileInfo] = []
-        seen: set[tuple[int, int]] = set()
+        status = os.stat(root)  # noqa: PTH116 - one call on a hot path
+        seen = {(status.st_dev, status.st_ino)}
         pending = [""]
         while pending:
             prefix = pending.pop()
             with os.scandir(f"{root}/{prefix}") as entries:
                 for entry in entries:
                     with suppress(FileNotFoundError):  # retention deletes while we look
-                        status = entry.stat()
-                        if entry.is_symlink():
+                        status = _status(entry)
+                        if entry.is_symlink() and not stat.S_ISLNK(status.st_mode):
                             _check_link(entry.stat(follow_symlinks=False).st_uid, status.st_uid, entry.path)
                         name = f"{prefix}{entry.name}"
                         if stat.S_ISREG(status.st_mode):
                             found.append(FileInfo(name, status.st_size, status.st_mtime_ns // 1_000_000))
+                        elif stat.S_ISLNK(status.st_mode):
+                            found.append(FileInfo(name, 0, status.st_mtime_ns // 1_000_000))
                         elif stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) not in seen:
                             seen.add((status.st_dev, status.st_ino))
                             pending.append(f"{name}/")
@@ -201,6 +205,16 @@ class LocalStorage(Storage):
     def delete(self, location: str) -> None:
         """Remove a file, if it is there."""
         Path(local_path(location)).unlink(missing_ok=True)
+
+
+def _status(entry: os.DirEntry[str]) -> os.stat_result:
+    """Return the status of what an entry leads to; of a link that leads to itself, that of the link."""
+    try:
+        return entry.stat()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return entry.stat(follow_symlinks=False)
 
 
 def may_follow(link_owner: int, target_owner: int) -> bool:

@@ -5,6 +5,7 @@ After a switch to RocksDB the JSON files are still there. A broker then takes th
 than the database does, and so does who reads its store.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum, unique
 from typing import NamedTuple
@@ -22,6 +23,7 @@ CONSUMERS_FILE = "consumerOffset.json"
 _LIGHT_FILE = "lmqConsumerOffset.json"
 _LIGHT_TABLE = "lmqOffsetTable"
 _DELAY_FILE = "delayOffset.json"
+_NUMBER = re.compile("-?[0-9]{1,20}")  # of a queue; what is longer is none
 
 _Table = Mapping[str, Mapping[str, object]]
 
@@ -82,29 +84,49 @@ class _Parts:
     def consumers(self) -> Iterator[Progress]:
         """Yield how far consumers are."""
         rows, place = self.table(ConfigTable.CONSUMER_OFFSETS, CONSUMERS_FILE, OFFSETS)
-        yield from _of_groups(ReaderKind.CONSUMER, _by_queue(rows, place), place)
+        yield from self._of_groups(ReaderKind.CONSUMER, _by_queue(rows, place), place)
 
     def light(self) -> Iterator[Progress]:
         """Yield how far consumers of light queues are, which have one queue each."""
         config, place = self._json(_LIGHT_FILE) or {}, f"{CONFIG_FOLDER}/{_LIGHT_FILE}"
-        yield from _of_groups(ReaderKind.CONSUMER, objects(config.get(OFFSETS)), place)
+        yield from self._of_groups(ReaderKind.CONSUMER, objects(config.get(OFFSETS)), place)
         table = config.get(_LIGHT_TABLE)
         of_one_queue = table.items() if isinstance(table, dict) else ()
-        yield from _of_groups(ReaderKind.CONSUMER, ((name, {"0": offset}) for name, offset in of_one_queue), place)
+        yield from self._of_groups(ReaderKind.CONSUMER, ((name, {"0": offset}) for name, offset in of_one_queue), place)
 
     def pulls(self) -> Iterator[Progress]:
         """Yield how far consumers have pulled, which only configManagerVersion=v2 keeps."""
         stored = self._database(ConfigTable.PULL_OFFSETS)
         if stored is not None:
-            yield from _of_groups(ReaderKind.PULL, _by_queue(stored.rows, stored.folder), stored.folder)
+            yield from self._of_groups(ReaderKind.PULL, _by_queue(stored.rows, stored.folder), stored.folder)
 
     def delays(self) -> Iterator[Progress]:
         """Yield how far each level of delayed messages is delivered."""
-        table = (self._json(_DELAY_FILE) or {}).get(OFFSETS)
+        table, place = (self._json(_DELAY_FILE) or {}).get(OFFSETS), f"{CONFIG_FOLDER}/{_DELAY_FILE}"
         for level, offset in table.items() if isinstance(table, dict) else ():
-            if isinstance(offset, int) and level.isdigit():
-                place = f"{CONFIG_FOLDER}/{_DELAY_FILE}"
-                yield Progress(ReaderKind.DELAY, None, SCHEDULE_TOPIC, int(level) - 1, offset, place)
+            queue_id = int(level) - 1 if _NUMBER.fullmatch(level) else -1
+            checked = self._checked(offset, queue_id, f"{place}: {SCHEDULE_TOPIC}") if queue_id >= 0 else None
+            if checked is not None:
+                yield Progress(ReaderKind.DELAY, None, SCHEDULE_TOPIC, queue_id, checked, place)
+
+    def _of_groups(
+        self, kind: ReaderKind, tables: Iterator[tuple[str, Mapping[str, object]]], place: str
+    ) -> Iterator[Progress]:
+        for name, offsets in tables:
+            topic, _, group = name.partition("@")
+            for queue_id, offset in offsets.items():
+                number = int(queue_id) if _NUMBER.fullmatch(queue_id) else None
+                checked = None if number is None else self._checked(offset, number, f"{place}: {name}")
+                if number is not None and checked is not None:
+                    yield Progress(kind, group, topic, number, checked, place)
+
+    def _checked(self, offset: object, queue_id: int, reader: str) -> int | None:
+        """Return an offset; note a number that no broker could load."""
+        if isinstance(offset, int) and _fits(queue_id, 32) and _fits(offset, 64):
+            return offset
+        if isinstance(offset, int | float):
+            self._note(f"{reader} queue {queue_id} has the offset {offset}, which no broker stores")
+        return None
 
     def _json(self, name: str) -> dict[str, object] | None:
         data = self._files.get(name)
@@ -127,6 +149,10 @@ class _Parts:
         self.unread = self.unread or why
 
 
+def _fits(number: int, bits: int) -> bool:
+    return -1 << bits - 1 <= number < 1 << bits - 1
+
+
 def _by_queue(rows: _Table, place: str) -> Iterator[tuple[str, Mapping[str, object]]]:
     """Yield queue id → offset of each `topic@group`: RocksDB has one level more than the file."""
     if place.endswith(".json"):
@@ -134,11 +160,3 @@ def _by_queue(rows: _Table, place: str) -> Iterator[tuple[str, Mapping[str, obje
     else:
         for name, row in rows.items():
             yield from objects({name: row.get(OFFSETS)})
-
-
-def _of_groups(kind: ReaderKind, tables: Iterator[tuple[str, Mapping[str, object]]], place: str) -> Iterator[Progress]:
-    for name, offsets in tables:
-        topic, _, group = name.partition("@")
-        for queue_id, offset in offsets.items():
-            if isinstance(offset, int) and queue_id.lstrip("-").isdigit():
-                yield Progress(kind, group, topic, int(queue_id), offset, place)

@@ -25,7 +25,7 @@ def checkpoint_of(store: Store) -> Checkpoint | None:
         return None
     with store.open(stored) as file:
         try:
-            return decode_checkpoint(bytes(file.read(0, stored.size)))
+            return decode_checkpoint(bytes(file.read(0, CHECKPOINT_SIZE)))
         except FormatError:
             return None
 

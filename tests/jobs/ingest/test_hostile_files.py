@@ -1,0 +1,103 @@
+"""Files beside the log that no broker writes: each verb goes on, and names what it could not read."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.console.exit_codes import ExitCode
+from jobs.lake.tables import BROKER_CONFIG, CONSUMER_OFFSETS
+from tests.golden import unpack
+from tests.support.commands import Run, runner, without_spark
+from tests.support.lakes import rows_of
+
+_HUGE = 10**20  # more than a Java long holds
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    without_spark(monkeypatch)
+    return runner(capfd)
+
+
+@pytest.fixture
+def store(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("topics.json", r'{"topicConfigTable":{"a\ud800":{"readQueueNums":1e20,"order":"\uDFFF"}}}', ""),
+        ("subscriptionGroup.json", r'{"subscriptionGroupTable":{"g\ud800":{"brokerId":1e20}}}', ""),
+        ("consumerOffset.json", r'{"offsetTable":{"T1\ud800@g":{0:5}}}', ""),
+        ("consumerOffset.json", '{"offsetTable":{"T1@g":{0:1e20}}}', "offset 1e+20, which no broker stores"),
+        (
+            "consumerOffset.json",
+            f'{{"offsetTable":{{"T1@g":{{0:{_HUGE}}}}}}}',
+            f"offset {_HUGE}, which no broker stores",
+        ),
+        (
+            "consumerOffset.json",
+            f'{{"offsetTable":{{"T1@g":{{{_HUGE - 1}:5}}}}}}',
+            f"queue {_HUGE - 1} has the offset 5",
+        ),
+        ("delayOffset.json", f'{{"offsetTable":{{1:{_HUGE}}}}}', f"offset {_HUGE}, which no broker stores"),
+    ],
+)
+def test_numbers_and_texts_that_no_broker_writes(name: str, text: str, said: str, store: Path, run: Run) -> None:
+    lake = store.parent / "lake"
+    (store / "config" / name).write_text(text)
+
+    done = run("ingest", store, "--lake", lake)
+    assert done.code == (ExitCode.DAMAGE if said else ExitCode.CLEAN), done.err
+    assert said in done.out
+    assert run("ingest", store, "--lake", lake).code == ExitCode.CLEAN  # it compares with what the first has kept
+
+    # What cannot be read is not compared: no row of what else is there, either.
+    rows = [row for table in (CONSUMER_OFFSETS, BROKER_CONFIG) for row in rows_of(lake, table.name, "to_offset")]
+    assert ("?" in str(rows), bool(rows)) == ((False, False) if said else (True, True))
+
+
+def _linked_to_itself(store: Path) -> None:
+    (store / "consumequeue/loop").symlink_to("loop")
+
+
+def _linked_to_the_root(store: Path) -> None:
+    (store / "consumequeue/loop").symlink_to("..")
+
+
+def _of_a_terabyte(store: Path) -> None:
+    os.truncate(store / "checkpoint", 1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("hurt", "code", "said"),
+    [
+        (_linked_to_itself, ExitCode.MISMATCH, "consumequeue/loop"),
+        (_linked_to_the_root, ExitCode.CLEAN, ""),
+        (_of_a_terabyte, ExitCode.DAMAGE, "size: 1099511627776, expected 4096"),
+    ],
+)
+def test_loops_of_links_and_files_of_holes(
+    hurt: Callable[[Path], None], code: ExitCode, said: str, store: Path, run: Run
+) -> None:
+    hurt(store)
+
+    done = run("verify", store)
+    assert done.code == code, done.out + done.err
+    assert said in done.out
+    assert done.out.count(said) == 1 or not said
+    assert run("inspect", store).code in {ExitCode.CLEAN, ExitCode.DAMAGE}
+
+
+def test_index_files_beside_the_log_of_another_store(store: Path, tmp_path: Path, run: Run) -> None:
+    """A file that would need more keys than that log has is not planned."""
+    shutil.rmtree(store / "commitlog")
+    shutil.copytree(unpack("b498-base", tmp_path / "other") / "commitlog", store / "commitlog")
+
+    done = run("rebuild-index", store, "--out", tmp_path / "new", "--lost-only")
+    assert done.code == ExitCode.MISMATCH, done.err
+    assert "CONTRADICTS 20261120074348803: foreign file" in done.out
