@@ -26,6 +26,7 @@ PAST = (
     "b533-crash-before foreign-checkpoint:617700",
     "b420-expired cut-queue:146668",
     "b514-timer lengthen-queue:572629 lengthen-queue:499924",
+    "b514-expired cut-index:504989",
 )
 SEEDS = range(41)
 
