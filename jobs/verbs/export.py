@@ -47,8 +47,10 @@ _SHOWN = 5
     "--release", type=ONE_RELEASE, metavar="X.Y.Z", help="The broker's release, where the store cannot tell it."
 )
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
-@click.option("--since", type=TimeType(), metavar="TIME", help="Stored then or later: milliseconds, ISO 8601, 2h.")
-@click.option("--until", type=TimeType(), metavar="TIME", help="Stored then or before.")
+@click.option(
+    "--since", type=TimeType(), metavar="TIME", help="Stored then or later: milliseconds, ISO 8601, `2h` ago."
+)
+@click.option("--until", type=TimeType(), metavar="TIME", help="Stored then or before; `2h` is two hours ago.")
 @click.option(
     "--where",
     metavar="SQL",

@@ -86,7 +86,12 @@ def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | N
 )
 @click.option("--follow", is_flag=True, help="Do not end: bring what is new again and again, in one process.")
 @click.option("--every", type=DurationType(), metavar="TIME", help="With --follow, how often to look; by default 5s.")
-@click.option("--until", type=UntilType(), metavar="TIME", help="With --follow, when to end: `2h` from now, or a time.")
+@click.option(
+    "--until",
+    type=UntilType(),
+    metavar="TIME",
+    help="With --follow, when to end: `2h` is two hours from now, or a time.",
+)
 @click.option("--metrics", type=OUTPUT_FILE, metavar="FILE", help="Write the run's figures as a Prometheus text file.")
 @max_rate_option
 @engine_option

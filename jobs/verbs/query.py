@@ -215,9 +215,11 @@ def command() -> None:
     "--since",
     type=TimeType(),
     metavar="TIME",
-    help="Stored then or later: milliseconds, ISO 8601, 2h.",
+    help="Stored then or later: milliseconds, ISO 8601, `2h` ago.",
 )
-@click.option("-e", "--end", "--until", type=TimeType(), metavar="TIME", help="Stored then or before.")
+@click.option(
+    "-e", "--end", "--until", type=TimeType(), metavar="TIME", help="Stored then or before; `2h` is two hours ago."
+)
 @click.option(
     "-m", "--max", "limit", type=click.IntRange(min=0), default=KEY_LIMIT, metavar="N", help="The newest N; 0: all."
 )
