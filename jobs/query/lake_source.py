@@ -10,10 +10,11 @@ from jobs.query.mqadmin.text import OffsetRange
 from jobs.query.source import MAX_TIME, MIN_TIME, Coverage, Occurrence, Reason, ReasonKind
 from jobs.query.static_topics import StaticQueue
 from jobs.query.store_keys import entries_under, has_key, says, times_indexed
-from rmq_formats.commitlog.record import Host
+from rmq_formats.commitlog.record import Host, MessageRecord
 from rmq_formats.commitlog.row import parse_host, record_of_row
 from rmq_formats.consumequeue.unit import QueueRules, Unit, expected_units
 from rmq_formats.detection import detect_eras, record_marks
+from rmq_formats.errors import CorruptData
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.indexfile.keys import KeyKind, key_text
 from rmq_formats.release import Release
@@ -52,7 +53,7 @@ class LakeSource:
     def _guessed_release(self) -> Release:
         newest = self._tables.newest_offset
         rows = self._rows(f"physical_offset >= {newest - _SAMPLED_BYTES}", f"LIMIT {_SAMPLED}")
-        records = [record_of_row(_whole(row)) for row in rows]
+        records = [_record(row) for row in rows]
         return detect_eras(mark for record in records for mark in record_marks(record))[-1].highest
 
     def _where(self, *conditions: str) -> str:
@@ -88,7 +89,7 @@ class LakeSource:
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row["body"] is None and row["body_length"] > 0:
             self._say("this lake was made without bodies")
-        return Message(record_of_row(_whole(row)), self.release)
+        return Message(_record(row), self.release)
 
     @property
     def tables(self) -> LakeTables:
@@ -313,6 +314,10 @@ def _window(begin: int, end: int) -> list[str]:
     return [*conditions, *([f"store_timestamp <= {end}"] if end != MAX_TIME else [])]
 
 
-def _whole(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row that a record can be made of, where the lake has no bodies."""
-    return {**row, "body": row["body"] or b""}
+def _record(row: Mapping[str, Any]) -> MessageRecord:
+    """Return the record of a row; an empty body where the lake has no bodies."""
+    try:
+        return record_of_row({**row, "body": row["body"] or b""})
+    except KeyError as error:
+        reason = f"the lake's table {MESSAGES} has no column {error.args[0]}: another engine has made it again without"
+        raise CorruptData(reason) from error

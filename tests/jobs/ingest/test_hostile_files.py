@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from jobs.console.exit_codes import ExitCode
 from jobs.lake.tables import BROKER_CONFIG, CONSUMER_OFFSETS
@@ -101,3 +102,16 @@ def test_index_files_beside_the_log_of_another_store(store: Path, tmp_path: Path
     done = run("rebuild-index", store, "--out", tmp_path / "new", "--lost-only")
     assert done.code == ExitCode.MISMATCH, done.err
     assert "CONTRADICTS 20261120074348803: foreign file" in done.out
+
+
+@pytest.mark.parametrize("column", ["body", "store_timestamp"])
+def test_a_query_names_the_column_that_another_engine_dropped(
+    column: str, store: Path, tmp_path: Path, run: Run
+) -> None:
+    lake, table = tmp_path / "lake", str(tmp_path / "lake/messages")
+    run("ingest", store, "--lake", lake)
+    rest = DeltaTable(table).to_pyarrow_table().drop_columns([column])
+    write_deltalake(table, rest, mode="overwrite", schema_mode="overwrite")
+
+    done = run("query", "by-key", "--lake", lake, "-t", "T1", "-k", "k1")
+    assert (done.code, f"table messages has no column {column}" in done.err) == (ExitCode.FAILED, True)
