@@ -88,7 +88,7 @@ def select_lost(
         if not judge.is_trusted(queue, verdicts, suspects):
             _doubt(queue, verdicts)
         needed = [file for file in queue.files if verdicts[file.path] in {_MISSING, _WRONG}]
-        if needed and any(_is_extension(file) and verdicts[file.path] != _EQUAL for file in queue.files):
+        if needed and not _has_own_units(queue, verdicts) and _lacks_extension(queue, verdicts):
             needed = list(queue.files)  # units name addresses in the extension: both are of one make
         paths = {file.path for file in needed}
         selected.replaced += [path for path in paths if path in real]
@@ -196,7 +196,7 @@ class _Judge:
         own = [one for one in self.joined.differences if one.queue == queue.name]
         misplaced = sum(one.times for one in own if one.kind in {DifferenceKind.MISPLACED, DifferenceKind.RESTARTED})
         survives = any(verdicts[file.path] in {_EQUAL, _KEPT} for file in queue.files)
-        if survives and any(_is_extension(file) and verdicts[file.path] != _EQUAL for file in queue.files):
+        if survives and not _has_own_units(queue, verdicts) and _lacks_extension(queue, verdicts):
             return False
         if not survives and (queue.misplaced or queue.skipped):
             return False
@@ -284,6 +284,15 @@ def _units(data: bytes, name: QueueName) -> Units:
     """Return the units of a file."""
     layout = UNITS[name.kind]
     return np.frombuffer(data, layout, len(data) // layout.itemsize)
+
+
+def _has_own_units(queue: BuiltQueue, verdicts: Mapping[str, str]) -> bool:
+    """Return whether each unit is as the broker wrote it: then the extension that was made is at its addresses."""
+    return all(verdicts[file.path] == _EQUAL for file in queue.files if not _is_extension(file))
+
+
+def _lacks_extension(queue: BuiltQueue, verdicts: Mapping[str, str]) -> bool:
+    return any(_is_extension(file) and verdicts[file.path] != _EQUAL for file in queue.files)
 
 
 def _is_extension(file: BuiltFile) -> bool:

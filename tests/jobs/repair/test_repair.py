@@ -120,7 +120,13 @@ def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(store: Path,
         assert (summary.plan, summary.exit_code) == ([], ExitCode.MISMATCH)
         assert any("undecided, not changed: T1/0/" in note for note in summary.notes)
         return
-    assert left <= ({LOG} if fault.part is Part.LOG else set())
+    decided = {
+        one.part
+        for one in summary.left.findings
+        if not one.follows and one.severity.is_alarm and not one.cause.startswith("undecided")
+    }
+    # An index file that was begun before bytes of the log were lost cannot be compared any more: it stays as it is.
+    assert (decided if fault.part is Part.LOG else left) <= ({LOG} if fault.part is Part.LOG else set())
     assert (not left) == (summary.exit_code is ExitCode.CLEAN)
     if summary.plan:
         undo(str(store), store.parent / "repair")
