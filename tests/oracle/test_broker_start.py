@@ -98,7 +98,7 @@ _HISTORIES = (
     ],
 )
 def test_no_repair_lets_the_broker_delete_messages(broker: _Broker, tmp_path: Path, name: str) -> None:
-    """Without bridges the store stays refused, or is as it was; with them every whole message is kept and served."""
+    """Without bridges the store stays refused, or is as it was; with them every whole message is kept."""
     for bridges in (False, True):
         folder = tmp_path / str(bridges)
         store = case_of(name).planted(broker.facts, folder / "store")
@@ -117,7 +117,8 @@ def test_no_repair_lets_the_broker_delete_messages(broker: _Broker, tmp_path: Pa
         assert before is not None
         assert lost <= (0 if bridges else before.deletes_messages or 0)
         if bridges:
-            assert seen.started
+            # A cut queue file with units of lost records stays undecided: the broker refuses, which loses nothing.
+            assert seen.started != any("undecided, not changed: " in note for note in summary.notes)
             assert summary.withheld is None
 
 
