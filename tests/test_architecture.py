@@ -106,7 +106,6 @@ def of(package: str) -> list[str]:
 
 
 def test_the_packages_are_found() -> None:
-    """Every other test here would pass on an empty list."""
     assert {"jobs.command.cli", *SCALAR} <= modules().keys()
 
 
@@ -120,7 +119,6 @@ def test_formats_import_neither_jobs_nor_spark(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(SCALAR))
 def test_scalar_modules_import_no_compiled_ones(name: str) -> None:
-    """The readable truth stands without its fast twin."""
     assert [] == [module for module in imported(name, everywhere=True) if is_compiled(module)]
 
 
@@ -138,7 +136,6 @@ def test_no_module_imports_in_a_circle() -> None:
 
 @pytest.mark.parametrize("name", [name for name in LIGHT if find_spec(name) is not None])
 def test_light_commands_import_without_spark_and_numba(name: str) -> None:
-    """`inspect`, `dump` and `query` work where pyspark is absent, and do not pay for the compiler."""
     program = f"import sys; sys.modules.update(dict.fromkeys(('pyspark', 'py4j', 'delta', 'numba'))); import {name}"
 
     answer = run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
@@ -147,7 +144,6 @@ def test_light_commands_import_without_spark_and_numba(name: str) -> None:
 
 
 def test_rows_of_a_lake_are_read_in_one_place() -> None:
-    """A reader of its own would not know which rows another engine has deleted through a deletion vector."""
     may = {"jobs.lake.snapshot_files", "jobs.lake.table_file", "jobs.lake.delta_log", "jobs.storage"}
     readers = {name for name in of("jobs") if ".arrow_file(" in modules()[name].read_text()}
     sets = {name for name in of("jobs") if ".to_pyarrow_" in modules()[name].read_text()}
@@ -187,7 +183,6 @@ def unnamed(is_positional: bool, annotation: ast.expr) -> Iterator[str]:
 
 
 def test_public_signatures_name_what_they_take_and_give() -> None:
-    """Whoever removes one lowers the number."""
     found = Counter(
         kind for package in ("jobs", "rmq_formats") for one in annotations(package) for kind in unnamed(*one)
     )

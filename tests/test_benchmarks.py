@@ -44,7 +44,6 @@ def _answer(name: str, folder: Path) -> dict[str, object]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _programs(are_long=False))
 def test_a_benchmark_runs_and_says_how_it_was_made(name: str, tmp_path: Path) -> None:
-    """Its result is JSON that names the machine, the command and the commit."""
     answer = _answer(name, tmp_path)
 
     assert {"machine", "command", "commit"} < answer.keys()
@@ -53,14 +52,12 @@ def test_a_benchmark_runs_and_says_how_it_was_made(name: str, tmp_path: Path) ->
 @pytest.mark.campaign
 @pytest.mark.parametrize("name", _programs(are_long=True))
 def test_a_long_benchmark_runs_and_says_how_it_was_made(name: str, tmp_path: Path) -> None:
-    """The same with whole commands, other engines or brokers, a dozen times."""
     answer = _answer(name, tmp_path)
 
     assert {"machine", "command", "commit"} < answer.keys()
 
 
 def test_the_page_of_plots_says_what_was_not_reached() -> None:
-    """Every record is on it, and so is each way that was faster than ours, though some do less."""
     results = {path.stem: json.loads(path.read_text()) for path in RESULTS.glob("*.json")}
     drawn = {part.title: part for part in parts(results)}
     not_reached, records = drawn["What was not reached"], drawn["Records"]

@@ -34,13 +34,11 @@ def _cells(lines: list[str]) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if not VARIANTS.search(name)])
 def test_every_layout_has_its_table(name: str) -> None:
-    """Offsets, sizes, names, types and meanings are those of the declaration."""
     assert documented_table(name) == _cells(layout_table(LAYOUTS[name]).splitlines())
 
 
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if not VARIANTS.search(name)])
 def test_the_bytes_of_a_table_add_up(name: str) -> None:
-    """The column that people count with, summed against what the code unpacks."""
     _, _, *rows = documented_table(name)
 
     assert sum(int(row[1]) for row in rows) == LAYOUTS[name].struct.size
@@ -96,7 +94,6 @@ def test_no_convention_of_another_tool_is_without_an_answer() -> None:
 
 
 def test_what_language_models_read_names_every_page() -> None:
-    """`llms.txt` lists what there is, and nothing else."""
     named = set(re.findall(r"\]\(([^)]+)\)", (ROOT / "llms.txt").read_text(encoding="utf-8")))
     pages = {str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md") if page.parent.name != "adr"}
 

@@ -71,7 +71,6 @@ def test_a_reason_not_to_run_a_command_is_needed(pattern: str) -> None:
 
 @pytest.mark.parametrize("page", TRANSLATIONS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_translated_page_shows_the_commands_of_its_original(page: Path) -> None:
-    """In the same order, with the same exit codes: what runs here proves both. Translate what you add to either."""
     original, translated = (
         [(bare(shown), shown.exit_code) for shown in commands(of)] for of in (TRANSLATIONS[page], page)
     )
@@ -82,7 +81,6 @@ def test_a_translated_page_shows_the_commands_of_its_original(page: Path) -> Non
 
 @pytest.mark.parametrize("page", TRANSLATIONS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_translated_page_has_the_sections_and_tables_of_its_original(page: Path) -> None:
-    """A row or a section that only one of them has would be missed by half of the readers."""
     shapes = [
         [
             (line.split()[0], line.count("|"))
@@ -96,7 +94,6 @@ def test_a_translated_page_has_the_sections_and_tables_of_its_original(page: Pat
 
 
 def test_commands_are_written_at_a_prompt() -> None:
-    """A command in a fence of another kind would be run by no test; units and crontabs have one of their own."""
     hidden = [
         (str(page.relative_to(ROOT)), line)
         for page in PAGES
@@ -110,6 +107,5 @@ def test_commands_are_written_at_a_prompt() -> None:
 
 
 def test_pages_are_found_and_read() -> None:
-    """A broken extraction would pass every other test here."""
     assert {"README.md", "docs/runbook.md"} <= {shown.page for shown in all_commands()}
     assert "./spark-submit.sh inspect STORE" in {shown.text for shown in all_commands()}

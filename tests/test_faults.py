@@ -36,7 +36,6 @@ NO_FAULT = Fault(Part.LOG, "no fault", lambda _store: None, "commitlog/000000000
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_is_red_on_a_healthy_store(healthy: Path, folder: Path, verb: str) -> None:
-    """`inspect` and `verify` included."""
     assert said(verb, healthy, NO_FAULT, folder).code is ExitCode.CLEAN
 
 
@@ -51,5 +50,4 @@ def test_verify_is_never_green_on_damage(healthy: Path, folder: Path, fault: Fau
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # of a busy machine
 def test_the_page_is_what_comes_out_now(folder: Path) -> None:
-    """`python -m tests.support.faults > docs/faults.md` makes it again."""
     assert (ROOT / "docs" / "faults.md").read_text() == page(list(matrix(folder)))

@@ -31,7 +31,6 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def test_the_image_is_made_of_what_the_repository_has() -> None:
-    """A tag on the base, no root at the end, sources that are there and not ignored, no recommended packages."""
     found = instructions()
     allowed = {"FROM", "RUN", "USER", "WORKDIR", "ENV", "COPY", "ENTRYPOINT", "CMD"}
     wanted = set((ROOT / ".dockerignore").read_text(encoding="utf-8").split())
@@ -75,7 +74,6 @@ def test_a_linter_has_nothing_to_say(tmp_path: Path) -> None:
 @pytest.mark.released
 @pytest.mark.timeout(1800)
 def test_what_the_instructions_make_runs_without_a_network(tmp_path: Path) -> None:
-    """Each in order, then the entry point: help by default, and a lake from a store that is only read."""
     offline = without_network()
     image, store = tmp_path / "image", unpack("b533-base", tmp_path)
     image.mkdir()

@@ -28,7 +28,6 @@ def texts() -> dict[str, str]:
 
 @pytest.mark.parametrize("pattern", _INSTEAD)
 def test_a_word_of_the_list_is_written_the_plain_way(pattern: str, texts: dict[str, str]) -> None:
-    """Whoever reads English as a second language finds it, and a search does."""
     found = [
         f"{name}:{number}: {line.strip()}"
         for name, text in texts.items()
@@ -48,7 +47,6 @@ _LEFT = 300
 
 
 def test_docstrings_name_the_thing(texts: dict[str, str]) -> None:
-    """Whoever rewrites some lowers the number."""
     sources = [text for name, text in texts.items() if name.startswith(("jobs/", "rmq_formats/"))]
 
     assert sum(len(_UNNAMED.findall(text)) for text in sources) <= _LEFT, "say what is returned or done by its name"

@@ -82,12 +82,10 @@ def rows() -> dict[int, tuple[str, str]]:
 
 
 def test_every_row_of_the_tree_is_a_test() -> None:
-    """Row 8 has tests of its own: `behind`, deleted topics and promotions, in tests/jobs/verify."""
     assert set(rows()) == {*PATHS, 8}
 
 
 def test_every_row_leads_to_a_section_that_is_there() -> None:
-    """A link's name is the heading; each section with commands is led to, but those on work that nobody is led to."""
     sections = {shown.section for shown in commands(RUNBOOK)} - {"Runbook", *WORK}
     led_to = [link for _, leads in rows().values() for link in _LINK.findall(leads)]
 
@@ -100,7 +98,6 @@ def test_every_row_leads_to_a_section_that_is_there() -> None:
 
 @pytest.mark.parametrize("number", PATHS)
 def test_one_sees_what_the_row_says_and_is_led_out(number: int, store: Path, tmp_path: Path, run: Run) -> None:
-    """What cannot be made again without a copy is still damage or a gap afterwards, and nothing else."""
     row = PATHS[number]
     row.happened(store)
     with without_rights(tmp_path, denied=row.happened is denied):
@@ -129,7 +126,6 @@ def test_a_segment_that_is_put_back_makes_the_store_healthy_again(store: Path, t
 
 
 def test_a_key_that_the_index_has_lost_is_found_through_the_log(store: Path, run: Run) -> None:
-    """The answer for a user who asks for a message, before anything is made again."""
     index_lost(store)
     found = [run("query", "by-key", "--store", store, "-t", "T1", "-k", "k1", *how) for how in ([], ["--through-log"])]
 

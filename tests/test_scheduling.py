@@ -41,7 +41,6 @@ def told(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("code", ExitCode)
 def test_cron_mails_what_somebody_should_see_and_nothing_else(told: Path, tmp_path: Path, code: ExitCode) -> None:
-    """Silence after 0 and 6; everything that was said, and the code, after the others."""
     (tmp_path / "code").write_text(str(int(code)))
     wrapper = tmp_path / "ingest-from-cron"
     wrapper.write_text(one("sh").replace(_COMMAND, str(told)))
@@ -57,7 +56,6 @@ def test_cron_mails_what_somebody_should_see_and_nothing_else(told: Path, tmp_pa
 
 
 def test_the_crontab_names_the_wrapper() -> None:
-    """Five fields of time, a user, and the file that the page shows."""
     *_, user, command = one("cron").split(maxsplit=6)
 
     assert ("rmq", "/opt/rocketmq-lake/ingest-from-cron") == (user, command.strip())
@@ -65,7 +63,6 @@ def test_the_crontab_names_the_wrapper() -> None:
 
 
 def test_systemd_takes_for_a_success_what_is_none_of_somebodys_business() -> None:
-    """Another run at work, and a stop in order; damage is not among them."""
     unit = ConfigParser(interpolation=None, delimiters="=", comment_prefixes="#")
     unit.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their case
     unit.read_string(_UNITS["rocketmq-lake.service"])
@@ -75,7 +72,6 @@ def test_systemd_takes_for_a_success_what_is_none_of_somebodys_business() -> Non
 
 
 def test_the_table_has_every_code_that_ingest_ends_with() -> None:
-    """A code that a scheduler meets and nobody told it about would be taken for a failure."""
     cells = re.findall(r"^\| ([\d, ]+) \|", _PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     listed = {ExitCode(int(code)) for cell in cells for code in cell.split(",")}
 
@@ -84,7 +80,6 @@ def test_the_table_has_every_code_that_ingest_ends_with() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed here")
 def test_systemd_understands_the_units(told: Path, tmp_path: Path) -> None:
-    """No unknown key, no bad value, and the timer finds its service."""
     for name, text in _UNITS.items():
         (tmp_path / name).write_text(text.replace(_COMMAND, str(told)))
 
@@ -113,7 +108,6 @@ def python_block(name: str) -> str:
 
 
 def test_airflow_skips_what_is_none_of_somebodys_business(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One run at a time, no catching up; another run at work and a stop in order are skipped, the rest fails."""
     dag, operator = MagicMock(), MagicMock()
     for name in ("airflow", "airflow.providers", "airflow.providers.standard", "airflow.providers.standard.operators"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
@@ -133,8 +127,6 @@ def test_airflow_skips_what_is_none_of_somebodys_business(monkeypatch: pytest.Mo
 def test_dagster_shows_figures_and_fails_where_somebody_should_look(
     code: ExitCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The asset runs, with a launcher that ends with each of our codes."""
-
     class Failure(Exception):
         """Stands for Dagster's."""
 
@@ -179,7 +171,6 @@ def test_a_pod_fails_but_for_another_run_at_work(code: ExitCode, tmp_path: Path)
 
 
 def test_a_pod_sees_the_store_read_only_and_none_runs_beside_another() -> None:
-    """As a broker's neighbour should, without root."""
     job = cron_job()["spec"]
     pod = job["jobTemplate"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -192,7 +183,6 @@ def test_a_pod_sees_the_store_read_only_and_none_runs_beside_another() -> None:
 
 @pytest.mark.parametrize("verb", sorted(path.stem for path in (ROOT / "jobs" / "verbs").glob("[a-z]*.py")))
 def test_the_file_of_a_verb_says_that_it_is_no_program(verb: str) -> None:
-    """`spark-submit jobs/verbs/ingest.py` is what people try: it ended with a traceback of Python's library."""
     script = ROOT / "jobs" / "verbs" / f"{verb}.py"
 
     ended = subprocess.run([sys.executable, script, "STORE"], capture_output=True, text=True, check=False)

@@ -58,7 +58,6 @@ def changed(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatc
 
 @given(st.lists(records(), max_size=5), st.sampled_from(PropertyParser))
 def test_any_record_comes_back_from_its_row(some: list[MessageRecord], parser: PropertyParser) -> None:
-    """Duplicate properties, invalid UTF-8, odd lengths, IPv6 on either side: what is stored is what comes back."""
     good = [record for record in some if has_right_body_crc(record)]
 
     assembled = assemble(batch_of(good, parser))
@@ -84,7 +83,6 @@ def test_a_brokers_records_come_back_from_parquet_whoever_reads_it(
 
 
 def test_a_slice_of_a_batch_has_its_own_records() -> None:
-    """Arrow's arrays share buffers: a slice begins in the middle of them."""
     some = [
         a_record(body=bytes([number]) * number, topic=f"T{number}", properties=b"a\x01b\x02") for number in range(9)
     ]

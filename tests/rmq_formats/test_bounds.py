@@ -73,7 +73,6 @@ def _decode(raw: bytes, framing: Framing, size: int) -> int:
 def test_every_buffer_may_end_at_a_page_without_access(
     monkeypatch: pytest.MonkeyPatch, segment: tuple[bytes, Framing], size: int
 ) -> None:
-    """A byte read or written after an end would kill the process."""
     shim = SimpleNamespace(**{**vars(np), "empty": lambda count, type_: _page_guarded_room(type_, count)})
     monkeypatch.setattr(window, "np", shim)
     monkeypatch.setattr(columns, "_room", _page_guarded_room)
@@ -105,7 +104,6 @@ def test_records_may_stand_at_the_very_end_of_their_buffer(
 def test_no_index_is_negative_or_too_large(
     monkeypatch: pytest.MonkeyPatch, segment: tuple[bytes, Framing], size: int
 ) -> None:
-    """Python would silently read a negative index from the end, and cut a slice; these arrays raise."""
     shim = SimpleNamespace(**{**vars(np), "empty": lambda count, type_: guarded(np.empty(count, type_))})
     room = columns._room  # noqa: SLF001 - what the product allocates, with a guard around it
     monkeypatch.setattr(window, "np", shim)
@@ -128,7 +126,6 @@ def test_the_guard_raises() -> None:
 
 @pytest.mark.slow
 def test_no_index_is_negative_or_too_large_in_a_process_without_the_jit() -> None:
-    """The same functions run as Python there, and every element goes through the guard."""
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
     name = test_no_index_is_negative_or_too_large.__name__
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{__file__}::{name}"]

@@ -47,7 +47,6 @@ def test_a_configuration_says_where_a_store_lies_and_what_shape_it_has() -> None
 
 
 def test_the_log_lies_in_all_its_folders() -> None:
-    """Those that are only read hold a part of it, too."""
     assert parse_broker_conf(EXAMPLE).commitlog_paths == ("/disk1/log", "/disk2/log", "/disk0/log")
 
 
@@ -60,7 +59,6 @@ def test_sizes_are_known_under_both_spellings(spelling: str) -> None:
 
 
 def test_an_empty_file_leaves_every_default() -> None:
-    """Nothing said, nothing assumed; everything that can be switched on is off."""
     conf = parse_broker_conf(b"")
 
     assert conf == BrokerConf()
@@ -69,7 +67,6 @@ def test_an_empty_file_leaves_every_default() -> None:
 
 @pytest.mark.parametrize("value", ["", "1G", "16_384x", "9" * 5000])
 def test_a_number_that_is_none_is_said_with_its_name(value: str) -> None:
-    """The broker would not start, either."""
     with pytest.raises(CorruptData, match="mappedFileSizeCommitLog="):
         parse_broker_conf(f"mappedFileSizeCommitLog={value}".encode())
 

@@ -106,7 +106,6 @@ PARSERS = st.sampled_from(PropertyParser)
 @given(some=ANY_RECORDS, parser=PARSERS)
 @settings(max_examples=400)
 def test_a_row_holds_what_the_decoder_reads(some: list[MessageRecord], parser: PropertyParser) -> None:
-    """Every column of every record, whatever its hosts, lengths, text and properties."""
     rows = rows_of(some, parser)
     assert [{**row, "topic_raw": None, "properties_raw": None} for row in rows] == [
         {**expected_row(record, parser), "topic_raw": None, "properties_raw": None} for record in some
@@ -116,7 +115,6 @@ def test_a_row_holds_what_the_decoder_reads(some: list[MessageRecord], parser: P
 @given(some=ANY_RECORDS, parser=PARSERS)
 @settings(max_examples=400)
 def test_a_row_gives_its_record_back(some: list[MessageRecord], parser: PropertyParser) -> None:
-    """The table loses nothing, and raw columns are filled only where the others do not give the bytes back."""
     for row, record in zip(rows_of(some, parser), some, strict=True):
         assert record_of_row(row) == record
         if row["properties_raw"] is not None:
@@ -127,7 +125,6 @@ def test_a_row_gives_its_record_back(some: list[MessageRecord], parser: Property
 
 
 def test_a_body_that_is_not_what_was_written_is_no_row() -> None:
-    """Its record is told apart with its place and size; the rows around it are whole."""
     some = placed([a_record(bytes([i]) * 9) for i in range(5)])
     some[2] = some[2]._replace(body=b"x" * 9)
     some[4] = some[4]._replace(body_crc=-1)
@@ -144,7 +141,6 @@ def test_an_empty_body_is_not_checked() -> None:
 
 
 def test_bodies_can_be_left_out() -> None:
-    """They are NULL then, are checked all the same, and such a row is no whole record."""
     good, wrong = a_record(b"abc"), a_record(b"abc")._replace(body=b"abd")
     batch, bad = message_batch(grouped([good, wrong]), PropertyParser.SCAN, with_body=False)
     (row,) = batch.to_pylist()
@@ -203,7 +199,6 @@ def test_thousands_of_properties_in_one_record(count: int, parser: PropertyParse
 
 @pytest.mark.parametrize("size", [2500, pytest.param(9000, marks=pytest.mark.skipif(JIT_IS_OFF, reason="minutes"))])
 def test_as_many_distinct_texts_as_there_are_records(size: int) -> None:
-    """Dictionaries grow: every record its own topic, hosts, property name."""
     some = [
         a_record(topic=f"topic-{i}", born_host=Host(i.to_bytes(4), i), store_host=Host(i.to_bytes(16), -i),
                  properties={f"name-{i}": f"value-{i}"})
@@ -232,7 +227,6 @@ def test_more_bytes_than_arrows_offsets_can_say_are_refused(monkeypatch: pytest.
 
 
 def test_a_batch_owns_its_bytes() -> None:
-    """The buffer that it was read from may be used again."""
     group = grouped([a_record(b"abc")])
     batch, _ = message_batch(group, PropertyParser.SCAN)
     before = batch.to_pylist()
@@ -241,7 +235,6 @@ def test_a_batch_owns_its_bytes() -> None:
 
 
 def test_every_column_says_what_it_means() -> None:
-    """Comments travel with the schema to the table; the body stands last, after everything narrow."""
     assert all(field.metadata[b"comment"] for field in SCHEMA)
     assert SCHEMA.names[-1] == "body"
     mission = {

@@ -30,7 +30,6 @@ def test_without_a_writable_directory_there_is_a_warning_and_everything_works(
 
 
 def test_the_first_directory_that_can_be_written_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Installed packages may lie where a user cannot write."""
     occupied = tmp_path / "file"
     occupied.write_text("")
 
@@ -87,7 +86,6 @@ def test_numbas_setting_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_a_first_use_is_known_by_an_empty_cache(tmp_path: Path) -> None:
-    """What takes seconds once is announced once, by whoever reads the log."""
     code = "from tests.rmq_formats.test_compiled import *; print(compiled.IS_FIRST_USE); compiled.compiled(double)(21)"
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
     runs = [

@@ -76,7 +76,6 @@ def test_a_configured_file_size_is_rounded_up_to_whole_units(configured: int, ma
 
 
 def test_a_plain_message_gives_one_unit_in_its_queue() -> None:
-    """Place, size and hash of the tags: all that a consumer needs to find it."""
     record = a_record(queue_id=3, queue_offset=8, physical_offset=500, properties={"TAGS": "TagA"})
 
     assert units_of(record) == [ExpectedUnit(QueueName(QueueKind.PLAIN, "T", 3), 8, 500, record.total_size, 2598919, 0)]
@@ -226,7 +225,6 @@ def test_an_inner_batch_gives_a_batch_unit() -> None:
 def test_the_first_batch_of_a_queue_is_written_and_what_no_broker_writes_is_not(
     unit: BatchUnit, *, is_written: bool
 ) -> None:
-    """Offsets begin at 0; a size or a count of 0 is nobody's."""
     assert unit.is_written is is_written
 
 
@@ -261,7 +259,6 @@ def test_a_new_queue_that_does_not_begin_at_0_is_filled_with_blanks() -> None:
 
 
 def test_units_fill_file_after_file() -> None:
-    """Five of them fill 100 bytes; the next file is made when the next unit comes."""
     queue = ConsumeQueue(FILE_SIZE)
     for number in range(5):
         queue.append(a_unit(number, number * 10), NEW)

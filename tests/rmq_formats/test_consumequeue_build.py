@@ -145,7 +145,6 @@ def test_units_do_not_depend_on_how_records_are_grouped(
 def test_only_records_between_two_offsets_are_collected(
     log: list[MessageRecord], rules: QueueRules, data: st.DataObject
 ) -> None:
-    """A run takes up where the last one ended, and leaves what is not dispatched yet."""
     offsets = st.sampled_from([record.physical_offset for record in log])
     first, last = sorted((data.draw(offsets), data.draw(offsets)))
     collector = UnitCollector(rules)
@@ -157,7 +156,6 @@ def test_only_records_between_two_offsets_are_collected(
 
 @given(LOGS, RULES)
 def test_each_unit_keeps_the_tags_that_its_record_has(log: list[MessageRecord], rules: QueueRules) -> None:
-    """As the release reads them, with what is no UTF-8 replaced; none is none, not an empty text."""
     packed = pack_units(group(log), rules, with_tags=True)
     by_offset = {
         record.physical_offset: parse_properties(

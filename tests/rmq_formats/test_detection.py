@@ -148,7 +148,6 @@ def test_fields_of_the_checkpoint_came_with_releases(checkpoint: Checkpoint, low
 
 
 def test_the_newest_field_of_a_checkpoint_is_named() -> None:
-    """People want to see what a release was said by."""
     mark = checkpoint_mark(Checkpoint(1, 2, 3, 4, 5))
 
     assert mark

@@ -11,20 +11,17 @@ KINDS = (NeedMoreData, CorruptData, LimitExceeded, UnsupportedFormat, NotAStore)
 
 
 def test_every_error_of_the_package_is_a_format_error() -> None:
-    """One `except` catches whatever bytes can do to us."""
     defined = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)}
 
     assert defined == {FormatError, *KINDS}
 
 
 def test_the_tree_in_the_docstring_names_every_error() -> None:
-    """Who reads the module's head has seen all kinds."""
     assert all(kind.__name__ in (errors.__doc__ or "") for kind in KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_survives_the_trip_from_a_worker_to_the_driver(kind: type[FormatError]) -> None:
-    """An exception that cannot be unpickled hides what went wrong."""
     error = kind("body_crc 1, computed 2", 4711, "commitlog/00000000000000000000")
 
     arrived = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
@@ -43,7 +40,6 @@ def test_an_error_survives_the_trip_from_a_worker_to_the_driver(kind: type[Forma
     ],
 )
 def test_an_error_says_fact_and_place_in_one_line(error: FormatError, text: str) -> None:
-    """Offset 0 is a place, too."""
     assert str(error) == text
 
 

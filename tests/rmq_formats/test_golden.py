@@ -55,7 +55,6 @@ def test_every_scenario_says_why_it_exists() -> None:
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_store_names_its_writer_and_the_hashes_of_its_files(golden: StoreOf, name: str) -> None:
-    """Provenance stands inside the store and is true of the bytes beside it."""
     store = golden(name)
     note = (store / "PROVENANCE.md").read_text()
     hashes = _hashes_by_path(line for line in note.partition("## sha256")[2].splitlines() if len(line) > 64)

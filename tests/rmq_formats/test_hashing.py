@@ -41,7 +41,6 @@ def test_text_without_damage_is_read_as_it_was_written(text: str) -> None:
 
 @given(st.binary(max_size=40))
 def test_any_bytes_are_some_text(raw: bytes) -> None:
-    """Java's decoder never fails, nor does it leave half a surrogate."""
     java_text(raw).encode()
 
 

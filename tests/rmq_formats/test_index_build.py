@@ -99,7 +99,6 @@ def written_logs(draw: st.DrawFn) -> Written:
 
 @given(written_logs())
 def test_packed_keys_are_those_of_the_scalar_model(log: Written) -> None:
-    """Same hash, same place, same time, in the same order, whatever the text."""
     records, rules = log
     expected = [
         (index_key_hash(key.text), record.physical_offset, record.store_timestamp)
@@ -145,7 +144,6 @@ def built(
 
 @given(written_logs(), st.integers(1, 12), times)
 def test_built_files_are_those_of_the_scalar_model(log: Written, cut: int, end: int) -> None:
-    """Cut into files of any fill, after any previous file, in blocks of any size."""
     records, rules = log
     previous: IndexHeader | None = IndexHeader(0, end, 0, BASE - 1, 0, 12)
     writer = IndexWriter(GEOMETRY, rules, None, previous)
@@ -235,7 +233,6 @@ def test_more_keys_than_a_file_has_room_for_are_refused() -> None:
 
 
 def test_the_same_functions_run_uncompiled() -> None:
-    """That is how they are covered and debugged; without JIT an index beyond the buffer raises."""
     if os.environ.get("NUMBA_DISABLE_JIT") == "1":
         pytest.skip("this is that run")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", __file__]
@@ -250,7 +247,6 @@ def test_the_same_functions_run_uncompiled() -> None:
 def test_entries_that_are_adopted_and_keys_that_follow_make_the_same_file(
     records: list[MessageRecord], adopted: int, release: Release
 ) -> None:
-    """A real file's entries are chained as they stand; the rest is put after them."""
     rules = rules_of((0, release))
     keys = packed(records, rules)[: GEOMETRY.capacity]
     whole, header = built(keys.copy(), rules, 12, None)

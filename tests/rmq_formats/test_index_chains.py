@@ -53,7 +53,6 @@ def test_chains_are_whole_in_blocks_of_any_size(hashes: list[int], block: int) -
 
 @pytest.mark.parametrize("wrong", [0, 3, 4, 5, -1, 1_000_000])
 def test_an_entry_that_points_elsewhere_is_named(wrong: int) -> None:
-    """Skipping one, at itself, forward, below zero, beyond the file."""
     data = a_file([1, 9, 17, 25, 33])
     position = GEOMETRY.entry_position(4) + 16
     set_int(data, position, wrong)

@@ -61,7 +61,6 @@ def test_an_entry_that_differs_is_named_by_number_and_field(size: int) -> None:
 
 
 def test_a_slot_that_differs_is_named_by_its_number() -> None:
-    """Slots are counted from 0."""
     comparison = compared(changed(GEOMETRY.slot_position(3) + 3, 99), a_file())
 
     (difference,) = comparison.differences
@@ -100,7 +99,6 @@ def test_a_file_cut_short_is_compared_as_if_zeros_followed() -> None:
 
 @given(st.integers(0, GEOMETRY.entry_position(10) - 1), st.integers(0, 255), st.integers(1, 9))
 def test_any_changed_byte_is_found_once(position: int, value: int, size: int) -> None:
-    """In the part that it lies in, at the field that it lies in; entry 0 is nobody's."""
     expected = a_file()
     comparison = compared(changed(position, value), expected, size)
     is_entry_0 = GEOMETRY.entry_position(0) <= position < GEOMETRY.entry_position(1)

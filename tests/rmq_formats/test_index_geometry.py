@@ -43,7 +43,6 @@ def reader(data: Buffer, geometry: Geometry) -> IndexReader:
 
 
 def test_a_full_file_tells_its_geometry_by_its_length_and_count() -> None:
-    """A full file's next free entry is the number of entries it was made for; other sizes cannot be."""
     assert detect_geometry(TINY.file_size, IndexHeader(index_count=20)) == TINY
     assert detect_geometry(TINY.file_size + 1, IndexHeader(index_count=20)) is None
     for count in (1, -5, 10_000):
@@ -131,7 +130,6 @@ def test_a_file_that_cannot_be_read_says_nothing() -> None:
 
 @given(st.integers(1, 18), st.integers(5, 60), st.integers(20, 40))
 def test_a_file_that_is_not_full_is_told_by_trying(entries: int, slots: int, index_num: int) -> None:
-    """What is found holds the truth; a few entries may allow more than that."""
     geometry = Geometry(slots, index_num)
     data = a_file(entries, geometry)
 
@@ -142,7 +140,6 @@ def test_a_file_that_is_not_full_is_told_by_trying(entries: int, slots: int, ind
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_files_of_every_broker_tell_their_geometry(golden: Callable[[str], Path], name: str) -> None:
-    """All were made with 100 slots and 20 entries; the newest is rarely full, which trying tells."""
     files = [index_bytes(path.read_bytes()) for path in sorted((golden(name) / "index").iterdir())]
     told = stated_geometry(files)
 

@@ -154,7 +154,6 @@ def _properties(raw: bytes, parser: PropertyParser) -> dict[str, str]:
 @example(raw=b"a\x01\x02b\x01c")
 @example(raw=b"a\x01b\x01\x01\x02\x01c\x02d\x01\x02e\x02\x02f\x01g\x01h")
 def test_properties_are_what_the_releases_parser_sees(parser: PropertyParser, raw: bytes) -> None:
-    """Both parsers agree with the scalar ones on any text, dropped items and duplicates included."""
     expected = parse_properties(raw, parser)
     found = _properties(raw, parser)
     assert found == expected
@@ -163,7 +162,6 @@ def test_properties_are_what_the_releases_parser_sees(parser: PropertyParser, ra
 
 @given(st.binary(max_size=20), st.binary(max_size=20))
 def test_equal_means_equal_in_every_byte(left: bytes, right: bytes) -> None:
-    """Neither a common beginning nor an equal length is enough."""
     assert bool(_SAME(as_bytes(left), 0, len(left), as_bytes(right), 0, len(right))) is (left == right)
     assert _SAME(as_bytes(left), 0, len(left), as_bytes(left), 0, len(left))
 
@@ -171,7 +169,6 @@ def test_equal_means_equal_in_every_byte(left: bytes, right: bytes) -> None:
 @given(st.binary(max_size=40), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
 @example(bytes(range(17)), 0, 0, 0)
 def test_a_copy_is_the_same_bytes_however_close_the_ends_are(data: bytes, before: int, after: int, room: int) -> None:
-    """Nothing is read or written outside of either buffer, and nothing before the place changes."""
     source = as_bytes(b"\x77" * before + data + b"\x77" * after)
     for copy in _COPIES:
         target = np.full(before + len(data) + room, 0x5A, np.uint8)

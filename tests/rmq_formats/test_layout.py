@@ -20,7 +20,6 @@ PAIR = Layout(("size", "i", "bytes that follow"), ("offset", "q", "where"))
 
 
 def test_fields_stand_behind_each_other_without_padding() -> None:
-    """A gap in a layout would shift everything after it."""
     assert PAIR.size == 12
     assert (PAIR.offset("size"), PAIR.offset("offset")) == (0, 4)
 
@@ -33,13 +32,11 @@ def test_integers_are_big_endian_and_signed() -> None:
 
 
 def test_a_layout_is_read_wherever_it_stands() -> None:
-    """A position inside a larger buffer, of any kind of buffer."""
     assert PAIR.unpack(memoryview(b"\xff" * 5 + PAIR.pack(1, 2) + b"\xff"), 5) == (1, 2)
 
 
 @pytest.mark.parametrize("position", [-1, 1, 12, 1000])
 def test_a_buffer_that_ends_too_early_needs_more_data(position: int) -> None:
-    """Short is not wrong; and a negative position is never read from the end."""
     with pytest.raises(NeedMoreData):
         PAIR.unpack(bytes(12), position)
 
@@ -50,7 +47,6 @@ def test_what_is_short_is_said_with_the_offset_that_the_caller_knows() -> None:
 
 
 def test_a_value_too_large_for_its_field_is_no_surprise_exception() -> None:
-    """Whoever encodes what he cannot have decoded learns it as a FormatError."""
     with pytest.raises(CorruptData, match="do not fit"):
         PAIR.pack(1 << 31, 0)
 

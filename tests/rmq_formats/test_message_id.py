@@ -34,7 +34,6 @@ def ms(*when: int, zone: ZoneInfo | None = None) -> int:
 
 
 def test_an_offset_id_is_host_and_offset() -> None:
-    """An id that a real broker returned: 127.0.0.1:20911, first record after 0x1E4 bytes."""
     text = "7F000001000051AF00000000000001E4"
 
     assert decode_offset_id(text) == (Host(bytes([127, 0, 0, 1]), 20911), 0x1E4)
@@ -42,7 +41,6 @@ def test_an_offset_id_is_host_and_offset() -> None:
 
 
 def test_an_offset_id_of_an_ipv6_broker_is_longer() -> None:
-    """16 bytes of address instead of 4: 56 digits."""
     text = "20010DB8000000000000000000000001" + "00002A9F" + "0000000000000010"
 
     assert str(decode_offset_id(text).host) == "[2001:db8::1]:10911"
@@ -69,7 +67,6 @@ def test_both_readings_of_an_id_are_possible(text: str) -> None:
 
 @given(st.binary(min_size=16, max_size=16) | st.binary(min_size=28, max_size=28))
 def test_every_16_or_28_bytes_are_an_id_of_both_kinds(raw: bytes) -> None:
-    """Encoding gives back what was decoded; process id, time and counter are unsigned."""
     text = raw.hex().upper()
     unique_id = decode_unique_id(text)
 

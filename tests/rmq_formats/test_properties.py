@@ -44,7 +44,6 @@ def test_a_separator_at_the_end_makes_no_difference(raw: bytes, parser: Property
     ],
 )
 def test_the_parsers_disagree_on_odd_items(raw: bytes, split: dict[str, str], scan: dict[str, str]) -> None:
-    """Which keys an index holds depends on the release that dispatched the message."""
     assert parse_properties(raw, SPLIT) == split
     assert parse_properties(raw, SCAN) == scan
 
@@ -82,7 +81,6 @@ def test_what_is_written_is_read_again(parser: PropertyParser, properties: dict[
     ],
 )
 def test_texts_are_written_as_java_writes_them(properties: dict[str, str], trailing: bool, expected: bytes) -> None:
-    """The broker's serialisation, with or without the separator at the end."""
     assert encode_properties(properties, trailing_separator=trailing) == expected
 
 

@@ -21,7 +21,6 @@ def test_every_public_name_is_that_of_the_module_that_declares_it(name: str) -> 
 
 
 def test_the_names_are_in_order_and_complete() -> None:
-    """Whoever reads the list misses nothing: what the package imports for others is in it."""
     own = {
         name for name, value in vars(rmq_formats).items() if getattr(value, "__module__", "").startswith("rmq_formats.")
     }
@@ -31,7 +30,6 @@ def test_the_names_are_in_order_and_complete() -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    """As of any module, so that `hasattr` and `from rmq_formats import …` say what they should."""
     with pytest.raises(AttributeError, match="no attribute 'unknown'"):
         rmq_formats.unknown  # noqa: B018 - the look-up is what is tested
 

@@ -58,7 +58,6 @@ BY_HAND = b"".join(
 
 
 def test_every_field_of_a_record_is_where_it_belongs() -> None:
-    """The layout, once by hand."""
     record = decode_record(BY_HAND)
 
     assert record == MessageRecord(
@@ -193,7 +192,6 @@ def test_a_record_is_not_searched_before_the_buffer() -> None:
 
 @given(st.data())
 def test_damaged_bytes_give_a_record_or_a_format_error(data: st.DataObject) -> None:
-    """Never another exception; and what is read from them encodes to just these bytes."""
     damaged = data.draw(mutations(BY_HAND))
     try:
         record = decode_record(damaged)

@@ -54,7 +54,6 @@ def test_of_equal_numbers_the_last_counts_and_keys_are_in_order(found: list[int]
 
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=12), st.data())
 def test_first_last_and_highest_do_not_depend_on_how_units_are_cut(found: list[int], data: st.DataObject) -> None:
-    """A queue that began again ends with its newest record, and begins with the lowest number."""
     units = packed([(number, place * _SIZE) for place, number in enumerate(found)])
     cut = data.draw(st.integers(0, len(found)))
     builder = RowBuilder()
@@ -79,7 +78,6 @@ def test_only_as_many_numbers_as_the_log_can_have_lost_get_rows() -> None:
 
 
 def test_rows_of_lost_records_lead_to_the_start_of_the_segment_before() -> None:
-    """In the first segment there is none: they lead to offset 0."""
     for segments, expected in (((0, 4000), 0), ((0, 1000), 0), ((0, 1000, 2000), 1000)):
         builder = RowBuilder([(500, 1900)], segments)
         _, blanks, _ = builder.append(packed([(0, 0), (2, 2500)]))

@@ -82,7 +82,6 @@ def test_a_row_of_max_names_the_last_unit() -> None:
 
 
 def test_the_checkpoints_row_says_how_far_the_log_was_dispatched() -> None:
-    """It looks like the last unit of a queue, with half of the value."""
     key = encode_bound_key(QueuePrefix(CHECKPOINT_TOPIC, 0), is_max=True)
 
     assert decode_bound_row(key, (52145).to_bytes(8, "big")) == 52145
@@ -110,7 +109,6 @@ def test_a_key_of_other_bytes_is_no_queues(key: bytes) -> None:
 
 @pytest.mark.parametrize("end", ["6d69640100000000", "6d61780200000000", "6d617801000000", "6d6178010000000000"])
 def test_a_row_that_is_neither_min_nor_max_is_no_bound(end: str) -> None:
-    """What a later release may add is not read as something else."""
     with pytest.raises(CorruptData):
         decode_bound_row(bytes.fromhex("0000000201547801" + end), bytes(16))
 

@@ -111,7 +111,6 @@ def segments(draw: st.DrawFn) -> tuple[bytes, Framing]:
 def test_a_scan_is_the_walk_for_every_window(
     segment: tuple[bytes, Framing], window: int, final: bool, timestamp: int | None, block: int | None
 ) -> None:
-    """How much is read at once changes nothing, nor do holes: neither what is found nor the words for what is wrong."""
     raw, framing = segment
     expected = list(walk(raw, BASE, framing, final=final, store_timestamp=timestamp))
     next_written = stored_by_blocks(raw, block) if block else int
@@ -124,7 +123,6 @@ def test_a_scan_is_the_walk_for_every_window(
 def test_ranges_that_chain_give_the_pieces_of_the_whole(
     segment: tuple[bytes, Framing], window: int, final: bool, cuts: list[int]
 ) -> None:
-    """A range owns what begins in it; the next one goes on where it ends."""
     raw, framing = segment
     expected = list(walk(raw, BASE, framing, final=final))
     found: list[Piece] = []
@@ -226,7 +224,6 @@ LENGTHS = st.sampled_from([-(1 << 31), -1, 0, 1, 6, 90, 91, 127, 128, 255, (1 <<
 def test_a_length_that_lies_is_refused_as_the_decoder_refuses_it(
     magic_code: int, framing: Framing, at: int, size: int, value: int
 ) -> None:
-    """Each of a record's lengths, and each of an entry header's, made anything."""
     record = a_record(b"x" * 9, magic_code=magic_code)
     raw = bytearray(log_of([record, a_record()], BASE, framing) + bytes(50))
     raw[at : at + size] = value.to_bytes(8, "big", signed=True)[-size:]
@@ -245,7 +242,6 @@ def test_an_entry_header_must_state_its_records_size() -> None:
 
 
 def test_a_read_that_fails_whole_may_succeed_in_blocks() -> None:
-    """A disk that only refuses large reads costs nothing but time."""
     raw, _ = _log_of_some_blocks()
 
     def read(position: int, length: int) -> bytes:
@@ -258,7 +254,6 @@ def test_a_read_that_fails_whole_may_succeed_in_blocks() -> None:
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.ETIMEDOUT, None])
 def test_a_read_that_fails_for_another_reason_than_the_disk_is_no_damage(number: int | None) -> None:
-    """Access taken away, a network that is down: what was not read is no damage, and not asked for again and again."""
     raw, _ = _log_of_some_blocks()
     asked = 0
 
@@ -361,14 +356,12 @@ def test_a_file_that_is_cut_while_it_is_read_ends_where_it_ends(
 
 
 def test_a_record_larger_than_the_window_is_read_whole() -> None:
-    """The buffer grows for it, and only for a size that the segment has room for."""
     large = a_record(b"x" * 10_000)
     raw = log_of([a_record(), large, a_record(), large], BASE)
     assert scanned(raw, window=256, final=True) == list(walk(raw, BASE, final=True))
 
 
 def test_a_buffer_that_grew_does_not_make_groups_larger() -> None:
-    """A group is no more than a window and one record, so what is made of it is bounded too."""
     some = [a_record(b"x" * 10_000), *(a_record() for _ in range(90)), a_record(b"y" * 10_000)]
     raw = log_of(some, BASE)
     for group in scan(_reader(raw), 0, len(raw), len(raw), BASE, final=True, window=512):
@@ -391,7 +384,6 @@ def test_a_size_that_the_segment_has_no_room_for_is_not_allocated() -> None:
 
 
 def test_a_group_stays_what_it_is_until_the_next_one() -> None:
-    """The positions belong to the caller; only the buffer is used again."""
     raw = log_of([a_record(bytes([65 + i]) * 50) for i in range(9)], BASE)
     groups = list(scan(_reader(raw), 0, len(raw), len(raw), BASE, final=True, window=500))
     assert len(groups) > 1
@@ -406,7 +398,6 @@ def test_offsets_that_64_bits_cannot_hold_are_refused() -> None:
 
 
 def test_a_live_log_that_only_zeros_follow_is_read_to_its_end_once() -> None:
-    """A gigabyte that is not written yet is looked at once, not once for every question about it."""
     raw = a_segment([a_record()], 1 << 20)
     counted = []
 
@@ -426,7 +417,6 @@ def _reader(raw: bytes) -> Callable[[int, int], bytes]:
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_real_brokers_segments_are_scanned_as_they_are_walked(golden: Callable[[str], Path], name: str) -> None:
-    """Every segment of every release, in windows that cut records, whole and in two ranges."""
     files = segment_files(golden(name))
     assert files
     for path in files:
@@ -444,7 +434,6 @@ def test_a_real_brokers_segments_are_scanned_as_they_are_walked(golden: Callable
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 120)), min_size=1, max_size=6))
 def test_a_copy_may_differ_in_its_place_alone(changes: list[tuple[int, int]]) -> None:
-    """Any other byte that changed makes it another record."""
     raw = log_of([a_record(b"body" * number) for number in range(4)], BASE)
     found = scan(Disk(raw, -1).read, 0, len(raw), len(raw), BASE, final=True)
     (records,) = (item for item in found if not isinstance(item, Piece))

@@ -245,7 +245,6 @@ def test_the_walk_goes_on_at_the_next_record_that_proves_itself(framing: Framing
 
 
 def test_damage_is_found_in_a_slice_of_a_larger_buffer() -> None:
-    """Positions are those of the slice: a reader hands out windows of one large buffer."""
     whole = damaged(a_segment([ONE, TWO, THREE]), ONE.total_size)
 
     assert list(walk(memoryview(b"\xff" * 100 + whole)[100:], 0)) == list(walk(whole, 0))
@@ -259,7 +258,6 @@ def test_a_record_with_a_wrong_body_still_chains() -> None:
 
 
 def test_a_record_behind_damage_must_have_a_right_body() -> None:
-    """In the chain its neighbours vouch for it; alone it has only itself."""
     raw = damaged(a_segment([ONE, TWO, THREE]), 0)  # the first is deleted
     raw = damaged(raw, ONE.total_size + 88)  # and the second's body is wrong
 
@@ -384,7 +382,6 @@ def test_a_walk_reads_no_more_than_a_record_or_a_window_at_once() -> None:
 
 @pytest.mark.parametrize("shift", range(-4, 5))
 def test_records_are_found_across_windows(shift: int) -> None:
-    """A megabyte of damage, and a record whose magic stands just where a window ends."""
     at = (1 << 20) + shift
     raw = b"\xff" * at + encode_record(ONE._replace(physical_offset=at)) + bytes(100)
 
@@ -392,7 +389,6 @@ def test_records_are_found_across_windows(shift: int) -> None:
 
 
 def test_a_file_that_shrinks_under_the_walk_ends_it() -> None:
-    """A live store: retention and truncation do not ask us."""
     raw = a_segment([ONE, TWO])
     shrunk = SegmentBytes(lambda position, length: raw[: ONE.total_size][position : position + length], 4096, 0)
 
@@ -428,7 +424,6 @@ def test_every_log_is_walked_record_by_record(
 
 @given(st.data(), FRAMINGS, st.booleans())
 def test_any_damage_leaves_pieces_that_cover_the_segment(data: st.DataObject, framing: Framing, final: bool) -> None:
-    """No gap, no overlap, no exception; and each record piece holds a record."""
     whole = a_segment([ONE, TWO, THREE], 700, 1000, framing, sealed=data.draw(st.booleans()))
     raw = data.draw(mutations(whole))
     segment = SegmentBytes.of(raw, 1000, framing)
@@ -446,7 +441,6 @@ def test_any_damage_leaves_pieces_that_cover_the_segment(data: st.DataObject, fr
 
 @given(st.data(), FRAMINGS)
 def test_what_stands_before_damage_is_never_lost(data: st.DataObject, framing: Framing) -> None:
-    """The chain up to the first changed byte is the same as without the damage."""
     whole = a_segment([ONE, TWO, THREE], 700, framing=framing, sealed=True)
     raw = data.draw(mutations(whole))
     first = next((i for i, (old, new) in enumerate(zip(whole, raw, strict=False)) if old != new), len(raw))
@@ -461,7 +455,6 @@ def test_what_stands_before_damage_is_never_lost(data: st.DataObject, framing: F
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_log_of_a_broker_has_no_damage(golden: StoreOf, name: str) -> None:
-    """Killed, copied while it was written, expired or reopened: every byte is accounted for."""
     for segment, pieces in walked_segments(golden(name)):
         assert set(kinds(pieces)) <= {RECORD, BLANK_PIECE, UNWRITTEN}
         assert sum(piece.size for piece in pieces) == segment.size == 16384

@@ -125,7 +125,6 @@ def test_a_wrong_name_in_the_right_place_is_no_file_of_the_store(path: str) -> N
 
 
 def test_a_segment_in_an_unknown_folder_still_tells_its_offset() -> None:
-    """A second log folder that nobody named: worth a hint, not worth a guess."""
     assert classify(f"commitlog-b/{ZERO}") == StoreFile(f"commitlog-b/{ZERO}", FileKind.UNKNOWN, 0)
 
 
@@ -148,7 +147,6 @@ def test_names_and_offsets_are_the_same_thing(offset: int) -> None:
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_every_file_of_a_broker_is_known(golden: StoreOf, name: str) -> None:
-    """But for the log folders that only the broker's configuration names."""
     unknown = {path for path in names(golden(name)) if classify(path).kind is FileKind.UNKNOWN}
 
     assert all(path.startswith(("commitlog-a/", "commitlog-b/")) for path in unknown)
@@ -175,7 +173,6 @@ def test_a_checkpoint_gives_back_its_numbers(checkpoint: Checkpoint) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 24, 47])
 def test_a_checkpoint_cut_short_needs_more_data(size: int) -> None:
-    """A broker makes all of it at once."""
     with pytest.raises(NeedMoreData):
         decode_checkpoint(bytes(size))
 

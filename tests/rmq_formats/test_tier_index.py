@@ -30,7 +30,6 @@ def changed(data: bytes, position: int, raw: bytes) -> bytes:
 
 
 def test_every_file_of_the_broker_agrees_with_itself(place: Path) -> None:
-    """And has as many slots as the broker was configured with."""
     found = [read_tier_index(data) for data in files(place)]
 
     assert {_SLOTS} == {len(index.slots) for index in found}

@@ -121,7 +121,6 @@ def test_a_unit_that_is_cut_off_is_said_to_be() -> None:
 
 
 def test_slots_are_found_in_any_window_of_a_wheel() -> None:
-    """The first one, the last one, and none that was never used."""
     count = 3 << 15
     wheel = bytearray(count * SLOT.size)
     used = {0: Slot(count, 0, 0, 1), 1 << 15: Slot(1 << 15, 1, 2, 3), count - 1: Slot(count - 1, -1, -1, -1)}

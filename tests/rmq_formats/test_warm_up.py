@@ -29,7 +29,6 @@ ingest(IngestRequest(sys.argv[1], sys.argv[2]), OneByOne())
 
 @pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT", "0") != "0", reason="nothing is compiled")
 def test_after_it_an_ingest_of_all_tables_compiles_nothing(tmp_path: Path) -> None:
-    """Whatever is called from Python has to be in one of the halves."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     store = unpack("b551-base", tmp_path)
     commands = ["-m", "rmq_formats.warm_up"], ["-c", _INGEST, str(store), str(tmp_path / "lake")]

@@ -74,7 +74,6 @@ def held(store: Path) -> Iterator[int]:
 
 
 def test_the_lock_tells_whether_a_broker_runs_not_the_file(store: Path) -> None:
-    """A store that was left alone has the file, too."""
     assert broker_process(str(store)) is None
     with held(store) as process:
         assert process == broker_process(str(store))
@@ -88,7 +87,6 @@ def test_nobody_is_spared_where_nobody_runs(store: Path) -> None:
 
 
 def test_priorities_go_down_once_and_are_inherited(store: Path) -> None:
-    """Niceness 10 and the idle class of input and output, for what is started later, too."""
     with held(store):
         answer = subprocess.run(
             [sys.executable, "-c", PRIORITIES, str(store)], capture_output=True, text=True, check=True, cwd=ROOT
@@ -126,7 +124,6 @@ def test_every_verb_that_reads_the_log_takes_care(
 
 
 def test_half_the_cores_is_a_local_master_unless_one_is_named() -> None:
-    """At least one core; four attempts a task as always."""
     cores = max(len(os.sched_getaffinity(0)) // 2, 1)
 
     assert ["--master", f"local[{cores},4]"] == list(on_half_the_cores([]))
@@ -134,7 +131,6 @@ def test_half_the_cores_is_a_local_master_unless_one_is_named() -> None:
 
 
 def test_care_reaches_the_tasks_ranges_shared_between_them(store: Path) -> None:
-    """All tasks together keep to the rate that the user gave."""
     careful = list_store(str(store), care=Care(9000).shared_by(3))
 
     assert {Care(3000)} == {pickle.loads(pickle.dumps(range_)).storage.care for range_ in plan_ranges(careful)}  # noqa: S301 - our own
@@ -260,7 +256,6 @@ class Clock:
 
 @pytest.mark.parametrize("computing", [0.0, 0.01])
 def test_the_rate_is_kept_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computing: float) -> None:
-    """Whatever is computed between two reads counts as waiting."""
     clock = Clock()
     monkeypatch.setattr("jobs.storage.local.time", clock)
     (tmp_path / "segment").write_bytes(bytes(32 * MIB))

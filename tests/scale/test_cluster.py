@@ -90,7 +90,6 @@ def without_run(rows: list[dict[str, Any]]) -> list[str]:
 def test_a_cluster_ingests_what_this_process_ingests(
     cluster: Cluster, store: Path, ingested: tuple[Ended, Path], tmp_path: Path
 ) -> None:
-    """Row for row in each table, by workers that import the code that was shipped."""
     ended, lake = ingested
     ingest(IngestRequest(str(store), str(tmp_path)), OneByOne())
 
@@ -130,7 +129,6 @@ def executor_killer(cluster: Cluster) -> Iterator[list[int]]:
 def test_an_executor_that_dies_costs_its_tasks_once_more_and_nothing_is_compiled_twice(
     cluster: Cluster, store: Path, ingested: tuple[Ended, Path], tmp_path: Path
 ) -> None:
-    """A second application: SIGKILL in the middle of a task, every message once, machine code as the first left it."""
     assert 0 == ingested[0].code
     compiled = cluster.compiled
     with executor_killer(cluster) as killed:
@@ -147,7 +145,6 @@ def test_an_executor_that_dies_costs_its_tasks_once_more_and_nothing_is_compiled
 def test_workers_with_a_bare_python_and_no_home_get_all_they_need(
     cluster: Cluster, store: Path, tmp_path: Path
 ) -> None:
-    """The packed environment brings the packages; a cache that cannot be written is a line in the worker's log."""
     packed = tmp_path / "environment.tar.gz"
     assert 0 == rmq_lake("--pack-environment", str(packed)).code
     temporary = cluster.folder / "temporary"
@@ -171,7 +168,6 @@ def test_workers_with_a_bare_python_and_no_home_get_all_they_need(
 def test_workers_whose_python_lacks_numpy_end_the_run_with_their_name(
     cluster: Cluster, store: Path, tmp_path: Path
 ) -> None:
-    """Before a byte is read; `ModuleNotFoundError` came after most of a minute, and named nobody."""
     ended = rmq_lake(*cluster.bare_options, "ingest", str(store), "--lake", str(tmp_path / "lake"))
 
     assert 1 == ended.code
@@ -185,7 +181,6 @@ def test_workers_whose_python_lacks_numpy_end_the_run_with_their_name(
 def test_index_files_built_by_a_cluster_are_the_brokers_own(
     cluster: Cluster, store: Path, results: dict[str, Any], number: int
 ) -> None:
-    """The same SHA-256, however many tasks read each segment, on workers with names of their own."""
     assert number * len(segments_of(store)) == results[f"ranges {number}"]
     assert _digests(store / "index") == _digests(cluster.folder / f"index-{number}")
 
@@ -230,7 +225,6 @@ def _written_in_vain(lake: Path) -> set[int]:
 def test_a_directory_that_a_worker_does_not_share_ends_the_run_with_its_name(
     cluster: Cluster, results: dict[str, Any], what: str
 ) -> None:
-    """Exit code 1 in one line: which directory, and on which host it is not to be seen."""
     said = results[what]["said"].strip().splitlines()[-1]
 
     assert 1 == results[what]["code"]
@@ -242,7 +236,6 @@ def test_a_directory_that_a_worker_does_not_share_ends_the_run_with_its_name(
 def test_a_store_that_workers_do_not_see_ends_the_run_before_it_reads(
     cluster: Cluster, results: dict[str, Any]
 ) -> None:
-    """Exit code 1 and the first segment's name, and no run in the lake."""
     assert 1 == results["store"]["code"]
     assert f"{cluster.apart}/store/commitlog/{0:020d}" in results["store"]["said"]
     assert [0] == [row["run"] for row in rows_of(cluster.folder / "unseen", "runs", "time")]

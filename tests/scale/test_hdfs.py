@@ -61,7 +61,6 @@ def run(server: Hdfs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixt
 
 
 def test_every_message_of_a_store_on_hdfs_is_in_the_lake_once(server: Hdfs, local: Path, tmp_path: Path) -> None:
-    """Read in small ranges; units and index entries are those of the local copy, and a second run finds nothing new."""
     remote, here = tmp_path / "remote", tmp_path / "here"
     request = IngestRequest(server.uri("/stores/plain"), str(remote), range_size=RANGE)
     first, second = (ingest(request, OneByOne(server.options)) for _ in range(2))
@@ -76,7 +75,6 @@ def test_every_message_of_a_store_on_hdfs_is_in_the_lake_once(server: Hdfs, loca
 
 
 def test_the_launcher_reads_where_hadoops_own_files_say(server: Hdfs, local: Path, tmp_path: Path) -> None:
-    """HADOOP_CONF_DIR names the file system and its ports; with Spark, and a URI without a host."""
     store, lake, out = "hdfs:///stores/plain", tmp_path / "lake", tmp_path / "messages"
     steps = [
         ("command", ("ingest", store, "--lake", str(lake))),
@@ -103,7 +101,6 @@ def test_inspect_dump_and_query_say_of_hdfs_what_they_say_of_a_disk(server: Hdfs
 
 
 def test_verify_and_rebuild_index_read_hdfs(server: Hdfs, local: Path, tmp_path: Path) -> None:
-    """A sound store has no findings, and its index files are the broker's own."""
     store = server.uri("/stores/plain")
     verdict = verify(VerifyRequest(store, range_size=RANGE), OneByOne(server.options))
     rebuild(RebuildIndexRequest(store, str(tmp_path), range_size=RANGE), OneByOne(server.options))
@@ -114,7 +111,6 @@ def test_verify_and_rebuild_index_read_hdfs(server: Hdfs, local: Path, tmp_path:
 
 
 def test_names_are_taken_as_they_stand(server: Hdfs) -> None:
-    """Topics hold per cent signs, and a user's directory what a URL gives another meaning."""
     location = server.uri("/stores/odd")
     storage = storage_of(location, server.options)
 
@@ -125,7 +121,6 @@ def test_names_are_taken_as_they_stand(server: Hdfs) -> None:
 
 
 def test_a_file_that_is_cut_or_deleted_while_it_is_read_is_an_error_with_its_path(server: Hdfs, local: Path) -> None:
-    """Never fewer bytes than the file had when it was opened."""
     location = server.uri("/stores/cut")
     with storage_of(location, server.options).open(location) as file:
         assert (local / SEGMENT).read_bytes() == bytes(file.read(0, 1 << 20))
@@ -144,7 +139,6 @@ def test_a_file_that_is_cut_or_deleted_while_it_is_read_is_an_error_with_its_pat
 def test_what_hdfs_denies_is_one_line_with_path_and_user(
     server: Hdfs, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit code 1."""
     monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
     store = server.uri("/secret/store")
     code, _, said = run("inspect", store)
@@ -154,14 +148,12 @@ def test_what_hdfs_denies_is_one_line_with_path_and_user(
 
 
 def test_a_store_that_is_not_there_is_one_line(server: Hdfs, run: Run) -> None:
-    """Exit code 1, and the words of a local path."""
     store = server.uri("/stores/nothing")
 
     assert (ExitCode.FAILED, "", f"rmq-lake: {store}: No such file or directory\n") == run("inspect", store)
 
 
 def test_a_name_node_that_is_down_is_one_line(server: Hdfs, run: Run) -> None:
-    """Exit code 1: which store, which address, and that nobody answers there."""
     port = free_port()
     setting = f"spark.hadoop.dfs.namenode.http-address={ADDRESS}:{port}"
     store = server.uri("/stores/plain")
@@ -172,7 +164,6 @@ def test_a_name_node_that_is_down_is_one_line(server: Hdfs, run: Run) -> None:
 
 
 def test_nothing_is_written_to_hdfs(server: Hdfs, run: Run, local: Path) -> None:
-    """A lake or an output there is a usage error before anything starts."""
     for arguments in (
         ("ingest", str(local), "--lake", server.uri("/lake")),
         ("rebuild-index", str(local), "--out", server.uri("/index")),

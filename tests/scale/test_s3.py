@@ -65,7 +65,6 @@ def run(s3: S3Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixt
 
 
 def test_every_message_of_a_store_on_s3_is_in_the_lake_on_s3_once(uploaded: Uploaded) -> None:
-    """A second run finds nothing new and writes nothing."""
     first = uploaded.ingest()
     files = sorted(uploaded.folder.joinpath("lake").rglob("*.parquet"))
     second = uploaded.ingest()
@@ -77,7 +76,6 @@ def test_every_message_of_a_store_on_s3_is_in_the_lake_on_s3_once(uploaded: Uplo
 
 
 def test_the_launcher_ingests_and_nothing_shows_the_keys(uploaded: Uploaded, tmp_path: Path) -> None:
-    """With Spark, its JARs for S3 and a report; neither what is said nor what is written holds a credential."""
     report = tmp_path / "report"
     ended = rmq_lake(
         *uploaded.server.spark_options, "ingest", uploaded.store, "--lake", uploaded.lake, "--report", str(report)
@@ -97,7 +95,6 @@ def test_the_launcher_ingests_and_nothing_shows_the_keys(uploaded: Uploaded, tmp
 
 
 def test_a_wrong_key_fails_in_one_line_that_does_not_show_it(uploaded: Uploaded) -> None:
-    """Exit code 1 and no trace."""
     wrong = [word.replace(SECRET_KEY, "another-secret") for word in uploaded.server.spark_options]
     ended = rmq_lake(*wrong, "inspect", uploaded.store)
 
@@ -108,7 +105,6 @@ def test_a_wrong_key_fails_in_one_line_that_does_not_show_it(uploaded: Uploaded)
 
 
 def test_queries_answer_from_s3_as_from_the_local_store(uploaded: Uploaded, run: Run) -> None:
-    """The store and the lake that was made of it, without a JVM."""
     uploaded.ingest()
     asked = ("query", "by-key", "-t", "T1", "-k", "k1", "--json", "--release", "5.3.3")
     expected = run(*asked, "--store", str(uploaded.local))
@@ -145,7 +141,6 @@ def test_index_files_rebuilt_onto_s3_are_the_brokers_own(uploaded: Uploaded) -> 
 
 
 def test_a_sound_store_on_s3_verifies(uploaded: Uploaded) -> None:
-    """With packed keys left on S3, as the workers of a cluster need it."""
     request = VerifyRequest(uploaded.store, scratch=uploaded.server.uri("scratch"))
     verdict = verify(request, OneByOne(uploaded.options))
 
@@ -179,7 +174,6 @@ def overtaken(uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch) -> Iterator[l
 
 
 def test_of_two_runs_at_once_one_wins_and_the_other_says_so(uploaded: Uploaded, overtaken: list[Any], run: Run) -> None:
-    """An object store has no locks: the transaction in `runs` decides, with exit code 6 for the slower one."""
     code, _, said = run("ingest", uploaded.store, "--lake", uploaded.lake, "--quiet")
 
     assert [ExitCode.CLEAN] == [summary.exit_code for summary in overtaken]
@@ -234,7 +228,6 @@ def files_of(uploaded: Uploaded, table: str = "messages") -> tuple[set[str], set
 def test_brokers_that_are_ingested_into_one_lake_at_once_do_not_lose_to_each_other(
     uploaded: Uploaded, golden: Callable[[str], Path]
 ) -> None:
-    """Commits that collide are repeated: three runs, every message of each once."""
     names = {"a": STORE, "b": "b498-base", "c": "b420-base"}
     for broker, name in names.items():
         shutil.copytree(golden(name), uploaded.folder / broker, ignore=shutil.ignore_patterns("EXPECT"))
@@ -249,7 +242,6 @@ def test_brokers_that_are_ingested_into_one_lake_at_once_do_not_lose_to_each_oth
 
 
 def test_of_processes_that_ingest_one_store_at_once_one_does_it(uploaded: Uploaded) -> None:
-    """Exit codes 0 and 6; the loser's files are deleted."""
     request = IngestRequest(uploaded.store, uploaded.lake)
 
     assert [ExitCode.CLEAN, ExitCode.HELD] == exit_codes([request, request], uploaded.options)

@@ -49,7 +49,6 @@ def given(place: str, s3: S3Server, home: Path) -> tuple[list[str], dict[str, st
 
 @pytest.mark.parametrize("place", PLACES)
 def test_keys_from_each_place_open_a_store_without_a_jvm(place: str, s3: S3Server, store: str, tmp_path: Path) -> None:
-    """`inspect` needs no Spark; its settings show stars."""
     options, environment = given(place, s3, tmp_path)
     said = rmq_lake(*options, "inspect", store, **environment)
     shown = rmq_lake(*options, "inspect", store, "--show-config", **environment)
@@ -62,7 +61,6 @@ def test_keys_from_each_place_open_a_store_without_a_jvm(place: str, s3: S3Serve
 
 @pytest.mark.parametrize("place", PLACES)
 def test_keys_from_each_place_fill_a_lake_with_spark(place: str, s3: S3Server, store: str, tmp_path: Path) -> None:
-    """Driver, tasks and `deltalake` get them; nothing that is written holds one."""
     options, environment = given(place, s3, tmp_path)
     lake = s3.uri("secrets", place.replace(" ", "-"))
     written = rmq_lake(*options, "ingest", store, "--lake", lake, "--report", str(tmp_path / "report"), **environment)
@@ -81,7 +79,6 @@ def test_keys_from_each_place_fill_a_lake_with_spark(place: str, s3: S3Server, s
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_wrong_key_from_each_place_is_not_quoted(place: str, s3: S3Server, store: str, tmp_path: Path) -> None:
-    """Exit code 1, one line."""
     options, environment = given(place, s3, tmp_path)
     wrong = "a-wrong-key-that-nobody-may-read"
     environment = {name: value.replace(SECRET_KEY, wrong) for name, value in environment.items()}

@@ -120,7 +120,6 @@ def shared(s3: S3Server, spark: SparkSession, request: pytest.FixtureRequest) ->
 
 
 def test_rows_that_are_deleted_through_vectors_on_s3_stay_deleted(shared: OnS3) -> None:
-    """Readers of ours leave them out, runs add what is new, merges leave such files alone."""
     left = shared.offsets()
     assert left
     assert all(offset % 3 for offset in left)
@@ -137,7 +136,6 @@ def test_rows_that_are_deleted_through_vectors_on_s3_stay_deleted(shared: OnS3) 
 
 
 def test_a_rewritten_log_over_vectors_on_s3_is_refused_with_the_way_out(shared: OnS3) -> None:
-    """Nothing is written; after the statement that the message names, the same run does it."""
     cut = shared.offsets()[5]
     left = [offset for offset in shared.offsets() if offset < cut]
     shared.broker.truncate(cut)

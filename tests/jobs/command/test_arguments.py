@@ -90,7 +90,6 @@ def test_any_toml_for_any_option_is_taken_or_refused_in_words(
 def test_a_configuration_file_of_the_wrong_kind_is_refused_in_words(
     text: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Each of these was a traceback, or was taken for something else."""
     config = tmp_path / "job.toml"
     config.write_text(text)
     verb = ["query", "by-key"] if "query" in text else ["verify", str(tmp_path / "store")]
@@ -105,7 +104,6 @@ def test_a_configuration_file_of_the_wrong_kind_is_refused_in_words(
 def test_a_charset_that_shows_no_bytes_is_a_usage_error(
     charset: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Python calls some of them text encodings; a body in them was a traceback."""
     outcome = runner(capfd)("query", "by-id", "--store", tmp_path, "-i", "x", "--body", f"--charset={charset}")
 
     assert outcome.code is ExitCode.USAGE

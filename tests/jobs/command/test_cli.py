@@ -83,7 +83,6 @@ def test_each_failure_has_its_exit_code_and_no_traceback(
     error: BaseException,
     expected: ExitCode,
 ) -> None:
-    """What went wrong is said on standard error; standard output is data only."""
     probe(raising(error))
 
     assert expected == cli.main(["probe"])
@@ -103,7 +102,6 @@ def test_damaged_bytes_are_named_by_file_and_offset(probe: Probe, capsys: pytest
 
 
 def test_a_file_error_names_the_file_first(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
-    """`[Errno 13]` helps nobody."""
     probe(raising(PermissionError(13, "Permission denied", "/store/commitlog")))
 
     cli.main(["probe"])
@@ -136,7 +134,6 @@ def test_what_failed_in_the_jvm_is_said_without_pythons_frame(
     probe: Probe,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A call by its number names nothing that a user knows."""
     probe(
         raising(Py4JError("An error occurred while calling o38.count.\n: java.io.IOException: no such bucket\n\tat a"))
     )
@@ -159,8 +156,6 @@ def test_a_real_task_that_fails_is_one_line_that_names_the_place(
     spark: "SparkSession",
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """File and offset of what a task could not read, without a frame of Python or a word of Java."""
-
     def task(_: int) -> None:
         try:
             int("")
@@ -194,8 +189,6 @@ def test_a_bug_in_a_task_says_how_to_see_more(
     spark: "SparkSession",
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Its name alone helps nobody, and its traceback is one option away."""
-
     def task(_: int) -> None:
         raise KeyError("bug")
 
@@ -209,8 +202,6 @@ def test_a_bug_in_a_task_says_how_to_see_more(
 
 
 def test_an_interrupted_command_says_what_it_knows_to_be_left(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
-    """Somebody whose first run was stopped read that it goes on where the last finished one ended."""
-
     def body() -> ExitCode | None:
         interruption.note("Offsets 0 to 57,539 are read again.")
         raise KeyboardInterrupt
@@ -229,7 +220,6 @@ def test_an_interrupted_command_says_what_it_knows_to_be_left(probe: Probe, caps
 def test_a_session_that_was_there_before_a_command_is_left_alone(
     probe: Probe, monkeypatch: pytest.MonkeyPatch, *, was_there: bool
 ) -> None:
-    """A notebook that called `main` lost its own session in the middle."""
     from jobs.launch import session
 
     closed = []
@@ -245,7 +235,6 @@ def test_a_session_that_was_there_before_a_command_is_left_alone(
 def test_a_jvm_that_dies_is_said_to_have_died(
     probe: Probe, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`[Errno 111] Connection refused` was all that one read."""
     from py4j.protocol import Py4JNetworkError
 
     from jobs.launch import session
@@ -301,7 +290,6 @@ def test_a_worker_without_a_python_that_will_do_is_named(text: str, expected: st
 
 
 def test_a_server_that_does_not_answer_is_named_with_the_cause() -> None:
-    """`deltalake` puts each cause on a line of its own, in colours."""
     nobody = socket.create_server(("127.0.0.1", 0))
     port = nobody.getsockname()[1]
     nobody.close()
@@ -321,7 +309,6 @@ def test_a_worker_that_dies_is_said_to_have_died(
     spark: "SparkSession",
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """As the kernel ends what takes too much memory."""
     probe(on_a_worker(spark, lambda _: os.kill(os.getpid(), signal.SIGKILL)))
 
     assert ExitCode.FAILED == cli.main(["probe"])
@@ -329,7 +316,6 @@ def test_a_worker_that_dies_is_said_to_have_died(
 
 
 def test_the_traceback_comes_when_it_is_asked_for(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
-    """Somebody who reports a failure needs to show where it was raised."""
     probe(raising(CorruptData("bad", 0, "file")))
 
     cli.main(["--traceback", "probe"])
@@ -338,7 +324,6 @@ def test_the_traceback_comes_when_it_is_asked_for(probe: Probe, capsys: pytest.C
 
 
 def test_a_bug_is_not_taken_for_a_failure(probe: Probe) -> None:
-    """Only errors that are no bug of ours are made one line; a bug keeps its traceback."""
     probe(raising(KeyError("bug")))
 
     with pytest.raises(KeyError):
@@ -346,7 +331,6 @@ def test_a_bug_is_not_taken_for_a_failure(probe: Probe) -> None:
 
 
 def test_a_mistyped_verb_gets_a_suggestion(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
-    """Usage errors say what was probably meant."""
     probe(lambda: None)
 
     assert ExitCode.USAGE == cli.main(["prboe"])
@@ -354,7 +338,6 @@ def test_a_mistyped_verb_gets_a_suggestion(probe: Probe, capsys: pytest.CaptureF
 
 
 def test_an_option_before_the_verb_that_is_not_sparks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--json inspect` would otherwise hand `inspect` to Spark as a value."""
     assert ExitCode.USAGE == cli.main(["--json", "inspect", "store"])
     assert "--json is no option of Spark" in capsys.readouterr().err
 
@@ -368,7 +351,6 @@ def test_help_lists_every_verb_without_loading_one(capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("name", VERBS)
 def test_every_verb_explains_itself_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`VERB --help` is where a user looks first, and an example is what is read first there."""
     assert ExitCode.CLEAN == cli.main([name, "--help"])
 
     text = capsys.readouterr().out
@@ -377,7 +359,6 @@ def test_every_verb_explains_itself_with_an_example(name: str, capsys: pytest.Ca
 
 
 def test_version_names_what_a_report_of_a_fault_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    """Which Spark, Delta, Arrow, numba and Java are at work decides many a question."""
     assert ExitCode.CLEAN == cli.main(["--version"])
 
     named = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
@@ -390,8 +371,6 @@ def events(text: str) -> list[dict[str, object]]:
 
 
 def test_log_lines_are_objects_on_request(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
-    """A log collector asks for time, level and verb; the last line says how the command ended, and after how long."""
-
     def body() -> ExitCode:
         click.echo("half a ", nl=False, err=True)
         click.echo("line\n\nanother", err=True)
@@ -428,7 +407,6 @@ def test_failures_are_log_objects_of_their_level(  # noqa: PLR0913, PLR0917 - th
     code: int,
     message: str,
 ) -> None:
-    """Whatever ends a command, no line is left that a collector cannot read; a variable asks for it, too."""
     monkeypatch.setenv("RMQ_LAKE_LOG_JSON", "1")
     probe(raising(error))
 
@@ -453,7 +431,6 @@ def test_what_the_jvm_says_is_a_log_object_too(capsys: pytest.CaptureFixture[str
 
 
 def test_what_to_do_after_an_interruption_is_said(probe: Probe, capsys: pytest.CaptureFixture[str]) -> None:
-    """Who pressed Ctrl-C wants to know what is left and how to go on."""
     probe(raising(KeyboardInterrupt()))
 
     cli.main(["probe"])
@@ -463,8 +440,6 @@ def test_what_to_do_after_an_interruption_is_said(probe: Probe, capsys: pytest.C
 
 
 def test_what_fails_on_the_way_out_of_an_interruption_is_none(probe: Probe) -> None:
-    """A connection that was cut short in the middle of an answer has no other."""
-
     def body() -> None:
         try:
             raise KeyboardInterrupt
@@ -478,8 +453,6 @@ def test_what_fails_on_the_way_out_of_an_interruption_is_none(probe: Probe) -> N
 
 @pytest.mark.parametrize("own", [signal.SIG_IGN, signal.default_int_handler])
 def test_sigterm_ends_a_command_as_ctrl_c_does(probe: Probe, own: signal.Handlers) -> None:
-    """A scheduler's stop is orderly, and works where Ctrl-C is ignored, as in a shell's background."""
-
     def body() -> None:
         signal.raise_signal(signal.SIGTERM)
 
@@ -494,7 +467,6 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(probe: Probe, own: signal.Handler
 
 @pytest.mark.parametrize("verb", ["inspect", "dump"])
 def test_a_reader_that_has_seen_enough_is_no_failure(verb: str, tmp_path: Path) -> None:
-    """`… | head -1` ended with 1, which says that something failed, and not what."""
     store = write_store(tmp_path / "store", stored([Sent(body=b"x") for _ in range(300)]))
     place = store if verb == "inspect" else next((store / "commitlog").iterdir())
     command = [sys.executable, "-m", "jobs.main", verb, str(place)]
@@ -507,7 +479,6 @@ def test_a_reader_that_has_seen_enough_is_no_failure(verb: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_closed_standard_stream_is_like_one_that_nobody_reads(number: int, tmp_path: Path) -> None:
-    """`>&-` ended with a traceback after the work was done; and files got the number of the stream."""
     store = write_store(tmp_path / "store", stored([Sent(body=b"x")]))
     words = f'exec "$0" -m jobs.main inspect "$1" {number}>&-'
     done = subprocess.run(["sh", "-c", words, sys.executable, store], capture_output=True, text=True, check=False)

@@ -59,7 +59,6 @@ def _told(document: object) -> object:
 def test_both_engines_say_and_write_the_same(
     name: str, golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Every verb that runs jobs, one after the other, on stores of real brokers."""
     run = runner(capfd)
     broken = Path(shutil.copytree(golden(name), tmp_path / "broken"))
     for file in sorted((broken / "index").glob("*"))[:1]:
@@ -82,7 +81,6 @@ def test_both_engines_say_and_write_the_same(
 
 
 def test_the_rule_goes_by_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More cores make Spark worth it sooner; one core never counts for less than two."""
     monkeypatch.setattr(engine, "is_spark_asked_for", lambda: False)
     monkeypatch.setattr(engine, "cores", lambda: 2)
     two, eight = (limit_of("verify", cores=cores) for cores in (2, 8))
@@ -95,7 +93,6 @@ def test_the_rule_goes_by_bytes_and_cores(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_beyond_the_limit_it_says_what_java_would_give(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """And how to do without; an option of Spark's asks for Spark at any size."""
     monkeypatch.setattr(engine, "has_session", lambda: False)
     monkeypatch.delenv("RMQ_LAKE_SPARK_OPTIONS", raising=False)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))

@@ -94,7 +94,6 @@ def _prepared(text: str, words: Callable[[str], list[str]]) -> list[str]:
 
 
 def test_every_verb_that_prints_json_has_a_schema() -> None:
-    """`repair` printed JSON that no schema described."""
     context = click.Context(cli.rmq_lake)
     verbs = {name: cli.rmq_lake.get_command(context, name) for name in VERBS}
     options = {name: {option for one in verb.params for option in one.opts} for name, verb in verbs.items() if verb}
@@ -108,7 +107,6 @@ def test_every_verb_that_prints_json_has_a_schema() -> None:
 def test_what_it_prints_with_json_is_as_its_schema_says(
     text: str, words: Callable[[str], list[str]], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A dry run and `--undo` printed documents of which no schema knew."""
     verb, *others = _prepared(text, words)
     schema = json.loads((SCHEMAS / f"{verb}.json").read_text(encoding="utf-8"))
 
@@ -121,7 +119,6 @@ def test_what_it_prints_with_json_is_as_its_schema_says(
 def test_eighty_columns_break_no_word_and_a_result_comes_last(
     text: str, words: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dry runs and `--undo` ended without a result; `56.2 / KiB` and `1 / finding` were on two lines each."""
     command = _prepared(text, words)
     monkeypatch.setattr("sys.stdout", terminal := _Terminal())
     monkeypatch.setenv("COLUMNS", "80")
@@ -142,7 +139,6 @@ def test_eighty_columns_break_no_word_and_a_result_comes_last(
 def test_what_repair_names_next_puts_it_in_place_and_takes_it_back(
     words: Callable[[str], list[str]], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The plan ended without it: who had read all of it still had to know the option."""
     run, command = runner(capfd), words("repair {bad} --out {out} --lake {lake} --hash-slots 100 --index-num 20")
     before = _next_of(run(*command).out)
     applied = run(*before)

@@ -71,7 +71,6 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(config
 
 
 def test_a_verbs_own_table_wins_over_what_all_verbs_share(config: Path) -> None:
-    """The special case is written because it differs."""
     config.write_text("hash-slots = 1\n[ingest]\nhash-slots = 2\n")
 
     assert {"store": "s", "hash_slots": 2} == told("s", "--config", str(config))
@@ -89,7 +88,6 @@ def test_a_verbs_own_table_wins_over_what_all_verbs_share(config: Path) -> None:
     ],
 )
 def test_a_configuration_that_cannot_be_meant_is_a_usage_error(config: Path, text: str, named: str) -> None:
-    """A key with a typo would otherwise be ignored for years."""
     config.write_text(text)
 
     result = run("s", "--config", str(config))
@@ -99,14 +97,12 @@ def test_a_configuration_that_cannot_be_meant_is_a_usage_error(config: Path, tex
 
 
 def test_a_variable_that_no_option_reads_is_a_usage_error() -> None:
-    """As a key with a typo would be; other verbs' variables do not disturb."""
     with pytest.raises(click.UsageError, match="HASH_SLOT: no such option; did you mean RMQ_LAKE_INGEST_HASH_SLOTS"):
         run("s", RMQ_LAKE_INGEST_HASH_SLOT="1")
     assert {"store": "s"} == told("s", RMQ_LAKE_VERIFY_ANYTHING="1")
 
 
 def test_every_option_and_argument_has_a_variable_of_its_own_name() -> None:
-    """`--json` is JSON, whatever the program calls it."""
     values = told(RMQ_LAKE_INGEST_STORE="/data/store", RMQ_LAKE_INGEST_JSON="1", RMQ_LAKE_INGEST_COMMITLOG="/a,/b")
 
     assert {"store": "/data/store", "as_json": True, "commitlog": ("/a", "/b")} == values
@@ -134,7 +130,6 @@ def test_every_setting_is_shown_with_where_it_is_from(config: Path) -> None:
 
 
 def test_what_is_shown_can_be_kept_as_a_configuration_file(config: Path) -> None:
-    """The same values come out when it goes in again."""
     shown = run("/s", "--commitlog", "/a,/b", "--time-zone", "UTC", "--show-config").output
     config.write_text(shown)
 
@@ -147,12 +142,10 @@ def test_what_is_shown_can_be_kept_as_a_configuration_file(config: Path) -> None
 
 
 def test_a_missing_configuration_file_is_a_usage_error(config: Path) -> None:
-    """Running with defaults instead would do something else than was asked."""
     assert 2 == run("s", "--config", str(config)).exit_code
 
 
 def test_keys_of_other_verbs_do_not_disturb(config: Path) -> None:
-    """One file serves all verbs: what this one has no option for belongs to another."""
     config.write_text('lake = "/lake"\nreport = "/report"\n[query]\nanything = 1\n')
 
     assert {"store": "s"} == told("s", "--config", str(config))
@@ -163,7 +156,6 @@ def test_several_commitlog_paths_keep_their_order() -> None:
 
 
 def test_an_empty_commitlog_path_is_a_usage_error() -> None:
-    """An empty path would be the working directory."""
     assert 2 == run("s", "--commitlog", "/a,,/b").exit_code
 
 

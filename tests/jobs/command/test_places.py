@@ -82,7 +82,6 @@ def _command_line(option: Option, place: Path, store: Path | str) -> list[str]:
 
 
 def test_every_option_that_takes_a_path_says_whether_it_is_written_to() -> None:
-    """An option with a path type of click's own is of a file that must exist: it is read."""
     unguarded = [
         _name(option)
         for option in OPTIONS
@@ -118,7 +117,6 @@ WAYS = ("inside", "itself", "link", "below a link", "beside a segment")
 def test_no_option_writes_into_a_store(
     option: Option, way: str, store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It did, with exit code 0: a lake, a report, a file named like an index file."""
     link = tmp_path / "link"
     link.symlink_to(store)
     place = {
@@ -145,7 +143,6 @@ def test_no_option_writes_into_a_store(
 def test_the_store_of_the_command_is_one_even_without_a_log(
     option: Option, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Its log may lie elsewhere, or be what was lost; whichever of the two is named first."""
     (tmp_path / "store" / "index").mkdir(parents=True)
     words = _command_line(option, tmp_path / "store" / "index" / "new", tmp_path / "store")
     outcome = runner(capfd)(*words)
@@ -163,7 +160,6 @@ def test_a_lake_under_a_store_of_the_same_bucket_is_refused(capfd: pytest.Captur
 
 
 def test_places_beside_a_store_are_in_none(store: Path, tmp_path: Path) -> None:
-    """A lake beside the store, a name that begins like the store's, rebuilt queues."""
     queues = tmp_path / "queues" / "T" / "0"
     queues.mkdir(parents=True)
     (queues / f"{0:020d}").touch()
@@ -176,7 +172,6 @@ def test_places_beside_a_store_are_in_none(store: Path, tmp_path: Path) -> None:
 def test_a_table_of_a_lake_that_is_a_link_into_a_store_is_refused(
     store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """`optimize` would take segments for obsolete files."""
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "messages").symlink_to(store / "commitlog")
     before = state_of(store)
@@ -191,7 +186,6 @@ def test_a_table_of_a_lake_that_is_a_link_into_a_store_is_refused(
 def test_what_is_no_file_is_not_replaced_by_one(
     option: Option, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """`--metrics /dev/null` of root made a file of the device."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     outcome = runner(capfd)(*_command_line(option, pipe, tmp_path / "elsewhere"))
@@ -229,7 +223,6 @@ def test_a_store_or_a_lake_that_is_not_there_is_refused_before_anything_is_made(
 def test_a_directory_that_is_used_is_refused_in_one_wording(
     words: str, store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Litter of a killed run, whose names begin with a dot, is no use of it."""
     used, lake = tmp_path / "used", tmp_path / "lake"
     (lake / "runs" / "_delta_log").mkdir(parents=True)
     used.mkdir()

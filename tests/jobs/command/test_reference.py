@@ -21,12 +21,10 @@ _EXAMPLES = [
 
 
 def test_the_page_is_made_from_the_code() -> None:
-    """An option, a variable or an exit code that is added or explained in other words must be so in the page."""
     assert page() == PAGE
 
 
 def test_every_verb_has_its_section_with_its_options() -> None:
-    """Whatever `--help` lists is there."""
     for name, verb in VERBS.items():
         command = import_module(verb.module).command
         section = PAGE.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
@@ -52,7 +50,6 @@ def test_every_variable_that_the_code_reads_is_documented() -> None:
 
 @pytest.mark.parametrize("example", _EXAMPLES)
 def test_every_example_is_understood_by_its_verb(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its options exist and take what they are given; what is said about files is not the example's business."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broker.conf").touch()
     _, *words = shlex.split(example.partition(" | ")[0], comments=True)
@@ -68,5 +65,4 @@ def test_every_example_is_understood_by_its_verb(example: str, tmp_path: Path, m
 
 
 def test_there_are_examples() -> None:
-    """A broken extraction would pass the test above."""
     assert len(_EXAMPLES) > 2 * len(VERBS)

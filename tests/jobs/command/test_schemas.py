@@ -39,7 +39,6 @@ def _damaged(golden: Golden, folder: Path) -> Path:
 
 
 def test_the_published_schemas_are_those_of_the_code() -> None:
-    """`python -m jobs.command.schemas docs/schemas` makes them again; a changed name needs a new version there."""
     made = dict(schemas())
 
     assert {path.stem for path in SCHEMAS.iterdir()} == set(made)

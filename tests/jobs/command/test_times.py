@@ -26,12 +26,10 @@ STORED = 1_763_624_520_000  # 2025-11-20 07:42:00 UTC
     ],
 )
 def test_a_time_is_read_however_it_is_written(text: str, milliseconds: int) -> None:
-    """Milliseconds as before, ISO 8601, a date with a time; what says no zone is in the given one."""
     assert milliseconds == GivenTime(text).milliseconds(SHANGHAI)
 
 
 def test_2h_is_two_hours_ago() -> None:
-    """As people say `since 2h`."""
     assert STORED - 7_200_000 == parse_time("2h", STORED)
 
 
@@ -42,7 +40,6 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 
 def test_the_zone_is_said_where_the_text_does_not_say_it() -> None:
-    """Nobody has to guess which morning was searched."""
     assert GivenTime("2025-11-20 15:42").explained(SHANGHAI) == (
         "'2025-11-20 15:42' is taken in Asia/Shanghai: 2025-11-20 07:42:00.000 UTC"
     )
@@ -54,7 +51,6 @@ def test_the_zone_is_said_where_the_text_does_not_say_it() -> None:
 def test_a_query_takes_times_and_says_their_zone(
     golden: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The same messages, however the limits are written; mqadmin's own line, too."""
     run = runner(capfd)
     place = ("--store", golden("b551-base"), "--time-zone", "Asia/Shanghai")
     key = ("query", "by-key", "-t", "T1", "-k", "k1", *place)

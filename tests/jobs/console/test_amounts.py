@@ -36,7 +36,6 @@ def test_a_duration_has_the_units_that_it_needs(seconds: float, text: str) -> No
     ("number", "noun", "text"), [(1, "file", "1 file"), (1200, "file", "1,200 files"), (2, "key", "2 keys")]
 )
 def test_a_number_agrees_with_what_it_counts(number: int, noun: str, text: str) -> None:
-    """Never `1 files`, never `2 keies`."""
     assert text == counted(number, noun)
     assert "2 entries" == counted(2, "entry")
 

@@ -16,12 +16,10 @@ from jobs.console.exit_codes import ExitCode, worst
     ],
 )
 def test_a_failure_outweighs_a_mismatch_outweighs_damage(codes: list[int], expected: int) -> None:
-    """One process has one exit code, and a script must see the worst of what happened."""
     assert expected == worst(ExitCode(code) for code in codes)
 
 
 def test_the_numbers_are_those_that_are_documented() -> None:
-    """Renumbering would break every script that calls the tool."""
     expected = {
         "CLEAN": 0,
         "FAILED": 1,

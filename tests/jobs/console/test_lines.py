@@ -15,7 +15,6 @@ COMMAND = "    ./spark-submit.sh rebuild-consumequeue '/data/my store' --out NEW
 
 
 def test_a_line_that_fits_stays_as_it_is() -> None:
-    """Nor is any line broken where nobody watches: scripts read lines."""
     assert [LONG] == list(fitted(LONG, None))
     assert ["short"] == list(fitted("short", 80))
 
@@ -44,7 +43,6 @@ def test_a_long_command_can_still_be_pasted() -> None:
 
 
 def test_a_number_stays_with_its_unit() -> None:
-    """`783` at the end of a line and `bytes/s` on the next were read twice."""
     line = "ingest: done, nothing wrong seen: 65 messages, 56.2 KiB in 1 min 13 s, 783 bytes/s"
     cut = "verify: healthy: 65 records, 65 queue units and 286 index keys compared, 56.2 KiB in 3.87 s"
 
@@ -53,7 +51,6 @@ def test_a_number_stays_with_its_unit() -> None:
 
 
 def test_what_a_column_of_a_table_has_stays_together() -> None:
-    """`1` was at the end of a row, and `finding` below it."""
     row = "  log     damage         65 records in 4 segments, offsets 0 to 57,539  1 finding and more"
 
     assert [row.partition("  1 finding")[0], " " * 10 + "1 finding and more"] == list(fitted(row, 80))

@@ -29,7 +29,6 @@ _COMMAND = re.compile(rf"rmq-lake (?:{'|'.join(VERBS)})\b")
 def test_the_launcher_of_a_checkout_is_named_as_it_was_typed(
     typed: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`rmq-lake` is on nobody's path there."""
     monkeypatch.setenv("RMQ_LAKE_PROGRAM", typed)
 
     assert expected == program()
@@ -38,7 +37,6 @@ def test_the_launcher_of_a_checkout_is_named_as_it_was_typed(
 def test_an_installed_wheel_is_named_shortly_where_its_script_is_on_the_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shell that finds a script on its path calls it by its full path; nobody types that."""
     script = tmp_path / "rmq-lake"
     script.touch(0o755)
     monkeypatch.delenv("RMQ_LAKE_PROGRAM", raising=False)
@@ -55,7 +53,6 @@ def test_an_installed_wheel_is_named_shortly_where_its_script_is_on_the_path(
 def test_the_main_module_is_named_by_what_started_it(
     port: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """spark-submit has its own way to call a file."""
     monkeypatch.delenv("RMQ_LAKE_PROGRAM", raising=False)
     monkeypatch.setattr(sys, "argv", ["jobs/main.py", "inspect"])
     if port is None:
@@ -69,7 +66,6 @@ def test_the_main_module_is_named_by_what_started_it(
 def test_what_inspect_recommends_can_be_pasted(
     golden: Callable[[str], Path], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a checkout NEXT named `rmq-lake`, which no shell finds there."""
     monkeypatch.setenv("RMQ_LAKE_PROGRAM", "./spark-submit.sh")
 
     outcome = runner(capfd)("inspect", golden("b551-base"))
@@ -95,7 +91,6 @@ def test_help_and_errors_show_the_command_as_it_was_typed(
 
 @pytest.mark.parametrize("module", sorted((ROOT / "jobs").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_message_names_a_command_that_this_user_may_not_have(module: Path) -> None:
-    """A message asks `program()`; examples (an `epilog`) are rewritten when they are shown, docstrings are for us."""
     tree = ast.parse(module.read_text(encoding="utf-8"))
     examples = {
         id(node)
@@ -127,7 +122,6 @@ def _is_example(target: ast.expr) -> bool:
 def test_inspect_of_a_file_recommends_what_prints_it(
     golden: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It said `Not a directory`."""
     file = golden("b551-base") / "checkpoint"
     outcome = runner(capfd)("inspect", file)
 

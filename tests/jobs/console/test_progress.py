@@ -53,7 +53,6 @@ def test_the_remaining_time_counts_down_between_two_advances() -> None:
 
 
 def test_messages_are_counted_where_somebody_counts_them(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of Spark's ranges each one that is done tells how many it had."""
     looked = Semaphore(0)
 
     def so_far() -> int:
@@ -67,7 +66,6 @@ def test_messages_are_counted_where_somebody_counts_them(capsys: pytest.CaptureF
 
 
 def test_nothing_is_said_of_a_speed_that_is_not_known_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    """`0 MiB/s` would be wrong as long as the first part is at work."""
     work(done=0)
 
     assert {"reading: 0.0 of 8.0 MiB"} == set(capsys.readouterr().err.splitlines())
@@ -85,7 +83,6 @@ def test_a_quiet_command_shows_no_progress(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_what_is_made_once_is_announced_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """A verb that reads the log three times compiles it once."""
     for _ in range(3):
         announce_once("compiling for this test, once …")
 
@@ -93,7 +90,6 @@ def test_what_is_made_once_is_announced_once(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_terminal_sees_at_once_what_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not after two seconds: a start without a word looks like a hang."""
     terminal = StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")

@@ -28,7 +28,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_environments_keys_region_and_endpoint_are_those_of_amazons_clients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """AWS_ENDPOINT_URL was not looked at: lists went to Amazon."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
@@ -44,7 +43,6 @@ def test_the_environments_keys_region_and_endpoint_are_those_of_amazons_clients(
 
 
 def test_a_profile_gives_what_the_environment_does_not(home: Path) -> None:
-    """From both of its files; the default one where none is named."""
     (home / ".aws" / "credentials").write_text(
         f"[default]\naws_access_key_id = other\n[lake]\naws_access_key_id = {KEY}\naws_secret_access_key={SECRET}\n"
     )
@@ -57,7 +55,6 @@ def test_a_profile_gives_what_the_environment_does_not(home: Path) -> None:
 
 
 def test_keys_are_taken_from_one_place(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token of the environment does not belong to a key of Spark's settings."""
     (home / ".aws" / "credentials").write_text("[default]\naws_session_token = stale\naws_access_key_id = a\n")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
@@ -76,7 +73,6 @@ def test_a_broken_profile_is_named_and_not_quoted(home: Path) -> None:
 
 
 def test_a_verb_without_a_session_reads_the_properties_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`query` knew `--conf` alone, which other users of the machine see."""
     path = home / "spark.conf"
     path.write_text(f"# ours\nspark.hadoop.fs.s3a.access.key  {KEY}\nspark.hadoop.fs.s3a.secret.key={SECRET}\n\n")
     monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", f"--properties-file {path} --conf spark.hadoop.fs.s3a.access.key=mine")
@@ -86,7 +82,6 @@ def test_a_verb_without_a_session_reads_the_properties_file(home: Path, monkeypa
 
 
 def test_secrets_are_no_arguments_of_the_jvm() -> None:
-    """`ps` shows every process's arguments to everybody."""
     options = ["--master", "local[2]", "--conf", f"spark.hadoop.fs.s3a.secret.key={SECRET}", "-c", "spark.ui.port=1"]
     public, secret = without_secrets(options)
 
@@ -113,7 +108,6 @@ def test_a_secret_in_a_text_is_masked(text: str) -> None:
 
 
 def test_a_secret_that_is_known_is_masked_wherever_it_stands() -> None:
-    """A library's error may quote it in words of its own."""
     file_system_settings([("spark.hadoop.fs.s3a.secret.key", "Xk3examplexamp")])
     remember("short")
 
@@ -128,7 +122,6 @@ def test_what_is_no_secret_is_shown() -> None:
 
 
 def test_show_config_prints_no_secret(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """It printed Spark's options as they were given."""
     for form in ((), ("--json",)):
         monkeypatch.setenv("RMQ_LAKE_SPARK_OPTIONS", f"--conf spark.hadoop.fs.s3a.secret.key={SECRET}")
         outcome = runner(capfd)("verify", "s3a://bucket/store", "--show-config", *form)

@@ -24,12 +24,10 @@ def test_a_severity_has_one_exit_code(severity: Severity, code: ExitCode) -> Non
 
 
 def test_every_severity_has_its_own_colour() -> None:
-    """Two facts that look alike would be taken for one."""
     assert len({severity.colour for severity in Severity}) == len(Severity)
 
 
 def test_the_worst_is_the_last_in_the_order() -> None:
-    """Exit codes follow the same order as `exit_codes.worst`: 1 over 4 over 3 over 0."""
     assert worst_of([]) is Severity.HEALTHY
     assert worst_of([Severity.GAP, Severity.HEALTHY, Severity.CONTRADICTION, Severity.BEHIND]) is Severity.CONTRADICTION
     assert worst_of(Severity) is Severity.NOT_ACCESSIBLE

@@ -86,7 +86,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.spark
 @pytest.mark.campaign
 def test_a_run_that_is_stopped_says_how_to_go_on_and_does(store: Path, tmp_path: Path) -> None:
-    """Ctrl-C, then a scheduler's SIGTERM, then to the end: every message once, and nothing left running."""
     lake = tmp_path / "lake"
     ingest = ("ingest", store, "--lake", lake, "--tables", "consume_queue", "--max-rate", str(_RATE))
 
@@ -131,7 +130,6 @@ def await_handler(process: "subprocess.Popen[str]", number: signal.Signals) -> N
 def test_a_run_that_is_stopped_while_it_starts_leaves_nothing_running(
     store: Path, tmp_path: Path, seconds: float
 ) -> None:
-    """A JVM, its context, its session and a worker start beside what the driver does: any of them may be cut short."""
     ingest = ["ingest", str(store), "--lake", str(tmp_path / "lake"), "--max-rate", str(_RATE)]
     command = [*_TOOL, "--master", "local[2]", *ingest]  # else so little is read without Spark
     told = environment({})
@@ -171,7 +169,6 @@ def test_a_shell_completes_verbs_and_options(line: str, word: int, offered: str)
 
 
 def test_colours_are_for_terminals_that_want_them(golden: Callable[[str], Path]) -> None:
-    """A pipe gets none, and who sets NO_COLOR gets none anywhere."""
     store = golden("b551-base")
 
     coloured = in_terminal("inspect", store)
@@ -186,7 +183,6 @@ def test_colours_are_for_terminals_that_want_them(golden: Callable[[str], Path])
 
 
 def test_no_line_is_wider_than_the_terminal(golden: Callable[[str], Path]) -> None:
-    """At 80 columns words stayed whole only by luck; now every line but that of a long path fits."""
     store = golden("b551-base")
     seen = in_terminal("inspect", store, COLUMNS="80")
     lines = re.sub(r"\r[^\r\n]*?\x1b\[K|\x1b\[[\d;]*m", "", seen.text).splitlines()

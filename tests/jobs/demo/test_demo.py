@@ -30,7 +30,6 @@ SHOWN = {
 
 
 def test_the_tour_shows_everything(spark: SparkSession, tmp_path: Path) -> None:
-    """Run as a user runs it, the tour ends well and leaves store and lake."""
     del spark
     result = CliRunner().invoke(command, [str(tmp_path / "tour")], standalone_mode=False)
     parts = re.split(r"\n── \d+ of \d+: .*\n", result.output)[1:]
@@ -49,7 +48,6 @@ def test_the_tour_shows_everything(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_the_steps_are_those_of_the_contract(tmp_path: Path) -> None:
-    """The tour is inspect, ingest, verify, lose an index file, rebuild it, compare, query; nothing may fall out."""
     assert list(SHOWN) == [step.name for step in Tour(tmp_path).steps()]
 
 
@@ -72,7 +70,6 @@ def test_a_file_that_is_not_the_broker_s_is_not_called_equal(tmp_path: Path) -> 
 
 
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
-    """The tour never writes among a user's files."""
     (tmp_path / "mine").write_text("")
     result = CliRunner().invoke(command, [str(tmp_path)])
 

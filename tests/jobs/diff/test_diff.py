@@ -107,7 +107,6 @@ def test_a_lost_segment_of_the_store_is_a_gap(store: Path) -> None:
 
 
 def test_a_byte_of_a_body_that_rotted_since_is_damage_of_the_store(store: Path) -> None:
-    """The lake has it as it was."""
     lake = taken(store)
     row = next(row for row in rows_of(lake) if row["body"])
     path = segments(store)[0]
@@ -139,7 +138,6 @@ def test_overwritten_records_are_damage_of_the_store(store: Path) -> None:
 
 
 def test_a_log_that_was_written_again_contradicts_the_lake(tmp_path: Path) -> None:
-    """A broker took records back after a crash, and no run has seen it yet."""
     broker, asked = cut_back_after_a_run(tmp_path, RELEASE)
 
     assert compared(broker.root).exit_code == 4
@@ -197,7 +195,6 @@ def test_a_lost_file_of_the_lake_is_named(store: Path) -> None:
 
 
 def test_topics_that_were_not_chosen_are_no_finding(store: Path) -> None:
-    """The lake was asked to take no more."""
     lake = taken(store)
     topic = rows_of(lake)[0]["topic"]
     chosen = sum(row["topic"] == topic for row in rows_of(lake))
@@ -213,7 +210,6 @@ def test_topics_that_were_not_chosen_are_no_finding(store: Path) -> None:
 
 
 def test_bodies_that_were_left_out_cannot_be_compared(store: Path) -> None:
-    """It says so, and that nothing was verified."""
     lake = taken(store, Selection(with_body=False))
 
     summary = compared(store)

@@ -39,7 +39,6 @@ def segment(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", golden_stores("base", "types-crc", "dledger-upgraded", "multipath"))
 def test_every_record_of_a_real_log_is_printed_with_its_offset(golden: StoreOf, name: str, run: Run) -> None:
-    """The values are those that the scalar reader sees; nothing is written into the store."""
     store = golden(name)
     before = state_of(store)
 
@@ -61,7 +60,6 @@ def test_every_record_of_a_real_log_is_printed_with_its_offset(golden: StoreOf, 
 
 
 def test_the_messages_of_an_inner_batch_are_shown_in_their_record(golden: StoreOf, run: Run) -> None:
-    """As many as the record's own INNER_NUM says, each with its keys, where it stands."""
     (first, *_) = segment_files(golden("b551-types"))
 
     batches = [line for line in run("dump", "--json", first).lines if "inner_messages" in line]
@@ -87,7 +85,6 @@ def test_each_file_of_a_real_log_says_how_it_ends(golden: StoreOf, name: str, ru
 
 
 def test_a_record_is_one_line_for_people(segment: Path, run: Run) -> None:
-    """Offset, size, queue, times, body, keys."""
     outcome = run("dump", segment)
     head, first, *_, blank, end = outcome.out.splitlines()
 
@@ -111,7 +108,6 @@ def test_a_record_is_one_line_for_people(segment: Path, run: Run) -> None:
     ids=["plain", "v6 born host", "V2", "odd properties", "odd inner batch"],
 )
 def test_every_byte_of_a_record_has_a_name(tmp_path: Path, run: Run, record: object) -> None:
-    """Fields are at growing offsets from the record's first byte to its last."""
     path = tmp_path / ("0" * 20)
     path.write_bytes(log_of([record]))  # type: ignore[list-item]
 
@@ -126,7 +122,6 @@ def test_every_byte_of_a_record_has_a_name(tmp_path: Path, run: Run, record: obj
 
 
 def test_a_dump_begins_where_it_is_told(segment: Path, run: Run) -> None:
-    """At a record, or at the next one after; the file before it is not read."""
     two, three = (record.physical_offset for record in placed([ONE, TWO, THREE], 4096)[1:])
 
     assert [line["offset"] for line in run("dump", "--json", "--from", two, segment).lines][:1] == [two]
@@ -170,7 +165,6 @@ def test_a_wrong_body_is_named_in_its_record(segment: Path, run: Run) -> None:
 
 
 def test_a_wrong_body_is_counted_as_a_damaged_place(segment: Path, run: Run) -> None:
-    """It said `WRONG BODY_CRC` and `0 damaged places`."""
     overwrite(segment, 88, b"X")
 
     assert "3 records, 1 damaged place" in run("dump", segment).out.splitlines()[-1]
@@ -188,7 +182,6 @@ def test_a_wrong_body_is_counted_as_a_damaged_place(segment: Path, run: Run) -> 
 def test_a_truncated_file_is_damage_not_an_open_segment(
     segment: Path, run: Run, size: int, reason: str, end: str
 ) -> None:
-    """It ended with `open segment: 0 damaged places` and exit code 0: here the next file is there."""
     whole = segment.read_bytes()
     segment.write_bytes(whole[:size])
     (segment.parent / "00000000000000008192").write_bytes(a_segment([THREE], base_offset=8192))
@@ -202,7 +195,6 @@ def test_a_truncated_file_is_damage_not_an_open_segment(
 
 @pytest.mark.parametrize("size", [ONE.total_size + 50, ONE.total_size + TWO.total_size])
 def test_the_newest_file_that_was_truncated_is_damage(segment: Path, run: Run, size: int) -> None:
-    """Nothing lies beside it: a broker ends no file with a record, nor in the middle of one."""
     segment.write_bytes(segment.read_bytes()[:size])
 
     outcome = run("dump", segment)
@@ -212,7 +204,6 @@ def test_the_newest_file_that_was_truncated_is_damage(segment: Path, run: Run, s
 
 
 def test_a_dump_from_the_offset_of_damage_shows_the_damage(segment: Path, run: Run) -> None:
-    """`inspect` prints this offset and says `dump --from` it: the damage was left out and the exit code 0."""
     overwrite(segment, ONE.total_size + 4, b"\xff")
     damaged = 4096 + ONE.total_size
 
@@ -236,7 +227,6 @@ def test_a_dump_from_the_offset_where_a_truncated_file_ends_says_so(segment: Pat
 
 
 def test_the_next_file_tells_whether_a_tail_is_damage(segment: Path, run: Run) -> None:
-    """The same bytes wait at the end of a log, and are damage before its next segment."""
     segment.write_bytes(a_segment([ONE, TWO], base_offset=4096)[: ONE.total_size + 50].ljust(4096, b"\0"))
     assert "waiting" in run("dump", segment).out
 

@@ -45,7 +45,6 @@ _FOLDERS = ("compactionLog", "compactionCq")
 
 @pytest.mark.parametrize(("queue", "count"), [("Orders/0", 50), ("Orders/1", 50), ("Bills/0", 30)])
 def test_a_tier_has_a_log_and_units_of_each_queue(situation: Situation, run: Run, queue: str, count: int) -> None:
-    """Files follow each other by the digits that end their names; offsets are those of this log."""
     folder = situation("b550-tiered") / "tiered/212d6b50_DefaultCluster/b0" / queue
     records, units = (
         [
@@ -68,7 +67,6 @@ def test_a_tier_has_a_log_and_units_of_each_queue(situation: Situation, run: Run
 
 
 def test_a_folder_above_the_store_may_have_any_name(situation: Situation, tmp_path: Path, run: Run) -> None:
-    """A store in a folder `compaction` was not dumped: 'recognised, but not read'."""
     folder = tmp_path / "compaction/b0/store"
     folder.parent.mkdir(parents=True)
     folder.symlink_to(situation("b551-compaction") / "store")

@@ -37,7 +37,6 @@ def dumped(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[Exit
 
 @pytest.mark.parametrize("name", golden_stores("base", "direct"))
 def test_every_byte_is_accounted_for(golden: StoreOf, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    """Header, slots, entries, room: one after the other, from the first byte to the last."""
     for path in sorted((golden(name) / "index").iterdir())[:-1]:
         code, text = dumped(capsys, path, "--json")
         items = [json.loads(line) for line in text.splitlines()]
@@ -71,7 +70,6 @@ def test_the_chain_of_a_key_marks_its_hash(golden: StoreOf, capsys: pytest.Captu
 
 
 def test_an_endless_chain_is_damage(teaching: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A broker would follow it for ever."""
     data = bytearray(teaching.read_bytes())
     at = Geometry(32, 20).entry_position(1) + 16
     data[at : at + 4] = (6).to_bytes(4, "big")
@@ -127,7 +125,6 @@ def test_a_file_that_does_not_tell_its_geometry_asks_for_it(tmp_path: Path, caps
 def test_a_truncated_index_file_is_damage_and_read_by_the_geometry_of_the_others(
     golden: StoreOf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It asked for --hash-slots and ended with exit code 1."""
     folder = Path(shutil.copytree(golden("b551-base") / "index", tmp_path / "index"))
     first = min(folder.iterdir())
     whole = first.stat().st_size

@@ -65,7 +65,6 @@ def test_a_unit_is_told_with_its_number_in_the_queue(write: Callable[..., Path],
 
 
 def test_one_unit_can_be_asked_for_field_by_field(write: Callable[..., Path], run: Run) -> None:
-    """`--from` is a position in the file."""
     path = write(b"".join(UNITS))
 
     lines = [line.split() for line in run("dump", "--from", "40", "--limit", "1", "--fields", path).out.splitlines()]
@@ -94,7 +93,6 @@ def test_blanks_are_one_line(write: Callable[..., Path], run: Run) -> None:
     ],
 )
 def test_what_is_no_unit_is_damage(write: Callable[..., Path], run: Run, data: bytes, offset: int, text: str) -> None:
-    """A hole, a negative place, a file cut off."""
     outcome = run("dump", write(data))
     (line,) = [line for line in outcome.out.splitlines() if text in line]
 
@@ -133,7 +131,6 @@ def test_an_extension_file_ends_in_a_mark_or_in_zeros(
 
 @pytest.mark.parametrize("kept", [40, 50])
 def test_a_truncated_file_of_a_queue_is_damage_and_not_full(write: Callable[..., Path], run: Run, kept: int) -> None:
-    """Its end said `full` and the exit code was 0."""
     whole = write(b"".join(UNITS), base=0)
     (whole.parent / f"{len(UNITS) * UNIT.size:020d}").write_bytes(b"".join(UNITS))
     whole.write_bytes(whole.read_bytes()[:kept])

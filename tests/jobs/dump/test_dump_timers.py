@@ -67,7 +67,6 @@ def test_progress_is_printed_field_by_field(store: Path, run: Run) -> None:
 
 
 def test_damage_is_named_and_what_follows_is_shown(store: Path, tmp_path: Path, run: Run) -> None:
-    """Two units that are none, and the five after them; a slot of another time."""
     log = tmp_path / "timerlog" / f"{1200:020d}"
     log.parent.mkdir()
     log.write_bytes((store / "timerlog" / log.name).read_bytes())

@@ -46,7 +46,6 @@ def _export(source: Source, out: Path, kind: Format, limit: int = LIMIT) -> Summ
 
 @pytest.mark.parametrize("place", ["store", "lake"])
 def test_a_body_larger_than_the_limit_is_named_in_ndjson(place: str, places: dict[str, Source], tmp_path: Path) -> None:
-    """It was left out without a word, or took the machine down."""
     summary = _export(places[place], tmp_path / "out", Format.NDJSON)
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
 
@@ -80,7 +79,6 @@ def test_a_higher_limit_takes_the_body(places: dict[str, Source], tmp_path: Path
 
 
 def test_a_batch_of_bombs_is_cut_into_slices_of_the_budget() -> None:
-    """Twelve bodies that are tiny in the log were all inflated before one was written."""
     stored_ = [zlib.compress(bytes(LIMIT)) for _ in range(10)]
     batch = pa.RecordBatch.from_pydict({"body": stored_, "sys_flag": [COMPRESSED] * 10})
     found = [len(bodies) for _, bodies in slices(batch, LIMIT, budget=3 * LIMIT)]
@@ -90,7 +88,6 @@ def test_a_batch_of_bombs_is_cut_into_slices_of_the_budget() -> None:
 
 @pytest.mark.parametrize("how", ["candidates", "parquet", "chosen"])
 def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_path: Path) -> None:
-    """Each step held what it had read while the next was read: sixty messages of 4 MiB took 1,283 MiB."""
     size = 4 << 20
     broker = Broker(tmp_path / "store", segment_size=64 << 20)
     broker.append(a_record(bytes(size)) for _ in range(15))
@@ -115,7 +112,6 @@ def test_an_export_of_large_bodies_holds_one_batch_and_one_slice(how: str, tmp_p
 def test_a_condition_sees_a_body_larger_than_the_limit_as_it_is_stored_and_it_is_named(
     places: dict[str, Source],
 ) -> None:
-    """Its text is NULL: whether the condition holds cannot be known."""
     undecoded = Undecoded()
     [item] = plan(places["store"], {}).items
     rows = [row for batch in candidates(item, ("topic", "body_text"), LIMIT, undecoded) for row in batch.to_pylist()]
@@ -151,7 +147,6 @@ def test_the_chosen_rows_are_those_that_were_numbered(place: str, places: dict[s
 
 
 def test_damage_that_an_export_leaves_out_is_said(tmp_path: Path) -> None:
-    """It ended with 0, and the messages were not there."""
     records = stored([Sent(body=bytes(50)) for _ in range(4)])
     store = write_store(tmp_path / "store", records)
     segment = store / "commitlog" / f"{0:020d}"

@@ -83,13 +83,11 @@ def _keys(rows: list[dict[str, Any]]) -> set[str]:
 def test_store_and_lake_give_what_the_condition_chooses(
     places: dict[str, Path], export: Run, options: tuple[str, ...], expected: "range | tuple[int, ...]"
 ) -> None:
-    """One dialect, Spark's, on columns, properties and decoded bodies."""
     for place, path in places.items():
         assert {f"k{number}" for number in expected} == _keys(export(place, path, *options))
 
 
 def test_bodies_come_decompressed(places: dict[str, Path], export: Run) -> None:
-    """As text where they are text, always as bytes; and as they are stored, for who needs them."""
     by_key = {row["keys"][0]: row for row in export("--store", places["--store"])}
 
     assert '{"order": 5}' == by_key["k5"]["decoded_body_text"]
@@ -120,7 +118,6 @@ def test_a_condition_that_is_no_sql_is_a_usage_error(places: dict[str, Path], tm
 
 
 def test_a_lake_that_is_none_is_named(tmp_path: Path) -> None:
-    """Spark would speak of a path of its own making."""
     with pytest.raises(click.BadParameter, match="no lake: it has none of our tables"):
         command.main(
             ["--lake", str(tmp_path), "--out", str(tmp_path / "out")], standalone_mode=False, prog_name="export"
@@ -128,7 +125,6 @@ def test_a_lake_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 def test_an_array_and_csv_hold_the_rows_of_ndjson(places: dict[str, Path], tmp_path: Path) -> None:
-    """The same rows in the same order, whatever the form; one header, one array, of several parts."""
     texts = {}
     for kind in ("ndjson", "json", "csv"):
         out = tmp_path / kind

@@ -27,7 +27,6 @@ def places(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFacto
 def test_files_and_bytes_are_said_and_nothing_is_touched(
     places: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a store its segments, of a lake the files of its messages; `--quiet` says nothing."""
     before = {place: state_of(path) for place, path in places.items()}
     out = tmp_path / "deep" / "out"
     for place, path in places.items():
@@ -50,7 +49,6 @@ def test_files_and_bytes_are_said_and_nothing_is_touched(
 def test_what_the_real_run_refuses_is_refused(
     places: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """An output that is there, a condition that is no SQL: the same exit codes."""
     there = tmp_path / "there"
     there.touch()
     for options in (("--out", there), ("--out", tmp_path / "o", "--where", "((")):

@@ -44,7 +44,6 @@ def large(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("how", PLACES)
 def test_an_export_of_bombs_takes_less_than_a_gibibyte(bombs: Path, tmp_path: Path, how: str) -> None:
-    """It took 11 GB. As in the environment that users get, which has no pandas."""
     said = _exported(bombs, tmp_path, how)
 
     assert f"{BODIES} bodies are left as they are stored" in said

@@ -41,7 +41,6 @@ def test_the_first_and_the_last_call_on_each_file_are_chosen() -> None:
 
 
 def test_one_call_of_each_kind_is_chosen() -> None:
-    """That in the middle, as runs begin and end with what others do, too."""
     calls = ["open a", "read a", "open b", "read b", "open c", "unlink c"]
 
     assert chosen(calls, 0) == [("open", 2), ("read", 2), ("unlink", 1)]
@@ -66,7 +65,6 @@ def test_after_a_call_of_any_kind_that_fails_the_next_run_leaves_the_lake_exact(
 def test_after_any_system_call_that_fails_the_next_run_leaves_the_lake_exact(
     scenario: str, error: str, tmp_path: Path
 ) -> None:
-    """Nothing lost, nothing twice, nothing left behind; what could not be read is in quarantine, as it says there."""
     result = campaign(scenario, tmp_path, error, STRIDE, EVERY, *CALLS)
 
     assert result["failed"] > (0 if CALLS else 100 // EVERY)

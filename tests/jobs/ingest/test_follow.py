@@ -75,7 +75,6 @@ class Story:
 
 
 def test_each_record_comes_once_whatever_the_broker_does(tmp_path: Path) -> None:
-    """It writes, seals, cuts back its log and writes something else, and lets segments expire."""
     broker = Broker(tmp_path / "store", history=tmp_path / "history")
     placed = broker.append(some_records(5))
 
@@ -106,7 +105,6 @@ def test_each_record_comes_once_whatever_the_broker_does(tmp_path: Path) -> None
 
 
 def test_index_entries_are_chained_as_separate_runs_chain_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the log is cut back; entries of earlier steps are read again only to hash a file that is full."""
     reads, real = Counter[str](), EntriesSoFar.columns
 
     def columns(so_far: EntriesSoFar, names: Sequence[str]) -> object:
@@ -163,7 +161,6 @@ def test_all_of_the_store_is_looked_at_now_and_then(tmp_path: Path) -> None:
 
 
 def test_another_run_of_the_store_ends_at_once(tmp_path: Path) -> None:
-    """Between two steps, too; in another process, for the lock is the operating system's."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(5))
     lake = tmp_path / "lake"
@@ -182,7 +179,6 @@ def test_another_run_of_the_store_ends_at_once(tmp_path: Path) -> None:
 
 
 def test_an_error_is_tried_again_and_leaves_nothing_twice(tmp_path: Path) -> None:
-    """As a schedule would; what the failed step left over is swept."""
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(5))
     failures = 0
@@ -210,7 +206,6 @@ def test_an_error_is_tried_again_and_leaves_nothing_twice(tmp_path: Path) -> Non
 
 
 def test_an_error_that_stays_ends_it(tmp_path: Path) -> None:
-    """So does one of the first step: then the command line is wrong, not the weather."""
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(5))
     story = Story(Stop(), [lambda: None, lambda: placed.extend(broker.append(some_records(3, seed=2)))])
@@ -247,7 +242,6 @@ def test_a_log_that_is_cut_back_during_a_step_leaves_no_files_over(tmp_path: Pat
 
 
 def test_a_log_that_is_written_again_before_its_index_entries_are_made_is_read_again(tmp_path: Path) -> None:
-    """It has fewer keys then, and its end is as it was; what was deleted by retention would be a gap."""
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(30))
     left = [placed[2]._replace(properties_raw=placed[2].properties_raw.replace(b"TAGS", b"XAGS"))]
@@ -306,7 +300,6 @@ def test_tables_that_are_followed_keep_the_log_of_some_thousand_steps(
 
 
 def test_what_is_small_needs_no_session(tmp_path: Path) -> None:
-    """And what is large gets one, until plans are small again; unwritten bytes of the last file do not count."""
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
     broker.append(some_records(5))
 
@@ -345,7 +338,6 @@ def test_the_allocator_is_one_that_gives_memory_back(chosen: dict[str, str], use
 
 
 def test_nothing_is_kept_of_a_step(tmp_path: Path) -> None:
-    """No kind of object is there once more for each step: tables, files, summaries."""
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(5))
     stop, done, kept = Stop(), count(1), []
@@ -386,7 +378,6 @@ def test_two_signals_within_a_second_are_one_wish_and_a_later_one_interrupts(mon
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order(number: signal.Signals, tmp_path: Path) -> None:
-    """The step at hand is done, the exit is that of a run; no JVM was ever needed."""
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(5))
     lake = tmp_path / "lake"
@@ -421,7 +412,6 @@ def await_rows(lake: Path, count: int) -> None:
 
 
 def test_a_segment_that_becomes_a_pipe_is_an_error(tmp_path: Path) -> None:
-    """The look between two steps opens the newest segment by the name that it had: a pipe would be opened for ever."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(5))
 
@@ -456,14 +446,12 @@ def test_a_run_that_came_during_an_error_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_pause_may_be_longer_than_a_system_can_wait() -> None:
-    """`--every 999999999w` ended with a traceback."""
     stop = Stop()
     threading.Timer(0.05, stop.wish).start()
     assert stop.wait(6e14)
 
 
 def test_an_empty_store_is_looked_at_cheaply_once_it_has_a_log(tmp_path: Path) -> None:
-    """Each look was a run: the folders of its log were those of the first look."""
     broker = Broker(tmp_path / "store")
     (broker.root / "checkpoint").write_bytes(bytes(4096))
     story = Story(Stop(), [lambda: None, lambda: broker.append(some_records(3)), *[lambda: None] * 8])

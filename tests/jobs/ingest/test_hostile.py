@@ -48,7 +48,6 @@ def raw(records: list[MessageRecord]) -> list[tuple[int, bytes]]:
 
 
 def test_mutated_stores_give_right_rows_or_quarantine(tmp_path: Path) -> None:
-    """Some hundred here; docs/guarantees.md tells of a long campaign."""
     result = campaign(tmp_path, 300, 7)
 
     assert result["stores"] == 300, result
@@ -58,7 +57,6 @@ def test_mutated_stores_give_right_rows_or_quarantine(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_mutated_stores_through_the_whole_pipeline(seed: int, tmp_path: Path) -> None:
-    """Listing to Delta tables: the rows, the quarantine and the watermark are those of the scalar layer."""
     _through_the_pipeline(seed, tmp_path, OneByOne())
 
 
@@ -87,7 +85,6 @@ def _through_the_pipeline(seed: int, folder: Path, workers: Workers) -> None:
 
 
 def test_a_flipped_byte_in_one_of_a_hundred_records_costs_no_other_record(tmp_path: Path) -> None:
-    """Every untouched record is a row; a hit one is in quarantine, or a row that differs where nothing could tell."""
     random = Random(5)
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
     placed = broker.append(some_records(6000))
@@ -113,7 +110,6 @@ def test_a_flipped_byte_in_one_of_a_hundred_records_costs_no_other_record(tmp_pa
 
 
 def test_names_are_text_whatever_they_say(tmp_path: Path) -> None:
-    """Topics, keys and folders of queues that try to break out are values in columns, and nothing else is written."""
     broker = Broker(tmp_path / "a" / "store")
     records = [a_record(topic=name, properties={"KEYS": name, "UNIQ_KEY": name, "TAGS": name}) for name in HOSTILE]
     placed = broker.append(records)
@@ -133,7 +129,6 @@ def test_names_are_text_whatever_they_say(tmp_path: Path) -> None:
 
 
 def test_links_and_pipes_in_a_store_do_no_harm(tmp_path: Path) -> None:
-    """A loop ends, a pipe is not opened, a link to a segment elsewhere is read."""
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(80))
     log = broker.root / "commitlog"
@@ -160,7 +155,6 @@ def test_a_bomb_is_stored_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start", [0, BLOCK])
 def test_a_sector_that_cannot_be_read_is_damage_and_reading_goes_on_behind_it(tmp_path: Path, start: int) -> None:
-    """EIO costs the records on the sector, and no others; each segment's very first one is a sector like any other."""
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(100))
     original = os.preadv
@@ -211,7 +205,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, tmp_path: Path) -> None:
-    """The run fails with the system's words; when there is room again, the next one brings everything."""
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(500))
     (small_disk / "filler").write_bytes(bytes((3 << 20) - 5 * BLOCK))
@@ -227,7 +220,6 @@ def test_a_full_disk_is_told_and_loses_nothing(small_disk: Path, tmp_path: Path)
 
 
 def test_a_lake_that_cannot_be_written_is_told_and_loses_nothing(small_disk: Path, tmp_path: Path) -> None:
-    """A read-only file system is an error, not a run."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(20))
     request = IngestRequest(str(broker.root), str(small_disk / "lake"), broker="b")
@@ -256,7 +248,6 @@ def test_a_lake_with_a_broken_log_is_told(table: str, tmp_path: Path) -> None:
 
 
 def test_a_row_file_that_is_gone_is_told_by_name(tmp_path: Path) -> None:
-    """Half a lake gives a clear error when it is needed."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(20))
     run(broker.root)
@@ -268,7 +259,6 @@ def test_a_row_file_that_is_gone_is_told_by_name(tmp_path: Path) -> None:
 
 
 def test_a_log_whose_disk_is_not_mounted_is_an_error(tmp_path: Path) -> None:
-    """Nothing new was said, with exit code 0, run after run: only its queues are there."""
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(5))
     run(broker.root)

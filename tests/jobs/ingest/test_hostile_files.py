@@ -95,7 +95,6 @@ def test_loops_of_links_and_files_of_holes(
 
 
 def test_index_files_beside_the_log_of_another_store(store: Path, tmp_path: Path, run: Run) -> None:
-    """A file that would need more keys than that log has is not planned."""
     shutil.rmtree(store / "commitlog")
     shutil.copytree(unpack("b498-base", tmp_path / "other") / "commitlog", store / "commitlog")
 

@@ -76,7 +76,6 @@ def rows(golden_lakes: Path) -> dict[str, list[dict[str, object]]]:
 def test_every_record_of_a_real_store_is_a_row_that_encodes_to_its_own_bytes(
     name: str, golden: Golden, rows: dict[str, list[dict[str, object]]]
 ) -> None:
-    """The lake holds each record once, and losslessly."""
     store = golden(name)
     segments = segments_of(store) or segments_of(store, "commitlog-a", "commitlog-b")
 
@@ -86,7 +85,6 @@ def test_every_record_of_a_real_store_is_a_row_that_encodes_to_its_own_bytes(
 def test_a_second_reader_that_is_not_spark_reads_the_same(
     golden_lakes: Path, rows: dict[str, list[dict[str, object]]]
 ) -> None:
-    """DuckDB's own Delta reader sees the values that delta-rs sees."""
     columns = "broker, physical_offset, topic, queue_offset, born_host, body, uniq_key, tags"
     with duckdb.connect() as connection:
         connection.load_extension(str(_DELTA_EXTENSION))
@@ -119,7 +117,6 @@ def test_spark_s_tasks_write_what_one_process_writes(spark_lake: Path, golden_la
 
 
 def test_spark_reads_what_the_tasks_wrote(spark: SparkSession, spark_lake: Path) -> None:
-    """The files that no Spark writer made are Spark's like any others."""
     frame = spark.read.format("delta").load(str(spark_lake / "messages"))
     of_queue = frame.where("broker = 'b551-base' and topic = 'T1' and queue_id = 0").orderBy("queue_offset")
     expected = spark.createDataFrame([(offset,) for offset in range(26)], "queue_offset bigint")
@@ -136,7 +133,6 @@ def test_the_mission_s_fields_are_columns(golden_lakes: Path) -> None:
 
 
 def test_any_engine_may_read_the_tables(golden_lakes: Path) -> None:
-    """Tables need no more than version 1 of Delta's reader protocol."""
     for name in ("messages", "runs"):
         assert DeltaTable(golden_lakes / "base" / name).protocol().min_reader_version == 1
 
@@ -167,7 +163,6 @@ def test_a_copy_under_another_path_and_name_is_the_same_store(
 def test_any_cut_into_ranges_gives_the_same_rows(
     golden: Golden, tmp_path: Path, range_size: int, rows: dict[str, list[dict[str, object]]]
 ) -> None:
-    """Ranges are accepted only if they chain, so their size changes nothing."""
     ingest(_request(golden("b533-dledger"), tmp_path, "b533-dledger", range_size=range_size), OneByOne())
     table = table_of(tmp_path / "messages").sort_by("physical_offset")
     offsets = [row["physical_offset"] for row in rows["b533-dledger"]]
@@ -176,7 +171,6 @@ def test_any_cut_into_ranges_gives_the_same_rows(
 
 
 def test_a_growing_log_is_read_piece_by_piece(golden: Golden, tmp_path: Path) -> None:
-    """Runs go on where the last one ended, also in the middle of a segment."""
     whole = golden("b498-base")
     store = tmp_path / "store"
     segments = segments_of(whole)
@@ -198,7 +192,6 @@ def test_a_growing_log_is_read_piece_by_piece(golden: Golden, tmp_path: Path) ->
 
 
 def test_a_store_is_never_written_to(golden: Golden, tmp_path: Path) -> None:
-    """Reading leaves every byte, time and mode as it was."""
     before = tree_state(golden("b470-base"))
 
     ingest(_request(golden("b470-base"), tmp_path, "b470-base"), OneByOne())
@@ -207,7 +200,6 @@ def test_a_store_is_never_written_to(golden: Golden, tmp_path: Path) -> None:
 
 
 def test_damage_is_quarantined_and_reading_goes_on(golden: Golden, tmp_path: Path) -> None:
-    """A record with a flipped byte in its body is no row; every other record is."""
     store = tmp_path / "store"
     shutil.copytree(golden("b551-base"), store)
     segment = segments_of(store)[0]

@@ -83,7 +83,6 @@ def test_the_tables_hold_the_broker_s_own_entries(name: str, golden: Golden, tmp
 
 
 def test_every_entry_tells_its_key(golden: Golden, tmp_path: Path) -> None:
-    """What mqadmin finds by hash, a query of the table finds by text."""
     _ingest(golden("b551-base"), tmp_path, "b551-base")
     rows = table_of(tmp_path / "index_entries").to_pylist()
     of_k1 = {row["physical_offset"] for row in rows if (row["topic"], row["key"], row["kind"]) == ("T1", "k1", "key")}
@@ -105,7 +104,6 @@ def _shown(whole: Path, store: Path, written: int, kept_from: int) -> None:
 
 
 def test_complete_files_never_change_while_the_log_loses_its_beginning(golden: Golden, tmp_path: Path) -> None:
-    """Six runs of a growing log whose oldest segments expire give the entries of one run over all of it."""
     whole = golden("b498-base")
     offsets = [record.end_offset for record, _ in records_of(segments_of(whole))]
     complete: dict[int, str] = {}
@@ -165,7 +163,6 @@ def test_what_neither_the_log_nor_the_lake_has_is_a_gap_of_the_index(golden: Gol
 
 
 def test_a_choice_of_topics_has_no_index(golden: Golden, tmp_path: Path) -> None:
-    """An index file holds the keys of all topics; part of one would be nobody's file."""
     shutil.copytree(golden("b551-base"), tmp_path / "store")
     selection = Selection(topics=("T1",))
     summary = ingest(IngestRequest(str(tmp_path / "store"), str(tmp_path / "lake"), selection=selection), OneByOne())

@@ -63,7 +63,6 @@ def _units(store: Path) -> list[tuple[str, int, int, int, int, int]]:
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] != "rockscq"])
 def test_every_unit_of_a_real_store_is_a_row_once(name: str, golden: Golden, tmp_path: Path) -> None:
-    """The table holds the units of the queue files; only missing ones, which no file holds, come on top."""
     store = golden(name)
     _ingest(store, tmp_path, name)
     rows = [row for row in _rows(tmp_path) if row["status"] != "missing" and row["batch_count"] is None]
@@ -112,7 +111,6 @@ def test_units_that_a_killed_broker_had_in_memory_are_rows_once_they_are_written
 @pytest.mark.sample(10)
 @pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] in CLOSED])
 def test_units_of_an_undisturbed_store_match_their_messages(name: str, golden: Golden, tmp_path: Path) -> None:
-    """A store that its broker closed in order has a unit for every record that should have one, and no other."""
     summary = _ingest(golden(name), tmp_path, name)
 
     assert {row["status"] for row in _rows(tmp_path) if not row["is_pre_blank"]} == {"matched"}
@@ -121,7 +119,6 @@ def test_units_of_an_undisturbed_store_match_their_messages(name: str, golden: G
 
 
 def test_units_of_deleted_messages_are_expired(golden: Golden, tmp_path: Path) -> None:
-    """What points before the log's start is no fault of the queue."""
     _ingest(golden("b551-expired"), tmp_path, "b551-expired")
     start = min(int(path.name) for path in segments_of(golden("b551-expired")))
     rows = _rows(tmp_path)
@@ -142,7 +139,6 @@ def _shown_later(whole: Path, store: Path, number: int) -> Callable[[], object]:
 
 
 def test_a_unit_may_come_a_run_later_than_its_message(golden: Golden, tmp_path: Path) -> None:
-    """What the broker has not dispatched yet is a number, not missing; the next run joins it."""
     whole, store = golden("b551-base"), tmp_path / "store"
     dispatch = _shown_later(whole, store, 40)
     first = _ingest(store, tmp_path / "lake", "b551-base")
@@ -184,7 +180,6 @@ def test_a_unit_is_a_row_once_where_its_record_is_read_and_those_behind_it_are_d
     golden: Golden,
     tmp_path: Path,
 ) -> None:
-    """Of a log that goes while it is read again for its units, each record is taken from one place, file or lake."""
     whole, store = golden("b551-base"), tmp_path / "store"
     dispatch = _shown_later(whole, store, 40)
     first = _ingest(store, tmp_path / "lake", "b551-base")

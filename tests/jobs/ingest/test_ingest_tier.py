@@ -34,7 +34,6 @@ def asked(request: IngestRequest) -> Summary:
 
 
 def test_every_message_that_the_broker_sent_is_there_once(place: Path, tier: Path, lake: Path) -> None:
-    """As the broker counted them; the label is the name of the broker's folder, and the rows are one commit."""
     summary = ingested(tier, lake)
 
     assert said(place / "EXPECT.json") == taken(lake)
@@ -90,7 +89,6 @@ def test_segments_that_expired_since_they_were_read_are_no_gap(place: Path, tier
 
 
 def test_a_tier_whose_beginning_has_expired_is_taken_from_there_on(place: Path, tier: Path, lake: Path) -> None:
-    """Nobody has read what was before."""
     lost = files(tier, "Orders/0")[0]
     lost.unlink()
     summary = ingested(tier, lake)
@@ -100,7 +98,6 @@ def test_a_tier_whose_beginning_has_expired_is_taken_from_there_on(place: Path, 
 
 
 def test_segments_that_expired_before_they_were_read_are_a_gap_of_their_queue(tier: Path, lake: Path) -> None:
-    """Once; the next run has nothing to say."""
     later = [files(tier, "Orders/0")[at] for at in (1, 2)]
     kept = [(path, path.read_bytes()) for path in later]
     for path in later:
@@ -201,7 +198,6 @@ def test_nothing_is_left_over(tier: Path, lake: Path) -> None:
 
 
 def test_a_tier_that_is_followed_is_looked_at_again_and_again(place: Path, tier: Path, lake: Path) -> None:
-    """Each time all of its queues: there is no one log whose end would say that nothing is new."""
     newest = files(tier, "Orders/1")[-1]
     held_back = newest.read_bytes()
     newest.unlink()

@@ -31,7 +31,6 @@ def is_right(result: dict[str, Any]) -> bool:
 def test_a_run_killed_behind_any_of_its_effects_is_made_good_by_the_next(
     scenario: str, stride: int, tmp_path: Path
 ) -> None:
-    """Some effects here, each one in the long version: nothing lost, nothing twice, nothing left over."""
     result = campaign(scenario, tmp_path, stride)
 
     assert result["reached"] > 0
@@ -41,7 +40,6 @@ def test_a_run_killed_behind_any_of_its_effects_is_made_good_by_the_next(
 @pytest.mark.campaign
 @pytest.mark.parametrize("scenario", ["new", "growing", "rewritten", "busy", "tiered"])
 def test_a_run_killed_behind_each_of_its_effects_is_made_good_by_the_next(scenario: str, tmp_path: Path) -> None:
-    """A run may die at any boundary between two effects on the lake."""
     result = campaign(scenario, tmp_path, 1)
 
     assert result["reached"] > 30
@@ -50,7 +48,6 @@ def test_a_run_killed_behind_each_of_its_effects_is_made_good_by_the_next(scenar
 
 @pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.campaign), 31])
 def test_a_run_that_is_stopped_and_continued_holds_up_the_others_and_ends_well(stride: int, tmp_path: Path) -> None:
-    """Another run meanwhile ends with 6, as the one that sleeps holds the lock; before that, it does the work."""
     result = campaign("stopped", tmp_path, stride)
 
     assert result["reached"] > 0
@@ -60,7 +57,6 @@ def test_a_run_that_is_stopped_and_continued_holds_up_the_others_and_ends_well(s
 
 
 def test_a_broker_that_crashes_and_runs_that_are_killed_leave_the_true_history(tmp_path: Path) -> None:
-    """What a broker took back and wrote again is in the lake as it is now, however often runs were killed meanwhile."""
     assert is_right(campaign("crashes", tmp_path, 6))
 
 
@@ -75,7 +71,6 @@ def test_a_broker_that_crashes_and_runs_that_are_killed_leave_the_true_history(t
     ],
 )
 def test_runs_killed_at_random_moments_beside_a_live_broker_lose_nothing(scenario: str, tmp_path: Path) -> None:
-    """What is not in the lake was deleted before it could be read, and a gap says so."""
     result = campaign(scenario, tmp_path, KILLS)
 
     assert is_right(result)
@@ -87,7 +82,6 @@ def test_runs_killed_at_random_moments_beside_a_live_broker_lose_nothing(scenari
 
 
 def test_of_runs_started_at_the_same_moment_one_does_the_work(tmp_path: Path) -> None:
-    """The others end with 6, or find that nothing is left to do; the rows are there once."""
     result = campaign("together", tmp_path, 4)
 
     assert set(result["codes"]) <= {0, 6}
@@ -96,7 +90,6 @@ def test_of_runs_started_at_the_same_moment_one_does_the_work(tmp_path: Path) ->
 
 
 def test_many_stores_come_into_one_lake_at_the_same_time(tmp_path: Path) -> None:
-    """Stores do not wait for each other, and two runs of one store do not double it."""
     result = campaign("many", tmp_path, 4)
 
     assert set(result["codes"]) <= {0, 6}

@@ -37,7 +37,6 @@ def campaign(folder: Path, kills: int, way: str) -> dict[str, Any]:
 @pytest.mark.timeout(1800)  # of a busy machine
 @pytest.mark.parametrize(("way", "kills"), [("once", 3), ("followed", 2)])
 def test_commands_that_are_killed_lose_nothing(tmp_path: Path, way: str, kills: int) -> None:
-    """Driver, JVM and workers at once or alone, while Spark's tasks catch up and later, beside `optimize`."""
     assert campaign(tmp_path, kills, way)["kills"] == kills
 
 
@@ -45,7 +44,6 @@ def test_commands_that_are_killed_lose_nothing(tmp_path: Path, way: str, kills: 
 @pytest.mark.timeout(14400)
 @pytest.mark.parametrize("way", _WAYS)
 def test_a_hundred_commands_that_are_killed_lose_nothing(tmp_path: Path, way: str) -> None:
-    """The same for up to an hour, at every stage and with every victim; what came of it may be kept."""
     result = campaign(tmp_path, KILLS, way)
     if "KILLS_JSON" in os.environ:
         keep(result, Path(os.environ["KILLS_JSON"]) / f"kills-{way}.json")

@@ -37,7 +37,6 @@ def run(store: Path, workers: Workers | None = None, **options: int) -> Summary:
 
 @pytest.mark.parametrize("written", [1, 4, 8, 60, 91, -1])
 def test_a_record_that_is_half_there_waits_for_the_next_run(written: int, tmp_path: Path) -> None:
-    """Wherever the broker's copy stands, nothing is damage and nothing is lost."""
     broker = Broker(tmp_path / "store")
     first = broker.append(some_records(5))
     newest = some_records(1, seed=2)
@@ -81,7 +80,6 @@ def test_segments_deleted_in_the_middle_of_a_run_are_a_gap_in_that_run_only(tmp_
 
 
 def test_a_log_that_is_cut_back_in_the_middle_of_a_run_is_looked_at_again(tmp_path: Path) -> None:
-    """The broker has crashed, and its recovery deletes the newest segments: the lake has what is true then."""
     broker = Broker(tmp_path / "store", history=tmp_path / "history")
     placed = broker.append(some_records(200))
     happened: list[MessageRecord] = []
@@ -103,7 +101,6 @@ def test_a_log_that_is_cut_back_in_the_middle_of_a_run_is_looked_at_again(tmp_pa
 
 
 def test_a_log_that_is_written_anew_before_its_index_entries_are_made_is_looked_at_again(tmp_path: Path) -> None:
-    """Rows would be of the records that were taken back, and entries of those that are there now."""
     broker = Broker(tmp_path / "store", history=tmp_path / "history")
     placed = broker.append(some_records(40))
 
@@ -127,7 +124,6 @@ def test_a_log_that_is_written_anew_before_its_index_entries_are_made_is_looked_
 
 @pytest.mark.parametrize("records", [1, 30])
 def test_what_a_recovery_left_is_no_damage_of_a_segment_that_was_final_before(records: int, tmp_path: Path) -> None:
-    """A segment is read just when its end was cut off; after it there is a file of that name again a moment later."""
     broker = Broker(tmp_path / "store", history=tmp_path / "history")
     placed = broker.append(some_records(100))
     while broker.offset < 2 * SEGMENT_SIZE + 1000:  # just into its third segment
@@ -195,7 +191,6 @@ def test_a_segment_that_retention_deletes_while_the_history_is_checked_ends_no_r
 
 
 def test_a_store_that_is_taken_away_is_no_gap(tmp_path: Path) -> None:
-    """A disk that was unmounted looks like deleted files to a task; its messages must not be given up."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(200))
     away = tmp_path / "away"
@@ -209,7 +204,6 @@ def test_a_store_that_is_taken_away_is_no_gap(tmp_path: Path) -> None:
 
 
 def test_what_expired_between_runs_is_a_gap(tmp_path: Path) -> None:
-    """It is said once, with its offsets."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(30))
     first = run(broker.root)
@@ -234,7 +228,6 @@ def test_a_segment_made_ahead_of_need_is_no_end_of_the_log(tmp_path: Path) -> No
 
 
 def test_a_file_that_a_changing_folder_did_not_show_is_no_gap(tmp_path: Path) -> None:
-    """A listing may miss a file that appears while it is made, and show one that appears later still."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(200))
     listings: list[Store] = []
@@ -261,7 +254,6 @@ def test_a_file_that_is_missing_behind_the_end_of_the_log_is_no_gap(tmp_path: Pa
 
 
 def test_settle_leaves_the_newest_records_of_the_open_segment_alone(tmp_path: Path) -> None:
-    """Records stored less than MS ago are the next run's; the order of the log is never broken."""
     broker = Broker(tmp_path / "store")
     now = time.time_ns() // 1_000_000
     broker.append(some_records(20, stored=now - 3_600_000))

@@ -65,7 +65,6 @@ def test_where_nothing_is_new_the_look_says_what_a_run_says(taken: Taken) -> Non
 
 @pytest.mark.parametrize("name", ["b420-base", "b498-multipath", "b533-expired", "b551-types"])
 def test_a_look_at_a_real_store_says_what_a_run_says(golden: Golden, tmp_path: Path, name: str) -> None:
-    """Stores that were closed in order, with all their files."""
     commitlog = [str(path) for path in sorted(golden(name).glob("commitlog-*"))]
     request = IngestRequest(
         str(golden(name)), str(tmp_path), broker=name, commitlog=commitlog, release=release_of(name)
@@ -170,7 +169,6 @@ CHANGES = (
 
 @pytest.mark.parametrize("change", CHANGES, ids=[change.__name__.strip("_") for change in CHANGES])
 def test_whatever_changed_is_left_to_a_run(taken: Taken, change: Change) -> None:
-    """A look decides nothing that is not certain; errors are the run's to say, too."""
     change(taken)
 
     assert Look(taken.request).nothing_new() is None
@@ -190,12 +188,10 @@ def test_whatever_changed_is_left_to_a_run(taken: Taken, change: Change) -> None
     ids=str,
 )
 def test_whoever_asks_for_something_else_gets_a_run(taken: Taken, asked: dict[str, Any]) -> None:
-    """Another choice, another place, or a question that only a run answers."""
     assert Look(replace(taken.request, **asked)).nothing_new() is None
 
 
 def test_a_table_that_is_asked_for_the_first_time_is_left_to_a_run(tmp_path: Path) -> None:
-    """The run before was said to leave it out."""
     broker = Broker(tmp_path / "store", dispatches=True)
     broker.append(some_records(10))
     request = IngestRequest(str(broker.root), str(tmp_path / "lake"), tables=frozenset({"messages"}))
@@ -227,7 +223,6 @@ def test_a_command_that_finds_nothing_new_starts_no_session(taken: Taken, capsys
 
 
 def test_the_size_of_what_is_new_is_known_before_a_run(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the lake has already does not count, and neither does what no broker has written yet."""
     new = replace(taken.request, lake=str(taken.lake.parent / "new"))
     sizes = [Look(one).new_size() or 0 for one in (taken.request, new)]
     assert sizes[0] < SEGMENT_SIZE < sizes[1] <= 2 * taken.broker.offset
@@ -237,7 +232,6 @@ def test_the_size_of_what_is_new_is_known_before_a_run(taken: Taken, monkeypatch
 
 
 def test_what_a_look_cannot_tell_has_no_size(taken: Taken) -> None:
-    """Other file systems, no store, and a lake that a run was killed in: then a run needs Spark, or fails."""
     elsewhere = [replace(taken.request, lake="s3a://bucket/lake"), replace(taken.request, store=str(taken.lake))]
     assert [None, None] == [Look(one).new_size() for one in elsewhere]
 
@@ -246,7 +240,6 @@ def test_what_a_look_cannot_tell_has_no_size(taken: Taken) -> None:
 
 
 def test_little_is_brought_without_java(taken: Taken, tmp_path: Path) -> None:
-    """By a whole command; one that is told what Spark is to be like starts it, and misses Java."""
     environment = {"PATH": "", "JAVA_HOME": str(tmp_path / "none"), "HOME": str(tmp_path)}
     lakes = [tmp_path / "here", tmp_path / "tasks"]
     ended = [

@@ -43,7 +43,6 @@ def _read(root: Path, range_size: int, from_offset: int = 0) -> tuple[list[int],
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_any_cut_of_a_real_log_gives_its_records_in_order(name: str, golden: Golden) -> None:
-    """Ranges of any size, most of them beginning inside a record, add up to the log."""
     store = golden(name)
     segments = segments_of(store) or segments_of(store, "commitlog-a", "commitlog-b")
     expected = [record.physical_offset for record, _ in records_of(segments)]
@@ -115,7 +114,6 @@ def test_damage_gives_the_same_records_whatever_the_cut(tmp_path: Path, seed: in
 
 
 def test_reading_goes_on_from_the_watermark(golden: Golden) -> None:
-    """What is read from a watermark is what was not read before it."""
     store = golden("b498-base")
     everything, end = _read(store, 4096)
 
@@ -143,7 +141,6 @@ def test_only_the_newest_written_segment_may_be_unfinished(golden: Golden) -> No
 
 
 def test_offsets_that_no_file_holds_are_named(golden: Golden, tmp_path: Path) -> None:
-    """A file cut short and a file that is missing leave holes in the log."""
     store = tmp_path / "store"
     shutil.copytree(golden("b551-base"), store)
     first, second, *_ = segments_of(store)

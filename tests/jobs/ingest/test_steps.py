@@ -46,7 +46,6 @@ def together(lake: Path) -> dict[str, list[str]]:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "step"), [("b498-base", 1_500), ("b533-expired", 5_000), ("b498-dledger", 5_000)])
 def test_steps_of_any_size_give_the_rows_of_one_run(name: str, step: int, tmp_path: Path) -> None:
-    """Messages, units and index entries; the stores are real brokers'."""
     store = unpack(name, tmp_path)
     whole = ingest(request(store, tmp_path / "whole"), OneByOne())
     stepped = ingest(request(store, tmp_path / "stepped", step), OneByOne())
@@ -104,7 +103,6 @@ def test_an_interruption_costs_no_more_than_one_step(tmp_path: Path) -> None:
 
 
 def test_the_steps_of_one_command_name_it(tmp_path: Path) -> None:
-    """In `runs`, so that whoever reads it sees one command."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(200))
     summaries: list[Summary] = list(steps(request(broker.root, tmp_path / "lake", SEGMENT_SIZE), OneByOne()))

@@ -50,7 +50,6 @@ def problems(outcome: Outcome) -> list[tuple[str, str, int | None]]:
 @pytest.mark.sample(10)
 @pytest.mark.parametrize("name", golden_stores("base", "crash-before", "live", "expired", "dledger", "multipath"))
 def test_a_real_store_is_told_as_it_is(golden: StoreOf, name: str, run: Run) -> None:
-    """Heads and tails give the same ends, times and release as reading everything; nothing is written."""
     store = golden(name)
     before = state_of(store)
     records = [record for record, _ in stored_records(store)]
@@ -90,7 +89,6 @@ def test_a_deep_look_counts_every_record(golden: StoreOf, name: str, run: Run) -
 
 @pytest.mark.parametrize("name", golden_stores("base", "types"))
 def test_queues_and_index_files_are_counted(golden: StoreOf, name: str, run: Run) -> None:
-    """Units by queue as the model after the store counted messages; the geometry is that of PROVENANCE."""
     store = golden(name)
     files = [classify(path) for path in names(store)]
     queues = {
@@ -225,7 +223,6 @@ def test_a_segment_that_nothing_seals_is_named(store: Path, run: Run) -> None:
 
 
 def test_an_unfinished_record_waits(store: Path, run: Run) -> None:
-    """The live tail of a broker that was not closed: no damage."""
     (store / "abort").touch()
     record = [record for record, _ in stored_records(store)][-1]
     position = record.physical_offset - 49152
@@ -302,7 +299,6 @@ def test_a_broker_configuration_names_the_log_folders(golden: StoreOf, tmp_path:
 
 
 def test_a_store_without_queues_and_index_says_how_to_get_them(store: Path, run: Run) -> None:
-    """A log is enough to make both again; what this installation has is named."""
     for folder in ("consumequeue", "index"):
         subprocess.run(["rm", "-r", store / folder], check=True)
     (store / "checkpoint").unlink()
@@ -407,7 +403,6 @@ def test_a_file_that_cannot_be_read_is_a_problem_of_its_own(
 def test_a_sector_that_cannot_be_read_is_damage_and_the_rest_is_walked(
     store: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk says "Input/output error" for some bytes of a segment."""
     bad = "00000000000000016384"
     whole = len(list(stored_records(store)))
     original = LocalReader.read
@@ -531,7 +526,6 @@ def test_the_end_of_a_log_that_was_cut_back_is_that_of_its_broker(
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_every_file_of_a_store_is_named(situation: StoreOf, run: Run, name: str) -> None:
-    """Each folder a broker made is on the screen with what it is; none is unknown, and healthy stores have no gap."""
     store = situation(name) / "store"
 
     document = inspected(run, store).document
@@ -545,7 +539,6 @@ def test_every_file_of_a_store_is_named(situation: StoreOf, run: Run, name: str)
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_no_healthy_store_has_a_gap(golden: StoreOf, run: Run, name: str) -> None:
-    """Whatever befell its broker: crashes, clocks that jump, retention, copies of a running one."""
     outcome = inspected(run, golden(name))
 
     assert outcome.code is ExitCode.CLEAN
@@ -553,7 +546,6 @@ def test_no_healthy_store_has_a_gap(golden: StoreOf, run: Run, name: str) -> Non
 
 
 def test_a_tier_is_named_and_not_called_something_else(situation: StoreOf, run: Run) -> None:
-    """It said 'no RocketMQ store' of a folder full of segments, queues and index files."""
     outcome = run("inspect", situation("b550-tiered") / "tiered")
 
     assert outcome.code is ExitCode.FAILED
@@ -570,7 +562,6 @@ def test_a_tier_is_named_and_not_called_something_else(situation: StoreOf, run: 
     ],
 )
 def test_what_waits_beside_queues_is_counted(situation: StoreOf, run: Run, name: str, shown: str) -> None:
-    """It was 'INDEX none', and nothing of the others."""
     outcome = run("inspect", situation(name) / "store")
 
     assert shown in outcome.out

@@ -56,7 +56,6 @@ def test_the_compiled_walk_sees_what_the_other_sees(  # noqa: PLR0913, PLR0917 -
     sealed: bool,
     data: st.DataObject,
 ) -> None:
-    """Records, topics, wrong bodies, damage and ends are those of the scalar walk, wherever it is left."""
     some = [a_record(body, topic=f"T{number % 3}") for number, body in enumerate(bodies)]
     raw = log_of(some, _BASE, framing)
     raw = a_segment(placed(some, _BASE), len(raw) + 400, _BASE, sealed=sealed) if framing is Framing.PLAIN else raw

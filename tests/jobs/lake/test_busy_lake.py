@@ -24,7 +24,6 @@ FILES = 10_000
 
 
 def test_two_stores_into_one_lake_beside_optimize_and_a_vacuum(tmp_path: Path) -> None:
-    """Nobody waits for anybody: every message of both stores is there once, and nothing is left over."""
     lake = tmp_path / "lake"
     brokers = {name: Broker(tmp_path / name) for name in ("a", "b")}
     for name, broker in brokers.items():
@@ -56,7 +55,6 @@ def test_two_stores_into_one_lake_beside_optimize_and_a_vacuum(tmp_path: Path) -
 
 
 def test_what_is_obsolete_of_a_log_goes_with_a_checkpoint(tmp_path: Path) -> None:
-    """Not with each commit: the log is listed for that, which would cost more and more."""
     lake = Lake(str(tmp_path))
     log = tmp_path / "quarantine" / "_delta_log"
 
@@ -80,7 +78,6 @@ def test_what_is_obsolete_of_a_log_goes_with_a_checkpoint(tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # on a busy machine
 def test_a_lake_of_ten_thousand_files(tmp_path: Path) -> None:
-    """Runs go on, `optimize` makes a few of them, and every row is there once."""
     lake = Lake(str(tmp_path / "lake"))
     broker = Broker(tmp_path / "store")
     broker.append(some_records(5))

@@ -49,7 +49,6 @@ def named(spark: "SparkSession", lake: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_spark_knows_every_table_by_its_name_with_comments(named: "SparkSession", lake: Path) -> None:
-    """From Delta's log: nobody types a column."""
     there = {table.name for table in TABLES if (lake / table.name).is_dir()}
     tables = {row.tableName for row in named.sql("SHOW TABLES IN brokers").collect()}
     comments = {row.col_name: row.comment for row in named.sql("DESCRIBE TABLE brokers.messages").collect()}
@@ -70,7 +69,6 @@ def test_tables_outlive_their_names(named: "SparkSession", lake: Path) -> None:
 
 @pytest.mark.parametrize("column", ["store_date", "store_time"])
 def test_a_days_query_reads_a_days_files(named: "SparkSession", column: str) -> None:
-    """The limits in Delta's log leave out the files of other days: see the plan."""
     day = _DAYS[1].date()
     end = day + timedelta(days=1)
     where = f"{column} >= '{day}' AND {column} < '{end}'"
@@ -84,7 +82,6 @@ def test_a_days_query_reads_a_days_files(named: "SparkSession", column: str) -> 
 
 
 def test_hives_statement_has_the_columns_with_their_types_and_comments(lake: Path, spark: "SparkSession") -> None:
-    """Its storage handler wants all of them, as they are in the log; Spark reads the same spelling."""
     from pyspark.sql.types import StructType
 
     text = {one.table: one.text for one in statements(Lake(str(lake)), CatalogKind.HIVE, "brokers")}["messages"]

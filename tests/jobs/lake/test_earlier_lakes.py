@@ -48,7 +48,6 @@ def run(store: Path, lake: Path) -> Summary:
 
 @pytest.mark.parametrize("commit", sorted(path.name.removesuffix(".tar.xz") for path in LAKES.glob("*.tar.xz")))
 def test_a_lake_of_an_earlier_commit_is_continued(commit: str, tmp_path: Path) -> None:
-    """The new rows follow the old ones; then both are merged, and nothing is lost, twice, or called another log."""
     extract(LAKES / f"{commit}.tar.xz", tmp_path)
     store, lake = tmp_path / "store", tmp_path / "lake"
     broker = played(tmp_path / "again")

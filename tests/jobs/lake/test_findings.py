@@ -19,7 +19,6 @@ FINDING = Finding(
 
 
 def test_each_verification_is_kept_under_its_own_number(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    """Findings are appended with the store they are of; a clean verification counts, too."""
     root = golden("b551-base")
     summary = ingest(IngestRequest(str(root), str(tmp_path), broker="b0"), OneByOne())
     lake = Lake(str(tmp_path))

@@ -36,7 +36,6 @@ def test_a_column_without_limits_in_the_log_is_not_taken_for_empty(lake: Path) -
 
 
 def test_a_table_of_an_earlier_version_gets_the_names_of_its_limits(tmp_path: Path) -> None:
-    """Its next commit says which columns the log has limits of; nothing else of it changes."""
     lake = Lake(str(tmp_path))
     DeltaTable.create(
         str(tmp_path / "messages"), MESSAGES.delta_schema, configuration={"delta.checkpointInterval": "50"}

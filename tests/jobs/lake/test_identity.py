@@ -41,7 +41,6 @@ def raw(records: list[MessageRecord]) -> list[tuple[int, bytes]]:
 
 
 def test_a_copy_and_a_slave_are_the_same_store(broker: Broker, tmp_path: Path) -> None:
-    """Master and slave in turn, under other paths and names: every row is there once."""
     run(broker.root)
     shutil.copytree(broker.root, tmp_path / "slave")
     more = broker.append(some_records(30, seed=2))
@@ -191,7 +190,6 @@ def test_a_slave_that_became_master_goes_on_where_the_logs_part(broker: Broker, 
 
 
 def test_a_log_that_was_wiped_is_another_one_under_the_same_name(broker: Broker, tmp_path: Path) -> None:
-    """Both histories stay, told apart by their store id; the run says so."""
     run(broker.root)
     shutil.rmtree(broker.root)
     new = Broker(broker.root)
@@ -220,7 +218,6 @@ def test_stores_are_known_in_the_order_of_their_registration_whatever_the_clock_
 
 
 def test_topics_that_were_not_wanted_before_are_no_other_history(broker: Broker, tmp_path: Path) -> None:
-    """Where bytes have rotted, log and lake are compared: rows that earlier runs left out are not missing."""
     ingest(
         IngestRequest(str(broker.root), str(tmp_path / "lake"), broker="b", selection=Selection(("Orders",))),
         OneByOne(),
@@ -240,7 +237,6 @@ def test_topics_that_were_not_wanted_before_are_no_other_history(broker: Broker,
 
 
 def test_a_second_store_without_a_name_must_be_named(broker: Broker, tmp_path: Path) -> None:
-    """Two logs under the label `default` could not be told apart."""
     run(broker.root, None)
     Broker(tmp_path / "second").append(some_records(5, seed=4))
 
@@ -318,7 +314,6 @@ def test_a_store_that_lags_into_offsets_between_fingerprints_is_known_by_its_row
 
 
 def test_an_empty_store_is_nobody(tmp_path: Path) -> None:
-    """A broker that has just made its first file has written nothing yet; it is registered when it has."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(1), cut_at=0)
 
@@ -327,7 +322,6 @@ def test_an_empty_store_is_nobody(tmp_path: Path) -> None:
 
 
 def test_fingerprints_stay_few_and_reach_back_to_the_beginning() -> None:
-    """Thinned after each of thousands of runs, they know a store for ever."""
     known: tuple[Fingerprint, ...] = ()
     for run_number in range(5000):
         first = Fingerprint(run_number * 1000, 100, "x")

@@ -69,7 +69,6 @@ EXPECTED = [
 
 
 def test_a_compressed_body_lies_inflated_beside_the_stored_one(tmp_path: Path) -> None:
-    """Or the reason why not; all other columns are those of a lake without it."""
     broker = a_store(tmp_path / "store")
     taken(broker, tmp_path / "with")
     taken(broker, tmp_path / "without", inflated=False)
@@ -81,7 +80,6 @@ def test_a_compressed_body_lies_inflated_beside_the_stored_one(tmp_path: Path) -
 
 
 def test_every_compressor_of_a_broker_gives_the_text_that_was_sent(tmp_path: Path) -> None:
-    """zlib, LZ4 and zstd by the clients of a real broker: three bodies, each sent three times."""
     store = unpack("b551-types", tmp_path)
     lake = tmp_path / "lake"
     ingest(IngestRequest(str(store), str(lake), broker="b", selection=Selection(with_inflated=True)), OneByOne())
@@ -117,7 +115,6 @@ def test_bombs_are_inflated_a_few_at_once() -> None:
 
 
 def test_a_lake_gets_what_it_lacks_by_one_command_and_once(tmp_path: Path) -> None:
-    """The dry run says how many; then all rows are those of a lake that had it from the start, in the same order."""
     broker = a_store(tmp_path / "store")
     lake = tmp_path / "lake"
     taken(broker, lake, inflated=False)
@@ -139,7 +136,6 @@ def test_a_lake_gets_what_it_lacks_by_one_command_and_once(tmp_path: Path) -> No
 
 
 def test_a_run_after_it_merges_and_continues_the_lake(tmp_path: Path) -> None:
-    """Files with the column and without it become one; what was inflated stays."""
     broker = a_store(tmp_path / "store")
     lake = tmp_path / "lake"
     taken(broker, lake)
@@ -152,7 +148,6 @@ def test_a_run_after_it_merges_and_continues_the_lake(tmp_path: Path) -> None:
 
 
 def test_superseded_messages_keep_theirs(tmp_path: Path) -> None:
-    """A record that its broker cuts off moves with all that its row had; the command reaches such rows, too."""
     broker = Broker(tmp_path / "store", segment_size=1 << 20)
     broker.append(some_records(5))
     placed = broker.append([compressed(zlib.compress(TEXT)), *some_records(3, seed=2)])
@@ -184,7 +179,6 @@ def test_a_log_is_restored_from_what_was_stored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("archive", sorted(LAKES.glob("*.tar.xz")), ids=lambda path: path.name)
 def test_a_lake_of_an_earlier_commit_gets_the_columns(archive: Path, tmp_path: Path) -> None:
-    """And its rows stay what they were."""
     extract(archive, tmp_path)
     lake = tmp_path / "lake"
     before, raw = rows_of(lake), raw_rows(lake)

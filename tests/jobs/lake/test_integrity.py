@@ -72,7 +72,6 @@ def test_a_table_that_is_gone_is_told(table: str, broker: Broker) -> None:
 
 
 def test_what_is_prepared_is_not_committed_to_a_new_table_in_the_place_of_one_that_is_gone(broker: Broker) -> None:
-    """Neither by a run nor by `optimize`."""
     put_back(lake_of(broker), "runs", 1)
     shutil.rmtree(lake_of(broker) / "messages")
 
@@ -82,7 +81,6 @@ def test_what_is_prepared_is_not_committed_to_a_new_table_in_the_place_of_one_th
 
 
 def test_a_table_that_nobody_wants_may_go(broker: Broker) -> None:
-    """Without it in `--tables`, a run does not ask for it; with it, it is missed again."""
     lake = lake_of(broker)
     shutil.rmtree(lake / "consume_queue")
     request = IngestRequest(str(broker.root), str(lake), broker="b", tables=frozenset({"index"}))
@@ -94,7 +92,6 @@ def test_a_table_that_nobody_wants_may_go(broker: Broker) -> None:
 
 
 def test_a_table_that_has_a_newer_run_because_another_process_is_faster_is_no_harm(broker: Broker) -> None:
-    """Where there are no locks, a run may be prepared and committed between two looks."""
     lake = Lake(str(lake_of(broker)))
     (store,) = known_stores(lake)
     run(broker)
@@ -119,7 +116,6 @@ def test_runs_that_are_older_than_the_tables_are_told(broker: Broker) -> None:
 
 
 def test_tables_without_runs_are_no_new_lake(broker: Broker) -> None:
-    """To begin again would bring every message twice."""
     shutil.rmtree(lake_of(broker) / "runs")
 
     refused(broker, r"runs: .* is missing")
@@ -160,7 +156,6 @@ def test_a_file_of_rows_that_is_gone_is_told_by_name_where_it_is_needed(broker: 
 
 
 def test_a_whole_lake_is_whole_after_every_kind_of_run(broker: Broker) -> None:
-    """No false alarm: not when tables are chosen, not when there is nothing new, nor for a lake of an older version."""
     lake = lake_of(broker)
     ingest(IngestRequest(str(broker.root), str(lake), broker="b", tables=frozenset()), OneByOne())
     assert run(broker).messages == 0
@@ -186,14 +181,12 @@ def test_a_manifest_with_something_else_in_it_is_told(change: dict[str, Any], br
 
 
 def test_a_manifest_without_an_end_is_told(broker: Broker) -> None:
-    """A parser of JSON gives up at some depth, with an error of its own."""
     newest = max((lake_of(broker) / "_manifests").iterdir(), key=lambda path: path.name[37:].split("-")[0])
     newest.write_text("[" * 100_000)
     refused(broker, "no manifest of a run")
 
 
 def test_a_lock_that_is_a_link_is_not_written_over(broker: Broker) -> None:
-    """What it led to was empty after a run, wherever that was."""
     (lock,) = (lake_of(broker) / "_locks").iterdir()
     mine = broker.root.parent / "mine"
     mine.write_text("precious")

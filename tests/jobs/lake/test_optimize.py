@@ -25,7 +25,6 @@ def _size_of(table: Path) -> int:
 
 
 def test_optimize_says_what_it_saved(spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """One document on standard output, estimated by `--dry-run`: files and bytes, by table; the rows are the same."""
     del spark
     broker = Broker(tmp_path / "store")
     for number in range(3):

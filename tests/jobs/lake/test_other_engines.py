@@ -64,7 +64,6 @@ def settings(lake: SharedLake) -> Lake:
 
 @pytest.mark.parametrize("before", [(), (WITH_VECTORS,)], ids=["files", "vectors"])
 def test_deleted_rows_stay_deleted_and_the_others_are_there_once(lake: SharedLake, before: Sequence[str]) -> None:
-    """DELETE, with and without deletion vectors, then runs and `optimize`: doubled rows, and deleted ones came back."""
     left = lake.offsets(OTHERS)
     lake.sql(*before, f"DELETE FROM {{messages}} WHERE {THIRD}")
 
@@ -96,7 +95,6 @@ def test_a_file_whose_rows_are_all_deleted_is_merged_away(lake: SharedLake) -> N
 
 
 def test_inflating_bodies_brings_no_deleted_row_back(lake: SharedLake) -> None:
-    """`optimize --inflate` writes files with compressed bodies again: through their vectors, and each row once."""
     texts = [b"text %d" % number for number in range(9)]
     sent = [a_record(zlib.compress(text), sys_flag=COMPRESSED) for text in texts]
     placed = [record.physical_offset for record in lake.broker.append(sent)]
@@ -113,7 +111,6 @@ def test_inflating_bodies_brings_no_deleted_row_back(lake: SharedLake) -> None:
 
 
 def test_readers_of_ours_leave_out_deleted_rows(lake: SharedLake) -> None:
-    """`query --lake` and whatever else reads a table's rows reads them through the vectors; history sees both."""
     left = lake.offsets(OTHERS)
     all_rows = lake.offsets()
     lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
@@ -130,7 +127,6 @@ def test_readers_of_ours_leave_out_deleted_rows(lake: SharedLake) -> None:
 
 
 def test_a_log_written_anew_takes_its_rows_out_of_files_with_vectors(lake: SharedLake) -> None:
-    """The rows that the broker took back are moved, deleted ones stay deleted, and what is new is there once."""
     offsets = lake.offsets()
     cut = offsets[20]
     lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD} AND physical_offset < {cut}")
@@ -148,7 +144,6 @@ def test_a_log_written_anew_takes_its_rows_out_of_files_with_vectors(lake: Share
 
 
 def test_rows_that_another_engine_deleted_are_no_other_history(lake: SharedLake) -> None:
-    """Before the place where the log was written again, the log has records that the lake lacks: they stay deleted."""
     offsets = lake.offsets()
     cut = offsets[25]
     lake.sql(f"DELETE FROM {{messages}} WHERE physical_offset IN ({offsets[3]}, {offsets[21]}, {offsets[22]})")
@@ -208,7 +203,6 @@ def test_an_entry_that_the_next_ones_are_chained_to_and_that_no_file_holds_is_na
 
 
 def test_a_restore_and_a_report_leave_out_deleted_rows(lake: SharedLake, tmp_path: Path) -> None:
-    """A restored log has no record of a row that another engine deleted; its place is a gap."""
     request = IngestRequest(str(lake.broker.root), str(lake.path), broker="b")
     lake.grow(10)
     summary = ingest(request, OneByOne())
@@ -289,7 +283,6 @@ HARMLESS = {
 
 @pytest.mark.parametrize("statements", HARMLESS.values(), ids=HARMLESS)
 def test_statements_that_leave_every_row(lake: SharedLake, statements: Sequence[str]) -> None:
-    """Before and after it, runs and `optimize` go on: every row once."""
     offsets = lake.offsets()
 
     lake.sql(*statements)
@@ -308,7 +301,6 @@ def test_statements_that_leave_every_row(lake: SharedLake, statements: Sequence[
 
 
 def test_a_lake_whose_rows_were_copied_without_its_transactions_is_refused(lake: SharedLake, tmp_path: Path) -> None:
-    """CREATE TABLE … AS SELECT, and CLONE, leave out which runs a table has: every message came twice, with exit 0."""
     offsets = lake.offsets()
     copy = tmp_path / "copy"
     for table in ("runs", "messages"):
@@ -337,7 +329,6 @@ def test_files_without_statistics_of_a_column_hold_no_nulls(lake: SharedLake) ->
 
 
 def test_a_registration_that_another_engine_deleted_can_be_put_back(lake: SharedLake) -> None:
-    """DELETE of old rows in `runs`: its run said that other stores are being registered all the time, with exit 6."""
     other = Broker(lake.root / "other")
     other.append(some_records(4, seed=80))
     ingest(IngestRequest(str(other.root), str(lake.path), broker="other"), OneByOne())
@@ -355,7 +346,6 @@ def test_a_registration_that_another_engine_deleted_can_be_put_back(lake: Shared
 
 
 def test_rows_of_another_engine_in_runs_register_no_store(lake: SharedLake) -> None:
-    """INSERT into `runs`: a row without `detail` was a bug of ours, with a traceback."""
     offsets = lake.offsets()
     lake.sql("INSERT INTO {runs} (broker, run) VALUES ('a note', 0)")
     new = lake.grow(5)
@@ -381,7 +371,6 @@ def test_times_that_spark_has_written_again_stay_as_they_are(lake: SharedLake) -
 
 
 def test_what_restore_takes_out_is_deleted(lake: SharedLake) -> None:
-    """RESTORE to a version before a run: a deletion like any other; later runs bring what is new."""
     first = lake.offsets()[:10]
     lake.sql("RESTORE TABLE {messages} TO VERSION AS OF 1")
     assert lake.offsets() == first
@@ -394,7 +383,6 @@ def test_what_restore_takes_out_is_deleted(lake: SharedLake) -> None:
 
 
 def test_a_clone_is_a_table_of_its_own(lake: SharedLake, tmp_path: Path) -> None:
-    """SHALLOW CLONE reads our files from elsewhere; its rows and ours change apart."""
     offsets = lake.offsets()
     lake.sql(f"CREATE TABLE delta.`{tmp_path}/clone/messages` SHALLOW CLONE {{messages}}")
     lake.sql(f"DELETE FROM delta.`{tmp_path}/clone/messages` WHERE {THIRD}")
@@ -444,7 +432,6 @@ REFUSED = {
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_we_do_not_write_is_refused_before_anything_is_written(lake: SharedLake, name: str) -> None:
-    """The message names feature, table and statements; after these the refused run is an ordinary one."""
     offsets = lake.offsets()
     lake.sql(*REFUSED[name])
     files = state_of(lake.path)
@@ -549,7 +536,6 @@ def test_readers_refuse_a_table_whose_files_do_not_hold_its_rows(lake: SharedLak
 
 
 def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Path) -> None:
-    """INSERT without our columns: `restore`, `diff`, `export` and `query` ended with a traceback."""
     (store,) = known_stores(settings(lake))
     lake.sql(f"INSERT INTO {{messages}} (broker, store_id, topic) VALUES ('b', '{store.store_id}', 'theirs')")
     source = LakeSource(LakeTables(str(lake.path), {}))
@@ -567,7 +553,6 @@ def test_readers_leave_out_rows_of_another_engine(lake: SharedLake, tmp_path: Pa
 
 
 def test_rows_that_another_engine_inserted_once_more_are_a_finding(lake: SharedLake) -> None:
-    """`diff` said 60 equal records, and healthy, of a log of 30."""
     lake.sql("INSERT INTO {messages} SELECT * FROM {messages}")
 
     found = diff(DiffRequest(str(lake.broker.root), lake=settings(lake)), OneByOne())
@@ -599,7 +584,6 @@ def test_the_change_feed_has_what_runs_brought_and_nothing_of_merges(lake: Share
 
 
 def test_a_run_that_was_prepared_before_goes_on_once_the_feature_is_gone(lake: SharedLake) -> None:
-    """Between preparing and committing another engine comes: nothing is written until it has taken that back."""
     (store,) = known_stores(settings(lake))
     assert store.newest is not None
     tables = a_manifest(settings(lake), store, store.next_run).tables
@@ -645,8 +629,6 @@ def test_a_merge_that_another_engine_overtakes_is_given_up(
 
 
 def test_a_merge_whose_files_another_engine_has_deleted_is_given_up(lake: SharedLake) -> None:
-    """OPTIMIZE and a VACUUM without retention: the run that merges was committed, and ended with 1."""
-
     def merge(groups: Sequence[Group]) -> list[Action | None]:
         lake.sql("OPTIMIZE {messages}", NO_SHORT_RETENTION_CHECK, "VACUUM {messages} RETAIN 0 HOURS")
         return [merge_group(group) for group in groups]
@@ -658,7 +640,6 @@ def test_a_merge_whose_files_another_engine_has_deleted_is_given_up(lake: Shared
 
 
 def test_a_merge_names_a_file_that_is_missing(lake: SharedLake) -> None:
-    """Where the newest version needs it, nothing was overtaken: rows are lost."""
     (path,) = (lake.path / "messages").glob("*-2-*.parquet")
     path.unlink()
 
@@ -667,7 +648,6 @@ def test_a_merge_names_a_file_that_is_missing(lake: SharedLake) -> None:
 
 
 def test_files_that_deltalake_has_written_again_are_merged(lake: SharedLake) -> None:
-    """`update` leaves texts as views, of which Arrow makes no dictionary: `optimize`, and each 16th run, failed."""
     offsets = lake.offsets()
     DeltaTable(lake.path / "messages").update(updates={"tags": "'x'"}, predicate=f"physical_offset = {offsets[0]}")
 
@@ -678,7 +658,6 @@ def test_files_that_deltalake_has_written_again_are_merged(lake: SharedLake) -> 
 
 
 def test_a_merge_goes_on_after_a_commit_that_only_adds(lake: SharedLake) -> None:
-    """Its files are all there, as they were read: the merge is committed after the other commit."""
     lake.sql(WITH_VECTORS, f"DELETE FROM {{messages}} WHERE {THIRD}")
     expected = lake.offsets()
 

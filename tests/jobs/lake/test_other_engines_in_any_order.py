@@ -247,5 +247,4 @@ def test_every_row_is_there_once_in_any_order(first_runs: SharedLake, tmp_path: 
 @pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(FEW, DRAWS))
 def test_every_row_is_there_once_in_every_drawn_order(first_runs: SharedLake, tmp_path: Path, seed: int) -> None:
-    """`make test-campaign`; docs/guarantees.md says how many were run."""
     _is_told(first_runs.copied(tmp_path), seed)

@@ -47,7 +47,6 @@ BY_CUSTOMER = [number for number, recipe in enumerate(RECIPES) if "'c3'" in reci
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("number", BY_CUSTOMER)
 def test_the_text_of_a_body_is_the_same_in_every_engine(number: int, data: Path, own_session: "SparkSession") -> None:
-    """Of the two messages of a customer one is stored plain, the other compressed."""
     show_tables(own_session, data)
 
     assert sorted(RECIPES[number].answer(own_session, data)) == [("Orders", 0, 7, "6"), ("Orders", 0, 8, "7")]
@@ -91,7 +90,6 @@ def test_a_compacted_topic_comes_down_to_the_newest_message_of_each_key(
 def test_the_log_of_a_broker_and_its_tier_are_its_full_history_once(
     situation: Callable[[str], Path], expired: int, tmp_path: Path, own_session: "SparkSession"
 ) -> None:
-    """Whether the broker still has everything, or its oldest segment has expired."""
     place = Path(shutil.copytree(situation("b550-tiered"), tmp_path / "place"))
     ingest(IngestRequest(str(place / "store"), str(tmp_path / "history"), broker="b"), OneByOne())
     for segment in sorted((place / "store/commitlog").iterdir())[:expired]:

@@ -74,7 +74,6 @@ def a_manifest(lake: Lake, store: KnownStore, run: int = 1) -> Manifest:
 
 
 def test_of_two_runs_with_one_number_one_loses_and_leaves_nothing(lake: Lake, store: KnownStore) -> None:
-    """The row in `runs` decides; the loser hears who was faster, and its files are deleted."""
     winner, loser = a_manifest(lake, store), a_manifest(lake, store)
     prepare(lake, winner)
 
@@ -87,8 +86,6 @@ def test_of_two_runs_with_one_number_one_loses_and_leaves_nothing(lake: Lake, st
 
 
 def test_eight_threads_prepare_one_run_and_one_wins(lake: Lake, store: KnownStore) -> None:
-    """However close together, Delta's log takes one of them."""
-
     def attempt(_: int) -> bool:
         try:
             prepare(lake, a_manifest(lake, store))
@@ -103,7 +100,6 @@ def test_eight_threads_prepare_one_run_and_one_wins(lake: Lake, store: KnownStor
 
 
 def test_a_prepared_run_is_committed_from_its_manifest_alone_and_once(lake: Lake, store: KnownStore) -> None:
-    """Whoever comes next finishes it; a second recovery changes nothing."""
     prepare(lake, a_manifest(lake, store))
     (found,) = known_stores(lake)
     leftover = unfinished(lake, found)
@@ -138,7 +134,6 @@ def test_an_answer_that_got_lost_is_not_taken_for_a_defeat(lake: Lake, store: Kn
 
 
 def test_a_registration_that_comes_second_looks_again(lake: Lake, store: KnownStore) -> None:
-    """Two new stores at one moment: the second one might be the first."""
     with pytest.raises(HeldByOtherError):
         register(lake, "b", (FIRST,), 0)
 
@@ -185,7 +180,6 @@ def test_a_holder_is_named_and_a_dead_one_never_blocks(lake: Lake, store: KnownS
 
 
 def test_a_manifest_that_is_gone_or_broken_is_told(lake: Lake, store: KnownStore) -> None:
-    """Half a lake gives a clear error, not a guess."""
     prepare(lake, a_manifest(lake, store))
     (path,) = (Path(lake.location) / "_manifests").iterdir()
     path.write_text("{")
@@ -247,7 +241,6 @@ def test_a_commit_is_refused_on_the_snapshot_that_has_it(lake: Lake, store: Know
 
 
 def test_a_lake_of_an_older_version_gets_the_new_columns(lake: Lake, store: KnownStore) -> None:
-    """Rows from before have NULL there; a lake of a newer version keeps what we do not know."""
     newer = replace(QUARANTINE, columns=(*QUARANTINE.columns, column("added", pa.int64(), "a new fact")))
     for number, table in enumerate((QUARANTINE, newer, QUARANTINE), start=1):
         naming = FileNaming(store.store_id, number)
@@ -271,7 +264,6 @@ def incremental(root: Path, runs: int) -> Iterator[Summary]:
 
 
 def test_small_files_are_merged_as_runs_go_on_and_no_row_is_lost(tmp_path: Path) -> None:
-    """After many runs there are few files, and the rows are the same, in the order of the log, in each file."""
     before = [summary.messages for summary in incremental(tmp_path, 34)]
     lake = tmp_path / "lake"
 
@@ -298,7 +290,6 @@ def test_optimize_keeps_the_rows_and_finishes_what_a_run_left_prepared(tmp_path:
 
 
 def test_what_a_dead_task_left_half_written_is_the_vacuum_s(tmp_path: Path) -> None:
-    """Spark made another attempt and the run ended well, so no later run looks; no row and no table names the file."""
     list(incremental(tmp_path, 2))
     lake = tmp_path / "lake"
     (store,) = known_stores(Lake(str(lake)))
@@ -318,7 +309,6 @@ def test_what_a_dead_task_left_half_written_is_the_vacuum_s(tmp_path: Path) -> N
 
 
 def test_obsolete_files_are_kept_as_long_as_a_table_demands(tmp_path: Path) -> None:
-    """Another engine may have asked for more than our seven days."""
     list(incremental(tmp_path, 1))
     table = tmp_path / "lake" / "messages"
     DeltaTable(table).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 30 days"})
@@ -334,7 +324,6 @@ def test_obsolete_files_are_kept_as_long_as_a_table_demands(tmp_path: Path) -> N
 
 
 def test_a_merged_file_is_written_like_any_other(tmp_path: Path) -> None:
-    """Statistics stay in Delta's log, and its commit says that no data changed."""
     list(incremental(tmp_path, 4))
     optimize(str(tmp_path / "lake"), OneByOne())
     table = open_table(Lake(str(tmp_path / "lake")), "messages")
@@ -351,7 +340,6 @@ def test_a_merged_file_is_written_like_any_other(tmp_path: Path) -> None:
 
 
 def test_a_lake_may_lie_anywhere_but_behind_a_percent_sign(tmp_path: Path) -> None:
-    """Blanks, brackets and umlauts are a path's own business; what `deltalake` mistakes is refused."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(5))
     place = tmp_path / "my [lake] é*"

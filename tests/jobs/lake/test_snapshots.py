@@ -32,7 +32,6 @@ def numbers(table: DeltaTable | None) -> list[int]:
 
 
 def test_a_table_that_nobody_has_changed_is_opened_once(lake: Lake) -> None:
-    """Readers share a snapshot, and another one is for whoever changes the table; without a block each has its own."""
     with kept_snapshots():
         assert open_table(lake, NAME) is open_table(lake, NAME)
         assert own_table(lake, NAME) is own_table(lake, NAME)
@@ -42,7 +41,6 @@ def test_a_table_that_nobody_has_changed_is_opened_once(lake: Lake) -> None:
 
 
 def test_a_snapshot_that_is_read_stays_as_it_is_and_the_next_one_is_new(lake: Lake, tmp_path: Path) -> None:
-    """What somebody reads does not change below his hands; whoever asks later finds all commits."""
     with kept_snapshots() as kept:
         before = open_table(lake, NAME)
         add(tmp_path, 2)
@@ -59,7 +57,6 @@ def test_a_snapshot_that_is_read_stays_as_it_is_and_the_next_one_is_new(lake: La
 
 @pytest.mark.parametrize("commits", [1, 2, 3])
 def test_a_table_that_was_deleted_and_made_again_is_another_one(lake: Lake, tmp_path: Path, commits: int) -> None:
-    """Also where it has as many commits as the one before, or more."""
     add(tmp_path, 2)
     with kept_snapshots() as kept:
         assert numbers(open_table(lake, NAME)) == numbers(own_table(lake, NAME)) == [1, 2]

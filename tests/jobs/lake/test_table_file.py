@@ -50,7 +50,6 @@ def _codecs(path: Path) -> dict[str, str]:
 def test_bodies_that_a_codec_does_not_shorten_are_stored_as_they_are(
     tmp_path: Path, bodies: list[object], codec: str
 ) -> None:
-    """Encrypted and compressed bodies cost no time for nothing; all other columns are compressed in any case."""
     path = _written(tmp_path, physical_offset=list(range(500)), body=bodies)
     codecs = _codecs(path)
     assert codecs.pop("body") == codec
@@ -76,7 +75,6 @@ def _is_required(path: Path, name: str) -> bool:
 
 
 def test_a_row_without_a_column_that_every_row_has_is_refused(tmp_path: Path) -> None:
-    """It would be another value to every reader."""
     with pytest.raises(pa.ArrowInvalid, match="physical_offset"):
         _written(tmp_path, physical_offset=[7, None], body=[b"x", b"y"])
     assert not list((tmp_path / _TABLE.name).iterdir())

@@ -9,7 +9,6 @@ DOCS = Path(__file__).parents[3] / "docs" / "tables.md"
 
 
 def test_the_page_is_made_from_the_declarations() -> None:
-    """A column that is added, renamed or explained in other words must be so in the page."""
     assert page() == DOCS.read_text(encoding="utf-8")
 
 
@@ -24,7 +23,6 @@ def test_every_table_and_column_says_what_it_is() -> None:
 
 
 def test_bodies_come_last() -> None:
-    """Readers of narrow columns never pass over a body."""
     messages = TABLES[0]
 
     assert messages.schema.names[-2:] == ["body", "body_inflated"]

@@ -16,7 +16,6 @@ def test_sparks_options_stand_before_the_verb() -> None:
 
 
 def test_our_own_options_may_stand_among_sparks() -> None:
-    """`--traceback` belongs to the whole command line."""
     line = divide(["--traceback", "--master", "local", "dump", "file"])
 
     assert (("--master", "local"), ("--traceback", "dump", "file")) == line
@@ -43,7 +42,6 @@ def test_the_last_of_repeated_options_counts() -> None:
 
 
 def test_a_location_on_s3_is_seen_wherever_it_is_named(tmp_path: Path) -> None:
-    """S3's JARs are fetched for who needs them, also where only a configuration file says so."""
     config = tmp_path / "job.toml"
     config.write_text('lake = "s3a://bucket/lake"')
 

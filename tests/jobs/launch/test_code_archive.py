@@ -51,7 +51,6 @@ def test_the_same_code_is_the_same_archive(archive: Path) -> None:
 
 
 def test_workers_import_from_one_directory_named_after_the_code(archive: Path, tmp_path: Path) -> None:
-    """Four at once on one machine: one unpacks, all import from there."""
     cache = tmp_path / "worker"
     processes = [work(archive, cache, tmp_path) for _ in range(4)]
 
@@ -66,7 +65,6 @@ def test_workers_import_from_one_directory_named_after_the_code(archive: Path, t
 
 
 def test_a_cache_that_cannot_be_written_only_warns(archive: Path, tmp_path: Path) -> None:
-    """A worker without a home computes all the same."""
     (tmp_path / "file").touch()
 
     found, errors = told(work(archive, tmp_path / "file" / "cache", tmp_path))

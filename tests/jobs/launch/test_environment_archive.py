@@ -31,7 +31,6 @@ def test_everything_is_packed_that_the_project_needs_but_spark() -> None:
 
 @pytest.mark.usefixtures("_one_package")
 def test_a_bare_python_of_the_same_version_finds_the_packages(tmp_path: Path) -> None:
-    """Its own `bin/python` puts them on the path, wherever the archive is unpacked."""
     packing.pack(tmp_path / "environment.tar")
     extract(tmp_path / "environment.tar", tmp_path / "else where")
     bare = tmp_path / "bin"

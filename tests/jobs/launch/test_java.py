@@ -79,7 +79,6 @@ def test_a_java_home_that_holds_none_does_not_stop_the_search(machine: Path, mon
 
 @pytest.mark.usefixtures("machine")
 def test_without_a_java_one_sentence_says_what_to_install_where() -> None:
-    """The reader is on Debian, Fedora or macOS and wants to go on."""
     with pytest.raises(SetupError) as caught:
         find_java_home()
 

@@ -59,14 +59,12 @@ def told(answer: "subprocess.CompletedProcess[str]") -> dict[str, list[str]]:
 
 
 def test_arguments_arrive_as_they_were_given(checkout: Path) -> None:
-    """Spaces, quotes, globs and empty words are the user's business."""
     expected = ["--conf", "a=b c", "", "*", "$HOME", "it's", '"x"']
 
     assert expected == told(launch(checkout / "spark-submit.sh", *expected))["arguments"]
 
 
 def test_the_second_start_makes_nothing(checkout: Path) -> None:
-    """Once is once, and the directory may have moved in between."""
     first = launch(checkout / "spark-submit.sh")
     moved = checkout.rename(checkout.with_name("moved"))
 
@@ -88,7 +86,6 @@ def test_links_lead_to_the_checkout_from_any_directory(checkout: Path, tmp_path:
 
 
 def test_neither_the_working_directory_nor_pythonpath_shadows_our_code(checkout: Path, tmp_path: Path) -> None:
-    """A user's own `jobs` package, and a Spark of the user's own, are common."""
     hostile = tmp_path / "hostile"
     (hostile / "jobs").mkdir(parents=True)
     (hostile / "jobs" / "__init__.py").write_text("raise SystemExit('shadowed')")
@@ -99,7 +96,6 @@ def test_neither_the_working_directory_nor_pythonpath_shadows_our_code(checkout:
 
 
 def test_the_environment_has_a_console_script_that_moves_with_its_checkout(checkout: Path) -> None:
-    """Messages and pages name `rmq-lake`: a path to it can be put on PATH, whatever the launcher's own place is."""
     told(launch(checkout / "spark-submit.sh"))
     moved = checkout.rename(checkout.with_name("moved"))
     (moved.parent / "rmq-lake").symlink_to(moved / ".venv" / "bin" / "rmq-lake")
@@ -122,7 +118,6 @@ def test_an_environment_of_before_gets_the_console_script(checkout: Path) -> Non
 
 
 def test_two_at_once_make_one_environment(checkout: Path) -> None:
-    """A scheduler may start several jobs on a machine that is new."""
     environment = environment_of_a_stranger(checkout / "home")
     command = [checkout / "spark-submit.sh"]
     running = [
@@ -138,7 +133,6 @@ def test_two_at_once_make_one_environment(checkout: Path) -> None:
 
 @pytest.mark.parametrize("seconds", [0.1, 0.5, 1.0, 1.5])
 def test_a_launcher_that_was_killed_leaves_nothing_that_looks_whole(checkout: Path, seconds: float) -> None:
-    """The next one begins again, whatever the first had reached."""
     environment = environment_of_a_stranger(checkout / "home")
     first = subprocess.Popen([checkout / "spark-submit.sh"], env=environment, stderr=subprocess.PIPE, process_group=0)
     with first:
@@ -152,7 +146,6 @@ def test_a_launcher_that_was_killed_leaves_nothing_that_looks_whole(checkout: Pa
 
 
 def test_another_lock_is_another_environment_and_the_one_before_stays(checkout: Path) -> None:
-    """A run that began before an upgrade still imports from where it began."""
     locks = ["# nothing\n", "# nothing, newer\n", "# nothing, newest\n"]
     made = []
     for lock in locks:
@@ -165,7 +158,6 @@ def test_another_lock_is_another_environment_and_the_one_before_stays(checkout: 
 
 
 def test_an_older_lock_finds_its_environment_again(checkout: Path) -> None:
-    """Going back and forth between branches costs nothing."""
     script, lock = checkout / "spark-submit.sh", checkout / "requirements.lock"
     first = lock.read_text()
     launch(script)
@@ -177,7 +169,6 @@ def test_an_older_lock_finds_its_environment_again(checkout: Path) -> None:
 
 
 def test_the_development_environment_serves_the_launcher_too(checkout: Path) -> None:
-    """`make test` after the first run, and a run after `make test`, install nothing twice."""
     prepared = launch(checkout / "spark-submit.sh", "--prepare-dev")
 
     answer = launch(checkout / "spark-submit.sh", "verb")
@@ -187,7 +178,6 @@ def test_the_development_environment_serves_the_launcher_too(checkout: Path) -> 
 
 
 def test_an_environment_of_somebody_else_is_left_alone(checkout: Path) -> None:
-    """A directory `.venv` may be what the user's editor made."""
     (checkout / ".venv").mkdir()
     (checkout / ".venv" / "precious").touch()
 
@@ -199,7 +189,6 @@ def test_an_environment_of_somebody_else_is_left_alone(checkout: Path) -> None:
 
 
 def test_a_python_that_is_too_old_is_refused_in_one_sentence(checkout: Path, tmp_path: Path) -> None:
-    """The reader is on Debian, Fedora or macOS and wants to go on."""
     old = tmp_path / "python3"
     old.write_text("#!/bin/sh\nexit 1\n")
     old.chmod(0o755)
@@ -212,7 +201,6 @@ def test_a_python_that_is_too_old_is_refused_in_one_sentence(checkout: Path, tmp
 
 
 def test_packages_that_cannot_be_installed_leave_no_environment(checkout: Path) -> None:
-    """Without a network the first start fails, says so, and the next one tries again."""
     (checkout / "requirements.lock").write_text(f"no-such-package==1 --hash=sha256:{'0' * 64}\n")
 
     answer = launch(checkout / "spark-submit.sh", PIP_NO_INDEX="1")
@@ -233,7 +221,6 @@ def copy_of_the_repository(folder: Path) -> Path:
 
 
 def test_the_wheel_carries_its_configuration(tmp_path: Path) -> None:
-    """`pip install` gives the same tool as a clone, without the launcher's script."""
     root = copy_of_the_repository(tmp_path)
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, root)

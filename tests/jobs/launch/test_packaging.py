@@ -52,7 +52,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_archives_hold_what_a_run_needs_and_nothing_of_the_tests(built: Path) -> None:
-    """The wheel: code, configuration, the demo's store, the page's style. The source archive: the launcher, too."""
     (wheel,), (source,) = built.glob("*.whl"), built.glob("*.tar.gz")
     packed = set(zipfile.ZipFile(wheel).namelist())
     with tarfile.open(source) as archive:
@@ -67,7 +66,6 @@ def test_the_archives_hold_what_a_run_needs_and_nothing_of_the_tests(built: Path
 
 
 def test_no_module_of_the_wheel_names_the_package_that_only_a_checkout_has(built: Path) -> None:
-    """`jobs` may be there, and be somebody else's."""
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         texts = {name: archive.read(name).decode() for name in archive.namelist() if name.endswith(".py")}
@@ -139,7 +137,6 @@ def test_uvx_inspects_a_store_without_an_installation(built: Path, tmp_path: Pat
 @pytest.mark.spark
 @pytest.mark.parametrize("python", list(pythons()), ids=lambda python: python.name)
 def test_an_empty_environment_runs_the_tour_from_the_wheel(built: Path, python: Path, tmp_path: Path) -> None:
-    """`pip install` and `rmq-lake demo`, by somebody who has neither checkout nor home directory of ours."""
     (wheel,) = built.glob("*.whl")
     environment = tmp_path / "environment"
     subprocess.run([python, "-m", "venv", environment], check=True)

@@ -14,7 +14,6 @@ from jobs.launch.errors import SetupError
 
 
 def test_the_session_writes_and_reads_delta_tables(spark: SparkSession, tmp_path: Path) -> None:
-    """Delta is configured by conf/ alone, with the JARs that the launcher fetched."""
     expected = spark.createDataFrame([(1, "a"), (2, "b")], "number int, letter string")
 
     expected.coalesce(1).write.format("delta").save(str(tmp_path / "table"))
@@ -23,7 +22,6 @@ def test_the_session_writes_and_reads_delta_tables(spark: SparkSession, tmp_path
 
 
 def test_what_the_jvm_always_says_is_left_out_and_nothing_else(capfd: pytest.CaptureFixture[str]) -> None:
-    """One line on every start would be one line too many; an error must come through."""
     reading, writing = os.pipe()
     os.write(writing, b"WARNING: Using incubator modules: jdk.incubator.vector\n12:00 ERROR DAGScheduler: no space\n")
     os.close(writing)
@@ -66,7 +64,6 @@ def _no_jvm_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_session_that_has_begun_is_the_one_that_is_asked_for(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It starts in a thread of its own, once, and whoever asks waits for it, and has it as if it were made there."""
     begun: list[bool] = []
     go_on = threading.Event()
 
@@ -88,8 +85,6 @@ def test_a_session_that_has_begun_is_the_one_that_is_asked_for(
 
 @pytest.mark.usefixtures("_no_jvm_yet")
 def test_what_kept_a_session_from_starting_is_raised_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error in a thread that nobody looks at would be a hang, or a silence."""
-
     def start(*_: object, half: bool, **_how: object) -> None:
         raise SetupError(f"no Java, {half}")
 
@@ -103,7 +98,6 @@ def test_what_kept_a_session_from_starting_is_raised_where_it_is_asked_for(monke
 def test_work_waits_for_workers_that_start_and_for_nothing_else(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that cannot import what they shall are of no use, and no reason to fail: the task will say so better."""
     warming = threading.Thread(target=session._warm_up, args=(spark.sparkContext, "no.such.module"))  # noqa: SLF001
     monkeypatch.setattr(session, "_warming", [warming])
     warming.start()

@@ -67,14 +67,12 @@ def test_one_of_several_masters_is_enough() -> None:
 
 
 def test_an_address_without_a_port_is_refused() -> None:
-    """`spark://host` is a slip of the hand, not an unreachable machine."""
     with pytest.raises(SetupError, match="HOST:PORT is expected"):
         spark.check_master(["--master", "spark://127.0.0.1:port"])
 
 
 @pytest.mark.parametrize("options", [["--master", "local[2]"], ["--conf", "spark.master=local[2]"]])
 def test_the_users_master_is_the_only_one(options: Sequence[str]) -> None:
-    """A default beside it would win or lose by its position."""
     told = submission(options, record=False)
 
     assert "local[*,4]" not in told.arguments
@@ -82,7 +80,6 @@ def test_the_users_master_is_the_only_one(options: Sequence[str]) -> None:
 
 
 def test_a_properties_file_of_the_user_replaces_ours_and_delta_stays(tmp_path: Path) -> None:
-    """spark-submit reads one such file; without Delta's two settings no table could be written."""
     own = tmp_path / "spark.conf"
     own.write_text("# mine\nspark.master   spark://host:7077\n")
 
@@ -134,7 +131,6 @@ def test_under_a_master_on_the_loopback_nothing_listens_outside(master: str, mon
 
 
 def test_executors_elsewhere_call_the_driver_at_the_address_that_spark_finds() -> None:
-    """The loopback would be their own."""
     assert "SPARK_LOCAL_IP" not in submission(["--master", "spark://host:7077"]).environment
 
 
@@ -161,7 +157,6 @@ def test_a_collector_of_the_user_replaces_ours(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_first_run_records_the_class_archive_and_the_second_uses_it(cache: Path) -> None:
-    """What the JVM has parsed once it need not parse again."""
     first = submission([])
     (recording_flag,) = [flag for flag in jvm_flags(first) if "ArchiveClassesAtExit" in flag]
     Path(recording_flag.partition("=")[2]).write_bytes(b"classes")  # as the JVM does when it exits
@@ -187,7 +182,6 @@ def test_while_one_run_records_another_neither_waits_nor_records(cache: Path) ->
 
 
 def test_a_recording_that_was_killed_is_begun_anew(tmp_path: Path) -> None:
-    """Half an archive is never used: it has another name until it is whole."""
     spark_home = tmp_path / "spark"
     (spark_home / "jars").mkdir(parents=True)
     flag, killed = use_or_record(tmp_path, spark_home)
@@ -219,7 +213,6 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_private_one(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A service without a home still runs; it is said that it could be faster."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path / "file" / "cache"))
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
@@ -253,7 +246,6 @@ def test_the_cache_is_where_the_user_says_then_where_caches_are(
 
 
 def test_a_jar_with_another_hash_is_refused(tmp_path: Path) -> None:
-    """What is fetched from a mirror is what was tested, or it is not used."""
     jar = jars.locked_jars("delta")[0]
     (tmp_path / jar.file_name).write_bytes(b"something else")
 
@@ -262,7 +254,6 @@ def test_a_jar_with_another_hash_is_refused(tmp_path: Path) -> None:
 
 
 def test_jars_that_cannot_be_fetched_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a network without Maven Central: a mirror, a copy of the cache, or the files by their names."""
     monkeypatch.setenv("RMQ_LAKE_CACHE", str(tmp_path))
     nothing = tmp_path / "ivysettings.xml"
     nothing.write_text(
@@ -288,5 +279,4 @@ def test_delta_is_on_the_list_of_jars_in_the_version_that_is_installed() -> None
 
 
 def test_a_cluster_by_configuration_alone_is_a_cluster() -> None:
-    """`--conf spark.master=…` is what schedulers write."""
     assert not spark.is_local(["--conf", "spark.master=yarn"])

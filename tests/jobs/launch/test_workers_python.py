@@ -14,7 +14,6 @@ def test_workers_that_have_all_that_tasks_import_lack_nothing(spark: SparkSessio
 
 
 def test_a_worker_that_lacks_a_package_is_named_with_its_python(spark: SparkSession) -> None:
-    """Once, however many of its cores have answered."""
     expected = [Lack(gethostname(), sys.executable, ("no_such_package",))]
 
     assert expected == lacks(spark.sparkContext, ("json", "no_such_package"))

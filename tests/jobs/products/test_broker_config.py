@@ -58,7 +58,6 @@ def test_a_first_run_has_all_settings_and_offsets_as_the_broker_has_them(store: 
 
 
 def test_later_runs_add_what_has_changed(store: Path) -> None:
-    """New, elsewhere, deleted: a row each; what is as it was: none."""
     confirm(store, {"T1@g": {"0": 1, "1": 5}, "T1@h": {"0": 2}})
     ingest(request(store), OneByOne())
     assert Look(request(store)).nothing_new() is not None
@@ -86,7 +85,6 @@ def test_later_runs_add_what_has_changed(store: Path) -> None:
 
 @pytest.mark.parametrize("name", ["b551-rockscq-clean", "b551-configv2"])
 def test_offsets_in_rocksdb_become_rows(name: str, tmp_path: Path) -> None:
-    """And the look before a run finds nothing new."""
     unpacked = unpack_feature(name, tmp_path)
     asked = IngestRequest(str(unpacked.root), str(tmp_path / "lake"), release="5.5.1")
     ingest(asked, OneByOne())
@@ -104,7 +102,6 @@ def test_offsets_in_rocksdb_become_rows(name: str, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_not_called_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lake keeps what it has, and a note says why; with the package again nothing has changed."""
     unpacked = unpack_feature("b551-rockscq-clean", tmp_path)
     asked = IngestRequest(str(unpacked.root), str(tmp_path / "lake"), release="5.5.1")
     ingest(asked, OneByOne())
@@ -120,7 +117,6 @@ def test_what_cannot_be_read_is_not_called_deleted(tmp_path: Path, monkeypatch: 
 
 
 def test_lag_over_time_is_one_query(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    """The recipe's numbers at the end of each run: the end of the queue then, less the offset then."""
     store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
     segments = sorted((store / "commitlog").iterdir())
     later = {path: path.read_bytes() for path in segments[1:]}

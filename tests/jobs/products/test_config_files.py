@@ -49,7 +49,6 @@ def test_the_brokers_configuration_comes_back_byte_for_byte(store: Path) -> None
 
 
 def test_a_run_keeps_what_has_changed_and_what_was_deleted(store: Path) -> None:
-    """Without a new message, too: a group's last confirmation comes after the last message."""
     ingest(request(store), OneByOne())
     (store / "config" / "consumerOffset.json").write_bytes(b'{"offsetTable":{"T@g":{0:1}}}')
     (store / "config" / "delayOffset.json").unlink()

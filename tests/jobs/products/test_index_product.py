@@ -105,7 +105,6 @@ UNDISTURBED = [name for name in GOLDEN if SCENARIO[name] not in DISTURBED and na
 def test_entries_and_files_are_the_brokers_own_in_one_run_or_one_a_segment(
     golden: StoreOf, tmp_path: Path, name: str, *, whole: bool
 ) -> None:
-    """Without the broker's files to lean on; complete files have their very bytes."""
     store, lake = without_index(golden(name), tmp_path), tmp_path / "lake"
     if whole:
         run(store, lake, name)
@@ -144,7 +143,6 @@ def test_every_entry_names_its_key(golden: StoreOf, tmp_path: Path) -> None:
 
 
 def test_complete_files_never_change_and_open_ones_get_newer_rows(golden: StoreOf, tmp_path: Path) -> None:
-    """Entries are written once."""
     store = golden("b533-base")
     lake = tmp_path / "lake"
     written: dict[tuple[int, int], Any] = {}
@@ -159,7 +157,6 @@ def test_complete_files_never_change_and_open_ones_get_newer_rows(golden: StoreO
 
 
 def test_a_run_without_new_keys_changes_nothing(golden: StoreOf, tmp_path: Path) -> None:
-    """The state says where keys are new from: what is read again for the queues' sake is in the index already."""
     store, lake = Path(shutil.copytree(golden("b533-base"), tmp_path / "store")), tmp_path / "lake"
     shutil.rmtree(store / "consumequeue")
     (store / "abort").touch()
@@ -208,7 +205,6 @@ def test_index_files_older_than_the_log_come_into_the_lake_as_they_are(golden: S
 
 
 def test_the_moved_start_of_the_log_moves_no_boundary(golden: StoreOf, tmp_path: Path) -> None:
-    """Segments expire between runs; the open file goes on as if nothing had happened."""
     store, lake = without_index(golden("b533-base"), tmp_path), tmp_path / "lake"
     before: Path | None = None
     for segment in growing(store, tmp_path / "growing"):

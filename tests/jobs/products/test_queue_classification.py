@@ -79,7 +79,6 @@ def test_a_unit_without_record(offset: int, found: str | None, kind: DifferenceK
 
 
 def test_a_unit_whose_record_was_deleted_meanwhile_is_nothing() -> None:
-    """Retention took the segment while it was read."""
     assert without_record(unit(), DELETED, LOG_END, GAPS, is_closed=True) is None
 
 
@@ -117,13 +116,11 @@ def test_the_text_of_a_foreign_unit_names_whose_it_is() -> None:
     ],
 )
 def test_a_record_without_unit(offset: int, beginning: int, place: UnitPlace, kind: DifferenceKind) -> None:
-    """Of a deleted topic, of a deleted file, lost, or dropped because its number was given already."""
     assert of_missing(QueueKind.PLAIN, offset, beginning, place) is kind
     assert of_missing(QueueKind.BATCH, offset, beginning, place) is DifferenceKind.MISSING
 
 
 def test_displaced_units_are_cut_into_runs() -> None:
-    """Whatever the order in which they were met."""
     assert list(displaced_runs([(7, 1), (3, 4), (4, 3)])) == [[(3, 4), (4, 3)], [(7, 1)]]
     assert list(displaced_runs([])) == []
 
@@ -134,7 +131,6 @@ def test_exchanged_units_are_one_difference() -> None:
 
 
 def test_shifted_units_say_by_how_much() -> None:
-    """And a unit of number 0 in another place begins a queue once more."""
     shifted, restarted = of_displaced(T1, [(3, 2), (4, 0)])
     assert (shifted.kind, shifted.shift) == (DifferenceKind.MISPLACED, 1)
     assert restarted.kind is DifferenceKind.RESTARTED

@@ -191,7 +191,6 @@ def born_again(whole: Path, target: Path, offset: int) -> Path:
 def test_what_a_broker_wrote_anew_behind_a_cut_is_taken_and_nothing_twice(
     golden: Golden, tmp_path: Path, grown: int
 ) -> None:
-    """A recovery cuts log and queues; what comes then is at places that were taken already."""
     whole = golden("b551-base")
     records = [record for record, _ in records_of(segments_of(whole))]
     middle = Moment(records[45].physical_offset, records[45].physical_offset)
@@ -258,7 +257,6 @@ def test_units_whose_messages_were_deleted_are_expired(golden: Golden, tmp_path:
 
 
 def test_messages_deleted_between_two_runs_leave_no_row_twice(golden: Golden, tmp_path: Path) -> None:
-    """The log's first segment goes after its units were taken, and queue files go later still."""
     whole = golden("b551-base")
     records = [record for record, _ in records_of(segments_of(whole))]
     middle = Moment(records[40].physical_offset, records[40].physical_offset)

@@ -68,7 +68,6 @@ def broker(tmp_path: Path) -> Broker:
 
 
 def test_each_line_is_a_row_with_its_fields(broker: Broker) -> None:
-    """Of bodies that their client has compressed, too, and of the topics of a cloud."""
     placed = broker.append(
         [reports("a"), reports("b", packs=True), reports("c", topic="rmq_sys_TRACE_DATA_region"), *some_records(5, 2)]
     )
@@ -101,7 +100,6 @@ def test_each_line_is_a_row_with_its_fields(broker: Broker) -> None:
 
 
 def test_bodies_that_are_no_traces_stop_nothing(broker: Broker) -> None:
-    """Broken lines are rows that say where, and what cannot be inflated is left out."""
     broken = [
         reports("late", _SENT.replace("{time}", "long ago")),
         a_record(b"no stream", topic=TRACE_TOPIC, sys_flag=COMPRESSED),
@@ -123,7 +121,6 @@ def test_bodies_that_are_no_traces_stop_nothing(broker: Broker) -> None:
 
 
 def test_each_run_adds_its_lines_once(broker: Broker) -> None:
-    """And the look before a run knows the table; merged files hold the same rows."""
     first = broker.append([reports("a")])
     taken(broker)
     assert Look(request(broker)).nothing_new() is not None
@@ -138,7 +135,6 @@ def test_each_run_adds_its_lines_once(broker: Broker) -> None:
 
 
 def test_traces_that_the_broker_took_back_go_with_their_messages(broker: Broker) -> None:
-    """What the log holds in their place comes; a run afterwards finds every table as it should be."""
     first = broker.append([reports("kept")])
     cut = broker.append([reports("lost"), *some_records(3, 4)])
     taken(broker)
@@ -168,7 +164,6 @@ def test_a_log_that_is_cut_back_without_traces_makes_no_table(broker: Broker) ->
 
 
 def test_a_store_without_traces_has_nothing_decoded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither are its bodies looked at, nor its rows: a batch's topics are named once."""
     monkeypatch.setattr(traces, "with_inflated", None)
     monkeypatch.setattr(traces, "decode_bodies", None)
 
@@ -203,7 +198,6 @@ def test_rows_fit_the_table() -> None:
 
 
 def test_slow_consumers_and_messages_never_consumed_are_one_query_each(broker: Broker) -> None:
-    """The recipes' rows: consumed by nobody, only in vain, by one of two groups."""
     failed = _CONSUMED
     succeeded = _CONSUMED.replace("false", "true").replace("\x013\x01", "\x0190\x01").replace("consumers", "slow")
     broker.append(

@@ -100,7 +100,6 @@ def _offsets(answer: Answer) -> list[int]:
 def test_an_answer_is_whole_or_says_what_it_lacks(
     name: str, kind: str, place: str, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """A lost index or queue file leaves every answer whole: the log has it all."""
     random = Random(f"{name} {kind} {place}")
     damaged = shutil.copytree(golden(name), tmp_path / "store")
     lost = _lose(damaged, kind, place, random)
@@ -136,7 +135,6 @@ def _check_exports(store: Path, kind: str, place: str) -> None:
 def test_a_run_says_which_topics_and_which_name_earlier_runs_chose(
     tmp_path: Path, golden: Callable[[str], Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It ended with 'nothing wrong seen', and wrote under the old name without a word."""
     request = IngestRequest(str(golden("b533-base")), str(tmp_path / "lake"), "first", Selection(topics=("T1",)))
     assert not ingest(request, OneByOne()).notes
     assert not ingest(request, OneByOne()).notes

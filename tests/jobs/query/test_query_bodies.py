@@ -23,7 +23,6 @@ def _written(folder: Path) -> dict[str, bytes]:
 
 
 def test_two_messages_with_one_id_are_two_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The second overwrote the first: a message that is sent again keeps its id."""
     store = _store(tmp_path, "SAME", "SAME", "OTHER")
     bodies = tmp_path / "bodies"
     outcome = runner(capfd)(
@@ -35,7 +34,6 @@ def test_two_messages_with_one_id_are_two_files(tmp_path: Path, capfd: pytest.Ca
 
 
 def test_an_id_of_three_thousand_bytes_is_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A file's name has at most 255 bytes: it was an error of the system."""
     ids = ("x" * 3000, "x" * 2999 + "y")
     store = _store(tmp_path, *ids)
     bodies = tmp_path / "bodies"

@@ -47,7 +47,6 @@ def test_progress_is_the_offsets_and_limits_that_the_broker_answered(name: str, 
 
 
 def test_progress_without_a_group_is_a_line_for_each_group(tmp_path: Path, ask: Ask) -> None:
-    """As mqadmin prints groups that nobody consumes for."""
     unpacked = unpack_feature("b551-rockscq-clean", tmp_path)
     code, out, _ = ask(unpacked.root, "consumerProgress")
     _, one, _ = ask(unpacked.root, "consumerProgress -g G")
@@ -78,7 +77,6 @@ def test_topics_are_listed_from_rocksdb(tmp_path: Path, ask: Ask) -> None:
 def test_an_unknown_group_and_what_only_a_broker_at_work_knows_have_a_reason(
     line: str, expected: ExitCode, said: tuple[str, ...], tmp_path: Path, ask: Ask
 ) -> None:
-    """On standard error, with the groups that are known; nothing is printed that looks like an answer."""
     code, out, err = ask(unpack_feature("b551-rockscq-clean", tmp_path).root, line)
 
     assert (code, out) == (expected, "")
@@ -86,7 +84,6 @@ def test_an_unknown_group_and_what_only_a_broker_at_work_knows_have_a_reason(
 
 
 def test_settings_of_a_group_come_field_by_field(tmp_path: Path, ask: Ask) -> None:
-    """In the order of the release's class; what is null is empty."""
     root = unpack_feature("b551-rockscq-clean", tmp_path).root
     code, out, _ = ask(root, "getConsumerConfig -g G")
     head, *lines = out.splitlines()
@@ -116,7 +113,6 @@ def test_rows_are_json_for_scripts(tmp_path: Path, ask: Ask) -> None:
 
 
 def test_a_configuration_that_cannot_be_read_is_said(tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty answer would look like a broker without groups."""
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     root = Path(shutil.copytree(unpack_feature("b551-rockscq-clean", tmp_path).root, tmp_path / "copy"))
     code, out, err = ask(root, "consumerProgress -g G")

@@ -53,7 +53,6 @@ def test_json_is_one_object_a_line(run: Run, store: str) -> None:
 
 
 def test_json_of_an_empty_answer_gives_the_reason(run: Run, store: str) -> None:
-    """Scripts branch on the reason's kind, people read its text."""
     code, out, err = run("by-key", "-t", "Orders", "-k", "absent", "--store", store, "--json")
 
     assert code == ExitCode.NOT_FOUND
@@ -62,7 +61,6 @@ def test_json_of_an_empty_answer_gives_the_reason(run: Run, store: str) -> None:
 
 
 def test_the_body_is_printed_decompressed_in_a_charset(run: Run, tmp_path: Path) -> None:
-    """`--body` shows what the producer sent."""
     import zlib
 
     body = "Müller, 键".encode("gb18030")
@@ -91,7 +89,6 @@ def test_a_body_is_written_only_on_request_and_never_out_of_the_folder(run: Run,
 
 
 def test_more_hits_than_the_limit_are_told(run: Run, store: str) -> None:
-    """The newest N in the order of the log, as a broker cuts them; -m 0 gives all."""
     code, out, err = run("by-key", "-t", "Orders", "-k", "order", "-m", "3", "--store", store)
     _, everything, _ = run("by-key", "-t", "Orders", "-k", "order", "-m", "0", "--store", store)
 
@@ -110,7 +107,6 @@ def test_a_list_of_ids_prints_each_and_tells_the_missing_one(run: Run, store: st
 
 
 def test_message_takes_an_id_of_either_kind(run: Run, store: str) -> None:
-    """An offset id first; what leads nowhere is looked for as a producer's id, in all topics."""
     _, by_producer, _ = run("message", "-i", "id3", "--store", store)
     offset_id = by_producer.split()[1]
     _, by_offset, _ = run("message", "-i", offset_id, "--store", store)
@@ -130,7 +126,6 @@ def test_decode_id_shows_both_readings(run: Run) -> None:
 
 
 def test_decode_id_of_a_text_that_is_none_is_told(run: Run) -> None:
-    """Exit code 5, as for everything that is not there."""
     code, out, err = run("decode-id", "4711")
 
     assert code == ExitCode.NOT_FOUND
@@ -150,7 +145,6 @@ def test_decode_id_of_a_text_that_is_none_is_told(run: Run) -> None:
     ],
 )
 def test_what_makes_no_sense_is_a_usage_error(run: Run, arguments: tuple[str, ...]) -> None:
-    """Exit code 2, before anything is read."""
     code, out, err = run(*arguments)
 
     assert code == ExitCode.USAGE
@@ -159,7 +153,6 @@ def test_what_makes_no_sense_is_a_usage_error(run: Run, arguments: tuple[str, ..
 
 
 def test_mqadmin_lines_end_where_their_release_ends(run: Run, store: str) -> None:
-    """A letter that the release does not know is refused, as it would be there."""
     code, _, err = run(
         "mqadmin", "--store", store, "--release", "4.9.8", "queryMsgByKey", "-t", "Orders", "-k", "k1", "-m", "3"
     )
@@ -213,7 +206,6 @@ def test_letters_mean_what_they_mean_in_the_release(release: str, line: str, exp
     ],
 )
 def test_a_line_that_the_release_would_not_take_is_refused(release: str, line: str) -> None:
-    """Unknown letters, missing values, commands that came later or do something."""
     with pytest.raises(UnsupportedFormat):
         parse(line.split(), Release.of(release))
 
@@ -259,7 +251,6 @@ ASKED = (
 def test_a_message_cannot_do_anything_to_the_terminal_that_it_is_shown_on(
     hostile: str, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...]
 ) -> None:
-    """Raw ESC came through from topic, keys, tags and body: a title was set."""
     verb, *rest = asked
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     cli.main(["query", verb, "--store", hostile, *rest])
@@ -304,7 +295,6 @@ def wrong_body(tmp_path: Path) -> str:
     ids=" ".join,
 )
 def test_a_body_with_a_wrong_crc_is_not_served_as_good(run: Run, wrong_body: str, asked: tuple[str, ...]) -> None:
-    """It was printed with exit code 0, and nothing said so."""
     verb, *rest = asked
     code, out, err = run(verb, "--store", wrong_body, "--release", "5.5.1", *rest)
 
@@ -327,7 +317,6 @@ def test_json_says_whether_a_body_is_what_was_written(run: Run, wrong_body: str)
 def test_a_command_that_no_disk_answers_is_a_usage_error_that_says_why(
     why: str, names: tuple[str, ...], run: Run
 ) -> None:
-    """Without a store, too: nothing has to be read to know it."""
     for name in names:
         code, out, err = run("mqadmin", name, "-n", "host:9876", "-b", "host:10911")
 

@@ -96,7 +96,6 @@ def _answer(  # noqa: PLR0913, PLR0917 - a call, where and how
 def test_each_recorded_line_is_answered_byte_for_byte(
     name: str, golden: Callable[[str], Path], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """Hits and misses alike: only consumer tracks and the folder of body files differ, and a miss has its reason."""
     store = golden(name)
     earlier = as_it_was(store, tmp_path) if name in {case[0] for case in _ANSWERED_BEFORE_THE_END} else store
     for path in sorted((store / "EXPECT").glob("[0-9]*.txt")):

@@ -56,7 +56,6 @@ def both(records: list[MessageRecord]) -> Iterator[tuple[StoreSource, list[LakeS
 def test_a_lake_finds_by_key_what_its_store_finds(
     messages: list[Sent], topic: str, key: str, kind: KeyKind, limit: int | None
 ) -> None:
-    """Keys, unique keys and tags; the record made of a row is the stored one, byte for byte."""
     with both(stored(messages)) as (store, lakes):
         expected = lookups.by_key(store, topic, key, kind=kind, limit=limit)
         for lake in lakes:
@@ -141,7 +140,6 @@ def test_a_message_that_the_lake_has_not_indexed_is_told_and_can_be_shown(tmp_pa
 
 
 def test_a_lake_without_bodies_still_shows_its_messages(tmp_path: Path) -> None:
-    """`--no-body` leaves bodies out, not messages."""
     store = write_store(tmp_path / "store", stored([Sent(keys=("k",))]))
     write_messages(tmp_path / "lake", store, RELEASE, with_body=False)
     source = open_lake(tmp_path / "lake", RELEASE)
@@ -157,7 +155,6 @@ def test_a_folder_that_is_no_lake_is_told(tmp_path: Path) -> None:
 
 
 def test_a_query_of_a_lake_imports_neither_spark_nor_the_compiled_scan_nor_pandas(tmp_path: Path) -> None:
-    """Each of them takes as long as the lookup; Arrow would load the last one for a time with a zone."""
     records = stored([Sent("Orders", ("k1",))])
     store = write_store(tmp_path / "store", records)
     write_messages(tmp_path / "lake", store, RELEASE)
@@ -168,7 +165,6 @@ def test_a_query_of_a_lake_imports_neither_spark_nor_the_compiled_scan_nor_panda
 
 
 def test_a_message_that_the_lake_has_in_quarantine_is_not_called_deleted(tmp_path: Path) -> None:
-    """Its body was damaged: 'not there any more' sent people to the broker's retention."""
     store = write_store(tmp_path / "store", stored([Sent(keys=("k1",))] * 5))
     segment = store / "commitlog" / ("0" * 20)
     segment.write_bytes(segment.read_bytes().replace(b"hello", b"hellO", 1))

@@ -23,7 +23,6 @@ def _query(golden: Callable[[str], Path], *more: str) -> tuple[str, ...]:
 
 
 def test_all_forms_have_the_same_rows(golden: Callable[[str], Path], run: Run) -> None:
-    """And `--json` is the form with an object a line."""
     lines = run(*_query(golden, "--json")).out
     array = json.loads(run(*_query(golden, "--output", "json")).out)
     table = list(csv.DictReader(StringIO(run(*_query(golden, "--output", "csv")).out)))
@@ -38,7 +37,6 @@ def test_all_forms_have_the_same_rows(golden: Callable[[str], Path], run: Run) -
 
 
 def test_offsets_are_numbers_and_times_are_iso(golden: Callable[[str], Path], run: Run) -> None:
-    """Nobody parses a text to get a number, or guesses a zone."""
     message = json.loads(run(*_query(golden, "--json")).out.splitlines()[0])
 
     assert 2 == message["version"]
@@ -48,7 +46,6 @@ def test_offsets_are_numbers_and_times_are_iso(golden: Callable[[str], Path], ru
 
 
 def test_an_empty_answer_is_an_empty_array(golden: Callable[[str], Path], run: Run) -> None:
-    """A JSON reader finds a document, CSV nothing; the reason is in JSON as before, and on standard error."""
     empty = ("query", "by-key", "-t", "T1", "-k", "nobody", "--store", str(golden("b551-base")))
     as_json, as_csv = run(*empty, "--output", "json"), run(*empty, "--output", "csv")
 
@@ -62,7 +59,6 @@ def test_json_and_another_form_contradict_each_other(golden: Callable[[str], Pat
 
 
 def test_csv_keeps_what_is_nested() -> None:
-    """A map is JSON in its cell, what is null is empty, a line break is quoted."""
     assert 'a,"{""k"": ""v""}",,true,"x\ny"\n' == csv_line(["a", {"k": "v"}, None, True, "x\ny"])
 
 
@@ -74,7 +70,6 @@ def test_no_row_at_all_is_still_a_document() -> None:
 
 
 def test_an_id_with_a_port_that_there_is_none_of_says_so(run: Run) -> None:
-    """It was shown as a broker's address."""
     shown = run("query", "decode-id", "7F000001FFFF51AF00000000000000F2").out
 
     assert "127.0.0.1:-44625 (no port: this is no broker's id)" in shown

@@ -45,7 +45,6 @@ def ask(store: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Ask:
 
 
 def test_a_queue_is_counted_by_tag(ask: Ask) -> None:
-    """Without -p no message is printed; the tag of most messages comes first."""
     code, out, _ = ask("printMsgByQueue -t Orders -a b0 -i 1 -f true")
 
     assert code == ExitCode.CLEAN
@@ -130,7 +129,6 @@ def test_pulled_messages_are_json_for_scripts(line: str, count: int, ask: Ask) -
 def test_a_lake_gives_the_messages_of_its_store(
     line: str, store: Path, ask: Ask, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """Only where a pull ends it does not know: there are no files of queues."""
     write_messages(tmp_path / "lake", store, RELEASE)
     _, of_store, _ = ask(line)
     context = Context(open_lake(tmp_path / "lake", RELEASE), Printer(), "b0")

@@ -86,7 +86,6 @@ def test_a_key_outside_the_times_asked_for_is_told_with_its_times(opened: Opened
 
 
 def test_a_key_of_no_message_is_told_with_what_is_on_disk(opened: Opened) -> None:
-    """Which offsets and times were searched, so that nobody searches them again."""
     source = opened([Sent(keys=("1",)), Sent(keys=("2",))])
     answer = lookups.by_key(source, "Orders", "4711")
 
@@ -175,7 +174,6 @@ def test_an_offset_id_of_another_broker_is_never_answered_silently(opened: Opene
 
 
 def test_a_text_that_is_no_id_is_told(opened: Opened) -> None:
-    """Neither of 32 nor of 56 hexadecimal digits."""
     source = opened([Sent(keys=("1",))])
 
     _is(lookups.by_offset_id(source, "4711"), ReasonKind.WRONG_KIND_OF_ID)

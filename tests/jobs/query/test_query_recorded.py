@@ -65,7 +65,6 @@ def test_light_queues_that_a_killed_broker_had_in_memory_are_answered_from_the_l
 def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(
     recorded: Callable[[str], FeatureStore], name: str
 ) -> None:
-    """From files, from RocksDB, or from the log where a kill left no row."""
     unpacked = recorded(name)
     compared = 0
     with opened(unpacked.root) as source:
@@ -88,7 +87,6 @@ def test_every_queue_has_the_limits_and_messages_that_the_broker_answered(
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("name", _EVERY)
 def test_a_key_has_the_messages_that_the_broker_answered(recorded: Callable[[str], FeatureStore], name: str) -> None:
-    """The same offsets as often, from index files and from RocksDB."""
     unpacked = recorded(name)
     with opened(unpacked.root) as source:
         for question, expected in unpacked.of_disk["keys"].items():
@@ -150,7 +148,6 @@ def test_a_time_window_holds_for_the_index_in_rocksdb(recorded: Callable[[str], 
 def test_without_the_package_keys_come_from_the_log(
     recorded: Callable[[str], FeatureStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line says what would read the index."""
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     with opened(recorded("b551-indexrocks").root) as source:
         answer = lookups.by_key(source, "Orders", "k3")
@@ -175,7 +172,6 @@ def test_a_damaged_index_in_rocksdb_is_replaced_by_the_log(
 def test_a_transaction_in_rocksdb_is_open_rolled_back_or_committed(
     recorded: Callable[[str], FeatureStore], name: str
 ) -> None:
-    """Of a half message in the topic for RocksDB it was said that the key is 'under' that topic, no more."""
     halves: dict[ReasonKind | None, set[int]] = {}
     with opened(recorded(name).root) as source:
         offsets = source.queue_offsets(transactions.HALF_TOPIC, 0)

@@ -114,7 +114,6 @@ def test_a_topic_that_the_table_in_rocksdb_lacks_was_never_there(situation: Plac
 def test_what_a_damaged_database_alone_knows_is_said_to_be_unknown(
     situation: Place, tmp_path: Path, ask: Ask, line: str
 ) -> None:
-    """A topic without a message may be there: 'never seen' would be more than the log can tell."""
     store = tmp_path / "store"
     shutil.copytree(situation("field-rocksonly-550") / "store", store)
     for folder in ("consumequeue", "config/topics"):
@@ -126,7 +125,6 @@ def test_what_a_damaged_database_alone_knows_is_said_to_be_unknown(
 
 
 def test_a_topic_that_was_deleted_is_called_deleted(situation: Place, ask: Ask) -> None:
-    """It said 'never seen there', although the log has its messages."""
     store = situation("field-deleted-498") / "store"
 
     for line in ("topicStatus -t Gone", "printMsg -t Gone", "queryMsgByOffset -t Gone -b b0 -i 0 -o 0"):
@@ -202,7 +200,6 @@ def test_colliding_keys_are_answered_as_the_client_of_the_release_answers_them(
 
 
 def test_a_query_of_our_own_gives_each_message_once(ask: Ask, colliding: Path, capfdbinary: Any) -> None:  # noqa: ANN401
-    """Only mqadmin's lines are answered with what a client makes of collisions."""
     del ask
     place = ["--store", str(colliding), "--release", "4.9.2", "--hash-slots", "50", "--index-num", "300"]
     cli.main(["query", "by-key", "-t", "Orders", "-k", "AaAa", *place])
@@ -224,7 +221,6 @@ def test_a_query_of_our_own_gives_each_message_once(ask: Ask, colliding: Path, c
     ],
 )
 def test_a_line_is_taken_as_it_was_pasted(line: str) -> None:
-    """However the program was started."""
     assert parse(shlex.split(line), Release.of("5.5.1")).command == "topicStatus"
 
 

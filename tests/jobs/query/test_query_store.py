@@ -78,7 +78,6 @@ def expected_by_key(messages: list[Sent], records: list[MessageRecord], topic: s
 
 
 def test_the_keys_of_these_tests_collide() -> None:
-    """Without collisions the tests below would prove less than they say."""
     assert len({index_key_hash(f"Orders#{key}") for key in COLLIDING}) == 1
 
 
@@ -87,7 +86,6 @@ def test_the_keys_of_these_tests_collide() -> None:
 def test_by_key_finds_the_newest_messages_that_really_have_the_key(
     messages: list[Sent], topic: str, key: str, limit: int | None
 ) -> None:
-    """A collision neither shows nor takes a place below the limit, with index files and without."""
     records = stored(messages)
     expected = expected_by_key(messages, records, topic, key)
     with three_ways(records) as sources:
@@ -142,7 +140,6 @@ def test_by_tags_finds_the_messages_with_the_whole_tags(messages: list[Sent], to
 def test_by_offset_finds_the_message_of_that_number(
     messages: list[Sent], topic: str, queue_id: int, number: int
 ) -> None:
-    """Through the queue's units, or through the log when the queue is lost."""
     records = stored(messages)
     queue = [record for record in records if (record.topic, record.queue_id) == (topic, queue_id)]
     expected = [queue[number].physical_offset] if 0 <= number < len(queue) else []
@@ -190,7 +187,6 @@ def _damaged_index(store: Path, data: st.DataObject) -> None:
 @settings(max_examples=60)
 @given(data=st.data())
 def test_damaged_index_files_never_hang_and_never_invent_a_message(data: st.DataObject) -> None:
-    """Chains in circles, wild offsets and cut files cost messages at most; what is shown has the key."""
     messages = [Sent(keys=(COLLIDING[n % 4],), unique_key=COLLIDING[n % 3]) for n in range(30)]
     records = stored(messages)
     expected = expected_by_key(messages, records, "Orders", COLLIDING[0])
@@ -207,7 +203,6 @@ def test_damaged_index_files_never_hang_and_never_invent_a_message(data: st.Data
 def test_both_ways_to_search_a_log_find_the_same_records(
     name: str, golden: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Small logs are walked, large ones scanned by compiled code; every record is found by its bytes."""
     with StoreReader(list_store(str(golden(name)))) as reader:
         everything = [stored.record for stored in stored_records(golden(name))]
         seen: list[tuple[int, int]] = []
@@ -224,7 +219,6 @@ def test_both_ways_to_search_a_log_find_the_same_records(
 
 
 def test_a_chain_that_runs_in_a_circle_ends_and_is_told(tmp_path: Path) -> None:
-    """A broker would follow it for ever."""
     messages = [Sent(keys=(COLLIDING[0],)) for _ in range(6)]
     records = stored(messages)
     store = write_store(tmp_path / "store", records)

@@ -27,13 +27,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
     ],
 )
 def test_a_time_is_printed_as_java_prints_it(milliseconds: int, zone: str, expected: str) -> None:
-    """Also what a client's broken clock has sent."""
     assert expected == time_text(milliseconds, ZoneInfo(zone))
 
 
 @given(milliseconds=I64)
 def test_every_number_is_a_time(milliseconds: int) -> None:
-    """No exception, and the calendar's own text wherever there is one."""
     shown = time_text(milliseconds, UTC)
     try:
         moment = _EPOCH + timedelta(milliseconds=milliseconds)
@@ -51,7 +49,6 @@ def test_ipv6_hosts_stand_in_brackets_with_all_their_zeros() -> None:
 
 @given(host=HOSTS)
 def test_every_host_has_a_text_that_ends_in_its_port(host: Host) -> None:
-    """Ports are 32 bits in a record, whatever a network makes of them."""
     assert host_text(host).endswith(f":{host.port}")
 
 
@@ -72,7 +69,6 @@ def test_a_map_is_printed_bucket_by_bucket() -> None:
 
 
 def test_a_full_map_has_grown() -> None:
-    """Thirteen names in 16 buckets are above three quarters: they lie in 32."""
     names = {f"n{number}": "v" for number in range(13)}
 
     assert map_text(names, 32) == map_text(names, 16)
@@ -94,7 +90,6 @@ def test_widths_count_utf_16_units() -> None:
     ],
 )
 def test_gbk_is_decoded_as_java_decodes_it(raw: bytes, text: str) -> None:
-    """What mqadmin of 4.5.2 printed of a body of all bytes: users' characters, and bytes that are none."""
     assert decode_as_java(raw, "GBK") == text
 
 

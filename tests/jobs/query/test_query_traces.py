@@ -112,7 +112,6 @@ def test_a_trace_without_a_time_is_said_to_be_printed_as_of_now(ask: Ask) -> Non
 
 
 def test_a_trace_does_nothing_to_a_terminal(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group may be called anything: neither a colour nor a line of its own."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     _, out, _ = ask("controls")
 

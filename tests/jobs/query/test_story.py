@@ -122,7 +122,6 @@ def assert_as_sent(line: SentLine, story: Story, store: str, consumed: list[tupl
 
 @pytest.mark.parametrize("name", golden_stores("base"))
 def test_transactions_end_as_the_driver_ended_them(golden: Callable[[str], Path], name: str) -> None:
-    """The driver commits `txc`, rolls `txr` back, and leaves `txu` to the broker's check."""
     store, release = golden(name), Release.of(release_of(name))
     with StoreReader(list_store(str(store))) as reader:
         evidence = StoreEvidence(StoreSource(reader, release))

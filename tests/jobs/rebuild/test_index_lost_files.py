@@ -119,14 +119,12 @@ CANDIDATES = tuple(name for name in (*UNDISTURBED, *RULES) if name != "b533-cras
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_lost_files_of_an_undisturbed_store_come_back_byte_for_byte(golden: StoreOf, name: str, tmp_path: Path) -> None:
-    """Whichever files are deleted, between, before or after survivors, straddling messages included."""
     losses_come_back(golden(name), name, tmp_path, every=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_every_subset_of_lost_files_comes_back(golden: StoreOf, name: str, tmp_path: Path) -> None:
-    """All 2^n where n is small, many random ones beyond."""
     store = golden(name)
     if len(list((store / "index").iterdir())) < LARGE:
         pytest.skip("too few index files to be worth it")
@@ -134,7 +132,6 @@ def test_every_subset_of_lost_files_comes_back(golden: StoreOf, name: str, tmp_p
 
 
 def test_no_store_is_left_out() -> None:
-    """Stores that were disturbed are explained elsewhere."""
     disturbed = {"crash-after", "crash-later", "expired", "expired-logonly", "live"}
 
     assert {name for name in GOLDEN if SCENARIO[name] not in disturbed} - {*CANDIDATES} <= {"b533-crash-before"}

@@ -74,7 +74,6 @@ def beside(store: Path) -> list[str]:
 
 
 def test_lost_files_come_back_into_the_store(golden: StoreOf, store: Path) -> None:
-    """The bytes are those that were lost; those that were kept are the same files as before."""
     whole = index_of(golden(STORE))
     lose(store, *LOST)
     inodes = {path.name: path.stat().st_ino for path in (store / "index").iterdir()}
@@ -236,7 +235,6 @@ def test_a_missing_index_directory_is_made(golden: StoreOf, store: Path) -> None
 
 
 def test_an_index_directory_elsewhere_stays_there(golden: StoreOf, store: Path) -> None:
-    """`index` may be a link."""
     elsewhere = store.parent / "fast-disk" / "idx"
     elsewhere.parent.mkdir()
     (store / "index").rename(elsewhere)
@@ -249,7 +247,6 @@ def test_an_index_directory_elsewhere_stays_there(golden: StoreOf, store: Path) 
 
 
 def test_a_directory_that_changed_since_the_rebuild_is_refused(store: Path) -> None:
-    """What was kept must still be there, and nothing else."""
     lose(store, *LOST)
     out = rebuilt(store)
     lose(store, 0)
@@ -277,7 +274,6 @@ def test_a_half_written_rebuild_is_refused(store: Path) -> None:
 
 
 def test_too_little_room_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New files are copied before old ones go."""
     lose(store, *LOST)
     out = rebuilt(store)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))  # noqa: SLF001
@@ -286,7 +282,6 @@ def test_too_little_room_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_plan_names_everything_and_touches_nothing(store: Path) -> None:
-    """What `--dry-run` shows."""
     lose(store, *LOST)
     out = rebuilt(store)
     before = {path: hashlib.sha256(path.read_bytes()).digest() for path in store.rglob("*") if path.is_file()}
@@ -358,7 +353,6 @@ def _staging(store: Path) -> Path:
 
 @pytest.mark.parametrize("before", ["copy", "keep", "advance", "name the directory"])
 def test_what_root_installs_does_not_leave_the_store_through_a_link_of_its_owner(theirs: Path, before: str) -> None:
-    """With a window of 300 ms, a directory of root's changed its owner."""
     lose(theirs, *LOST)
     untouched = _victim(theirs)
 
@@ -377,7 +371,6 @@ def test_what_root_installs_does_not_leave_the_store_through_a_link_of_its_owner
 
 
 def test_a_link_in_the_place_of_the_new_set_is_not_installed(theirs: Path) -> None:
-    """It was, with exit code 0, in 9 of 15 attempts: a broker would have followed it."""
     lose(theirs, *LOST)
     before, untouched = index_of(theirs), _victim(theirs)
 
@@ -408,7 +401,6 @@ def test_a_link_in_the_place_of_the_old_set_is_not_followed(theirs: Path) -> Non
 
 
 def test_root_installs_into_the_store_of_another_user(golden: StoreOf, theirs: Path) -> None:
-    """Nobody attacks: every file is back, and the other user's."""
     lose(theirs, *LOST)
     install(planned(theirs))
 
@@ -418,7 +410,6 @@ def test_root_installs_into_the_store_of_another_user(golden: StoreOf, theirs: P
 
 
 def test_a_store_whose_index_directory_is_another_users_is_refused(theirs: Path) -> None:
-    """A link to a directory of somebody else would have root act as that user."""
     lose(theirs, *LOST)
     (theirs / "index").rename(theirs / "moved")
     (theirs / "index").symlink_to(theirs.parent / "victim")

@@ -38,7 +38,6 @@ def rebuilt(store: Path, out: Path, *, lost_only: bool = True) -> queue_run.Summ
 
 
 def test_lost_queues_are_put_back_and_verify_is_clean(store: Path, tmp_path: Path) -> None:
-    """The broker's own bytes; the zeroed file is set aside."""
     queues = store / "consumequeue"
     before = contents(queues)
     shutil.rmtree(queues / "T2")
@@ -68,7 +67,6 @@ def test_a_full_set_replaces_all_queues(store: Path, tmp_path: Path) -> None:
 
 
 def test_a_kill_at_any_step_leaves_one_complete_set(store: Path, tmp_path: Path) -> None:
-    """The old one, or the new one; the same installation can be done again."""
     queues = store / "consumequeue"
     healthy = contents(queues)
     shutil.rmtree(queues / "T2")
@@ -95,7 +93,6 @@ def test_a_kill_at_any_step_leaves_one_complete_set(store: Path, tmp_path: Path)
 
 
 def test_a_file_that_is_not_what_the_manifest_names_is_not_installed(store: Path, tmp_path: Path) -> None:
-    """The store is as it was."""
     shutil.rmtree(store / "consumequeue" / "T2")
     rebuilt(store, tmp_path / "out")
     path = next(path for path in (tmp_path / "out" / "T2").rglob("*") if path.is_file())
@@ -161,7 +158,6 @@ def swapped(store: Path, pattern: str) -> Callable[[], None]:
 def test_what_root_installs_does_not_leave_the_store_through_a_link_of_its_owner(
     theirs: Path, tmp_path: Path, before: str, pattern: str
 ) -> None:
-    """A link in the place of the new set was installed as `consumequeue`, with exit code 0."""
     untouched, attack = everything(theirs.parent / "victim"), swapped(theirs, pattern)
     plan = plan_queue_installation(str(theirs), tmp_path / "out")
 
@@ -179,7 +175,6 @@ def test_what_root_installs_does_not_leave_the_store_through_a_link_of_its_owner
 
 
 def test_root_installs_into_the_store_of_another_user(theirs: Path, golden: Golden, tmp_path: Path) -> None:
-    """Nobody attacks: every file is back, and the other user's."""
     install_queues(plan_queue_installation(str(theirs), tmp_path / "out"))
 
     assert contents(theirs / "consumequeue") == contents(golden("b533-base") / "consumequeue")
@@ -189,7 +184,6 @@ def test_root_installs_into_the_store_of_another_user(theirs: Path, golden: Gold
 
 
 def test_queues_that_are_another_users_are_refused(theirs: Path, tmp_path: Path) -> None:
-    """A link to a directory of somebody else would have root act as that user."""
     swapped(theirs, "consumequeue")()
 
     with pytest.raises(RefusedError, match="belongs to user"):

@@ -84,7 +84,6 @@ def test_no_release_has_to_be_given(golden: Golden, tmp_path: Path, name: str) -
 
 
 def test_the_manifest_names_every_file_and_its_hash(golden: Golden, tmp_path: Path) -> None:
-    """Of the bytes that were written; all after them are zeros."""
     rebuild(request_for(golden("b551-types"), tmp_path, "b551-types"), OneByOne())
     manifest = json.loads((tmp_path / MANIFEST).read_text())
     made = made_files(tmp_path)
@@ -108,7 +107,6 @@ def test_what_the_log_does_not_tell_is_named(golden: Golden, tmp_path: Path) -> 
 
 
 def test_rocksdb_queues_are_named_and_all_else_works(golden: Golden, tmp_path: Path) -> None:
-    """The log alone gives the files of the classic store type."""
     summary = rebuild(request_for(golden("b551-rockscq"), tmp_path, "b551-rockscq", file_size=200), OneByOne())
 
     assert summary.files == 14
@@ -127,7 +125,6 @@ def test_the_delay_levels_of_the_broker_decide_times_of_delivery(golden: Golden,
 
 
 def test_a_topic_that_is_no_folder_name_is_not_written(tmp_path: Path) -> None:
-    """A log may come from anywhere: nothing is written outside the output."""
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     log = a_segment([a_record(topic="../../evil"), a_record(topic="good")])
     (tmp_path / "store" / "commitlog" / "00000000000000000000").write_bytes(log)
@@ -153,7 +150,6 @@ def test_damage_in_the_log_is_told_by_the_exit_code(golden: Golden, tmp_path: Pa
 
 
 def test_an_output_that_is_in_use_is_refused(golden: Golden, tmp_path: Path) -> None:
-    """Neither a directory with something in it, nor one inside the store."""
     (tmp_path / "something").touch()
     store = golden("b551-base")
     used = CliRunner().invoke(command, [str(store), "--out", str(tmp_path)])

@@ -37,7 +37,6 @@ def _of_queues(root: Path) -> DryRun:
 
 
 def test_bytes_of_the_log_and_settings_are_said(store: Path) -> None:
-    """Both rebuilds read the whole log; how each setting is known is part of the answer."""
     for made in (_of_index(store), _of_queues(store)):
         assert made.log["bytes"] == 4 * SEGMENT
         assert (made.log["from_offset"], made.log["to_offset"]) == (0, 4 * SEGMENT)
@@ -46,7 +45,6 @@ def test_bytes_of_the_log_and_settings_are_said(store: Path) -> None:
 
 
 def test_files_that_would_be_kept_are_named(store: Path) -> None:
-    """With `--lost-only`; a full rebuild keeps none."""
     (store / "index" / _names(store)[4]).unlink()
 
     assert list(_of_index(store, lost_only=True).kept) == _names(store)
@@ -63,7 +61,6 @@ def test_a_file_that_is_cut_short_would_be_replaced(store: Path) -> None:
 
 
 def test_a_file_of_another_geometry_would_stop_everything(store: Path) -> None:
-    """No file would be written."""
     path = store / "index" / _names(store)[6]
     path.write_bytes(path.read_bytes() + bytes(20))
     made = _of_index(store, lost_only=True)
@@ -105,7 +102,6 @@ def test_the_command_says_it_and_writes_nothing(
 def test_what_the_real_run_refuses_the_dry_run_refuses_in_the_same_words(
     golden: StoreOf, tmp_path: Path, capfd: pytest.CaptureFixture[str], verb: str
 ) -> None:
-    """An output with something in it or inside the store, a release that is none, a store that is none."""
     store = golden("b533-base")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
@@ -129,7 +125,6 @@ def test_what_the_real_run_refuses_the_dry_run_refuses_in_the_same_words(
 def test_with_install_the_files_are_built_and_the_store_stays_as_it_is(
     store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """That dry run is the whole rebuild, but for its last step."""
     for number in (1, 2):
         (store / "index" / _names(store)[number]).unlink()
     before = state_of(store)

@@ -25,7 +25,6 @@ _STORES = (
 
 @pytest.mark.parametrize("name", _STORES)
 def test_files_hold_every_unit_that_the_broker_answered(name: str, tmp_path: Path) -> None:
-    """Also after a kill, which left no row; a store with these files in place of the database is one of files."""
     unpacked = unpack_feature(name, tmp_path)
     out = tmp_path / "out"
     conf = BrokerConf(consume_queue_size=_FILE_SIZE)

@@ -66,7 +66,6 @@ def rebuilt(
     [name for name in GOLDEN if SCENARIO[name] in {"base", "dledger-upgraded", "multipath", "rockscq", "upgraded"}],
 )
 def test_all_files_come_out_of_the_log_with_everything_detected(golden: StoreOf, name: str, tmp_path: Path) -> None:
-    """Geometry, rules and zone are shown by the files that are there; the bytes do not depend on them."""
     result = rebuilt(golden(name), tmp_path / "out")
 
     assert files_in(tmp_path / "out") == files_in(golden(name) / "index")
@@ -76,7 +75,6 @@ def test_all_files_come_out_of_the_log_with_everything_detected(golden: StoreOf,
 
 @pytest.mark.parametrize("name", [name for name in GOLDEN if SCENARIO[name] == "base"])
 def test_without_index_files_the_log_tells_the_release(golden: StoreOf, name: str, tmp_path: Path) -> None:
-    """Marks of the broker in its messages; the geometry is given, it is nowhere else."""
     store = tmp_path / "store"
     shutil.copytree(golden(name), store, ignore=shutil.ignore_patterns("index"))
     conf = BrokerConf(hash_slots=100, index_num=20)
@@ -87,7 +85,6 @@ def test_without_index_files_the_log_tells_the_release(golden: StoreOf, name: st
 
 
 def test_what_changes_bytes_and_is_not_known_must_be_given(golden: StoreOf, tmp_path: Path) -> None:
-    """A store of bare messages says nothing about its broker."""
     store = tmp_path / "store"
     shutil.copytree(golden("b420-clock"), store, ignore=shutil.ignore_patterns("index", "consumequeue", "lock"))
     with pytest.raises(UndecidedError, match=r"hash_slot_count.*give --release"):
@@ -114,7 +111,6 @@ def test_a_release_that_is_none_is_refused(golden: StoreOf, tmp_path: Path, rele
 
 
 def test_only_lost_files_are_written_and_proven_by_the_survivors(store: Path, tmp_path: Path) -> None:
-    """The manifest says what each is, and that the survivors were recomputed."""
     whole = {path.name: path.read_bytes() for path in (store / "index").iterdir()}
     names = sorted(whole)
     for number in (0, 4, 5, 12):
@@ -186,7 +182,6 @@ DAMAGES = (
 def test_a_damaged_survivor_counts_as_lost(
     store: Path, tmp_path: Path, damage: Callable[[Path], None], number: int
 ) -> None:
-    """It is written again under its own name, and the exit code tells."""
     whole = {path.name: path.read_bytes() for path in (store / "index").iterdir()}
     name = sorted(whole)[number]
     damage(store / "index" / name)
@@ -330,7 +325,6 @@ class Reshuffled:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_order_and_repetition_do_not_matter(golden: StoreOf, tmp_path: Path, seed: int) -> None:
-    """A task that Spark runs again, or twice at once, gives the same file."""
     rebuild(RebuildIndexRequest(str(golden("b533-base")), str(tmp_path / "out")), Reshuffled(seed))
 
     assert files_in(tmp_path / "out") == files_in(golden("b533-base") / "index")
@@ -341,7 +335,6 @@ def test_order_and_repetition_do_not_matter(golden: StoreOf, tmp_path: Path, see
 def test_however_the_log_is_cut_the_files_are_the_same(
     spark: "SparkSession", golden: StoreOf, tmp_path: Path, range_size: int
 ) -> None:
-    """From one range a segment to ranges that hold no record's beginning."""
     from jobs.store.spark_workers import SparkWorkers
 
     request = RebuildIndexRequest(str(golden("b533-base")), str(tmp_path / "out"), range_size=range_size)
@@ -375,7 +368,6 @@ def run(arguments: list[str]) -> ExitCode:
 def test_the_command_writes_files_and_a_manifest_and_nothing_else(
     golden: StoreOf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Scratch files are deleted; `--json` prints the manifest."""
     store, out = golden("b533-base"), tmp_path / "out"
 
     assert run([str(store), "--out", str(out), "--json"]) is ExitCode.CLEAN
@@ -428,7 +420,6 @@ def test_a_file_that_is_not_seen_from_here_names_the_host_that_wrote_it(tmp_path
 
 
 def test_a_file_written_here_is_known_again_by_its_place(tmp_path: Path) -> None:
-    """It was read back once already; one that was changed since is read again."""
     path = tmp_path / "20251120010000000"
     path.write_bytes(bytes(840))
     status = path.stat()
@@ -442,7 +433,6 @@ def test_a_file_written_here_is_known_again_by_its_place(tmp_path: Path) -> None
 
 
 def test_the_report_says_what_was_made_and_what_is_proven(store: Path, tmp_path: Path) -> None:
-    """For those who were not there."""
     (store / "index" / names_in(store / "index")[4]).unlink()
     result = rebuilt(store, tmp_path / "out", lost_only=True)
     report = report_of(result, result.result(2.0))

@@ -76,7 +76,6 @@ def test_a_damaged_record_leaves_a_blank(store: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_index_over_a_gap_names_the_gap(store: Path, tmp_path: Path) -> None:
-    """It was exit 0, and nothing said that keys are missing."""
     lose_segment(store)
     result = rebuilt_index(store, tmp_path / "out")
 
@@ -86,7 +85,6 @@ def test_a_full_index_over_a_gap_names_the_gap(store: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["missing", "cut"])
 def test_lost_index_files_come_back_beside_a_lost_segment(store: Path, tmp_path: Path, *, is_cut: bool) -> None:
-    """It refused: 'not what any known release leaves'. Files of before and after the gap are proven."""
     names = sorted(path.name for path in (store / "index").iterdir())
     lost = [names[1], names[-2]]
     real = [(store / "index" / name).read_bytes() for name in lost]
@@ -129,7 +127,6 @@ def test_keys_inside_a_kept_file_are_said_to_be_left_out(golden: Golden, tmp_pat
 
 
 def test_a_full_rebuild_says_what_it_proved(golden: Golden, tmp_path: Path) -> None:
-    """It said that no survivor was compared, where all thirteen were there and the same."""
     result = rebuilt_index(golden("b533-base"), tmp_path / "out")
 
     assert len(result.files) == 13
@@ -137,7 +134,6 @@ def test_a_full_rebuild_says_what_it_proved(golden: Golden, tmp_path: Path) -> N
 
 
 def test_lost_queue_files_come_back_and_the_others_stay(store: Path, tmp_path: Path) -> None:
-    """A folder that was deleted, a file that was, one that was zeroed: the broker's own bytes again."""
     folder = store / "consumequeue"
     lost = [
         *sorted((folder / "T2").rglob("0*0")),
@@ -184,7 +180,6 @@ def test_a_queue_file_of_another_log_is_replaced_and_others_come_back(store: Pat
 
 
 def test_a_log_that_lost_its_end_is_named_by_both_rebuilds(store: Path, tmp_path: Path) -> None:
-    """Nothing can be made again, and exit 0 would say that nothing is lost."""
     max((store / "commitlog").iterdir()).unlink()
     queues = rebuilt_queues(store, tmp_path / "queues", lost_only=True)
     files = rebuilt_index(store, tmp_path / "index", lost_only=True)

@@ -174,7 +174,6 @@ def test_what_is_handed_over_has_nothing_of_the_writing_process_in_it(tmp_path: 
 def test_stores_of_files_become_the_rows_that_the_scalar_module_gives(
     name: str, golden: Golden, tmp_path: Path
 ) -> None:
-    """Batches, light queues, names of any script, prepared messages, DLedger, a log whose beginning is deleted."""
     store = golden(name)
     made(store, tmp_path / "out")
     rules = QueueRules(((0, Release.of(_RELEASE)),), in_rocksdb=True)
@@ -195,7 +194,6 @@ def _rows(record: MessageRecord, rules: QueueRules) -> Iterator[tuple[bytes, byt
 def test_tables_of_few_units_give_the_same_rows_as_one(
     name: str, golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """How much is in memory at once decides nothing."""
     one, many = (request(golden(name), tmp_path / out) for out in ("one", "many"))
     rebuild(replace(one, groups=3, range_size=4096), OneByOne())
     monkeypatch.setattr(queue_tables, "_AT_ONCE", 7)
@@ -259,7 +257,6 @@ def test_numbers_of_lost_records_get_rows_so_that_consumers_pass_them(golden: Go
 def test_verify_takes_rows_of_lost_messages_for_what_it_takes_blanks_of_files_for(
     golden: Golden, tmp_path: Path, *, beside_files: bool
 ) -> None:
-    """It said that the units were overwritten, and that both kinds differ."""
     store = Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
     sorted((store / "commitlog").iterdir())[2].unlink()
     made(store, tmp_path / "files", Target.FILES, file_size=200)
@@ -331,7 +328,6 @@ def test_a_log_without_a_record_gives_a_database_without_a_unit(tmp_path: Path) 
 
 
 def test_a_table_that_cannot_be_written_is_an_error_with_its_file(tmp_path: Path) -> None:
-    """It was a traceback: rocksdict raises plain exceptions."""
     path = tmp_path / "none" / "table.sst"
 
     with pytest.raises(OSError, match="No such file or directory") as raised:

@@ -88,7 +88,6 @@ def named(fault: Fault) -> str:
     [pytest.param(one, id=named(one), marks=[] if one.name in QUICK else pytest.mark.slow) for one in FAULTS],
 )
 def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(store: Path, lake: Path, fault: Fault) -> None:
-    """After `--apply` verify is clean; after `--undo` every byte is as it was."""
     fault.plant(store)
     damaged = content(store)
 
@@ -108,7 +107,6 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(store: Path, la
     [pytest.param(one, id=named(one), marks=[] if one.name in QUICK else pytest.mark.slow) for one in FAULTS],
 )
 def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(store: Path, fault: Fault) -> None:
-    """Queues, index files and checkpoint are right or follow from the log; undone, every byte is as it was."""
     fault.plant(store)
     damaged = content(store)
 
@@ -135,7 +133,6 @@ def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(store: Path,
 
 @pytest.mark.parametrize("fault", DENIED, ids=named)
 def test_who_may_not_read_a_file_repairs_nothing(healthy: Path, fault: Fault, tmp_path: Path) -> None:
-    """The error names the file, and no byte changes: what cannot be read may be right."""
     repaired(Path(shutil.copytree(healthy, tmp_path / "store")))  # compiles, into a folder that is closed to others
     with TemporaryDirectory() as name:  # pytest's own folders are closed to others
         Path(name).chmod(0o777)
@@ -159,7 +156,6 @@ def test_a_lost_segment_comes_back_byte_for_byte(healthy: Path, store: Path, lak
 
 
 def test_a_record_that_rotted_comes_back_and_queues_stay(healthy: Path, store: Path, lake: Path) -> None:
-    """One bit of a topic's name: the queues are right, and the log is not."""
     next(one for one in FAULTS if one.name == "record: topic").plant(store)
 
     repaired(store, lake)
@@ -199,7 +195,6 @@ def test_a_segment_that_is_cut_short_gets_its_size_without_a_lake(store: Path, n
 
 
 def test_nothing_is_written_into_the_store_before_apply(store: Path, lake: Path) -> None:
-    """The plan says what would be; it is made beside the store."""
     sorted((store / "commitlog").iterdir())[1].unlink()
     sorted((store / "index").iterdir())[3].unlink()
     before = tree_state(store)
@@ -247,7 +242,6 @@ def killed_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_killed_repair_is_done_again_or_undone(
     store: Path, lake: Path, monkeypatch: pytest.MonkeyPatch, number: int, *, is_undone: bool
 ) -> None:
-    """Whenever it dies: the same command ends it, and one command takes back what it has done."""
     sorted((store / "commitlog").iterdir())[1].unlink()
     (store / "consumequeue" / "T1" / "0" / f"{QUEUE_FILE:020d}").unlink()
     sorted((store / "index").iterdir())[3].unlink()
@@ -365,7 +359,6 @@ def zero_body(store: Path, at: int) -> None:
 def test_a_sound_record_is_not_replaced_by_a_row_that_another_engine_changed(
     healthy: Path, store: Path, lake: Path, tmp_path: Path, column: str
 ) -> None:
-    """The first record of the same segment is damaged and comes back from its own row."""
     record = hit_record(healthy)
     zero_body(store, record.physical_offset // SEGMENT * SEGMENT)
 
@@ -389,7 +382,6 @@ def test_a_damaged_record_is_not_replaced_by_a_row_that_the_lake_contradicts(
 
 
 def test_nothing_is_taken_from_a_lake_whose_log_goes_on_otherwise(store: Path, tmp_path: Path) -> None:
-    """The broker has cut off its log and written on: what the lake has is the history of before."""
     lake = tmp_path / "lake"
     ingest(IngestRequest(str(store), str(lake), release="5.3.3"), OneByOne())
     last = max((store / "commitlog").iterdir())

@@ -107,7 +107,6 @@ _OF_THE_LOG = {"middle segment missing", "a body"}
 
 @pytest.mark.parametrize("fault", _FAULTS)
 def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(healthy: Kind, kind: Kind, fault: str) -> None:
-    """Verify is clean, the log is what it was byte for byte, and undone every byte is as it was."""
     _FAULTS[fault](kind)
     damaged = kind.content()
     summary = kind.repaired(with_lake=True)
@@ -122,7 +121,6 @@ def test_a_fault_is_repaired_from_log_and_lake_and_can_be_undone(healthy: Kind, 
 
 @pytest.mark.parametrize("fault", _FAULTS)
 def test_without_a_lake_only_what_the_lost_bytes_could_tell_is_left(kind: Kind, fault: str) -> None:
-    """Queues, index files and checkpoint are right or follow from the log; undone, every byte is as it was."""
     _FAULTS[fault](kind)
     damaged = kind.content()
     summary = kind.repaired(with_lake=False)

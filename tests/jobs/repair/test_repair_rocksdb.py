@@ -78,7 +78,6 @@ def delete_rows(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["b551-rockscq-clean", "b551-rockscq-killed"])
 def test_lost_index_files_come_back_beside_queues_in_rocksdb(situation: Situation, tmp_path: Path, name: str) -> None:
-    """Index files follow from the log, wherever queues are; nothing else changes."""
     store = copied(situation, name, tmp_path)
     before = content(store)
     lost = first(store / "index", "*")
@@ -183,7 +182,6 @@ def test_files_are_repaired_beside_a_second_copy_in_rocksdb(situation: Situation
 
 
 def test_of_two_copies_that_differ_the_files_may_be_the_wrong_ones(situation: Situation, tmp_path: Path) -> None:
-    """They are made right from the log, and nothing is said against RocksDB."""
     store = copied(situation, DOUBLE, tmp_path)
     before = content(store)
     file = first(store / "consumequeue" / "Orders" / "0", "*")

@@ -7,7 +7,6 @@ from jobs.report.axes import duration_name, round_duration, round_step, time_tic
 
 @pytest.mark.parametrize(("highest", "step"), [(49, 20), (85, 50), (8, 2), (1_000_000, 500_000), (0.9, 0.5), (31, 10)])
 def test_ticks_lie_at_round_numbers(highest: float, step: float) -> None:
-    """At most four of them, and each is 1, 2 or 5 times a power of ten."""
     assert step == pytest.approx(round_step(highest))
 
 
@@ -26,12 +25,10 @@ def test_what_is_counted_has_no_halves() -> None:
     ],
 )
 def test_a_bucket_is_as_wide_as_people_would_make_it(least: float, duration: int, name: str) -> None:
-    """Seconds, minutes, hours, days; never 7,312 ms."""
     assert (duration, name) == (round_duration(least), duration_name(duration))
 
 
 def test_ticks_lie_at_round_times() -> None:
-    """Not at the first message, and a further day is named where it begins."""
     evening = 1_763_675_100_000  # 2025-11-20 21:45:00 UTC
     labels = [tick.label for tick in time_ticks(evening, evening + 5 * 3_600_000)]
 

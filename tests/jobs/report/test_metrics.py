@@ -10,7 +10,6 @@ LINE = re.compile(r'^[a-z_]+\{broker="(?:[^"\\\n]|\\.)*"\} [0-9.]+$')
 
 
 def test_every_line_is_a_comment_or_a_figure_with_its_broker(tmp_path: Path) -> None:
-    """A label may hold anything; the file stays readable."""
     summary = Summary("/store", "/lake", 'a"b\\c\nd', messages=7, to_offset=100, gaps=[{"from": 1, "to": 2, "why": ""}])
     write_metrics(tmp_path / "below" / "rmq.prom", summary)
     lines = (tmp_path / "below" / "rmq.prom").read_text().splitlines()
@@ -21,7 +20,6 @@ def test_every_line_is_a_comment_or_a_figure_with_its_broker(tmp_path: Path) -> 
 
 
 def test_the_file_is_replaced_whole(tmp_path: Path) -> None:
-    """No reader ever sees half a file, and nothing is left beside it."""
     for messages in (1, 2):
         write_metrics(tmp_path / "rmq.prom", Summary("/store", "/lake", "b", messages=messages))
 

@@ -64,7 +64,6 @@ def _hostile_store(folder: Path) -> Path:
 
 
 def test_the_report_of_a_run_has_its_figures(golden: Golden, tmp_path: Path) -> None:
-    """What was read, when, of which topics and sizes, and the index files with their hashes."""
     report = _ingested(golden("b551-base"), tmp_path)
     parts = {part.title: part for part in report.parts}
     facts, topics, index = parts["This run"], parts["Messages by topic"], parts["Index files of this run"]
@@ -103,7 +102,6 @@ def test_damage_is_shown_with_its_bytes(golden: Golden, tmp_path: Path) -> None:
 
 
 def test_names_from_a_store_stay_text(tmp_path: Path) -> None:
-    """A topic may be named like a script; the page shows the name."""
     html = page(_ingested(_hostile_store(tmp_path / "store"), tmp_path / "lake"))
     tags = _tags(html)
 
@@ -113,7 +111,6 @@ def test_names_from_a_store_stay_text(tmp_path: Path) -> None:
 
 
 def test_names_from_a_store_do_nothing_to_whoever_reads_the_page() -> None:
-    """Control characters and those that turn the direction of writing are shown as their escapes."""
     shown = page(Report("ingest", "store", "healthy", "healthy", "all", (Facts("names", {"topic": "T\x1b[2J\u202e"}),)))
 
     assert "T\\x1b[2J\\u202e" in shown
@@ -121,7 +118,6 @@ def test_names_from_a_store_do_nothing_to_whoever_reads_the_page() -> None:
 
 
 def test_the_page_needs_nothing_but_itself(golden: Golden, tmp_path: Path) -> None:
-    """No address is loaded, and every plot has a name for those who cannot see it."""
     html = page(_ingested(golden("b551-base"), tmp_path))
     tags = _tags(html)
 
@@ -132,7 +128,6 @@ def test_the_page_needs_nothing_but_itself(golden: Golden, tmp_path: Path) -> No
 
 
 def test_the_document_is_the_page_s_data(golden: Golden, tmp_path: Path) -> None:
-    """`report.json` has a version and every part of the page."""
     report = _ingested(golden("b551-base"), tmp_path / "lake")
     write_report(tmp_path / "report", report)
     document = json.loads((tmp_path / "report" / "report.json").read_text())
@@ -198,7 +193,6 @@ def test_a_page_uses_the_words_and_colours_of_the_terminal() -> None:
 @pytest.mark.parametrize("width", [1200, 500])
 @pytest.mark.parametrize("kind", ["real", "hostile"])
 def test_a_browser_shows_the_page_without_an_error(golden: Golden, tmp_path: Path, width: int, kind: str) -> None:
-    """A real browser renders the figures, and its console stays silent."""
     if CHROMIUM is None:
         pytest.skip("no Chromium is installed: apt-get install chromium")
     store = golden("b551-base") if kind == "real" else _hostile_store(tmp_path / "store")
@@ -220,7 +214,6 @@ def test_a_browser_shows_the_page_without_an_error(golden: Golden, tmp_path: Pat
 
 
 def test_a_link_in_the_place_of_an_attempt_is_not_followed(tmp_path: Path) -> None:
-    """The directory may be one that everybody writes to, and the name is known before."""
     (tmp_path / "mine").write_text("precious")
     (tmp_path / ".figures.prom.attempt").symlink_to(tmp_path / "mine")
     replace_text(tmp_path / "figures.prom", "new")

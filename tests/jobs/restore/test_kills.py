@@ -19,7 +19,6 @@ campaign = partial(result_of, "tests.support.killing_restores")
 
 
 def test_restores_killed_after_any_effect_are_continued_to_the_same_bytes(tmp_path: Path) -> None:
-    """Log, queues, index, configuration, manifest; nothing half-written is left."""
     result = campaign(tmp_path, 8)
 
     assert result["bad"] == []

@@ -50,7 +50,6 @@ def log_of(store: Path) -> dict[str, bytes]:
 
 
 def test_a_brokers_log_comes_back_from_the_lake_byte_for_byte(base: Path, lake: Path, tmp_path: Path) -> None:
-    """The proof that `ingest` loses nothing: every segment, blanks at the ends of full files included."""
     summary = restore(request(lake, tmp_path / "out"), OneByOne())
 
     assert log_of(base) == log_of(tmp_path / "out")
@@ -98,7 +97,6 @@ def test_every_brokers_log_comes_back_with_its_stale_bytes_and_entries(
 
 
 def test_queues_index_and_checkpoint_follow_from_the_restored_log(base: Path, lake: Path, tmp_path: Path) -> None:
-    """What a broker would make of its log, our builders make of this one, and a manifest names every file."""
     asked = request(
         lake, tmp_path / "out", with_queues=True, with_index=True, consume_queue_size=200,
         wanted=Wanted(100, 20, RELEASE),
@@ -125,7 +123,6 @@ def test_queues_index_and_checkpoint_follow_from_the_restored_log(base: Path, la
 def test_rows_that_are_deleted_are_named_and_the_rest_is_restored(
     lake: Path, tmp_path: Path, *, is_merged: bool
 ) -> None:
-    """Another engine deleted messages: their bytes are zeros, the offsets are said, the exit code is 3."""
     copy = copied(lake, tmp_path)
     if is_merged:  # a file of several segments, which the other engine writes again with types of its own
         compact(Lake(str(copy)), MESSAGES)
@@ -147,7 +144,6 @@ def copied(lake: Path, tmp_path: Path) -> Path:
 
 
 def test_a_lost_parquet_file_is_named_and_the_rest_is_restored(base: Path, lake: Path, tmp_path: Path) -> None:
-    """Somebody tidied up by hand: which file, which offsets, exit code 3, and every other byte."""
     copy = copied(lake, tmp_path)
     victim = sorted((copy / "messages").glob("*.parquet"))[1]
     victim.unlink()
@@ -199,7 +195,6 @@ def test_files_of_the_other_tables_are_missed_too(lake: Path, tmp_path: Path, ta
 
 
 def test_a_gap_of_the_store_is_a_gap_of_what_is_restored(base: Path, tmp_path: Path) -> None:
-    """A segment that was lost before it was read: the lake says so, and so does who has the store back."""
     store = Path(shutil.copytree(base, tmp_path / "store"))
     victim = sorted((store / "commitlog").iterdir())[1]
     size = victim.stat().st_size
@@ -241,7 +236,6 @@ def rows_of_topics(store: Path, tmp_path: Path) -> list[str]:
 
 
 def test_a_log_ends_where_the_user_says(base: Path, lake: Path, tmp_path: Path) -> None:
-    """A rehearsal of last Tuesday: nothing of later records is written."""
     rows = rows_of(lake)
     until = rows[20]["physical_offset"]
 
@@ -255,7 +249,6 @@ def test_a_log_ends_where_the_user_says(base: Path, lake: Path, tmp_path: Path) 
 def test_an_interrupted_restore_makes_only_what_is_missing(
     base: Path, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill costs at most the segments that were being written."""
     monkeypatch.setattr("jobs.restore.run._build_rest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         restore(request(lake, tmp_path / "out"), OneByOne())
@@ -270,7 +263,6 @@ def test_an_interrupted_restore_makes_only_what_is_missing(
 
 
 def test_a_directory_that_is_not_empty_is_refused(lake: Path, tmp_path: Path) -> None:
-    """A store is never written into, and two restores never mix."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
 

@@ -39,7 +39,6 @@ def _offsets(frame: "DataFrame") -> list[int]:
 def test_every_record_of_a_real_store_is_a_row_that_gives_its_bytes_back(
     name: str, golden: Callable[[str], Path], rocketmq: Callable[..., "DataFrame"]
 ) -> None:
-    """Batches and timers, compressed and IPv6, plain and DLedger."""
     store = golden(name)
     # Arrow keeps the order of a map's entries; `collect` would go through a Java map.
     rows = rocketmq(store).orderBy("physical_offset").toArrow().to_pylist()
@@ -115,7 +114,6 @@ def test_segments_outside_the_times_are_not_opened(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, str]) -> None:
-    """In words, not with a library's error, nor by a query that never ends or leaves out what was lost."""
     with pytest.raises(UnsupportedFormat):
         Wanted.of(options)
 

@@ -57,7 +57,6 @@ def wanted(records: list[MessageRecord]) -> list[bytes]:
 def test_a_topic_arrives_once_in_a_table_of_the_users_own_whatever_is_cut_off(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """A query goes on from its checkpoint: stopped in the middle, again after a batch whose end was not noted down."""
     broker = Broker(tmp_path / "store")
     records = broker.append(some_records(150))
     checkpoint, table = tmp_path / "checkpoints" / "orders", tmp_path / "orders"
@@ -109,7 +108,6 @@ def _all(lake: SharedLake) -> list[tuple[int]]:
 def test_a_stream_of_a_lakes_messages_sees_runs_but_no_merges_and_stops_at_a_rewritten_log(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """The feed of changes, which goes on there, says what the log has taken back and what is in its place."""
     lake = SharedLake(spark, tmp_path)
     lake.sql("ALTER TABLE {messages} SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
     run_example(3, spark, tmp_path)["query"].awaitTermination()

@@ -71,7 +71,6 @@ def filled(tmp_path: Path) -> Filled:
 
 
 def test_what_a_version_has_and_what_comes_after_it_have_no_row_in_common_and_lack_none(filled: Filled) -> None:
-    """Of any version that the table still has; whatever the size of the parts."""
     assert filled.after() == filled.offsets(50)
     assert filled.after(afterVersion=filled.version, partitionSize=500) == filled.offsets(50)
     assert filled.after(afterVersion=filled.first_version) == filled.offsets(30)
@@ -105,7 +104,6 @@ def test_a_stream_begins_after_the_lake(filled: Filled) -> None:
 
 
 def test_a_lake_that_does_not_know_the_store_or_its_history_is_refused(filled: Filled, tmp_path: Path) -> None:
-    """Else rows would be there twice, or rows that the broker has taken back."""
     other = Broker(tmp_path / "other")
     other.append(some_records(5, seed=99))
     with pytest.raises(UnsupportedFormat, match="run ingest first"):

@@ -55,7 +55,6 @@ def _batches(reader: RocketmqStreamReader, start: Offset, limit: int) -> list[tu
 @pytest.mark.parametrize("limit", [1, 500, 1000, SEGMENT_SIZE, 3 * SEGMENT_SIZE, 1 << 40])
 @pytest.mark.parametrize("part", ["1", "700", "0"])
 def test_batches_of_any_limit_have_every_record_once_and_in_order(tmp_path: Path, limit: int, part: str) -> None:
-    """Where a batch ends, the next one begins, and a limit is kept unless one piece alone is longer."""
     records = _records(60)
     reader = _reader(_write(tmp_path / "store", records), partitionSize=part)
     start = reader.initialOffset()
@@ -69,7 +68,6 @@ def test_batches_of_any_limit_have_every_record_once_and_in_order(tmp_path: Path
 
 
 def test_a_batch_that_a_checkpoint_began_is_read_again_as_it_was(tmp_path: Path) -> None:
-    """Another process knows nothing but the two offsets; meanwhile the log has grown."""
     records = _records(60)
     store = _write(tmp_path / "store", records[:40])
     reader = _reader(store)
@@ -102,7 +100,6 @@ def test_what_is_available_now_ends_a_query_though_the_log_grows(tmp_path: Path)
 
 
 def test_damage_is_no_boundary_and_no_message_is_lost_after_it(tmp_path: Path) -> None:
-    """However small the batches are, with damage inside the log and at the beginning of a segment."""
     records = _records(60)
     store = _write(tmp_path / "store", records)
     hit = [records[5], records[6], next(one for one in records if one.physical_offset == SEGMENT_SIZE)]
@@ -122,7 +119,6 @@ def test_damage_is_no_boundary_and_no_message_is_lost_after_it(tmp_path: Path) -
 
 
 def test_deleted_segments_are_an_error_or_are_left_out_as_the_option_says(tmp_path: Path) -> None:
-    """Before a query begins they are nobody's; after that they are lost."""
     records = _records(60)
     store = _write(tmp_path / "store", records)
     reader = _reader(store)
@@ -162,7 +158,6 @@ def test_segments_deleted_after_a_batch_was_planned_are_lost_or_left_out(tmp_pat
 
 
 def test_records_after_pages_of_zeros_are_read(tmp_path: Path) -> None:
-    """A power cut left two pages of zeros; a query that came to them waited there for ever."""
     message, records = Sent(body=bytes([7]) * 300), list[MessageRecord]()
     for number in range(40):
         offset = records[-1].end_offset if records else 0
@@ -214,7 +209,6 @@ def test_a_record_that_nothing_leads_to_any_more_is_no_place_to_go_on(tmp_path: 
 
 
 def test_a_query_may_begin_at_the_end(tmp_path: Path) -> None:
-    """With startingOffset=latest only what comes later is read; nonsense is refused."""
     records = _records(40)
     store = _write(tmp_path / "store", records[:20])
     reader = _reader(store, startingOffset="latest")
@@ -254,7 +248,6 @@ def test_an_idle_store_is_looked_at_seldom(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_an_empty_store_is_read_once_it_has_a_log(tmp_path: Path) -> None:
-    """A query may be started before the first message is sent."""
     store = tmp_path / "store"
     store.mkdir()
     (store / "checkpoint").write_bytes(bytes(4096))
@@ -300,7 +293,6 @@ def test_a_checkpoint_of_another_source_is_told(values: Any, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("count", [3, 30])
 def test_a_log_that_is_shorter_now_ends_a_query_of_what_is_available(count: int, tmp_path: Path) -> None:
-    """It ended well, again and again, and read nothing of the new log until that was as long as the old one."""
     store = _write(tmp_path / "store", _records(60))
     first = _reader(store)
     end = first.latestOffset(first.initialOffset(), EVERYTHING)

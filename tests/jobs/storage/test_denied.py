@@ -49,7 +49,6 @@ def opened(storage: Storage) -> None:
     ids=["open", "list", "create", "delete"],
 )
 def test_what_s3_denies_is_an_error_of_access(call: Callable[[Storage], None], said: str) -> None:
-    """With the object, the operation, and the settings that were used."""
     storage = S3Storage(Denied(said), "without fs.s3a.access.key, as the AWS environment says")
 
     with pytest.raises(PermissionError, match=r"asked without fs\.s3a\.access\.key") as raised:
@@ -69,7 +68,6 @@ def test_other_errors_of_s3_stay_what_they_are() -> None:
 def test_inspecting_a_bucket_without_credentials_is_no_damage(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing was seen of the store; one line, exit code 1, no recommendation to rebuild."""
     monkeypatch.setattr("jobs.storage.s3_storage", lambda _: S3Storage(Denied(DENIED[0])))
 
     outcome = runner(capfd)("inspect", "s3a://bucket/store")
@@ -80,7 +78,6 @@ def test_inspecting_a_bucket_without_credentials_is_no_damage(
 
 
 def test_a_key_is_named_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message says which setting was used."""
     monkeypatch.setattr("pyarrow.fs.S3FileSystem", lambda **_: Denied(DENIED[0]))
     options = {"fs.s3a.access.key": "OURKEY", "fs.s3a.secret.key": "OURSECRET"}
     storage = s3.s3_storage(tuple(options.items()))

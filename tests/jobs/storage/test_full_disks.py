@@ -71,7 +71,6 @@ VERBS: dict[str, Callable[[Path, Path], object]] = {
 def test_a_disk_that_is_full_at_any_stage_is_named_and_the_same_command_ends_well_later(
     verb: str, free: int, small_disk: Path, tmp_path: Path
 ) -> None:
-    """What had begun is in nobody's way; the outcome is that of a run that had room from the start."""
     broker = Broker(tmp_path / "store")
     broker.append(some_records(200))
     (small_disk / "filler").write_bytes(bytes(SIZE - free * BLOCK))

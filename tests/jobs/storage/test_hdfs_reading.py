@@ -120,7 +120,6 @@ def test_of_a_pair_of_name_nodes_the_active_one_is_asked() -> None:
     ids=["Kerberos", "no JSON", "no exception", "trace", "standby", "short", "a page", "no status"],
 )
 def test_a_node_that_answers_badly_is_an_os_error_in_one_line(told: Answer, said: str) -> None:
-    """With the path, so that a user knows which of several stores is meant."""
     with node(told) as address:
         host, _, port = address.partition(":")
         location, options = f"hdfs://{host}/store", {"dfs.namenode.http-address": f"0.0.0.0:{port}"}
@@ -167,7 +166,6 @@ def test_a_hostile_node_is_an_os_error_in_bounded_time_and_memory(
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../etc/passwd"])
 def test_a_name_that_no_directory_holds_is_refused(name: str) -> None:
-    """What a hostile node names must stay below the directory that was listed."""
     listing = {"FileStatuses": {"FileStatus": [{"pathSuffix": name, "type": "FILE", "length": 1}]}}
 
     def both(handler: BaseHTTPRequestHandler) -> None:

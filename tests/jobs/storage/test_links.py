@@ -70,7 +70,6 @@ def test_a_segment_that_is_a_link_to_a_private_file_is_not_read(
 
 @only_root
 def test_a_link_that_is_made_after_the_store_was_listed_is_not_followed(tmp_path: Path) -> None:
-    """What it leads to is looked at once it is open."""
     (tmp_path / "private.txt").write_text("the secret")
     (tmp_path / "segment").symlink_to(tmp_path / "private.txt")
     os.lchown(tmp_path / "segment", SOMEBODY, SOMEBODY)
@@ -93,7 +92,6 @@ def test_a_folder_of_another_store_is_not_taken_for_the_log(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_what_takes_the_place_of_a_file_is_not_read(make: Callable[[Path], None], tmp_path: Path) -> None:
-    """A pipe would be opened for ever, and an error of a directory names none."""
     place = tmp_path / "00000000000000000000"
     make(place)
     with pytest.raises(OSError, match=r"is no regular file.*0{20}"), LocalStorage().open(str(place)):

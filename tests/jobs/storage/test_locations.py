@@ -68,7 +68,6 @@ def test_a_file_that_is_exported_is_one_of_this_machine(capfd: pytest.CaptureFix
     ],
 )  # fmt: skip
 def test_a_file_is_no_lake(line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """It was "no lake: it has no table messages", or an error of a library, some seconds later."""
     file = tmp_path / "lake.parquet"
     file.touch()
 

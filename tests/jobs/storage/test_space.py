@@ -10,7 +10,6 @@ from jobs.storage.space import room_for
 
 
 def test_a_full_disk_names_the_file_what_it_needs_and_what_is_free(tmp_path: Path) -> None:
-    """It said "No space left on device" alone, where a library had written."""
     place = tmp_path / "lake" / "part.parquet"
     with pytest.raises(OSError, match="No space left") as caught, room_for(str(tmp_path)), room_for(str(place), 4096):
         raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
@@ -21,7 +20,6 @@ def test_a_full_disk_names_the_file_what_it_needs_and_what_is_free(tmp_path: Pat
 
 
 def test_a_full_disk_in_the_words_of_a_library_is_named(tmp_path: Path) -> None:
-    """It was "Generic LocalFileSystem error", and nothing else."""
     words = "Generic LocalFileSystem error\n  Unable to copy data to file\n  No space left on device (os error 28)"
     with pytest.raises(OSError, match="No space left") as caught, room_for(str(tmp_path)):
         raise ValueError(words)
@@ -30,7 +28,6 @@ def test_a_full_disk_in_the_words_of_a_library_is_named(tmp_path: Path) -> None:
 
 
 def test_another_error_is_raised_as_it_is(tmp_path: Path) -> None:
-    """Room would not help."""
     error = OSError(errno.EIO, "Input/output error", "file")
     with pytest.raises(OSError, match="Input/output") as caught, room_for(str(tmp_path)):
         raise error

@@ -25,7 +25,6 @@ def _location(storage: Storage, path: Path) -> str:
 
 
 def test_a_name_that_is_taken_is_refused_and_what_is_there_stays(storage: Storage, tmp_path: Path) -> None:
-    """Whatever holds a file: who creates it a second time hears so."""
     location = _location(storage, tmp_path / "file")
     storage.create(location, b"first")
 

@@ -60,7 +60,6 @@ class _AtSecondReading:
 
 @pytest.mark.parametrize("index_files", [0, 3])
 def test_what_is_deleted_before_the_queues_are_joined_is_no_finding(store: Path, index_files: int) -> None:
-    """Units of deleted records have expired; the index is that of the log that is left."""
     verdict = verified(store, Meanwhile(happens=partial(expire, store, index_files=index_files)))
 
     assert verdict.findings == []
@@ -70,7 +69,6 @@ def test_what_is_deleted_before_the_queues_are_joined_is_no_finding(store: Path,
 
 @pytest.mark.parametrize("index_files", [0, 3])
 def test_what_is_deleted_before_index_files_are_recomputed_is_no_finding(store: Path, index_files: int) -> None:
-    """The keys that are left are those of a log that begins later."""
     whole = verified(store, OneByOne()).parts["index"].numbers
     happens = _AtSecondReading(partial(expire, store, index_files=index_files))
     verdict = verified(store, Meanwhile(happens=happens))
@@ -82,7 +80,6 @@ def test_what_is_deleted_before_index_files_are_recomputed_is_no_finding(store: 
 
 
 def test_a_newest_segment_that_disappears_is_no_retention(store: Path) -> None:
-    """It is an error with the file's name, not a store that is well."""
     newest = segments_of(store)[-1]
     with pytest.raises(FileNotFoundError, match="not by retention") as caught:
         verified(store, Meanwhile(happens=partial(newest.unlink, missing_ok=True)))
@@ -91,7 +88,6 @@ def test_a_newest_segment_that_disappears_is_no_retention(store: Path) -> None:
 
 
 def test_a_queue_that_is_made_meanwhile_is_looked_at(store: Path, tmp_path: Path) -> None:
-    """Its folder was not in the first listing."""
     queues = store / "consumequeue" / TOPIC
     queues.rename(tmp_path / "not made yet")
 
@@ -106,7 +102,6 @@ def test_a_queue_that_is_made_meanwhile_is_looked_at(store: Path, tmp_path: Path
 
 
 def test_a_queue_that_is_deleted_meanwhile_is_missing(store: Path) -> None:
-    """Its messages are in the log; what is said is the finding that an earlier deletion would be."""
     queues = store / "consumequeue" / TOPIC
     with patch(
         "jobs.store.queue_ends._look_at_all", followed(_look_at_all, partial(shutil.rmtree, queues, ignore_errors=True))
@@ -137,7 +132,6 @@ def test_index_files_are_those_of_the_log_that_is_left(store: Path, tmp_path: Pa
 
 
 def test_queues_are_those_of_the_log_that_is_left(store: Path, tmp_path: Path) -> None:
-    """As if the segments had been deleted before; scratch files of what is deleted are deleted."""
     starts = []
     for out, workers in (
         (tmp_path / "meanwhile", Meanwhile(happens=partial(expire, store))),

@@ -33,7 +33,6 @@ def consumers(config: BrokerConfig) -> dict[str, dict[str, int]]:
 
 @pytest.mark.parametrize("name", FEATURES)
 def test_offsets_are_those_that_the_broker_answered(name: str, tmp_path: Path) -> None:
-    """From the file, a folder of RocksDB, and the keys of configManagerVersion=v2."""
     unpacked = unpack_feature(name, tmp_path)
     config = config_of(unpacked.root)
 
@@ -53,7 +52,6 @@ def test_topics_are_those_that_the_broker_answered(name: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", [name for name in FEATURES if name not in {_V2, "b551-transrocks-killed"}])
 def test_groups_are_those_that_the_broker_answered(name: str, tmp_path: Path) -> None:
-    """But for a broker that was killed before it wrote them down."""
     unpacked = unpack_feature(name, tmp_path)
 
     assert sorted(config_of(unpacked.root).groups) == sorted(unpacked.of_disk["subscriptionGroups"])
@@ -90,7 +88,6 @@ def _migrated(unpacked: FeatureStore, counter: int) -> Path:
 
 
 def test_json_that_a_switch_to_rocksdb_left_is_not_what_counts(tmp_path: Path) -> None:
-    """The stale file was taken for the broker's table of topics."""
     root = _migrated(unpack_feature("b551-rockscq-clean", tmp_path), counter=0)
 
     assert "Old" not in config_of(root).topics

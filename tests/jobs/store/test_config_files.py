@@ -54,7 +54,6 @@ HOSTILE = [a_number_of_5000_digits, a_terabyte_of_nothing, a_tower_of_brackets]
 def test_a_table_of_topics_that_cannot_be_read_says_nothing(
     make: Callable[[Path], None], line: tuple[str, ...], root: Path, run: Run
 ) -> None:
-    """What the files of queues and log say is answered all the same; `inspect` may call the table damaged."""
     without = run(*(str(root) if word == "STORE" else word for word in line))
 
     make(root / "config" / TOPICS)
@@ -67,7 +66,6 @@ def test_a_table_of_topics_that_cannot_be_read_says_nothing(
 
 
 def test_a_configuration_of_a_terabyte_is_refused(tmp_path: Path) -> None:
-    """A user's slip: a segment in the place of broker.conf."""
     a_terabyte_of_nothing(tmp_path / "broker.conf")
 
     with pytest.raises(OSError, match="no broker's configuration"):

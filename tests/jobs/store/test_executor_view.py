@@ -30,14 +30,12 @@ def test_segments_are_found_again_whatever_their_folder_is_called(
 
 
 def test_a_session_of_this_machine_is_one_process(spark: SparkSession) -> None:
-    """The tests' own is; `local-cluster` has executors of their own."""
     assert presence.is_one_process(spark)
 
 
 def test_a_segment_deleted_between_sparks_listing_and_its_look_is_left_out(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Retention may come at any moment; it is the reading tasks that find out what is deleted."""
     (tmp_path / "commitlog").mkdir()
     files = [tmp_path / "commitlog" / f"{start:020d}" for start in (0, 16384)]
     for file in files:

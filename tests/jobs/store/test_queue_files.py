@@ -99,7 +99,6 @@ def test_a_queue_file_of_a_terabyte_of_hole_is_not_read(root: Path, monkeypatch:
 
 
 def test_a_unit_of_a_file_that_was_deleted_is_none(root: Path) -> None:
-    """Retention deletes queue files, too, while somebody looks."""
     store = list_store(str(root))
     (root / T1.path / name_of_offset(0)).unlink()
 

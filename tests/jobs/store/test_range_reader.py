@@ -54,7 +54,6 @@ def read(tmp_path: Path, *, final: bool = False) -> tuple[int, list[PieceKind]]:
 
 @pytest.mark.parametrize("start", [2 * _PAGE - 700, 2 * _PAGE - 1100, 2 * _PAGE - 30])
 def test_a_page_that_was_read_before_the_broker_filled_it_is_read_again(log: bytes, tmp_path: Path, start: int) -> None:
-    """The record was taken for damage, or for one with another body, and was in no table for good."""
     assert any(log[start : 2 * _PAGE])
     with filled_late(start, 2 * _PAGE):
         assert read(tmp_path) == (20, [PieceKind.UNWRITTEN])

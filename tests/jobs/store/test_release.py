@@ -38,7 +38,6 @@ def test_a_few_looks_never_rule_out_the_release_that_wrote_a_store(name: str, ef
 
 
 def test_a_release_that_is_known_as_a_range_is_said_as_one(golden: Golden) -> None:
-    """The rules are those of the newest, and it is called an assumption where that matters."""
     store = list_store(str(golden("b533-base")))
 
     decided, undecided = (known_writers(store, None, matter) for matter in (("property_parser",), ("prints_put_tps",)))

@@ -59,7 +59,6 @@ def test_the_setting_is_named_as_the_broker_has_it() -> None:
 
 @pytest.mark.parametrize("name", [name for name in FEATURES if not name.endswith("rockscq-killed")])
 def test_every_queue_has_the_units_that_the_broker_answered(name: str, tmp_path: Path) -> None:
-    """From files or from RocksDB: number, place, size and tags code of each."""
     unpacked = unpack_feature(name, tmp_path)
     answers = unpacked.of_disk
     queues = {
@@ -140,7 +139,6 @@ def test_a_second_question_is_answered_from_memory_until_the_files_change(tmp_pa
 def test_a_queue_is_one_file_however_its_rows_are_cut(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory is bounded by the rows that are read at once."""
     root = unpack_feature("b551-lmq-rockscq", tmp_path).root
     monkeypatch.setattr(rocksdb.Database.rows, "__defaults__", (size,))
     queues = stored_queues(list_store(str(root)))

@@ -10,7 +10,6 @@ from tests.support.broker import Broker, some_records
 
 
 def test_bytes_and_records_count_while_a_range_is_read_and_not_when_it_has_ended(tmp_path: Path) -> None:
-    """A range of 256 MiB takes seconds: until it ends, nothing would move."""
     broker = Broker(tmp_path / "store")
     placed = broker.append(some_records(300))
     ranges = plan_ranges(list_store(str(broker.root)))

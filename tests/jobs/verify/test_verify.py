@@ -59,7 +59,6 @@ def test_a_healthy_store_is_said_to_be_healthy(golden: Golden) -> None:
 
 
 def test_a_body_with_a_wrong_crc_is_damage_of_the_log(store: Path) -> None:
-    """`inspect --deep` and `ingest` said 3 while verify said that all was well."""
     record = next(record for record, _ in records_of(segments_of(store)) if record.body)
     data = segments(store)[0].read_bytes()
     place = data.index(record.body, record.physical_offset)
@@ -84,7 +83,6 @@ def test_damage_of_the_log_is_the_cause_of_what_queues_and_index_files_say(store
 
 
 def test_index_files_beside_a_missing_segment_are_not_of_another_log(store: Path) -> None:
-    """They were `foreign` and `contradiction`; all their other entries are right."""
     segments(store)[1].unlink()
     verdict = verified(store)
 
@@ -139,7 +137,6 @@ def test_a_log_that_lost_its_end_is_named_by_what_queues_and_index_files_know(st
 
 
 def test_a_contradiction_outweighs_the_gap_beside_it(store: Path) -> None:
-    """What does not follow from the log is exit 4."""
     segments(store)[1].unlink()
     path = min((store / "index").iterdir())
     overwrite(path, 40 + 400 + 20, b"\x55")
@@ -165,7 +162,6 @@ def test_one_missing_queue_folder_is_one_line(store: Path) -> None:
 
 
 def test_keys_that_were_not_indexed_while_the_index_was_off_are_found(golden: Golden) -> None:
-    """It was called 'restart duplicates after a crash', exit 0; nothing had crashed."""
     verdict = verified(golden("field-indexoff-533"))
     (finding,) = verdict.findings
 
@@ -177,7 +173,6 @@ def test_keys_that_were_not_indexed_while_the_index_was_off_are_found(golden: Go
 
 
 def test_a_deleted_topic_is_no_damage(golden: Golden) -> None:
-    """It was `missing_queue`, exit 4, every night as long as the segments live."""
     verdict = verified(golden("field-deleted-498"))
 
     assert verdict.findings == []
@@ -222,7 +217,6 @@ def test_a_geometry_that_cannot_be_detected_does_not_end_the_verification(store:
 
 
 def test_a_lost_index_folder_is_named_by_the_checkpoint(store: Path) -> None:
-    """There were full files once."""
     shutil.rmtree(store / "index")
     verdict = verified(store)
 
@@ -238,7 +232,6 @@ def test_a_release_that_is_none_is_refused(golden: Golden) -> None:
 
 
 def test_the_summary_is_a_table_for_people(store: Path) -> None:
-    """Parts with verdict and what was compared, then causes, then what to do with commands to paste."""
     shutil.rmtree(store / "consumequeue" / "T1")
     lines = text_of(verified(store)).splitlines()
 
@@ -251,7 +244,6 @@ def test_the_summary_is_a_table_for_people(store: Path) -> None:
 
 
 def test_a_checkpoint_that_is_cut_short_is_named(store: Path) -> None:
-    """`inspect` said damage, and verify nothing."""
     os.truncate(store / "checkpoint", 10)
     (finding,) = verified(store).findings
 
@@ -286,7 +278,6 @@ def test_a_master_that_returned_after_a_failover_is_no_contradiction(situation: 
 def test_the_other_replicas_of_a_failover_have_nothing_to_take_back(
     situation: Golden, tmp_path: Path, replica: str
 ) -> None:
-    """They were never cut back."""
     verdict = verified(failover(situation, replica, tmp_path))
 
     assert verdict.severity is Severity.HEALTHY
@@ -342,7 +333,6 @@ def test_a_checkpoint_of_times_after_the_log_is_damage(store: Path, position: in
 
 
 def test_a_store_without_a_checkpoint_is_not_said_to_be_healthy(store: Path) -> None:
-    """How far the broker had flushed nobody knows then; there is nothing to do."""
     (store / "checkpoint").unlink()
     verdict = verified(store)
 
@@ -352,19 +342,16 @@ def test_a_store_without_a_checkpoint_is_not_said_to_be_healthy(store: Path) -> 
 
 
 def test_fields_without_a_checksum_are_named_as_not_verified(golden: Golden) -> None:
-    """Whoever reads `healthy` must be able to see what it does not cover."""
     assert "no checksum covers these fields of a record" in text_of(verified(golden("b533-base")))
 
 
 def test_a_store_whose_log_lies_elsewhere_is_said_to_have_no_segment(store: Path) -> None:
-    """It was 'the newest segment was cut short'."""
     shutil.rmtree(store / "commitlog")
 
     assert "there is no segment: the log lies elsewhere (--commitlog" in text_of(verified(store))
 
 
 def test_a_damaged_table_of_topics_is_damage_for_verify_too(store: Path) -> None:
-    """`inspect` said damage while verify said healthy."""
     (store / "config" / "topics.json").write_text("{")
     verdict = verified(store)
 
@@ -373,7 +360,6 @@ def test_a_damaged_table_of_topics_is_damage_for_verify_too(store: Path) -> None
 
 
 def test_commands_to_paste_quote_a_path_with_a_space(golden: Golden, tmp_path: Path) -> None:
-    """The command was cut in two."""
     store = Path(shutil.copytree(golden("b533-base"), tmp_path / "a store"))
     min((store / "index").iterdir()).unlink()
 

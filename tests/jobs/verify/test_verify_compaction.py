@@ -58,7 +58,6 @@ def test_what_retention_has_deleted_is_not_compared(store: Path) -> None:
 
 
 def test_a_body_that_changed_is_damage(store: Path) -> None:
-    """And no contradiction of the units, nor of the broker's own log, which is right."""
     overwrite(files(store, _LOG)[0], 2 * _RECORD + 100, b"?")
     (damage,) = verified(store).findings
 
@@ -160,7 +159,6 @@ def test_a_file_without_its_other_one_is_damage(store: Path, folder: str) -> Non
 
 
 def test_files_of_an_earlier_state_are_out_of_order(store: Path) -> None:
-    """The first file's messages come before those of the next."""
     logs, units = files(store, _LOG), files(store, _UNITS)
     base = int(logs[1].name)
     records = b""

@@ -46,7 +46,6 @@ def test_nothing_is_said_of_what_a_real_broker_wrote(golden: Golden, name: str) 
 
 @pytest.mark.parametrize("name", ["b533-crash-before", "b498-live"])
 def test_what_was_not_dispatched_yet_is_a_number(golden: Golden, name: str) -> None:
-    """The newest record has no unit, because the broker had not come to it."""
     store = golden(name)
     *_, (newest, _) = records_of(segments_of(store))
 
@@ -108,7 +107,6 @@ def test_a_unit_that_points_between_records_dangles(store: Store) -> None:
 
 
 def test_a_unit_behind_the_end_of_the_log_is_told(store: Store) -> None:
-    """In a store that was closed in order no unit can be newer than its log."""
     store.write(T1, 12, struct.pack(">q", 1 << 40))
     only(store, "unit_behind_log", f"{T1}/{name_of_offset(200)}", 40)
 
@@ -188,7 +186,6 @@ def test_exchanged_units_are_told(store: Store) -> None:
 
 
 def test_a_lost_last_unit_is_told(store: Store) -> None:
-    """In a store that was closed in order every record has its unit."""
     store.write(T1, 25, bytes(UNIT.size))
     finding = only(store, "missing_unit", f"{T1}/{name_of_offset(400)}", 100)
 
@@ -356,7 +353,6 @@ def test_a_consumer_that_is_ahead_of_its_queue_is_told(store: Store) -> None:
 
 
 def test_a_delay_level_that_is_ahead_of_its_queue_is_told(store: Store) -> None:
-    """Its messages would not be delivered."""
     (store.root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:1,16:2}}')
     finding = only(store, "delay_offset_behind_queue", "config/delayOffset.json", None)
 

@@ -48,7 +48,6 @@ def damage(data: st.DataObject, path: Path) -> None:
 def test_whatever_a_queue_holds_is_told_and_never_fails(
     golden: Golden, tmp_path: Path, name: str, data: st.DataObject
 ) -> None:
-    """Every change of a queue that a consumer could notice is a finding; the number of units adds up."""
     root = tmp_path / "store"
     shutil.rmtree(root, ignore_errors=True)
     shutil.copytree(golden(name), root)

@@ -109,7 +109,6 @@ def test_units_that_differ_between_files_and_rocksdb_are_a_finding(tmp_path: Pat
 
 
 def test_a_queue_that_only_rocksdb_has_is_missing_for_a_broker_that_reads_files(tmp_path: Path) -> None:
-    """Its folder was deleted; the broker's other copy still has the units."""
     unpacked = unpack_feature("b551-cqdouble", tmp_path)
     shutil.rmtree(unpacked.root / "consumequeue" / "Orders" / "0")
     report = verified(unpacked.root)

@@ -20,7 +20,6 @@ ADVICE = f"not to be seen on {gethostname()}: give --scratch, a directory or URI
 def test_workers_that_do_not_see_the_drivers_temporary_files_are_told_of_the_option(
     golden: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """One sentence with the host's name; with `--scratch` the same workers do the work."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
 

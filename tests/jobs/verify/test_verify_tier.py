@@ -23,7 +23,6 @@ def verified(tier: Path) -> Verdict:
 
 
 def test_every_message_that_the_broker_sent_is_there_with_its_unit(place: Path, tier: Path) -> None:
-    """As many as the broker said before it stopped; three keys each."""
     queues = json.loads((place / "EXPECT.json").read_text())["beforeStop"]["queues"]
     verdict = verified(tier)
 
@@ -54,7 +53,6 @@ def test_a_missing_segment_is_a_gap_that_its_units_follow_from(tier: Path) -> No
 
 
 def test_a_tier_that_expired_is_right(tier: Path) -> None:
-    """The broker deletes the oldest segments of a tier, too, and their units later."""
     files(tier, "Orders/1", "COMMIT_LOG")[0].unlink()
 
     assert [] == verified(tier).findings
@@ -85,7 +83,6 @@ def test_what_is_not_copied_yet_is_not_wrong(tier: Path, kind: str) -> None:
 
 
 def test_a_record_of_another_queue_is_named(tier: Path) -> None:
-    """A segment that was copied to a place that is not its own."""
     ours, other = (files(tier, f"Orders/{number}", "COMMIT_LOG")[0] for number in (0, 1))
     shutil.copy(other, ours)
     kinds = {finding.kind for finding in verified(tier).findings}
@@ -96,7 +93,6 @@ def test_a_record_of_another_queue_is_named(tier: Path) -> None:
 def test_findings_of_a_tier_are_kept_in_a_lake_as_those_of_a_store(
     tier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It ended with the words that only `verify` and `dump` read a tier, after it had verified it."""
     without_spark(monkeypatch)
     lake = tmp_path / "lake"
     summary = ingest(IngestRequest(str(tier), str(lake)), OneByOne())
@@ -197,7 +193,6 @@ def test_a_tier_without_index_files_is_not_verified_in_this_part(tier: Path) -> 
     ],
 )
 def test_an_index_file_with_other_bits_is_damage_of_that_file(tier: Path, position: int, raw: bytes, kind: str) -> None:
-    """Its entries are not judged one by one; keys that now lack one are named."""
     path = index_files(tier)[-1]
     overwrite(path, position, raw)
     finding, *others = verified(tier).findings
