@@ -8,6 +8,7 @@ that way demands, and equality is the proof. Only what has no name is a contradi
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
+from itertools import pairwise
 
 from jobs.products.index.file_builder import Compared, IndexRecipe, RealFile, compare_file
 from jobs.products.index.key_row import KeyRow, collect_keys
@@ -153,12 +154,29 @@ def _misnamed(explained: Sequence[Explained]) -> Iterator[tuple[str, str]]:
     """
     Yield files whose content belongs under another's name, and that name.
 
-    A later file never begins with an earlier message than the one before it, restarts included.
+    A broker that indexes messages again after a start writes files that begin before those that it found. Such files
+    overlap those; files that were exchanged follow one another without overlap as soon as they are sorted.
     """
-    in_order = sorted(explained, key=lambda one: one.real.header.begin_physical_offset)
-    for one, place in zip(in_order, explained, strict=True):
-        if one is not place:
-            yield one.real.name, place.real.name
+    in_order = sorted(enumerate(explained), key=lambda numbered: numbered[1].real.header.begin_physical_offset)
+    first = 0
+    last_named = 0
+    for number, (named, _) in enumerate(in_order):
+        last_named = max(last_named, named)
+        if last_named > number:
+            continue  # one of the files up to here has the name of a later one
+        block = [one for _, one in in_order[first : number + 1]]
+        before = [one for _, one in in_order[max(first - 1, 0) : first]]
+        if len(block) > 1 and not _overlap((*before, *block)):
+            for one, place in zip(block, explained[first : number + 1], strict=True):
+                if one is not place:
+                    yield one.real.name, place.real.name
+        first = number + 1
+
+
+def _overlap(files: Sequence[Explained]) -> bool:
+    """Return whether a key is in two files that follow one another."""
+    placed = [one.survivor for one in files if one.survivor is not None]
+    return any(after.start < before.end for before, after in pairwise(placed))
 
 
 def _is_blank(real: RealFile, store: Store) -> bool:

@@ -275,6 +275,35 @@ def test_a_restart_inside_a_file_is_explained(
     assert report.numbers["behind"] == 0
 
 
+@pytest.mark.parametrize("back", [4, 50])
+def test_files_that_a_start_made_again_beside_older_ones_are_not_misnamed(
+    golden: StoreOf, tmp_path: Path, back: int
+) -> None:
+    """Where many messages have one store time, unfinished files survive a start that indexes from before them."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("b533-clock"), store)
+    shutil.rmtree(store / "index")
+    (store / "index").mkdir()
+    log = [stored.record for stored in stored_records(store)]
+    lives = [log[:100], log[100 - back :]]
+    encoded = []
+    for life in lives:
+        writer = IndexWriter(TINY, rules_of((0, Release.of("5.3.3"))))
+        for record in life:
+            writer.dispatch(record)
+        encoded += [file.encode(1) for file in writer.files]
+    for number, data in enumerate(encoded):
+        (store / "index" / f"202311142213{number:05d}").write_bytes(data)
+
+    assert [finding for finding in checked(store, "5.3.3").findings if finding.kind != "checkpoint_index_time"] == []
+
+    for number, data in enumerate((encoded[1], encoded[0])):
+        index_file(store, number).write_bytes(data)
+    misnamed = [finding.file for finding in checked(store, "5.3.3").findings if finding.kind == "misnamed"]
+
+    assert misnamed == [f"index/{index_file(store, number).name}" for number in (0, 1)]
+
+
 def test_index_files_may_be_older_than_the_log(store: Path) -> None:
     """From 5.1.1 on log and index expire each on its own; what is older than the log is believed as it is."""
     segments = sorted((store / "commitlog").iterdir())
