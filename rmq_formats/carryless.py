@@ -35,7 +35,6 @@ _Pair = ir.VectorType(_Word, 2)
 
 
 def _moved(bits: int) -> int:
-    """Return the factor that moves a bit over *bits* others: x to that power, reduced, and in the order of the data."""
     value = 1
     for _ in range(bits):
         value <<= 1

@@ -95,7 +95,6 @@ def _allowed(candidates: tuple[Release, ...], mark: Mark) -> tuple[Release, ...]
 
 
 def _with(marks: tuple[Mark, ...], mark: Mark) -> tuple[Mark, ...]:
-    """Add a mark that says something new."""
     known = any((old.switch, old.values) == (mark.switch, mark.values) for old in marks)
     return marks if known else (*marks, mark)
 
@@ -122,7 +121,6 @@ def record_marks(record: MessageRecord) -> Iterator[Mark]:
 
 
 def _serialised_marks(record: MessageRecord, *, has_region: bool) -> Iterator[Mark]:
-    """Yield the marks in a properties text that the broker itself has written, as CLUSTER in it shows."""
     offset = record.physical_offset
     ends = record.properties_raw.endswith(_PROPERTY_SEPARATOR)
     yield Mark("properties with CLUSTER", "adds_cluster", (True,), offset)

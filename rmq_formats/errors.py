@@ -25,7 +25,6 @@ class FormatError(Exception):
         self.file = file
 
     def __str__(self) -> str:
-        """Give reason and place in one line."""
         place = "" if self.offset is None else f" at offset {self.offset}"
         return f"{self.file}: {self.reason}{place}" if self.file else f"{self.reason}{place}"
 

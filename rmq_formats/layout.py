@@ -40,7 +40,6 @@ class Layout:
     """Fields in file order, without padding."""
 
     def __init__(self, *fields: tuple[str, str, str]) -> None:
-        """Compile the fields into one `struct.Struct`."""
         self.fields = tuple(Field(*field) for field in fields)
         self.struct = struct.Struct(">" + "".join(field.code for field in self.fields))
         self.size = self.struct.size

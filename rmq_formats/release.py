@@ -40,7 +40,6 @@ class Version(NamedTuple):
         return cls(int(major), int(minor), int(patch), _STAGES.get((stage or "").upper(), 0))
 
     def __str__(self) -> str:
-        """Give the three numbers, and the stage if there is one."""
         stage = next((f"-{name}" for name, rank in _STAGES.items() if rank == self.stage), "")
         return f"{self.major}.{self.minor}.{self.patch}{stage}"
 
@@ -192,7 +191,6 @@ class Release:
         return _release(Version.parse(version))
 
     def __str__(self) -> str:
-        """Give the version."""
         return str(self.version)
 
 

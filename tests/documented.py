@@ -40,7 +40,6 @@ def _value(value: Any) -> str:  # noqa: ANN401 - each switch has its own type
 
 
 def flag_bits() -> dict[str, int]:
-    """Return the masks of `sys_flag` by name."""
     return {
         name: value
         for name, value in vars(flags).items()

@@ -94,7 +94,6 @@ def cases(seed: int, count: int) -> Iterator[Case]:
 
 
 def check(case: Case) -> list[Piece]:
-    """Walk a case in both ways and return its pieces; AssertionError when a promise is broken."""
     segment = SegmentBytes.of(case.raw, BASE, case.framing)
     pieces = list(walk_segment(segment, final=case.final, store_timestamp=case.store_timestamp))
     offset = BASE
@@ -135,7 +134,6 @@ def _scanned(case: Case) -> Iterator[Piece]:
 
 
 def run(seed: int, count: int) -> dict[str, object]:
-    """Check *count* cases and return what was seen."""
     kinds: Counter[str] = Counter()
     slowest = 0.0
     check(next(iter(cases(seed, 1))))  # compiles
@@ -159,7 +157,6 @@ def run(seed: int, count: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Run from the command line and record the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)

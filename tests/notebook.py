@@ -83,7 +83,6 @@ def write(texts: list[str]) -> None:
 
 
 def main() -> None:
-    """Run the notebook, and print or write what it shows."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--python", default=sys.executable)
     options.add_argument("--work", type=Path)

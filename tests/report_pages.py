@@ -70,7 +70,6 @@ def photograph(page: Path, picture: Path, width: int, *, dark: bool = False, hei
 
 
 def main(pictures: Path) -> None:
-    """Take all of them."""
     with tempfile.TemporaryDirectory() as name, patch.dict("os.environ", RMQ_LAKE_PROGRAM="./spark-submit.sh"):
         folder = Path(name) / "data"
         for report in reports(folder):

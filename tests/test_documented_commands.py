@@ -49,7 +49,6 @@ def test_every_command_of_a_page_runs_and_prints_what_the_page_shows(
 
 
 def _run(shown: Shown, world: World, run: Run) -> tuple[int, str, str]:
-    """Run a command; return its exit code and what it printed on both streams."""
     words = world.words(shown.text)
     if words[0] in OURS:
         outcome = run(*words[1:])

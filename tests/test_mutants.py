@@ -16,7 +16,6 @@ def small(number: int) -> bool:
 
 
 def tree(folder: Path, source: str = SOURCE) -> Path:
-    """Make a tree with one module."""
     (folder / "rmq_formats").mkdir(parents=True)
     (folder / "rmq_formats" / "sizes.py").write_text(source)
     return folder

@@ -68,7 +68,6 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> R
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Copy the store that the documentation's commands run on, too."""
     (tmp_path / "golden").mkdir()
     return Path(copy_of(unpack("b551-base", tmp_path / "golden"), tmp_path).rename(tmp_path / "STORE"))
 

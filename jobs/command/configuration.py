@@ -113,7 +113,6 @@ def _bad_file(text: str, ctx: click.Context) -> click.BadParameter:
 
 
 def _verbs(ctx: click.Context) -> list[str]:
-    """Return a command's words after the program's own, of which there may be several."""
     return ctx.command_path.removeprefix(ctx.find_root().command_path).split()
 
 
@@ -189,7 +188,6 @@ def _variable(*words: str) -> str:
 
 
 def _leaves(command: click.Command, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], list[click.Parameter]]]:
-    """Yield a verb, or each of its verbs, with its parameters."""
     if isinstance(command, click.Group):
         for name, verb in command.commands.items():
             yield from _leaves(verb, (*names, name))
@@ -222,7 +220,6 @@ def _effective(ctx: click.Context, *, as_json: bool) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a value as TOML and JSON have it."""
     if isinstance(value, tuple | list):
         return [_plain(element) for element in value]
     return value if value is None or isinstance(value, bool | int | float) else str(value)

@@ -145,7 +145,6 @@ def _lacks_tables(root: Path) -> str | None:
 
 
 def _lacks_nothing(path: Path) -> None:
-    """Return that a directory is right whatever is in it."""
     del path
 
 
@@ -281,7 +280,6 @@ class PathListType(click.ParamType[tuple[str, ...]]):
 
 
 def _text(type_: click.ParamType[Any], value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-    """Return a path as text; a configuration file may give anything."""
     if not isinstance(value, str | os.PathLike):
         type_.fail(f"{value!r} is no path", param, ctx)
     text = os.fspath(value)

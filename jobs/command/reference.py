@@ -129,7 +129,6 @@ def _command(command: click.Command, names: tuple[str, ...], parent: click.Conte
 
 
 def _row(parameter: click.Parameter, names: tuple[str, ...], ctx: click.Context) -> tuple[str, ...]:
-    """Return the table row of one option or argument."""
     has_file = any(other.name == "config" for other in ctx.command.params)
     key = f"`{key_of(parameter)}`" if has_file else ""
     variable = f"`{variable_of(parameter, *names)}`"
@@ -177,7 +176,6 @@ def _of_class(kind: type[Report | Remedy | Facts | Grid | Bars | Timeline]) -> s
 
 
 def _type(annotation: object) -> str:
-    """Return a type as its declaration names it."""
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
     if not isinstance(annotation, type):
         text = str(annotation)

@@ -155,7 +155,6 @@ def _rebuild_index() -> Schema:
 
 
 def _dry_run(**settings: Schema) -> Schema:
-    """Return the schema of the dry run of a rebuild."""
     return _object(
         store=_TEXT,
         out=_TEXT,
@@ -266,7 +265,6 @@ def _query() -> Schema:
 
 
 def _copy() -> Schema:
-    """Return the schema of one copy in a message's story."""
     texts = dict.fromkeys(("role", "text", "offset_id", "topic", "store_time"), _TEXT)
     integers = dict.fromkeys(("physical_offset", "queue_id", "queue_offset", "reconsume_times"), _INTEGER)
     return _object(
@@ -308,7 +306,6 @@ def _of(kind: type[Any], **more: Schema) -> Schema:
 
 
 def _of_type(hint: object) -> Schema:
-    """Return the schema of a type as JSON has its values."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType}:
         return {"anyOf": [_of_type(argument) for argument in arguments]}

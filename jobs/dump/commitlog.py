@@ -217,7 +217,6 @@ def _problems(record: MessageRecord) -> list[str]:
 
 
 def _line(record: MessageRecord, properties: dict[str, str], problems: list[str]) -> str:
-    """Say in one line what people look for in a record."""
     transaction = transaction_type(record.sys_flag)
     parts = [
         printable(f"{record.topic}/{record.queue_id} #{record.queue_offset}"),
@@ -256,7 +255,6 @@ def _values(record: MessageRecord, properties: dict[str, str]) -> dict[str, obje
 
 
 def _fields(record: MessageRecord) -> list[Field]:
-    """Name every byte of a record."""
     offset = record.physical_offset
     layout = RECORD[record.sys_flag & HOST_BITS]
     fixed = [
@@ -323,7 +321,6 @@ def _property_fields(raw: bytes, offset: int) -> Iterator[Field]:
 
 
 def _preview(body: bytes) -> str:
-    """Show the beginning of a body, as text if it is text."""
     beginning = body[:_BODY_PREVIEW]
     more = f" … {len(body)} bytes" if len(body) > _BODY_PREVIEW else ""
     try:

@@ -48,7 +48,6 @@ def _geometry(file: DumpFile, request: DumpRequest) -> Geometry:
 
 
 def _geometry_beside(file: DumpFile, request: DumpRequest) -> Geometry | None:
-    """Return the geometry that the other index files of the folder have: this one may have been cut short."""
     folder = file.location.rpartition("/")[0]
     with ExitStack() as stack:
         names = [name for name, _ in listed(file) if is_index_name(name) and name != file.name]
@@ -97,7 +96,6 @@ def _header(file: DumpFile, request: DumpRequest) -> Iterator[Item]:
 
 
 def _slots(file: DumpFile, reader: IndexReader, request: DumpRequest) -> Iterator[Item]:
-    """Yield each slot in use, and each row of empty ones as one item."""
     geometry, count = reader.geometry, reader.header.entry_count
     position = max(geometry.slot_position(0), request.start // SLOT.size * SLOT.size)
     while position < geometry.entries_position:
@@ -154,7 +152,6 @@ def _entry(file: DumpFile, reader: IndexReader, number: int, header: IndexHeader
 
 
 def _chain(reader: IndexReader, wanted: str, request: DumpRequest) -> Iterator[Item]:
-    """Yield the entries of one slot, newest first; for a key, those of its hash are marked."""
     is_slot = wanted.isascii() and wanted.isdigit()
     if is_slot and int(wanted) >= reader.geometry.hash_slots:
         raise UnsupportedFormat(f"slot {wanted} of {reader.geometry.hash_slots}", None, reader.file)

@@ -234,7 +234,6 @@ def _check_lake(lake: Lake, request: IngestRequest, manifest: dict[str, Any]) ->
 
 
 def _transactions(lake: Lake, table: str, *applications: str) -> list[int]:
-    """Return the newest transaction of each application on a table; 0 where there is none."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 

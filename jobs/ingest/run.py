@@ -291,7 +291,6 @@ class _Run:
         self.files = files_of(outcomes)
 
     def _finish(self, product: Product, finished: Finished) -> None:
-        """Note the files and figures of a product."""
         summary = self.summary
         for table, actions in finished.files.items():
             self.files.setdefault(table, []).extend(actions)
@@ -305,7 +304,6 @@ class _Run:
             summary.add_gap(*gap)
 
     def _confirm_read(self, outcomes: Sequence[Outcome[Collected]]) -> None:
-        """Raise `CutBackError` if the newest records were replaced while they were read."""
         known = next((outcome.seen.fingerprints for outcome in reversed(outcomes) if outcome.seen.fingerprints), ())
         for fingerprint in known:
             if holds(fingerprint, self.store) is False:
@@ -313,7 +311,6 @@ class _Run:
                 raise CutBackError(errno.ESTALE, reason, self.store.root)
 
     def _manifest(self, outcomes: Sequence[Outcome[Collected]], superseded: Superseded | None) -> Manifest:
-        """Put together what will be committed."""
         newest, summary = self.known.newest, self.summary
         self.state[COMMAND] = self.request.command
         if self.request.selection.takes_or_all:

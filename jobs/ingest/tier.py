@@ -167,7 +167,6 @@ class _TierRun:
         return read
 
     def _noted(self, read: Sequence[BundleRead], states: Mapping[QueueName, QueueState]) -> dict[QueueName, QueueState]:
-        """Note the parts that were read; return the new states of their queues."""
         of_queues: dict[QueueName, list[Outcome[Part]]] = {}
         for outcome in (outcome for one in read for outcome in one.outcomes):
             of_queues.setdefault(outcome.payload.queue, []).append(outcome)
@@ -194,7 +193,6 @@ class _TierRun:
             self.summary.add_gap(range_.start_offset, range_.end_offset, why)
 
     def _commit(self, read: Sequence[BundleRead], state: Mapping[str, Any], *, has_moved: bool) -> None:
-        """Decide what the run brings, and commit it."""
         summary, newest = self.summary, self.known.newest
         files: dict[str, list[Action]] = {}
         for table, action in (item for one in read for item in one.files.items()):

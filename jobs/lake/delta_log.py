@@ -64,7 +64,6 @@ def version_before(
 
 
 def _folder(snapshot: DeltaTable) -> str:
-    """Return where the log of a table is, below the lake."""
     return f"{snapshot.table_uri.rstrip('/').rpartition('/')[2]}/_delta_log"
 
 

@@ -92,7 +92,6 @@ def inflate_file(work: Inflation) -> Inflated:
 
 
 def _lacking(work: Inflation) -> Iterator[int]:
-    """Yield how many bodies are lacking, a batch at a time; where nothing is compressed no body is read."""
     flags = plain_batches(work.lake, work.table, work.file, ("is_compressed",))
     if not any(batch.column("is_compressed").true_count for batch in flags):
         return

@@ -8,9 +8,7 @@ import pyarrow as pa
 class Stream(Protocol):
     """Whatever offers Arrow's stream interface."""
 
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Return the stream."""
-        ...
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
 
 def plain_rows(stream: Stream) -> list[dict[str, Any]]:

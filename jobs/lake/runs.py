@@ -284,7 +284,6 @@ def discard(lake: Lake, manifest: Manifest) -> None:
 
 
 def _who_prepared(lake: Lake, manifest: Manifest) -> str:
-    """Say who was faster."""
     row = _prepared_row(lake, manifest.store_id, manifest.run)
     by_whom = f" on {row['host']} at {row['time']:%Y-%m-%d %H:%M:%S} UTC" if row else ""
     return f"run {manifest.run} of this store was prepared by another process{by_whom}"
@@ -377,7 +376,6 @@ def _delete_files(lake: Lake, folder: str, names: Iterable[str]) -> list[str]:
 
 
 def _file_names(lake: Lake, folder: str) -> Sequence[str]:
-    """Return the names of a folder's own files."""
     return [info.name for info in lake.list_files(folder)]
 
 
@@ -411,7 +409,6 @@ def _append_row(
     transaction: tuple[str, int],
     **values: object,
 ) -> None:
-    """Append one row to `runs` under *transaction*."""
     constants = {"broker": store.broker, "store_id": store.store_id}
     name = FileNaming(store.store_id, run).name(state)
     row = {"run": run, "state": state, "time": datetime.now(UTC), "host": socket.gethostname(), **values}

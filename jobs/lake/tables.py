@@ -74,7 +74,6 @@ class Table:
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
-    """Return the type that readers see: dictionaries are how a column is held in memory, not what it is."""
     if pa.types.is_dictionary(type_):
         return type_.value_type
     if pa.types.is_map(type_):

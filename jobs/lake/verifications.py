@@ -39,6 +39,5 @@ def record_findings(lake: Lake, known: KnownStore | None, broker: str | None, fi
 
 
 def _row(finding: Finding) -> dict[str, object]:
-    """Return the columns of a finding."""
     names = {column.name for column in FINDINGS.columns}
     return {name: value for name, value in finding._asdict().items() if name in names}

@@ -61,7 +61,6 @@ def _files() -> Iterator[tuple[Path, str]]:
 
 
 def _with_dependencies() -> Iterator[Distribution]:
-    """Yield the needed packages with their dependencies."""
     pending, seen = list(NEEDED), set(NEEDED)
     while pending:
         name = pending.pop()

@@ -58,7 +58,6 @@ def _usual() -> Iterator[Path]:
 
 
 def _major_version(home: Path) -> int:
-    """Return the version of the Java at *home*, 0 where there is none that works."""
     if not os.access(home / "bin" / "java", os.X_OK):
         return 0
     try:

@@ -151,7 +151,6 @@ def _with_defaults(spark_options: Sequence[str]) -> list[str]:
 
 
 def _with_files(options: Sequence[str], name: str, files: Sequence[str]) -> list[str]:
-    """Add our files to the user's: spark-submit takes the last list it is given."""
     given = value_of(name, options)
     return [*options, name, ",".join([*files, given] if given else files)]
 

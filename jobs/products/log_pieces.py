@@ -99,7 +99,6 @@ class PieceCollector:
                 yield from self._bytes(file, kind, offset, size)
 
     def _bytes(self, file: Reader, kind: str, offset: int, size: int) -> Iterator[dict[str, Any]]:
-        """Yield the bytes of a piece that are not zero, and one row at least: what the lake knows, it can give back."""
         yield _row(kind, offset, size)
         position, end = offset - self._range.base_offset, offset - self._range.base_offset + size
         while position < end:

@@ -94,7 +94,6 @@ class MessageCollector(Collector[None]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave no half-written file after an error."""
         self._file.__exit__(kind, error, trace)
         self._traces.__exit__(kind, error, trace)
 
@@ -117,7 +116,6 @@ class MessageCollector(Collector[None]):
 
 
 def _since(group: Records, offset: int) -> Records:
-    """Return the records of a group from *offset* on."""
     first = int(np.searchsorted(group.positions, offset - group.base_offset))
     return group._replace(positions=group.positions[first:], sizes=group.sizes[first:]) if first else group
 

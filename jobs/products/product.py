@@ -89,13 +89,11 @@ class Collector(ABC, Generic[C_co]):
         """Return what was made of the range."""
 
     def __enter__(self) -> Self:
-        """Begin."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave no file after an error."""
         return
 
 

@@ -50,11 +50,9 @@ class StoreReader:
         self._bases = [segment.base_offset for segment in store.segments]
 
     def __enter__(self) -> Self:
-        """Enter."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close every file."""
         self._close()
         self._databases.close()
 

@@ -65,7 +65,6 @@ def _tables(summary: Summary) -> Iterator[Grid]:
 
 
 def _remedies(summary: Summary, lake: Lake) -> Iterator[Remedy]:
-    """Yield the steps for a person to take, each with the findings that it is for."""
     verify = (f"{program()} verify {quote(summary.store)}",)
     if summary.quarantined:
         yield Remedy(

@@ -45,7 +45,6 @@ def _remedies(verdict: Verdict) -> Iterator[Remedy]:
 
 
 def _table(groups: Sequence[Group]) -> Grid:
-    """Return causes, and below each what follows from it."""
     findings = [finding for group in groups for finding in (group.cause, *group.consequences)]
     return Grid("Findings", _COLUMNS, [_row(finding) for finding in findings])
 

@@ -69,7 +69,6 @@ _BOUNDS = {"physical_offset": ("from_offset", "to_offset"), "store_timestamp": (
 
 
 def _narrowed(wanted: Wanted, given: Filter) -> Wanted:
-    """Return the question without the messages that a condition excludes; Spark applies the condition all the same."""
     column = ".".join(getattr(given, "attribute", ()))
     if column == "topic" and isinstance(given, EqualTo | In):
         return _with_topics(wanted, [given.value] if isinstance(given, EqualTo) else list(given.value))

@@ -187,7 +187,6 @@ class _Step:
         return self._parts()
 
     def _cut(self, group: Records, ends: Integers) -> None:
-        """Note the ends of parts."""
         while True:
             number = int(np.searchsorted(ends, self.cuts[-1][0] + self.part_size))
             if number >= ends.size:

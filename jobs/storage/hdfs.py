@@ -121,7 +121,6 @@ class HdfsStorage(Storage):
 
 
 def _status_of(nodes: Sequence[str], location: str) -> _Entry:
-    """Return the status of a file or directory."""
     answer = _ask(nodes, location, "GETFILESTATUS", _LARGEST_LISTING)
     return _told(answer, location, lambda answer: _entry(answer["FileStatus"]))
 
@@ -153,7 +152,6 @@ def _told(data: bytes, location: str, take: Callable[[Any], T]) -> T:
 
 
 def _read(nodes: Sequence[str], location: str, position: int, length: int) -> bytes:
-    """Return bytes of a file that has them."""
     data = _ask(nodes, location, "OPEN", length, offset=position, length=length)
     if len(data) != length:
         raise OSError(f"{location}: ends at {position + len(data)} now: it was cut while it was being read")

@@ -208,7 +208,6 @@ class LocalStorage(Storage):
 
 
 def _status(entry: os.DirEntry[str]) -> os.stat_result:
-    """Return the status of what an entry leads to; of a link that leads to itself, that of the link."""
     try:
         return entry.stat()
     except OSError as error:

@@ -38,7 +38,6 @@ def _is_named(error: Exception) -> bool:
 
 
 def _free(location: str) -> str:
-    """Return the free space of a file's place, and the missing inodes if bytes are not the problem."""
     path = Path(local_path(location)) if is_local(location) else Path("/")
     there = next(folder for folder in (path, *path.parents) if folder.is_dir())
     status = os.statvfs(there)

@@ -48,6 +48,5 @@ def compacted_queues(store: Store) -> list[list[CompactedFile]]:
 
 
 def _place(file: StoredFile) -> tuple[str, int, str]:
-    """Return topic, queue and name of a file below `compaction`."""
     *_, topic, queue_id, name = file.about.path.split("/")
     return topic, int(queue_id), name

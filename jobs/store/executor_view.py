@@ -52,7 +52,6 @@ def is_one_process(spark: SparkSession) -> bool:
 
 
 def _location(path: str) -> str:
-    """Return the program's spelling of a path of Spark's: `file:/…` in rows, `file:///…` in its list of files."""
     return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:/") else path
 
 

@@ -151,7 +151,6 @@ class StoredQueue:
         return self.start
 
     def _search(self, low: int, high: int) -> int:
-        """Return a position in (*low*, *high*] such that the unit before it is written."""
         while high - low > _FIRST_LOOK:
             middle = (low + high) // 2
             if self._is_written(middle):

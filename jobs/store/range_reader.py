@@ -159,7 +159,6 @@ class RangeReader:
         return int(kernels.count_stored_until(group.buffer, group.positions, limit))
 
     def _rest(self, start: int) -> Piece:
-        """Leave what begins at *start* to a later run."""
         end = self._range.base_offset + self._range.segment_size
         self._see(start, end, PieceKind.WAITING)
         return Piece(PieceKind.WAITING, start, end - start, SETTLING)

@@ -72,7 +72,6 @@ class Writers(NamedTuple):
     possible: tuple[Release, ...] = ()  # which may have written the end of the log, where more than one may
 
     def __str__(self) -> str:
-        """Name them."""
         return self.text
 
     @property

@@ -47,7 +47,6 @@ class Database:
     """An open database."""
 
     def __init__(self, families: Mapping[str, "Rdict"], location: str) -> None:
-        """Take what was opened, family by family; *location* is named in what goes wrong."""
         self._families = families
         self._location = location
 

@@ -143,7 +143,6 @@ def _rows_without_holes(part: _Units) -> Iterator[tuple[int, NDArray[np.void]]]:
 
 
 def _units(database: Database, location: str) -> Iterator[_Units]:
-    """Yield the units of each queue, in the order of the queue."""
     for rows in database.rows(UNIT_FAMILY):
         for first, last in _of_one_queue(rows.keys):
             keys, values = rows.keys[first:last], rows.values[first:last]

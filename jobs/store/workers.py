@@ -92,7 +92,6 @@ class HandedOn:
     """Workers that hand on what they are asked to others."""
 
     def __init__(self, workers: Workers) -> None:
-        """Hand on to *workers*."""
         self.workers = workers
 
     @property

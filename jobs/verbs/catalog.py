@@ -18,7 +18,6 @@ _NAME = re.compile(r"\w+(\.\w+)*")
 
 
 def _checked(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Refuse a name that a catalog would refuse."""
     if not _NAME.fullmatch(value):
         raise click.BadParameter(f"{value!r}: letters, digits and _ are names, with dots between them", ctx, parameter)
     return value

@@ -70,7 +70,6 @@ def command(  # noqa: PLR0913 - one argument an option
 
 
 def _dump(location: str, kind: FileKind | None, request: DumpRequest) -> ExitCode:
-    """Print one file; what keeps it from being read is no reason to leave out the others."""
     write = _json_lines if request.as_json else _text_lines
     try:
         with open_file(location) as file:

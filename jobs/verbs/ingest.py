@@ -32,7 +32,6 @@ _ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"  # which Arrow asks for once, when it i
 
 
 def _known_tables(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Refuse a table that there is none of."""
     unknown = set(value.split(",")) - NAMES if value else set()
     if unknown:
         raise click.BadParameter(f"no table {min(unknown)!r}; there are {', '.join(sorted(NAMES))}", ctx, parameter)

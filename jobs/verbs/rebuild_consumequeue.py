@@ -160,7 +160,6 @@ def _placing(store: str, made: Path) -> Iterator[str]:
 
 
 def _lines(summary: "Summary") -> Iterator[str]:
-    """Yield the summary for people."""
     yield f"{summary.store} → {summary.out}"
     units, records = counted(summary.units, "unit"), counted(summary.records, "record")
     yield f"  {units} of {records} in {counted(summary.queues, 'queue')}"

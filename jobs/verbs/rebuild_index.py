@@ -109,7 +109,6 @@ def command(  # noqa: PLR0913 - one argument an option
 
 
 def _lines(result: "Result") -> Iterator[str]:
-    """Yield the summary for people."""
     from jobs.rebuild.index import MANIFEST
 
     yield f"{result.store} → {result.out}"

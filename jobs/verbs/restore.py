@@ -21,7 +21,6 @@ _NO_TOPICS = (
 
 
 def _refuse_topics(ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> None:
-    """Say why topics cannot be chosen."""
     if value:
         raise click.BadParameter(_NO_TOPICS, ctx, parameter)
 

@@ -83,7 +83,6 @@ def command(  # noqa: PLR0913 - one argument an option
 def _keep(
     location: str, broker: str | None, request: "VerifyRequest", verdict: "Verdict", options: Mapping[str, str]
 ) -> None:
-    """Write the findings into a lake."""
     from jobs.lake.identity import DEFAULT_BROKER, identify
     from jobs.lake.lake import Lake
     from jobs.lake.tier_identity import identify_tier

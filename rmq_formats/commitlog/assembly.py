@@ -169,7 +169,6 @@ def _text(column: pa.Array) -> _Text:
 
 
 def _hosts(column: pa.Array) -> _Hosts:
-    """Return a column of hosts: their texts are few, and each is read once."""
     if not pa.types.is_dictionary(column.type):
         column = column.cast(pa.string()).dictionary_encode()
     texts = column.dictionary.to_pylist()

@@ -91,7 +91,6 @@ class _Sizes(NamedTuple):
 def _filled(
     buffer: Bytes, positions: Integers, sizes: _Sizes, parser: int, *, with_body: bool
 ) -> tuple[Output, Distinct, int]:
-    """Fill columns, again and with more room if need be; return them, and how many rows they have."""
     slots, heap_size, spare = _SLOTS, _HEAP_SIZE, _SPARE
     while True:
         out, distinct = _output_room(sizes, sizes.properties + spare), _distinct_room(slots, heap_size)
@@ -125,7 +124,6 @@ def _selected(records: Records, takes: Callable[[str], bool]) -> Integers:
 
 
 def _numbers(out: Output, rows: int) -> dict[str, pa.Array]:
-    """Return the columns of numbers, and those derived from them."""
     by_name = dict(zip(fill.NUMBERS, out.numbers[:, :rows], strict=True))
     by_name |= dict(zip(fill.WIDE_NUMBERS, out.wide_numbers[:, :rows], strict=True))
     has_store_date = _has_date(by_name["store_timestamp"])
@@ -174,7 +172,6 @@ def _properties(out: Properties, names: Names, rows: int) -> dict[str, pa.Array]
 
 
 def _room(type_: type[np.generic], count: int) -> NDArray[Any]:
-    """Return uninitialised memory from Arrow's pool, which is used again by later batches."""
     buffer = pa.allocate_buffer(max(count, 1) * np.dtype(type_).itemsize)
     return np.frombuffer(buffer, type_)[:count]
 

@@ -136,7 +136,6 @@ def _append(column: Column, number: int, buffer: Bytes, start: int, end: int) ->
 
 @inlined
 def _append_optional(column: Column, row: int, buffer: Bytes, start: int, end: int) -> None:
-    """Write one text, NULL if it is empty."""
     _append(column, row, buffer, start, end)
     column.present[np.uintp(row)] = 1 if end > start else 0
 
@@ -186,7 +185,6 @@ def fill(
 def _fill_bodies(
     buffer: Bytes, positions: Integers, first: int, last: int, rows: int, with_body: int, out: Output
 ) -> int:
-    """Copy the bodies that are what was written; return how many rows there are then."""
     for i in range(first, last):
         at = number_at(positions, i)
         if kernels.has_right_crc(buffer, at):

@@ -37,7 +37,6 @@ class Host(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        """Give `address:port`, an IPv6 address in brackets."""
         if len(self.address) == _V6_SIZE:
             return f"[{IPv6Address(self.address)}]:{self.port}"
         return f"{IPv4Address(self.address)}:{self.port}"

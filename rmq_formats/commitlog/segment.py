@@ -291,7 +291,6 @@ class SegmentBytes(NamedTuple):
         return next((position for position in positions if self.stated_end(position) == self.size - position), None)
 
     def _find(self, wanted: bytes, start: int) -> Iterator[int]:
-        """Yield every place of *wanted*, from *start* on."""
         for position, window in self._windows(start, len(wanted) - 1):
             found = window.find(wanted)
             while found >= 0:

@@ -45,7 +45,6 @@ def _append(
     queue_offsets: Integers, physical_offsets: Integers, sizes: Sizes, tags_codes: Integers,
     file_size: int, skips_by_end: bool, drops_low: bool, state: Integers, out: Bytes,  # noqa: FBT001 - see above
 ) -> int:  # fmt: skip
-    """Append units as ConsumeQueue#putMessagePositionInfo does; return how many bytes were written to *out*."""
     written = 0
     for i in range(queue_offsets.size):
         unit_end = physical_offsets[i] + sizes[i]

@@ -98,7 +98,6 @@ class UnitCollector:
             self._add(records, at, stop, release)
 
     def _runs(self, records: "Records", first: int, last: int) -> Iterator[tuple[int, int, Release]]:
-        """Cut records where another release begins to write."""
         sinces = [since for since, _ in self._rules.releases]
         cuts = np.searchsorted(records.positions, [since - records.base_offset for since in sinces[1:]])
         bounds = [first, *(min(max(int(cut), first), last) for cut in cuts), last]

@@ -32,7 +32,6 @@ class BrokenLink(NamedTuple):
     expected: int
 
     def __str__(self) -> str:
-        """Say it in one line."""
         return f"{self.part} {self.number} points at entry {self.points_at}, not at {self.expected}"
 
 

@@ -37,7 +37,6 @@ class Difference(NamedTuple):
     expected: int
 
     def __str__(self) -> str:
-        """Say it in one line."""
         place = self.part if self.part is Part.HEADER else f"{self.part} {self.number}"
         return f"{place} {self.field}: {self.found}, expected {self.expected}, at position {self.position}"
 

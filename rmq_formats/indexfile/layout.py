@@ -59,7 +59,6 @@ class Geometry(NamedTuple):
     index_num: int = 20_000_000
 
     def __str__(self) -> str:
-        """Give both numbers."""
         return f"{self.hash_slots} slots, {self.index_num} entries"
 
     @property

@@ -34,13 +34,11 @@ class Facts(NamedTuple):
     log: tuple[MessageRecord, ...]
 
     def in_segment(self, base: int, number: int = 1) -> MessageRecord:
-        """Return the record of this number in a segment."""
         inside = [one for one in self.log if base <= one.physical_offset < base + GEOMETRY.commit_log_file_size]
         return inside[number]
 
     @property
     def bases(self) -> list[int]:
-        """The base offsets of the segments."""
         return sorted(int(path.name) for path in (self.root / "commitlog").iterdir())
 
 
@@ -80,11 +78,9 @@ class Case:
 
     @property
     def name(self) -> str:
-        """All of them."""
         return " + ".join(one.name for one in self.damages) or "no damage"
 
     def planted(self, facts: Facts, target: Path) -> Path:
-        """Return a damaged copy of the store."""
         shutil.copytree(facts.root, target)
         for damage in self.damages:
             damage.plant(target, facts)
@@ -107,7 +103,6 @@ def make_store(driver: DriverProcess, root: Path) -> Facts:
 
 
 def start(driver: DriverProcess, store: Path) -> Seen:
-    """Start the store's classes with it, as a broker does, and say what became of its files."""
     before = files_of(store)
     try:
         with open_store(driver, store, GEOMETRY) as opened:
@@ -117,7 +112,6 @@ def start(driver: DriverProcess, store: Path) -> Seen:
 
 
 def files_of(store: Path) -> frozenset[str]:
-    """Name the files of log, queues and index; not segments that were made ahead of need."""
     return frozenset(
         path.relative_to(store).as_posix()
         for folder in ("commitlog", "consumequeue", "index")
@@ -311,13 +305,11 @@ def single_cases() -> list[Case]:
 
 
 def case_of(name: str) -> Case:
-    """Return the damages that are named, planted together."""
     known = {one.name: one for one in (*OF_LOG, *OF_OTHERS, KILLED, STALE)}
     return Case(tuple(known[part] for part in name.split(" + ")))
 
 
 def mixtures(seed: int, count: int) -> list[Case]:
-    """Return mixtures of two to four damages, drawn."""
     random = Random(seed)
     drawn = []
     for _ in range(count):
@@ -330,7 +322,6 @@ RECORDED = Path(__file__).with_name("recorded_starts.jsonl")
 
 
 def record(rows: Sequence[Row]) -> None:
-    """Keep what was seen of a release, in place of what had been seen of it."""
     releases = {row.release for row in rows}
     kept = [row for row in recorded() if row.release not in releases]
     lines = [json.dumps(row._asdict()) for row in sorted({*kept, *rows})]
@@ -338,6 +329,5 @@ def record(rows: Sequence[Row]) -> None:
 
 
 def recorded() -> list[Row]:
-    """Return every start that was kept."""
     text = RECORDED.read_text(encoding="utf-8") if RECORDED.exists() else ""
     return [Row(**json.loads(line)) for line in text.splitlines()]

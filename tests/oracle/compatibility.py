@@ -56,7 +56,6 @@ def _row(line: str, cells: list[str]) -> str:
 
 
 def main() -> int:
-    """Read the verdicts of a run, and write the page; a later line about the same cell counts."""
     verdicts = {}
     for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines():
         row = json.loads(line)

@@ -70,7 +70,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def plays(tmp_path_factory: pytest.TempPathFactory) -> Plays:
-    """Play each scenario once in a session."""
     return Plays(tmp_path_factory.mktemp("plays"))
 
 

@@ -55,7 +55,6 @@ def _digits(release: str) -> str:
 
 
 def _provenance(played: Played, left_out: list[str]) -> Iterator[str]:
-    """Say who wrote the store, how, and what every file's bytes hash to."""
     stage, scenario = played.stage, played.scenario
     geometry = stage.geometry
     found = differences(played.disk, by_scalar(played.log, played.writer))
@@ -82,7 +81,6 @@ def _provenance(played: Played, left_out: list[str]) -> Iterator[str]:
 
 
 def _write_expectations(played: Played) -> None:
-    """Write what was sent and what came back, and each answer of mqadmin."""
     expect = played.store / "EXPECT"
     expect.mkdir()
     (expect / "sent.txt").write_text("".join(f"{line}\n" for line in played.stage.sent), encoding="utf-8")
@@ -102,7 +100,6 @@ def _remove(path: Path) -> None:
 
 
 def main() -> int:
-    """Play scenarios on releases, all of them unless told otherwise, and keep the stores they leave."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--release", action="append", choices=MATRIX)

@@ -209,7 +209,6 @@ def by_scalar(log: list[MessageRecord], writer: Writer) -> Derived:
 
 
 def by_compiled(store: Path, writer: Writer) -> Derived:
-    """Make queues and index files from a store's log with the compiled modules."""
     collector = UnitCollector(writer.queue_rules)
     table = RuleTable.of(rules_of(*writer.rules))
     keys = [np.empty(0, PACKED_KEY)]
@@ -253,7 +252,6 @@ def _built_queues(collector: UnitCollector, writer: Writer) -> dict[str, bytes]:
 
 
 def _built_index(keys: np.ndarray, table: RuleTable, writer: Writer, newest: int) -> list[bytes]:
-    """Cut *keys* into files; one more file exists when a message came after the last one was full."""
     geometry = writer.index_geometry
     cuts = list(range(0, len(keys), geometry.capacity)) or ([0] if newest >= 0 else [])
     if len(keys) and len(keys) % geometry.capacity == 0 and int(keys[-1]["physical_offset"]) < newest:

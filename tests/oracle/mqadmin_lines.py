@@ -162,7 +162,6 @@ def _queue(played: Played, random: Random) -> tuple[str, int]:
 
 
 def _times(played: Played, random: Random) -> tuple[int, int]:
-    """Return two times around those of messages: exact ones, some milliseconds beside, far ones."""
     near = (-1, 0, 1, 7, 60)
     chosen = [random.choice(played.times) + random.choice(near) for _ in range(2)]
     far = random.choice((-100_000, 0, 0, 0, 0, 0, 0, 100_000))

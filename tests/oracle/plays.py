@@ -21,7 +21,6 @@ class Played:
 
     @property
     def store(self) -> Path:
-        """Name the store's directory; tests look and do not touch."""
         return self.stage.store_directory
 
     @cached_property
@@ -35,7 +34,6 @@ class Played:
 
     @cached_property
     def disk(self) -> Derived:
-        """Read the broker's own queues and index files."""
         return on_disk(self.store)
 
     def copy(self, directory: Path) -> Path:

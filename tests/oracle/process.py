@@ -78,7 +78,6 @@ class DriverProcess:
     """A running release: `ask` it, `kill` it."""
 
     def __init__(self, release: str, scratch: Path, speed: Sequence[str] = QUICK_TO_START) -> None:
-        """Start *release*, with heap and compiler as *speed* says; what it leaves lying about goes to *scratch*."""
         scratch.mkdir(parents=True, exist_ok=True)
         self.release = release
         self._log = scratch / f"driver-{release}.log"
@@ -176,7 +175,6 @@ class DriverProcess:
 
 @contextmanager
 def running(release: str, speed: Sequence[str] = QUICK_TO_START) -> Iterator[DriverProcess]:
-    """Run *release* for the length of a `with` block."""
     with (
         tempfile.TemporaryDirectory(prefix="oracle-", ignore_cleanup_errors=True) as scratch,
         DriverProcess(release, Path(scratch), speed) as driver,

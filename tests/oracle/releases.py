@@ -54,7 +54,6 @@ _PINNED: Final[dict[str, dict[str, str]]] = {
 
 
 def artifacts_of(release: str) -> tuple[Module, ...]:
-    """List the modules that run *release*, each in the version that was published."""
     versions = dict.fromkeys(_MODULES, release) | _STAND_INS.get(release, {}) | _PINNED.get(release, {})
     versions |= {"acl": release} if _has_acl(release) else {}
     return tuple(Module("org.apache.rocketmq", f"rocketmq-{name}", version) for name, version in versions.items())

@@ -44,11 +44,9 @@ class Scenario:
     geometry: Geometry
 
     def runs_on(self, release: str) -> bool:
-        """Return whether *release* knows everything that this scenario asks for."""
         return version_of(release) >= version_of(self.since)
 
     def on(self, release: str, store: Path, scratch: Path) -> Stage:
-        """Play to the end and give the stage with its processes ended."""
         with Stage(release, store, self.geometry, scratch) as stage:
             self.play(stage)
         return stage
@@ -58,8 +56,6 @@ SCENARIOS: dict[str, Scenario] = {}
 
 
 def scenario(*, since: str = "4.0.0") -> Callable[[Callable[[Stage], None]], Callable[[Stage], None]]:
-    """Add a function to `SCENARIOS`."""
-
     def add(play: Callable[[Stage], None]) -> Callable[[Stage], None]:
         name = play.__name__.replace("_", "-")
         SCENARIOS[name] = Scenario(name, (play.__doc__ or "").strip(), play, since, SMALL_GEOMETRY)
@@ -437,7 +433,6 @@ UPGRADES: Final = (
 
 
 def _numbered(prefix: str, number: int, body_size: int = 500) -> DirectMessage:
-    """Make one of many messages, over three topics of two queues."""
     properties = _text(
         UNIQ_KEY=f"{_UNIQUE_KEY_PREFIX}{number:016X}",
         KEYS=f"{prefix}{number} all",
@@ -447,7 +442,6 @@ def _numbered(prefix: str, number: int, body_size: int = 500) -> DirectMessage:
 
 
 def _text(**properties: str) -> str:
-    """Write properties as a client does."""
     return "".join(f"{name}\1{value}\2" for name, value in properties.items())
 
 
@@ -459,18 +453,15 @@ def _unique_keys() -> Iterator[str]:
 
 
 def _noise(size: int, seed: int) -> bytes:
-    """Make a body that does not compress."""
     return Random(seed).randbytes(size)
 
 
 def _prose(size: int, seed: int) -> bytes:
-    """Make a body that compresses well."""
     random = Random(seed)
     return " ".join(f"word{random.randrange(50)}" for _ in range(size // 5)).encode()[:size].ljust(size)
 
 
 def _key_with_hash(topic: str, java_hash: int) -> str:
-    """Make a key such that Java's hash of `topic#key` is *java_hash*."""
     prefix = 0
     for character in f"{topic}#":
         prefix = prefix * 31 + ord(character)

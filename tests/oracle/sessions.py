@@ -200,19 +200,15 @@ class RealStore:
         return int(answer["min"]), int(answer["max"])
 
     def log_end(self) -> int:
-        """Ask where the store goes on writing its log."""
         return int(self.driver.ask("log-end")["offset"])
 
     def set_clock(self, milliseconds: int | None) -> None:
-        """Stop the store's clock at a time, or let it run."""
         self.driver.ask("clock", {"clock": "" if milliseconds is None else milliseconds})
 
     def drain(self) -> float:
-        """Wait until queues and index have every message, and say how many seconds that took."""
         return int(self.driver.ask("drain")["drain-ns"]) / 1e9
 
     def expire(self) -> None:
-        """Have the broker's cleaning services look for expired files now."""
         self.driver.ask("expire")
 
 
@@ -278,7 +274,6 @@ class RealBroker(RealStore):
 def open_store(
     driver: DriverProcess, store: Path, geometry: Geometry, settings: dict[str, str] | None = None
 ) -> Iterator[RealStore]:
-    """Open a store in *driver*; after the block it is drained and closed as by a clean stop, unless killed."""
     answer = driver.ask("open-store", _store_values(store, geometry, settings))
     _check_known(driver, answer)
     if answer["loaded"] != "true":

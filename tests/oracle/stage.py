@@ -65,11 +65,9 @@ class Stage:
         self.end()
 
     def runs(self, since: str) -> bool:
-        """Return whether the release at work is *since* or newer."""
         return version_of(self.release) >= version_of(since)
 
     def note(self, line: str) -> None:
-        """Write *line* into the account of what was sent."""
         self.sent.append(line)
 
     @contextmanager
@@ -81,7 +79,6 @@ class Stage:
 
     @contextmanager
     def broker(self, settings: dict[str, str] | None = None) -> Iterator["StageBroker"]:
-        """Open the store with a broker around it, a name server and clients."""
         self.settings |= settings or {}
         self.note(f"== broker {self.release}")
         home = self._scratch / "home"
@@ -149,7 +146,6 @@ class Stage:
             os.utime(file, (modified, modified))
 
     def segments(self) -> list[Path]:
-        """List the files of the log, oldest first; a broker that has stored nothing has not even a folder for them."""
         return sorted(file for file in self.store_directory.glob("commitlog/*") if file.is_file())
 
     def end(self) -> None:
@@ -219,7 +215,6 @@ class StageBroker:
         self._stage = stage
 
     def make_topic(self, name: str, queues: int = 1, **attributes: str) -> None:
-        """Make a topic; `queue_type="BatchCQ"` sets its attribute queue.type."""
         self.real.make_topic(name, queues, **attributes)
         if attributes.get("queue_type") == "BatchCQ":
             self._stage.batch_topics.add(name)

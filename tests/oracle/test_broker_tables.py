@@ -36,12 +36,10 @@ def _lines(stage: Stage) -> list[Line]:
 
 
 def _comparable(text: str, line: Line) -> str:
-    """Return a text without what differs: in which order topics come that are in one bucket of the client's set."""
     return "\n".join(sorted(text.splitlines())) if line[0] == "topicList" else text
 
 
 def _play(stage: Stage) -> None:
-    """Send messages, and let a broker start that has noted down how far a group is."""
     with stage.broker() as broker:
         for topic, queues in (("Orders", 2), ("OrdersLonger", 1), ("Unread", 1), (_RETRIES, 1)):
             broker.make_topic(topic, queues=queues)

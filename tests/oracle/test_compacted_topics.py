@@ -31,7 +31,6 @@ def _send(broker: StageBroker, numbers: range) -> None:
 
 
 def _play(stage: Stage, *, is_killed: bool) -> None:
-    """Send twice, with a compaction between, and end the broker."""
     with stage.broker(_SETTINGS) as broker:
         broker.make_topic("Comp", cleanup_policy="COMPACTION")
         broker.make_topic("Orders")

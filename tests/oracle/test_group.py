@@ -163,7 +163,6 @@ def _units(queues: Mapping[str, bytes]) -> set[tuple[str, int, bytes]]:
 
 
 def _offsets_of_entries(store: Path) -> set[int]:
-    """List where entries are in the last file, whatever was made of them."""
     path = segments(store)[-1]
     raw, at, offsets = path.read_bytes(), 0, set()
     while at + DLEDGER_ENTRY.size <= len(raw) and raw[at : at + 4] == (1).to_bytes(4):

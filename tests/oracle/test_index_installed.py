@@ -102,7 +102,6 @@ def _messages(life: str, count: int) -> Iterator[DirectMessage]:
 
 
 def _not_found(opened: RealStore, log: Sequence[MessageRecord]) -> list[int]:
-    """Ask the broker for the unique key of every message, and return the places it does not name."""
     missing = []
     for record in log:
         key = record.properties_raw.split(b"\2")[0].partition(b"\1")[2].decode()

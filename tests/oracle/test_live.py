@@ -85,7 +85,6 @@ class Progress:
 
 
 def _produce(opened: RealStore, sent: list[tuple[DirectMessage, Stored]], runs: Progress) -> None:
-    """Send in bursts, a part of all while each run is at work; let the broker look for files that are old enough."""
     for start in range(0, _MESSAGES, _AT_ONCE):
         while runs.done * _MESSAGES < (start - _MESSAGES // _RUNS) * _RUNS:
             time.sleep(0.05)
@@ -96,7 +95,6 @@ def _produce(opened: RealStore, sent: list[tuple[DirectMessage, Stored]], runs: 
 
 
 def _lost_bytes(summary: Summary) -> int:
-    """Sum up what a run did not get; a gap that ends where the last run ended or before is none."""
     return sum(max(int(gap["to"]) - int(gap["from"]), 0) for gap in summary.gaps) + summary.quarantined
 
 

@@ -27,7 +27,6 @@ class Judge:
     """Starts brokers on repaired stores, one for each outcome: stores with the same bytes are served alike."""
 
     def __init__(self, healthy: Path, folder: Path) -> None:
-        """Let a broker say what it serves of the store that nothing is wrong with."""
         self.healthy, self.folder = healthy, folder
         self.lake = folder / "lake"
         ingest(IngestRequest(str(healthy), str(self.lake), release=_RELEASE), OneByOne())
@@ -54,7 +53,6 @@ class Judge:
         return served
 
     def there(self, store: Path) -> list[Consumed]:
-        """Return what a broker serves of the healthy store whose records this one has, too."""
         return [message for message in self._all if self._bytes(store, message) == self._bytes(self.healthy, message)]
 
     def _bytes(self, store: Path, message: Consumed) -> bytes:
@@ -65,7 +63,6 @@ class Judge:
 
 
 def _content(store: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield what a broker reads: not what was set aside."""
     for path in sorted(store.rglob("*")):
         name = str(path.relative_to(store))
         if path.is_file() and ".replaced-" not in name:

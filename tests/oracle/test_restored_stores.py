@@ -124,7 +124,6 @@ def _newest_file(store: Path) -> list[int]:
 
 
 def _fill(broker: RealBroker) -> None:
-    """Send messages of which a group has confirmed the first ones."""
     broker.make_topic(_TOPIC, 2)
     broker.send_each(_messages("first", _CONSUMED))
     assert _numbered("first", _CONSUMED) == _keys(_consumed(broker, _CONSUMED))
@@ -142,7 +141,6 @@ class _Life(NamedTuple):
 
 
 def _life(broker: RealBroker) -> _Life:
-    """Read all, ask, go on where the group was, and send more."""
     served, printed = sorted(broker.pull(_TOPIC)), _printed(broker)
     left = _consumed(broker, _LEFT)
     broker.send_each(_messages("third", _MORE))
@@ -182,7 +180,6 @@ def _keys(consumed: Sequence[Consumed]) -> list[str]:
 
 
 def _printed(broker: RealBroker) -> list[str]:
-    """Ask mqadmin for the oldest and the newest message, and for the topic's ends."""
     lines = [("queryMsgByKey", "-t", _TOPIC, "-k", key) for key in ("first-0", f"second-{_LEFT - 1}")]
     return [broker.mqadmin(*line).stdout for line in (*lines, ("topicStatus", "-t", _TOPIC))]
 

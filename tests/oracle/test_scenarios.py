@@ -47,7 +47,6 @@ _MORE = [
 
 @pytest.fixture
 def played(plays: Plays, release: str, scenario: str) -> Played:
-    """Give the store of a scenario; tests look and do not touch."""
     return plays.of(SCENARIOS[scenario], release)
 
 
@@ -187,7 +186,6 @@ def test_consumers_and_mqadmin_are_served_from_our_files(
 
 
 def _queues(played: Played) -> dict[tuple[str, int], list[tuple[int, int]]]:
-    """Give each queue that holds all its messages in order: queue offset and physical offset of each."""
     queues: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for record in played.log:
         for unit in expected_units(record, played.writer.queue_rules):
@@ -198,7 +196,6 @@ def _queues(played: Played) -> dict[tuple[str, int], list[tuple[int, int]]]:
 
 
 def _found(opened: RealStore, played: Played) -> list[tuple[int, list[int]]]:
-    """Ask the broker for the unique key of every message: where it is, and where the broker says it may be."""
     found = []
     for record in played.log:
         key = _unique_key(record.properties_raw)
@@ -209,7 +206,6 @@ def _found(opened: RealStore, played: Played) -> list[tuple[int, list[int]]]:
 
 
 def _unique_key(properties: bytes) -> str | None:
-    """Read a unique key that is the first property, as the scenarios write it."""
     name, _, value = properties.split(b"\2")[0].partition(b"\1")
     return value.decode() if name == b"UNIQ_KEY" else None
 

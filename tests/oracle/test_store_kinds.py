@@ -234,7 +234,6 @@ def _units_of(lake: Path, cell: Cell) -> dict[QueueId, list[tuple[int, int]]]:
 
 
 def _read(store: Path, cell: Cell) -> dict[QueueId, Queue]:
-    """Ask the store as `query` does."""
     with StoreReader(list_store(str(store))) as reader:
         source = StoreSource(reader, Release.of(cell.release))
         queues = {}

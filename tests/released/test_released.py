@@ -29,7 +29,6 @@ _OF_READERS = ("duckdb", "polars", "pytz", "ipykernel")  # what docs/recipes.md 
 
 @pytest.fixture(scope="session")
 def user(tmp_path_factory: pytest.TempPathFactory) -> Released:
-    """Give somebody who has cloned the repository, and has run it once."""
     return released(tmp_path_factory.mktemp("released"))
 
 

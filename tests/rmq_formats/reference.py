@@ -80,7 +80,6 @@ class ConsumeQueue:
     """A plain queue that begins empty."""
 
     def __init__(self, file_size: int) -> None:
-        """Make files of *file_size* bytes, a multiple of a unit's."""
         self._file_size = file_size
         self._start: int | None = None  # of the first file
         self._data = bytearray()
@@ -89,7 +88,6 @@ class ConsumeQueue:
         self._last_end = -1
 
     def append(self, unit: ExpectedUnit, release: Release) -> Appended:
-        """Write *unit* as *release* does."""
         # ConsumeQueue#putMessagePositionInfo
         if self._is_built(unit, release):
             return Appended.REPEATED
@@ -109,7 +107,6 @@ class ConsumeQueue:
         return unit.physical_offset + unit.size <= self._last_end
 
     def _make_room(self, expected: int) -> None:
-        """Make the file that the next unit goes to; the first one ever is filled up to *expected* with blanks."""
         if self._start is None:
             blanks = max(expected, 0) % self._file_size // UNIT.size
             self._start = max(expected, 0) // self._file_size * self._file_size
@@ -120,11 +117,9 @@ class ConsumeQueue:
 
     @property
     def end(self) -> int:
-        """The logical offset after the last unit."""
         return (self._start or 0) + len(self._data)
 
     def files(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the logical offset and the bytes of each file, filled up with zeros."""
         for number in range(self._files):
             at = number * self._file_size
             yield (self._start or 0) + at, bytes(self._data[at : at + self._file_size]).ljust(self._file_size, b"\0")
@@ -134,13 +129,11 @@ class BatchConsumeQueue:
     """A queue of batch units that begins empty: nothing is compared but the order of the log."""
 
     def __init__(self, file_size: int) -> None:
-        """Make files of *file_size* bytes, a multiple of a unit's."""
         self._file_size = file_size
         self._data = bytearray()
         self._last_offset = -1
 
     def append(self, unit: ExpectedUnit, _release: Release) -> Appended:
-        """Write *unit*."""
         # BatchConsumeQueue#putBatchMessagePositionInfo
         if unit.physical_offset <= self._last_offset:
             return Appended.REPEATED
@@ -150,11 +143,9 @@ class BatchConsumeQueue:
 
     @property
     def end(self) -> int:
-        """The logical offset after the last unit."""
         return len(self._data)
 
     def files(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the logical offset and the bytes of each file, filled up with zeros."""
         for at in range(0, len(self._data), self._file_size):
             yield at, bytes(self._data[at : at + self._file_size]).ljust(self._file_size, b"\0")
 
@@ -172,17 +163,14 @@ class ConsumeQueueExt:
     """The extension of one queue, of units without bitmaps."""
 
     def __init__(self, file_size: int) -> None:
-        """Make files of *file_size* bytes."""
         self._file_size = file_size
         self._units: list[bytes] = []
 
     def append(self, tags_code: int, store_timestamp: int) -> int:
-        """Write one unit and return its address."""
         self._units.append(EXT_UNIT.pack(EXT_UNIT.size, tags_code, store_timestamp, 0))
         return address_of(offset_of_number(len(self._units) - 1, self._file_size))
 
     def files(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the offset and the bytes of each file."""
         in_file = (self._file_size - EXT_END_SIZE) // EXT_UNIT.size
         for first in range(0, len(self._units), in_file):
             data = b"".join(self._units[first : first + in_file])
@@ -221,7 +209,6 @@ class IndexWriter:
         self._previous = previous
 
     def dispatch(self, record: MessageRecord, skip_keys: int = 0) -> None:
-        """Index one message; the first *skip_keys* of its keys are in a file before the ones written here."""
         file = self._file_with_room()
         if record.physical_offset < file.header.end_physical_offset:
             return
@@ -230,7 +217,6 @@ class IndexWriter:
             self._put(index_key_hash(key), record.physical_offset, record.store_timestamp, release.hash_slot_count)
 
     def dispatch_all(self, records: Iterable[MessageRecord]) -> None:
-        """Index messages in their order."""
         for record in records:
             self.dispatch(record)
 

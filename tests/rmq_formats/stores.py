@@ -20,7 +20,6 @@ class StoredRecord(NamedTuple):
 
 
 def segment_files(store: Path) -> list[Path]:
-    """List the files of a store's log in the order of their offsets, whichever folder they lie in."""
     files = [path for folder in LOG_FOLDERS for path in (store / folder).glob("*")]
     return sorted(files, key=lambda path: path.name)
 
@@ -53,13 +52,11 @@ def stored_records(store: Path) -> Iterator[StoredRecord]:
 
 
 def names(store: Path) -> list[str]:
-    """Every file's path below the store's root, what the tests' own files are apart."""
     found = sorted(path.relative_to(store).as_posix() for path in store.rglob("*") if path.is_file())
     return [name for name in found if not name.startswith(("EXPECT/", "PROVENANCE"))]
 
 
 def is_dledger(store: Path) -> bool:
-    """Whether part of the log lies after DLedger's entry headers."""
     return any(read_segment(path).framing is Framing.DLEDGER for path in segment_files(store))
 
 

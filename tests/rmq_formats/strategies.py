@@ -27,7 +27,6 @@ _FIELDS = {
 
 
 def records() -> st.SearchStrategy[MessageRecord]:
-    """Any record, of both versions; it is at offset 0."""
     v1 = st.builds(new_record, magic_code=st.just(MAGIC_V1), topic=st.binary(max_size=127), **_FIELDS)
     v2 = st.builds(new_record, magic_code=st.just(MAGIC_V2), topic=st.binary(max_size=300), **_FIELDS)
     return v1 | v2

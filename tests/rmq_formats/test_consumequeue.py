@@ -44,7 +44,6 @@ T0 = QueueName(QueueKind.PLAIN, "T", 0)
 
 
 def a_record(topic: str = "T", *, release: str = "5.3.3", **fields: Any) -> MessageRecord:  # noqa: ANN401 - any field
-    """Build a record; `properties` may be a mapping."""
     properties = fields.pop("properties", {})
     assert isinstance(properties, dict)
     text = encode_properties(properties, trailing_separator=Release.of(release).trailing_separator)
@@ -56,12 +55,10 @@ def units_of(record: MessageRecord, release: str = "5.3.3", **rules: Any) -> lis
 
 
 def tags_code_of(properties: dict[str, str], topic: str = "T", **rules: Any) -> list[int]:  # noqa: ANN401 - any rule
-    """Return the tags codes of a record stored at 1000."""
     return [unit.tags_code for unit in units_of(a_record(topic, properties=properties, store_timestamp=1000), **rules)]
 
 
 def a_unit(queue_offset: int, physical_offset: int, size: int = 10) -> ExpectedUnit:
-    """Build a unit of queue T/0."""
     return ExpectedUnit(T0, queue_offset, physical_offset, size, 7, 0)
 
 

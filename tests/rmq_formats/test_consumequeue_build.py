@@ -211,7 +211,6 @@ def test_a_queue_offset_that_no_queue_reaches_is_dropped(queue_offset: int) -> N
 
 
 def a_first() -> ExpectedUnit:
-    """Build the first unit of queue T/0."""
     return ExpectedUnit(QueueName(QueueKind.PLAIN, "T", 0), 0, 0, 10, 7, 0)
 
 

@@ -18,7 +18,6 @@ FOR_EVER = (0, (1 << 63) - 1)
 
 
 def a_file(*puts: tuple[str, int, int], geometry: Geometry = GEOMETRY) -> bytearray:
-    """Return a file into which (text, physical offset, store time) were put."""
     file = IndexFile.created(geometry)
     for text, offset, time in puts:
         file.put(index_key_hash(text), offset, time, HashSlotCount.EMPTY_SLOT)

@@ -59,7 +59,6 @@ def as_printed(record: MessageRecord, release: Release) -> dict[str, str]:
 
 
 def printed_properties(text: str) -> dict[str, str]:
-    """Read `{name=value, name=value}`; no value of these stores holds ', '."""
     pairs = (item.partition("=") for item in text.strip("{}").split(", "))
     return {name: value for name, _, value in pairs if name not in ADDED_BY_THE_QUERY}
 

@@ -17,7 +17,6 @@ _SLOTS = 50  # tieredStoreIndexFileMaxHashSlotNum of the store
 
 @pytest.fixture
 def place(situation: Callable[[str], Path]) -> Path:
-    """Give what a broker of 5.5.0 left."""
     return situation("b550-tiered")
 
 

@@ -33,7 +33,6 @@ def store(situation: Callable[[str], Path]) -> Path:
 
 
 def slots_of(wheel: bytes) -> dict[int, Slot]:
-    """Return the slots of a wheel that were used."""
     return dict(written_slots(lambda position, length: wheel[position : position + length], len(wheel)))
 
 

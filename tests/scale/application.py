@@ -34,7 +34,6 @@ _LATE_SECONDS = 600.0  # of a busy machine; a good run waits for no more than a 
 
 
 def command(*arguments: str) -> dict[str, Any]:
-    """Run a verb; give its exit code and what it said to people."""
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         code = cli._run(arguments, cli._Settings())  # noqa: SLF001 - `main` would end the session

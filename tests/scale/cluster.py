@@ -58,7 +58,6 @@ class Cluster(NamedTuple):
 
 
 def _environment(folder: Path, address: str) -> dict[str, str]:
-    """Return what a worker's machine has: Java, a bare Python on the path, and a home. Not this repository."""
     return {
         "PATH": f"{folder / 'bare' / 'bin'}:{os.environ['PATH']}",
         "HOME": str(folder / "home"),
@@ -77,7 +76,6 @@ def _environment(folder: Path, address: str) -> dict[str, str]:
 
 @contextmanager
 def spark_cluster(folder: Path) -> Iterator[Cluster]:
-    """Run a master and two workers of one core each; their directory is empty but for what they make."""
     for name in ("conf", "worker-cache", "home", "apart"):
         (folder / name).mkdir()
     _make_environments(folder)

@@ -55,7 +55,6 @@ def in_one_application(spark_options: Sequence[str], steps: Sequence[Any], **env
 
 
 def expected_rows(store: Path) -> list[tuple[int, bytes]]:
-    """Return offset and bytes of each message that the scalar layer reads from a store on this machine."""
     return [(record.physical_offset, raw) for record, raw in records_of(segments_of(store))]
 
 

@@ -121,7 +121,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def flaky(port: int, fails: Callable[[int], bool], kind: str) -> Iterator[FlakyServer]:
-    """Pass requests on to *port*, and fail those, counted from 1, that are chosen."""
     with FlakyServer(port, fails, kind) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

@@ -34,7 +34,6 @@ class Hdfs(NamedTuple):
 
     @property
     def options(self) -> dict[str, str]:
-        """The one setting that readers need where the name node's HTTP port is not the usual one."""
         return {"dfs.namenode.http-address": f"{ADDRESS}:{self.http_port}"}
 
     @property
@@ -58,7 +57,6 @@ def _class_path(conf: Path) -> str:
 
 @contextmanager
 def hdfs(folder: Path) -> Iterator[Hdfs]:
-    """Run both nodes; the file system is empty."""
     started = Hdfs(free_port(), free_port(), folder)
     started.conf.mkdir()
     _write(started.conf / "core-site.xml", {"fs.defaultFS": started.uri(""), "hadoop.tmp.dir": str(folder / "tmp")})

@@ -104,7 +104,6 @@ def test_a_cluster_ingests_what_this_process_ingests(
 
 @contextmanager
 def executor_killer(cluster: Cluster) -> Iterator[list[int]]:
-    """Kill the first executor that is in the middle of a task of ours, once those before are gone; give its number."""
     await_no_executor(cluster)
     killed: list[int] = []
     over = threading.Event()
@@ -186,7 +185,6 @@ def test_index_files_built_by_a_cluster_are_the_brokers_own(
 
 
 def _digests(folder: Path) -> list[str]:
-    """Return the SHA-256 of each index file, in the order of their names."""
     files = sorted(path for path in folder.iterdir() if path.name.isdigit())
     return [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
 

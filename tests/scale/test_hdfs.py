@@ -29,7 +29,6 @@ ODD = [f"{number}/%RETRY%group/0/{name}" for number, name in enumerate(("a b", "
 
 @pytest.fixture(scope="module")
 def tree(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make what will be on the server: a real broker's store, one that is secret, and names that are hard on URLs."""
     root = tmp_path_factory.mktemp("tree")
     for name in ("stores/plain", "secret/store"):
         shutil.copytree(golden("b533-base"), root / name, ignore=shutil.ignore_patterns("EXPECT"))

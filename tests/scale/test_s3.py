@@ -53,7 +53,6 @@ class Uploaded:
 
 @pytest.fixture
 def uploaded(s3: S3Server, golden: Callable[[str], Path], request: pytest.FixtureRequest) -> Uploaded:
-    """Give a real broker's store on S3, to this test alone."""
     return Uploaded(s3, golden(STORE), request.node.name.partition("[")[0])
 
 

@@ -18,7 +18,6 @@ PLACES = ("environment", "profile", "properties file")
 
 @pytest.fixture
 def store(s3: S3Server, golden: Callable[[str], Path]) -> str:
-    """Copy a broker's store onto the server, once."""
     place = s3.path("secrets", "store")
     for file in golden(STORE).rglob("*"):
         copy = place / file.relative_to(golden(STORE))
@@ -29,7 +28,6 @@ def store(s3: S3Server, golden: Callable[[str], Path]) -> str:
 
 
 def given(place: str, s3: S3Server, home: Path) -> tuple[list[str], dict[str, str]]:
-    """Return Spark's options and the environment of a user who has the keys in one place."""
     endpoint = f"http://127.0.0.1:{s3.port}"
     home.joinpath(".aws").mkdir(exist_ok=True)
     nothing = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"), "")

@@ -102,7 +102,6 @@ class Broker:
         self.offset = offset
 
     def _write_unit(self, record: MessageRecord) -> None:
-        """Write a record's unit; what was after it before a crash stays, as in the log."""
         position = record.queue_offset * UNIT.size
         base = position - position % QUEUE_FILE_SIZE
         folder = self.root / "consumequeue" / record.topic / str(record.queue_id)

@@ -64,7 +64,6 @@ def fail_call(root: Path, failure: Failure, noted: int) -> None:
 
 
 def verdict(root: Path) -> dict[str, Any]:
-    """Run to the end without a failure, and judge; what the first run could not read is in quarantine."""
     found = root / "verdict.json"
 
     def work() -> None:
@@ -78,7 +77,6 @@ def verdict(root: Path) -> dict[str, Any]:
 
 
 def faults_of(result: dict[str, Any]) -> list[str]:
-    """Name what is wrong; a record that could not be read is in quarantine, where it was looked for."""
     expected = ("lost", "units", "entries") if result["unread"] else ()
     return [fault for fault in FAULTS if result[fault] and fault not in expected]
 
@@ -130,7 +128,6 @@ def chosen(calls: list[str], stride: int, every: int = 1) -> list[tuple[str, int
 
 
 def _one(folder: Path, base: Path, failure: Failure) -> Path:
-    """Run once in a copy, with one failure, and return where."""
     root = folder / "here"
     rmtree(root, ignore_errors=True)
     copytree(base, root / "files")

@@ -57,12 +57,10 @@ class Draw(NamedTuple):
     faults: tuple[tuple[str, int], ...]
 
     def __str__(self) -> str:
-        """Give the arguments that repeat it."""
         return " ".join((self.store, *(f"{kind}:{seed}" for kind, seed in self.faults)))
 
     @classmethod
     def parsed(cls, text: str) -> "Draw":
-        """Return the draw that prints as *text*."""
         store, *faults = text.split()
         return cls(store, tuple((kind, int(seed)) for kind, _, seed in (fault.partition(":") for fault in faults)))
 
@@ -104,7 +102,6 @@ class _Target:
         path.write_bytes(data[:at] + new + data[at + len(new) :])
 
     def records(self) -> list[tuple[Path, int, MessageRecord]]:
-        """Return the whole records of the log, each with its file and place."""
         found = []
         for path in self.files(LOG):
             data, at = path.read_bytes(), 0
@@ -192,7 +189,6 @@ def _rename_segment(target: _Target) -> None:
 
 
 def _random_tail(target: _Target) -> None:
-    """Let bytes lie after the log's end: random, or those of older records."""
     path, at, record = target.records()[-1]
     room = path.stat().st_size - at - record.total_size - 8
     stale = path.read_bytes()[: max(room, 0)] if target.random.random() < 0.5 else target.random.randbytes(max(room, 0))
@@ -243,7 +239,6 @@ def _unit_high_bit(target: _Target) -> None:
 
 
 def _index_bit(target: _Target) -> None:
-    """Flip a bit in the header, or in an entry that is used."""
     path = target.one(INDEX)
     count = struct.unpack_from(">i", path.read_bytes(), HEADER.size - 4)[0]
     place = HEADER.size if count < 2 or target.random.random() < 0.3 else 0
@@ -292,7 +287,6 @@ _MAY_BE_UNSEEN = frozenset({
 
 
 def drawn(seed: int, most: int = _MOST) -> Draw:
-    """Return the draw of a seed."""
     random = Random(seed)
     kinds = random.choices(sorted(KINDS), k=random.randint(1, most))
     return Draw(random.choice(STORES), tuple((kind, random.randrange(10**6)) for kind in kinds))
@@ -311,7 +305,6 @@ class _Planted(NamedTuple):
 
     @property
     def changed(self) -> set[str]:
-        """The files that are no longer what they were."""
         return {name for name in {*self.pristine, *self.damaged} if self.is_changed(name)}
 
     def is_changed(self, name: str) -> bool:
@@ -331,7 +324,6 @@ def _golden(name: str) -> Path:
 
 
 def planted(draw: Draw, folder: Path) -> _Planted:
-    """Plant the faults in a copy; one that finds no place is left out."""
     root = Path(shutil.copytree(_golden(draw.store), folder / "store"))
     pristine = _content(root)
     donor = _golden(next(name for name in _DONORS if name[:4] != draw.store[:4]))
@@ -348,13 +340,11 @@ def planted(draw: Draw, folder: Path) -> _Planted:
 
 
 def _content(root: Path) -> Files:
-    """Return the files of a store; not what a repair has set aside."""
     found = {str(path.relative_to(root)): path for path in sorted(root.rglob("*")) if path.is_file()}
     return {name: path.read_bytes() for name, path in found.items() if ".replaced-" not in name}
 
 
 def judged(draw: Draw) -> list[Violation]:
-    """Plant a draw, run the verbs, and return what they did wrong."""
     with tempfile.TemporaryDirectory() as name:
         one = planted(draw, Path(name))
         signal.signal(signal.SIGVTALRM, _hangs)
@@ -484,7 +474,6 @@ def _is_part(data: bytes, lost: Sequence[bytes], *, is_log_whole: bool) -> bool:
 
 
 def _entries(data: bytes) -> set[bytes]:
-    """Return hash and offset of each entry."""
     count = struct.unpack_from(">i", data, HEADER.size - 4)[0] if len(data) >= HEADER.size else 0
     starts = (GEOMETRY.entry_position(number) for number in range(1, max(min(count, GEOMETRY.index_num), 1)))
     return {data[at : at + 12] for at in starts}
@@ -507,7 +496,6 @@ def shrunk(draw: Draw) -> tuple[Draw, list[Violation]]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Judge one draw, or many."""
     if not arguments[0].isdigit():
         print(*judged(Draw.parsed(" ".join(arguments))), sep="\n")
         return

@@ -336,7 +336,6 @@ def said(verb: str, healthy: Path, fault: Fault, folder: Path) -> Cell:
 
 @contextmanager
 def without_rights(work: Path, *, denied: bool) -> Iterator[None]:
-    """Be a user to whom rights of files mean something: root reads everything."""
     if not denied or os.geteuid() != 0:
         yield
         return
@@ -427,7 +426,6 @@ def _starts() -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the page."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         sys.stdout.write(page(list(matrix(Path(folder)))))

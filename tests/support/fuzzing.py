@@ -108,7 +108,6 @@ def _some_record(random: Random, number: int, offset: int) -> MessageRecord:
 
 
 def mutate(store: TinyStore, random: Random) -> None:
-    """Change the store's files, and note which offsets that touches."""
     for _ in range(random.choice((0, 1, 1, 1, 2, 3))):
         base = random.choice(list(store.segments))
         content = store.segments[base]
@@ -212,7 +211,6 @@ def _collect_raw(_: Range, pieces: Iterator[Records | Piece]) -> tuple[Rows, Dam
 
 
 def lost(store: TinyStore, result: Result) -> list[int]:
-    """Return the records that no mutation touched, before the log's end, that are no rows."""
     there = {offset for offset, _ in result.rows}
     embedded = any(b"inner" in record.body for record in store.records)  # a damaged body may give birth to a record
     header_size = store.framing.header_size

@@ -89,7 +89,6 @@ def ended(pid: int) -> int:
 
 
 def run(root: Path, range_size: int = 4096) -> int:
-    """Run `ingest` once, here; 1 where a broker has cut its log back each time that it was read."""
     request = IngestRequest(str(root / "store"), str(root / "lake"), broker="b", range_size=range_size)
     try:
         return int(ingest(request, OneByOne()).exit_code)
@@ -130,7 +129,6 @@ def counted_effects(
 
 
 def signalled_at(effect: int, send: int, root: Path) -> int:
-    """Run `ingest`, and kill or stop it after the effect of that number."""
     with counted_effects(EFFECTS, effect, send):
         return run(root)
 
@@ -139,7 +137,6 @@ FAULTS = ("lost", "twice", "other", "units", "entries", "traces", "leftovers")
 
 
 def judge(root: Path) -> dict[str, Any]:
-    """Compare the lake with everything that was ever written to the store."""
     if (root / "EXPECT.json").exists():
         return judge_tier(root)
     history = {record.physical_offset: raw for record, raw in records_of(segments_of(root / "history"))}
@@ -265,14 +262,12 @@ def new_store(root: Path) -> Broker:
 
 
 def growing_store(root: Path) -> None:
-    """Make a store that has grown since the lake's last run."""
     broker = new_store(root)
     assert ended(forked(partial(run, root))) == 0
     broker.append([*some_traces(2), *some_records(70, seed=2)])
 
 
 def rewritten_store(root: Path) -> None:
-    """Make a store whose broker has cut off what the lake has, and written something else."""
     broker = new_store(root)
     placed = broker.append([*some_records(20, seed=2), *some_traces(2)])
     assert ended(forked(partial(run, root))) == 0
@@ -288,7 +283,6 @@ def tiered_store(root: Path) -> None:
 
 
 def busy_store(root: Path) -> None:
-    """Make a store whose next run merges the small files of those before it."""
     broker = new_store(root)
     for number in range(MANY - 1):
         assert ended(forked(partial(run, root))) == 0

@@ -55,7 +55,6 @@ _VICTIMS_OF_ONCE: Final = ("everything", "workers", "stopped workers")
 
 
 def session(leader: int) -> Iterator[int]:
-    """Yield every process of a session: the workers of Spark have a group of their own, but no session."""
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             with suppress(OSError):
@@ -65,7 +64,6 @@ def session(leader: int) -> Iterator[int]:
 
 
 def kill(process: "subprocess.Popen[bytes]") -> None:
-    """Kill every process of a command, also those that it starts meanwhile, and wait for the end."""
     while processes := list(session(process.pid)):
         _signal(processes, signal.SIGKILL)
     process.wait()
@@ -78,7 +76,6 @@ def _signal(processes: list[int], number: int) -> None:
 
 
 def _workers_of(process: "subprocess.Popen[bytes]") -> list[int]:
-    """Return the Python workers of a command: what Spark's daemon has forked."""
     found = []
     for one in session(process.pid):
         with suppress(OSError):
@@ -110,7 +107,6 @@ def effects(lake: Path) -> set[str]:
 
 
 def _stage_of(new: set[str]) -> str:
-    """Say how far a run came that has left something new in a lake."""
     new = {path for path in new if "#" not in path and "/." not in path}
     commits = {path for path in new if path.endswith(".json") and "_delta_log" in path}
     reached = {
@@ -138,11 +134,9 @@ class Campaign:
     before: "list[subprocess.Popen[bytes]]" = field(default_factory=list)  # whose driver alone was killed
 
     def whole(self) -> int:
-        """Run a command to its end, and return how it ended."""
         return self._start(*(("--until", "0s") if self.follows else ())).wait(_LONGEST_S)
 
     def _start(self, *more: str) -> "subprocess.Popen[bytes]":
-        """Start a command in a session of its own."""
         words = (*_FOLLOW, *_STEP) if self.follows else _ONCE
         command = [*words, str(self.root / "store"), "--lake", str(self.root / "lake"), "--quiet", *more]
         environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONFAULTHANDLER": "1"}
@@ -150,13 +144,11 @@ class Campaign:
             return subprocess.Popen(command, cwd=ROOT, start_new_session=True, env=environment, stderr=errors)
 
     def ways(self) -> list[tuple[str, str]]:
-        """Return each moment with each victim."""
         if self.follows:
             return list(product(("at an effect", "catching up", "following"), VICTIMS))
         return list(product(("at an effect", "catching up"), _VICTIMS_OF_ONCE))
 
     def one(self, moment: str, victim: str) -> None:
-        """Kill one command, or a part of it."""
         there = effects(self.root / "lake")
         process = self._start()
         self._wait(process, moment, there)
@@ -184,7 +176,6 @@ class Campaign:
             self._go_on(process)
 
     def _wait(self, process: "subprocess.Popen[bytes]", moment: str, there: set[str]) -> None:
-        """Wait for the moment to kill, or for the command's end."""
         effect = self.random.randrange(1, _EFFECTS)
         until = time.monotonic() + _PATIENCE_S
         while process.poll() is None and time.monotonic() < until:
@@ -210,7 +201,6 @@ class Campaign:
 
 
 def campaign(root: Path, kills: int, *ways: str, seed: int = 1) -> dict[str, Any]:
-    """Kill *kills* commands while others write and put in order; then run to the end and judge."""
     state = Campaign(root, Random(seed), "follow" in ways)
     broker = new_store(root)
     pause_s, kept = (2.0, 300) if state.follows else (1.0, 60)  # between bursts, at most; segments

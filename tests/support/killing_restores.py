@@ -48,7 +48,6 @@ def tree(out: Path) -> dict[str, bytes]:
 
 
 def killed_at(effect: int, folder: Path, out: Path) -> int:
-    """Restore, and be killed after the effect of that number; without one, say how many there were."""
     with counted_effects([(os, name) for name in EFFECTS], effect) as seen:
         code = run(folder, out)
     (folder / "effects").write_text(str(len(seen)))

@@ -47,7 +47,6 @@ def dataset_of(location: Path) -> Dataset:
 
 
 def table_of(location: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows of a table as `deltalake` reads it."""
     return dataset_of(location).to_table(columns=columns)
 
 

@@ -102,7 +102,6 @@ def places(tree: Path) -> list[Place]:
 
 
 def mutant(tree: Path, place: Place) -> Mutant:
-    """Change one place; the text around it stays as it is."""
     path = tree / place.file
     node = _nodes(_functions(path)[place.function])[place.number]
     before = ast.unparse(node)
@@ -281,7 +280,6 @@ def drawn(tree: Path, seed: int, other: Path | None = None) -> Iterator[Place]:
 
 
 def main() -> int:
-    """Draw mutants, try each, and print what was killed by which test, and what survived."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)

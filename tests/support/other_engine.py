@@ -72,7 +72,6 @@ class SharedLake:
         return sorted(row.physical_offset for row in rows)
 
     def offsets(self, where: str = "true", table: str = "messages") -> list[int]:
-        """Return the offsets of a table's rows as `deltalake` sees them, which is far quicker."""
         return sorted(row["physical_offset"] for row in self.rows("physical_offset", where, table))
 
     def values(self, column: str, table: str = "messages") -> dict[int, object]:
@@ -80,7 +79,6 @@ class SharedLake:
         return {row["physical_offset"]: row["value"] for row in found}
 
     def rows(self, columns: str, where: str = "true", table: str = "messages") -> list[dict[str, Any]]:
-        """Return some columns of a table's rows, as `deltalake` sees them."""
         snapshot = DeltaTable(self.path / table)
         query = f"SELECT {columns} FROM t WHERE {where}"
         return plain_rows(QueryBuilder().register("t", snapshot).execute(query).read_all())

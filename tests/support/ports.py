@@ -13,7 +13,6 @@ _GIVEN: Final[deque[int]] = deque(maxlen=64)  # ports that nothing may listen on
 
 
 def free_port() -> int:
-    """Find a port of this machine that is free, as are the second below it (a broker's fast port) and the next."""
     while True:
         port = random.choice(_PORTS)
         is_apart = all(abs(port - other) > 3 for other in _GIVEN)

@@ -70,7 +70,6 @@ def _fetch(name: str, modules: Sequence[Module], scratch: Path, *, transitive: b
 
 
 def main() -> None:
-    """Fetch what the tests of every run need; the network is waited for most of the time."""
     from tests.oracle.releases import IN_EVERY_RUN, class_path_of
     from tests.scale.hdfs import HADOOP
     from tests.scale.s3 import S3PROXY

@@ -49,7 +49,6 @@ def show_tables(spark: "SparkSession", data: Path) -> None:
 
 
 def main() -> None:
-    """Run every recipe in a session as a notebook has it, and print how many rows each gives."""
     from jobs.launch.session import spark_session
 
     data = Path(sys.argv[1])

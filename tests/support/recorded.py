@@ -11,7 +11,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def result_of(module: str, *arguments: object) -> dict[str, Any]:
-    """Run a campaign, and return what it printed."""
     command = [sys.executable, "-m", module, *map(str, arguments)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT)
     result: dict[str, Any] = json.loads(done.stdout)

@@ -45,7 +45,6 @@ class Released(NamedTuple):
         return self.home / "added"
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return what the user's shell has set; `rmq-lake` is on the path."""
         known = environment_of_a_stranger(self.home)
         return {**known, "PATH": f"{self.python.parent}:{known['PATH']}", **more}
 

@@ -325,7 +325,6 @@ def _starts(records: Records, wanted: Sequence[int]) -> list[int]:
 
 
 def _note_places(places: dict[int, KeyPlace], starts: Sequence[int], offsets: NDArray[np.int64], before: int) -> None:
-    """Note where messages are in a block of keys that begins with number *before*; blocks hold whole messages."""
     native = offsets.astype(np.int64)
     first, end = (np.searchsorted(native, np.array(starts, np.int64), side) for side in ("left", "right"))
     for offset, low, high in zip(starts, first.tolist(), end.tolist(), strict=True):

@@ -81,7 +81,6 @@ def plan_lost(log: RowShape, capacity: int, survivors: Sequence[Anchor]) -> list
 
 
 def _cut(start: int, log: RowShape, capacity: int, after: int) -> Iterator[Planned]:
-    """Cut the row from *start* to its end."""
     while log.keys - start >= capacity:
         yield Planned(start, start + capacity, Kind.FULL, after)
         start += capacity
@@ -105,7 +104,6 @@ def _before(first: Anchor, log: RowShape, capacity: int) -> Iterator[Planned]:
 
 
 def _between(start: int, right: Anchor, capacity: int, after: int, doubt: str) -> Iterator[Planned]:
-    """Return the files whose keys begin at *start* and lead to the survivor *right*."""
     end = right.start
     left_over = (end - start) % capacity
     if left_over and not doubt and right.begins and right.begins.first == end:

@@ -186,7 +186,6 @@ def taken_back(
 def _entries_without_key(
     files: Sequence[RealFile], start: int, row: KeyRow, geometry: Geometry, store: Store
 ) -> list[int]:
-    """Return the messages of entries from *start* on that are no keys of the log, up to the first that is one."""
     odd: list[int] = []
     for real in files:
         if real.header.end_physical_offset < start:

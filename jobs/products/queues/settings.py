@@ -97,7 +97,6 @@ def known_releases(store: Store, release: str | None) -> Known[Writers]:
 
 
 def _batch_topics(store: Store) -> Iterator[str]:
-    """Yield the topics whose queues are BatchConsumeQueues: by their files, or by the broker's table of topics."""
     for file in store.queue_files:
         if file.about.kind is FileKind.BATCH_CONSUME_QUEUE and file.about.topic:
             yield file.about.topic

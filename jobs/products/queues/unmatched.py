@@ -232,7 +232,6 @@ class _Settling:
         self._row(odd, Status.MISMATCHED if wrong else Status.MATCHED, wrong, record)
 
     def _wrong_fields(self, odd: _Odd, expected: np.void) -> Iterator[str]:
-        """Yield the fields in which a unit differs from its record; note how."""
         unit = odd.unit
         values = [
             (DifferenceKind.WRONG_SIZE, "size", unit.size, int(expected["size"])),
@@ -324,7 +323,6 @@ class _Settling:
             self._odd_blocks.append(expected_rows(self._name, self._units[number : number + 1], status, tag))
 
     def _tag_number(self, text: str | None) -> NDArray[np.int32]:
-        """Return the number of a text, -1 where there is none."""
         if text is None:
             return np.array([-1], np.int32)
         self._result.tags.append(text)

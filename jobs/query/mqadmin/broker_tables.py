@@ -232,7 +232,6 @@ def _cluster(config: BrokerConfig) -> str:
 
 
 def _java_text(name: str, value: object) -> str:
-    """Return a field's value as its `toString()` gives it; nothing for null."""
     if value is None:
         return ""
     if isinstance(value, bool):

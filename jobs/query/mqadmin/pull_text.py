@@ -25,7 +25,6 @@ def message_line(message: Message, offsets: OffsetRange, how: Printing) -> str:
 
 
 def _java_text(message: Message, offsets: OffsetRange, broker: str) -> str:
-    """Return `MessageExt.toString()`."""
     record = message.record
     named = f"brokerName={broker}, " if message.release.prints_broker_of_message else ""
     return (
@@ -40,7 +39,6 @@ def _java_text(message: Message, offsets: OffsetRange, broker: str) -> str:
 
 
 def _message_text(message: Message, offsets: OffsetRange, release: Release) -> str:
-    """Return `Message.toString()`."""
     properties = properties_text(message, offsets) or "null"
     body = (message.record.body if message.body is None else message.body) or None
     if not release.prints_message_in_braces:

@@ -39,7 +39,6 @@ def _toml(value: object) -> str:
 
 
 def _parsed(option: Option, words: list[str]) -> None:
-    """Parse a command line as the verb does, and run nothing."""
     parent = click.Context(click.Group("rmq-lake"), info_name="rmq-lake")
     for name in option.verb[:-1]:
         parent = click.Context(click.Group(name), info_name=name, parent=parent)

@@ -366,7 +366,6 @@ def test_version_names_what_a_report_of_a_fault_needs(capsys: pytest.CaptureFixt
 
 
 def events(text: str) -> list[dict[str, object]]:
-    """Read what `--log-json` wrote."""
     return [json.loads(line) for line in text.splitlines()]
 
 

@@ -37,7 +37,6 @@ _OF_THE_RUN = {"seconds", "engine", "store_id", "out", "lake", "store"}  # diffe
 
 @pytest.fixture
 def session_of_tests(spark: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the choice to `--engine`: that a session is there makes no difference."""
     del spark
     monkeypatch.setattr(engine, "has_session", lambda: False)
 

@@ -60,7 +60,6 @@ class _Terminal(StringIO):
 
 @pytest.fixture(scope="module")
 def lake(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a lake of the healthy store; copy it before you change anything."""
     folder = tmp_path_factory.mktemp("every-verb") / "lake"
     ingest(IngestRequest(str(golden("b551-base")), str(folder)), OneByOne())
     return folder

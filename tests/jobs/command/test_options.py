@@ -41,7 +41,6 @@ def told(*arguments: str, **environment: str) -> dict[str, object]:
 
 
 def run(*arguments: str, **environment: str) -> Result:
-    """Run `ingest` with these arguments."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jobs.command.configuration.check_places", lambda _: None)  # places here are texts
         for name, value in environment.items():

@@ -30,7 +30,6 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def segment(tmp_path: Path) -> Path:
-    """Write a segment of three records, in a store's folder."""
     path = tmp_path / "commitlog" / "00000000000000004096"
     path.parent.mkdir()
     path.write_bytes(a_segment([ONE, TWO, THREE], base_offset=4096, sealed=True))

@@ -18,7 +18,6 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def store(situation: Callable[[str], Path]) -> Path:
-    """Give a store of 5.5.1 with timer messages in files."""
     return situation("b551-timerwheel") / "store"
 
 

@@ -32,7 +32,6 @@ SMALL, LARGE, CUT = (b"small", bytes(LIMIT), bytes(LIMIT + 1))
 
 @pytest.fixture
 def places(tmp_path: Path) -> dict[str, Source]:
-    """Make a store and its lake: a small body, one as large as the limit, one of a byte more, one that is no stream."""
     packed = [Sent(keys=("k",), body=zlib.compress(body), sys_flag=COMPRESSED) for body in (SMALL, LARGE, CUT)]
     broken = Sent(keys=("k",), body=b"no stream", sys_flag=COMPRESSED)
     store = write_store(tmp_path / "store", stored([*packed, broken]))

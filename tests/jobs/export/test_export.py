@@ -27,7 +27,6 @@ Run = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Make a store and its lake: every second message is compressed, every third has a body that is no text."""
     root = tmp_path_factory.mktemp("export")
     messages = []
     for number in range(30):

@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.campaign, pytest.mark.timeout(1800)]  # a peak is a me
 
 @pytest.fixture
 def bombs(tmp_path: Path) -> Path:
-    """Make a store of bodies that are 8 KB each as they are stored, and 256 MiB each when decompressed."""
     if not Path("/proc/self/smaps_rollup").exists():
         pytest.skip("what a process holds is read from Linux's /proc")
     body = pa.Codec("zstd").compress(bytes(SIZE), asbytes=True)
@@ -35,7 +34,6 @@ def bombs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """Make a store of bodies as large as brokers take them, which nothing compresses, in four segments."""
     random = Random(1)
     broker = Broker(tmp_path / "store", segment_size=64 << 20)
     broker.append(a_record(random.randbytes(LARGE)) for _ in range(MESSAGES))

@@ -62,7 +62,6 @@ def golden_lakes(request: pytest.FixtureRequest, golden: Golden, tmp_path_factor
 
 @pytest.fixture(scope="module")
 def rows(golden_lakes: Path) -> dict[str, list[dict[str, object]]]:
-    """Read `messages` back with a reader that is not Spark, by broker, in the order of the log."""
     found: dict[str, list[dict[str, object]]] = {name: [] for name in GOLDEN}
     for lake in golden_lakes.iterdir():
         table = table_of(lake / "messages").sort_by("physical_offset")
@@ -100,7 +99,6 @@ def test_a_second_reader_that_is_not_spark_reads_the_same(
 
 @pytest.fixture(scope="module")
 def spark_lake(spark: SparkSession, golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ingest the `base` stores of the oldest and the newest release into one lake, by Spark's tasks."""
     lake = tmp_path_factory.mktemp("lake")
     for name in _BASES:
         ingest(_request(golden(name), lake, name), SparkWorkers(spark))

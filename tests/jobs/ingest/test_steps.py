@@ -28,7 +28,6 @@ def request(store: Path, lake: Path, step: int | None = None) -> IngestRequest:
 
 
 def together(lake: Path) -> dict[str, list[str]]:
-    """Return the rows of all tables, whatever run: as text, for times of the year 58,000 are among them."""
     found = {}
     for name in ("messages", "consume_queue", "index_entries", "quarantine"):
         if not (lake / name).exists():

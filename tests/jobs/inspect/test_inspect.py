@@ -42,7 +42,6 @@ def inspected(run: Run, store: Path, *options: str) -> Outcome:
 
 
 def problems(outcome: Outcome) -> list[tuple[str, str, int | None]]:
-    """Reduce what was found to severity, file name and offset."""
     found = outcome.document["problems"]
     return [(problem["severity"], Path(problem["file"]).name, problem["offset"]) for problem in found]
 

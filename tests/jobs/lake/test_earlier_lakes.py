@@ -23,7 +23,6 @@ LATER = ("body_error", "body_inflated")  # columns that the archives' versions d
 
 
 def played(root: Path) -> Broker:
-    """Write the store again that the archives were made of."""
     broker = Broker(root, dispatches=True)
     broker.append(some_records(60))
     placed = broker.append(some_records(30, seed=2))

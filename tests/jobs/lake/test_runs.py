@@ -68,7 +68,6 @@ def a_file(lake: Lake, store_id: str, run: int, offset: int = 0) -> Action:
 
 
 def a_manifest(lake: Lake, store: KnownStore, run: int = 1) -> Manifest:
-    """Return what a run would commit."""
     tables = {QUARANTINE.name: (a_file(lake, store.store_id, run),)}
     return Manifest(store.store_id, store.broker, run, 0, 100, None, (FIRST,), tables)
 

@@ -25,7 +25,6 @@ _TABLE = Table(
 
 
 def _written(lake: Path, **values: list[Any]) -> Path:
-    """Write a file of `_TABLE` with these columns, and return it."""
     columns = [pa.array(values[field.name], field.type) for field in _TABLE.columns]
     with TableFile(Lake(str(lake)), _TABLE, "file.parquet", _WHOSE) as file:
         file.write(pa.RecordBatch.from_arrays(columns, schema=pa.schema(_TABLE.columns)))

@@ -21,7 +21,6 @@ VIEWS = {view.name: view for view in views()}
 
 
 def rows_of_duckdb(lake: Path, name: str) -> set[tuple[object, ...]]:
-    """Return the columns that are compared, as DuckDB reads them."""
     with duckdb.connect() as engine:
         for table in VIEWS[name].tables:
             engine.register(table, DeltaTable(lake / table).to_pyarrow_dataset())
@@ -29,7 +28,6 @@ def rows_of_duckdb(lake: Path, name: str) -> set[tuple[object, ...]]:
 
 
 def rows_of_spark(spark: "SparkSession", lake: Path, name: str) -> set[tuple[object, ...]]:
-    """Return the same as Spark reads them."""
     for table in VIEWS[name].tables:
         spark.read.format("delta").load(str(lake / table)).createOrReplaceTempView(table)
     return {tuple(row) for row in spark.sql(f"SELECT {_COLUMNS[name]} FROM ({VIEWS[name].sql}) shown").collect()}

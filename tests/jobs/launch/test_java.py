@@ -12,7 +12,6 @@ from jobs.launch.java import find_java_home
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a machine without any Java: no JAVA_HOME, nothing on PATH, one usual directory that is empty."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr(java, "_USUAL", (str(tmp_path / "jvm" / "*"),))

@@ -73,7 +73,6 @@ def growing(store: Path, copy: Path) -> Iterator[Path]:
 
 
 def real_entries(store: Path) -> list[tuple[int, int, int, int, int, int]]:
-    """Return (file, number, hash, offset, seconds, previous) of the broker's own entries."""
     found = []
     for ordinal, path in enumerate(sorted((store / "index").iterdir())):
         data = path.read_bytes()

@@ -66,7 +66,6 @@ class Moment(NamedTuple):
 
 
 def at_moment(whole: Path, target: Path, moment: Moment) -> Path:
-    """Make the store that *whole* was at *moment*, while its broker ran."""
     if target.exists():
         shutil.rmtree(target)
     shutil.copytree(whole, target)
@@ -151,7 +150,6 @@ def test_a_growing_store_gives_each_unit_one_row(
 
 
 def cut(whole: Path, target: Path, log_end: int) -> Path:
-    """Copy a store without the end of its log, as a run sees it that leaves the newest messages to the next one."""
     shutil.copytree(whole, target)
     for path in (target / "commitlog").iterdir():
         kept = log_end - int(path.name)
@@ -174,7 +172,6 @@ def test_units_that_are_newer_than_what_a_run_reads_are_left_to_the_next(golden:
 
 
 def born_again(whole: Path, target: Path, offset: int) -> Path:
-    """Copy a store whose records from *offset* on are others: born at another time, and consumed before."""
     shutil.copytree(whole, target)
     for path in (target / "commitlog").iterdir():
         base, data = int(path.name), bytearray(path.read_bytes())

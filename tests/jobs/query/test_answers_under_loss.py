@@ -60,7 +60,6 @@ class _Question(NamedTuple):
 
 
 def _questions(source: StoreSource, random: Random) -> Iterator[_Question]:
-    """Yield questions about messages of a whole store, each of which has an answer there."""
     reader = source.reader
     records = [record for segment in reader.store.segments for record in reader.records(segment)]
     for record in random.sample(records, min(_QUESTIONS, len(records))):

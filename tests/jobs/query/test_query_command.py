@@ -230,7 +230,6 @@ ESC = "\x1b]0;owned\x07"
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> str:
-    """Write a store whose producer sends what sets a terminal's title, and lines that look like ours."""
     hostile = Sent(
         topic="Orders", keys=(f"k{ESC}",), unique_key=f"id{ESC}", tags=f"paid{ESC}\nrmq-lake: all is well",
         body=f"{ESC}\x9b31mbody\u202e".encode(),

@@ -23,7 +23,6 @@ _COUNT = 24  # in two queues; a third one has other tags of that hash in its fir
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Write a store of three queues, whose files have ten units."""
     messages = [
         Sent(tags=_TAGS[number % len(_TAGS)], queue_id=number % 2, keys=(f"k{number}",)) for number in range(_COUNT)
     ]

@@ -39,7 +39,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Featur
 
 @contextmanager
 def opened(root: Path) -> Iterator[Source]:
-    """Open a store as `query` does."""
     with open_store(QueryOptions(store=str(root)), silent) as (source, _):
         yield source
 

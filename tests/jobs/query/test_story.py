@@ -43,7 +43,6 @@ class SentLine(NamedTuple):
 
 
 def sent_lines(store: Path) -> list[SentLine]:
-    """Return what the driver wrote down; nothing of batches and transactions."""
     text = (store / "EXPECT" / "sent.txt").read_text()
     found = [
         SentLine(name, key, offset_id, topic, int(queue_id), int(queue_offset))
@@ -53,7 +52,6 @@ def sent_lines(store: Path) -> list[SentLine]:
 
 
 def tell(evidence: Evidence, line: SentLine) -> Story:
-    """Return the one story that an id has."""
     (story,) = timeline.stories(evidence, timeline.by_id(evidence.source, line.unique_key, line.topic).messages)
     return story
 
@@ -65,7 +63,6 @@ def of_lake(store: Path, lake: Path, release: Release) -> LakeEvidence:
 
 
 def roles(story: Story) -> list[Role]:
-    """Return what the copies are, in the order of the log."""
     return [copy.role for copy in story.copies]
 
 

@@ -56,7 +56,6 @@ class Opened:
     """A golden store with its row of keys."""
 
     def __init__(self, root: Path, name: str, scratch_at: Path) -> None:
-        """Read the log once."""
         self.store: Store = list_store(str(root), commitlog=[str(path) for path in root.glob("commitlog-*")])
         self.settings = settings_of(name)
         self.files: list[RealFile] = real_files(self.store)
@@ -99,7 +98,6 @@ def subsets(names: list[str], seed: str, *, every: bool) -> Iterator[set[str]]:
 
 
 def losses_come_back(store: Path, name: str, folder: Path, *, every: bool) -> None:
-    """Lose subsets of a store's files, and compare what is rebuilt with what was lost."""
     opened = Opened(store, name, folder)
     names = [file.name for file in opened.files]
     for lost in subsets(names, name, every=every):

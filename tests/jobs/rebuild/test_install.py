@@ -325,7 +325,6 @@ def theirs(golden: StoreOf) -> Iterator[Path]:
 
 
 def _outcome_of_attack(store: Path, before: str, attack: Callable[[], None]) -> OSError | None:
-    """Install, and let the store's owner change it right before a step."""
     plan = planned(store)
 
     def step(name: str) -> None:

@@ -134,7 +134,6 @@ def theirs(golden: Golden, tmp_path: Path) -> Iterator[Path]:
 
 
 def everything(folder: Path) -> list[tuple[str, int, int, bytes]]:
-    """Return what a write below *folder* would change."""
     stats = [(path, path.lstat()) for path in (folder, *sorted(folder.rglob("*")))]
     return [(str(path), it.st_uid, it.st_mode, path.read_bytes() if path.is_file() else b"") for path, it in stats]
 

@@ -27,7 +27,6 @@ FOLDERS = ("batchconsumequeue", "consumequeue_ext")
 
 
 def request_for(store: Path, out: Path, name: str, **options: object) -> RebuildQueuesRequest:
-    """Return what a user would ask for."""
     return RebuildQueuesRequest(
         str(store),
         out,
@@ -42,12 +41,10 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def made_files(out: Path) -> dict[str, bytes]:
-    """Return what was made, the manifest apart."""
     return {path: data for path, data in files_of(out).items() if path != MANIFEST}
 
 
 def real_files(store: Path) -> dict[str, bytes]:
-    """Return the broker's own files, where a rebuild puts them."""
     found = files_of(store / "consumequeue")
     for folder in FOLDERS:
         found |= {f"{folder}/{path}": data for path, data in files_of(store / folder).items()}

@@ -20,7 +20,6 @@ SEGMENT = 16384  # bytes; the golden store has four
 
 @pytest.fixture
 def store(golden: StoreOf, tmp_path: Path) -> Path:
-    """Copy a store that may be changed: thirteen index files, the last one not full."""
     return Path(shutil.copytree(golden("b533-base"), tmp_path / "store"))
 
 

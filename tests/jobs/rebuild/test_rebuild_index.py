@@ -240,7 +240,6 @@ def test_the_newest_file_is_completed_when_messages_are_missing_in_it(store: Pat
 
 
 def store_time(store: Path, offset: int) -> int:
-    """Read the store time of an IPv4 record."""
     log = b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))
     return int.from_bytes(log[offset + 56 : offset + 64], "big")
 

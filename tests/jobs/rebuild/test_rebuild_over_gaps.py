@@ -38,7 +38,6 @@ def rebuilt_index(store: Path, out: Path, *, lost_only: bool = False) -> index.R
 
 
 def units(folder: Path) -> list[tuple[int, int, int]]:
-    """Return the units of a queue's files, zeros at the end apart."""
     data = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
     stored = [decode_unit(data[at : at + UNIT.size]) for at in range(0, len(data), UNIT.size)]
     while stored and not any(stored[-1]):

@@ -75,7 +75,6 @@ def rows_in(folder: Path) -> dict[str, Rows]:
 
 
 def in_place(store: Path, out: Path) -> None:
-    """Put a database where the broker looks for it, as the printed commands do."""
     shutil.rmtree(store / "consumequeue", ignore_errors=True)
     (out / "consumequeue").rename(store / "consumequeue")
 
@@ -410,7 +409,6 @@ def test_the_printed_commands_put_the_database_in_place(
 
 
 def queues_compared(root: Path) -> PartReport:
-    """Return what `verify` says of the queues of a store."""
     store = list_store(str(root))
     rules = queue_rules(store, known_releases(store, _RELEASE).value.rules, BrokerConf())
     return compare_queues(OneByOne(), store, rules).report

@@ -53,7 +53,6 @@ def repaired(store: Path, lake: Path | None = None, *, apply: bool = True, bridg
 
 
 def content(store: Path) -> dict[str, bytes]:
-    """Return the store's files: not what was set aside."""
     files = [path for path in store.rglob("*") if path.is_file()]
     return {
         str(path.relative_to(store)): path.read_bytes()

@@ -54,7 +54,6 @@ class Kind(NamedTuple):
         return repair(request, OneByOne())
 
     def content(self) -> dict[str, bytes]:
-        """Return its files: not what was set aside."""
         files = {str(path.relative_to(self.store)): path for path in sorted(self.store.rglob("*")) if path.is_file()}
         return {name: path.read_bytes() for name, path in files.items() if ".replaced-" not in name}
 

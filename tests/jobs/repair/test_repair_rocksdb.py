@@ -37,7 +37,6 @@ def repaired(store: Path, lake: Path | None = None, out: str = "repair") -> Repa
 
 
 def content(store: Path) -> dict[str, bytes]:
-    """Return the store's files: not what was set aside."""
     return {
         str(path.relative_to(store)): path.read_bytes()
         for path in sorted(store.rglob("*"))

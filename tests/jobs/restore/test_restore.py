@@ -34,7 +34,6 @@ def base(golden: Callable[[str], Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def lake(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a lake that has all of it; copy it before you change anything."""
     folder = tmp_path_factory.mktemp("restore") / "lake"
     ingest(IngestRequest(str(base), str(folder), release=RELEASE), OneByOne())
     return folder
@@ -72,7 +71,6 @@ STORES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) fo
 
 
 def whole_log(store: Path) -> dict[str, bytes]:
-    """Return the files of a log wherever a broker keeps them, by folder and name."""
     names = [path for path in store.rglob("0*") if path.is_file() and {"commitlog", "data"} & set(path.parent.parts)]
     names += [path for path in store.glob("commitlog-?/0*") if path.is_file()]
     return {str(path.relative_to(store)): path.read_bytes() for path in sorted(set(names))}

@@ -113,7 +113,6 @@ def test_a_queue_that_is_deleted_meanwhile_is_missing(store: Path) -> None:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Return the files that were built."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name.isdigit())
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 

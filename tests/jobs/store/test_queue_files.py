@@ -27,7 +27,6 @@ T1 = QueueName(QueueKind.PLAIN, "T1", 0)
 
 @pytest.fixture
 def root(golden: Callable[[str], Path], tmp_path: Path) -> Path:
-    """Copy an ordinary store; its queue T1/0 has 26 units in files of 10."""
     return copy_of(golden("b551-base"), tmp_path)
 
 

@@ -20,7 +20,6 @@ _SIZE = 1 << 20
 
 @pytest.fixture
 def log(tmp_path: Path) -> bytes:
-    """Return a segment of twenty records, which lies in `tmp_path`."""
     raw = log_of([a_record(bytes([65 + number]) * 900) for number in range(20)], 0).ljust(_SIZE, b"\0")
     (tmp_path / f"{0:020d}").write_bytes(raw)
     return raw

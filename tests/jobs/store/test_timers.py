@@ -16,7 +16,6 @@ from tests.support.commands import overwrite
 
 @pytest.fixture
 def store(situation: Callable[[str], Path], tmp_path: Path) -> Path:
-    """Give a copy of a store of 5.5.1 with timer messages in files."""
     return Path(shutil.copytree(situation("b551-timerwheel") / "store", tmp_path / "store"))
 
 

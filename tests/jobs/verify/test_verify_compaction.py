@@ -23,7 +23,6 @@ _LOG, _UNITS = "compactionLog", "compactionCq"
 
 @pytest.fixture
 def store(situation: Callable[[str], Path], tmp_path: Path) -> Path:
-    """Return a store whose topic `Comp` was compacted: seven messages, and eight that came since."""
     return Path(shutil.copytree(situation("b551-compaction") / "store", tmp_path / "store"))
 
 
