@@ -1,6 +1,7 @@
 """A lake, as queries ask it: the same questions as of a store, also weeks after the broker has dropped the data."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from jobs.launch.arguments import file_system_options
@@ -48,6 +49,7 @@ class LakeSource:
         self._through_log = through_log
         self._tables = tables
         self._broker = broker
+        self.store_id: str | None = None
         self.release = release or self._guessed_release()
 
     def _guessed_release(self) -> Release:
@@ -56,8 +58,15 @@ class LakeSource:
         records = [_record(row) for row in rows]
         return detect_eras(mark for record in records for mark in record_marks(record))[-1].highest
 
+    def of_store(self, store_id: str | None) -> "LakeSource":
+        """Return the same lake as one store of it: offsets and queue offsets mean something in one store alone."""
+        narrowed = copy(self)
+        narrowed.store_id = store_id
+        return narrowed
+
     def _where(self, *conditions: str) -> str:
         whose = [f"broker = {text(self._broker)}"] if self._broker else []
+        whose += [f"store_id = {text(self.store_id)}"] if self.store_id else []
         return " AND ".join((*whose, *conditions)) or "TRUE"
 
     def _rows(self, condition: str, rest: str = "") -> list[dict[str, Any]]:
@@ -89,7 +98,7 @@ class LakeSource:
     def _message(self, row: Mapping[str, Any]) -> Message:
         if row["body"] is None and row["body_length"] > 0:
             self._say("this lake was made without bodies")
-        return Message(_record(row), self.release)
+        return Message(_record(row), self.release, row["store_id"])
 
     @property
     def tables(self) -> LakeTables:

@@ -16,10 +16,16 @@ from rmq_formats.release import Release
 class Message:
     """A record and what a client makes of it."""
 
-    def __init__(self, record: MessageRecord, release: Release) -> None:
-        """Keep *record*; nothing is parsed before it is asked for."""
+    def __init__(self, record: MessageRecord, release: Release, store_id: str | None = None) -> None:
+        """Keep *record*, of the store *store_id* in a lake; nothing is parsed before it is asked for."""
         self.record = record
         self.release = release
+        self.store_id = store_id
+
+    @property
+    def origin(self) -> tuple[str, int]:
+        """The store and the place in its log; no two messages of one source have the same."""
+        return self.store_id or "", self.record.physical_offset
 
     @cached_property
     def topic(self) -> str:

@@ -64,6 +64,10 @@ class Evidence(Protocol):
         """Yield the messages under a unique key; a store is asked under *topics*, a lake under all."""
         ...
 
+    def beside(self, message: Message) -> "Evidence":
+        """Return the evidence of the one store that has a copy; a lake can have several stores."""
+        ...
+
     def place(self, message: Message) -> Place:
         """Return where a copy is stored."""
         ...

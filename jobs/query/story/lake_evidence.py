@@ -32,6 +32,10 @@ class LakeEvidence:
         yield from self.source.under_unique_key(unique_key)
         yield from self.source.superseded(unique_key)
 
+    def beside(self, message: Message) -> "LakeEvidence":
+        """Return what the lake says of the store that a copy is from."""
+        return LakeEvidence(self.source.of_store(message.store_id))
+
     def place(self, message: Message) -> Place:
         """Return the table, whose column physical_offset tells the row."""
         del message

@@ -130,37 +130,40 @@ def _or_waiting(source: Source, answer: Answer, topic: str | None, text: str) ->
 
 def stories(evidence: Evidence, seeds: Iterable[Message]) -> Iterator[Story]:
     """Yield the story of each message that *seeds* are copies of, once."""
-    told: set[int] = set()
+    seen: set[tuple[str, int]] = set()
     for seed in seeds:
-        if seed.record.physical_offset not in told:
+        if seed.origin not in seen:
             story = _story(evidence, seed)
-            told |= {copy.message.record.physical_offset for copy in story.copies}
+            seen |= {copy.message.origin for copy in story.copies}
             yield story
 
 
 def _story(evidence: Evidence, seed: Message) -> Story:
-    found = {seed.record.physical_offset: seed}
+    found = {seed.origin: seed}
     unknown = evidence.unknown()
     if seed.unique_key:
         for other in evidence.copies(seed.unique_key, _topics(evidence, seed)):
             if len(found) >= _MOST_COPIES:
                 unknown.append(f"only {_MOST_COPIES:,} messages with this id are shown")
                 break
-            found[other.record.physical_offset] = other
+            found[other.origin] = other
     else:
         unknown.append("the message has no unique key: other copies of it cannot be found")
-    half = found[max(found)].record.prepared_transaction_offset
-    if half and half not in found:
-        prepared = evidence.source.at(half, seed.record.store_host)
+    last = found[max(found)]
+    half = last.record.prepared_transaction_offset
+    if half and (last.origin[0], half) not in found:
+        prepared = evidence.beside(last).source.at(half, seed.record.store_host)
         if prepared is not None and prepared.unique_key == seed.unique_key:
-            found[half] = prepared
-    messages = [found[offset] for offset in sorted(found)]
+            found[prepared.origin] = prepared
+    messages = sorted(found.values(), key=lambda one: one.origin)
+    if len({message.store_id for message in messages}) > 1:  # several logs have no order but that of time
+        messages.sort(key=lambda one: one.record.store_timestamp)
     copies: list[Copy] = []
     for message in messages:
         role = _role(message, copies)
         copies.append(Copy(message, role, _TEXTS[role](message), evidence.place(message)))
     for copy in copies:
-        _look_around(evidence, copy, copies, unknown)
+        _look_around(evidence.beside(copy.message), copy, copies, unknown)
     story = Story(seed.unique_key, copies, unknown=unknown)
     if seed.unique_key:
         story.reports = list(_reports(evidence, seed.unique_key))
@@ -330,8 +333,10 @@ def report_text(report: Report, taken: Mapping[str, str]) -> str:
 
 def _add_groups(evidence: Evidence, copies: Sequence[Copy]) -> None:
     """Add each group's position to the copies in the queues that it reads."""
-    readers = list(evidence.progress(sorted({copy.message.topic for copy in copies})))
+    topics = sorted({copy.message.topic for copy in copies})
+    by_store = {copy.message.store_id: list(evidence.beside(copy.message).progress(topics)) for copy in copies}
     for copy in copies:
+        readers = by_store[copy.message.store_id]
         record = copy.message.record
         here = [
             (reader, place)

@@ -158,3 +158,22 @@ def test_nothing_that_is_no_story_is_told(golden: Callable[[str], Path], capfd: 
     assert run("query", "story", "NOSUCHID", "--store", store).code == 5
     assert run("query", "story", "--store", store).code == 2
     assert run("query", "story", "-k", "all", "--store", store).code == 2
+
+
+def test_a_story_asks_each_store_of_a_lake_about_its_own_copies(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Two brokers of one lake have other messages at the same offsets and queue offsets."""
+    name, other = "b551-retry", "b551-base"
+    release = Release.of(release_of(name))
+    alone = of_lake(golden(name), tmp_path / "alone", release)
+    ingest(IngestRequest(str(golden(other)), str(tmp_path / "both"), broker="other"), OneByOne())
+    ingest(IngestRequest(str(golden(name)), str(tmp_path / "both"), broker="this"), OneByOne())
+    both = LakeEvidence(open_lake(str(tmp_path / "both"), None, release))
+    for line in sent_lines(golden(name)):
+        expected, story = tell(alone, line), tell(both, line)
+        assert [(copy.text, len(copy.queues), len(copy.keys)) for copy in expected.copies] == [
+            (copy.text, len(copy.queues), len(copy.keys)) for copy in story.copies
+        ]
+        assert [[group[:3] for group in copy.groups] for copy in expected.copies] == [
+            [group[:3] for group in copy.groups] for copy in story.copies
+        ]
+        assert story.state == expected.state
