@@ -10,7 +10,7 @@ SLOW := oracle or released or cluster or s3 or hdfs or browser or slow
 WRITERS := tests/oracle/test_what_brokers_write.py
 
 # What tests compiled code or runs verbs waits for the compiler, and tries hundreds of random logs; `make test` has it.
-COMPILED := $(wildcard $(patsubst %,tests/rmq_formats/test_%.py,assembly bounds bridge columns compiled crc fuzz *_build kernels scan trace warm_up)) \
+COMPILED := $(wildcard $(patsubst %,tests/rmq_formats/test_%.py,assembly bounds bridge columns compiled crc *_build kernels scan trace warm_up)) \
 	$(patsubst %,tests/test_%.py,fault_draws faults mutants runbook)
 FAST := $(filter-out $(COMPILED),$(wildcard tests/test_*.py tests/rmq_formats/test_*.py)) \
 	$(patsubst %,tests/jobs/%.py,launch/test_arguments launch/test_java launch/test_submission command/test_cli command/test_options console/test_exit_codes)
