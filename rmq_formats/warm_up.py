@@ -60,7 +60,7 @@ def compile_queues_and_index() -> None:
     numbers = np.empty(1, np.int64)
     kernels.count_stored_until(records.buffer, records.positions, 0)
     kernels.newest_store_timestamp(records.buffer, records.positions)
-    kernels.find_wrong_bodies(records.buffer, records.positions, numbers)
+    kernels.find_wrong_records(records.buffer, records.positions, numbers, numbers.copy())
     rules = QueueRules()
     collector = UnitCollector(rules, with_tags=True)
     collector.add(records)

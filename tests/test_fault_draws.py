@@ -27,6 +27,15 @@ PAST = (
     "b420-expired cut-queue:146668",
     "b514-timer lengthen-queue:572629 lengthen-queue:499924",
     "b514-expired cut-index:504989",
+    "b533-types-crc lose-property-crc:385262",
+    "b533-types-crc bit-queue-offset:246361",
+    "b514-timer bit-tags:80625 delete-queue:622747",
+    "b533-types-crc zero-newest:269840",
+    "b514-timer foreign-segment:259514",
+    "b533-crash-before bit-unique-key:549729",
+    "b498-cqext bit-keys:444149",
+    "b420-direct foreign-queue:824837",
+    "b514-timer foreign-queue:111441",
 )
 SEEDS = range(41)
 

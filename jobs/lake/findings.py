@@ -9,7 +9,8 @@ GAP = "gap"
 DAMAGED_RANGE = "damaged_range"
 UNREADABLE_RANGE = "unreadable_range"
 WRONG_BODY = "wrong_body_crc"
-CUT_SEGMENT = "cut_segment"
+WRONG_RECORD = "wrong_record_crc"
+ZEROED_PROPERTIES = "zeroed_properties"
 WRONG_FILE_SIZE = "wrong_file_size"
 LOST_START = "lost_start"
 LOST_END = "lost_end"
@@ -25,7 +26,7 @@ TAKEN_BACK_ENTRIES = "entries_of_taken_back_messages"
 NOT_INDEXED_HERE = "keys_not_indexed_on_this_replica"
 
 _DAMAGED_FILES = frozenset({UNREADABLE_DATABASE, DAMAGED_CONFIGURATION, DAMAGED_TIMER, DAMAGED_COMPACTION})
-_GAPS = frozenset({GAP, CUT_SEGMENT, LOST_START, LOST_END})
+_GAPS = frozenset({GAP, LOST_START, LOST_END})
 _LEGAL = frozenset({DELETED_TOPIC, PROMOTION, TAKEN_BACK_UNITS, TAKEN_BACK_ENTRIES, NOT_INDEXED_HERE})
 
 

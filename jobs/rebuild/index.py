@@ -19,6 +19,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result as Outcome
 from jobs.console.severity import Severity, worst_met
 from jobs.diagnosis.file_faults import Content, FileFault, file_fault
+from jobs.diagnosis.log_check import LogWatch
 from jobs.products.index.explanation import Explained, Verdict, explain
 from jobs.products.index.file_builder import BuiltFile, IndexRecipe, RealFile, build_file, check_built, hash_file
 from jobs.products.index.file_names import names_between
@@ -230,6 +231,13 @@ class _Plan(NamedTuple):
     explained: Sequence[Explained] = ()
 
 
+class _Proof(NamedTuple):
+    """What must not be touched where only the proven is made: files, and keys of records that changed."""
+
+    held: Collection[str]
+    doubtful: Sequence[int]
+
+
 def _plan_all(
     request: RebuildIndexRequest, workers: Workers, store: Store, settings: Settings, scratch: Scratch
 ) -> _Plan:
@@ -249,7 +257,8 @@ def _plan_lost(request: RebuildIndexRequest, workers: Workers, before: Before, s
     store, files, settings = before
     geometry = settings.geometry.value
     ranges = plan_ranges(store, range_size=request.range_size)
-    explanation = explain(workers, ListedLog(store, ranges), files, geometry, settings.rules.value.rules, scratch)
+    watch = LogWatch(workers)
+    explanation = explain(watch, ListedLog(store, ranges), files, geometry, settings.rules.value.rules, scratch)
     kept = [
         explained.survivor
         for explained in explanation.files
@@ -272,7 +281,8 @@ def _plan_lost(request: RebuildIndexRequest, workers: Workers, before: Before, s
         ]
         damaged.sort()
         names = {one.real.name for one in held}
-        builds = lost_files(store, settings, explanation.row, kept, damaged, proven_only=True, held=names)
+        proof = _Proof(names, [explanation.row.find(offset) for offset in watch.doubtful])
+        builds = lost_files(store, settings, explanation.row, kept, damaged, proof=proof)
         return _Plan(explanation.row, builds, explanation.files)
     last_is_kept = bool(kept) and kept[-1].real.name == explanation.files[-1].real.name
     builds = lost_files(
@@ -347,13 +357,12 @@ def lost_files(  # noqa: PLR0913 - what there is
     damaged: Sequence[str] = (),
     *,
     complete_last: bool = False,
-    proven_only: bool = False,
-    held: Collection[str] = (),
+    proof: _Proof | None = None,
 ) -> list[ToBuild]:
     """
     Return the files to be built so that, with those *kept*, nothing is missing; *damaged* ones are replaced.
 
-    With *proven_only*, none that a restart may have cut elsewhere, or that a broker makes again at its next start.
+    With *proof*, none that a restart may have cut elsewhere, or that a broker makes again at its next start.
     """
     geometry = settings.geometry.value
     maker = _Maker(store, settings, row)
@@ -370,17 +379,18 @@ def lost_files(  # noqa: PLR0913 - what there is
         for plan in plan_lost(_log(row), geometry.capacity, anchors)
         if plan.end <= len(row)  # a survivor beside another store's log may begin after the last key of it
     ]
-    if proven_only:
-        planned = [plan for plan in planned if _is_proven(plan, store)]
-        planned = [plan for plan in planned if _has_sure_place(plan, kept, damaged, held)]
+    if proof is not None:
+        planned = [plan for plan in planned if _is_proven(plan, store, proof)]
+        planned = [plan for plan in planned if _has_sure_place(plan, kept, damaged, proof.held)]
     builds += _named(
-        planned, [survivor.real.name for survivor in kept], damaged, settings, maker, names_all=not proven_only
+        planned, [survivor.real.name for survivor in kept], damaged, settings, maker, names_all=proof is None
     )
     return sorted(builds, key=lambda build: build.name)
 
 
-def _is_proven(plan: Planned, store: Store) -> bool:
-    return plan.doubt in {"", LOST} and (plan.kind is not Kind.OPEN or store.is_closed)
+def _is_proven(plan: Planned, store: Store, proof: _Proof) -> bool:
+    is_doubtful = any(plan.start <= key <= plan.end for key in proof.doubtful)
+    return plan.doubt in {"", LOST} and not is_doubtful and (plan.kind is not Kind.OPEN or store.is_closed)
 
 
 def _has_sure_place(plan: Planned, kept: Sequence[Survivor], damaged: Sequence[str], held: Collection[str]) -> bool:

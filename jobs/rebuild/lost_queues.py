@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobs.diagnosis.file_faults import Content, FileFault, file_fault
+from jobs.diagnosis.log_check import LogWatch
 from jobs.diagnosis.records import may_be_other_tags
 from jobs.products.queues.classification import BAD_PLACES
 from jobs.products.queues.differences import Difference, DifferenceKind
@@ -71,12 +72,14 @@ def select_lost(
     workers: Workers, store: Store, settings: QueueSettings, built: Sequence[BuiltQueue], out: Path
 ) -> LostQueues:
     """Return which of the *built* files the store needs, and delete the others."""
-    joined = join(workers, store, settings.rules)
+    watch = LogWatch(workers)
+    joined = join(watch, store, settings.rules)
     topics = topic_table(store)
     has_light_files = not keeps_light_in_rocksdb(store, joined.queues)
     real = {path_in_output(file.about.path): file for file in store.queue_files}
     selected = LostQueues(has_lost_end=_has_lost_end(store, joined))
-    judge = _Judge(store, settings, joined, out, {file.sha256 for queue in built for file in queue.files})
+    made = {file.sha256 for queue in built for file in queue.files}
+    judge = _Judge(store, settings, joined, out, made, watch.doubtful)
     verdicts = {file.path: judge.verdict(file, queue, real.get(file.path)) for queue in built for file in queue.files}
     judge.decide_foreign(verdicts)
     suspects = judge.suspects({path for path, verdict in verdicts.items() if verdict == _WRONG})
@@ -130,6 +133,7 @@ class _Judge:
     joined: Joined
     out: Path
     made: set[str]  # SHA-256 of what was made
+    doubtful: set[int]  # records that are not what a broker wrote
     wrong: set[str] = field(init=False)  # files that the comparison with the log has something against
     _bases: NDArray[np.int64] = field(init=False)
     _witnessed: set[int] = field(default_factory=set)  # segments whose records units in their places lead to
@@ -182,6 +186,7 @@ class _Judge:
             and not wrong & set(_files_of(one, self.settings))
         ]  # fmt: skip
         records = {one.log_offset for one in against if one.log_offset is not None and one.may_be_of_a_record}
+        records |= self.doubtful
         units = [one.log_offset or 0 for one in against if one.kind in BAD_PLACES]
         segments = set(np.searchsorted(self._bases, np.array(units, np.int64), "right").tolist())
         return _Suspects(records, segments - self._witnessed)

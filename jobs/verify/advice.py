@@ -7,7 +7,6 @@ from typing import NamedTuple
 from jobs.console.program import program
 from jobs.console.result import Step
 from jobs.lake.findings import (
-    CUT_SEGMENT,
     DAMAGED_CONFIGURATION,
     DAMAGED_RANGE,
     GAP,
@@ -21,6 +20,8 @@ from jobs.lake.findings import (
     UNREADABLE_RANGE,
     WRONG_BODY,
     WRONG_FILE_SIZE,
+    WRONG_RECORD,
+    ZEROED_PROPERTIES,
 )
 from jobs.verify.checkpoint import CHECKPOINT_AHEAD, SHORT_CHECKPOINT
 from jobs.verify.compaction import KINDS as COMPACTED
@@ -91,7 +92,7 @@ def _of(
 def _of_log(groups: Sequence[Group]) -> Steps:
     copy = "from a slave, a backup or another copy, with the broker stopped, and verify again. A lake may hold"
     export = f"{program()} export --lake LAKE --where 'physical_offset {{}}' --out MESSAGES.ndjson"
-    missing, before = _of(groups, LOG, {GAP, CUT_SEGMENT, LOST_END}), _of(groups, LOG, {LOST_START})
+    missing, before = _of(groups, LOG, {GAP, LOST_END}), _of(groups, LOG, {LOST_START})
     start = min((group.cause.log_offset or 0 for group in missing), default=0)
     words = f"Part of the log is missing. Put the segment back {copy} its messages:"
     yield Step(words, (export.format(f">= {start}"),)), missing
@@ -107,7 +108,7 @@ def _of_log(groups: Sequence[Group]) -> Steps:
             "Records of the log are damaged. A slave has them, or a lake that was filled before: repair --lake takes "
             "them from there."
         ),
-        _of(groups, LOG, {DAMAGED_RANGE, WRONG_BODY}),
+        _of(groups, LOG, {DAMAGED_RANGE, WRONG_BODY, WRONG_RECORD, ZEROED_PROPERTIES}),
     )
     yield (
         Step("A checkpoint matters after a crash only. A broker that is started and stopped writes it again."),

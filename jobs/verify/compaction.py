@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jobs.console.amounts import counted
+from jobs.diagnosis.log_check import LogWatch, RangeCheck
 from jobs.lake.findings import DAMAGED_COMPACTION, QUEUES, Finding
 from jobs.store.compaction import CompactedFile, compacted_queues
 from jobs.store.queue_files import StoredQueue, stored_queues
@@ -23,7 +24,7 @@ from jobs.store.units import Units, is_written, units_of
 from jobs.store.workers import OneByOne, Workers
 from jobs.verify.copies import compare_copies
 from jobs.verify.findings import PartReport, below
-from jobs.verify.log import LogWatch, RangeCheck, record_findings
+from jobs.verify.log import record_findings
 from rmq_formats.commitlog.layout import MIN_RECORD_SIZE
 from rmq_formats.commitlog.scan import Records
 from rmq_formats.commitlog.segment import Piece
@@ -145,7 +146,7 @@ def _verify_file(work: _Work, *, is_closed: bool) -> _Verified:
     if not findings:  # units of damaged records are no news
         found_in_units, behind = _compared_units(work, units, made, is_closed=is_closed)
         findings += found_in_units
-    wrong = [offset for check in checks for offset, _ in check.wrong]
+    wrong = [one.offset for check in checks for one in check.wrong]
     whole = made[~np.isin(made["physical_offset"], np.array(wrong, np.int64))]
     compared, others = _other_copies(work, log.segments[0], whole)
     numbers = made["queue_offset"]

@@ -178,13 +178,15 @@ def _skips(explanation: Explanation) -> Iterator[Finding]:
             if explanation.row.is_taken_back(first.physical_offset, last.physical_offset):
                 yield _not_indexed_here(f"index/{explained.real.name}", skip.keys, first, last)
                 continue
+            is_one = first.physical_offset == last.physical_offset
+            why = "undecided: keys of the record changed, which no checksum covers, or " * is_one
             yield Finding(
                 INDEX, NOT_INDEXED, f"index/{explained.real.name}", explanation.geometry.entry_position(skip.entry),
                 f"entry {skip.entry}",
                 f"no entries for {skip.keys} keys of messages at offsets {first.physical_offset} to "
                 f"{last.physical_offset}", "",
-                "messageIndexEnable was false while these messages came; only a full rebuild brings them back, for "
-                "--lost-only keeps this file", skip.keys,
+                f"{why}messageIndexEnable was false while these messages came; only a full rebuild brings them back, "
+                "for --lost-only keeps this file", skip.keys,
             )  # fmt: skip
 
 

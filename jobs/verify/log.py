@@ -1,19 +1,11 @@
-"""
-The log itself: what of it is missing, damaged, unreadable, or has a body that is not what was sent.
-
-`LogWatch` looks at the records on their way to the part that reads the log anyway, so the log is not read once more.
-"""
+"""The log itself: what of it is missing, damaged, unreadable, or is not what the broker wrote."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-import numpy as np
-
-from jobs.diagnosis.broker_start import BadPlace, WalkedLog
+from jobs.diagnosis.log_check import ChangedRecord, RangeCheck
 from jobs.lake.findings import (
-    CUT_SEGMENT,
     DAMAGED_RANGE,
     GAP,
     LOG,
@@ -22,23 +14,19 @@ from jobs.lake.findings import (
     UNREADABLE_RANGE,
     WRONG_BODY,
     WRONG_FILE_SIZE,
+    WRONG_RECORD,
+    ZEROED_PROPERTIES,
     Finding,
 )
-from jobs.store.chain import Outcome, Task
 from jobs.store.log_ends import lost_start
-from jobs.store.ranges import Range, cut_short, holes
+from jobs.store.ranges import cut_short, holes
 from jobs.store.store import Segment, Store
-from jobs.store.workers import HandedOn, Workers
 from jobs.verify.checkpoint import SHORT_CHECKPOINT, checkpoint_findings
 from jobs.verify.findings import PartReport, below
-from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.layout import BLANK
-from rmq_formats.commitlog.scan import IO_ERROR, Records
-from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.commitlog.scan import IO_ERROR
+from rmq_formats.commitlog.segment import Piece
 from rmq_formats.store import name_of_offset
-
-Result = TypeVar("Result")
-Item = TypeVar("Item")
 
 UNCHECKED_FIELDS = (
     "flag, sysFlag, born time and host, store host, reconsume times, prepared transaction offset, and properties but "
@@ -47,106 +35,6 @@ UNCHECKED_FIELDS = (
 UNCHECKED = f"no checksum covers these fields of a record, so nobody can verify them: {UNCHECKED_FIELDS}"
 Lost = tuple[int, int, str]  # from one offset to another, by the finding of this title
 _AHEAD = 1 << 30  # bytes that a store can have lost at its end without a trace of how many
-
-
-class RangeCheck(NamedTuple):
-    """What is wrong with one range of the log."""
-
-    records: int
-    damaged: tuple[Piece, ...]
-    wrong: tuple[tuple[int, int], ...]  # offset and size of records whose body has another CRC
-    newest_timestamp: int = 0  # the latest store time
-    places: tuple[BadPlace, ...] = ()  # the same damage, and ends of files, with the whole messages before them
-
-    @property
-    def messages(self) -> int:
-        """How many records are whole."""
-        return self.records - len(self.wrong)
-
-
-class _Checker:
-    """Looks at pieces on their way."""
-
-    def __init__(self) -> None:
-        self._records = 0
-        self._damaged: list[Piece] = []
-        self._wrong: list[tuple[int, int]] = []
-        self._newest = 0
-        self._places: list[BadPlace] = []
-
-    def watch(self, pieces: Iterator[Records | Piece]) -> Iterator[Records | Piece]:
-        for item in pieces:
-            if isinstance(item, Piece):
-                if item.kind is PieceKind.DAMAGE:
-                    self._damaged.append(item)
-                    self._note(item.offset, item.end)
-                elif item.kind is PieceKind.BLANK:
-                    self._note(item.offset, item.offset)
-            else:
-                self._newest = max(self._newest, int(kernels.newest_store_timestamp(item.buffer, item.positions)))
-                numbers = np.empty(item.positions.size, np.int64)
-                count = kernels.find_wrong_bodies(item.buffer, item.positions, numbers)
-                for number in numbers[:count].tolist():
-                    offset, size = item.base_offset + int(item.positions[number]), int(item.sizes[number])
-                    self._note(offset, offset + size, records_before=number)
-                    self._wrong.append((offset, size))
-                self._records += int(item.positions.size)
-            yield item
-
-    def _note(self, offset: int, end: int, records_before: int = 0) -> None:
-        self._places.append(BadPlace(offset, end, self._records + records_before - len(self._wrong)))
-
-    def finish(self) -> RangeCheck:
-        return RangeCheck(
-            self._records, tuple(self._damaged), tuple(self._wrong), self._newest, tuple(self._places)
-        )  # fmt: skip
-
-
-class _Watched(NamedTuple, Generic[Result]):
-    """What a task made of a range, and how the range is."""
-
-    payload: Result
-    check: RangeCheck
-
-
-def _checked(range_: Range, pieces: Iterator[Records | Piece], *, task: Task[Result]) -> _Watched[Result]:
-    checker = _Checker()
-    payload = task(range_, checker.watch(pieces))
-    return _Watched(payload, checker.finish())
-
-
-def check_range(_range: Range, pieces: Iterator[Records | Piece]) -> None:
-    """Read a range for nobody but the watch."""
-    for _ in pieces:
-        pass
-
-
-class LogWatch(HandedOn):
-    """Workers that check every range of the log that they are given; the first pass over it is the one that counts."""
-
-    def __init__(self, workers: Workers) -> None:
-        """Watch *workers*."""
-        super().__init__(workers)
-        self.checks: list[RangeCheck] | None = None
-
-    def ranges(
-        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
-    ) -> list[Outcome[Result]]:
-        """Run *task* on ranges of the log, and check them."""
-        watched = self.workers.ranges(ranges, partial(_checked, task=task), lambda one: discard(one.payload))
-        if self.checks is None:
-            self.checks = [outcome.payload.check for outcome in watched]
-        return [Outcome(outcome.range, outcome.seen, outcome.payload.payload) for outcome in watched]
-
-
-def walked_log(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:
-    """Return what the pass over the log saw, as the prediction of a start asks for it."""
-    places: list[BadPlace] = []
-    messages = 0
-    for check in checks:
-        places += (place._replace(sound_before=place.sound_before + messages) for place in check.places)
-        messages += check.messages
-    return WalkedLog(log_end, messages, places)
 
 
 class LostRanges:
@@ -185,6 +73,7 @@ def log_findings(store: Store, checks: Sequence[RangeCheck], log_end: int, ahead
     know after it, if any.
     """
     findings, lost = record_findings(store, checks)
+    findings += (_changed(one, store) for check in checks for one in check.doubtful)
     findings += _lost_start(store)
     if ahead is None:
         findings += _cut_short(store)
@@ -199,9 +88,9 @@ def log_findings(store: Store, checks: Sequence[RangeCheck], log_end: int, ahead
         checkpoint = [one for one in checkpoint if one.kind == SHORT_CHECKPOINT]
     report = PartReport([*findings, *checkpoint], log_numbers(store, checks, log_end), [UNCHECKED], untold=untold)
     changed = (
-        (offset, offset + size, _wrong_body(offset, size, store).title)
+        (one.offset, one.offset + one.size, _changed(one, store).title)
         for check in checks
-        for offset, size in check.wrong
+        for one in (*check.wrong, *check.doubtful)
     )
     return LogFindings(report, LostRanges([*lost, *changed]))
 
@@ -221,7 +110,7 @@ def record_findings(store: Store, checks: Sequence[RangeCheck]) -> tuple[list[Fi
         finding = _damaged(piece, store)
         findings.append(finding)
         lost.append((piece.offset, piece.end, finding.title))
-    findings += (_wrong_body(offset, size, store) for check in checks for offset, size in check.wrong)
+    findings += (_changed(one, store) for check in checks for one in check.wrong)
     return findings, lost
 
 
@@ -312,12 +201,23 @@ def _damaged(piece: Piece, store: Store) -> Finding:
     )
 
 
-def _wrong_body(offset: int, size: int, store: Store) -> Finding:
-    file, position = _place(offset, store)
-    return Finding(
-        LOG, WRONG_BODY, file, position, "body", f"record at {offset}, {size} bytes", "a body of the stored CRC",
-        "the body, or its CRC, changed after the broker wrote it; consumers refuse the message", log_offset=offset,
-    )  # fmt: skip
+_CHANGES = {
+    WRONG_BODY: "the body, or its CRC, changed after the broker wrote it; consumers refuse the message",
+    WRONG_RECORD: "a field, a property, or the CRC over the full record changed after the broker wrote it",
+    ZEROED_PROPERTIES: "the end of the record was lost, or never written: no broker ends properties in zeros",
+}
+_EXPECTED = {
+    WRONG_BODY: ("body", "a body of the stored CRC"),
+    WRONG_RECORD: ("record", "a record of the stored CRC"),
+    ZEROED_PROPERTIES: ("properties", "properties that do not end in zeros"),
+}
+
+
+def _changed(record: ChangedRecord, store: Store) -> Finding:
+    file, position = _place(record.offset, store)
+    field, expected = _EXPECTED[record.kind]
+    found, cause = f"record at {record.offset}, {record.size} bytes", _CHANGES[record.kind]
+    return Finding(LOG, record.kind, file, position, field, found, expected, cause, log_offset=record.offset)
 
 
 def doubted_by_broker(offset: int, store: Store) -> Finding:
@@ -341,6 +241,3 @@ def _lost_end(log_end: int, ahead: int, store: Store) -> Finding:
     return Finding(
         LOG, LOST_END, file, position, "offsets", f"{log_end} to {ahead} or later", "records", cause, log_offset=log_end
     )
-
-
-__all__ = ["CUT_SEGMENT", "LogFindings", "LogWatch", "LostRanges", "check_range", "log_findings"]

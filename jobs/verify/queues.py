@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from jobs.console.amounts import counted
+from jobs.diagnosis.log_check import check_range
 from jobs.lake.findings import DAMAGED_CONFIGURATION, DELETED_TOPIC, QUEUES, WRONG_FILE_SIZE, Finding
 from jobs.products.queues.differences import Difference, DifferenceKind
 from jobs.products.queues.join import Joined, join
@@ -35,7 +36,6 @@ from jobs.store.workers import Workers
 from jobs.verify.databases import queue_step, rows_to_come
 from jobs.verify.double_write import DOUBLE_WRITE, DoubleWrite, compare_double_write, unwritten_light_queues
 from jobs.verify.findings import PartReport, unreadable_database
-from jobs.verify.log import check_range
 from jobs.verify.queue_progress import progress_findings
 from jobs.verify.queue_tails import tail_findings
 from rmq_formats.consumequeue.unit import QueueKind, QueueName, QueueRules
@@ -73,9 +73,8 @@ _CAUSES = {
     DifferenceKind.DELETED_TOPIC: "the topic was deleted and created again: these messages are of the old one",
 }
 _UNDECIDED = "undecided: the unit was overwritten, or a field of the record changed that no checksum covers"
-_MAY_BE_FOREIGN = (
-    "undecided: the folder was deleted, or a segment is of another log: other units lead to no record there"
-)
+_NO_UNITS = frozenset({DifferenceKind.MISSING, DifferenceKind.MISSING_FILE, DifferenceKind.MISSING_QUEUE})
+_MAY_BE_FOREIGN = "undecided: units were lost, or a segment is of another log: other units lead to no record there"
 _UNDECIDED_SIZE = "undecided: files were cut or lengthened, and nothing tells which; the broker's configuration does"
 _TABLES = {
     TOPICS_FILE: "the broker would start from its backup, or without a topic; which topics were deleted is not known",
@@ -117,9 +116,10 @@ def compare_queues(
         for one in _missing_queues(joined, topic_table(store), left_out)
     ]
     if any(unit.kind == DifferenceKind.DANGLING for unit in units):
-        missing = [
-            one._replace(cause=_MAY_BE_FOREIGN) if one.kind == DifferenceKind.MISSING_QUEUE else one for one in missing
-        ]
+        missing, units = (
+            [one._replace(cause=_MAY_BE_FOREIGN) if one.kind in _NO_UNITS else one for one in some]
+            for some in (missing, units)
+        )
     units = [
         one._replace(follows=doubted[one.log_offset])
         if one.log_offset in doubted and one.kind in {DifferenceKind.MISSING, DifferenceKind.DROPPED}
@@ -194,11 +194,21 @@ def _ahead(joined: Joined) -> int | None:
         and difference.position + difference.times >= joined.ends[difference.queue]
         and difference.log_offset < joined.log_end + FARTHEST
     ]
-    # A queue of which nothing is in this log may be another log's; where no queue has anything in it, the log is gone.
+    # A queue of which nothing is in this log, or whose last unit in it leads to no record, may be another log's. Where
+    # no queue has anything in it, the log is gone; a unit that leads to the log's very end is of this log.
     whole = {one.queue for one in behind if one.position <= starts[one.queue]}
     written = {name for name, start in starts.items() if joined.ends[name] > start}
+    bad = {
+        (one.queue, one.position + one.times)
+        for one in joined.differences
+        if one.kind in {DifferenceKind.DANGLING, DifferenceKind.FOREIGN, DifferenceKind.CORRUPT}
+    }
     if not whole >= written:
-        behind = [one for one in behind if one.queue not in whole]
+        behind = [
+            one
+            for one in behind
+            if one.log_offset == joined.log_end or (one.queue not in whole and (one.queue, one.position) not in bad)
+        ]
     offsets = [one.log_offset for one in behind if one.log_offset is not None]
     return max(offsets, default=None)
 

@@ -14,6 +14,7 @@ from jobs.console.exit_codes import ExitCode
 from jobs.console.result import Result
 from jobs.console.severity import Severity, worst_of
 from jobs.diagnosis.broker_start import WalkedLog, keeps_half_record, start_outcome
+from jobs.diagnosis.log_check import LogWatch, RangeCheck, walked_log
 from jobs.lake.findings import INDEX, LOG, QUEUES, WRONG_FILE_SIZE, Finding
 from jobs.products.index.settings import NOTHING_WANTED, Wanted
 from jobs.products.queues.settings import known_releases, queue_rules
@@ -28,7 +29,7 @@ from jobs.store.workers import Workers
 from jobs.verify.compaction import add_compaction
 from jobs.verify.findings import Group, PartReport, grouped
 from jobs.verify.index import verify_index
-from jobs.verify.log import LogWatch, RangeCheck, doubted_by_broker, log_findings, walked_log
+from jobs.verify.log import doubted_by_broker, log_findings
 from jobs.verify.promotion import set_apart
 from jobs.verify.queues import QueueFindings, compare_queues
 from jobs.verify.tier import verify_tier

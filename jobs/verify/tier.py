@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from jobs.console.amounts import counted
 from jobs.console.result import Step
+from jobs.diagnosis.log_check import LogWatch
 from jobs.lake.findings import INDEX, LOG, QUEUES, Finding
 from jobs.products.queues.settings import known_releases, queue_rules
 from jobs.store.queue_files import StoredQueue, queues_of_files
@@ -24,7 +25,7 @@ from jobs.store.tier import Tier, TierQueue
 from jobs.store.units import units_of
 from jobs.store.workers import OneByOne, Workers
 from jobs.verify.findings import PartReport, below
-from jobs.verify.log import UNCHECKED, LogWatch, LostRanges, log_numbers, record_findings
+from jobs.verify.log import UNCHECKED, LostRanges, log_numbers, record_findings
 from jobs.verify.tier_index import NO_KEYS, IndexedQueue, QueueKeys, keys_of, verify_tier_index
 from rmq_formats.broker_conf import BrokerConf
 from rmq_formats.commitlog.scan import Records

@@ -25,6 +25,7 @@ from rmq_formats.compiled import compiled, helper, inlined
 from rmq_formats.crc import crc32
 from rmq_formats.flags import BORN_HOST_V6, STORE_HOST_V6
 from rmq_formats.kernels.integers import Bytes, Integers, Sizes, byte_at, read_i8, read_i16, read_i32, read_i64
+from rmq_formats.properties import CRC_NAME, CRC_SIZE, NAME_VALUE_SEPARATOR
 
 # Places of fields that no host moves.
 TOTAL_SIZE_AT = HEAD.offset("total_size")
@@ -73,6 +74,14 @@ NO_TERM = -(1 << 63)
 LEFTOVER = 5  # an entry of a lower term than the one before it
 
 _CRC_MASK = 0x7FFFFFFF
+_CRC_HEAD = (*CRC_NAME.encode(), *NAME_VALUE_SEPARATOR.encode())
+_CRC_HEAD_SIZE = len(_CRC_HEAD)
+_DIGITS = CRC_SIZE - _CRC_HEAD_SIZE - 1
+
+# What is wrong with a record that is framed soundly.
+BODY_CRC = 1
+RECORD_CRC = 2  # the optional one over the full record
+ZEROS = 3  # its properties end in them
 
 
 @inlined
@@ -254,13 +263,42 @@ def find_no_records(buffer: Bytes, positions: Integers, sizes: Sizes, offsets: I
     return count
 
 
+@inlined
+def _has_right_record_crc(buffer: Bytes, at: int, properties: int, end: int) -> bool:
+    """Return whether the CRC over the full record that its properties end in is right; without one it is."""
+    start = end - CRC_SIZE
+    if start < properties:
+        return True
+    same = 0
+    for i in range(_CRC_HEAD_SIZE):
+        same += byte_at(buffer, start + i) == _CRC_HEAD[i]
+    if same < _CRC_HEAD_SIZE - 1:  # one byte of its name may have changed
+        return True
+    crc = crc32(buffer, at, start) & _CRC_MASK
+    for i in range(_DIGITS):  # the least significant digit comes first
+        if byte_at(buffer, start + _CRC_HEAD_SIZE + i) != 48 + crc % 10:
+            return False
+        crc //= 10
+    return same == _CRC_HEAD_SIZE and byte_at(buffer, end - 1) == 2
+
+
 @compiled
-def find_wrong_bodies(buffer: Bytes, positions: Integers, numbers: Integers) -> int:
-    """Put the numbers of the records whose body has another CRC into *numbers*; return how many there are."""
+def find_wrong_records(buffer: Bytes, positions: Integers, numbers: Integers, kinds: Integers) -> int:
+    """Put the numbers of the records that changed, and what is wrong with each, into the arrays; return how many."""
     count = 0
     for number in range(positions.size):
-        if not has_right_crc(buffer, positions[number]):
+        at = positions[number]
+        _, _, _, _, properties, end = record_parts(buffer, at)
+        kind = 0
+        if not has_right_crc(buffer, at):
+            kind = BODY_CRC
+        elif end > properties and byte_at(buffer, end - 1) == 0:
+            kind = ZEROS
+        elif not _has_right_record_crc(buffer, at, properties, end):
+            kind = RECORD_CRC
+        if kind:
             numbers[count] = number
+            kinds[count] = kind
             count += 1
     return count
 

@@ -2,13 +2,16 @@
 
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq_formats.commitlog import kernels
 from rmq_formats.commitlog.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmq_formats.commitlog.record import (
     Host,
@@ -24,6 +27,7 @@ from rmq_formats.commitlog.record import (
 )
 from rmq_formats.errors import CorruptData, FormatError, NeedMoreData
 from rmq_formats.flags import BORN_HOST_V6, INNER_BATCH, NEED_UNWRAP, STORE_HOST_V6
+from rmq_formats.kernels.integers import as_bytes
 from rmq_formats.properties import PropertyParser, parse_properties, property_crc_text
 from tests.golden import GOLDEN, golden_stores
 from tests.rmq_formats.builders import BROKER, BROKER_V6, PRODUCER, PRODUCER_V6, a_record
@@ -291,6 +295,33 @@ def test_every_record_of_a_broker_encodes_to_its_own_bytes(golden: StoreOf, name
 @pytest.mark.parametrize("name", golden_stores("types-crc"))
 def test_every_property_crc_of_a_broker_is_right(golden: StoreOf, name: str) -> None:
     assert {has_right_property_crc(record) for record, _ in stored_records(golden(name))} == {True}
+
+
+@pytest.mark.sample(12)
+@pytest.mark.parametrize("name", GOLDEN)
+def test_no_record_of_a_broker_is_taken_for_a_changed_one(golden: StoreOf, name: str) -> None:
+    assert [raw for _, raw in stored_records(golden(name)) if _change(raw) != 0] == []
+
+
+def test_no_bit_of_a_record_with_a_crc_over_all_of_it_changes_unseen() -> None:
+    raw = encode_record(with_property_crc(a_record(b"body", properties=b"KEYS\x01k\x02")))
+    kinds = Counter(
+        _change(raw[:at] + bytes([raw[at] ^ 1 << bit]) + raw[at + 1 :]) for at in range(len(raw)) for bit in range(8)
+    )
+    assert kinds.keys() == {None, kernels.BODY_CRC, kernels.RECORD_CRC, kernels.ZEROS}
+    assert kinds[kernels.BODY_CRC] == 8 * (4 + len(b"body"))
+    assert _change(raw) == 0
+
+
+def _change(raw: bytes) -> int | None:
+    """Return what the compiled walk says of a record: 0 for nothing, None where it is no record at all."""
+    buffer = as_bytes(raw)
+    place = int.from_bytes(raw[28:36], "big")
+    if kernels.check_record(buffer, 0, len(raw), place) != kernels.GOOD:
+        return None
+    numbers, kinds = np.zeros((2, 1), np.int64)
+    kernels.find_wrong_records(buffer, np.zeros(1, np.int64), numbers, kinds)
+    return int(kinds[0])
 
 
 @pytest.mark.parametrize("name", golden_stores("types"))

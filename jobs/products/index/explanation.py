@@ -248,7 +248,7 @@ def _judge(
         expected = recipe.geometry.hash_slots
         detail = f"its entries hang in {slots} slots, not in {expected}: maxHashSlotNum was changed"
         return Explained(survivor.real, Verdict.WRONG_GEOMETRY, survivor, compared, detail)
-    verdict, detail = _how_different(survivor, compared)
+    verdict, detail = _how_different(survivor, compared, recipe.geometry)
     return Explained(survivor.real, verdict, survivor, compared, detail)
 
 
@@ -296,7 +296,9 @@ def _is_taken_back(survivor: Survivor, row: KeyRow) -> bool:
     )
 
 
-def _how_different(survivor: Survivor, compared: Compared) -> tuple[Verdict, str]:  # noqa: PLR0911 - one a verdict
+def _how_different(  # noqa: PLR0911 - one a verdict
+    survivor: Survivor, compared: Compared, geometry: Geometry
+) -> tuple[Verdict, str]:
     first = str(compared.differences[0]) if compared.differences else f"{compared.beyond} bytes after the last entry"
     rows = compared.counts[Part.SLOT] + compared.counts[Part.ENTRY]
     fields = {difference.field for difference in compared.differences if difference.part is Part.HEADER}
@@ -308,7 +310,7 @@ def _how_different(survivor: Survivor, compared: Compared) -> tuple[Verdict, str
         return Verdict.HALF_WRITTEN, f"{first}; {compared.beyond} bytes after the last entry that the header counts"
     if rows and compared.zeroed == rows:
         return Verdict.ZEROED, f"{first}; {rows} slots and entries are zero"
-    if compared.bits <= FEW_BITS and not _is_of_a_key(compared):
+    if compared.bits <= FEW_BITS and not _is_of_a_key(compared, geometry):
         return Verdict.BIT_DAMAGE, f"{first}; {compared.bits} bits differ"
     if compared.zeroed > rows // 2:
         return Verdict.ZEROED, f"{first}; {compared.zeroed} of {rows} differing slots and entries are zero"
@@ -317,10 +319,15 @@ def _how_different(survivor: Survivor, compared: Compared) -> tuple[Verdict, str
     return Verdict.CONTRADICTION, first
 
 
-def _is_of_a_key(compared: Compared) -> bool:
-    """Return whether a changed key of the log explains what differs: another hash is in another slot's chain."""
+def _is_of_a_key(compared: Compared, geometry: Geometry) -> bool:
+    """Return whether a changed key of the log explains what differs: another hash is in the chain of its own slot."""
     places = {(difference.part, difference.number) for difference in compared.differences}
-    return len(places) > 1 and bool(compared.counts[Part.SLOT]) and bool(compared.counts[Part.ENTRY])
+    if len(places) > 1 and compared.counts[Part.SLOT] and compared.counts[Part.ENTRY]:
+        return True
+    return all(
+        one.field == "key_hash" and geometry.slot_of(one.found) == geometry.slot_of(one.expected)
+        for one in compared.differences
+    )
 
 
 def _is_half_put(header: IndexHeader, compared: Compared) -> bool:

@@ -1,0 +1,152 @@
+"""
+The records of a log as one pass sees them: which are damaged, and which a checksum or their own bytes contradict.
+
+`LogWatch` looks at the records on their way to the part that reads the log anyway, so the log is not read once more.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from jobs.diagnosis.broker_start import BadPlace, WalkedLog
+from jobs.lake.findings import WRONG_BODY, WRONG_RECORD, ZEROED_PROPERTIES
+from jobs.store.chain import Outcome, Task
+from jobs.store.ranges import Range
+from jobs.store.workers import HandedOn, Workers
+from rmq_formats.commitlog import kernels
+from rmq_formats.commitlog.scan import Records
+from rmq_formats.commitlog.segment import Piece, PieceKind
+from rmq_formats.properties import CRC_SIZE, INNER_MULTI_DISPATCH
+
+Result = TypeVar("Result")
+_KINDS = {kernels.BODY_CRC: WRONG_BODY, kernels.RECORD_CRC: WRONG_RECORD, kernels.ZEROS: ZEROED_PROPERTIES}
+
+
+class ChangedRecord(NamedTuple):
+    """A record that is framed soundly, and is not what a broker wrote."""
+
+    offset: int
+    size: int
+    kind: str  # of the finding
+
+
+class RangeCheck(NamedTuple):
+    """What is wrong with one range of the log."""
+
+    records: int
+    damaged: tuple[Piece, ...]
+    wrong: tuple[ChangedRecord, ...]  # of these the body has another CRC
+    doubtful: tuple[ChangedRecord, ...] = ()  # whole to a broker, and not what it wrote
+    newest_timestamp: int = 0  # the latest store time
+    places: tuple[BadPlace, ...] = ()  # the same damage, and ends of files, with the whole messages before them
+
+    @property
+    def messages(self) -> int:
+        """How many records are whole."""
+        return self.records - len(self.wrong)
+
+
+class _Checker:
+    """Looks at pieces on their way."""
+
+    def __init__(self) -> None:
+        self._records = 0
+        self._damaged: list[Piece] = []
+        self._wrong: list[ChangedRecord] = []
+        self._doubtful: list[ChangedRecord] = []
+        self._newest = 0
+        self._places: list[BadPlace] = []
+
+    def watch(self, pieces: Iterator[Records | Piece]) -> Iterator[Records | Piece]:
+        for item in pieces:
+            if isinstance(item, Piece):
+                if item.kind is PieceKind.DAMAGE:
+                    self._damaged.append(item)
+                    self._note(item.offset, item.end)
+                elif item.kind is PieceKind.BLANK:
+                    self._note(item.offset, item.offset)
+            else:
+                self._newest = max(self._newest, int(kernels.newest_store_timestamp(item.buffer, item.positions)))
+                self._check_records(item)
+                self._records += int(item.positions.size)
+            yield item
+
+    def _check_records(self, item: Records) -> None:
+        numbers, kinds = np.empty((2, item.positions.size), np.int64)
+        count = kernels.find_wrong_records(item.buffer, item.positions, numbers, kinds)
+        for number, kind in zip(numbers[:count].tolist(), kinds[:count].tolist(), strict=True):
+            at, size = int(item.positions[number]), int(item.sizes[number])
+            record = ChangedRecord(item.base_offset + at, size, _KINDS[kind])
+            if kind == kernels.BODY_CRC:
+                self._note(record.offset, record.offset + size, records_before=number)
+                self._wrong.append(record)
+            elif kind == kernels.RECORD_CRC or not _has_unused_room(item.buffer[at : at + size].tobytes()):
+                self._doubtful.append(record)
+
+    def _note(self, offset: int, end: int, records_before: int = 0) -> None:
+        self._places.append(BadPlace(offset, end, self._records + records_before - len(self._wrong)))
+
+    def finish(self) -> RangeCheck:
+        return RangeCheck(
+            self._records, tuple(self._damaged), tuple(self._wrong), tuple(self._doubtful), self._newest,
+            tuple(self._places),
+        )  # fmt: skip
+
+
+class _Watched(NamedTuple, Generic[Result]):
+    """What a task made of a range, and how the range is."""
+
+    payload: Result
+    check: RangeCheck
+
+
+def _checked(range_: Range, pieces: Iterator[Records | Piece], *, task: Task[Result]) -> _Watched[Result]:
+    checker = _Checker()
+    payload = task(range_, checker.watch(pieces))
+    return _Watched(payload, checker.finish())
+
+
+def check_range(_range: Range, pieces: Iterator[Records | Piece]) -> None:
+    """Read a range for nobody but the watch."""
+    for _ in pieces:
+        pass
+
+
+class LogWatch(HandedOn):
+    """Workers that check every range of the log that they are given; the first pass over it is the one that counts."""
+
+    def __init__(self, workers: Workers) -> None:
+        """Watch *workers*."""
+        super().__init__(workers)
+        self.checks: list[RangeCheck] | None = None
+
+    @property
+    def doubtful(self) -> set[int]:
+        """The offsets of records that a broker takes for whole, and that are not what it wrote."""
+        return {one.offset for check in self.checks or () for one in check.doubtful}
+
+    def ranges(
+        self, ranges: Sequence[Range], task: Task[Result], discard: Callable[[Result], object] = id
+    ) -> list[Outcome[Result]]:
+        """Run *task* on ranges of the log, and check them."""
+        watched = self.workers.ranges(ranges, partial(_checked, task=task), lambda one: discard(one.payload))
+        if self.checks is None:
+            self.checks = [outcome.payload.check for outcome in watched]
+        return [Outcome(outcome.range, outcome.seen, outcome.payload.payload) for outcome in watched]
+
+
+def walked_log(checks: Sequence[RangeCheck], log_end: int) -> WalkedLog:
+    """Return what the pass over the log saw, as the prediction of a start asks for it."""
+    places: list[BadPlace] = []
+    messages = 0
+    for check in checks:
+        places += (place._replace(sound_before=place.sound_before + messages) for place in check.places)
+        messages += check.messages
+    return WalkedLog(log_end, messages, places)
+
+
+def _has_unused_room(record: bytes) -> bool:
+    """Return whether the zeros are the room of a CRC that 5.2.0 and 5.3.0 leave in records for several queues."""
+    return INNER_MULTI_DISPATCH.encode() in record and any(record[-CRC_SIZE - 1 : -CRC_SIZE])
