@@ -55,9 +55,6 @@ def offsets(messages: list[MessageRecord], base_offset: int = 0) -> list[int]:
     ]
 
 
-# --- records follow each other by size alone
-
-
 @pytest.mark.parametrize("base_offset", [0, 1 << 30, (1 << 62) + 7])
 def test_each_record_says_where_the_next_one_begins(base_offset: int) -> None:
     pieces = list(walk(a_segment([ONE, TWO, THREE], base_offset=base_offset), base_offset))
@@ -66,28 +63,71 @@ def test_each_record_says_where_the_next_one_begins(base_offset: int) -> None:
     assert starts(pieces) == offsets([ONE, TWO, THREE], base_offset)
 
 
-def test_a_segment_that_is_full_is_sealed_by_a_blank() -> None:
-    """The broker closes the file when the next record leaves no room for a blank."""
-    pieces = list(walk(a_segment([ONE, TWO], sealed=True), 0))
-
-    assert kinds(pieces) == [RECORD, RECORD, BLANK_PIECE]
-    assert ENDS[pieces[-1].kind] is SegmentEnd.SEALED
-    assert pieces[-1].end == 4096
+def damaged(segment: bytes, position: int, replacement: bytes = b"\xff\xff") -> bytes:
+    return segment[:position] + replacement + segment[position + len(replacement) :]
 
 
-def test_a_blank_may_be_eight_bytes_and_nothing_else() -> None:
-    pieces = list(walk(log_of([ONE]) + a_blank(8), 0))
+OLDER = THREE._replace(store_timestamp=STORED - 1)
+LETTERS = {"R": RECORD, "B": BLANK_PIECE, "U": UNWRITTEN, "D": DAMAGE, "W": WAITING}
+CASES = {
+    "full, so the broker has sealed it": (a_segment([ONE, TWO], sealed=True), "RRB"),
+    "a blank of eight bytes": (log_of([ONE]) + a_blank(8), "RB"),
+    # Brokers to 4.9.0 leave stale bytes of earlier messages after a blank: whole records, with right offsets.
+    "a record after a blank": (
+        log_of([ONE])
+        + a_blank(BLANK.size + TWO.total_size)[: BLANK.size]
+        + encode_record(TWO._replace(physical_offset=ONE.total_size + BLANK.size)),
+        "RB",
+    ),
+    # As after any damage: where the log is still written, an older record was left there by a truncation.
+    "leftovers after a false blank": (
+        damaged(a_segment([ONE, TWO, OLDER]), ONE.total_size, BLANK.pack(8, MAGIC_BLANK)),
+        "RB",
+    ),
+    "zeros after the last record": (a_segment([ONE]), "RU"),
+    "zeros alone, made ahead of need": (bytes(4096), "U"),
+    "nothing": (b"", ""),
+    "cut off after a record": (log_of([ONE, TWO]), "RR"),
+    # Someone mirrors a log through a log: only the chain says what is a message.
+    "a record in a body": (a_segment([a_record(encode_record(ONE._replace(physical_offset=88))), TWO]), "RRU"),
+    "both versions": (a_segment([ONE, a_record(topic="%RETRY%" + "g" * 150, magic_code=MAGIC_V2), TWO]), "RRRU"),
+    "a wrong body, which the next record vouches for": (damaged(a_segment([ONE, TWO]), 88), "RRU"),
+    "a wrong body, for which nobody vouches": (damaged(a_segment([TWO]), 88), "W"),
+    "a copy of a record elsewhere": (b"\xff" * 10 + encode_record(ONE) + bytes(100), "W"),
+    "a blank that names other bytes after damage": (b"\xff" * 20 + BLANK.pack(7, MAGIC_BLANK) + bytes(50), "W"),
+    # Recovery moves the write position back and leaves what was there.
+    "a live tail that is not zeros": (a_segment([ONE, TWO])[: ONE.total_size] + b"\x01" * 300, "RW"),
+    # Leftovers are at right offsets, whole: but they were stored before what was written over their neighbours.
+    "leftovers of a truncation": (damaged(a_segment([ONE, TWO, OLDER]), ONE.total_size), "RW"),
+}
+FINAL = {
+    "zeros in a segment that others follow": (a_segment([ONE]), PLAIN, "RD"),
+    "an older record after damage": (damaged(a_segment([ONE, TWO, OLDER]), ONE.total_size), PLAIN, "RDRD"),
+    "cut off inside a record": (log_of([ONE, TWO])[:-3], PLAIN, "RD"),
+    "cut off inside an entry": (log_of([ONE, TWO], 0, DLEDGER)[:-3], DLEDGER, "RD"),
+    # An entry whose magic was changed keeps its own size: it is no end of the file.
+    "an entry with the magic of an end": (
+        damaged(a_segment([ONE, TWO, THREE], framing=DLEDGER, sealed=True), 48 + ONE.total_size, b"\xff\xff\xff\xff"),
+        DLEDGER,
+        "RDRB",
+    ),
+}
 
-    assert [(piece.kind, piece.size) for piece in pieces] == [(RECORD, ONE.total_size), (BLANK_PIECE, 8)]
 
+@pytest.mark.parametrize(
+    ("raw", "framing", "final", "expected"),
+    [(raw, PLAIN, False, letters) for raw, letters in CASES.values()]
+    + [(raw, framing, True, letters) for raw, framing, letters in FINAL.values()],
+    ids=[*CASES, *FINAL],
+)
+def test_a_segment_has_these_pieces(raw: bytes, framing: Framing, final: bool, expected: str) -> None:
+    pieces = list(walk(raw, 0, framing, final=final))
 
-def test_a_blank_ends_the_segment_whatever_follows_it() -> None:
-    """Brokers to 4.9.0 leave stale bytes of earlier messages after a blank: whole records, with right offsets."""
-    log = log_of([ONE])
-    stale = encode_record(TWO._replace(physical_offset=len(log) + BLANK.size))
-    size = BLANK.size + len(stale)
-
-    assert kinds(list(walk(log + a_blank(size)[:8] + stale, 0))) == [RECORD, BLANK_PIECE]
+    assert kinds(pieces) == [LETTERS[letter] for letter in expected]
+    assert sum(piece.size for piece in pieces) == len(raw)
+    if pieces:
+        ends = {"B": SegmentEnd.SEALED, "D": SegmentEnd.DAMAGED}
+        assert ENDS[pieces[-1].kind] is ends.get(expected[-1], SegmentEnd.OPEN)
 
 
 @pytest.mark.parametrize("stated", [-5, 8, 99, 101, (1 << 31) - 1])
@@ -107,62 +147,6 @@ def test_a_blank_that_states_other_bytes_than_are_left_hides_no_record(stated: i
     assert kinds(pieces) == [RECORD, DAMAGE, RECORD, BLANK_PIECE]
     assert starts(pieces) == [*offsets([ONE, TWO, THREE])]
     assert "CBD43194" in pieces[1].reason
-
-
-def test_a_dledger_end_that_states_other_bytes_than_are_left_hides_no_record() -> None:
-    """An entry whose magic was changed keeps its own size."""
-    whole = a_segment([ONE, TWO, THREE], framing=DLEDGER, sealed=True)
-    raw = damaged(whole, 48 + ONE.total_size, b"\xff\xff\xff\xff")
-
-    assert kinds(list(walk(raw, 0, DLEDGER))) == [RECORD, DAMAGE, RECORD, BLANK_PIECE]
-
-
-def test_leftovers_behind_such_a_blank_are_no_records() -> None:
-    """As after any damage: where the log is still written, an older record was left there by a truncation."""
-    segment = a_segment([ONE, TWO, THREE._replace(store_timestamp=STORED - 1)])
-
-    assert kinds(list(walk(damaged(segment, ONE.total_size, BLANK.pack(8, MAGIC_BLANK)), 0))) == [RECORD, BLANK_PIECE]
-
-
-def test_zeros_behind_the_last_record_are_not_written_yet() -> None:
-    pieces = list(walk(a_segment([ONE]), 0))
-
-    assert kinds(pieces) == [RECORD, UNWRITTEN]
-    assert ENDS[pieces[-1].kind] is SegmentEnd.OPEN
-
-
-def test_a_segment_of_zeros_was_made_ahead_of_need() -> None:
-    """A crash leaves such a file after the newest."""
-    assert list(walk(bytes(4096), 0)) == [Piece(UNWRITTEN, 0, 4096)]
-
-
-def test_an_empty_segment_has_no_pieces() -> None:
-    assert list(walk(b"", 0)) == []
-
-
-def test_a_segment_may_be_cut_off_behind_a_record() -> None:
-    pieces = list(walk(log_of([ONE, TWO]), 0))
-
-    assert kinds(pieces) == [RECORD, RECORD]
-    assert ENDS[pieces[-1].kind] is SegmentEnd.OPEN
-
-
-def test_bodies_may_hold_whole_records() -> None:
-    """Someone mirrors a log through a log: only the chain says what is a message."""
-    inside = encode_record(ONE._replace(physical_offset=84 + 4))
-    carrier = a_record(inside)
-
-    assert kinds(list(walk(a_segment([carrier, TWO]), 0))) == [RECORD, RECORD, UNWRITTEN]
-
-
-def test_both_versions_of_records_follow_each_other() -> None:
-    """A long retry topic stands among ordinary ones."""
-    long = a_record(topic="%RETRY%" + "g" * 150, magic_code=MAGIC_V2)
-
-    assert kinds(list(walk(a_segment([ONE, long, TWO]), 0))) == [RECORD] * 3 + [UNWRITTEN]
-
-
-# --- DLedger: the same records, each after an entry header
 
 
 def test_dledger_puts_a_header_before_each_record() -> None:
@@ -224,13 +208,6 @@ def test_an_entry_must_be_as_long_as_its_record() -> None:
     assert pieces[0].reason == f"entry of {ONE.total_size + 1} bytes around a record of {ONE.total_size}"
 
 
-# --- damage does not end a walk
-
-
-def damaged(segment: bytes, position: int, replacement: bytes = b"\xff\xff") -> bytes:
-    return segment[:position] + replacement + segment[position + len(replacement) :]
-
-
 @pytest.mark.parametrize("framing", Framing)
 def test_the_walk_goes_on_at_the_next_record_that_proves_itself(framing: Framing) -> None:
     """Magic, lengths that add up, the offset where it stands, the body's CRC."""
@@ -251,12 +228,6 @@ def test_damage_is_found_in_a_slice_of_a_larger_buffer() -> None:
     assert list(walk(bytearray(whole), 0)) == list(walk(whole, 0))
 
 
-def test_a_record_with_a_wrong_body_still_chains() -> None:
-    raw = damaged(a_segment([ONE, TWO]), 88)
-
-    assert kinds(list(walk(raw, 0))) == [RECORD, RECORD, UNWRITTEN]
-
-
 def test_a_record_behind_damage_must_have_a_right_body() -> None:
     raw = damaged(a_segment([ONE, TWO, THREE]), 0)  # the first is deleted
     raw = damaged(raw, ONE.total_size + 88)  # and the second's body is wrong
@@ -267,12 +238,6 @@ def test_a_record_behind_damage_must_have_a_right_body() -> None:
     assert starts(pieces)[1] == ONE.total_size + TWO.total_size
 
 
-def test_a_copy_of_a_record_elsewhere_is_no_record() -> None:
-    raw = b"\xff" * 10 + encode_record(ONE) + bytes(100)
-
-    assert kinds(list(walk(raw, 0))) == [WAITING]
-
-
 def test_damage_before_the_blank_ends_where_the_blank_names_the_bytes_left() -> None:
     raw = damaged(a_segment([ONE, TWO], sealed=True), ONE.total_size)
 
@@ -280,30 +245,6 @@ def test_damage_before_the_blank_ends_where_the_blank_names_the_bytes_left() -> 
 
     assert kinds(pieces) == [RECORD, DAMAGE, BLANK_PIECE]
     assert starts(pieces)[2] == ONE.total_size + TWO.total_size
-
-
-def test_a_blank_that_names_other_bytes_does_not_end_damage() -> None:
-    raw = b"\xff" * 20 + BLANK.pack(7, MAGIC_BLANK) + bytes(50)
-
-    assert kinds(list(walk(raw, 0))) == [WAITING]
-
-
-@pytest.mark.parametrize("framing", Framing)
-def test_damage_up_to_the_end_seals_nothing(framing: Framing) -> None:
-    raw = a_segment([ONE, TWO], framing=framing)[: 2 * framing.header_size + ONE.total_size + TWO.total_size - 3]
-
-    pieces = list(walk(raw, 0, framing, final=True))
-
-    assert kinds(pieces) == [RECORD, DAMAGE]
-    assert ENDS[pieces[-1].kind] is SegmentEnd.DAMAGED
-
-
-def test_zeros_in_a_segment_that_others_follow_are_damage() -> None:
-    """The broker does not go on to the next file before this one is sealed."""
-    assert kinds(list(walk(a_segment([ONE]), 0, final=True))) == [RECORD, DAMAGE]
-
-
-# --- the live tail: what may be unfinished waits
 
 
 @pytest.mark.parametrize("size", range(4, TWO.total_size))
@@ -318,33 +259,10 @@ def test_a_record_that_is_being_written_waits(size: int) -> None:
     assert ENDS[pieces[-1].kind] is SegmentEnd.OPEN
 
 
-def test_the_next_record_proves_the_one_before_it() -> None:
-    raw = damaged(a_segment([ONE, TWO]), 88)
-
-    assert kinds(list(walk(raw, 0))) == [RECORD, RECORD, UNWRITTEN]
-    assert kinds(list(walk(damaged(a_segment([TWO]), 88), 0))) == [WAITING]
-
-
 def test_a_record_with_nothing_behind_it_is_settled_when_its_ends_are_there() -> None:
     assert is_settled(ONE)
     assert not is_settled(ONE._replace(properties_raw=b"KEYS\x01order\0"))
     assert not is_settled(ONE._replace(body=b"onE"))
-
-
-def test_the_tail_of_a_live_segment_is_not_damage_even_if_it_is_no_zeros() -> None:
-    """Recovery moves the write position back and leaves what was there."""
-    raw = a_segment([ONE, TWO])[: ONE.total_size] + b"\x01" * 300
-
-    assert kinds(list(walk(raw, 0))) == [RECORD, WAITING]
-
-
-def test_leftovers_of_a_truncation_are_older_than_the_record_before_them() -> None:
-    """They are at right offsets, whole: but they were stored before what was written over their neighbours."""
-    leftover = THREE._replace(store_timestamp=STORED - 1)
-    raw = damaged(a_segment([ONE, TWO, leftover]), ONE.total_size)
-
-    assert kinds(list(walk(raw, 0))) == [RECORD, WAITING]
-    assert kinds(list(walk(raw, 0, final=True))) == [RECORD, DAMAGE, RECORD, DAMAGE]
 
 
 def test_what_was_stored_before_the_start_counts_for_leftovers_too() -> None:
@@ -353,9 +271,6 @@ def test_what_was_stored_before_the_start_counts_for_leftovers_too() -> None:
 
     assert kinds(list(walk(raw, 0, store_timestamp=STORED))) == [DAMAGE, RECORD, UNWRITTEN]
     assert kinds(list(walk(raw, 0, store_timestamp=STORED + 1))) == [WAITING]
-
-
-# --- reading
 
 
 def reader(raw: Buffer, calls: list[int]) -> SegmentBytes:
@@ -396,9 +311,6 @@ def test_a_file_that_shrinks_under_the_walk_ends_it() -> None:
 
     assert pieces[0] == Piece(RECORD, 0, ONE.total_size)
     assert ENDS[pieces[-1].kind] is SegmentEnd.OPEN
-
-
-# --- any segment
 
 
 @given(st.lists(records(), max_size=4), FRAMINGS, st.booleans(), st.integers(0, 1 << 40))
@@ -449,38 +361,21 @@ def test_what_stands_before_damage_is_never_lost(data: st.DataObject, framing: F
     assert list(walk(raw, 0, framing, final=True))[: len(before)] == before
 
 
-# --- real logs
-
-
 @pytest.mark.sample(12)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_the_log_of_a_broker_has_no_damage(golden: StoreOf, name: str) -> None:
-    for segment, pieces in walked_segments(golden(name)):
-        assert set(kinds(pieces)) <= {RECORD, BLANK_PIECE, UNWRITTEN}
-        assert sum(piece.size for piece in pieces) == segment.size == 16384
-
-
-@pytest.mark.sample(12)
-@pytest.mark.parametrize("name", GOLDEN)
-def test_every_segment_of_a_broker_but_the_newest_is_sealed(golden: StoreOf, name: str) -> None:
-    """And the newest ends in zeros; a file made ahead of need may follow it."""
+def test_the_log_of_a_broker_is_one_space_of_offsets_without_damage(golden: StoreOf, name: str) -> None:
+    """All segments but the newest are sealed; it ends in zeros, and a file made ahead of need may follow it."""
     store = golden(name)
-    ends = {segment.base_offset: pieces[-1].kind for segment, pieces in walked_segments(store)}
+    walked = list(walked_segments(store))
     newest = int(newest_segment(store).name)
 
-    assert {kind for offset, kind in ends.items() if offset < newest} <= {BLANK_PIECE}
-    assert {kind for offset, kind in ends.items() if offset >= newest} == {UNWRITTEN}
-
-
-@pytest.mark.sample(12)
-@pytest.mark.parametrize("name", GOLDEN)
-def test_the_log_of_a_broker_is_one_space_of_offsets(golden: StoreOf, name: str) -> None:
-    """Whichever folders its segments lie in, plain or after entry headers."""
-    segments = [segment for segment, _ in walked_segments(golden(name))]
-
-    assert [segment.base_offset for segment in segments[1:]] == [
-        segment.base_offset + segment.size for segment in segments[:-1]
+    assert [segment.base_offset for segment, _ in walked] == [
+        walked[0][0].base_offset + 16384 * number for number in range(len(walked))
     ]
+    for segment, pieces in walked:
+        assert set(kinds(pieces)) <= {RECORD, BLANK_PIECE, UNWRITTEN}
+        assert pieces[-1].kind is (BLANK_PIECE if segment.base_offset < newest else UNWRITTEN)
+        assert sum(piece.size for piece in pieces) == segment.size == 16384
 
 
 @pytest.mark.sample(12)
