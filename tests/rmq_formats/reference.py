@@ -7,9 +7,8 @@ offset of 0 is never compared. So in a healthy log the n-th unit is at n * 20, a
 decides.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum, unique
-from typing import NamedTuple
 
 from rmq_formats.commitlog.layout import INNER_MESSAGE, PROPERTIES_LENGTH
 from rmq_formats.commitlog.record import InnerMessage, MessageRecord
@@ -31,39 +30,6 @@ from rmq_formats.indexfile.keys import index_keys
 from rmq_formats.indexfile.layout import Geometry, IndexHeader
 from rmq_formats.layout import Buffer
 from rmq_formats.release import HashSlotCount, Release, Rules, UnitSkip, release_at
-
-PhysicalOffset = Callable[[int], int]  # of the unit at a position
-
-
-class QueueBounds(NamedTuple):
-    """The first queue offset that a queue holds, and the one that its next message gets."""
-
-    minimum: int
-    maximum: int
-
-
-def queue_bounds(  # noqa: PLR0913, PLR0917 - where a queue's parts begin and end
-    start: int, first_file_end: int, end: int, physical_offset: PhysicalOffset, log_start: int, release: Release
-) -> QueueBounds:
-    """
-    Return what `getMinOffsetInQueue` and `getMaxOffsetInQueue` say.
-
-    *start*, *first_file_end* and *end* are positions: of the first unit, after the first file, after the last unit.
-    Units are in the order of the log.
-    """
-    # ConsumeQueue#correctMinOffset
-    if end <= start:
-        return QueueBounds(0, end)
-    if release.expired_queue_begins_at_end and physical_offset(end - 1) < log_start:
-        return QueueBounds(end, end)
-    low, high = start, min(first_file_end, end)
-    while low < high:
-        middle = (low + high) // 2
-        if physical_offset(middle) >= log_start:
-            high = middle
-        else:
-            low = middle + 1
-    return QueueBounds(low if low < min(first_file_end, end) else 0, end)
 
 
 @unique

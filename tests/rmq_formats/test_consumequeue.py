@@ -62,11 +62,6 @@ def a_unit(queue_offset: int, physical_offset: int, size: int = 10) -> ExpectedU
     return ExpectedUnit(T0, queue_offset, physical_offset, size, 7, 0)
 
 
-def test_units_have_the_sizes_that_the_broker_gives_them() -> None:
-    """20 bytes, 46 bytes, and 20 bytes before a bitmap."""
-    assert (UNIT.size, BATCH_UNIT.size, EXT_UNIT.size) == (20, 46, 20)
-
-
 @pytest.mark.parametrize(("configured", "made"), [(200, 200), (201, 220), (1, 20), (6_000_000, 6_000_000)])
 def test_a_configured_file_size_is_rounded_up_to_whole_units(configured: int, made: int) -> None:
     assert file_size_of(configured) == made
@@ -79,40 +74,38 @@ def test_a_plain_message_gives_one_unit_in_its_queue() -> None:
 
 
 @pytest.mark.parametrize(
-    ("properties", "code"),
+    ("properties", "topic", "codes"),
     [
-        ({}, 0),
-        ({"TAGS": "TagA"}, 2598919),
-        ({"TAGS": "a||b"}, ((97 * 31 + 124) * 31 + 124) * 31 + 98),
-        ({"TAGS": "polygenelubricants"}, -(1 << 31)),
+        # Java's hash of the whole text, sign-extended to 64 bits; what looks like several tags is one text.
+        ({}, "T", [0]),
+        ({"TAGS": "TagA"}, "T", [2598919]),
+        ({"TAGS": "a||b"}, "T", [((97 * 31 + 124) * 31 + 124) * 31 + 98]),
+        ({"TAGS": "polygenelubricants"}, "T", [-(1 << 31)]),
+        ({"TAGS": "TagA", "DELAY": "3"}, "T", [2598919]),
+        # On the schedule topic the time of delivery. Too high a level is the highest; one that is not positive is none.
+        *(
+            ({"TAGS": "TagA", "DELAY": level}, "SCHEDULE_TOPIC_XXXX", [code])
+            for level, code in [
+                ("1", 2000),
+                ("3", 11_000),
+                ("18", 7_201_000),
+                ("99", 7_201_000),
+                ("0", 2598919),
+                ("-2", 2598919),
+            ]
+        ),
+        ({"DELAY": "soon"}, "SCHEDULE_TOPIC_XXXX", []),  # the broker's parser throws, and the record is refused
     ],
 )
-def test_the_tags_code_is_the_java_hash_of_the_whole_text(properties: dict[str, str], code: int) -> None:
-    """Sign-extended to 64 bits; no tags give 0; what looks like several tags is one text."""
-    assert tags_code_of(properties) == [code]
+def test_a_tags_code_is_a_hash_or_a_time_of_delivery(properties: dict[str, str], topic: str, codes: list[int]) -> None:
+    assert tags_code_of(properties, topic) == codes
 
 
-@pytest.mark.parametrize(
-    ("level", "code"),
-    [("1", 2000), ("3", 11_000), ("18", 7_201_000), ("99", 7_201_000), ("0", 2598919), ("-2", 2598919)],
-)
-def test_on_the_schedule_topic_the_tags_code_is_the_time_of_delivery(level: str, code: int) -> None:
-    """Too high a level is the highest; a level that is not positive is no delay."""
-    assert tags_code_of({"TAGS": "TagA", "DELAY": level}, "SCHEDULE_TOPIC_XXXX") == [code]
-
-
-def test_a_delay_in_any_other_topic_means_nothing() -> None:
-    assert tags_code_of({"TAGS": "TagA", "DELAY": "3"}) == [2598919]
-
-
-def test_a_delay_that_is_no_number_gives_no_unit() -> None:
-    """The broker's parser throws, and the record is refused."""
-    assert tags_code_of({"DELAY": "soon"}, "SCHEDULE_TOPIC_XXXX") == []
-
-
-def test_delay_levels_are_the_brokers_configuration() -> None:
-    """`messageDelayLevel` decides, and the log does not hold it."""
+def test_delay_levels_are_the_brokers_configuration_and_count_from_1() -> None:
+    """`messageDelayLevel` decides, and the log does not hold it; a level that the table lacks waits one second."""
     assert tags_code_of({"DELAY": "2"}, "SCHEDULE_TOPIC_XXXX", delay_levels="2s 1d") == [86_401_000]
+    assert [delay_ms(level, (5000, 7000)) for level in (-1, 0, 1, 2, 3)] == [1000, 1000, 5000, 7000, 7000]
+    assert delay_ms(1, ()) == 1000
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "5x", "1s  5s", "٣s"])
@@ -255,71 +248,39 @@ def test_a_new_queue_that_does_not_begin_at_0_is_filled_with_blanks() -> None:
     assert data[60:] == bytes(40)
 
 
-def test_units_fill_file_after_file() -> None:
-    queue = ConsumeQueue(FILE_SIZE)
-    for number in range(5):
-        queue.append(a_unit(number, number * 10), NEW)
-
-    assert [base for base, _ in queue.files()] == [0]
-    queue.append(a_unit(5, 50), NEW)
-    assert [base for base, _ in queue.files()] == [0, 100]
-
-
-def test_too_high_a_queue_offset_makes_no_hole() -> None:
-    queue = ConsumeQueue(FILE_SIZE)
-    queue.append(a_unit(0, 0), NEW)
-
-    assert queue.append(a_unit(3, 10), NEW) is Appended.ELSEWHERE
-    assert queue.end == 40
-
-
-@pytest.mark.parametrize(("release", "appended"), [("4.1.0", Appended.ELSEWHERE), ("4.2.0", Appended.DROPPED)])
-def test_too_low_a_queue_offset_is_dropped_from_4_2_0_on(release: str, appended: Appended) -> None:
-    queue = ConsumeQueue(FILE_SIZE)
-    for number in range(3):
-        queue.append(a_unit(number, number * 10), NEW)
-
-    assert queue.append(a_unit(1, 30), Release.of(release)) is appended
-
-
-def test_queue_offset_0_is_appended_wherever_the_queue_ends() -> None:
-    """A topic that was deleted and made again counts from 0; its first unit is never compared."""
-    queue = ConsumeQueue(FILE_SIZE)
-    for number in range(3):
-        queue.append(a_unit(number, number * 10), NEW)
-
-    assert queue.append(a_unit(0, 30), NEW) is Appended.ELSEWHERE
-    assert queue.append(a_unit(1, 40), NEW) is Appended.DROPPED
-    assert queue.end == 80
-
-
-def test_a_dropped_unit_leaves_the_file_that_was_made_for_it() -> None:
-    queue = ConsumeQueue(FILE_SIZE)
-    for number in range(5):
-        queue.append(a_unit(number, number * 10), NEW)
-    queue.append(a_unit(1, 50), NEW)
-
-    assert [(base, any(data)) for base, data in queue.files()] == [(0, True), (100, False)]
+THREE = [(0, 0, 10), (1, 10, 10), (2, 20, 10)]
+FIVE = [*THREE, (3, 30, 10), (4, 40, 10)]
 
 
 @pytest.mark.parametrize(
-    ("release", "physical_offset", "size", "appended"),
+    ("release", "there", "unit", "appended", "bases"),
     [
-        ("4.4.0", 100, 20, Appended.REPEATED),
-        ("4.5.1", 100, 20, Appended.IN_PLACE),
-        ("4.5.1", 100, 10, Appended.REPEATED),
-        ("4.4.0", 101, 1, Appended.IN_PLACE),
-        ("4.5.1", 101, 1, Appended.REPEATED),
+        ("5.3.3", [(0, 0, 10)], (3, 10, 10), Appended.ELSEWHERE, [0]),  # too high an offset makes no hole
+        ("4.1.0", THREE, (1, 30, 10), Appended.ELSEWHERE, [0]),  # too low a one is dropped from 4.2.0 on
+        ("4.2.0", THREE, (1, 30, 10), Appended.DROPPED, [0]),
+        ("5.3.3", FIVE, (5, 50, 10), Appended.IN_PLACE, [0, 100]),
+        ("5.3.3", FIVE, (1, 50, 10), Appended.DROPPED, [0, 100]),  # and leaves the file that was made for it
+        # A topic that was deleted and made again counts from 0; its first unit is never compared.
+        ("5.3.3", THREE, (0, 30, 10), Appended.ELSEWHERE, [0]),
+        # Taken for built by the offset of the last unit up to 4.4.0, by its end from 4.5.1 on.
+        ("4.4.0", [(0, 100, 10)], (1, 100, 20), Appended.REPEATED, [0]),
+        ("4.5.1", [(0, 100, 10)], (1, 100, 20), Appended.IN_PLACE, [0]),
+        ("4.5.1", [(0, 100, 10)], (1, 100, 10), Appended.REPEATED, [0]),
+        ("4.4.0", [(0, 100, 10)], (1, 101, 1), Appended.IN_PLACE, [0]),
+        ("4.5.1", [(0, 100, 10)], (1, 101, 1), Appended.REPEATED, [0]),
     ],
 )
-def test_what_is_taken_for_built_depends_on_the_release(
-    release: str, physical_offset: int, size: int, appended: Appended
+def test_a_unit_is_appended_dropped_or_taken_for_built(
+    release: str, there: list[tuple[int, int, int]], unit: tuple[int, int, int], appended: Appended, bases: list[int]
 ) -> None:
-    """By the offset of the last unit up to 4.4.0, by its end from 4.5.1 on."""
     queue = ConsumeQueue(FILE_SIZE)
-    queue.append(a_unit(0, 100, 10), NEW)
+    for other in there:
+        queue.append(a_unit(*other), NEW)
 
-    assert queue.append(a_unit(1, physical_offset, size), Release.of(release)) is appended
+    assert queue.append(a_unit(*unit), Release.of(release)) is appended
+    written = appended in {Appended.IN_PLACE, Appended.ELSEWHERE}
+    assert queue.end == 20 * (len(there) + written)
+    assert [base for base, _ in queue.files()] == bases
 
 
 def test_a_batch_queue_takes_what_comes_later_in_the_log() -> None:
@@ -341,14 +302,6 @@ def test_a_queue_ends_at_the_first_unit_that_is_not_written() -> None:
     assert list(walk_units(unit + UNIT.pack(5, 0, 7) + unit)) == [Unit(5, 6, 7)]
     assert list(walk_units(unit * 2)) == [Unit(5, 6, 7)] * 2
     assert [u.base_offset for u in walk_batch_units(batch + BATCH_UNIT.pack(5, 6, 7, 8, 9, 0, -1, 0) + batch)] == [9]
-
-
-def test_a_batch_queue_ends_behind_its_last_unit() -> None:
-    """Its logical offsets count units of 46 bytes."""
-    queue = BatchConsumeQueue(92)
-    queue.append(ExpectedUnit(QueueName(QueueKind.BATCH, "T", 0), 3, 10, 10, 0, 1, 2), NEW)
-
-    assert queue.end == 46
 
 
 def test_a_pre_blank_is_known_by_all_its_fields() -> None:
@@ -397,13 +350,6 @@ def test_any_bytes_are_units_or_an_error_of_ours(data: bytes) -> None:
             decode(data)
         except FormatError:
             continue
-
-
-@pytest.mark.parametrize(("level", "expected"), [(-1, 1000), (0, 1000), (1, 5000), (2, 7000), (3, 7000)])
-def test_a_level_that_the_table_does_not_hold_waits_one_second(level: int, expected: int) -> None:
-    """Levels count from 1: level 0 is none, not the last one of the table."""
-    assert delay_ms(level, (5000, 7000)) == expected
-    assert delay_ms(level, ()) == 1000
 
 
 @pytest.mark.parametrize(("base", "count", "expected"), [(0, 2, 1), (0, 0, 1), (-1, 2, 0), (0, -1, 0)])
