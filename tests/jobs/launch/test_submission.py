@@ -61,22 +61,19 @@ def test_no_master_at_the_address_is_one_line_at_once() -> None:
 
 def test_one_of_several_masters_is_enough() -> None:
     with socket.create_server(("127.0.0.1", 0)) as master:
-        port = master.getsockname()[1]
-
-        spark.check_master(["--conf", f"spark.master=spark://127.0.0.1:1,127.0.0.1:{port}"])
-
-
-def test_an_address_without_a_port_is_refused() -> None:
+        spark.check_master(["--conf", f"spark.master=spark://127.0.0.1:1,127.0.0.1:{master.getsockname()[1]}"])
     with pytest.raises(SetupError, match="HOST:PORT is expected"):
         spark.check_master(["--master", "spark://127.0.0.1:port"])
 
 
 @pytest.mark.parametrize("options", [["--master", "local[2]"], ["--conf", "spark.master=local[2]"]])
-def test_the_users_master_is_the_only_one(options: Sequence[str]) -> None:
+def test_the_users_master_is_the_only_one_and_settings_come_after_ours(options: Sequence[str]) -> None:
     told = submission(options, record=False)
 
     assert "local[*,4]" not in told.arguments
     assert told.is_local
+    assert not spark.is_local(["--conf", "spark.master=yarn"])
+    assert list(told.arguments).index("--properties-file") < list(told.arguments).index(options[-1])
 
 
 def test_a_properties_file_of_the_user_replaces_ours_and_delta_stays(tmp_path: Path) -> None:
@@ -88,13 +85,6 @@ def test_a_properties_file_of_the_user_replaces_ours_and_delta_stays(tmp_path: P
     assert [str(own)] == values(told, "--properties-file")
     assert not told.is_local
     assert 2 == len([setting for setting in values(told, "--conf") if "delta" in setting])
-
-
-def test_the_users_settings_come_behind_ours() -> None:
-    told = submission(["--conf", "spark.ui.enabled=true"], record=False)
-
-    arguments = list(told.arguments)
-    assert arguments.index("--properties-file") < arguments.index("spark.ui.enabled=true")
 
 
 def test_jars_of_the_user_are_added_to_deltas() -> None:
@@ -114,12 +104,14 @@ def test_the_jars_of_s3_come_only_when_they_are_needed() -> None:
 
 def test_a_cluster_gets_our_code_and_not_our_jvm_flags() -> None:
     told = submission(["--master", "spark://host:7077", "--py-files", "mine.zip"])
+    named = submission(["--master", "spark://host:7077", "--conf", "spark.pyspark.python=./bin/python"])
 
     shipped, mine = values(told, "--py-files")[-1].split(",")
     assert "mine.zip" == mine
     assert {"jobs/__init__.py", "rmq_formats/__init__.py", "payload.zip"} <= set(ZipFile(shipped).namelist())
     assert [] == [flag for flag in jvm_flags(told) if flag.startswith("-X")]
     assert "PYSPARK_PYTHON" not in told.environment
+    assert "./bin/python" == named.environment["PYSPARK_PYTHON"]
 
 
 @pytest.mark.parametrize("master", ["spark://127.0.0.1:7077", "spark://localhost:7077,localhost:7078"])
@@ -128,22 +120,7 @@ def test_under_a_master_on_the_loopback_nothing_listens_outside(master: str, mon
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
 
     assert "127.0.0.1" == submission(["--master", master]).environment["SPARK_LOCAL_IP"]
-
-
-def test_executors_elsewhere_call_the_driver_at_the_address_that_spark_finds() -> None:
     assert "SPARK_LOCAL_IP" not in submission(["--master", "spark://host:7077"]).environment
-
-
-def test_workers_start_the_python_that_the_user_names() -> None:
-    """Only spark-submit reads that setting, and only for a driver that it starts itself."""
-    told = submission(["--master", "spark://host:7077", "--conf", "spark.pyspark.python=./environment/bin/python"])
-
-    assert "./environment/bin/python" == told.environment["PYSPARK_PYTHON"]
-
-
-def test_the_jvm_compiles_fast_not_well() -> None:
-    """A JVM that schedules for seconds never earns back what the optimising compiler costs."""
-    assert "-XX:TieredStopAtLevel=1" in jvm_flags(submission([], record=False))
 
 
 def test_a_collector_of_the_user_replaces_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,13 +247,3 @@ def test_jars_that_cannot_be_fetched_say_what_to_do(tmp_path: Path, monkeypatch:
     assert f"copy {tmp_path / 'jars'} from a machine" in text
     assert all(jar.file_name in text for jar in jars.locked_jars("delta"))
     assert len(text.splitlines()) == 1
-
-
-def test_delta_is_on_the_list_of_jars_in_the_version_that_is_installed() -> None:
-    from importlib.metadata import version
-
-    assert {version("delta-spark")} == {jar.version for jar in jars.locked_jars("delta")}
-
-
-def test_a_cluster_by_configuration_alone_is_a_cluster() -> None:
-    assert not spark.is_local(["--conf", "spark.master=yarn"])
