@@ -3,15 +3,8 @@
 import pytest
 
 from rmq_formats.flags import (
-    BORN_HOST_V6,
-    COMPRESSED,
     COMPRESSION_TYPE_MASK,
     COMPRESSION_TYPE_SHIFT,
-    INNER_BATCH,
-    MULTI_TAGS,
-    NEED_UNWRAP,
-    STORE_HOST_V6,
-    TRANSACTION_MASK,
     CompressionType,
     TransactionType,
     transaction_type,
@@ -31,21 +24,6 @@ from rmq_formats.flags import (
 )
 def test_the_transaction_bits_are_one_value(sys_flag: int, expected: TransactionType) -> None:
     assert transaction_type(sys_flag) is expected
-
-
-def test_no_two_meanings_share_a_bit() -> None:
-    masks = (
-        COMPRESSED,
-        MULTI_TAGS,
-        TRANSACTION_MASK,
-        BORN_HOST_V6,
-        STORE_HOST_V6,
-        NEED_UNWRAP,
-        INNER_BATCH,
-        COMPRESSION_TYPE_MASK,
-    )
-
-    assert sum(masks) == 0x7FF
 
 
 @pytest.mark.parametrize(

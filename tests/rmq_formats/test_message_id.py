@@ -23,7 +23,6 @@ from rmq_formats.message_id import (
 from rmq_formats.properties import PropertyParser, parse_properties
 from tests.golden import golden_stores
 from tests.rmq_formats.stores import stored_records
-from tests.rmq_formats.strategies import HOSTS, I64
 
 StoreOf = Callable[[str], Path]
 SHANGHAI = ZoneInfo("Asia/Shanghai")
@@ -58,13 +57,6 @@ def test_a_unique_id_names_client_process_time_and_number() -> None:
     assert unique_id.counter == 0
 
 
-@pytest.mark.parametrize("text", ["20010DB8000000000000000000000001075F4E0E2F2A63805C7B0000", "0A0B0C0D" * 4])
-def test_both_readings_of_an_id_are_possible(text: str) -> None:
-    """Kinds of one length cannot be told apart by their text."""
-    assert encode_offset_id(*decode_offset_id(text)) == text
-    assert encode_unique_id(decode_unique_id(text)) == text
-
-
 @given(st.binary(min_size=16, max_size=16) | st.binary(min_size=28, max_size=28))
 def test_every_16_or_28_bytes_are_an_id_of_both_kinds(raw: bytes) -> None:
     text = raw.hex().upper()
@@ -72,11 +64,6 @@ def test_every_16_or_28_bytes_are_an_id_of_both_kinds(raw: bytes) -> None:
 
     assert encode_unique_id(unique_id) == encode_offset_id(*decode_offset_id(text)) == text
     assert min(unique_id.process_id, unique_id.time_diff, unique_id.counter) >= 0
-
-
-@given(HOSTS, I64)
-def test_an_offset_id_gives_back_host_and_offset(host: Host, physical_offset: int) -> None:
-    assert decode_offset_id(encode_offset_id(host, physical_offset)) == (host, physical_offset)
 
 
 def test_small_letters_are_read_as_large_ones() -> None:
